@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ronde/collective.h"
+#include "ronde/dtype.h"
+#include "ronde/stats.h"
+#include "ronde/topology.h"
+
+namespace ronde {
+
+/// A piece of one tensor: `count` elements read at `input`, the result written at `output` (which
+/// may be the same address). In an allreduce a null input stands for the neutral element of the
+/// operation; elsewhere it may be null where nothing is read.
+struct Segment {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+};
+
+/// Reduces every segment with its counterparts of the other ranks. All ranks pass the same counts
+/// in the same order; the spans live as long as the operation.
+struct AllreduceCall {
+  std::span<const Segment> segments;
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  Device device = {};
+};
+
+/// Copies the root's inputs into everybody's outputs.
+struct BroadcastCall {
+  std::span<const Segment> segments;
+  DataType dtype = DataType::F32;
+  int root = 0;
+  Device device = {};
+};
+
+/// Concatenates the ranks' inputs in rank order. `counts[r]` elements come from rank r; `output`
+/// holds their sum.
+struct AllgatherCall {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::span<const std::size_t> counts;
+  DataType dtype = DataType::F32;
+  Device device = {};
+};
+
+/// A collective in progress. Destroying it after abort() must be safe while peers still run.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  /// Advances the work without blocking; true once finished. Polled hot, as every rank has entered.
+  /// Throws ronde::Error if the backend failed: the group is then dead.
+  virtual bool poll() = 0;
+};
+
+/// What a backend can do, asked before anything is started.
+struct Capabilities {
+  std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
+  std::bitset<kReduceOpCount> ops = 0b11111;  ///< indexed by ReduceOp
+  DeviceKind device = DeviceKind::Cpu;
+  /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
+  /// Product and scales of 1; Ronde packs, scales, averages and widens around it
+  /// (core/src/packing_backend.h). False: it takes whole segment lists, every op and every scale.
+  bool wants_packed = true;
+  /// Packed backends: half types are widened to f32 before an allreduce sees them. Broadcast and
+  /// allgather always move plain bytes there (dtype U8).
+  bool widen_halves = true;
+
+  bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
+  bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(op)); }
+};
+
+/// The data plane of one rank.
+///
+/// Thread-safety: all calls come from the thread that created it. Operations are started in the
+/// same order on every rank, and only once every rank has agreed to start.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  virtual std::string_view name() const noexcept = 0;
+  virtual Capabilities capabilities() const = 0;
+
+  virtual std::unique_ptr<Operation> allreduce(const AllreduceCall& call) = 0;
+  virtual std::unique_ptr<Operation> broadcast(const BroadcastCall& call) = 0;
+  virtual std::unique_ptr<Operation> allgather(const AllgatherCall& call) = 0;
+
+  /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
+  /// that a peer or a library may still write to has to outlive this object.
+  virtual void abort() noexcept = 0;
+
+  /// Ends a healthy backend; every rank calls it. Nothing is in progress.
+  virtual void close() = 0;
+
+  /// What it did so far. Any thread may call it.
+  virtual StatsGroup stats() const = 0;
+};
+
+/// What a factory may use.
+struct BackendContext {
+  const Topology* topology = nullptr;
+  /// The blobs of all ranks in rank order; every rank must call it (bootstrap only).
+  std::function<std::vector<std::string>(std::string_view blob)> exchange;
+};
+
+/// How a backend is made. `create` runs on Ronde's thread, on all ranks at the same time.
+struct BackendFactory {
+  DeviceKind device = DeviceKind::Cpu;
+  /// `RONDE_CPU_BACKEND=auto` takes the highest one that `suits`.
+  int priority = 0;
+  /// Must answer the same on every rank. Empty: always.
+  std::function<bool(const Topology&)> suits;
+  std::function<std::unique_ptr<Backend>(BackendContext&)> create;
+};
+
+using BackendRegistry = std::map<std::string, BackendFactory, std::less<>>;
+
+}  // namespace ronde

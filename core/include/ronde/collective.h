@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace ronde {
+
+/// What the ranks do together. The values travel between ranks: never renumber them.
+enum class Collective : std::uint8_t { Allreduce = 0, Broadcast = 1, Allgather = 2, Barrier = 3 };
+
+/// How an allreduce combines elements. Integer sums and products wrap; on bool, Sum is "or",
+/// Product is "and" and Average is refused; Min and Max propagate NaN. The values travel between
+/// ranks and through the C API: never renumber them.
+enum class ReduceOp : std::uint8_t { Sum = 0, Average = 1, Min = 2, Max = 3, Product = 4 };
+
+inline constexpr std::size_t kReduceOpCount = 5;
+
+inline constexpr std::array<ReduceOp, kReduceOpCount> kAllReduceOps = {
+    ReduceOp::Sum, ReduceOp::Average, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product};
+
+/// Where a buffer lives. The values travel between ranks: never renumber them.
+enum class DeviceKind : std::uint8_t { Cpu = 0, Cuda = 1 };
+
+/// A device of this process: its kind and, for GPUs, the ordinal.
+struct Device {
+  DeviceKind kind = DeviceKind::Cpu;
+  int index = 0;
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+/// "allreduce", "broadcast", ...
+std::string_view to_string(Collective kind) noexcept;
+/// "sum", "average", ...
+std::string_view to_string(ReduceOp op) noexcept;
+/// "cpu", "cuda"
+std::string_view to_string(DeviceKind kind) noexcept;
+
+}  // namespace ronde

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace ronde {
+
+/// Base of everything Ronde throws. docs/failures.md is the contract.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The caller asked for something that makes no sense: a bad variable, ranks that disagree on an
+/// operation, a duplicate name. The job can go on.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The group of ranks is broken: a rank died, left, or never came. Every pending and later
+/// operation of every survivor throws this, with the same rank and text; only `shutdown` remains.
+class GroupError : public Error {
+ public:
+  GroupError(int failed_rank, const std::string& text) : Error(text), failed_rank_(failed_rank) {}
+
+  /// The first rank that failed, or -1 where no rank can be named.
+  int failed_rank() const noexcept { return failed_rank_; }
+
+ private:
+  int failed_rank_;
+};
+
+}  // namespace ronde

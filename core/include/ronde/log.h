@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace ronde {
+
+/// How much is written. `Off` is a threshold only, never the level of a message.
+enum class LogLevel : std::uint8_t { Trace, Debug, Info, Warning, Error, Off };
+
+/// "trace", "debug", "info", "warning", "error", "off": what RONDE_LOG_LEVEL takes.
+std::string_view to_string(LogLevel level) noexcept;
+
+/// The inverse of to_string. Throws UsageError quoting any other text.
+LogLevel parse_log_level(std::string_view text);
+
+/// Takes one formatted line, without its newline. Called by one thread at a time.
+using LogSink = std::function<void(std::string_view line)>;
+
+/// Writes lines such as `14:03:07.123 [ronde rank 3] warning: ...` to standard error. Each Runtime
+/// has its own; nothing is shared between loggers but the stream.
+///
+/// Thread-safety: every member may be called from any thread. None throws: a line that cannot be
+/// written is lost.
+class Logger {
+ public:
+  /// `rank` < 0: not known yet, the prefix is "[ronde]".
+  explicit Logger(LogLevel threshold, int rank = -1);
+  /// As above, but the lines go to `sink`.
+  Logger(LogLevel threshold, int rank, LogSink sink);
+  ~Logger();
+  Logger(Logger&&) noexcept;
+  Logger& operator=(Logger&&) noexcept;
+
+  void set_threshold(LogLevel threshold) noexcept;
+  void set_rank(int rank) noexcept;
+
+  /// Whether a message of `level` would be written: ask before building a costly text.
+  bool enabled(LogLevel level) const noexcept;
+
+  void log(LogLevel level, std::string_view text) const noexcept;
+  void trace(std::string_view text) const noexcept { log(LogLevel::Trace, text); }
+  void debug(std::string_view text) const noexcept { log(LogLevel::Debug, text); }
+  void info(std::string_view text) const noexcept { log(LogLevel::Info, text); }
+  void warning(std::string_view text) const noexcept { log(LogLevel::Warning, text); }
+  void error(std::string_view text) const noexcept { log(LogLevel::Error, text); }
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "ronde/collective.h"
+#include "ronde/process_set.h"
+
+namespace ronde {
+
+// Options of the collectives, made for designated initialisers:
+// `allreduce(t, {.name = "loss", .op = ReduceOp::Sum})`. An empty name is matched by the order of
+// calls within the process set; a timeout of zero waits for ever (see Request::timeout).
+
+struct AllreduceOptions {
+  std::string name = {};
+  ReduceOp op = ReduceOp::Average;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+struct BroadcastOptions {
+  std::string name = {};
+  int root = 0;
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+struct AllgatherOptions {
+  std::string name = {};
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+struct BarrierOptions {
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+}  // namespace ronde

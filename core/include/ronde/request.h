@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ronde/collective.h"
+#include "ronde/dtype.h"
+#include "ronde/process_set.h"
+
+namespace ronde {
+
+/// One operation of one rank on raw buffers: what Runtime::submit takes.
+///
+/// Ranks match operations by `name`. Of the matched requests `kind`, `dtype`, `op`, `root`,
+/// scales, device kind and process set must be equal everywhere, and `shape` too, but for the first
+/// dimension of an allgather. Buffers are dense, row-major, and stay the caller's and untouched
+/// until the work is done (even if it fails: see Note [Buffers after a group error] in
+/// core/src/coordinator.h).
+struct Request {
+  Collective kind = Collective::Allreduce;
+  /// Empty: matched by the order of calls within the process set.
+  std::string name;
+  DataType dtype = DataType::F32;
+  /// In elements, outermost first. Empty is a scalar (one element).
+  std::vector<std::int64_t> shape;
+  /// Elements of `dtype`; may equal `output`. May be null where the element count is 0, for a
+  /// barrier, and for a broadcast on every rank but the root.
+  const void* input = nullptr;
+  /// As large as the result. Null for an allgather that sets `allocate_output`.
+  void* output = nullptr;
+  ReduceOp op = ReduceOp::Sum;
+  /// Applied before and after the reduction, allreduce only. Integers are scaled in double
+  /// precision and truncated toward zero.
+  double prescale = 1.0;
+  double postscale = 1.0;
+  /// Rank whose buffer a broadcast distributes.
+  int root = 0;
+  Device device = {};
+  ProcessSet set = kGlobalSet;
+  /// How long the other ranks may take to submit their part, zero for ever. Expiry before the
+  /// operation began fails it alone, afterwards it fails the group.
+  std::chrono::nanoseconds timeout{0};
+  /// False: this rank has nothing to add and `input` (if any) counts as the neutral element, but it
+  /// takes part. If no rank contributes, the work completes untouched and says so.
+  bool contributes = true;
+  /// Allgather: called once with the shape of the result, on Ronde's thread; returns its memory.
+  std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output;
+  /// Called once after success on Ronde's thread, before the work counts as done. What it throws
+  /// fails the work.
+  std::function<void()> finish;
+  /// Released when the work is done: owns whatever the buffers live in.
+  std::shared_ptr<void> keep_alive;
+};
+
+}  // namespace ronde

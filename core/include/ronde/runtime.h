@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ronde/backend.h"
+#include "ronde/config.h"
+#include "ronde/request.h"
+#include "ronde/stats.h"
+#include "ronde/topology.h"
+#include "ronde/transport.h"
+#include "ronde/work.h"
+
+namespace ronde {
+
+/// An operation that some ranks wait for and others have not submitted.
+struct StalledOperation {
+  std::string name;
+  Collective kind = Collective::Allreduce;
+  std::vector<int> missing_ranks;
+  std::chrono::milliseconds waiting{0};
+};
+
+/// Called on every rank, on Ronde's thread, when rank 0 finds operations older than
+/// RONDE_STALL_WARN_S, and again each time that period passes. Must not block nor throw.
+using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
+
+/// What a Runtime is made of.
+struct RuntimeOptions {
+  Config config;
+  /// Makes the control plane; called on the coordinator thread.
+  std::function<std::unique_ptr<Transport>()> make_transport;
+  /// Backends to choose from.
+  BackendRegistry backends;
+  StallCallback on_stall;
+  /// Logged once on rank 0 after all ranks have met; may be empty.
+  std::string effective_config;
+};
+
+/// One rank of a group: owns the coordinator thread, the transport and the backends. Several may
+/// live in one process (one a thread, in tests).
+///
+/// Thread-safety: every member may be called from any thread, but construction and destruction.
+class Runtime {
+ public:
+  /// Meets the other ranks: blocks until all are there, at most RONDE_INIT_TIMEOUT_S. Throws
+  /// UsageError (on every rank) if their configurations differ, GroupError if a rank is missing.
+  explicit Runtime(RuntimeOptions options);
+
+  /// Without a shutdown() before it, tells the others that this rank left; never blocks on them.
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  const Topology& topology() const noexcept;
+  const Config& config() const noexcept;
+  std::string transport_name() const;
+  /// The backend that serves buffers of `device`, or empty.
+  std::string backend_name(DeviceKind device) const;
+
+  /// Starts an operation and returns at once. Throws UsageError for what this rank alone can see to
+  /// be wrong (duplicate name in flight, null buffer), GroupError if the group is dead.
+  /// What only the ranks together can see is reported by the Work.
+  Work submit(Request request);
+
+  /// Collective and idempotent: lets operations that all ranks submitted finish, then stops. Throws
+  /// GroupError if the others do not come within RONDE_SHUTDOWN_TIMEOUT_S, or the group dies in it;
+  /// does nothing if it was dead before.
+  void shutdown();
+
+  /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
+  void abort(const std::string& text);
+
+  Stats stats() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ronde

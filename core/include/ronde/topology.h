@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+namespace ronde {
+
+/// Where this rank stands among all ranks and among those of its host. Ranks of a host are
+/// numbered (`local_rank`) in the order of their global ranks; `cross_rank` is the position of
+/// this host among those hosts that have a rank with this local rank.
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int cross_rank = 0;
+  int cross_size = 1;
+  /// Index of the host of every rank, by rank: hosts are numbered by first appearance.
+  std::vector<int> host_of = {0};
+
+  int hosts() const noexcept;
+  /// Every host has the same number of ranks.
+  bool is_homogeneous() const;
+};
+
+/// The topology of `rank`, given the host index (any numbers) of every rank.
+Topology make_topology(int rank, const std::vector<int>& host_of);
+
+}  // namespace ronde

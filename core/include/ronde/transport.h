@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ronde/stats.h"
+#include "ronde/topology.h"
+
+namespace ronde {
+
+/// What Transport::receive returns.
+struct Incoming {
+  enum class Kind {
+    Nothing,   ///< the deadline passed, or wake() was called
+    Message,   ///< `bytes` from `peer`
+    PeerLost,  ///< `peer` is gone; `bytes` says how that was learnt. Reported once a peer.
+  };
+  Kind kind = Kind::Nothing;
+  int peer = -1;
+  std::string bytes = {};
+};
+
+/// The control plane of one rank: small messages to and from rank 0, and the death of a peer.
+///
+/// Messages only travel between rank 0 and the others (a star). Of two messages between the same
+/// pair the first sent is the first received; a PeerLost comes after every message that the peer
+/// had sent. Rank 0 learns of the loss of any rank, the others of the loss of rank 0.
+///
+/// Thread-safety: all calls come from one thread, but for wake() and stats(), which any
+/// thread may call.
+/// Nothing here spins: a waiting receive() must leave the core to those who compute.
+class Transport {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  virtual ~Transport() = default;
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  /// For texts and `ronde info`: "mpi", "inproc".
+  virtual std::string_view name() const noexcept = 0;
+
+  virtual const Topology& topology() const noexcept = 0;
+
+  /// Queues `message` for `peer` and returns at once. A lost peer swallows it: receive() tells.
+  virtual void send(int peer, std::string_view message) = 0;
+
+  /// Blocks until a message, a loss or a wake(), at most until `deadline` (a past one polls).
+  virtual Incoming receive(Clock::time_point deadline) = 0;
+
+  /// Makes the current or the next receive() return. Wakes are not counted: many may act as one.
+  virtual void wake() noexcept = 0;
+
+  /// Tries until `deadline` to hand every queued message to the system, then closes. `graceful`:
+  /// all ranks have agreed to stop, so that collective clean-up (finalising MPI) is allowed;
+  /// otherwise nothing that waits for a peer may be called.
+  virtual void close(bool graceful, Clock::time_point deadline) = 0;
+
+  /// What it did so far. Any thread may call it.
+  virtual StatsGroup stats() const = 0;
+};
+
+}  // namespace ronde

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace ronde {
+
+class WorkState;
+
+/// Handle to a submitted operation. Copies share the operation; all members may be called from any
+/// thread. Dropping the last handle neither cancels nor waits: buffers stay alive until completion,
+/// and an error that nobody read is logged.
+class Work {
+ public:
+  /// An empty handle: done, without error.
+  Work() = default;
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+
+  /// True once the result or the error is there. Never blocks.
+  bool done() const;
+
+  /// Blocks until done. Throws UsageError or GroupError if the operation failed, each time.
+  void wait() const;
+
+  /// As wait(), for at most `duration`. False: not done yet, and nothing is harmed.
+  bool wait_for(std::chrono::nanoseconds duration) const;
+
+  /// The error of a finished operation; null while pending and after success.
+  std::exception_ptr error() const;
+
+  /// False if the operation is done and no rank contributed to it (Request::contributes), so that
+  /// the output was left as it was.
+  bool contributed() const;
+
+  /// Runs `callback` once when the operation is done: on Ronde's thread, or at once on this thread
+  /// if it is done already. It must not block nor throw.
+  void on_done(std::function<void()> callback) const;
+
+ private:
+  std::shared_ptr<WorkState> state_;
+};
+
+}  // namespace ronde

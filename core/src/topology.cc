@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/topology.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+std::vector<int> number_by_first_appearance(const std::vector<int>& hosts) {
+  std::map<int, int> numbers;
+  std::vector<int> numbered;
+  numbered.reserve(hosts.size());
+  for (const int host : hosts) {
+    numbered.push_back(numbers.try_emplace(host, static_cast<int>(numbers.size())).first->second);
+  }
+  return numbered;
+}
+
+/// Number of ranks of each host.
+std::vector<int> ranks_per_host(const std::vector<int>& host_of) {
+  const int hosts = host_of.empty() ? 0 : *std::max_element(host_of.begin(), host_of.end()) + 1;
+  std::vector<int> ranks(static_cast<std::size_t>(hosts), 0);
+  for (const int host : host_of) {
+    ++ranks[static_cast<std::size_t>(host)];
+  }
+  return ranks;
+}
+
+}  // namespace
+
+int Topology::hosts() const noexcept {
+  return host_of.empty() ? 0 : *std::max_element(host_of.begin(), host_of.end()) + 1;
+}
+
+bool Topology::is_homogeneous() const {
+  const std::vector<int> ranks = ranks_per_host(host_of);
+  return std::adjacent_find(ranks.begin(), ranks.end(), std::not_equal_to<>()) == ranks.end();
+}
+
+Topology make_topology(int rank, const std::vector<int>& host_of) {
+  const int size = static_cast<int>(host_of.size());
+  if (rank < 0 || rank >= size) {
+    throw UsageError("rank " + std::to_string(rank) + " does not exist in a group of " +
+                     std::to_string(size) + " ranks");
+  }
+  Topology topology;
+  topology.rank = rank;
+  topology.size = size;
+  topology.host_of = number_by_first_appearance(host_of);
+
+  const auto own = topology.host_of.begin() + rank;
+  topology.local_rank = static_cast<int>(std::count(topology.host_of.begin(), own, *own));
+  const std::vector<int> ranks = ranks_per_host(topology.host_of);
+  topology.local_size = ranks[static_cast<std::size_t>(*own)];
+
+  const auto has_this_local_rank = [&](int count) { return count > topology.local_rank; };
+  topology.cross_rank = static_cast<int>(
+      std::count_if(ranks.begin(), ranks.begin() + *own, has_this_local_rank));
+  topology.cross_size =
+      static_cast<int>(std::count_if(ranks.begin(), ranks.end(), has_this_local_rank));
+  return topology;
+}
+
+}  // namespace ronde
