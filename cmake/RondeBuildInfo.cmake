@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# One remark per feature, for the configure summary and for the generated <ronde/build_info.h>.
+function(ronde_describe_feature feature built_in remark)
+  if(built_in)
+    set(RONDE_BUILT_IN_${feature} true PARENT_SCOPE)
+  else()
+    set(RONDE_BUILT_IN_${feature} false PARENT_SCOPE)
+  endif()
+  if(RONDE_WITH_${feature} STREQUAL OFF)
+    set(remark "turned off (RONDE_WITH_${feature}=OFF)")
+  elseif(NOT RONDE_HAVE_${feature})
+    set(remark "not found")
+  endif()
+  set(RONDE_REMARK_${feature} "${remark}" PARENT_SCOPE)
+endfunction()
+
+if(RONDE_HAVE_TORCH AND NOT RONDE_BUILD_API)
+  ronde_describe_feature(TORCH FALSE "found, not used: nlohmann-json is missing")
+else()
+  ronde_describe_feature(TORCH "${RONDE_HAVE_TORCH}" "${LibTorch_ROOT_DIR}")
+endif()
+if(RONDE_HAVE_MPI AND NOT RONDE_BUILD_API)
+  ronde_describe_feature(MPI FALSE "found, not used: nlohmann-json is missing")
+else()
+  ronde_describe_feature(MPI "${RONDE_HAVE_MPI}" "${MPI_C_COMPILER}")
+endif()
+ronde_describe_feature(CUDA FALSE "found, no GPU backend in this version yet")
+ronde_describe_feature(NCCL FALSE "found, no GPU backend in this version yet")
+
+set(RONDE_BUILD_TYPE_TEXT "${CMAKE_BUILD_TYPE}")
+if(RONDE_SANITIZE)
+  string(APPEND RONDE_BUILD_TYPE_TEXT ", -fsanitize=${RONDE_SANITIZE}")
+endif()
+
+set(RONDE_GENERATED_INCLUDE_DIR "${PROJECT_BINARY_DIR}/generated/include")
+configure_file("${RONDE_CMAKE_DIR}/build_info.h.in"
+  "${RONDE_GENERATED_INCLUDE_DIR}/ronde/build_info.h" @ONLY)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+# The functions that the folders' CMakeLists.txt are written with.
+#
+#   ronde_add_library(<target> EXPORT <name> SOURCES <file>... [INCLUDE <dir>]
+#                     [PUBLIC <lib>...] [PRIVATE <lib>...])
+#       A library that is installed and exported as ronde::<name>; INCLUDE is the folder of its public
+#       headers. PRIVATE libraries never reach a consumer of the shared build.
+#   ronde_add_object_library(<target> SOURCES <file>... [INCLUDE <dir>] [PUBLIC <lib>...] [PRIVATE <lib>...])
+#       Objects that are linked into a library (ronde_absorb) or a test program; not installed.
+#   ronde_absorb(<target> <object library>...)
+#       Links object libraries into a library.
+#   ronde_add_executable(<target> SOURCES <file>... [LINK <lib>...] [OUTPUT_NAME <name>] [INSTALL])
+#   ronde_use_torch_pch(<target>)
+#       Compiles with the one shared precompiled <torch/torch.h>.
+#   ronde_add_optional_subdirectory(<dir> IF <variable>...)
+#       Enters <dir> if it has a CMakeLists.txt and all variables are true.
+#   ronde_add_test_program(<target> SOURCES <file>... [LINK <lib>...])
+#       A Catch2 program with Ronde's main (watchdog, listing): see tests/support/.
+#   ronde_add_catch_test(<prefix> <target> [LABELS <label>...] [TIMEOUT <s>] [RANKS <n>...]
+#                        [ENVIRONMENT <NAME=value>...] [LAUNCHER <command>...])
+#       Every case of <target> becomes the ctest test <prefix>.<file>.<case>, where <file> is the
+#       source's stem without "_test"; with RANKS, one test "...@n<k>" for each k under mpiexec.
+#       A case with tags among [n1] [n2] [n3] [n4] runs with these numbers of ranks only.
+#   ronde_add_sanitized_tests(<test program> PREFIX <prefix> LIBRARIES <target>... [TIMEOUT <s>])
+#       The same program and libraries once more under TSan and ASan+UBSan: <prefix>.tsan.*, .asan.*
+
+set(RONDE_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
+
+# Warnings are ours alone: linked privately to our targets, never exported.
+add_library(ronde_warnings INTERFACE)
+target_compile_options(ronde_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion $<$<BOOL:${RONDE_WERROR}>:-Werror>)
+
+set(RONDE_SANITIZER_FLAGS_thread -fsanitize=thread -fno-omit-frame-pointer -g)
+set(RONDE_SANITIZER_FLAGS_address
+  -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+
+function(ronde_set_common_properties target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:ronde_warnings>)
+  if(RONDE_SANITIZE)
+    target_compile_options(${target} PRIVATE ${RONDE_SANITIZER_FLAGS_${RONDE_SANITIZE}})
+    target_link_options(${target} PRIVATE ${RONDE_SANITIZER_FLAGS_${RONDE_SANITIZE}})
+  endif()
+endfunction()
+
+# A shared library hides what it links privately; a static one passes the burden on, so the package
+# config has to find those libraries again (RONDE_STATIC_DEPENDENCIES there).
+function(ronde_link_private target)
+  foreach(library IN LISTS ARGN)
+    if(BUILD_SHARED_LIBS)
+      target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${library}>)
+    else()
+      target_link_libraries(${target} PRIVATE ${library})
+    endif()
+  endforeach()
+endfunction()
+
+function(ronde_add_library target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXPORT;INCLUDE" "SOURCES;PUBLIC;PRIVATE")
+  list(TRANSFORM arg_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  add_library(${target} ${arg_SOURCES})
+  add_library(ronde::${arg_EXPORT} ALIAS ${target})
+  ronde_set_common_properties(${target})
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${arg_EXPORT}
+    POSITION_INDEPENDENT_CODE ON
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  if(arg_INCLUDE)
+    target_include_directories(${target} PUBLIC
+      "$<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/${arg_INCLUDE}>"
+      "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+  endif()
+  target_link_libraries(${target} PUBLIC ${arg_PUBLIC})
+  ronde_link_private(${target} ${arg_PRIVATE})
+  if(RONDE_INSTALL)
+    # ronde::torch is exported apart, so that a program without LibTorch can use the rest.
+    if(arg_EXPORT STREQUAL torch)
+      install(TARGETS ${target} EXPORT ronde-torch-targets)
+    else()
+      install(TARGETS ${target} EXPORT ronde-targets)
+    endif()
+    if(arg_INCLUDE)
+      install(DIRECTORY "${arg_INCLUDE}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+        FILES_MATCHING PATTERN "*.h")
+    endif()
+  endif()
+endfunction()
+
+function(ronde_add_object_library target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "INCLUDE" "SOURCES;PUBLIC;PRIVATE")
+  list(TRANSFORM arg_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  add_library(${target} OBJECT ${arg_SOURCES})
+  ronde_set_common_properties(${target})
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  if(arg_INCLUDE)
+    target_include_directories(${target} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/${arg_INCLUDE}")
+  endif()
+  target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+endfunction()
+
+function(ronde_absorb target)
+  foreach(library IN LISTS ARGN)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${library}>)
+  endforeach()
+endfunction()
+
+function(ronde_add_executable target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" "OUTPUT_NAME" "SOURCES;LINK")
+  list(TRANSFORM arg_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  add_executable(${target} ${arg_SOURCES})
+  ronde_set_common_properties(${target})
+  target_link_libraries(${target} PRIVATE ${arg_LINK})
+  if(arg_OUTPUT_NAME)
+    set_target_properties(${target} PROPERTIES OUTPUT_NAME ${arg_OUTPUT_NAME})
+  endif()
+  if(arg_INSTALL AND RONDE_INSTALL)
+    install(TARGETS ${target})
+  endif()
+endfunction()
+
+function(ronde_use_torch_pch target)
+  if(NOT TARGET ronde_torch_pch)
+    # A precompiled header holds for one set of code-generation flags: -fPIC for all, programs too.
+    file(WRITE "${PROJECT_BINARY_DIR}/torch_pch/empty.cc" "")
+    add_library(ronde_torch_pch OBJECT "${PROJECT_BINARY_DIR}/torch_pch/empty.cc")
+    ronde_set_common_properties(ronde_torch_pch)
+    set_target_properties(ronde_torch_pch PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_link_libraries(ronde_torch_pch PRIVATE LibTorch::torch Threads::Threads)
+    target_precompile_headers(ronde_torch_pch PRIVATE <torch/torch.h>)
+  endif()
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL EXECUTABLE)
+    target_compile_options(${target} PRIVATE -fPIC)
+  else()
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ronde_torch_pch)
+endfunction()
+
+function(ronde_add_optional_subdirectory dir)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "IF")
+  foreach(condition IN LISTS arg_IF)
+    if(NOT ${condition})
+      return()
+    endif()
+  endforeach()
+  if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${dir}/CMakeLists.txt")
+    add_subdirectory(${dir})
+  endif()
+endfunction()
+
+include(RondeTesting)

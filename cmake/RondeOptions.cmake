@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything that a user may set, and the defaults that hold only where Ronde is the top-level
+# project: as a subdirectory it changes nothing of its parent's.
+include(GNUInstallDirs)
+
+foreach(feature TORCH MPI CUDA NCCL)
+  set(RONDE_WITH_${feature} AUTO CACHE STRING "Use ${feature}: AUTO (if found), ON (required), OFF")
+  set_property(CACHE RONDE_WITH_${feature} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT RONDE_WITH_${feature} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR
+      "RONDE_WITH_${feature}=${RONDE_WITH_${feature}} is not understood: use AUTO, ON or OFF.")
+  endif()
+endforeach()
+
+option(BUILD_SHARED_LIBS "Build shared libraries" ON)
+option(RONDE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(RONDE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(RONDE_BUILD_TOOLS "Build the ronde command" ${PROJECT_IS_TOP_LEVEL})
+option(RONDE_INSTALL "Generate install rules" ${PROJECT_IS_TOP_LEVEL})
+option(RONDE_WERROR "Treat warnings as errors" OFF)
+option(RONDE_SANITIZED_TESTS "Build and register the unit tests under TSan and ASan+UBSan too" OFF)
+set(RONDE_SANITIZE "" CACHE STRING "Build everything with a sanitizer: thread or address")
+set_property(CACHE RONDE_SANITIZE PROPERTY STRINGS "" thread address)
+
+if(PROJECT_IS_TOP_LEVEL)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+  endif()
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+  set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+  set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+  find_program(CCACHE_PROGRAM ccache)
+  mark_as_advanced(CCACHE_PROGRAM)
+  if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    # Precompiled headers are cached only with this sloppiness (ccache's manual, "Precompiled headers").
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+      "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime"
+      "${CCACHE_PROGRAM}")
+  endif()
+endif()
+
+# Installed binaries find their libraries beside them, and LibTorch and MPI where the build found them.
+file(RELATIVE_PATH RONDE_BIN_TO_LIB
+  "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}")
+set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/${RONDE_BIN_TO_LIB}")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)

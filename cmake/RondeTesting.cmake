@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+# The testing functions of RondeHelpers.cmake; their signatures are described there.
+
+function(ronde_add_test_program target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+  ronde_add_executable(${target} SOURCES ${arg_SOURCES} LINK ronde_test_main ${arg_LINK})
+endfunction()
+
+# The cases are listed by the program itself after it is linked, so a new case needs no configure.
+function(ronde_add_catch_test prefix target)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "LABELS;RANKS;ENVIRONMENT;LAUNCHER")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 60)
+  endif()
+  if(arg_RANKS AND NOT RONDE_HAVE_MPI)
+    message(FATAL_ERROR "ronde_add_catch_test(${prefix} ${target}): RANKS needs MPI.")
+  endif()
+  set(cases "${CMAKE_CURRENT_BINARY_DIR}/${target}.${prefix}.cases.cmake")
+  set(parameters "${CMAKE_CURRENT_BINARY_DIR}/${target}.${prefix}.parameters.cmake")
+  file(GENERATE OUTPUT "${parameters}" CONTENT "\
+set(program [==[$<TARGET_FILE:${target}>]==])
+set(prefix [==[${prefix}]==])
+set(labels [==[${arg_LABELS}]==])
+set(deadline ${arg_TIMEOUT})
+set(ranks [==[${arg_RANKS}]==])
+set(environment [==[${arg_ENVIRONMENT}]==])
+set(launcher [==[${arg_LAUNCHER}]==])
+set(mpiexec [==[${MPIEXEC_EXECUTABLE};${MPIEXEC_NUMPROC_FLAG}]==])
+set(mpiexec_flags [==[${MPIEXEC_PREFLAGS}]==])
+set(cases [==[${cases}]==])
+")
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${parameters}")
+  add_custom_command(TARGET ${target} POST_BUILD
+    COMMAND "${CMAKE_COMMAND}" -P "${RONDE_CMAKE_DIR}/discover_cases.cmake" "${parameters}"
+    BYPRODUCTS "${cases}"
+    VERBATIM)
+  set(include "${CMAKE_CURRENT_BINARY_DIR}/${target}.${prefix}.ctest.cmake")
+  file(WRITE "${include}" "\
+if(EXISTS [==[${cases}]==])
+  include([==[${cases}]==])
+else()
+  add_test([==[${prefix}.${target}_is_not_built]==] ${target}_is_not_built)
+endif()
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include}")
+endfunction()
+
+# ThreadSanitizer needs its fixed address ranges free: address randomisation is turned off for it
+# where that is allowed (containers may forbid it, and then mostly have no need for it).
+function(ronde_find_fixed_address_launcher result)
+  find_program(RONDE_SETARCH setarch)
+  mark_as_advanced(RONDE_SETARCH)
+  set(launcher "")
+  if(RONDE_SETARCH)
+    execute_process(COMMAND "${RONDE_SETARCH}" -R true RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+    if(status EQUAL 0)
+      set(launcher "${RONDE_SETARCH}" -R)
+    endif()
+  endif()
+  set(${result} "${launcher}" PARENT_SCOPE)
+endfunction()
+
+function(ronde_add_sanitized_copy copy test_program sanitizer)
+  set(flags ${RONDE_SANITIZER_FLAGS_${sanitizer}})
+  set(sources "")
+  foreach(origin IN LISTS ARGN ITEMS ${test_program} ronde_test_main)
+    get_target_property(origin_sources ${origin} SOURCES)
+    get_target_property(origin_dir ${origin} SOURCE_DIR)
+    foreach(source IN LISTS origin_sources)
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${origin_dir}")
+      list(APPEND sources "${source}")
+    endforeach()
+  endforeach()
+  add_executable(${copy} ${sources})
+  ronde_set_common_properties(${copy})
+  foreach(origin IN LISTS ARGN ITEMS ${test_program} ronde_test_main)
+    target_include_directories(${copy} PRIVATE $<TARGET_PROPERTY:${origin},INCLUDE_DIRECTORIES>)
+    target_compile_definitions(${copy} PRIVATE $<TARGET_PROPERTY:${origin},COMPILE_DEFINITIONS>)
+  endforeach()
+  target_compile_options(${copy} PRIVATE ${flags} -O1)
+  target_link_options(${copy} PRIVATE ${flags})
+  target_link_libraries(${copy} PRIVATE spdlog::spdlog Catch2::Catch2 Threads::Threads)
+endfunction()
+
+function(ronde_add_sanitized_tests test_program)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PREFIX;TIMEOUT" "LIBRARIES")
+  if(NOT RONDE_SANITIZED_TESTS)
+    return()
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 180)
+  endif()
+  ronde_find_fixed_address_launcher(fixed_addresses)
+  ronde_add_sanitized_copy(${test_program}_tsan ${test_program} thread ${arg_LIBRARIES})
+  ronde_add_catch_test(${arg_PREFIX}.tsan ${test_program}_tsan LABELS unit tsan
+    TIMEOUT ${arg_TIMEOUT} LAUNCHER ${fixed_addresses}
+    ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1")
+  ronde_add_sanitized_copy(${test_program}_asan ${test_program} address ${arg_LIBRARIES})
+  ronde_add_catch_test(${arg_PREFIX}.asan ${test_program}_asan LABELS unit asan
+    TIMEOUT ${arg_TIMEOUT}
+    ENVIRONMENT "ASAN_OPTIONS=detect_stack_use_after_return=1" "UBSAN_OPTIONS=print_stacktrace=1")
+endfunction()

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace ronde_test {
+
+/// Ends the process (exit status 124) when one test case takes longer than its deadline, after
+/// naming the case and the rank on stderr and printing a backtrace of every thread that answers.
+/// Thread-safe. One per process: see watchdog().
+class Watchdog {
+ public:
+  Watchdog() = default;
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// Starts the deadline of one case; the previous one must have been disarmed.
+  void arm(const std::string& test_case, std::chrono::seconds deadline);
+
+  /// Ends the deadline. Returns when no expiry can happen any more.
+  void disarm();
+
+ private:
+  struct Guard;
+  Guard* guard_ = nullptr;
+};
+
+Watchdog& watchdog();
+
+/// RONDE_TEST_DEADLINE_S, or 60 s. Throws std::runtime_error on anything but a positive number.
+std::chrono::seconds watchdog_deadline();
+
+}  // namespace ronde_test
