@@ -60,8 +60,8 @@ Topology make_topology(int rank, const std::vector<int>& host_of) {
   topology.local_size = ranks[static_cast<std::size_t>(*own)];
 
   const auto has_this_local_rank = [&](int count) { return count > topology.local_rank; };
-  topology.cross_rank = static_cast<int>(
-      std::count_if(ranks.begin(), ranks.begin() + *own, has_this_local_rank));
+  topology.cross_rank =
+      static_cast<int>(std::count_if(ranks.begin(), ranks.begin() + *own, has_this_local_rank));
   topology.cross_size =
       static_cast<int>(std::count_if(ranks.begin(), ranks.end(), has_this_local_rank));
   return topology;

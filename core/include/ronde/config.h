@@ -43,6 +43,10 @@ struct ConfigEntry {
 /// Every variable, in the order of the manual.
 const std::vector<ConfigEntry>& config_table();
 
+/// Throws UsageError if values that are each well formed make no sense together. load_config calls
+/// it; a program that fills in a Config itself should too.
+void check_config(const Config& config);
+
 /// Where a value came from: "default", "RONDE_FUSION_BYTES" or "HOROVOD_FUSION_THRESHOLD".
 struct ConfigSource {
   std::string name;
@@ -57,6 +61,9 @@ struct LoadedConfig {
   std::vector<std::string> warnings;  ///< unknown RONDE_* names, with the nearest known one
 };
 
+/// One line a variable, "NAME=value (source)": for RuntimeOptions::effective_config.
+std::string describe(const LoadedConfig& loaded);
+
 /// Looks a variable up: nullopt if unset.
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
@@ -69,6 +76,19 @@ LoadedConfig load_config_from_environment();
 
 /// The group-wide values as "NAME=value" lines, equal on ranks that may work together.
 std::string group_wide_fingerprint(const Config& config);
+
+/// The fingerprint of a rank that cannot start, for the reason `text` (nonsense in its environment,
+/// an unknown backend): so that the other ranks learn why, instead of waiting for it.
+std::string failed_fingerprint(const std::string& text);
+
+/// Compares the fingerprints of all ranks, in rank order. Empty if they may work together. Else the
+/// text of the UsageError that init throws on every rank: for each variable that differs what each
+/// rank has ("ranks 0-2: 64MiB, rank 3: 32MiB"), or the reasons of the ranks that cannot start.
+std::string config_difference(const std::vector<std::string>& fingerprints);
+
+/// The core that RONDE_THREAD_AFFINITY gives to a rank's coordinator thread; nullopt if it is
+/// unset. Throws UsageError if the list has fewer than `local_size` entries.
+std::optional<int> affinity_core(const Config& config, int local_rank, int local_size);
 
 /// Parses "67108864", "64MiB", "64MB" (10^6), "1.5GiB"; throws UsageError.
 std::uint64_t parse_bytes(std::string_view text);

@@ -33,6 +33,9 @@ using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 /// What a Runtime is made of.
 struct RuntimeOptions {
   Config config;
+  /// Why this rank cannot start (nonsense in its environment), if it cannot. It still meets the
+  /// others, so that every rank throws UsageError with this text instead of waiting for it.
+  std::string config_error;
   /// Makes the control plane; called on the coordinator thread.
   std::function<std::unique_ptr<Transport>()> make_transport;
   /// Backends to choose from.

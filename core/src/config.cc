@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/config.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "config_parse.h"
+#include "ronde/error.h"
+#include "ronde/log.h"
+
+namespace ronde {
+namespace {
+
+constexpr double kNever = 0;
+constexpr double kLongestSeconds = 1e9;  // fits a steady_clock duration in nanoseconds
+constexpr double kLongestCycleMs = 60'000;
+constexpr std::uint64_t kLargestFusion = std::uint64_t{1} << 40;
+constexpr std::uint64_t kMostCacheEntries = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMostThreads = 4096;
+
+/// What the manual says of a variable.
+struct Manual {
+  std::string name;
+  std::string horovod_twin;
+  std::string unit;
+  std::string text;
+  ConfigScope scope = ConfigScope::GroupWide;
+};
+
+ConfigEntry make_entry(Manual manual, std::function<void(Config&, std::string_view)> set,
+                       std::function<std::string(const Config&)> get) {
+  return {std::move(manual.name), std::move(manual.horovod_twin),
+          std::move(manual.unit), std::move(manual.text),
+          manual.scope,           std::move(set),
+          std::move(get)};
+}
+
+ConfigEntry bytes_entry(std::uint64_t Config::*field, std::uint64_t highest, Manual manual) {
+  return make_entry(
+      std::move(manual),
+      [field, highest](Config& config, std::string_view text) {
+        const std::uint64_t bytes = parse_bytes(text);
+        if (bytes > highest) {
+          throw UsageError("\"" + std::string(text) + "\" is too large: at most " +
+                           format_bytes(highest));
+        }
+        config.*field = bytes;
+      },
+      [field](const Config& config) { return format_bytes(config.*field); });
+}
+
+ConfigEntry count_entry(std::uint64_t Config::*field, std::string what, std::uint64_t highest,
+                        Manual manual) {
+  return make_entry(
+      std::move(manual),
+      [field, what = std::move(what), highest](Config& config, std::string_view text) {
+        config.*field = parse_count(text, what, 0, highest);
+      },
+      [field](const Config& config) { return std::to_string(config.*field); });
+}
+
+ConfigEntry real_entry(double Config::*field, RealRange range, Manual manual) {
+  return make_entry(
+      std::move(manual),
+      [field, range](Config& config, std::string_view text) {
+        config.*field = parse_real(text, range);
+      },
+      [field](const Config& config) { return format_real(config.*field); });
+}
+
+ConfigEntry text_entry(std::string Config::*field, std::string (*parse)(std::string_view),
+                       Manual manual) {
+  return make_entry(
+      std::move(manual),
+      [field, parse](Config& config, std::string_view text) { config.*field = parse(text); },
+      [field](const Config& config) { return config.*field; });
+}
+
+constexpr RealRange kPeriod = {.lowest = kNever, .highest = kLongestSeconds, .unit = "seconds"};
+constexpr RealRange kDeadline = {
+    .lowest = 0, .highest = kLongestSeconds, .lowest_excluded = true, .unit = "seconds"};
+
+std::string checked_log_level(std::string_view text) {
+  return std::string(to_string(parse_log_level(text)));
+}
+
+std::string checked_core_list(std::string_view text) {
+  parse_core_list(text);
+  return std::string(text);
+}
+
+std::vector<ConfigEntry> engine_entries() {
+  return {
+      bytes_entry(&Config::fusion_bytes, kLargestFusion,
+                  {.name = "RONDE_FUSION_BYTES",
+                   .horovod_twin = "HOROVOD_FUSION_THRESHOLD",
+                   .unit = "bytes",
+                   .text = "Size of the fusion buffer: tensors that are ready together travel "
+                           "together up to this size. 0 sends every tensor by itself."}),
+      real_entry(&Config::cycle_time_ms,
+                 {.lowest = 0, .highest = kLongestCycleMs, .unit = "milliseconds"},
+                 {.name = "RONDE_CYCLE_TIME_MS",
+                  .horovod_twin = "HOROVOD_CYCLE_TIME",
+                  .unit = "ms",
+                  .text = "Longest wait for more tensors to fuse with, once one is submitted. 0 "
+                          "sends at once whatever is there."}),
+      count_entry(&Config::cache_capacity, "a number of cache entries", kMostCacheEntries,
+                  {.name = "RONDE_CACHE_CAPACITY",
+                   .horovod_twin = "HOROVOD_CACHE_CAPACITY",
+                   .unit = "entries",
+                   .text = "Agreed operations that are remembered, so that repeating one costs a "
+                           "bit instead of a message. 0 turns the cache off."}),
+      text_entry(&Config::cpu_backend, parse_backend_name,
+                 {.name = "RONDE_CPU_BACKEND",
+                  .horovod_twin = "HOROVOD_CPU_OPERATIONS",
+                  .unit = "",
+                  .text = "Backend for tensors in host memory: auto takes the best one that suits; "
+                          "`ronde info` lists the names."}),
+  };
+}
+
+std::vector<ConfigEntry> failure_entries() {
+  return {
+      real_entry(
+          &Config::stall_warn_s, kPeriod,
+          {.name = "RONDE_STALL_WARN_S",
+           .horovod_twin = "HOROVOD_STALL_CHECK_TIME_SECONDS",
+           .unit = "s",
+           .text = "Age at which an operation that some ranks have not submitted is "
+                   "reported, with the missing ranks; again each time it passes. 0: never."}),
+      real_entry(&Config::stall_abort_s, kPeriod,
+                 {.name = "RONDE_STALL_ABORT_S",
+                  .horovod_twin = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+                  .unit = "s",
+                  .text = "Age at which such an operation ends the group with a GroupError on "
+                          "every rank. 0: never."}),
+      real_entry(&Config::init_timeout_s, kDeadline,
+                 {.name = "RONDE_INIT_TIMEOUT_S",
+                  .horovod_twin = "",
+                  .unit = "s",
+                  .text = "How long init waits for all ranks to arrive."}),
+      real_entry(&Config::shutdown_timeout_s, kDeadline,
+                 {.name = "RONDE_SHUTDOWN_TIMEOUT_S",
+                  .horovod_twin = "",
+                  .unit = "s",
+                  .text = "How long shutdown waits for the other ranks."}),
+  };
+}
+
+std::vector<ConfigEntry> process_entries() {
+  return {
+      text_entry(&Config::log_level, checked_log_level,
+                 {.name = "RONDE_LOG_LEVEL",
+                  .horovod_twin = "HOROVOD_LOG_LEVEL",
+                  .unit = "",
+                  .text = "What is written to standard error: trace, debug, info, warning, error "
+                          "or off.",
+                  .scope = ConfigScope::PerRank}),
+      count_entry(&Config::compute_threads, "a number of threads", kMostThreads,
+                  {.name = "RONDE_COMPUTE_THREADS",
+                   .horovod_twin = "",
+                   .unit = "threads",
+                   .text = "Threads that LibTorch computes with. 0: OMP_NUM_THREADS if set, else "
+                           "the cores this process may use, divided by the ranks of its host.",
+                   .scope = ConfigScope::PerRank}),
+      text_entry(&Config::thread_affinity, checked_core_list,
+                 {.name = "RONDE_THREAD_AFFINITY",
+                  .horovod_twin = "HOROVOD_THREAD_AFFINITY",
+                  .unit = "cores",
+                  .text = "Cores for the coordinator threads of a host, separated by commas, by "
+                          "local rank: at least as many as the host has ranks. Empty: not pinned.",
+                  .scope = ConfigScope::PerRank}),
+  };
+}
+
+std::vector<ConfigEntry> make_table() {
+  std::vector<ConfigEntry> table = engine_entries();
+  for (std::vector<ConfigEntry> part : {failure_entries(), process_entries()}) {
+    std::move(part.begin(), part.end(), std::back_inserter(table));
+  }
+  return table;
+}
+
+}  // namespace
+
+const std::vector<ConfigEntry>& config_table() {
+  // Never destroyed: the default runtime may read it while the process's statics go.
+  static const auto* const kTable = new std::vector<ConfigEntry>(make_table());
+  return *kTable;
+}
+
+void check_config(const Config& config) {
+  if (config.stall_abort_s != kNever && config.stall_abort_s < config.stall_warn_s) {
+    throw UsageError("RONDE_STALL_ABORT_S=" + format_real(config.stall_abort_s) +
+                     " is below RONDE_STALL_WARN_S=" + format_real(config.stall_warn_s) +
+                     ": a stall would end the group before it is reported. Lower "
+                     "RONDE_STALL_WARN_S too (0: no report), or raise RONDE_STALL_ABORT_S (0: "
+                     "never end)");
+  }
+}
+
+std::optional<int> affinity_core(const Config& config, int local_rank, int local_size) {
+  const std::vector<int> cores = parse_core_list(config.thread_affinity);
+  if (cores.empty()) {
+    return std::nullopt;
+  }
+  if (cores.size() < static_cast<std::size_t>(local_size)) {
+    throw UsageError("RONDE_THREAD_AFFINITY: \"" + config.thread_affinity + "\" lists " +
+                     std::to_string(cores.size()) + " cores for the " + std::to_string(local_size) +
+                     " ranks of this host: write one core for each of them");
+  }
+  return cores.at(static_cast<std::size_t>(local_rank));
+}
+
+}  // namespace ronde

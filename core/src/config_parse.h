@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ronde {
+
+// Strict readers of one value. Each takes the whole text or throws UsageError, which quotes the
+// text and says what would be accepted.
+
+/// A decimal integer from `lowest` to `highest`. `what` names the thing: "a number of entries".
+std::uint64_t parse_count(std::string_view text, std::string_view what, std::uint64_t lowest,
+                          std::uint64_t highest);
+
+/// The limits of a real-valued variable; `unit` only for the error text.
+struct RealRange {
+  double lowest = 0;
+  double highest = 0;
+  bool lowest_excluded = false;
+  std::string_view unit = {};
+};
+
+/// A finite decimal number within `range`.
+double parse_real(std::string_view text, const RealRange& range);
+
+/// The shortest text that parse_real reads back as the same value.
+std::string format_real(double value);
+
+/// "0,2,4"; the empty text is the empty list.
+std::vector<int> parse_core_list(std::string_view text);
+
+/// The name of a backend: small letters, digits, '-' and '_'.
+std::string parse_backend_name(std::string_view text);
+
+/// Number of single-character insertions, deletions and substitutions from `a` to `b`.
+/// (Levenshtein 1966; the two-row form of Wagner and Fischer 1974.)
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+}  // namespace ronde

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ronde {
+
+/// "rank 3", "ranks 0-2,5", for texts. `ranks` must ascend; an empty list gives "no rank".
+std::string format_ranks(const std::vector<int>& ranks);
+
+}  // namespace ronde
