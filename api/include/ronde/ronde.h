@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ronde/backend.h"
+#include "ronde/collective.h"
+#include "ronde/config.h"
+#include "ronde/dtype.h"
+#include "ronde/error.h"
+#include "ronde/options.h"
+#include "ronde/request.h"
+#include "ronde/runtime.h"
+#include "ronde/topology.h"
+#include "ronde/work.h"
+
+/// The free functions: one default Runtime for this process, over MPI where Ronde was built with
+/// it. A program that trains LibTorch models includes <ronde/torch.h> instead, which adds tensors.
+///
+/// Thread-safety: all may be called from any thread; init and shutdown not at the same time.
+namespace ronde {
+
+/// Joins the group of ranks that the MPI launcher started; without a launcher, a group of one.
+/// Reads RONDE_* (docs/tuning.md). Throws UsageError on nonsense in a variable, configurations that
+/// differ between ranks, a foreign launcher, or if called twice; GroupError if a rank is missing.
+void init();
+
+/// Leaves the group together with all other ranks. Does nothing if not initialised. See
+/// Runtime::shutdown for what it throws. Where Ronde initialised MPI it also finalises it, so that
+/// init() cannot be called again.
+void shutdown();
+
+bool is_initialized() noexcept;
+
+// Of the group of all ranks. They throw UsageError before init and after shutdown.
+int rank();
+int size();
+int local_rank();
+int local_size();
+int cross_rank();
+int cross_size();
+const Topology& topology();
+
+/// The default Runtime. Throws UsageError before init and after shutdown.
+Runtime& default_runtime();
+
+/// Starts an operation on raw buffers: Runtime::submit of the default Runtime.
+Work submit(Request request);
+
+/// Returns once every rank has called it.
+void barrier(const BarrierOptions& options = {});
+Work barrier_async(const BarrierOptions& options = {});
+
+/// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
+void abort(const std::string& text);
+
+/// What this rank did so far, as a JSON object of parts, each an object of counters.
+std::string stats();
+
+/// Adds a backend for the next init, to be chosen by name or by priority. Throws UsageError if the
+/// name is taken or Ronde is initialised.
+void register_backend(const std::string& name, BackendFactory factory);
+
+/// Called when operations stall (StallCallback says when); for the next init.
+void set_stall_callback(StallCallback callback);
+
+/// Runs in every later init, after the ranks have met, on the thread that called init. This is how
+/// libraries above (ronde::torch) apply their own settings.
+void add_init_hook(std::function<void(Runtime&)> hook);
+
+}  // namespace ronde
