@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "ronde/options.h"
+#include "ronde/torch/work.h"
+
+/// Collectives on tensors. Every rank of the process set calls them with equal names, shapes and
+/// dtypes (see each), in any order as long as names are given.
+///
+/// Tensors: dense ones of u8, i8, i16, i32, i64, f16, bf16, f32, f64 or bool on the CPU, of any
+/// strides: elements are matched by index, so ranks may hold different memory formats. New results
+/// are contiguous and never require grad; autograd does not see the operation. In-place forms write
+/// the data even of a leaf that requires grad, as under NoGradGuard, and bump its version.
+///
+/// The async forms return at once. Until the work is done an input must not be written, and a
+/// tensor that is changed in place must not be touched.
+///
+/// Errors: UsageError before anything is sent if this rank's tensor cannot be taken (undefined,
+/// meta, sparse, quantised, complex, memory that overlaps itself, a device without a backend); the
+/// text names the tensor and what to do. UsageError from the wait if the ranks disagree. GroupError
+/// if the group is dead. All may be called from any thread.
+namespace ronde {
+
+/// Combines the tensors of all ranks element by element; by default their average.
+at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
+/// In place; returns `tensor`. A tensor whose memory overlaps itself (expanded) is refused.
+at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options = {});
+TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options = {});
+TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options = {});
+
+/// A copy of the root's tensor; on the other ranks `tensor` only gives shape and dtype.
+at::Tensor broadcast(const at::Tensor& tensor, const BroadcastOptions& options = {});
+/// Overwrites `tensor` with the root's, and returns it.
+at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options = {});
+TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& options = {});
+TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& options = {});
+
+/// The tensors of all ranks joined along their first dimension, in rank order. Only that dimension
+/// may differ between ranks; 0-dim tensors give a vector of one element a rank.
+at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options = {});
+TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options = {});
+
+}  // namespace ronde

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Device.h>
+
+namespace ronde {
+
+/// The device this rank should train on: GPU number (local rank modulo visible GPUs) if LibTorch
+/// sees GPUs and Ronde has a backend for them, else the CPU. Throws UsageError before init.
+c10::Device local_device();
+
+namespace detail {
+
+/// How many threads LibTorch may use on this rank: `configured` (RONDE_COMPUTE_THREADS) if it is
+/// not 0; else 0 (leave it alone) if OMP_NUM_THREADS is set; else the rank's share of the
+/// `cores`, at least 1.
+int compute_threads(unsigned long long configured, bool omp_num_threads_set, int cores,
+                    int local_size) noexcept;
+
+/// Makes every later init apply that rule with at::set_num_threads and log it once on rank 0.
+/// Installing it again changes nothing. Returns true.
+bool install_thread_rule();
+
+}  // namespace detail
+
+}  // namespace ronde

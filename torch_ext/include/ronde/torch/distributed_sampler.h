@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/data/samplers/base.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace ronde {
+
+/// What happens to the samples that are left when the dataset does not divide by the ranks: Pad
+/// starts again at the beginning of the permutation, Drop leaves them out.
+enum class Remainder { Pad, Drop };
+
+struct DistributedSamplerOptions {
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+  Remainder remainder = Remainder::Pad;
+  /// Of this rank and of all ranks; -1 takes ronde::rank() and ronde::size().
+  int rank = -1;
+  int size = -1;
+};
+
+/// Deals the samples of a dataset to the ranks, for LibTorch's DataLoader: position k of the
+/// epoch's permutation goes to rank k mod N, so that N ranks with batches of b see in each step
+/// the same samples as one rank with batches of N*b. All ranks get equally many.
+///
+/// The permutation depends on (seed, epoch, dataset size) alone, on every platform: a Fisher-Yates
+/// shuffle driven by std::mt19937_64. The first begin() of a loader is epoch 0, and each later one
+/// the next epoch.
+///
+/// Copies share their state, so the object you keep and the DataLoader's copy are one: set_epoch
+/// reaches the loader. Thread-safety: none; use it on the thread that iterates.
+class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std::size_t>> {
+ public:
+  /// Throws UsageError for an empty dataset, or a rank outside [0, size).
+  explicit DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options = {});
+
+  /// Starts the next epoch (the loader's begin() calls this), or the one that set_epoch or load
+  /// asked for. `new_size` replaces the size of the dataset.
+  void reset(std::optional<std::size_t> new_size = std::nullopt) override;
+
+  /// Up to `batch_size` indices of this rank; nullopt at the end of the epoch.
+  std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+
+  /// Writes seed, epoch, position and dataset size.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  /// The same with the position that your loop has reached (samples of this epoch, counted over all
+  /// ranks): a loader with workers prefetches, so that position() is ahead of the loop.
+  void save(torch::serialize::OutputArchive& archive, std::size_t position) const;
+
+  /// The next begin() goes on at the saved epoch and position, also with another number of ranks.
+  /// Throws UsageError if seed, shuffle or dataset size are not those of this sampler.
+  void load(torch::serialize::InputArchive& archive) override;
+
+  /// The next begin() starts `epoch` after its first `position` samples, counted over all ranks.
+  void set_epoch(std::size_t epoch, std::size_t position = 0);
+
+  /// The epoch in progress, or the next one before the first begin() and after set_epoch or load.
+  std::size_t epoch() const noexcept;
+
+  /// Samples of this epoch that all ranks together have been given.
+  std::size_t position() const noexcept;
+
+  /// Samples this rank gets in a whole epoch.
+  std::size_t samples_per_rank() const noexcept;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ronde
