@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "default_runtime.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "options.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+// Uses are short. One that does not end belongs to a thread that will never run again.
+constexpr std::chrono::seconds kLongestUse{2};
+
+constexpr std::string_view kInitTwice =
+    "ronde::init() was called twice: call it once, before everything else, and ask "
+    "ronde::is_initialized() where you are not sure";
+
+}  // namespace
+
+DefaultRuntime& DefaultRuntime::instance() {
+  static auto* const kInstance = new DefaultRuntime();
+  return *kInstance;
+}
+
+void DefaultRuntime::init() {
+  begin_init();
+  try {
+    StartOptions start;
+    {
+      const std::lock_guard lock(mutex_);
+      start = load_start_options(registered_, on_stall_);
+    }
+    publish(start_runtime(std::move(start)));
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    phase_ = Phase::Fresh;
+    throw;
+  }
+  try {
+    run_hooks();
+  } catch (...) {
+    retire(Phase::Fresh);
+    throw;
+  }
+}
+
+void DefaultRuntime::begin_init() {
+  const std::lock_guard lock(mutex_);
+  if (phase_ != Phase::Fresh && phase_ != Phase::ShutDown) {
+    throw UsageError(std::string(kInitTwice));
+  }
+  phase_ = Phase::Initializing;
+}
+
+void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime) {
+  const std::lock_guard lock(mutex_);
+  if (!leaves_at_exit_) {
+    // Registered after the Runtime started, so it runs before the statics are destroyed that the
+    // libraries below it made while starting.
+    leaves_at_exit_ = std::atexit([] { instance().leave(); }) == 0;
+  }
+  runtime_ = std::move(runtime);
+  phase_ = Phase::Ready;
+}
+
+void DefaultRuntime::run_hooks() {
+  std::vector<Hook> hooks;
+  Runtime* runtime = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    hooks = hooks_;
+    runtime = runtime_.get();
+  }
+  for (const Hook& hook : hooks) {
+    hook(*runtime);
+  }
+}
+
+void DefaultRuntime::shutdown() {
+  Runtime* runtime = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::Ready) {
+      return;
+    }
+    // The other calls still work meanwhile: callbacks of operations that finish now may use them.
+    phase_ = Phase::ShuttingDown;
+    runtime = runtime_.get();
+  }
+  try {
+    runtime->shutdown();
+  } catch (...) {
+    retire(Phase::ShutDown);
+    throw;
+  }
+  retire(Phase::ShutDown);
+}
+
+void DefaultRuntime::leave() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::Ready) {
+      return;
+    }
+  }
+  retire(Phase::ShutDown);
+}
+
+/// Takes the Runtime out of everybody's reach and destroys it.
+void DefaultRuntime::retire(Phase next) noexcept {
+  std::unique_ptr<Runtime> runtime;
+  std::unique_lock lock(mutex_);
+  phase_ = next;
+  runtime = std::move(runtime_);
+  const bool unused = unused_.wait_for(lock, kLongestUse, [this] { return uses_ == 0; });
+  lock.unlock();
+  if (!unused) {
+    // A thread that was stopped inside a call (exit() from there) still points at it.
+    static_cast<void>(runtime.release());
+  }
+}
+
+bool DefaultRuntime::is_initialized() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return runtime_ != nullptr;
+}
+
+void DefaultRuntime::register_backend(const std::string& name, BackendFactory factory) {
+  check_backend(name, factory);
+  const std::lock_guard lock(mutex_);
+  require_not_initialized("ronde::register_backend()");
+  if (!registered_.emplace(name, std::move(factory)).second) {
+    throw UsageError("ronde::register_backend(): the name \"" + name +
+                     "\" is taken by an earlier call; choose another one");
+  }
+}
+
+void DefaultRuntime::set_stall_callback(StallCallback callback) {
+  const std::lock_guard lock(mutex_);
+  require_not_initialized("ronde::set_stall_callback()");
+  on_stall_ = std::move(callback);
+}
+
+void DefaultRuntime::add_init_hook(Hook hook) {
+  if (!hook) {
+    throw UsageError("ronde::add_init_hook() was given an empty function");
+  }
+  const std::lock_guard lock(mutex_);
+  hooks_.push_back(std::move(hook));
+}
+
+/// Called with mutex_ held.
+void DefaultRuntime::require_not_initialized(std::string_view function) const {
+  if (phase_ == Phase::Fresh || phase_ == Phase::ShutDown) {
+    return;
+  }
+  throw UsageError(std::string(function) +
+                   " was called after ronde::init(): it is for the next init, call it before");
+}
+
+/// Called with mutex_ held.
+void DefaultRuntime::throw_not_ready(std::string_view function) const {
+  if (phase_ == Phase::ShutDown) {
+    throw UsageError(std::string(function) +
+                     " was called after ronde::shutdown(): this rank has left the group; move the "
+                     "call before shutdown");
+  }
+  throw UsageError(std::string(function) +
+                   " was called before ronde::init(): call ronde::init() first, at the start of "
+                   "main");
+}
+
+DefaultRuntime::Use::Use(DefaultRuntime& owner, std::string_view function) : owner_(owner) {
+  const std::lock_guard lock(owner_.mutex_);
+  if (owner_.runtime_ == nullptr) {
+    owner_.throw_not_ready(function);
+  }
+  runtime_ = owner_.runtime_.get();
+  ++owner_.uses_;
+}
+
+DefaultRuntime::Use::~Use() {
+  const std::lock_guard lock(owner_.mutex_);
+  if (--owner_.uses_ == 0) {
+    owner_.unused_.notify_all();
+  }
+}
+
+}  // namespace ronde

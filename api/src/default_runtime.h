@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ronde/backend.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// The one default Runtime of the process and what is registered for it.
+///
+/// Thread-safety: every member may be called from any thread. The mutex is never held while a
+/// Runtime is made, used or destroyed: those take long, and Ronde's thread calls back into here.
+class DefaultRuntime {
+ public:
+  using Hook = std::function<void(Runtime&)>;
+
+  /// The only instance. Never destroyed, as user code may call in while the process's statics go.
+  static DefaultRuntime& instance();
+
+  DefaultRuntime(const DefaultRuntime&) = delete;
+  DefaultRuntime& operator=(const DefaultRuntime&) = delete;
+
+  void init();
+  void shutdown();
+  bool is_initialized() const noexcept;
+
+  /// Drops the Runtime without a shutdown: the others learn that this rank left. Never blocks on
+  /// them.
+  void leave() noexcept;
+
+  void register_backend(const std::string& name, BackendFactory factory);
+  void set_stall_callback(StallCallback callback);
+  void add_init_hook(Hook hook);
+
+  /// Keeps the Runtime alive for one short, non-blocking use.
+  class Use {
+   public:
+    Use(DefaultRuntime& owner, std::string_view function);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+    Runtime& operator*() const noexcept { return *runtime_; }
+    Runtime* operator->() const noexcept { return runtime_; }
+
+   private:
+    DefaultRuntime& owner_;
+    Runtime* runtime_ = nullptr;
+  };
+
+ private:
+  enum class Phase { Fresh, Initializing, Ready, ShuttingDown, ShutDown };
+
+  DefaultRuntime() = default;
+
+  void begin_init();
+  void publish(std::unique_ptr<Runtime> runtime);
+  void run_hooks();
+  void retire(Phase next) noexcept;
+  void require_not_initialized(std::string_view function) const;
+  [[noreturn]] void throw_not_ready(std::string_view function) const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable unused_;  // uses_ became 0
+  // Guarded by mutex_.
+  Phase phase_ = Phase::Fresh;
+  bool leaves_at_exit_ = false;
+  std::unique_ptr<Runtime> runtime_;  // set while Ready and ShuttingDown
+  int uses_ = 0;
+  BackendRegistry registered_;
+  StallCallback on_stall_;
+  std::vector<Hook> hooks_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ronde/backend.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// What init starts a Runtime with, and what it has to tell the user about it.
+struct StartOptions {
+  RuntimeOptions runtime;
+  std::vector<std::string> warnings;
+};
+
+/// Reads the environment and puts the backends together. Nonsense does not throw but ends in
+/// RuntimeOptions::config_error, so that the other ranks learn of it.
+StartOptions load_start_options(const BackendRegistry& registered, StallCallback on_stall);
+
+/// Meets the other ranks. Logs the warnings on rank 0; on every rank if it fails.
+std::unique_ptr<Runtime> start_runtime(StartOptions start);
+
+/// Throws UsageError if a program may not register `factory` as `name`.
+void check_backend(const std::string& name, const BackendFactory& factory);
+
+}  // namespace ronde

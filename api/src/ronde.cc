@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/ronde.h"
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "default_runtime.h"
+
+namespace ronde {
+namespace {
+
+DefaultRuntime::Use use(std::string_view function) {
+  return DefaultRuntime::Use(DefaultRuntime::instance(), function);
+}
+
+}  // namespace
+
+void init() {
+  DefaultRuntime::instance().init();
+}
+void shutdown() {
+  DefaultRuntime::instance().shutdown();
+}
+bool is_initialized() noexcept {
+  return DefaultRuntime::instance().is_initialized();
+}
+
+int rank() {
+  return use("ronde::rank()")->topology().rank;
+}
+int size() {
+  return use("ronde::size()")->topology().size;
+}
+int local_rank() {
+  return use("ronde::local_rank()")->topology().local_rank;
+}
+int local_size() {
+  return use("ronde::local_size()")->topology().local_size;
+}
+int cross_rank() {
+  return use("ronde::cross_rank()")->topology().cross_rank;
+}
+int cross_size() {
+  return use("ronde::cross_size()")->topology().cross_size;
+}
+const Topology& topology() {
+  return use("ronde::topology()")->topology();
+}
+
+Runtime& default_runtime() {
+  return *use("ronde::default_runtime()");
+}
+
+Work submit(Request request) {
+  return use("ronde::submit()")->submit(std::move(request));
+}
+
+Work barrier_async(const BarrierOptions& options) {
+  Request request;
+  request.kind = Collective::Barrier;
+  request.set = options.process_set;
+  request.timeout = options.timeout;
+  return use("ronde::barrier()")->submit(std::move(request));
+}
+
+// Waits on the handle alone, so that the Runtime stays free to shut down meanwhile.
+void barrier(const BarrierOptions& options) {
+  barrier_async(options).wait();
+}
+
+void abort(const std::string& text) {
+  use("ronde::abort()")->abort(text);
+}
+
+std::string stats() {
+  const Stats groups = use("ronde::stats()")->stats();
+  auto json = nlohmann::ordered_json::object();
+  for (const StatsGroup& group : groups) {
+    auto& part = json[group.part] = nlohmann::ordered_json::object();
+    for (const auto& [counter, value] : group.counters) {
+      part[counter] = value;
+    }
+  }
+  return json.dump();
+}
+
+void register_backend(const std::string& name, BackendFactory factory) {
+  DefaultRuntime::instance().register_backend(name, std::move(factory));
+}
+
+void set_stall_callback(StallCallback callback) {
+  DefaultRuntime::instance().set_stall_callback(std::move(callback));
+}
+
+void add_init_hook(std::function<void(Runtime&)> hook) {
+  DefaultRuntime::instance().add_init_hook(std::move(hook));
+}
+
+}  // namespace ronde

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ronde/backend.h"
+#include "ronde/config.h"
+#include "ronde/transport.h"
+
+namespace ronde {
+
+/// What this build of Ronde brings.
+struct BuiltIn {
+  std::function<std::unique_ptr<Transport>()> make_transport;
+  BackendRegistry backends;
+};
+
+/// The one place that knows which transports and backends are linked: MPI where it was built in,
+/// else one rank in this process.
+BuiltIn compose_built_in(const Config& config);
+
+/// A library that the built-in parts rest on, for `ronde info`: "MPI", "MPICH Version: 4.0.2".
+struct LinkedLibrary {
+  std::string name;
+  std::string version;
+};
+
+/// Asks the libraries themselves, at run time. Starts nothing: MPI is not initialised by it.
+std::vector<LinkedLibrary> linked_libraries();
+
+}  // namespace ronde
