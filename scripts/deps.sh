@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what Ronde is built from and tried with: Debian packages (as root, only those missing) and a
+# virtual environment that holds PyPI's torch, whose LibTorch Ronde links. Cheap when all is there.
+#
+#   scripts/deps.sh
+#
+# RONDE_VENV     the environment's folder (default: ${XDG_CACHE_HOME:-~/.cache}/ronde/venv-torch-2.11.0)
+# RONDE_PYTHON   the Python that creates it (default: the first on PATH that can, 3.10 or newer)
+set -euo pipefail
+
+readonly kTorch=2.11.0
+readonly kPackages=(
+  g++ cmake ninja-build ccache pkg-config                  # build
+  mpich libmpich-dev libspdlog-dev libcli11-dev nlohmann-json3-dev catch2
+  libturbojpeg0-dev libpng-dev                             # the EDSR example
+  mate-backgrounds plasma-workspace-wallpapers             # its photographs
+  python3 python3-venv ca-certificates                     # LibTorch, from PyPI's torch
+)
+readonly kDefaultVenv="${XDG_CACHE_HOME:-$HOME/.cache}/ronde/venv-torch-${kTorch}"
+readonly kVenv="${RONDE_VENV:-$kDefaultVenv}"
+
+say() { printf 'deps: %s\n' "$*"; }
+fail() { printf 'deps: error: %s\n' "$*" >&2; exit 1; }
+
+missing_packages() {
+  local installed package
+  installed=" $(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${kPackages[@]}" 2>/dev/null |
+    awk '$2 == "installed" { print $1 }' | tr '\n' ' ') "
+  for package in "${kPackages[@]}"; do
+    [[ $installed == *" $package "* ]] || printf '%s ' "$package"
+  done
+}
+
+install_packages() {
+  local missing
+  if ! command -v dpkg-query >/dev/null; then
+    say "no dpkg here: the packages are yours to provide: ${kPackages[*]}"
+    return
+  fi
+  missing="$(missing_packages)"
+  if [[ -z $missing ]]; then
+    say "Debian packages: all there"
+    return
+  fi
+  if [[ $(id -u) != 0 ]]; then
+    fail "these Debian packages are missing; as root run:
+  apt-get update && apt-get install --no-install-recommends $missing"
+  fi
+  say "Debian packages: installing $missing"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq || fail "apt-get update failed: is the network up?"
+  # shellcheck disable=SC2086  # a list of words
+  apt-get install -y -qq --no-install-recommends $missing >/dev/null ||
+    fail "apt-get install failed for: $missing"
+}
+
+# pip installs torch after all that it needs, and writes INSTALLER after the package's files.
+venv_is_complete() {
+  compgen -G "$kVenv/lib/python3*/site-packages/torch-$kTorch.dist-info/INSTALLER" >/dev/null &&
+    compgen -G "$kVenv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so" >/dev/null
+}
+
+# The default folder is ours to begin anew; one that the user names is not, unless it is empty.
+refuse_foreign_folder() {
+  if [[ $kVenv != "$kDefaultVenv" && -e $kVenv && ! -e $kVenv/.ronde-begun &&
+    -n $(ls -A "$kVenv" 2>/dev/null) ]]; then
+    fail "RONDE_VENV=$kVenv exists, but holds no torch $kTorch and was not made by this script; \
+install torch==$kTorch into it, or name another folder"
+  fi
+}
+
+# torch 2.11 has wheels for Python 3.10 to 3.14; Debian's own python3 has no ensurepip without
+# python3-venv, and a pyenv one may come first on PATH: any that passes will do.
+find_python() {
+  local python
+  for python in ${RONDE_PYTHON:-} $(type -ap python3) /usr/bin/python3; do
+    if "$python" -c 'import sys, venv, ensurepip
+sys.exit(not ((3, 10) <= sys.version_info[:2] <= (3, 14)))' 2>/dev/null; then
+      printf '%s' "$python"
+      return
+    fi
+  done
+  return 1
+}
+
+install_torch() {
+  local python
+  if venv_is_complete; then
+    say "torch $kTorch: there, in $kVenv"
+    return
+  fi
+  python="$(find_python)" || fail "no Python 3.10 to 3.14 with venv and ensurepip was found; \
+install python3-venv, or name one in RONDE_PYTHON"
+  mkdir -p "$(dirname "$kVenv")"
+  # One installer at a time: the other then finds the work done.
+  exec 9>"$kVenv.lock"
+  flock 9
+  if venv_is_complete; then
+    say "torch $kTorch: installed meanwhile, in $kVenv"
+    return
+  fi
+  refuse_foreign_folder
+  say "torch $kTorch: installing into $kVenv with $python (some 3 GB with NVIDIA's libraries; once)"
+  # --clear empties what an interrupted run has left; pip's cache keeps the downloads.
+  "$python" -m venv --clear "$kVenv" || fail "$python -m venv $kVenv failed"
+  touch "$kVenv/.ronde-begun"
+  "$kVenv/bin/python" -m pip install --quiet --disable-pip-version-check "torch==$kTorch" ||
+    fail "pip install torch==$kTorch failed; run this script again"
+  venv_is_complete || fail "torch $kTorch was installed, but its libtorch_cpu.so is not in $kVenv"
+  say "torch $kTorch: installed"
+}
+
+install_packages
+install_torch
