@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/log.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ronde/error.h"
+
+namespace {
+
+using ronde::Logger;
+using ronde::LogLevel;
+
+struct Lines {
+  std::vector<std::string> lines;
+  ronde::LogSink sink() {
+    return [this](std::string_view line) { lines.emplace_back(line); };
+  }
+};
+
+/// The line without its time of day.
+std::string text_of(const std::string& line) {
+  return line.substr(line.find('['));
+}
+
+TEST_CASE("a log line names the rank and the level") {
+  Lines out;
+  Logger log(LogLevel::Info, 3, out.sink());
+  log.warning("a thing");
+  log.set_rank(12);
+  log.error("another {} %v");
+  REQUIRE(out.lines.size() == 2);
+  CHECK(text_of(out.lines[0]) == "[ronde rank 3] warning: a thing");
+  CHECK(text_of(out.lines[1]) == "[ronde rank 12] error: another {} %v");
+  CHECK_THAT(out.lines[0], Catch::Matches(R"(\d\d:\d\d:\d\d\.\d\d\d \[.*)"));
+}
+
+TEST_CASE("an unknown rank is left out of the prefix") {
+  Lines out;
+  Logger(LogLevel::Info, -1, out.sink()).info("early");
+  REQUIRE(out.lines.size() == 1);
+  CHECK(text_of(out.lines[0]) == "[ronde] info: early");
+}
+
+TEST_CASE("the threshold decides what is written") {
+  Lines out;
+  Logger log(LogLevel::Warning, 0, out.sink());
+  log.info("no");
+  log.debug("no");
+  log.trace("no");
+  CHECK(out.lines.empty());
+  CHECK_FALSE(log.enabled(LogLevel::Info));
+  CHECK(log.enabled(LogLevel::Error));
+  log.set_threshold(LogLevel::Trace);
+  log.trace("yes");
+  CHECK(out.lines.size() == 1);
+  log.set_threshold(LogLevel::Off);
+  log.error("no");
+  log.log(LogLevel::Off, "no");
+  CHECK(out.lines.size() == 1);
+  CHECK_FALSE(log.enabled(LogLevel::Error));
+}
+
+TEST_CASE("a sink that throws harms nobody") {
+  Logger log(LogLevel::Info, 0, [](std::string_view) { throw 1; });
+  log.info("lost");
+  log.info("lost too");
+  SUCCEED("logging never throws");
+}
+
+TEST_CASE("threads may log while the rank changes") {
+  Lines out;
+  Logger log(LogLevel::Info, -1, out.sink());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&log] {
+      for (int i = 0; i < 200; ++i) {
+        log.info("line");
+      }
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    log.set_rank(i);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  CHECK(out.lines.size() == 600);
+}
+
+TEST_CASE("log levels are parsed by their names alone") {
+  for (const auto level : {LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Warning,
+                           LogLevel::Error, LogLevel::Off}) {
+    CHECK(ronde::parse_log_level(to_string(level)) == level);
+  }
+  for (const char* text : {"", "INFO", "warn", "info ", "3"}) {
+    CHECK_THROWS_AS(ronde::parse_log_level(text), ronde::UsageError);
+  }
+}
+
+}  // namespace
