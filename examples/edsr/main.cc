@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains EDSR on a folder of photographs, on one rank or, started by mpiexec, on many.
+#include <ronde/torch.h>
+
+#include <CLI/Error.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "comparison.h"
+#include "errors.h"
+#include "evaluation.h"
+#include "files.h"
+#include "group.h"
+#include "image_io.h"
+#include "report.h"
+#include "train.h"
+
+namespace edsr {
+namespace {
+
+struct Data {
+  std::shared_ptr<const std::vector<Photograph>> training;
+  std::vector<Photograph> held_out;
+};
+
+void check_batch(const Options& options) {
+  if (options.batch % ronde::size() == 0) return;
+  throw InputError("--batch " + std::to_string(options.batch) + " cannot be shared equally by " +
+                   std::to_string(ronde::size()) + " ranks; give a multiple of " +
+                   std::to_string(ronde::size()));
+}
+
+void show_skipped(const std::vector<SkippedFile>& skipped) {
+  constexpr std::size_t kShown = 5;
+  for (std::size_t i = 0; i < std::min(kShown, skipped.size()); ++i) {
+    std::printf("  skipped %s: %s\n", skipped[i].path.c_str(), skipped[i].reason.c_str());
+  }
+  if (skipped.size() > kShown) std::printf("  and %zu more skipped\n", skipped.size() - kShown);
+}
+
+void show_data(const Data& data, const ScanResult& scan) {
+  if (ronde::rank() != 0) return;
+  std::int64_t bytes = 0;
+  for (const Photograph& photograph : *data.training) {
+    bytes += static_cast<std::int64_t>(photograph.high.nbytes() + photograph.low.nbytes());
+  }
+  show_skipped(scan.skipped);
+  std::printf("%zu photographs to train on (%lld MiB in memory), %zu held out:\n",
+              data.training->size(), static_cast<long long>(bytes >> 20), data.held_out.size());
+  for (const Photograph& photograph : data.held_out) {
+    std::printf("  %s, %lldx%lld\n", photograph.name.c_str(),
+                static_cast<long long>(photograph.high.size(2)),
+                static_cast<long long>(photograph.high.size(1)));
+  }
+}
+
+Data load_data(const Options& options) {
+  const ScanResult scan = scan_photographs(options.data, options.min_side);
+  Split split;
+  if (options.validation.empty()) {
+    split = split_photographs(scan.files, options.held_out);
+  } else {
+    split = {scan.files, scan_photographs(options.validation, options.min_side).files};
+  }
+  if (split.training.empty() || split.held_out.empty()) {
+    throw InputError("no photographs found to " +
+                     std::string(split.training.empty() ? "train on; --data"
+                                                        : "evaluate on; "
+                                                          "--validation") +
+                     " needs JPEG or PNG files of at least --min-side pixels a side");
+  }
+  const std::int64_t scale = options.network.scale;
+  const std::size_t threads = std::max<std::size_t>(1, options.workers);
+  const auto load = [&](const auto& files) {
+    return load_photographs(files, options.max_side, scale, options.patch * scale, threads);
+  };
+  Data data{std::make_shared<const std::vector<Photograph>>(load(split.training)),
+            load(split.held_out)};
+  require_same_photographs(*data.training, data.held_out);
+  show_data(data, scan);
+  return data;
+}
+
+void write_results(Edsr& network, const Data& data, const Report& report, const Options& options) {
+  if (ronde::rank() != 0) return;
+  const std::filesystem::path picture = options.output / "comparison.png";
+  write_png(picture, compare_side_by_side(network, data.held_out, report.evaluation));
+  if (!options.json.empty()) write_text(options.json, to_json(report));
+  std::printf("\n%s\npicture     %s\ncheckpoint  %s\nloss curve  %s\n", to_table(report).c_str(),
+              picture.c_str(), (options.output / "checkpoint.pt").c_str(),
+              (options.output / "loss.csv").c_str());
+}
+
+void prepare_output(const Options& options) {
+  if (ronde::rank() != 0) return;
+  prepare_folder(options.output, "--output");
+  if (options.json.empty()) return;
+  if (std::filesystem::is_directory(options.json)) {
+    throw InputError("--json " + options.json.string() + " is a folder; give the name of a file");
+  }
+  const bool here = !options.json.has_parent_path();
+  prepare_folder(here ? std::filesystem::path(".") : options.json.parent_path(), "--json");
+}
+
+int run(const Options& options) {
+  check_batch(options);
+  prepare_output(options);
+  const Data data = load_data(options);
+
+  torch::manual_seed(options.seed);
+  Edsr network(options.network);
+  if (ronde::rank() == 0) {
+    std::printf("EDSR, %s: %lld parameters; %d ranks, batch %lld of %lldx%lld patches\n",
+                describe(options.network).c_str(),
+                static_cast<long long>(network->parameter_count()), ronde::size(),
+                static_cast<long long>(options.batch), static_cast<long long>(options.patch),
+                static_cast<long long>(options.patch));
+  }
+  const TrainingResult training = train(network, data.training, options);
+
+  Report report;
+  report.ranks = ronde::size();
+  report.steps = training.position.step;
+  report.images_per_s_total = static_cast<double>(training.images) / training.seconds;
+  report.images_per_s_per_rank = report.images_per_s_total / ronde::size();
+  report.loss_first = training.position.loss_first;
+  report.loss_last = training.loss_last;
+  report.parameters_identical = parameters_identical(network);
+  report.evaluation = evaluate(network, data.held_out);
+  write_results(network, data, report, options);
+  return report.parameters_identical ? 0 : 1;
+}
+
+/// Wrong options: the same on every rank, so rank 0 alone says it.
+int explain(const CLI::ParseError& error) {
+  const bool help = error.get_exit_code() == 0;
+  if (!help && ronde::rank() == 0) std::fprintf(stderr, "edsr: %s\n", error.what());
+  ronde::shutdown();
+  return help ? 0 : 2;
+}
+
+}  // namespace
+}  // namespace edsr
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  int rank = 0;
+  try {
+    ronde::init();
+    rank = ronde::rank();
+    const int status = edsr::run(edsr::parse_options(argc, argv));
+    ronde::shutdown();
+    return status;
+  } catch (const CLI::ParseError& error) {
+    return edsr::explain(error);
+  } catch (const std::exception& error) {
+    // Without shutdown: leaving so tells the other ranks, and they stop with a GroupError.
+    std::fprintf(stderr, "edsr: rank %d: %s\n", rank, error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model.h"
+
+namespace edsr {
+
+/// Everything the command line says. Sizes of the data are in pixels.
+struct Options {
+  std::vector<std::filesystem::path> data;
+  std::vector<std::filesystem::path> validation;  ///< given: evaluate on these, hold out none
+  std::size_t held_out = 4;
+  std::int64_t max_side = 0;
+  std::int64_t min_side = 512;
+
+  std::string preset = "tiny";
+  EdsrOptions network;
+
+  std::int64_t batch = 16;  ///< over all ranks together
+  std::int64_t patch = 48;  ///< low-resolution side
+  std::int64_t steps = 0;   ///< 0: no limit
+  double minutes = 0;       ///< 0: no limit
+  double learning_rate = 1e-4;
+  std::int64_t lr_halvings = 4;     ///< evenly over the budget
+  std::int64_t lr_halve_every = 0;  ///< steps; 0: by lr_halvings
+  std::uint64_t seed = 1;
+  std::size_t workers = 1;
+
+  std::filesystem::path output = "edsr-output";
+  std::filesystem::path json;
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end
+  bool resume = false;
+  double progress_seconds = 10;
+};
+
+/// Parses and checks. Throws CLI::ParseError (help included) and InputError.
+Options parse_options(int argc, const char* const* argv);
+
+}  // namespace edsr
