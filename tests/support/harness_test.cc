@@ -52,7 +52,9 @@ TEST_CASE("a name with, commas [brackets], \"quotes\", *stars* and ; semicolons 
   SUCCEED();
 }
 
-TEST_CASE("~a name that starts like an exclusion is run", "[odd]") { SUCCEED(); }
+TEST_CASE("~a name that starts like an exclusion is run", "[odd]") {
+  SUCCEED();
+}
 
 TEST_CASE("the watchdog names a hanging case, its rank and its deadline") {
   const Outcome outcome = run_self("RONDE_TEST_DEADLINE_S=1 PMI_RANK=3", "'[.hangs]'");

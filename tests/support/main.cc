@@ -75,7 +75,8 @@ void print_case(const std::string& file, const std::string& name, const std::str
   std::cout << suite_of(file) << '\t' << name << '\t' << as_test_spec(name) << '\t' << tags << '\n';
 }
 
-// One line for each case that is not hidden: suite, name, Catch2's test spec, tags; separated by tabs.
+// One line for each case that is not hidden: suite, name, Catch2's test spec, tags; separated by
+// tabs.
 void list_cases(const Catch::Session& session) {
 #if RONDE_CATCH2_V2
   auto& config = const_cast<Catch::Session&>(session).config();
@@ -103,8 +104,8 @@ int main(int argc, char** argv) try {
   if (parse_status != 0) return parse_status;
   const auto& data = session.configData();
 #if RONDE_CATCH2_V2
-  const bool lists =
-      data.showHelp || data.listTests || data.listTags || data.listReporters || data.listTestNamesOnly;
+  const bool lists = data.showHelp || data.listTests || data.listTags || data.listReporters ||
+                     data.listTestNamesOnly;
 #else
   const bool lists = data.showHelp || data.listTests || data.listTags || data.listReporters;
 #endif

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DSOURCE=<tree> -DWORK=<scratch> -DGENERATOR=<g> -P ...
+# With a compiler, spdlog and Catch2 and nothing else, core builds and its unit tests run.
+include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
+file(REMOVE_RECURSE "${WORK}")
+
+run_step("configure" "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${WORK}" -G "${GENERATOR}"
+  -DRONDE_WITH_TORCH=OFF -DRONDE_WITH_MPI=OFF -DRONDE_WITH_CUDA=OFF -DRONDE_WITH_NCCL=OFF
+  -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON -DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON
+  -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_LibTorch=ON
+  -DCMAKE_BUILD_TYPE=Release --no-warn-unused-cli)
+expect_contains("${run_step_output}" "nlohmann-json not found")
+run_step("build" "${CMAKE_COMMAND}" --build "${WORK}" --parallel 2 --target unit_tests)
+run_step("ldd" ldd "${WORK}/bin/unit_tests")
+if(run_step_output MATCHES "libmpi|libtorch|libc10|libcudart|libnccl")
+  message(FATAL_ERROR "the unit tests link what they must not:\n${run_step_output}")
+endif()
+run_step("unit tests" "${CMAKE_CTEST_COMMAND}" --test-dir "${WORK}" -R "^unit\\." -j2
+  --no-tests=error --output-on-failure)

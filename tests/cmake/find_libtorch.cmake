@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DCASE=<case> -DPROJECT=<find_libtorch/> -DRONDE_CMAKE_DIR=<cmake/> -DWORK=<scratch> -P ...
+# The find module on made-up roots: which one it takes, and how it words its refusals.
+include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
+file(REMOVE_RECURSE "${WORK}")
+
+set(new_symbol "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE")
+set(old_symbol "_ZN3c105ErrorC1ENS_14SourceLocationESs")
+
+function(make_root root major minor symbol)
+  file(WRITE "${root}/include/torch/csrc/api/include/torch/torch.h" "")
+  file(WRITE "${root}/include/torch/version.h" "#define TORCH_VERSION_MAJOR ${major}\n\
+#define TORCH_VERSION_MINOR ${minor}\n#define TORCH_VERSION_PATCH 1\n")
+  file(WRITE "${root}/lib/libtorch_cpu.so" "")
+  file(WRITE "${root}/lib/libc10.so" "${symbol}\n")
+endfunction()
+
+# Configures with nothing of the machine's own LibTorch in reach.
+function(configure result)
+  execute_process(
+    COMMAND "${CMAKE_COMMAND}" -E env --unset=LibTorch_ROOT --unset=CMAKE_PREFIX_PATH
+      "RONDE_VENV=${WORK}/venv" "${CMAKE_COMMAND}" -S "${PROJECT}" -B "${WORK}/build"
+      "-DRONDE_CMAKE_DIR=${RONDE_CMAKE_DIR}" ${ARGN}
+    OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE status)
+  # CMake wraps its messages: compare on single spaces.
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  set(${result} "${output}" PARENT_SCOPE)
+  set(status "${status}" PARENT_SCOPE)
+endfunction()
+
+function(expect_chosen root)
+  configure(output ${ARGN})
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "configure failed:\n${output}")
+  endif()
+  expect_contains("${output}" "chosen: ${root} version 2.11.1 library ${root}/lib/libtorch_cpu.so")
+endfunction()
+
+function(expect_refused text)
+  configure(output ${ARGN})
+  if(status EQUAL 0)
+    message(FATAL_ERROR "configure succeeded, but should have said\n  ${text}\n${output}")
+  endif()
+  expect_contains("${output}" "${text}")
+endfunction()
+
+set(good "${WORK}/good")
+set(venv_root "${WORK}/venv/lib/python3.11/site-packages/torch")
+make_root("${good}" 2 11 "${new_symbol}")
+make_root("${venv_root}" 2 11 "${new_symbol}")
+
+if(CASE STREQUAL torch_dir)
+  expect_chosen("${good}" "-DTorch_DIR=${good}/share/cmake/Torch")
+elseif(CASE STREQUAL prefix_path)
+  expect_chosen("${good}" "-DCMAKE_PREFIX_PATH=${good}")
+elseif(CASE STREQUAL python)
+  file(WRITE "${WORK}/python" "#!/bin/sh\necho ${good}\n")
+  file(CHMOD "${WORK}/python" PERMISSIONS OWNER_READ OWNER_EXECUTE)
+  expect_chosen("${good}" "-DPython3_EXECUTABLE=${WORK}/python")
+elseif(CASE STREQUAL venv)
+  expect_chosen("${venv_root}")
+elseif(CASE STREQUAL old_abi)
+  make_root("${WORK}/old" 2 11 "${old_symbol}")
+  expect_refused("${WORK}/old (from CMAKE_PREFIX_PATH) was built with the old C++ ABI"
+    "-DCMAKE_PREFIX_PATH=${WORK}/old")
+elseif(CASE STREQUAL too_old)
+  make_root("${WORK}/old" 2 6 "${new_symbol}")
+  expect_refused("${WORK}/old (from Torch_DIR) is version 2.6.1; Ronde needs 2.7 or newer"
+    "-DTorch_DIR=${WORK}/old/share/cmake/Torch")
+elseif(CASE STREQUAL no_such_root)
+  expect_refused("/nonexistent (from LibTorch_ROOT) holds no include/torch"
+    "-DLibTorch_ROOT=/nonexistent")
+elseif(CASE STREQUAL python_without_torch)
+  file(WRITE "${WORK}/python" "#!/bin/sh\necho\n")
+  file(CHMOD "${WORK}/python" PERMISSIONS OWNER_READ OWNER_EXECUTE)
+  expect_refused("no torch package in ${WORK}/python" "-DPython3_EXECUTABLE=${WORK}/python")
+else()
+  message(FATAL_ERROR "unknown CASE=${CASE}")
+endif()

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DDIR=<folder> -P ...
+# Core includes no header of LibTorch, MPI, CUDA or NCCL, and nothing of the layers above it.
+file(GLOB_RECURSE files "${DIR}/*.h" "${DIR}/*.cc" "${DIR}/*.cpp" "${DIR}/*.hpp")
+if(NOT files)
+  message(FATAL_ERROR "no source in ${DIR}")
+endif()
+set(vendor "(torch|ATen|c10|caffe2)/|mpi(cxx)?\\.h|cuda|cublas|nvml|driver_types|nccl")
+set(above "(backends|api|torch_ext|examples|tools|tests)/|ronde/ronde\\.h|ronde/torch")
+set(violations "")
+foreach(file IN LISTS files)
+  file(STRINGS "${file}" includes REGEX "^[ \t]*#[ \t]*(include|import)")
+  foreach(line IN LISTS includes)
+    if(line MATCHES "[<\"](${vendor}|${above})")
+      string(APPEND violations "\n  ${file}: ${line}")
+    endif()
+  endforeach()
+endforeach()
+if(violations)
+  message(FATAL_ERROR "these includes do not belong into core:${violations}")
+endif()

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# run_step(<what> <command>...): runs a command and ends the test with its output if it fails.
+function(run_step what)
+  message(STATUS "${what}")
+  execute_process(COMMAND ${ARGN}
+    OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    string(REPLACE ";" " " command "${ARGN}")
+    message(FATAL_ERROR "${what} failed (${status}): ${command}\n${output}")
+  endif()
+  set(run_step_output "${output}" PARENT_SCOPE)
+endfunction()
+
+# Ends the test unless <text> contains <part>.
+function(expect_contains text part)
+  string(FIND "${text}" "${part}" position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "expected to read\n  ${part}\nin\n${text}")
+  endif()
+endfunction()
+
+# Ends the test if a Ronde library of <program> is taken from anywhere but below <prefix>.
+function(expect_ronde_libraries_below prefix program)
+  run_step("ldd ${program}" ldd "${program}")
+  string(REGEX MATCHALL "libronde[^ ]* => [^ ]*" resolved "${run_step_output}")
+  foreach(entry IN LISTS resolved)
+    if(NOT entry MATCHES " => ${prefix}/")
+      message(FATAL_ERROR "${program} takes a library from outside ${prefix}: ${entry}")
+    endif()
+  endforeach()
+endfunction()
