@@ -14,6 +14,10 @@
 
 namespace ronde {
 
+namespace detail {
+class GradientReducer;
+}  // namespace detail
+
 struct DistributedOptimizerOptions {
   /// Prefix of the names of its operations. Empty: "optimizer<k>", the k-th one constructed.
   std::string name = {};
@@ -78,8 +82,8 @@ class DistributedOptimizer {
 
    private:
     friend class DistributedOptimizer;
-    explicit NoSync(std::shared_ptr<int> depth);
-    std::shared_ptr<int> depth_;
+    explicit NoSync(std::shared_ptr<detail::GradientReducer> reducer);
+    std::shared_ptr<detail::GradientReducer> reducer_;
   };
   [[nodiscard]] NoSync no_sync();
 
@@ -87,7 +91,7 @@ class DistributedOptimizer {
 
  private:
   class Impl;
-  std::shared_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace ronde

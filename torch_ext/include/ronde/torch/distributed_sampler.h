@@ -36,11 +36,12 @@ struct DistributedSamplerOptions {
 /// reaches the loader. Thread-safety: none; use it on the thread that iterates.
 class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std::size_t>> {
  public:
-  /// Throws UsageError for an empty dataset, or a rank outside [0, size).
+  /// Throws UsageError for an empty dataset, fewer samples than ranks with Remainder::Drop, or a
+  /// rank not below `size`.
   explicit DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options = {});
 
   /// Starts the next epoch (the loader's begin() calls this), or the one that set_epoch or load
-  /// asked for. `new_size` replaces the size of the dataset.
+  /// asked for. `new_size` replaces the size of the dataset. Call it before next().
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
   /// Up to `batch_size` indices of this rank; nullopt at the end of the epoch.
@@ -52,8 +53,9 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   /// ranks): a loader with workers prefetches, so that position() is ahead of the loop.
   void save(torch::serialize::OutputArchive& archive, std::size_t position) const;
 
-  /// The next begin() goes on at the saved epoch and position, also with another number of ranks.
-  /// Throws UsageError if seed, shuffle or dataset size are not those of this sampler.
+  /// The next begin() goes on at the saved epoch and position, also with another number of ranks;
+  /// at the next epoch if the saved one was finished. Throws UsageError if seed, shuffle or dataset
+  /// size are not those of this sampler.
   void load(torch::serialize::InputArchive& archive) override;
 
   /// The next begin() starts `epoch` after its first `position` samples, counted over all ranks.

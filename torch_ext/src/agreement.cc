@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agreement.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+
+namespace ronde::detail {
+namespace {
+
+// One rank's statement travels as text: 'p' and the problem, or 'l' and the lines.
+std::string encode(const Statement& statement) {
+  if (!statement.problem.empty()) return "p" + statement.problem;
+  std::string text = "l";
+  for (const std::string& line : statement.lines) text += line + "\n";
+  return text;
+}
+
+Statement decode(std::string_view text) {
+  Statement statement;
+  if (text.starts_with('p')) {
+    statement.problem = text.substr(1);
+    return statement;
+  }
+  text.remove_prefix(std::min<std::size_t>(1, text.size()));
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    statement.lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return statement;
+}
+
+// FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/
+std::uint64_t fingerprint(std::string_view text) noexcept {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : text) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 0x100000001b3ULL;
+  }
+  return hash;
+}
+
+// The elements of all ranks in rank order; `mine` may have another length on each.
+template <typename T>
+std::vector<T> gather(const std::string& name, DataType dtype, const std::vector<T>& mine,
+                      ProcessSet set, std::chrono::nanoseconds timeout) {
+  struct Memory {
+    std::vector<T> input;
+    std::vector<T> output;
+  };
+  const auto memory = std::make_shared<Memory>();
+  memory->input = mine;
+  Request request;
+  request.kind = Collective::Allgather;
+  request.name = name;
+  request.dtype = dtype;
+  request.shape = {static_cast<std::int64_t>(mine.size())};
+  request.input = memory->input.data();
+  request.set = set;
+  request.timeout = timeout;
+  request.allocate_output = [raw = memory.get()](const std::vector<std::int64_t>& shape) -> void* {
+    raw->output.resize(static_cast<std::size_t>(shape.at(0)));
+    return raw->output.data();
+  };
+  request.keep_alive = memory;
+  submit(std::move(request)).wait();
+  return std::move(memory->output);
+}
+
+// Rank r's text begins at the sum of the lengths before it.
+std::vector<Statement> split(std::string_view texts, const std::vector<std::int64_t>& lengths) {
+  std::vector<Statement> all;
+  for (const std::int64_t length : lengths) {
+    const std::size_t count = std::min(static_cast<std::size_t>(length), texts.size());
+    all.push_back(decode(texts.substr(0, count)));
+    texts.remove_prefix(count);
+  }
+  return all;
+}
+
+std::string first_difference(const std::vector<std::string>& mine,
+                             const std::vector<std::string>& reference) {
+  const auto [at, there] =
+      std::mismatch(mine.begin(), mine.end(), reference.begin(), reference.end());
+  const auto quoted = [](auto it, const auto& lines) {
+    return it == lines.end() ? std::string("nothing more") : "\"" + *it + "\"";
+  };
+  return "has " + quoted(at, mine) + " where rank 0 has " + quoted(there, reference);
+}
+
+}  // namespace
+
+std::string disagreement(const std::string& subject, const std::vector<Statement>& all) {
+  std::string text;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].problem.empty()) continue;
+    text += "\n  rank " + std::to_string(rank) + ": " + all[rank].problem;
+  }
+  if (!text.empty()) return subject + ": impossible on some ranks:" + text;
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].lines == all[0].lines) continue;
+    text +=
+        "\n  rank " + std::to_string(rank) + " " + first_difference(all[rank].lines, all[0].lines);
+  }
+  if (text.empty()) return {};
+  return subject + ": the ranks differ. Build the same model and optimiser on every rank:" + text;
+}
+
+void agree(const std::string& subject, const Statement& mine, ProcessSet set,
+           std::chrono::nanoseconds timeout) {
+  const std::string text = encode(mine);
+  const auto length = static_cast<std::int64_t>(text.size());
+  const auto hash = static_cast<std::int64_t>(fingerprint(text));
+  // A problem is never agreed upon: its length travels as a negative number.
+  const std::int64_t signed_length = mine.problem.empty() ? length : -length;
+  const std::vector<std::int64_t> brief = gather<std::int64_t>(
+      subject + "/agreement", DataType::I64, {hash, signed_length}, set, timeout);
+  std::vector<std::int64_t> lengths;
+  bool equal = true;
+  for (std::size_t i = 0; i + 1 < brief.size(); i += 2) {
+    equal = equal && brief[i] == brief[0] && brief[i + 1] == brief[1] && brief[i + 1] > 0;
+    lengths.push_back(brief[i + 1] < 0 ? -brief[i + 1] : brief[i + 1]);
+  }
+  if (equal) return;
+  const std::vector<char> texts =
+      gather<char>(subject + "/statements", DataType::U8, {text.begin(), text.end()}, set, timeout);
+  throw UsageError(disagreement(subject, split({texts.data(), texts.size()}, lengths)));
+}
+
+}  // namespace ronde::detail

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "ronde/process_set.h"
+
+namespace ronde::detail {
+
+/// What one rank brings to an agreement: what it has, one entry a line, or why it cannot go on.
+struct Statement {
+  std::vector<std::string> lines;
+  std::string problem = {};
+};
+
+/// Returns if all ranks bring the same lines and none has a problem. Otherwise every rank throws
+/// the same UsageError, beginning with `subject`, that gives each rank's problem or its first
+/// difference from rank 0. Collective; small while the ranks agree (16 bytes a rank).
+void agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet,
+           std::chrono::nanoseconds timeout = {});
+
+/// The text of that error from what all ranks brought, in rank order; empty if they agree. Pure.
+std::string disagreement(const std::string& subject, const std::vector<Statement>& all);
+
+}  // namespace ronde::detail

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/torch/device.h"
+
+#include <ATen/Parallel.h>
+#include <sched.h>
+#include <torch/cuda.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "ronde/log.h"
+#include "ronde/ronde.h"
+
+namespace ronde {
+namespace {
+
+// Cores this process may run on: its affinity mask, or all where that cannot be read (machines with
+// more cores than cpu_set_t holds).
+int usable_cores() noexcept {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) return CPU_COUNT(&mask);
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+void apply_thread_rule(Runtime& runtime) {
+  const Topology& topology = runtime.topology();
+  const std::uint64_t configured = runtime.config().compute_threads;
+  const bool omp_set = std::getenv("OMP_NUM_THREADS") != nullptr;
+  const int cores = usable_cores();
+  const int threads = detail::compute_threads(configured, omp_set, cores, topology.local_size);
+  if (threads > 0) at::set_num_threads(threads);
+  if (topology.rank != 0) return;
+  std::string reason = std::to_string(cores) + " cores for " + std::to_string(topology.local_size) +
+                       " local ranks; RONDE_COMPUTE_THREADS overrides";
+  if (configured != 0) {
+    reason = "RONDE_COMPUTE_THREADS";
+  } else if (omp_set) {
+    reason = "left alone, as OMP_NUM_THREADS is set";
+  }
+  const Logger log(parse_log_level(runtime.config().log_level), topology.rank);
+  log.info("LibTorch computes with " + std::to_string(at::get_num_threads()) +
+           " threads on each rank (" + reason + ")");
+}
+
+}  // namespace
+
+c10::Device local_device() {
+  const Runtime& runtime = default_runtime();
+  if (runtime.backend_name(DeviceKind::Cuda).empty() || !torch::cuda::is_available()) {
+    return c10::Device(c10::kCPU);
+  }
+  const int visible = static_cast<int>(torch::cuda::device_count());
+  const int index = runtime.topology().local_rank % visible;
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+namespace detail {
+
+int compute_threads(unsigned long long configured, bool omp_num_threads_set, int cores,
+                    int local_size) noexcept {
+  constexpr unsigned long long kMost = 1U << 20;
+  if (configured != 0) return static_cast<int>(std::min(configured, kMost));
+  if (omp_num_threads_set) return 0;
+  return std::max(1, cores / std::max(1, local_size));
+}
+
+bool install_thread_rule() {
+  static const bool installed = [] {
+    add_init_hook(apply_thread_rule);
+    return true;
+  }();
+  return installed;
+}
+
+}  // namespace detail
+}  // namespace ronde
