@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "ronde/backend.h"
+#include "ronde/transport.h"
+
+/// The MPI transport and backend for those who put a Runtime together. No header of MPI's is needed
+/// to include this one.
+namespace ronde {
+
+struct MpiOptions {
+  /// How long to wait for the other ranks, in seconds (RONDE_INIT_TIMEOUT_S).
+  double init_timeout_s = 120.0;
+  /// Most elements in one MPI call; tests lower it to see the chunks.
+  std::size_t max_count = std::numeric_limits<int>::max();
+  /// For tests: an identity other than this host's. Ranks of different ones use TCP.
+  std::string host = {};
+  /// For tests: TCP may use 127.0.0.1, which another host could not.
+  bool offer_loopback = false;
+};
+
+/// Makes the transport: initialises MPI (or joins the program's own) and meets the other ranks on
+/// the thread that calls it. Throws UsageError for a foreign launcher, too low a thread level, or
+/// after MPI was finalised; GroupError if ranks are missing once init_timeout_s has passed.
+std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptions& options);
+
+/// Makes the backend, on all ranks at the same time, over the same MPI.
+BackendFactory mpi_backend_factory(const MpiOptions& options);
+
+/// "MPICH Version: 4.0.2 ..." as the library says it, maybe several lines. Initialises nothing.
+std::string mpi_library_version();
+
+/// False once MPI was finalised in this process: Ronde cannot be initialised over it again.
+bool mpi_available();
+
+}  // namespace ronde

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mpi.h>
+
+#include <functional>
+#include <string>
+
+namespace ronde::mpi {
+
+/// Every MPI function that Ronde calls, so that tests can put their own in place. The defaults are
+/// the PMPI_ names: a tool that intercepts MPI_ calls must not see, or re-enter, Ronde's.
+///
+/// Thread-safety: the functions are called under MpiEnvironment's lock.
+struct MpiApi {
+  std::function<int(int*)> initialized = PMPI_Initialized;
+  std::function<int(int*)> finalized = PMPI_Finalized;
+  std::function<int(int*, char***, int, int*)> init_thread = PMPI_Init_thread;
+  std::function<int(int*)> query_thread = PMPI_Query_thread;
+  std::function<int()> finalize = PMPI_Finalize;
+  std::function<int(char*, int*)> get_library_version = PMPI_Get_library_version;
+  std::function<int(int, char*, int*)> error_string = PMPI_Error_string;
+
+  std::function<int(MPI_Comm, int*)> comm_rank = PMPI_Comm_rank;
+  std::function<int(MPI_Comm, int*)> comm_size = PMPI_Comm_size;
+  std::function<int(MPI_Comm, MPI_Comm*, MPI_Request*)> comm_idup = PMPI_Comm_idup;
+  std::function<int(MPI_Comm*)> comm_free = PMPI_Comm_free;
+  std::function<int(MPI_Comm, MPI_Errhandler)> comm_set_errhandler = PMPI_Comm_set_errhandler;
+
+  std::function<int(MPI_User_function*, int, MPI_Op*)> op_create = PMPI_Op_create;
+  std::function<int(MPI_Op*)> op_free = PMPI_Op_free;
+
+  std::function<int(const void*, void*, int, MPI_Datatype, MPI_Op, MPI_Comm, MPI_Request*)>
+      iallreduce = PMPI_Iallreduce;
+  std::function<int(void*, int, MPI_Datatype, int, MPI_Comm, MPI_Request*)> ibcast = PMPI_Ibcast;
+  std::function<int(const void*, int, MPI_Datatype, void*, int, MPI_Datatype, MPI_Comm,
+                    MPI_Request*)>
+      iallgather = PMPI_Iallgather;
+  std::function<int(const void*, int, MPI_Datatype, void*, const int*, const int*, MPI_Datatype,
+                    MPI_Comm, MPI_Request*)>
+      iallgatherv = PMPI_Iallgatherv;
+  std::function<int(MPI_Request*, int*, MPI_Status*)> test = PMPI_Test;
+};
+
+/// "MPI_Iallreduce failed with code 15: <the library's own text>".
+std::string failure_text(const MpiApi& api, const char* call, int code);
+
+}  // namespace ronde::mpi

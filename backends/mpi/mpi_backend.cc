@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/mpi/mpi_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/mpi/float_ops.h"
+#include "ronde/error.h"
+
+namespace ronde::mpi {
+namespace {
+
+/// The type in which MPI reduces. Integer sums and products are left to the unsigned type of the
+/// same width: there they wrap by definition, and the bits are those of the signed result.
+MPI_Datatype reduction_type(DataType dtype, ReduceOp op) {
+  const bool wraps = op == ReduceOp::Sum || op == ReduceOp::Product;
+  switch (dtype) {
+    case DataType::U8:
+    case DataType::Bool:
+      return MPI_UINT8_T;
+    case DataType::I8:
+      return wraps ? MPI_UINT8_T : MPI_INT8_T;
+    case DataType::I16:
+      return wraps ? MPI_UINT16_T : MPI_INT16_T;
+    case DataType::I32:
+      return wraps ? MPI_UINT32_T : MPI_INT32_T;
+    case DataType::I64:
+      return wraps ? MPI_UINT64_T : MPI_INT64_T;
+    case DataType::F32:
+      return MPI_FLOAT;
+    case DataType::F64:
+      return MPI_DOUBLE;
+    case DataType::F16:
+    case DataType::BF16:
+      break;
+  }
+  throw Error("the mpi backend does not reduce " + std::string(to_string(dtype)) +
+              ": it has to be widened before");
+}
+
+/// A type that moves elements of this size bit by bit.
+MPI_Datatype moving_type(std::size_t element_bytes) {
+  switch (element_bytes) {
+    case 1:
+      return MPI_UINT8_T;
+    case 2:
+      return MPI_UINT16_T;
+    case 4:
+      return MPI_UINT32_T;
+    default:
+      return MPI_UINT64_T;
+  }
+}
+
+const Segment& only_segment(std::span<const Segment> segments) {
+  if (segments.size() != 1) {
+    throw Error("the mpi backend takes one packed segment, not " + std::to_string(segments.size()));
+  }
+  return segments.front();
+}
+
+}  // namespace
+
+/// The MPI calls of one operation. All are started at once, so that every rank starts the calls of
+/// all operations in the same order.
+class MpiBackend::PendingCalls final : public Operation {
+ public:
+  PendingCalls(MpiEnvironment& environment, std::shared_ptr<Counters> counters)
+      : environment_(environment), counters_(std::move(counters)) {}
+
+  /// Calls that are still in progress read and write the state's memory: it then has to stay.
+  ~PendingCalls() override {
+    if (next_ < state_->requests.size()) keep_for_ever(state_);
+  }
+
+  template <typename Function, typename... Args>
+  void start(const char* name, const Function& function, Args... args) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    environment_.call(name, function, args..., &request);
+    state_->requests.push_back(request);
+    ++counters_->collective_calls;
+  }
+
+  /// Arrays that MPI reads until the call is finished.
+  int* keep(std::vector<int> numbers) {
+    state_->arrays.push_back(std::move(numbers));
+    return state_->arrays.back().data();
+  }
+
+  bool poll() override {
+    while (next_ < state_->requests.size()) {
+      ++counters_->polls;
+      if (!environment_.test(state_->requests[next_])) return false;
+      ++next_;
+    }
+    return true;
+  }
+
+ private:
+  struct State {
+    std::vector<MPI_Request> requests;
+    std::vector<std::vector<int>> arrays;
+  };
+
+  MpiEnvironment& environment_;
+  std::shared_ptr<Counters> counters_;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::size_t next_ = 0;  ///< the first request that is not known to be finished
+};
+
+MpiBackend::MpiBackend(std::shared_ptr<MpiEnvironment> environment,
+                       const MpiBackendOptions& options)
+    : mpi_(std::move(environment)),
+      max_count_(std::clamp<std::size_t>(options.max_count, 1, INT_MAX)) {
+  communicator_ = mpi_->duplicate_world(Clock::now() + options.init_timeout);
+  constexpr int kCommutes = 1;
+  const auto create = [&](MPI_User_function* function, MPI_Op& op) {
+    mpi_->call("MPI_Op_create", mpi_->api().op_create, function, kCommutes, &op);
+  };
+  create(min_function(false), min_f32_);
+  create(max_function(false), max_f32_);
+  create(min_function(true), min_f64_);
+  create(max_function(true), max_f64_);
+}
+
+Capabilities MpiBackend::capabilities() const {
+  Capabilities capabilities;
+  capabilities.dtypes.set();
+  capabilities.device = DeviceKind::Cpu;
+  capabilities.wants_packed = true;
+  capabilities.widen_halves = true;
+  return capabilities;
+}
+
+std::unique_ptr<MpiBackend::PendingCalls> MpiBackend::begin(std::size_t bytes) {
+  ++counters_->operations;
+  counters_->payload_bytes += bytes;
+  return std::make_unique<PendingCalls>(*mpi_, counters_);
+}
+
+MPI_Op MpiBackend::operator_for(DataType dtype, ReduceOp op) const {
+  const bool is_bool = dtype == DataType::Bool;
+  const bool is_double = dtype == DataType::F64;
+  switch (op) {
+    case ReduceOp::Sum:
+      return is_bool ? MPI_LOR : MPI_SUM;
+    case ReduceOp::Product:
+      return is_bool ? MPI_LAND : MPI_PROD;
+    case ReduceOp::Min:
+      if (is_floating(dtype)) return is_double ? min_f64_ : min_f32_;
+      return is_bool ? MPI_LAND : MPI_MIN;
+    case ReduceOp::Max:
+      if (is_floating(dtype)) return is_double ? max_f64_ : max_f32_;
+      return is_bool ? MPI_LOR : MPI_MAX;
+    case ReduceOp::Average:
+      break;
+  }
+  throw Error("the mpi backend does not compute " + std::string(to_string(op)) +
+              ": Ronde scales around it");
+}
+
+std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
+  const Segment& segment = only_segment(call.segments);
+  if (segment.input != segment.output || call.prescale != 1.0 || call.postscale != 1.0) {
+    throw Error("the mpi backend reduces in place and does not scale");
+  }
+  const MPI_Datatype type = reduction_type(call.dtype, call.op);
+  const MPI_Op op = operator_for(call.dtype, call.op);
+  const std::size_t element_bytes = size_of(call.dtype);
+  auto pending = begin(segment.count * element_bytes);
+  auto* data = static_cast<std::byte*>(segment.output);
+  for (std::size_t left = segment.count; left > 0;) {
+    const std::size_t count = std::min(left, max_count_);
+    pending->start("MPI_Iallreduce", mpi_->api().iallreduce, MPI_IN_PLACE, static_cast<void*>(data),
+                   static_cast<int>(count), type, op, communicator_);
+    data += count * element_bytes;
+    left -= count;
+  }
+  return pending;
+}
+
+std::unique_ptr<Operation> MpiBackend::broadcast(const BroadcastCall& call) {
+  const Segment& segment = only_segment(call.segments);
+  const std::size_t element_bytes = size_of(call.dtype);
+  const std::size_t bytes = segment.count * element_bytes;
+  if (mpi_->rank() == call.root && segment.input != segment.output && bytes > 0) {
+    std::memmove(segment.output, segment.input, bytes);
+  }
+  auto pending = begin(bytes);
+  broadcast_chunks(*pending, static_cast<std::byte*>(segment.output), segment.count, element_bytes,
+                   call.root);
+  return pending;
+}
+
+void MpiBackend::broadcast_chunks(PendingCalls& pending, std::byte* data, std::size_t count,
+                                  std::size_t element_bytes, int root) {
+  while (count > 0) {
+    const std::size_t chunk = std::min(count, max_count_);
+    pending.start("MPI_Ibcast", mpi_->api().ibcast, static_cast<void*>(data),
+                  static_cast<int>(chunk), moving_type(element_bytes), root, communicator_);
+    data += chunk * element_bytes;
+    count -= chunk;
+  }
+}
+
+std::unique_ptr<Operation> MpiBackend::allgather(const AllgatherCall& call) {
+  const auto ranks = static_cast<std::size_t>(mpi_->size());
+  if (call.counts.size() != ranks) {
+    throw Error("an allgather of " + std::to_string(ranks) + " ranks got " +
+                std::to_string(call.counts.size()) + " counts");
+  }
+  const auto rank = static_cast<std::ptrdiff_t>(mpi_->rank());
+  const std::size_t element_bytes = size_of(call.dtype);
+  const std::size_t total = std::accumulate(call.counts.begin(), call.counts.end(), std::size_t{0});
+  auto pending = begin(total * element_bytes);
+  if (total == 0) return pending;
+  auto* const output = static_cast<std::byte*>(call.output);
+  const std::size_t before =
+      std::accumulate(call.counts.begin(), call.counts.begin() + rank, std::size_t{0});
+  std::byte* const own_part = output + before * element_bytes;
+  const std::size_t own_bytes = call.counts[static_cast<std::size_t>(rank)] * element_bytes;
+  const bool in_place = call.input == own_part;
+  if (total <= max_count_) {
+    gather_at_once(*pending, call, in_place);
+    return pending;
+  }
+  // Displacements would not fit an int: every rank broadcasts its part instead.
+  if (!in_place && own_bytes > 0) std::memmove(own_part, call.input, own_bytes);
+  auto* part = output;
+  for (std::size_t root = 0; root < ranks; ++root) {
+    broadcast_chunks(*pending, part, call.counts[root], element_bytes, static_cast<int>(root));
+    part += call.counts[root] * element_bytes;
+  }
+  return pending;
+}
+
+void MpiBackend::gather_at_once(PendingCalls& pending, const AllgatherCall& call, bool in_place) {
+  std::vector<int> counts;
+  std::vector<int> offsets;
+  int offset = 0;
+  for (const std::size_t count : call.counts) {
+    counts.push_back(static_cast<int>(count));
+    offsets.push_back(offset);
+    offset += static_cast<int>(count);
+  }
+  const int own_count = counts[static_cast<std::size_t>(mpi_->rank())];
+  const MPI_Datatype type = moving_type(size_of(call.dtype));
+  const int* const kept_counts = pending.keep(std::move(counts));
+  const int* const kept_offsets = pending.keep(std::move(offsets));
+  pending.start("MPI_Iallgatherv", mpi_->api().iallgatherv,
+                in_place ? static_cast<const void*>(MPI_IN_PLACE) : call.input, own_count, type,
+                call.output, kept_counts, kept_offsets, type, communicator_);
+}
+
+void MpiBackend::abort() noexcept {
+  // Requests, operators and the communicator stay: freeing them would wait for the dead.
+  mpi_->abandon();
+}
+
+void MpiBackend::close() {
+  for (MPI_Op* const op : {&min_f32_, &max_f32_, &min_f64_, &max_f64_}) {
+    if (*op != MPI_OP_NULL) mpi_->call("MPI_Op_free", mpi_->api().op_free, op);
+  }
+  mpi_->free(communicator_);
+  mpi_.leave(true);
+}
+
+StatsGroup MpiBackend::stats() const {
+  return {"mpi",
+          {{"operations", counters_->operations},
+           {"collective_calls", counters_->collective_calls},
+           {"polls", counters_->polls},
+           {"payload_bytes", counters_->payload_bytes}}};
+}
+
+}  // namespace ronde::mpi

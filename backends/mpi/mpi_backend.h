@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "backends/mpi/mpi_environment.h"
+#include "ronde/backend.h"
+
+namespace ronde::mpi {
+
+struct MpiBackendOptions {
+  std::chrono::milliseconds init_timeout{120'000};
+  /// Most elements in one MPI call, which counts in int.
+  std::size_t max_count = INT_MAX;
+};
+
+/// Moves and reduces host memory by non-blocking MPI collectives on a communicator of its own, one
+/// contiguous buffer at a time (Ronde packs). Operations are started here and advanced by poll().
+///
+/// Results are the same bits on every rank as far as the MPI library combines operands in one order
+/// for all (MPICH and Open MPI do) or by commuted pairs; min and max do not depend on it.
+///
+/// Thread-safety: as Backend.
+class MpiBackend final : public Backend {
+ public:
+  MpiBackend(std::shared_ptr<MpiEnvironment> environment, const MpiBackendOptions& options);
+
+  std::string_view name() const noexcept override { return "mpi"; }
+  Capabilities capabilities() const override;
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  void abort() noexcept override;
+  void close() override;
+  StatsGroup stats() const override;
+
+  struct Counters {
+    std::atomic<std::uint64_t> operations = 0;
+    std::atomic<std::uint64_t> collective_calls = 0;
+    std::atomic<std::uint64_t> polls = 0;
+    std::atomic<std::uint64_t> payload_bytes = 0;
+  };
+
+ private:
+  class PendingCalls;
+
+  std::unique_ptr<PendingCalls> begin(std::size_t bytes);
+  MPI_Op operator_for(DataType dtype, ReduceOp op) const;
+  void broadcast_chunks(PendingCalls& pending, std::byte* data, std::size_t count,
+                        std::size_t element_bytes, int root);
+  void gather_at_once(PendingCalls& pending, const AllgatherCall& call, bool in_place);
+
+  MpiMembership mpi_;
+  const std::size_t max_count_;
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  MPI_Op min_f32_ = MPI_OP_NULL;
+  MPI_Op max_f32_ = MPI_OP_NULL;
+  MPI_Op min_f64_ = MPI_OP_NULL;
+  MPI_Op max_f64_ = MPI_OP_NULL;
+  /// Shared with operations, which may outlive the backend after an abort.
+  std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
+};
+
+}  // namespace ronde::mpi

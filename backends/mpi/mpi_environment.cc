@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/mpi/mpi_environment.h"
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "ronde/error.h"
+
+namespace ronde::mpi {
+namespace {
+
+std::string level_name(int level) {
+  switch (level) {
+    case MPI_THREAD_SINGLE:
+      return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED:
+      return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED:
+      return "MPI_THREAD_SERIALIZED";
+    case MPI_THREAD_MULTIPLE:
+      return "MPI_THREAD_MULTIPLE";
+    default:
+      return "thread level " + std::to_string(level);
+  }
+}
+
+std::optional<std::string> process_variable(const std::string& name) {
+  const char* const text = std::getenv(name.c_str());
+  if (text == nullptr) return std::nullopt;
+  return text;
+}
+
+/// The number in a launcher's variable; nothing if it is unset or not a number.
+std::optional<int> number_in(const EnvironmentLookup& variables, const std::string& name) {
+  const std::optional<std::string> text = variables(name);
+  if (!text) return std::nullopt;
+  int value = 0;
+  const char* const end = text->data() + text->size();
+  const auto [rest, code] = std::from_chars(text->data(), end, value);
+  if (code != std::errc() || rest != end) return std::nullopt;
+  return value;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+std::string foreign_launcher(const EnvironmentLookup& variables) {
+  bool launcher_spoke = false;
+  for (const char* const name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
+    const std::optional<int> size = number_in(variables, name);
+    if (size && *size > 1) return std::string(name) + "=" + std::to_string(*size);
+    launcher_spoke = launcher_spoke || size.has_value();
+  }
+  // PMIx tells a process its rank, not how many there are.
+  const std::optional<int> pmix_rank = number_in(variables, "PMIX_RANK");
+  if (pmix_rank && *pmix_rank > 0) return "PMIX_RANK=" + std::to_string(*pmix_rank);
+  const std::optional<int> tasks = number_in(variables, "SLURM_NTASKS");
+  if (!launcher_spoke && tasks && *tasks > 1) return "SLURM_NTASKS=" + std::to_string(*tasks);
+  return {};
+}
+
+std::shared_ptr<MpiEnvironment> MpiEnvironment::of_process() {
+  static auto* const environment = new std::shared_ptr<MpiEnvironment>(
+      std::make_shared<MpiEnvironment>(MpiApi{}, process_variable));
+  return *environment;
+}
+
+void MpiEnvironment::join() {
+  const std::lock_guard lock(mutex_);
+  int is_finalized = 0;
+  check("MPI_Finalized", api_.finalized(&is_finalized));
+  if (is_finalized != 0) {
+    throw UsageError(
+        "MPI is finalised in this process, so Ronde cannot be initialised (again): MPI starts once "
+        "a process. Call ronde::init() once, and ronde::shutdown() or MPI_Finalize() at the end.");
+  }
+  int is_initialized = 0;
+  check("MPI_Initialized", api_.initialized(&is_initialized));
+  if (is_initialized == 0) initialize();
+  if (!owns_mpi_) check_thread_level();
+  check("MPI_Comm_rank", api_.comm_rank(MPI_COMM_WORLD, &rank_));
+  check("MPI_Comm_size", api_.comm_size(MPI_COMM_WORLD, &size_));
+  if (size_ == 1) refuse_foreign_launcher();
+  if (members_++ == 0) may_finalize_ = true;
+}
+
+void MpiEnvironment::initialize() {
+  int provided = MPI_THREAD_SINGLE;
+  check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+  owns_mpi_ = true;
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw UsageError(
+        "Ronde calls MPI from a thread of its own and needs MPI_THREAD_SERIALIZED, but "
+        "this MPI library provides only " +
+        level_name(provided) + " (" + first_line(library_version()) +
+        "); use one built with thread support");
+  }
+  // Errors that belong to no communicator of ours are raised here; by default they end the process.
+  check("MPI_Comm_set_errhandler", api_.comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  check("MPI_Comm_set_errhandler", api_.comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+}
+
+void MpiEnvironment::check_thread_level() const {
+  int provided = MPI_THREAD_SINGLE;
+  check("MPI_Query_thread", api_.query_thread(&provided));
+  if (provided >= MPI_THREAD_MULTIPLE) return;
+  throw UsageError("this program initialised MPI with " + level_name(provided) +
+                   ", but Ronde calls MPI from a thread of its own at the same time. Initialise it "
+                   "by MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...), or call ronde::init() first "
+                   "and leave initialising MPI to it.");
+}
+
+void MpiEnvironment::refuse_foreign_launcher() const {
+  const std::string variable = foreign_launcher(variables_);
+  if (variable.empty()) return;
+  throw UsageError(
+      "the launcher says that it started several ranks (" + variable +
+      "), but MPI knows of one rank only, this one: every rank would train alone. The program "
+      "uses " +
+      first_line(library_version()) +
+      ", which this launcher cannot start. Start it with that library's own mpiexec (under Slurm "
+      "also srun --mpi=pmi2 or --mpi=pmix, whichever the library supports). To run a single rank "
+      "on purpose, use 'mpiexec -n 1' or unset " +
+      variable.substr(0, variable.find('=')) + ".");
+}
+
+void MpiEnvironment::leave(bool graceful) {
+  const std::lock_guard lock(mutex_);
+  may_finalize_ = may_finalize_ && graceful;
+  if (--members_ > 0 || !owns_mpi_ || !may_finalize_ || abandoned_) return;
+  // Ronde's thread is the one that initialised MPI, unless an earlier init failed after that: its
+  // thread is gone, and finalising on another one is better than not finalising.
+  check("MPI_Finalize", api_.finalize());
+}
+
+void MpiEnvironment::abandon() noexcept {
+  const std::lock_guard lock(mutex_);
+  abandoned_ = true;
+}
+
+std::string MpiEnvironment::library_version() const {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING + 1> text = {};
+  int length = 0;
+  check("MPI_Get_library_version", api_.get_library_version(text.data(), &length));
+  return std::string(text.data(), static_cast<std::size_t>(length));
+}
+
+bool MpiEnvironment::finalized() const {
+  const std::lock_guard lock(mutex_);
+  int is_finalized = 0;
+  check("MPI_Finalized", api_.finalized(&is_finalized));
+  return is_finalized != 0;
+}
+
+MPI_Comm MpiEnvironment::duplicate_world(Clock::time_point deadline) {
+  struct Pending {
+    MPI_Comm communicator = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  const auto start = Clock::now();
+  const auto pending = std::make_shared<Pending>();
+  call("MPI_Comm_idup", api_.comm_idup, MPI_COMM_WORLD, &pending->communicator, &pending->request);
+  if (!wait(pending->request, deadline)) {
+    keep_for_ever(pending);
+    abandon();
+    fail_waiting("duplicate the MPI communicator",
+                 std::chrono::round<std::chrono::seconds>(Clock::now() - start));
+  }
+  call("MPI_Comm_set_errhandler", api_.comm_set_errhandler, pending->communicator,
+       MPI_ERRORS_RETURN);
+  return pending->communicator;
+}
+
+void MpiEnvironment::free(MPI_Comm& communicator) {
+  if (communicator != MPI_COMM_NULL) call("MPI_Comm_free", api_.comm_free, &communicator);
+}
+
+bool MpiEnvironment::test(MPI_Request& request) {
+  int finished = 0;
+  call("MPI_Test", api_.test, &request, &finished, MPI_STATUS_IGNORE);
+  return finished != 0;
+}
+
+bool MpiEnvironment::wait(MPI_Request& request, Clock::time_point deadline) {
+  constexpr std::chrono::microseconds kLongestPause{1000};
+  std::chrono::microseconds pause{10};
+  while (!test(request)) {
+    if (Clock::now() >= deadline) return false;
+    // MPI gives nothing to block on without spinning.
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  return true;
+}
+
+void MpiEnvironment::fail_waiting(const std::string& what, std::chrono::seconds waited) const {
+  throw GroupError(-1, "rank " + std::to_string(rank_) + " waited " +
+                           std::to_string(waited.count()) + " s for all " + std::to_string(size_) +
+                           " ranks to " + what +
+                           ": at least one has not called ronde::init(), hangs or died");
+}
+
+void MpiEnvironment::check(const char* name, int code) const {
+  if (code != MPI_SUCCESS) {
+    throw Error("rank " + std::to_string(rank_) + ": " + failure_text(api_, name, code));
+  }
+}
+
+MpiMembership::MpiMembership(std::shared_ptr<MpiEnvironment> environment)
+    : environment_(std::move(environment)) {
+  environment_->join();
+  joined_ = true;
+}
+
+MpiMembership::~MpiMembership() {
+  if (joined_) environment_->leave(false);  // calls no MPI
+}
+
+void MpiMembership::leave(bool graceful) {
+  if (std::exchange(joined_, false)) environment_->leave(graceful);
+}
+
+void keep_for_ever(std::shared_ptr<void> memory) {
+  static std::mutex mutex;
+  // Reachable on purpose, and never destroyed: MPI may write to it until the process ends.
+  static auto* const graveyard = new std::vector<std::shared_ptr<void>>();
+  const std::lock_guard lock(mutex);
+  graveyard->push_back(std::move(memory));
+}
+
+}  // namespace ronde::mpi

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "backends/mpi/mpi_api.h"
+#include "ronde/config.h"
+
+namespace ronde::mpi {
+
+using Clock = std::chrono::steady_clock;
+
+/// This process's MPI, shared by transport and backend: initialises it or joins the program's own,
+/// serialises every call, and finalises it if Ronde initialised it.
+///
+/// Thread-safety: all members may be called from any thread.
+class MpiEnvironment {
+ public:
+  MpiEnvironment(MpiApi api, EnvironmentLookup variables)
+      : api_(std::move(api)), variables_(std::move(variables)) {}
+  MpiEnvironment(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
+
+  /// The one for the MPI library that is linked. Never destroyed, as MPI itself lives as long as
+  /// the process.
+  static std::shared_ptr<MpiEnvironment> of_process();
+
+  /// Initialises MPI unless it is. Blocks until the launcher's other ranks do so, too (MPI knows no
+  /// deadline for that). Throws UsageError if MPI was finalised, offers too low a thread level, or
+  /// was started by a launcher that it does not understand.
+  void join();
+
+  /// Ends what join() began. Once all who joined have left gracefully, MPI is finalised, if Ronde
+  /// initialised it. Otherwise it is left as it is: finalising would wait for dead ranks.
+  void leave(bool graceful);
+
+  /// Operations are in progress that will never finish: MPI must never be finalised.
+  void abandon() noexcept;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  std::string library_version() const;
+  bool finalized() const;
+
+  /// A communicator of all ranks, whose errors are returned. Collective. Throws GroupError if the
+  /// others do not come until `deadline`.
+  MPI_Comm duplicate_world(Clock::time_point deadline);
+  void free(MPI_Comm& communicator);
+
+  /// Calls `function` under the lock; throws ronde::Error with the library's text if it fails.
+  template <typename Function, typename... Args>
+  void call(const char* name, const Function& function, Args... args) {
+    const std::lock_guard lock(mutex_);
+    check(name, function(args...));
+  }
+
+  /// Whether `request` is finished. Throws ronde::Error if it failed.
+  bool test(MPI_Request& request);
+
+  /// Waits without burning a core; false once `deadline` has passed.
+  bool wait(MPI_Request& request, Clock::time_point deadline);
+
+  const MpiApi& api() const noexcept { return api_; }
+
+  /// "rank 3 waited 120 s for all 4 ranks to <what>: ..." as a GroupError.
+  [[noreturn]] void fail_waiting(const std::string& what, std::chrono::seconds waited) const;
+
+ private:
+  void check(const char* name, int code) const;
+  void initialize();
+  void check_thread_level() const;
+  void refuse_foreign_launcher() const;
+
+  const MpiApi api_;
+  const EnvironmentLookup variables_;
+  mutable std::mutex mutex_;  ///< around every call of MPI, and guards what follows
+  int rank_ = 0;              ///< constant once joined
+  int size_ = 1;              ///< constant once joined
+  int members_ = 0;
+  bool owns_mpi_ = false;  ///< Ronde initialised it
+  bool may_finalize_ = true;
+  bool abandoned_ = false;
+};
+
+/// One join() of an environment; leaving without saying so is not graceful.
+class MpiMembership {
+ public:
+  explicit MpiMembership(std::shared_ptr<MpiEnvironment> environment);
+  ~MpiMembership();
+  MpiMembership(const MpiMembership&) = delete;
+  MpiMembership& operator=(const MpiMembership&) = delete;
+
+  MpiEnvironment& operator*() const noexcept { return *environment_; }
+  MpiEnvironment* operator->() const noexcept { return environment_.get(); }
+
+  void leave(bool graceful);
+
+ private:
+  std::shared_ptr<MpiEnvironment> environment_;
+  bool joined_ = false;
+};
+
+/// Keeps memory that MPI may write to after Ronde gave an operation up.
+void keep_for_ever(std::shared_ptr<void> memory);
+
+/// The variable, as "PMI_SIZE=4", by which a launcher says that it started several ranks although
+/// MPI knows of one; empty if none does. SLURM_NTASKS counts unless an MPI launcher inside the job
+/// says otherwise: alone it means that the program was started without one.
+std::string foreign_launcher(const EnvironmentLookup& variables);
+
+}  // namespace ronde::mpi

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/mpi/mpi_transport.h"
+
+#include <climits>
+#include <cstdint>
+#include <utility>
+
+#include "ronde/error.h"
+
+namespace ronde::mpi {
+
+MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment,
+                           const MpiTransportOptions& options)
+    : mpi_(std::move(environment)) {
+  const auto deadline = Clock::now() + options.init_timeout;
+  communicator_ = mpi_->duplicate_world(deadline);
+  const net::StarOptions star_options = {.rank = mpi_->rank(),
+                                         .size = mpi_->size(),
+                                         .timeout = options.init_timeout,
+                                         .host = options.host,
+                                         .offer_loopback = options.offer_loopback};
+  star_.emplace(star_options, [&](std::string_view blob) { return exchange(blob, deadline); });
+}
+
+std::vector<std::string> MpiTransport::exchange(std::string_view blob, Clock::time_point deadline) {
+  struct Buffers {
+    std::string own;
+    int own_length = 0;
+    std::vector<int> lengths;
+    std::vector<int> offsets;
+    std::string all;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  const auto ranks = static_cast<std::size_t>(mpi_->size());
+  // Shared, as they have to stay if the others do not come in time.
+  const auto buffers = std::make_shared<Buffers>();
+  buffers->own = blob;
+  buffers->own_length = static_cast<int>(blob.size());
+  buffers->lengths.resize(ranks);
+  mpi_->call("MPI_Iallgather", mpi_->api().iallgather, &buffers->own_length, 1, MPI_INT,
+             buffers->lengths.data(), 1, MPI_INT, communicator_, &buffers->request);
+  wait_for_exchange(buffers->request, buffers, deadline);
+
+  std::int64_t total = 0;
+  for (const int length : buffers->lengths) {
+    buffers->offsets.push_back(static_cast<int>(total));
+    total += length;
+    if (total > INT_MAX) throw Error("the ranks' bootstrap messages are above 2 GiB together");
+  }
+  buffers->all.resize(static_cast<std::size_t>(total));
+  mpi_->call("MPI_Iallgatherv", mpi_->api().iallgatherv, buffers->own.data(), buffers->own_length,
+             MPI_CHAR, buffers->all.data(), buffers->lengths.data(), buffers->offsets.data(),
+             MPI_CHAR, communicator_, &buffers->request);
+  wait_for_exchange(buffers->request, buffers, deadline);
+
+  std::vector<std::string> blobs;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    blobs.emplace_back(buffers->all, static_cast<std::size_t>(buffers->offsets[rank]),
+                       static_cast<std::size_t>(buffers->lengths[rank]));
+  }
+  return blobs;
+}
+
+void MpiTransport::wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers,
+                                     Clock::time_point deadline) {
+  const auto start = Clock::now();
+  if (mpi_->wait(request, deadline)) return;
+  keep_for_ever(std::move(buffers));
+  mpi_->abandon();
+  mpi_->fail_waiting("exchange their addresses over MPI",
+                     std::chrono::round<std::chrono::seconds>(Clock::now() - start));
+}
+
+void MpiTransport::close(bool graceful, Clock::time_point deadline) {
+  star_->close(deadline);
+  if (graceful) mpi_->free(communicator_);
+  mpi_.leave(graceful);
+}
+
+}  // namespace ronde::mpi

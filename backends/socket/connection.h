@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+
+#include "backends/socket/unique_fd.h"
+
+namespace ronde::net {
+
+/// Messages over one connected, non-blocking stream socket: each travels behind its length. Never
+/// blocks. Not thread-safe.
+class Connection {
+ public:
+  /// Longest message, in bytes.
+  static constexpr std::size_t kMaxMessage = std::size_t{1} << 30;
+
+  enum class ReadState {
+    Data,   ///< something came; there may be more
+    Empty,  ///< nothing there for now
+    Ended,  ///< the peer closed, or the connection broke: end_text() says how
+  };
+
+  explicit Connection(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  int fd() const noexcept { return socket_.get(); }
+
+  /// Appends to what flush() writes. Throws ronde::Error for a message above kMaxMessage.
+  void queue(std::string_view message);
+
+  /// Writes as much as the system takes. Once writing failed, what is queued is dropped: what the
+  /// peer sent before can still be read, and the reader then learns of the end.
+  void flush();
+
+  bool has_unsent() const noexcept { return !outgoing_.empty(); }
+
+  /// Reads once and appends the messages that are complete.
+  ReadState read(std::deque<std::string>& messages);
+
+  const std::string& end_text() const noexcept { return end_text_; }
+
+  /// Tells the peer that nothing more will come.
+  void finish_sending() noexcept;
+
+ private:
+  ReadState end(std::string text);
+  /// Cuts complete messages out of incoming_; false if it holds nonsense.
+  bool cut_messages(std::deque<std::string>& messages);
+
+  UniqueFd socket_;
+  std::deque<std::string> outgoing_;  ///< frames; the first may be partly written
+  std::size_t written_ = 0;           ///< bytes of the first frame that are written
+  bool write_failed_ = false;
+  std::string incoming_;  ///< bytes that do not make a whole message yet
+  std::string end_text_;
+};
+
+}  // namespace ronde::net

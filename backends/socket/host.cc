@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/socket/host.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <system_error>
+
+#include "ronde/error.h"
+
+namespace ronde::net {
+namespace {
+
+/// The text of `address`, or empty for what another host could not connect to.
+std::string text_of(const sockaddr& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.sa_family == AF_INET) {
+    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &ipv4.sin_addr, text, sizeof text);
+  } else if (address.sa_family == AF_INET6) {
+    const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+    if (!IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr)) {
+      inet_ntop(AF_INET6, &ipv6.sin6_addr, text, sizeof text);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string host_identity() {
+  const char* const boot_path = "/proc/sys/kernel/random/boot_id";
+  std::string boot_id;
+  if (std::ifstream file(boot_path); !std::getline(file, boot_id) || boot_id.empty()) {
+    throw Error(std::string("cannot tell this host from others: ") + boot_path +
+                " is not readable (is /proc mounted?)");
+  }
+  struct stat space = {};
+  if (::stat("/proc/self/ns/net", &space) != 0) {
+    throw Error("cannot tell this host from others: /proc/self/ns/net: " + errno_text(errno));
+  }
+  return boot_id + "/net:" + std::to_string(space.st_ino);
+}
+
+std::vector<std::string> interface_addresses(bool with_loopback) {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) {
+    throw Error("cannot list the addresses of this host: " + errno_text(errno));
+  }
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
+  std::vector<std::string> addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+      if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
+      if ((entry->ifa_flags & IFF_UP) == 0) continue;
+      if ((entry->ifa_flags & IFF_LOOPBACK) != 0 && !with_loopback) continue;
+      if (std::string text = text_of(*entry->ifa_addr); !text.empty()) {
+        addresses.push_back(std::move(text));
+      }
+    }
+  }
+  return addresses;
+}
+
+std::string random_bytes(std::size_t count) {
+  std::string bytes(count, '\0');
+  std::size_t filled = 0;
+  while (filled < count) {
+    const ssize_t got = ::getrandom(bytes.data() + filled, count - filled, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw Error("no random bytes from the kernel: " + errno_text(errno));
+    filled += static_cast<std::size_t>(got);
+  }
+  return bytes;
+}
+
+std::string to_hex(std::string_view bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+std::string errno_text(int code) {
+  return std::generic_category().message(code);
+}
+
+std::string pack(const std::vector<std::string>& fields) {
+  std::string bytes;
+  for (const std::string& field : fields) {
+    const std::uint64_t length = field.size();
+    bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
+    bytes += field;
+  }
+  return bytes;
+}
+
+std::vector<std::string> unpack(std::string_view bytes) {
+  std::vector<std::string> fields;
+  while (!bytes.empty()) {
+    std::uint64_t length = 0;
+    if (bytes.size() < sizeof length) throw Error("a bootstrap message is cut short");
+    std::memcpy(&length, bytes.data(), sizeof length);
+    bytes.remove_prefix(sizeof length);
+    if (bytes.size() < length) throw Error("a bootstrap message is cut short");
+    fields.emplace_back(bytes.substr(0, length));
+    bytes.remove_prefix(length);
+  }
+  return fields;
+}
+
+}  // namespace ronde::net

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ronde::net {
+
+/// Equal for two processes that can meet at an abstract Unix socket: the kernel's boot id and the
+/// network namespace. Not the host's name: containers on two machines often share one, and two
+/// namespaces of one machine are two hosts to the network. Throws ronde::Error.
+std::string host_identity();
+
+/// Numeric addresses of the interfaces that are up, IPv4 first. Link-local ones are left out: they
+/// mean nothing on another host.
+std::vector<std::string> interface_addresses(bool with_loopback);
+
+/// Bytes from the kernel's random source. Throws ronde::Error.
+std::string random_bytes(std::size_t count);
+
+std::string to_hex(std::string_view bytes);
+
+/// "Connection refused" for ECONNREFUSED.
+std::string errno_text(int code);
+
+/// Strings as one string and back; unpack throws ronde::Error if `bytes` is not of pack's making.
+std::string pack(const std::vector<std::string>& fields);
+std::vector<std::string> unpack(std::string_view bytes);
+
+}  // namespace ronde::net

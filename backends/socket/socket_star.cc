@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/socket/socket_star.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <ctime>
+
+#include "backends/socket/host.h"
+#include "ronde/error.h"
+
+namespace ronde::net {
+namespace {
+
+UniqueFd checked(int fd, const char* what) {
+  if (fd < 0) throw Error(std::string(what) + " failed: " + errno_text(errno));
+  return UniqueFd(fd);
+}
+
+timespec time_until(Clock::time_point deadline) {
+  const auto left = std::max<Clock::duration>(deadline - Clock::now(), Clock::duration::zero());
+  const auto seconds =
+      std::min(std::chrono::floor<std::chrono::seconds>(left), std::chrono::seconds(86'400));
+  const auto rest = std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds);
+  return {static_cast<std::time_t>(seconds.count()),
+          static_cast<long>(std::min<std::int64_t>(rest.count(), 999'999'999))};
+}
+
+Topology topology_of(int rank, const std::vector<std::string>& hosts) {
+  std::vector<int> host_of;
+  for (const std::string& host : hosts) {
+    const auto first = std::find(hosts.begin(), hosts.end(), host);
+    host_of.push_back(static_cast<int>(first - hosts.begin()));
+  }
+  return make_topology(rank, host_of);
+}
+
+bool has_ended(const UniqueFd& process) {
+  if (!process) return false;
+  pollfd entry = {process.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+std::string ended_text(pid_t pid) {
+  return "process " + std::to_string(pid) + " ended";
+}
+
+}  // namespace
+
+SocketStar::SocketStar(const StarOptions& options, const Exchange& exchange)
+    : rank_(options.rank),
+      wake_fd_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
+  register_fd(wake_fd_.get(), Source::Wake, 0);
+  Meeting meeting = meet(options, exchange);
+  topology_ = topology_of(options.rank, meeting.hosts);
+  for (Peer& peer : meeting.peers) add_peer(std::move(peer));
+}
+
+void SocketStar::add_peer(Peer peer) {
+  const auto [entry, added] =
+      counterparts_.try_emplace(peer.rank, std::move(peer.socket), peer.pid);
+  register_fd(entry->second.connection.fd(), Source::Socket, peer.rank);
+  if (peer.pid != 0) watch_process(peer.rank, entry->second);
+}
+
+/// Without pidfds (an old kernel, a strict sandbox) the end of the connection has to do.
+void SocketStar::watch_process(int rank, Counterpart& counterpart) {
+  counterpart.process = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, counterpart.pid, 0)));
+  if (counterpart.process) {
+    register_fd(counterpart.process.get(), Source::Process, rank);
+  } else if (errno == ESRCH) {
+    process_ended(rank);
+  }
+}
+
+void SocketStar::register_fd(int fd, Source source, int rank) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    throw Error("epoll_ctl failed: " + errno_text(errno));
+  }
+}
+
+void SocketStar::send(int peer, std::string_view message) {
+  const bool possible =
+      peer != rank_ && peer >= 0 && peer < topology_.size && (rank_ == 0 || peer == 0);
+  if (!possible) {
+    throw Error("rank " + std::to_string(rank_) + " cannot send to rank " + std::to_string(peer) +
+                ": messages only travel between rank 0 and the others");
+  }
+  const auto entry = counterparts_.find(peer);
+  if (entry == counterparts_.end()) return;  // lost: receive() tells
+  entry->second.connection.queue(message);
+  ++counters_.messages_sent;
+  counters_.sent_bytes += message.size();
+  flush(peer, entry->second);
+}
+
+void SocketStar::flush(int rank, Counterpart& counterpart) {
+  counterpart.connection.flush();
+  const bool wants_write = counterpart.connection.has_unsent();
+  if (wants_write == counterpart.wants_write) return;
+  counterpart.wants_write = wants_write;
+  epoll_event event = {};
+  event.events = wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.u64 =
+      (static_cast<std::uint64_t>(Source::Socket) << 32) | static_cast<std::uint32_t>(rank);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, counterpart.connection.fd(), &event) != 0) {
+    throw Error("epoll_ctl failed: " + errno_text(errno));
+  }
+}
+
+Incoming SocketStar::receive(Clock::time_point deadline) {
+  while (arrived_.empty()) {
+    if (std::exchange(woken_, false)) return {};
+    if (poll_events()) continue;
+    if (Clock::now() >= deadline) return {};
+    wait_for_event(deadline);
+  }
+  Incoming incoming = std::move(arrived_.front());
+  arrived_.pop_front();
+  return incoming;
+}
+
+/// Handles what is there without waiting; false if nothing was.
+bool SocketStar::poll_events() {
+  std::array<epoll_event, 64> events;
+  const int count =
+      ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), /*timeout=*/0);
+  if (count < 0 && errno != EINTR) throw Error("epoll_wait failed: " + errno_text(errno));
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    handle(static_cast<Source>(event.data.u64 >> 32),
+           static_cast<int>(event.data.u64 & 0xffff'ffffU), event.events);
+  }
+  return count > 0;
+}
+
+/// ppoll on the epoll descriptor: epoll_wait itself only counts in milliseconds.
+void SocketStar::wait_for_event(Clock::time_point deadline) {
+  pollfd entry = {epoll_.get(), POLLIN, 0};
+  const timespec timeout = time_until(deadline);
+  ++counters_.waits;
+  if (::ppoll(&entry, 1, &timeout, nullptr) < 0 && errno != EINTR) {
+    throw Error("ppoll failed: " + errno_text(errno));
+  }
+}
+
+void SocketStar::handle(Source source, int rank, std::uint32_t events) {
+  if (source == Source::Wake) {
+    std::uint64_t count = 0;
+    // Fails only if another wake() was read before, which is as good.
+    if (::read(wake_fd_.get(), &count, sizeof count) == sizeof count) woken_ = true;
+    return;
+  }
+  // An event of the same batch may have been the loss of this rank.
+  const auto entry = counterparts_.find(rank);
+  if (entry == counterparts_.end()) return;
+  if (source == Source::Process) {
+    process_ended(rank);
+    return;
+  }
+  if ((events & EPOLLOUT) != 0) flush(rank, entry->second);
+  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_from(rank);
+}
+
+/// One read a turn, so that a talkative peer does not keep the others waiting.
+void SocketStar::read_from(int rank) {
+  Counterpart& counterpart = counterparts_.at(rank);
+  if (read_once(rank, counterpart) == Connection::ReadState::Ended) {
+    const bool ended = has_ended(counterpart.process);
+    lose(rank, ended ? ended_text(counterpart.pid) : counterpart.connection.end_text());
+  }
+}
+
+Connection::ReadState SocketStar::read_once(int rank, Counterpart& counterpart) {
+  std::deque<std::string> messages;
+  const auto state = counterpart.connection.read(messages);
+  for (std::string& message : messages) {
+    ++counters_.messages_received;
+    counters_.received_bytes += message.size();
+    arrived_.push_back({Incoming::Kind::Message, rank, std::move(message)});
+  }
+  return state;
+}
+
+/// What it sent before it ended is in our socket already, and comes first.
+void SocketStar::process_ended(int rank) {
+  Counterpart& counterpart = counterparts_.at(rank);
+  while (read_once(rank, counterpart) == Connection::ReadState::Data) {
+  }
+  lose(rank, ended_text(counterpart.pid));
+}
+
+void SocketStar::lose(int rank, std::string why) {
+  ++counters_.peers_lost;
+  arrived_.push_back({Incoming::Kind::PeerLost, rank, std::move(why)});
+  drop(rank);
+}
+
+/// Closing alone would not end the epoll entries of a socket that a forked child holds as well.
+void SocketStar::drop(int rank) {
+  const auto entry = counterparts_.find(rank);
+  if (entry == counterparts_.end()) return;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry->second.connection.fd(), nullptr);
+  if (entry->second.process) {
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry->second.process.get(), nullptr);
+  }
+  counterparts_.erase(entry);
+}
+
+void SocketStar::wake() noexcept {
+  const std::uint64_t one = 1;
+  // Fails only if the counter is full: then a wake is pending anyway.
+  [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
+}
+
+void SocketStar::close(Clock::time_point deadline) {
+  while (flush_once(deadline)) {
+  }
+  while (!counterparts_.empty()) {
+    const auto entry = counterparts_.begin();
+    entry->second.connection.finish_sending();
+    // A socket closed with unread bytes resets the connection, and the peer might lose our last
+    // message.
+    discard_input(entry->second);
+    drop(entry->first);
+  }
+}
+
+/// Waits until something can be written, or read and thrown away (a peer that flushes as well must
+/// not block us). False: everything is written, or the deadline has passed.
+bool SocketStar::flush_once(Clock::time_point deadline) {
+  std::vector<pollfd> fds;
+  std::vector<int> ranks;
+  for (const auto& [rank, counterpart] : counterparts_) {
+    if (!counterpart.connection.has_unsent()) continue;
+    fds.push_back({counterpart.connection.fd(), POLLIN | POLLOUT, 0});
+    ranks.push_back(rank);
+  }
+  if (fds.empty()) return false;
+  const timespec timeout = time_until(deadline);
+  const int ready = ::ppoll(fds.data(), static_cast<nfds_t>(fds.size()), &timeout, nullptr);
+  if (ready < 0 && errno != EINTR) throw Error("ppoll failed: " + errno_text(errno));
+  for (std::size_t i = 0; ready > 0 && i < fds.size(); ++i) {
+    if (fds[i].revents == 0) continue;
+    Counterpart& counterpart = counterparts_.at(ranks[i]);
+    counterpart.connection.flush();
+    if (discard_input(counterpart) == Connection::ReadState::Ended) drop(ranks[i]);
+  }
+  return Clock::now() < deadline;
+}
+
+Connection::ReadState SocketStar::discard_input(Counterpart& counterpart) {
+  auto state = Connection::ReadState::Data;
+  while (state == Connection::ReadState::Data) {
+    std::deque<std::string> messages;
+    state = counterpart.connection.read(messages);
+  }
+  return state;
+}
+
+StatsGroup SocketStar::stats(std::string part) const {
+  return {std::move(part),
+          {{"messages_sent", counters_.messages_sent},
+           {"sent_bytes", counters_.sent_bytes},
+           {"messages_received", counters_.messages_received},
+           {"received_bytes", counters_.received_bytes},
+           {"waits", counters_.waits},
+           {"peers_lost", counters_.peers_lost}}};
+}
+
+}  // namespace ronde::net

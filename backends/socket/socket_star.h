@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "backends/socket/connection.h"
+#include "backends/socket/rendezvous.h"
+#include "backends/socket/unique_fd.h"
+#include "ronde/stats.h"
+#include "ronde/topology.h"
+#include "ronde/transport.h"
+
+namespace ronde::net {
+
+/// Everything a Transport does but for starting and ending the ranks: messages between rank 0 and
+/// the others over sockets, and the death of a counterpart. Waiting blocks in the kernel.
+///
+/// Death shows as the end of a connection. On one host it also shows on a pidfd, which sees a
+/// process end even while a child that it forked still holds the socket open.
+///
+/// Thread-safety: as Transport: one thread, but for wake() and stats().
+class SocketStar {
+ public:
+  /// Meets the other ranks. Throws GroupError naming who is missing once options.timeout passed.
+  SocketStar(const StarOptions& options, const Exchange& exchange);
+
+  const Topology& topology() const noexcept { return topology_; }
+
+  // As in Transport.
+  void send(int peer, std::string_view message);
+  Incoming receive(Clock::time_point deadline);
+  void wake() noexcept;
+
+  /// Writes what is queued, at most until `deadline`, and closes the connections.
+  void close(Clock::time_point deadline);
+
+  StatsGroup stats(std::string part) const;
+
+ private:
+  /// What an epoll entry stands for; its low half is a rank.
+  enum class Source : std::uint32_t { Wake, Socket, Process };
+
+  struct Counterpart {
+    Counterpart(UniqueFd socket, pid_t peer_pid) : connection(std::move(socket)), pid(peer_pid) {}
+
+    Connection connection;
+    pid_t pid = 0;
+    UniqueFd process;  ///< pidfd, or none
+    bool wants_write = false;
+  };
+
+  void add_peer(Peer peer);
+  void watch_process(int rank, Counterpart& counterpart);
+  void register_fd(int fd, Source source, int rank);
+  void flush(int rank, Counterpart& counterpart);
+  bool poll_events();
+  void wait_for_event(Clock::time_point deadline);
+  void handle(Source source, int rank, std::uint32_t events);
+  void read_from(int rank);
+  Connection::ReadState read_once(int rank, Counterpart& counterpart);
+  void process_ended(int rank);
+  void lose(int rank, std::string why);
+  void drop(int rank);
+  bool flush_once(Clock::time_point deadline);
+  static Connection::ReadState discard_input(Counterpart& counterpart);
+
+  int rank_;
+  Topology topology_;
+  UniqueFd wake_fd_;  ///< stays open until destruction: any thread may write to it
+  UniqueFd epoll_;
+  std::map<int, Counterpart> counterparts_;  ///< by rank; those that are lost are gone
+  std::deque<Incoming> arrived_;
+  bool woken_ = false;
+
+  /// Written by the one thread, read by any.
+  struct Counters {
+    std::atomic<std::uint64_t> messages_sent = 0;
+    std::atomic<std::uint64_t> sent_bytes = 0;
+    std::atomic<std::uint64_t> messages_received = 0;
+    std::atomic<std::uint64_t> received_bytes = 0;
+    std::atomic<std::uint64_t> waits = 0;
+    std::atomic<std::uint64_t> peers_lost = 0;
+  };
+  Counters counters_;
+};
+
+}  // namespace ronde::net
