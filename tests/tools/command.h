@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ronde::test {
+
+struct CommandResult {
+  int exit_code = -1;  ///< -1 if it was ended by a signal
+  std::string out;
+  std::string err;
+};
+
+/// Runs the `ronde` command to its end. Its environment is this process's without any RONDE_* and
+/// HOROVOD_* variable, and with those given.
+CommandResult run_command(const std::vector<std::string>& arguments,
+                          const std::map<std::string, std::string>& environment = {});
+
+}  // namespace ronde::test

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch.hpp>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "command.h"
+#include "ronde/build_info.h"
+#include "ronde/config.h"
+
+namespace {
+
+using Catch::Contains;
+using Json = nlohmann::json;
+using ronde::test::run_command;
+
+Json info_json(const std::map<std::string, std::string>& environment = {}) {
+  const auto result = run_command({"info", "--json"}, environment);
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  return Json::parse(result.out);
+}
+
+/// The item of `list` whose name is `name`.
+Json named(const Json& list, const std::string& name) {
+  for (const Json& item : list) {
+    if (item.at("name") == name) {
+      return item;
+    }
+  }
+  FAIL("nothing is named " + name);
+  return {};
+}
+
+TEST_CASE("ronde info works without a launcher and shows every part") {
+  const auto result = run_command({"info"});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.empty());
+  CHECK_THAT(result.out, Contains("Ronde " + std::string(ronde::build_info::kVersion)));
+  for (const char* part :
+       {"Built in", "At run time", "Devices", "Backends", "Configuration", "cores for this"}) {
+    CHECK_THAT(result.out, Contains(part));
+  }
+  for (const auto& feature : ronde::build_info::kFeatures) {
+    CHECK_THAT(result.out, Contains(std::string(feature.name)));
+  }
+}
+
+TEST_CASE("ronde info gives each value with its source") {
+  const Json config =
+      info_json({{"RONDE_FUSION_BYTES", "1024KiB"}, {"HOROVOD_CYCLE_TIME", "2.50"}}).at("config");
+  CHECK(config.size() == ronde::config_table().size());
+  CHECK(named(config, "RONDE_FUSION_BYTES").at("value") == "1MiB");
+  CHECK(named(config, "RONDE_FUSION_BYTES").at("source") == "RONDE_FUSION_BYTES");
+  CHECK(named(config, "RONDE_CYCLE_TIME_MS").at("value") == "2.5");
+  CHECK(named(config, "RONDE_CYCLE_TIME_MS").at("source") == "HOROVOD_CYCLE_TIME");
+  CHECK(named(config, "RONDE_CACHE_CAPACITY").at("source") == "default");
+}
+
+TEST_CASE("ronde info says what was built in and what the libraries call themselves") {
+  const Json info = info_json();
+  const bool mpi = named(info.at("features"), "MPI").at("built_in");
+  CHECK(mpi == (RONDE_MPI_IS_LINKED != 0));
+  if (mpi) {
+    const Json library = named(info.at("libraries"), "MPI");
+    CHECK(library.at("found") == true);
+    CHECK_FALSE(library.at("version").get<std::string>().empty());
+    CHECK(named(info.at("backends"), "mpi").at("device") == "cpu");
+  }
+  CHECK(named(info.at("features"), "CUDA").at("built_in") == false);
+  CHECK(info.at("devices").at(0).at("kind") == "cpu");
+  CHECK(info.at("devices").at(0).at("usable_cores") >= 1);
+}
+
+TEST_CASE("ronde info shows an error of the environment and fails") {
+  const std::map<std::string, std::string> nonsense = {{"RONDE_CYCLE_TIME_MS", "fast"}};
+  const auto text = run_command({"info"}, nonsense);
+  CHECK(text.exit_code == 1);
+  CHECK_THAT(text.err, Contains("RONDE_CYCLE_TIME_MS: \"fast\""));
+  CHECK_THAT(text.out, Contains("Built in") && Contains("RONDE_CYCLE_TIME_MS: \"fast\""));
+  const auto json = run_command({"info", "--json"}, nonsense);
+  CHECK(json.exit_code == 1);
+  CHECK_THAT(Json::parse(json.out).at("error").get<std::string>(), Contains("\"fast\""));
+}
+
+TEST_CASE("ronde info shows warnings of unknown variables and succeeds") {
+  const auto result = run_command({"info"}, {{"RONDE_FUSION_BYTE", "1"}});
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.out, Contains("warning: RONDE_FUSION_BYTE is not a variable") &&
+                             Contains("did you mean RONDE_FUSION_BYTES?"));
+}
+
+TEST_CASE("the command refuses what it does not know, with help") {
+  CHECK(run_command({}).exit_code != 0);
+  CHECK(run_command({"inform"}).exit_code != 0);
+  CHECK(run_command({"info", "--yaml"}).exit_code != 0);
+  CHECK(run_command({"info", "--json", "--markdown"}).exit_code != 0);
+  CHECK_THAT(run_command({"--help"}).out, Contains("info"));
+  CHECK_THAT(run_command({"--version"}).out, Contains(std::string(ronde::build_info::kVersion)));
+}
+
+}  // namespace

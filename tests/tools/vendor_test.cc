@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vendor.h"
+
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <string>
+
+namespace {
+
+using Catch::Contains;
+using ronde::tool::SymbolLookup;
+
+template <typename Function>
+void* address(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+/// A driver with two GPUs.
+std::map<std::string, void*> good_driver() {
+  return {
+      {"cuInit", address(+[](unsigned) { return 0; })},
+      {"cuDriverGetVersion", address(+[](int* version) { return *version = 12040, 0; })},
+      {"cuGetErrorString", address(+[](int, const char** text) { return *text = "no luck", 0; })},
+      {"cuDeviceGetCount", address(+[](int* count) { return *count = 2, 0; })},
+      {"cuDeviceGet", address(+[](int* device, int index) { return *device = 10 + index, 0; })},
+      {"cuDeviceGetName", address(+[](char* name, int, int device) {
+         return std::strcpy(name, device == 10 ? "Alpha" : "Beta"), 0;
+       })},
+      {"cuDeviceTotalMem_v2",
+       address(+[](std::size_t* bytes, int) { return *bytes = std::size_t{80} << 30, 0; })},
+      {"cuDeviceGetUuid", address(+[](unsigned char* uuid, int) {
+         for (int i = 0; i < 16; ++i) {
+           uuid[i] = static_cast<unsigned char>(i * 16 + 1);
+         }
+         return 0;
+       })},
+      {"cuDeviceGetPCIBusId",
+       address(+[](char* id, int, int) { return std::strcpy(id, "0000:1B:00.0"), 0; })},
+  };
+}
+
+SymbolLookup lookup_in(std::map<std::string, void*> symbols) {
+  return
+      [symbols = std::move(symbols)](const char*, const char* symbol, std::string& error) -> void* {
+        const auto found = symbols.find(symbol);
+        if (found == symbols.end()) {
+          error = std::string("no ") + symbol;
+          return nullptr;
+        }
+        return found->second;
+      };
+}
+
+TEST_CASE("the driver's GPUs are listed") {
+  const auto report = ronde::tool::ask_cuda(lookup_in(good_driver()));
+  CHECK(report.driver.found);
+  CHECK(report.driver.version == "12.4");
+  CHECK(report.driver.remark.empty());
+  REQUIRE(report.gpus.size() == 2);
+  CHECK(report.gpus[1].index == 1);
+  CHECK(report.gpus[1].name == "Beta");
+  CHECK(report.gpus[1].memory_bytes == std::size_t{80} << 30);
+  CHECK(report.gpus[1].uuid == "GPU-01112131-4151-6171-8191-a1b1c1d1e1f1");
+  CHECK(report.gpus[1].pci_id == "0000:1B:00.0");
+}
+
+TEST_CASE("a missing or older driver is not found, with the loader's words") {
+  const auto none = ronde::tool::ask_cuda(lookup_in({}));
+  CHECK_FALSE(none.driver.found);
+  CHECK(none.driver.remark == "no cuInit");
+  auto symbols = good_driver();
+  symbols.erase("cuDeviceGetUuid");
+  CHECK(ronde::tool::ask_cuda(lookup_in(symbols)).driver.remark == "no cuDeviceGetUuid");
+}
+
+TEST_CASE("a driver that fails is reported in its own words") {
+  auto symbols = good_driver();
+  symbols["cuInit"] = address(+[](unsigned) { return 100; });
+  const auto report = ronde::tool::ask_cuda(lookup_in(symbols));
+  CHECK(report.driver.found);
+  CHECK(report.driver.version == "12.4");
+  CHECK(report.driver.remark == "cuInit: no luck (100)");
+  CHECK(report.gpus.empty());
+}
+
+TEST_CASE("NCCL tells its version in either of its numberings") {
+  const auto version = [](int (*get)(int*)) {
+    return ronde::tool::ask_nccl(lookup_in({{"ncclGetVersion", address(get)}}));
+  };
+  CHECK(version(+[](int* v) { return *v = 22005, 0; }).version == "2.20.5");
+  CHECK(version(+[](int* v) { return *v = 2804, 0; }).version == "2.8.4");
+  const auto failed = version(+[](int*) { return 3; });
+  CHECK(failed.found);
+  CHECK(failed.version.empty());
+  CHECK_THAT(failed.remark, Contains("ncclGetVersion") && Contains("3"));
+  CHECK_FALSE(ronde::tool::ask_nccl(lookup_in({})).found);
+}
+
+TEST_CASE("the dynamic loader's words are passed on") {
+  const SymbolLookup lookup = ronde::tool::dynamic_symbols();
+  std::string error;
+  CHECK(lookup("libc.so.6", "getpid", error) != nullptr);
+  CHECK(error.empty());
+  CHECK(lookup("libno-such-thing.so.9", "f", error) == nullptr);
+  CHECK_THAT(error, Contains("libno-such-thing.so.9"));
+  CHECK(lookup("libc.so.6", "no_such_function_in_it", error) == nullptr);
+  CHECK_THAT(error, Contains("no_such_function_in_it"));
+}
+
+}  // namespace

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "info.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "backends/compose.h"
+#include "ronde/build_info.h"
+#include "ronde/config.h"
+#include "ronde/error.h"
+#include "vendor.h"
+
+namespace ronde::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json features() {
+  Json list = Json::array();
+  for (const build_info::Feature& feature : build_info::kFeatures) {
+    list.push_back({{"name", feature.name},
+                    {"built_in", feature.built_in},
+                    {"found", feature.found},
+                    {"remark", feature.remark}});
+  }
+  return list;
+}
+
+Json library(const std::string& name, const VendorLibrary& found) {
+  return {
+      {"name", name}, {"found", found.found}, {"version", found.version}, {"remark", found.remark}};
+}
+
+Json libraries(const VendorLibrary& cuda_driver) {
+  Json list = Json::array();
+  for (const LinkedLibrary& linked : linked_libraries()) {
+    list.push_back(library(linked.name, {true, linked.version, ""}));
+  }
+  list.push_back(library("CUDA driver", cuda_driver));
+  list.push_back(library("NCCL", ask_nccl(dynamic_symbols())));
+  return list;
+}
+
+/// Cores that this process may run on; all of the machine's if the kernel does not say.
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0
+             ? CPU_COUNT(&cores)
+             : static_cast<int>(std::thread::hardware_concurrency());
+}
+
+Json devices(const CudaReport& cuda) {
+  Json list = Json::array();
+  list.push_back({{"kind", "cpu"}, {"usable_cores", usable_cores()}});
+  for (const Gpu& gpu : cuda.gpus) {
+    list.push_back({{"kind", "cuda"},
+                    {"index", gpu.index},
+                    {"name", gpu.name},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"uuid", gpu.uuid},
+                    {"pci_id", gpu.pci_id}});
+  }
+  return list;
+}
+
+std::string_view to_string(ConfigScope scope) {
+  return scope == ConfigScope::GroupWide ? "all ranks" : "each rank";
+}
+
+/// One entry of the list for each variable, in the order of the table.
+Json configuration(const LoadedConfig& loaded) {
+  Json list = Json::array();
+  for (std::size_t i = 0; i < loaded.sources.size(); ++i) {
+    const ConfigEntry& entry = config_table()[i];
+    list.push_back({{"name", entry.name},
+                    {"value", loaded.sources[i].value},
+                    {"source", loaded.sources[i].source},
+                    {"unit", entry.unit},
+                    {"scope", to_string(entry.scope)}});
+  }
+  return list;
+}
+
+Json backends(const Config& config) {
+  Json list = Json::array();
+  for (const auto& [name, factory] : compose_built_in(config).backends) {
+    list.push_back({{"name", name}, {"device", to_string(factory.device)}});
+  }
+  return list;
+}
+
+void print_heading(std::ostream& out, std::string_view text) {
+  out << '\n' << text << '\n';
+}
+
+std::string text_of(const Json& json, const char* key) {
+  return json.at(key).get<std::string>();
+}
+
+/// "  name      second" with the name padded to `width`.
+void print_row(std::ostream& out, const std::string& name, std::size_t width,
+               const std::string& rest) {
+  out << "  " << std::left << std::setw(static_cast<int>(width)) << name << "  " << rest << '\n';
+}
+
+std::size_t longest(const Json& list, const char* key) {
+  std::size_t width = 0;
+  for (const Json& item : list) {
+    width = std::max(width, text_of(item, key).size());
+  }
+  return width;
+}
+
+std::string with_remark(const std::string& text, const std::string& remark) {
+  if (remark.empty()) {
+    return text;
+  }
+  return text.empty() ? remark : text + " (" + remark + ")";
+}
+
+void print_parts(const Json& info, std::ostream& out) {
+  print_heading(out, "Built in");
+  for (const Json& feature : info.at("features")) {
+    const std::string yes_or_no = feature.at("built_in").get<bool>() ? "yes  " : "no   ";
+    print_row(out, text_of(feature, "name"), longest(info.at("features"), "name"),
+              yes_or_no + with_remark(text_of(feature, "found"), text_of(feature, "remark")));
+  }
+  print_heading(out, "At run time");
+  for (const Json& item : info.at("libraries")) {
+    const std::string text = item.at("found").get<bool>() ? text_of(item, "version") : "not found";
+    print_row(out, text_of(item, "name"), longest(info.at("libraries"), "name"),
+              with_remark(text, text_of(item, "remark")));
+  }
+}
+
+void print_devices(const Json& info, std::ostream& out) {
+  print_heading(out, "Devices");
+  for (const Json& device : info.at("devices")) {
+    if (device.at("kind") == "cpu") {
+      out << "  cpu     " << device.at("usable_cores") << " cores for this process\n";
+    } else {
+      out << "  cuda:" << device.at("index") << "  " << text_of(device, "name") << ", "
+          << (device.at("memory_bytes").get<std::uint64_t>() >> 20) << " MiB, "
+          << text_of(device, "uuid") << ", PCI " << text_of(device, "pci_id") << '\n';
+    }
+  }
+  print_heading(out, "Backends");
+  for (const Json& backend : info.at("backends")) {
+    print_row(out, text_of(backend, "name"), longest(info.at("backends"), "name"),
+              "for tensors on " + text_of(backend, "device"));
+  }
+}
+
+void print_configuration(const Json& info, std::ostream& out) {
+  print_heading(out, "Configuration");
+  const Json& variables = info.at("config");
+  const auto value_width = static_cast<int>(longest(variables, "value"));
+  for (const Json& variable : variables) {
+    std::ostringstream rest;
+    rest << std::left << std::setw(value_width) << text_of(variable, "value") << "  "
+         << text_of(variable, "source");
+    print_row(out, text_of(variable, "name"), longest(variables, "name"), rest.str());
+  }
+  for (const Json& warning : info.at("warnings")) {
+    out << "warning: " << warning.get<std::string>() << '\n';
+  }
+  if (info.contains("error")) {
+    out << "  not usable: " << text_of(info, "error") << '\n';
+  }
+}
+
+std::string in_code(const std::string& text) {
+  return text.empty() ? "" : "`" + text + "`";
+}
+
+}  // namespace
+
+Json collect_info() {
+  const CudaReport cuda = ask_cuda(dynamic_symbols());
+  LoadedConfig loaded;
+  std::string error;
+  try {
+    loaded = load_config_from_environment();
+  } catch (const UsageError& nonsense) {
+    error = nonsense.what();
+  }
+  Json info = {{"version", build_info::kVersion},
+               {"build_type", build_info::kBuildType},
+               {"compiler", build_info::kCompiler},
+               {"system", build_info::kSystem},
+               {"features", features()},
+               {"libraries", libraries(cuda.driver)},
+               {"devices", devices(cuda)},
+               {"backends", backends(loaded.config)},
+               {"config", configuration(loaded)},
+               {"warnings", loaded.warnings}};
+  if (!error.empty()) {
+    info["error"] = error;
+  }
+  return info;
+}
+
+void print_info(const Json& info, std::ostream& out) {
+  out << "Ronde " << text_of(info, "version") << " (" << text_of(info, "build_type") << ", "
+      << text_of(info, "compiler") << ", " << text_of(info, "system") << ")\n";
+  print_parts(info, out);
+  print_devices(info, out);
+  print_configuration(info, out);
+}
+
+void print_variables_markdown(std::ostream& out) {
+  const Config defaults;
+  out << "| variable | default | unit | same on | Horovod's name | what it does |\n"
+         "|---|---|---|---|---|---|\n";
+  for (const ConfigEntry& entry : config_table()) {
+    out << "| " << in_code(entry.name) << " | " << in_code(entry.get(defaults)) << " | "
+        << entry.unit << " | " << to_string(entry.scope) << " | " << in_code(entry.horovod_twin)
+        << " | " << entry.text << " |\n";
+  }
+}
+
+void add_info(CLI::App& app, int& exit_code) {
+  auto* const info = app.add_subcommand(
+      "info", "Show what this build contains, what this machine has, and the configuration");
+  const auto as_json = std::make_shared<bool>(false);
+  const auto as_markdown = std::make_shared<bool>(false);
+  auto* const json_flag = info->add_flag("--json", *as_json, "Print it as JSON");
+  info->add_flag("--markdown", *as_markdown, "Print the table of all RONDE_* variables instead")
+      ->excludes(json_flag);
+  info->callback([as_json, as_markdown, &exit_code] {
+    if (*as_markdown) {
+      print_variables_markdown(std::cout);
+      return;
+    }
+    const Json report = collect_info();
+    if (*as_json) {
+      std::cout << report.dump(2) << '\n';
+    } else {
+      print_info(report, std::cout);
+    }
+    if (report.contains("error")) {
+      std::cerr << "ronde info: " << text_of(report, "error") << '\n';
+      exit_code = EXIT_FAILURE;
+    }
+  });
+}
+
+}  // namespace ronde::tool
