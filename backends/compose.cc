@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/compose.h"
+
+#ifdef RONDE_HAVE_MPI
+#include <regex>
+
+#include "backends/mpi/mpi.h"
+#else
+#include "backends/inproc/inproc.h"
+#endif
+
+namespace ronde {
+
+#ifdef RONDE_HAVE_MPI
+
+BuiltIn compose_built_in(const Config& config) {
+  MpiOptions options;
+  options.init_timeout_s = config.init_timeout_s;
+  BuiltIn built_in;
+  built_in.make_transport = mpi_transport_factory(options);
+  built_in.backends.emplace("mpi", mpi_backend_factory(options));
+  return built_in;
+}
+
+std::vector<LinkedLibrary> linked_libraries() {
+  // MPICH tells more than its version, in lines of a table.
+  const std::string version = mpi_library_version();
+  const std::string first_line = version.substr(0, version.find('\n'));
+  return {{"MPI", std::regex_replace(first_line, std::regex("\\s+"), " ")}};
+}
+
+#else
+
+BuiltIn compose_built_in(const Config&) {
+  const inproc::Group alone(1);
+  BuiltIn built_in;
+  built_in.make_transport = alone.transport(0);
+  built_in.backends.emplace("inproc", alone.backend_factory());
+  return built_in;
+}
+
+std::vector<LinkedLibrary> linked_libraries() {
+  return {};
+}
+
+#endif
+
+}  // namespace ronde
