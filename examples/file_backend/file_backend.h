@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "mailbox.h"
+#include "ronde/backend.h"
+
+namespace file_backend {
+
+/// The example of docs/adding_a_backend.md: a backend whose ranks exchange files. It works, and it
+/// is as slow as that sounds.
+class FileBackend final : public ronde::Backend {
+ public:
+  /// `folder` must be there already and be seen by all ranks.
+  FileBackend(const ronde::Topology& topology, const std::filesystem::path& folder);
+
+  std::string_view name() const noexcept override { return "file"; }
+  ronde::Capabilities capabilities() const override;
+
+  std::unique_ptr<ronde::Operation> allreduce(const ronde::AllreduceCall& call) override;
+  std::unique_ptr<ronde::Operation> broadcast(const ronde::BroadcastCall& call) override;
+  std::unique_ptr<ronde::Operation> allgather(const ronde::AllgatherCall& call) override;
+
+  void abort() noexcept override;
+  void close() override {}
+  ronde::StatsGroup stats() const override;
+
+ private:
+  std::vector<int> others() const;
+
+  const int rank_;
+  const int size_;
+  const std::shared_ptr<Mailbox> mailbox_;
+  std::uint64_t operations_ = 0;  ///< so far: numbers the messages, equally on every rank
+  std::atomic<std::uint64_t> posted_bytes_ = 0;
+};
+
+/// How Ronde makes it.
+ronde::BackendFactory file_backend_factory();
+
+}  // namespace file_backend
