@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/socket/socket_star.h"
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "backends/socket/host.h"
+#include "ronde/error.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+using ronde::GroupError;
+using ronde::Incoming;
+using ronde::net::Clock;
+using ronde::net::SocketStar;
+using ronde::net::StarOptions;
+using Kind = Incoming::Kind;
+
+/// The exchange of ranks that are threads of this process.
+class ThreadExchange {
+ public:
+  explicit ThreadExchange(std::size_t ranks) : blobs_(ranks) {}
+
+  std::vector<std::string> operator()(std::size_t rank, std::string_view blob) {
+    std::unique_lock lock(mutex_);
+    blobs_[rank] = blob;
+    if (++arrived_ == blobs_.size()) {
+      result_ = blobs_;
+      arrived_ = 0;
+      ++round_;
+      changed_.notify_all();
+      return result_;
+    }
+    const int round = round_;
+    changed_.wait(lock, [&] { return round_ != round; });
+    return result_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> blobs_;
+  std::vector<std::string> result_;
+  std::size_t arrived_ = 0;
+  int round_ = 0;
+};
+
+enum class Hosts { One, OneEach };
+
+/// Runs `body` as every rank, each on a thread with its own star; rethrows what one threw.
+void run_ranks(int ranks, Hosts hosts, const std::function<void(int, SocketStar&)>& body) {
+  ThreadExchange exchange(static_cast<std::size_t>(ranks));
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        StarOptions options = {.rank = rank, .size = ranks, .timeout = 20s};
+        if (hosts == Hosts::OneEach) options.host = "host " + std::to_string(rank);
+        options.offer_loopback = true;
+        SocketStar star(options, [&](std::string_view blob) {
+          return exchange(static_cast<std::size_t>(rank), blob);
+        });
+        body(rank, star);
+      } catch (...) {
+        failures[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+/// The next thing that happens; throws if nothing does.
+Incoming next(SocketStar& star) {
+  Incoming incoming = star.receive(Clock::now() + 20s);
+  if (incoming.kind == Kind::Nothing) throw std::runtime_error("nothing came within 20 s");
+  return incoming;
+}
+
+void expect(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+std::string pattern(std::size_t length, int seed) {
+  std::string bytes(length, '\0');
+  std::uint32_t state = static_cast<std::uint32_t>(seed) * 2654435761U + 1U;
+  for (char& byte : bytes) {
+    state = state * 1664525U + 1013904223U;
+    byte = static_cast<char>(state >> 24);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("messages of every pair arrive whole and in order, locally and over TCP") {
+  const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
+  constexpr int kRanks = 5;
+  constexpr int kMessages = 300;
+  run_ranks(kRanks, hosts, [&](int rank, SocketStar& star) {
+    const auto text = [](int from, int to, int i) {
+      return pattern(static_cast<std::size_t>(i * 37 % 5000), from * 1000 + to * 100 + i);
+    };
+    std::vector<int> peers;
+    for (int peer = rank == 0 ? 1 : 0; peer < (rank == 0 ? kRanks : 1); ++peer) {
+      peers.push_back(peer);
+    }
+    for (int i = 0; i < kMessages; ++i) {
+      for (const int peer : peers) star.send(peer, text(rank, peer, i));
+    }
+    // Nobody leaves before all have everything: each rank says so at the end, rank 0 after it has
+    // heard of all.
+    std::vector<int> seen(kRanks, 0);
+    const std::size_t ends = rank == 0 ? peers.size() : 0;
+    for (std::size_t i = 0; i < kMessages * peers.size() + ends; ++i) {
+      const Incoming incoming = next(star);
+      expect(incoming.kind == Kind::Message, "a message");
+      const int count = seen[static_cast<std::size_t>(incoming.peer)]++;
+      const bool last = count == kMessages;
+      expect(incoming.bytes == (last ? "end" : text(incoming.peer, rank, count)), "in order");
+      if (rank != 0 && count == kMessages - 1) star.send(0, "end");
+    }
+    for (int peer = 1; rank == 0 && peer < kRanks; ++peer) star.send(peer, "end");
+    if (rank != 0) expect(next(star).bytes == "end", "rank 0's end");
+    star.close(Clock::now() + 5s);
+  });
+}
+
+TEST_CASE("large messages cross in both directions at the same time") {
+  const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
+  constexpr std::size_t kBytes = 24U << 20;
+  run_ranks(2, hosts, [&](int rank, SocketStar& star) {
+    star.send(1 - rank, pattern(kBytes, rank));
+    star.send(1 - rank, "end");
+    expect(next(star).bytes == pattern(kBytes, 1 - rank), "the large message is whole");
+    expect(next(star).bytes == "end", "the small one comes after it");
+    star.send(1 - rank, "bye");
+    expect(next(star).bytes == "bye", "bye");
+    star.close(Clock::now() + 5s);
+  });
+}
+
+TEST_CASE("an empty message is a message") {
+  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
+    star.send(1 - rank, "");
+    const Incoming incoming = next(star);
+    expect(incoming.kind == Kind::Message && incoming.bytes.empty(), "an empty message");
+    star.send(1 - rank, "bye");
+    expect(next(star).bytes == "bye", "bye");
+  });
+}
+
+TEST_CASE("the loss of a rank comes after its messages, once, and to rank 0 alone") {
+  const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
+  run_ranks(3, hosts, [&](int rank, SocketStar& star) {
+    if (rank == 2) {
+      for (int i = 0; i < 50; ++i) star.send(0, std::to_string(i));
+      return star.close(Clock::now() + 5s);
+    }
+    if (rank == 1) {
+      expect(next(star).bytes == "go", "nothing before rank 0's word");
+      return star.close(Clock::now() + 5s);
+    }
+    for (int i = 0; i < 50; ++i) {
+      const Incoming message = next(star);
+      expect(message.kind == Kind::Message && message.peer == 2, "messages of rank 2 first");
+      expect(message.bytes == std::to_string(i), "in order");
+    }
+    const Incoming loss = next(star);
+    expect(loss.kind == Kind::PeerLost && loss.peer == 2, "then the loss of rank 2");
+    expect(loss.bytes == "its connection was closed", "with its reason");
+    star.send(2, "into the void");
+    expect(star.receive(Clock::now() + 50ms).kind == Kind::Nothing, "and never again");
+    star.send(1, "go");
+    expect(next(star).kind == Kind::PeerLost, "rank 1 leaves");
+  });
+}
+
+TEST_CASE("every rank learns of the loss of rank 0") {
+  const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
+  run_ranks(4, hosts, [&](int rank, SocketStar& star) {
+    if (rank == 0) {
+      for (int peer = 1; peer < 4; ++peer) star.send(peer, "last words");
+      return star.close(Clock::now() + 5s);
+    }
+    expect(next(star).bytes == "last words", "what it said before");
+    const Incoming loss = next(star);
+    expect(loss.kind == Kind::PeerLost && loss.peer == 0, "the loss of rank 0");
+  });
+}
+
+TEST_CASE("a star that is destroyed without close is a loss to the others") {
+  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
+    if (rank == 1) expect(next(star).kind == Kind::PeerLost, "the loss of rank 0");
+  });
+}
+
+TEST_CASE("wake ends the waiting of another thread, now or the next time") {
+  run_ranks(1, Hosts::One, [&](int, SocketStar& star) {
+    star.wake();
+    star.wake();
+    expect(star.receive(Clock::now() + 20s).kind == Kind::Nothing, "a wake before waiting");
+    const auto start = Clock::now();
+    expect(star.receive(start + 30ms).kind == Kind::Nothing, "wakes are not counted");
+    expect(Clock::now() >= start + 30ms, "so this one waited for its deadline");
+    std::thread waker([&] { star.wake(); });
+    expect(star.receive(Clock::now() + 20s).kind == Kind::Nothing, "a wake while waiting");
+    waker.join();
+    expect(Clock::now() < start + 10s, "it did not wait for the deadline");
+  });
+}
+
+TEST_CASE("a receive whose deadline is past still takes what is there") {
+  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
+    if (rank == 1) {
+      star.send(0, "a");
+      expect(next(star).bytes == "b", "b");
+      return;
+    }
+    const auto give_up = Clock::now() + 20s;
+    Incoming incoming;
+    while (incoming.kind == Kind::Nothing && Clock::now() < give_up) {
+      incoming = star.receive(Clock::now() - 1s);
+    }
+    expect(incoming.bytes == "a", "a");
+    star.send(1, "b");
+    expect(next(star).kind == Kind::PeerLost, "rank 1 leaves");
+  });
+}
+
+TEST_CASE("a rank that waits uses no processor time") {
+  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
+    const auto cpu = [] {
+      timespec time = {};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+      return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+    };
+    if (rank == 0) {
+      const auto before = cpu();
+      expect(star.receive(Clock::now() + 300ms).kind == Kind::Nothing, "nobody says anything");
+      expect(cpu() - before < 30ms, "the wait blocked in the kernel");
+      star.send(1, "go");
+      expect(next(star).kind == Kind::PeerLost, "rank 1 leaves");
+    } else {
+      expect(next(star).bytes == "go", "go");
+    }
+  });
+}
+
+TEST_CASE("close hands over what is queued although the peer is slow to read") {
+  const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
+  constexpr std::size_t kBytes = 8U << 20;
+  run_ranks(2, hosts, [&](int rank, SocketStar& star) {
+    if (rank == 0) {
+      star.send(1, pattern(kBytes, 7));
+      star.send(1, "end");
+      return star.close(Clock::now() + 20s);
+    }
+    expect(next(star).bytes == pattern(kBytes, 7), "everything arrives");
+    expect(next(star).bytes == "end", "to the end");
+    expect(next(star).kind == Kind::PeerLost, "then rank 0 has left");
+  });
+}
+
+TEST_CASE("close gives up at its deadline if the peer does not read") {
+  std::promise<void> closed;
+  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
+    if (rank == 1) return closed.get_future().wait();
+    star.send(1, pattern(64U << 20, 7));
+    const auto start = Clock::now();
+    star.close(start + 100ms);
+    closed.set_value();
+    expect(Clock::now() - start < 5s, "close is bounded");
+  });
+}
+
+TEST_CASE("only rank 0 and another rank can talk") {
+  run_ranks(3, Hosts::One, [&](int rank, SocketStar& star) {
+    std::vector<int> impossible = {-1, 3, rank};
+    if (rank != 0) impossible.push_back(3 - rank);
+    for (const int peer : impossible) {
+      bool refused = false;
+      try {
+        star.send(peer, "x");
+      } catch (const ronde::Error& error) {
+        refused = std::strstr(error.what(), "only travel between rank 0") != nullptr;
+      }
+      expect(refused, "impossible receivers are refused");
+    }
+    if (rank != 0) return star.send(0, "done");
+    for (int left = 4; left > 0; --left) {
+      const Incoming incoming = next(star);
+      expect(incoming.kind == Kind::PeerLost || incoming.bytes == "done", "both are through");
+    }
+  });
+}
+
+TEST_CASE("many ranks meet") {
+  constexpr int kRanks = 48;
+  const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
+  run_ranks(kRanks, hosts, [&](int rank, SocketStar& star) {
+    expect(star.topology().size == kRanks && star.topology().rank == rank, "topology");
+    expect(star.topology().hosts() == (hosts == Hosts::One ? 1 : kRanks), "hosts");
+    if (rank > 0) {
+      star.send(0, std::to_string(rank));
+      expect(next(star).bytes == std::to_string(2 * rank), "its own answer");
+      expect(next(star).kind == Kind::PeerLost, "rank 0 leaves first");
+      return;
+    }
+    for (int i = 1; i < kRanks; ++i) {
+      const Incoming incoming = next(star);
+      expect(incoming.bytes == std::to_string(incoming.peer), "from the rank it says");
+      star.send(incoming.peer, std::to_string(2 * incoming.peer));
+    }
+  });
+}
+
+TEST_CASE("rank 0 names the ranks that never come") {
+  ThreadExchange exchange(3);
+  std::string text;
+  int failed_rank = -2;
+  std::thread root([&] {
+    try {
+      SocketStar({.rank = 0, .size = 3, .timeout = 300ms},
+                 [&](std::string_view blob) { return exchange(0, blob); });
+    } catch (const GroupError& error) {
+      text = error.what();
+      failed_rank = error.failed_rank();
+    }
+  });
+  const std::string host = ronde::net::host_identity();
+  std::thread absent([&] {
+    exchange(2, host);
+    exchange(2, "");
+  });
+  exchange(1, host);
+  exchange(1, "");
+  root.join();
+  absent.join();
+  CHECK_THAT(text, Catch::Contains("2 rank(s): 1, 2"));
+  CHECK(failed_rank == 1);
+}
+
+namespace {
+
+/// What rank 0 offers, as this test's rank 1 sees it.
+struct Offer {
+  std::string unix_name;
+  std::uint16_t port = 0;
+  std::string hello_token;
+};
+
+Offer read_offer(const std::string& blob) {
+  const std::vector<std::string> fields = ronde::net::unpack(blob);
+  return {fields.at(0), static_cast<std::uint16_t>(std::stoul(fields.at(1))), fields.at(2)};
+}
+
+/// A stranger connects to rank 0's local socket and sends `bytes`; true if rank 0 closes it.
+bool stranger_is_refused(const Offer& offer, const std::string& bytes) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, offer.unix_name.data(), offer.unix_name.size());
+  const auto length =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + offer.unix_name.size());
+  ronde::net::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return false;
+  if (::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) return false;
+  char byte = 0;
+  return ::recv(socket.get(), &byte, 1, 0) <= 0;
+}
+
+}  // namespace
+
+TEST_CASE("a stranger without the token does not become a rank") {
+  ThreadExchange exchange(2);
+  std::string text;
+  std::thread root([&] {
+    try {
+      SocketStar({.rank = 0, .size = 2, .timeout = 1s},
+                 [&](std::string_view blob) { return exchange(0, blob); });
+    } catch (const GroupError& error) {
+      text = error.what();
+    }
+  });
+  exchange(1, ronde::net::host_identity());
+  const Offer offer = read_offer(exchange(1, "").at(0));
+  CHECK(stranger_is_refused(offer, std::string(32, 'x')));
+  root.join();
+  CHECK_THAT(text, Catch::Contains("1 rank(s): 1") &&
+                       Catch::Contains("1 connection(s) without the job's token were refused"));
+}
+
+TEST_CASE("ranks of one host open no TCP port") {
+  ThreadExchange exchange(2);
+  std::thread root([&] {
+    try {
+      SocketStar({.rank = 0, .size = 2, .timeout = 100ms},
+                 [&](std::string_view blob) { return exchange(0, blob); });
+    } catch (const GroupError&) {
+      // Nobody connects: this test only looks at the offer.
+    }
+  });
+  exchange(1, ronde::net::host_identity());
+  const Offer offer = read_offer(exchange(1, "").at(0));
+  root.join();
+  CHECK(offer.port == 0);
+}
+
+TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
+  // A port that nobody listens at, since the socket that holds it does not.
+  const ronde::net::UniqueFd reserved(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::bind(reserved.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  socklen_t length = sizeof address;
+  REQUIRE(::getsockname(reserved.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+
+  ThreadExchange exchange(2);
+  std::thread root([&] {
+    const std::string token(16, 't');
+    exchange(0, "another host");
+    exchange(0, ronde::net::pack({"none", port, token, token, "127.0.0.1"}));
+  });
+  std::string text;
+  try {
+    SocketStar({.rank = 1, .size = 2, .timeout = 200ms},
+               [&](std::string_view blob) { return exchange(1, blob); });
+  } catch (const GroupError& error) {
+    text = error.what();
+  }
+  root.join();
+  CHECK_THAT(text, Catch::Contains("rank 1 could not connect to rank 0") &&
+                       Catch::Contains("127.0.0.1 port " + port) &&
+                       Catch::Contains("Connection refused"));
+}
