@@ -73,7 +73,7 @@ class Operation {
 
 /// What a backend can do, asked before anything is started.
 struct Capabilities {
-  std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
+  std::bitset<kDataTypeCount> dtypes;         ///< indexed by DataType
   std::bitset<kReduceOpCount> ops = 0b11111;  ///< indexed by ReduceOp
   DeviceKind device = DeviceKind::Cpu;
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or

@@ -20,8 +20,10 @@ namespace ronde {
 
 /// An operation that some ranks wait for and others have not submitted.
 struct StalledOperation {
-  std::string name;
+  std::string name;  ///< empty if it has none
+  std::string text;  ///< for people: "allreduce 'x'"
   Collective kind = Collective::Allreduce;
+  std::vector<int> submitted_ranks;
   std::vector<int> missing_ranks;
   std::chrono::milliseconds waiting{0};
 };

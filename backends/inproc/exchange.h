@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "ronde/backend.h"
+
+namespace ronde::inproc {
+
+/// Where the ranks of a group meet to move data. The n-th operation of every rank belongs together;
+/// the last rank to enter does the work for all, under the lock.
+///
+/// Thread-safety: every member may be called from any thread.
+class Exchange {
+ public:
+  /// One collective operation, by the buffers of all ranks.
+  struct Round {
+    std::vector<const void*> inputs;  ///< by rank
+    std::vector<void*> outputs;       ///< by rank
+    int entered = 0;
+    std::atomic<bool> done{false};
+  };
+
+  explicit Exchange(int size) : size_(size) {}
+
+  int size() const noexcept { return size_; }
+
+  /// `rank` enters its operation number `sequence`; `work` runs once, when the last rank enters.
+  std::shared_ptr<Round> enter(int rank, std::uint64_t sequence, const void* input, void* output,
+                               const std::function<void(Round&)>& work);
+
+  /// From now on nobody's buffers are touched any more.
+  void abort() noexcept;
+
+ private:
+  const int size_;
+
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  bool aborted_ = false;
+  std::map<std::uint64_t, std::shared_ptr<Round>> rounds_;
+};
+
+std::unique_ptr<Backend> make_backend(std::shared_ptr<Exchange> exchange, int rank);
+
+}  // namespace ronde::inproc

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/inproc/hub.h"
+
+#include <atomic>
+
+namespace ronde::inproc {
+
+Hub::Hub(std::vector<int> host_of) : host_of_(std::move(host_of)) {
+  for (std::size_t rank = 0; rank < host_of_.size(); ++rank) {
+    mailboxes_.push_back(std::make_unique<Mailbox>());
+  }
+}
+
+void Hub::send(int from, int to, std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  if (mailbox(from).gone || mailbox(to).gone) return;
+  mailbox(to).incoming.push_back({Incoming::Kind::Message, from, std::string(bytes)});
+  mailbox(to).changed.notify_one();
+}
+
+Incoming Hub::receive(int rank, Transport::Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  Mailbox& mine = mailbox(rank);
+  mine.changed.wait_until(lock, deadline, [&] { return !mine.incoming.empty() || mine.woken; });
+  mine.woken = false;
+  if (mine.incoming.empty()) return {};
+  Incoming next = std::move(mine.incoming.front());
+  mine.incoming.pop_front();
+  return next;
+}
+
+void Hub::wake(int rank) noexcept {
+  const std::lock_guard lock(mutex_);
+  mailbox(rank).woken = true;
+  mailbox(rank).changed.notify_one();
+}
+
+void Hub::leave(int rank, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (mailbox(rank).gone) return;
+  mailbox(rank).gone = true;
+  for (int other = 0; other < size(); ++other) {
+    const bool linked = rank == 0 || other == 0;
+    if (other == rank || !linked || mailbox(other).gone) continue;
+    mailbox(other).incoming.push_back({Incoming::Kind::PeerLost, rank, text});
+    mailbox(other).changed.notify_one();
+  }
+}
+
+namespace {
+
+class InprocTransport final : public Transport {
+ public:
+  InprocTransport(std::shared_ptr<Hub> hub, int rank)
+      : hub_(std::move(hub)), topology_(make_topology(rank, hub_->host_of())) {}
+  ~InprocTransport() override { hub_->leave(topology_.rank, "it was destroyed"); }
+
+  std::string_view name() const noexcept override { return "inproc"; }
+  const Topology& topology() const noexcept override { return topology_; }
+
+  void send(int peer, std::string_view message) override {
+    sent_.fetch_add(1, std::memory_order_relaxed);
+    hub_->send(topology_.rank, peer, message);
+  }
+  Incoming receive(Clock::time_point deadline) override {
+    return hub_->receive(topology_.rank, deadline);
+  }
+  void wake() noexcept override { hub_->wake(topology_.rank); }
+  void close(bool, Clock::time_point) override { hub_->leave(topology_.rank, "it closed"); }
+
+  StatsGroup stats() const override {
+    return {"inproc transport", {{"messages_sent", sent_.load(std::memory_order_relaxed)}}};
+  }
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+  const Topology topology_;
+  std::atomic<std::uint64_t> sent_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_transport(std::shared_ptr<Hub> hub, int rank) {
+  return std::make_unique<InprocTransport>(std::move(hub), rank);
+}
+
+}  // namespace ronde::inproc

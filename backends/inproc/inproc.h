@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ronde/backend.h"
+#include "ronde/transport.h"
+
+namespace ronde::inproc {
+
+class Hub;
+class Exchange;
+
+/// A group of ranks that are threads of this process: each makes a Runtime of its transport and of
+/// the one backend. This is what the unit tests run on, what a program that embeds several ranks
+/// uses, and the group of one in a build without MPI.
+///
+/// Thread-safety: every member may be called from any thread. The group may be destroyed before its
+/// transports and backends.
+class Group {
+ public:
+  /// All ranks on one host.
+  explicit Group(int size);
+
+  /// As if the ranks ran on these hosts (any numbers, one a rank).
+  explicit Group(const std::vector<int>& host_of);
+
+  std::function<std::unique_ptr<Transport>()> transport(int rank) const;
+  BackendFactory backend_factory() const;
+
+  /// What the others see when a process dies: the transport of `rank` falls silent and they are
+  /// told of the loss. Its own calls do nothing from then on.
+  void kill(int rank);
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<Exchange> exchange_;
+};
+
+}  // namespace ronde::inproc

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "announcer.h"
+
+#include <algorithm>
+
+#include "ronde/error.h"
+
+namespace ronde {
+
+void Announcer::add(Submission submission) {
+  unannounced_.push_back(submission.key);
+  std::string key = submission.key;
+  pending_.emplace(std::move(key), Pending{std::move(submission)});
+}
+
+std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
+  ReadyMessage message;
+  message.decisions_seen = decisions_seen_;
+  for (const std::string& key : unannounced_) announce_one(key, message);
+  unannounced_.clear();
+  for (auto& [key, pending] : pending_) {
+    const auto& deadline = pending.submission.deadline;
+    if (pending.expiry_told || !deadline || *deadline > now) continue;
+    pending.expiry_told = true;
+    counters_.expired.add();
+    message.expired.push_back(key);
+  }
+  message.shutdown = shutdown && !shutdown_told_;
+  shutdown_told_ = shutdown_told_ || shutdown;
+  if (message.empty()) return std::nullopt;
+  return message;
+}
+
+void Announcer::announce_one(const std::string& key, ReadyMessage& message) {
+  Pending& pending = pending_.at(key);
+  const Submission& submission = pending.submission;
+  const bool contributes = submission.request.contributes;
+  const auto slot = cache_.find(submission.request.name, submission.meta);
+  if (!slot) {
+    counters_.cache_misses.add();
+    message.requests.push_back({key, submission.meta, contributes});
+    return;
+  }
+  counters_.cache_hits.add();
+  pending.slot = *slot;
+  if (is_unnamed(key)) {
+    message.unnamed.push_back({std::stoull(key.substr(1)), *slot, contributes});
+    return;
+  }
+  message.cached.set(*slot);
+  if (!contributes) message.absent.set(*slot);
+}
+
+AppliedDecision Announcer::apply(const DecisionMessage& decision) {
+  if (decision.number != decisions_seen_ + 1) {
+    throw Error("decision " + std::to_string(decision.number) + " came after decision " +
+                std::to_string(decisions_seen_));
+  }
+  decisions_seen_ = decision.number;
+  AppliedDecision applied;
+  applied.shutdown = decision.shutdown;
+  const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed) {
+    applied.agreed.push_back({take(key), cache_.at(slot).first_dims, contributed});
+  };
+  decision.cached.for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    agree(cache_.at(slot).name, slot, !decision.skipped.test(bit));
+  });
+  for (const UnnamedSlot& item : decision.unnamed) {
+    agree(unnamed_key(item.sequence), item.slot, item.contributes);
+  }
+  for (const Response& response : decision.responses) apply_response(response, applied);
+  return applied;
+}
+
+void Announcer::apply_response(const Response& response, AppliedDecision& applied) {
+  if (response.only_rank >= 0 && response.only_rank != cache_.rank()) return;
+  Submission submission = take(response.key);
+  if (!response.error.empty()) {
+    applied.refused.push_back({std::move(submission), response.error});
+    return;
+  }
+  if (response.slot >= 0) {
+    const auto slot = static_cast<std::uint32_t>(response.slot);
+    cache_.put(slot, {submission.request.name, response.meta, response.first_dims});
+    forget_slot(slot);
+  }
+  applied.agreed.push_back({std::move(submission), response.first_dims, response.contributed});
+}
+
+void Announcer::forget_slot(std::uint32_t slot) {
+  for (auto& [key, pending] : pending_) {
+    if (pending.slot != static_cast<std::int64_t>(slot)) continue;
+    // Rank 0 ignores what this rank said of the slot's former occupant: Note [Slots and decisions
+    // in flight] in negotiator.h.
+    pending.slot = -1;
+    counters_.reannounced.add();
+    unannounced_.push_back(key);
+  }
+}
+
+Submission Announcer::take(const std::string& key) {
+  const auto found = pending_.find(key);
+  if (found == pending_.end()) {
+    throw Error("rank 0 decided on an operation that rank " + std::to_string(cache_.rank()) +
+                " has not submitted");
+  }
+  Submission submission = std::move(found->second.submission);
+  pending_.erase(found);
+  return submission;
+}
+
+std::optional<Announcer::TimePoint> Announcer::next_deadline() const {
+  std::optional<TimePoint> next;
+  for (const auto& [key, pending] : pending_) {
+    const auto& deadline = pending.submission.deadline;
+    if (pending.expiry_told || !deadline) continue;
+    if (!next || *deadline < *next) next = *deadline;
+  }
+  return next;
+}
+
+std::vector<std::string> Announcer::pending_names() const {
+  std::vector<std::string> names;
+  for (const auto& [key, pending] : pending_) {
+    names.push_back(display_name(pending.submission.meta.kind, key));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<Submission> Announcer::drain() {
+  std::vector<Submission> drained;
+  for (auto& [key, pending] : pending_) drained.push_back(std::move(pending.submission));
+  pending_.clear();
+  unannounced_.clear();
+  return drained;
+}
+
+}  // namespace ronde

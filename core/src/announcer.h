@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "counter.h"
+#include "messages.h"
+#include "response_cache.h"
+#include "submission.h"
+
+namespace ronde {
+
+/// An operation that all ranks execute now.
+struct Agreed {
+  Submission submission;
+  std::vector<std::int64_t> first_dims;  ///< allgather: first dimension of every rank
+  bool contributed = true;               ///< false: nobody did; nothing is to be moved
+};
+
+/// An operation that failed in negotiation.
+struct Refused {
+  Submission submission;
+  std::string text;
+};
+
+/// A decision, as it concerns this rank.
+struct AppliedDecision {
+  std::vector<Agreed> agreed;  ///< the same operations in the same order on every rank
+  std::vector<Refused> refused;
+  bool shutdown = false;
+};
+
+/// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and tells
+/// rank 0 of it, by slot where the response is cached.
+///
+/// Thread-safety: none; owned by the coordinator thread (the counters: any thread).
+class Announcer {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Counters {
+    Counter cache_hits, cache_misses, reannounced, expired;
+  };
+
+  explicit Announcer(int rank) : cache_(rank) {}
+
+  void add(Submission submission);
+
+  /// Everything that is new since the last call; nothing if there is none.
+  std::optional<ReadyMessage> announce(TimePoint now, bool shutdown);
+
+  /// Decisions must come in order, each once. Throws ronde::Error if one does not fit.
+  AppliedDecision apply(const DecisionMessage& decision);
+
+  /// When the next timeout of an announced operation passes.
+  std::optional<TimePoint> next_deadline() const;
+
+  /// Removes and returns everything undecided.
+  std::vector<Submission> drain();
+
+  /// Names of everything undecided, for texts.
+  std::vector<std::string> pending_names() const;
+
+  bool announced_shutdown() const noexcept { return shutdown_told_; }
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Pending {
+    Submission submission;
+    std::int64_t slot = -1;  ///< announced by this slot
+    bool expiry_told = false;
+  };
+
+  void announce_one(const std::string& key, ReadyMessage& message);
+  Submission take(const std::string& key);
+  void apply_response(const Response& response, AppliedDecision& applied);
+  void forget_slot(std::uint32_t slot);
+
+  ResponseCache cache_;
+  std::uint64_t decisions_seen_ = 0;
+  bool shutdown_told_ = false;
+  std::unordered_map<std::string, Pending> pending_;
+  std::vector<std::string> unannounced_;  ///< keys in pending_, in order of submission
+  Counters counters_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <variant>
+
+#include "rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+
+/// How long operations are polled before messages are looked at again.
+constexpr std::chrono::microseconds kPollSlice{20};
+/// How much longer the others wait in shutdown than rank 0, which knows whom to name.
+constexpr std::chrono::seconds kArbiterHeadStart{2};
+
+std::chrono::nanoseconds from_ms(double ms) {
+  return duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double, std::milli>(ms));
+}
+
+std::chrono::nanoseconds from_s(double s) {
+  return from_ms(std::min(s, 1.0e9) * 1000.0);
+}
+
+std::string rank_name(int rank) {
+  return "rank " + std::to_string(rank);
+}
+
+}  // namespace
+
+Coordinator::Coordinator(RuntimeOptions options)
+    : options_(std::move(options)),
+      log_(std::make_shared<Logger>(parse_log_level(options_.config.log_level))),
+      queue_(std::make_shared<SubmissionQueue>(
+          from_ms(options_.config.cycle_time_ms),
+          std::max<std::uint64_t>(options_.config.fusion_bytes, 1),
+          [this] { transport_->wake(); })),
+      stalls_(options_.config.stall_warn_s, options_.config.stall_abort_s) {}
+
+Coordinator::~Coordinator() = default;
+
+void Coordinator::run() noexcept {
+  try {
+    start();
+  } catch (...) {
+    end(false, Clock::now());
+    const std::lock_guard lock(mutex_);
+    start_error_ = std::current_exception();
+    started_ = ended_ = true;
+    changed_.notify_all();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+    changed_.notify_all();
+  }
+  try {
+    while (cycle()) {
+    }
+    stop();
+  } catch (const GroupFailure& seen) {
+    die(settle(seen));
+  } catch (const std::exception& error) {
+    const int rank = topology_.rank;
+    die(settle({{rank, rank_name(rank) + " failed: " + error.what(), false}}));
+  }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+bool Coordinator::cycle() {
+  counters_.cycles.add();
+  receive();
+  obey_requests();
+  take_submissions();
+  negotiate();
+  advance_operations();
+  inspect();
+  return !(agreed_to_stop_ && !executor_->busy());
+}
+
+void Coordinator::receive() {
+  Incoming incoming = transport_->receive(next_event());
+  while (incoming.kind != Incoming::Kind::Nothing) {
+    handle(incoming);
+    incoming = transport_->receive(Clock::time_point{});
+  }
+}
+
+Coordinator::Clock::time_point Coordinator::next_event() const {
+  const Clock::time_point now = Clock::now();
+  const bool stopping = shutdown_requested_.load() && announcer_->announced_shutdown() == false;
+  if (executor_->busy() || stopping) return now;
+  // Far away, and safe to do arithmetic on.
+  Clock::time_point next = now + std::chrono::hours(24);
+  if (const auto due = queue_->due()) next = std::min(next, *due);
+  if (const auto deadline = announcer_->next_deadline()) next = std::min(next, *deadline);
+  if (shutdown_since_) {
+    next = std::min(next, *shutdown_since_ + from_s(options_.config.shutdown_timeout_s) +
+                              (is_arbiter() ? milliseconds(0) : milliseconds(kArbiterHeadStart)));
+  }
+  const bool inspects = negotiator_ && !negotiator_->idle() && stalls_.period();
+  if (inspects) next = std::min(next, next_inspection_);
+  return next;
+}
+
+void Coordinator::handle(const Incoming& incoming) {
+  if (incoming.kind == Incoming::Kind::Message) {
+    handle_message(incoming.peer, decode(incoming.bytes));
+    return;
+  }
+  const std::string text = rank_name(incoming.peer) + " was lost: " + incoming.bytes;
+  throw GroupFailure{{incoming.peer, text + pending_text()}, !is_arbiter()};
+}
+
+void Coordinator::handle_message(int peer, const Message& message) {
+  if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+    throw GroupFailure{*failure, !is_arbiter()};
+  }
+  if (const auto* ready = std::get_if<ReadyMessage>(&message); ready && negotiator_) {
+    negotiator_->add(peer, *ready, Clock::now());
+  } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
+    apply(*decision);
+  } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
+    if (options_.on_stall) options_.on_stall(stall->operations);
+  } else {
+    throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
+  }
+}
+
+void Coordinator::obey_requests() {
+  const int rank = topology_.rank;
+  if (leave_requested_.load()) {
+    throw GroupFailure{
+        {rank, rank_name(rank) + " left without calling ronde::shutdown()" + pending_text()}};
+  }
+  const std::lock_guard lock(mutex_);
+  if (abort_text_) throw GroupFailure{{rank, rank_name(rank) + " aborted: " + *abort_text_}};
+}
+
+void Coordinator::take_submissions() {
+  const Clock::time_point now = Clock::now();
+  const bool shutdown = shutdown_requested_.load();
+  if (shutdown && !shutdown_since_) shutdown_since_ = now;
+  const auto due = queue_->due();
+  if (due && (*due <= now || shutdown)) {
+    for (Submission& submission : queue_->drain()) announcer_->add(std::move(submission));
+  }
+  const std::optional<ReadyMessage> ready = announcer_->announce(now, shutdown);
+  if (!ready) return;
+  counters_.ready_messages.add();
+  if (negotiator_) {
+    negotiator_->add(topology_.rank, *ready, now);
+  } else {
+    transport_->send(0, encode(*ready));
+  }
+}
+
+void Coordinator::negotiate() {
+  if (!negotiator_) return;
+  // What applying a decision announces anew may complete another one.
+  while (const std::optional<DecisionMessage> decision = negotiator_->decide()) {
+    send_to_all(*decision);
+    apply(*decision);
+    take_submissions();
+  }
+  if (const auto departure = negotiator_->departure()) throw GroupFailure{*departure};
+}
+
+void Coordinator::apply(const DecisionMessage& decision) {
+  AppliedDecision applied = announcer_->apply(decision);
+  for (Refused& refused : applied.refused) {
+    complete(refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
+  }
+  executor_->enqueue(std::move(applied.agreed));
+  agreed_to_stop_ = agreed_to_stop_ || applied.shutdown;
+}
+
+void Coordinator::advance_operations() {
+  if (!executor_->busy()) return;
+  const Clock::time_point slice_end = Clock::now() + kPollSlice;
+  while (executor_->busy()) {
+    if (!executor_->poll() && Clock::now() >= slice_end) break;
+  }
+  // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
+  // this one to get on.
+  if (executor_->busy()) std::this_thread::yield();
+}
+
+void Coordinator::inspect() {
+  const Clock::time_point now = Clock::now();
+  if (executor_->busy()) {
+    std::optional<Clock::duration> limit;
+    if (options_.config.stall_abort_s > 0) limit = from_s(options_.config.stall_abort_s);
+    const std::string text = executor_->overdue(now, limit);
+    if (!text.empty()) throw GroupFailure{{topology_.rank, text, false}};
+  }
+  inspect_shutdown(now);
+  if (negotiator_) inspect_waiting(now);
+}
+
+void Coordinator::inspect_waiting(Clock::time_point now) {
+  const auto period = stalls_.period();
+  if (!period || now < next_inspection_ || negotiator_->idle()) return;
+  next_inspection_ = now + *period;
+  const StallInspector::Finding finding = stalls_.inspect(negotiator_->waiting(), now);
+  if (!finding.stalled.empty()) {
+    counters_.stall_reports.add();
+    log_->warning("stalled operations:\n" + stall_text(finding.stalled));
+    send_to_all(StallMessage{finding.stalled});
+    if (options_.on_stall) options_.on_stall(finding.stalled);
+  }
+  if (finding.fatal) throw GroupFailure{*finding.fatal};
+}
+
+void Coordinator::inspect_shutdown(Clock::time_point now) {
+  if (negotiator_ && !shutdown_since_ &&
+      negotiator_->not_shut_down().size() < static_cast<std::size_t>(topology_.size)) {
+    shutdown_since_ = now;  // the first rank of all has called it
+  }
+  if (!shutdown_since_ || agreed_to_stop_) return;
+  const double timeout_s = options_.config.shutdown_timeout_s;
+  const auto waited = now - *shutdown_since_;
+  const std::string limit = "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did";
+  if (negotiator_ && waited >= from_s(timeout_s)) {
+    const std::vector<int> missing = negotiator_->not_shut_down();
+    if (missing.empty()) return;
+    throw GroupFailure{
+        {missing.front(), format_ranks(missing) + " did not call shutdown() " + limit}};
+  }
+  if (!negotiator_ && waited >= from_s(timeout_s) + kArbiterHeadStart) {
+    throw GroupFailure{{0, "rank 0 did not end the shutdown " + limit}, true};
+  }
+}
+
+void Coordinator::send_to_all(const Message& message) {
+  if (topology_.size == 1) return;
+  const std::string bytes = encode(message);
+  for (int rank = 1; rank < topology_.size; ++rank) transport_->send(rank, bytes);
+}
+
+void Coordinator::complete(Submission& submission, std::exception_ptr error, bool contributed) {
+  // The name is free, and what owns the buffers let go, before anybody can see the end.
+  queue_->release(submission.key);
+  submission.request = {};
+  submission.work->complete(std::move(error), contributed);
+}
+
+std::string Coordinator::pending_text() const {
+  constexpr std::size_t kMost = 3;
+  const std::vector<std::string> names = announcer_->pending_names();
+  if (names.empty()) return {};
+  std::string text = " (" + rank_name(topology_.rank) + " was waiting for ";
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) {
+    text += (i > 0 ? ", " : "") + names[i];
+  }
+  if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
+  return text + ")";
+}
+
+void Coordinator::wait_started() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return started_; });
+  if (start_error_) std::rethrow_exception(start_error_);
+}
+
+bool Coordinator::wait_ended(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, deadline, [this] { return ended_; });
+}
+
+std::exception_ptr Coordinator::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+namespace {
+
+/// What this rank alone can see to be wrong.
+void check_buffers(const Request& request) {
+  const auto refuse = [&](const std::string& what) {
+    const std::string name = request.name.empty() ? "" : " '" + request.name + "'";
+    throw UsageError(std::string(to_string(request.kind)) + name + ": " + what);
+  };
+  if (!request.name.empty() && request.name[0] == '\0') refuse("a name cannot begin with NUL");
+  if (!request.contributes && request.kind != Collective::Allreduce) {
+    refuse("only an allreduce can go without this rank's contribution");
+  }
+  if (request.kind == Collective::Barrier) return;
+  if (!shape_error(request.shape, request.dtype).empty()) return;  // every rank is told of it
+  const bool has_data = element_count(request.shape) > 0;
+  const bool needs_input = request.kind == Collective::Allgather ||
+                           (request.kind == Collective::Allreduce && request.contributes);
+  if (has_data && needs_input && request.input == nullptr) refuse("input is null");
+  const bool gathers = request.kind == Collective::Allgather;
+  if (has_data && request.output == nullptr && !(gathers && request.allocate_output)) {
+    refuse(gathers ? "neither output nor allocate_output is set" : "output is null");
+  }
+}
+
+}  // namespace
+
+Work Coordinator::submit(Request request) {
+  check_buffers(request);
+  Submission submission;
+  submission.meta = meta_of(request);
+  const int rank = topology_.rank;
+  if (request.kind == Collective::Broadcast && request.root == rank && request.input == nullptr) {
+    request.input = request.output;
+  }
+  const std::string name = request.name.empty()
+                               ? std::string(to_string(request.kind)) + " without a name"
+                               : display_name(request.kind, request.name);
+  if (request.timeout.count() > 0) submission.deadline = Clock::now() + request.timeout;
+  submission.work = std::make_shared<WorkState>(name, queue_, log_);
+  submission.request = std::move(request);
+  Work work(submission.work);
+  queue_->push(std::move(submission));
+  return work;
+}
+
+void Coordinator::request_shutdown() {
+  queue_->close(std::make_exception_ptr(
+      UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
+  shutdown_requested_.store(true);
+  queue_->wake();
+}
+
+void Coordinator::request_leave() {
+  queue_->close(std::make_exception_ptr(UsageError("this rank is leaving the group")));
+  leave_requested_.store(true);
+  queue_->wake();
+}
+
+void Coordinator::request_abort(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!abort_text_) abort_text_ = text;
+  }
+  queue_->wake();
+}
+
+std::string Coordinator::backend_name(DeviceKind device) const {
+  const auto found = backend_names_.find(device);
+  return found == backend_names_.end() ? std::string() : found->second;
+}
+
+}  // namespace ronde

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "announcer.h"
+#include "counter.h"
+#include "executor.h"
+#include "messages.h"
+#include "negotiator.h"
+#include "ronde/log.h"
+#include "ronde/runtime.h"
+#include "stall_inspector.h"
+#include "submission_queue.h"
+
+namespace ronde {
+
+/// The group is dead, for this reason. Thrown on the coordinator thread only, to leave the loop.
+struct GroupFailure {
+  FailureMessage failure;
+  /// Rank 0 has spoken, or cannot: nobody is to be asked.
+  bool is_verdict = false;
+};
+
+/// The background thread of one rank. Its loop is the protocol (docs/protocol.md):
+/// receive -> take submissions -> negotiate -> advance operations -> inspect.
+///
+/// Note [Buffers after a group error]
+/// A library may write into the memory of an operation that it will never complete. So backends
+/// only ever see memory that Ronde owns and abandons on failure (PackingBackend), or must
+/// themselves make sure of it (Backend::abort); a user's buffers are free once the Work is done,
+/// with or without an error.
+///
+/// Thread-safety: run() is called once, on the coordinator thread; what is marked so may be called
+/// from any thread.
+class Coordinator {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Coordinator(RuntimeOptions options);
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  /// Lives this rank's life: meets the others, loops, stops.
+  void run() noexcept;
+
+  // Any thread, from here on.
+
+  /// Blocks until the ranks have met; throws what went wrong.
+  void wait_started();
+  /// Blocks until run() has ended, at most until `deadline`.
+  bool wait_ended(Clock::time_point deadline);
+  /// Why the group died; null if it has not.
+  std::exception_ptr failure() const;
+
+  Work submit(Request request);
+  void request_shutdown();
+  void request_leave();
+  void request_abort(const std::string& text);
+
+  // Constant once wait_started() has returned.
+  const Topology& topology() const noexcept { return topology_; }
+  const Config& config() const noexcept { return options_.config; }
+  const std::string& transport_name() const noexcept { return transport_name_; }
+  std::string backend_name(DeviceKind device) const;
+
+  Stats stats() const;
+
+ private:
+  // coordinator_start.cc: before the loop.
+  void start();
+  void compare_configurations();
+  void pin_thread();
+  void make_backends();
+  void make_backend(DeviceKind device, const std::string& wanted);
+  const BackendRegistry::value_type& choose_backend(DeviceKind device, const std::string& wanted);
+  std::vector<std::string> exchange(std::string_view blob);
+  Incoming receive_bootstrap(Clock::time_point deadline, const std::vector<bool>& arrived);
+  std::string validate(const RequestMeta& meta) const;
+
+  // coordinator.cc: the loop.
+  bool cycle();
+  void receive();
+  Clock::time_point next_event() const;
+  void handle(const Incoming& incoming);
+  void handle_message(int peer, const Message& message);
+  void obey_requests();
+  void take_submissions();
+  void negotiate();
+  void apply(const DecisionMessage& decision);
+  void advance_operations();
+  void inspect();
+  void inspect_waiting(Clock::time_point now);
+  void inspect_shutdown(Clock::time_point now);
+  void send_to_all(const Message& message);
+  void complete(Submission& submission, std::exception_ptr error, bool contributed);
+  std::string pending_text() const;
+
+  // coordinator_stop.cc: after the loop.
+  FailureMessage settle(const GroupFailure& seen) noexcept;
+  FailureMessage reach_verdict(const GroupFailure& seen);
+  FailureMessage settle_as_arbiter(FailureMessage seen);
+  FailureMessage ask_for_verdict(const FailureMessage& seen);
+  void die(const FailureMessage& failure);
+  void stop();
+  void end(bool graceful, Clock::time_point deadline);
+  Stats live_stats() const;
+
+  bool is_arbiter() const noexcept { return topology_.rank == 0; }
+
+  // Constant after construction.
+  const RuntimeOptions options_;
+  const std::shared_ptr<Logger> log_;
+  const std::shared_ptr<SubmissionQueue> queue_;
+
+  // Written before wait_started() returns, constant from then on.
+  Topology topology_;
+  std::string transport_name_;
+  std::map<DeviceKind, std::string> backend_names_;
+
+  // Owned by the coordinator thread.
+  std::unique_ptr<Transport> transport_;
+  Backends backends_;
+  std::unique_ptr<Announcer> announcer_;
+  std::unique_ptr<Negotiator> negotiator_;  ///< rank 0 only
+  std::unique_ptr<Executor> executor_;
+  StallInspector stalls_;
+  Clock::time_point next_inspection_{};
+  std::optional<Clock::time_point> shutdown_since_;
+  bool agreed_to_stop_ = false;
+
+  struct Counters {
+    Counter cycles, ready_messages, stall_reports;
+  };
+  Counters counters_;
+
+  // Any thread.
+  std::atomic<bool> shutdown_requested_{false};
+  std::atomic<bool> leave_requested_{false};
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  bool ended_ = false;
+  std::exception_ptr start_error_;
+  std::exception_ptr failure_;
+  std::optional<std::string> abort_text_;
+  std::optional<Stats> final_stats_;
+};
+
+}  // namespace ronde

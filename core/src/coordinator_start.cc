@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a coordinator meets the others and chooses its backends.
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "coordinator.h"
+#include "packing_backend.h"
+#include "rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// The limit of the fusion buffer where fusion is off: what then goes through it in chunks.
+constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
+
+std::string rank_name(int rank) {
+  return "rank " + std::to_string(rank);
+}
+
+}  // namespace
+
+void Coordinator::start() {
+  transport_ = options_.make_transport();
+  topology_ = transport_->topology();
+  transport_name_ = transport_->name();
+  log_->set_rank(topology_.rank);
+  announcer_ = std::make_unique<Announcer>(topology_.rank);
+  compare_configurations();
+  make_backends();
+  pin_thread();
+  executor_ = std::make_unique<Executor>(
+      backends_, topology_.rank, options_.config.fusion_bytes,
+      [this](Submission& submission, std::exception_ptr error, bool contributed) {
+        complete(submission, std::move(error), contributed);
+      });
+  if (is_arbiter()) {
+    negotiator_ =
+        std::make_unique<Negotiator>(topology_.size, options_.config.cache_capacity,
+                                     [this](const RequestMeta& meta) { return validate(meta); });
+    if (!options_.effective_config.empty()) log_->info(options_.effective_config);
+  }
+}
+
+void Coordinator::compare_configurations() {
+  // A rank whose own configuration is nonsense meets the others all the same, to tell them.
+  std::string fingerprint = group_wide_fingerprint(options_.config);
+  try {
+    if (!options_.config_error.empty()) throw UsageError(options_.config_error);
+    check_config(options_.config);
+    static_cast<void>(affinity_core(options_.config, topology_.local_rank, topology_.local_size));
+    static_cast<void>(choose_backend(DeviceKind::Cpu, options_.config.cpu_backend));
+  } catch (const UsageError& error) {
+    fingerprint = failed_fingerprint(error.what());
+  }
+  const std::string difference = config_difference(exchange(fingerprint));
+  if (difference.empty()) return;
+  // All ranks have the same text before them and stop together.
+  end(true, Clock::now() + std::chrono::seconds(2));
+  throw UsageError(difference);
+}
+
+void Coordinator::pin_thread() {
+  const auto core = affinity_core(options_.config, topology_.local_rank, topology_.local_size);
+  if (!core) return;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<std::size_t>(*core), &cores);
+  const int code = pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
+  if (code == 0) return;
+  log_->warning("RONDE_THREAD_AFFINITY: the coordinator cannot run on core " +
+                std::to_string(*core) + " (" + std::strerror(code) + "); it stays unpinned");
+}
+
+void Coordinator::make_backends() {
+  // Every rank must reach both exchanges, or the others would wait for it.
+  std::string error;
+  try {
+    make_backend(DeviceKind::Cpu, options_.config.cpu_backend);
+  } catch (const std::exception& caught) {
+    error = caught.what();
+    if (error.empty()) error = "unknown error";
+  }
+  const std::vector<std::string> errors = exchange(error);
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    if (errors[rank].empty()) continue;
+    const int failed = static_cast<int>(rank);
+    throw GroupError(failed, rank_name(failed) + " cannot start its backend: " + errors[rank]);
+  }
+}
+
+const BackendRegistry::value_type& Coordinator::choose_backend(DeviceKind device,
+                                                               const std::string& wanted) {
+  const BackendRegistry::value_type* chosen = nullptr;
+  std::string names;
+  for (const auto& candidate : options_.backends) {
+    const BackendFactory& factory = candidate.second;
+    if (factory.device != device) continue;
+    names += (names.empty() ? "" : ", ") + candidate.first;
+    const bool suits = !factory.suits || factory.suits(topology_);
+    if (wanted == candidate.first && suits) return candidate;
+    const bool better = chosen == nullptr || factory.priority > chosen->second.priority;
+    if (wanted == "auto" && suits && better) chosen = &candidate;
+  }
+  if (chosen == nullptr) {
+    throw UsageError("no backend '" + wanted + "' for " + std::string(to_string(device)) +
+                     " buffers suits these ranks; there are: auto" +
+                     (names.empty() ? "" : ", " + names));
+  }
+  return *chosen;
+}
+
+void Coordinator::make_backend(DeviceKind device, const std::string& wanted) {
+  const auto& [name, factory] = choose_backend(device, wanted);
+  BackendContext context;
+  context.topology = &topology_;
+  context.exchange = [this](std::string_view blob) { return exchange(blob); };
+  std::unique_ptr<Backend> backend = factory.create(context);
+  if (backend->capabilities().wants_packed) {
+    const std::uint64_t limit =
+        options_.config.fusion_bytes > 0 ? options_.config.fusion_bytes : kChunkBytes;
+    backend = std::make_unique<PackingBackend>(std::move(backend), topology_.size, topology_.rank,
+                                               static_cast<std::size_t>(limit));
+  }
+  backend_names_[device] = name;
+  backends_[device] = std::move(backend);
+}
+
+std::vector<std::string> Coordinator::exchange(std::string_view blob) {
+  const auto size = static_cast<std::size_t>(topology_.size);
+  const auto patience = std::chrono::duration<double>(options_.config.init_timeout_s);
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+  std::vector<bool> arrived(size, false);
+  if (!is_arbiter()) {
+    transport_->send(0, encode(BootstrapMessage{{std::string(blob)}}));
+    for (int rank = 1; rank < topology_.size; ++rank)
+      arrived[static_cast<std::size_t>(rank)] = true;
+    const Incoming reply = receive_bootstrap(deadline, arrived);
+    return std::get<BootstrapMessage>(decode(reply.bytes)).blobs;
+  }
+  BootstrapMessage all;
+  all.blobs.resize(size);
+  all.blobs[0] = blob;
+  arrived[0] = true;
+  while (std::find(arrived.begin(), arrived.end(), false) != arrived.end()) {
+    const Incoming incoming = receive_bootstrap(deadline, arrived);
+    const auto peer = static_cast<std::size_t>(incoming.peer);
+    all.blobs[peer] = std::get<BootstrapMessage>(decode(incoming.bytes)).blobs.at(0);
+    arrived[peer] = true;
+  }
+  send_to_all(all);
+  return all.blobs;
+}
+
+Incoming Coordinator::receive_bootstrap(Clock::time_point deadline,
+                                        const std::vector<bool>& arrived) {
+  for (;;) {
+    Incoming incoming = transport_->receive(deadline);
+    if (incoming.kind == Incoming::Kind::PeerLost) {
+      throw GroupError(incoming.peer, rank_name(incoming.peer) +
+                                          " was lost during initialisation: " + incoming.bytes);
+    }
+    if (incoming.kind == Incoming::Kind::Message) {
+      const Message message = decode(incoming.bytes);
+      if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+        throw GroupError(failure->rank, failure->text);
+      }
+      if (std::holds_alternative<BootstrapMessage>(message)) return incoming;
+      throw Error("a control message of " + rank_name(incoming.peer) + " came at the wrong time");
+    }
+    if (Clock::now() < deadline) continue;  // a wake
+    std::vector<int> missing;
+    for (std::size_t rank = 0; rank < arrived.size(); ++rank) {
+      if (!arrived[rank]) missing.push_back(static_cast<int>(rank));
+    }
+    throw GroupError(missing.at(0), format_ranks(missing) +
+                                        " did not complete initialisation within "
+                                        "RONDE_INIT_TIMEOUT_S of " +
+                                        rank_name(topology_.rank));
+  }
+}
+
+std::string Coordinator::validate(const RequestMeta& meta) const {
+  if (meta.set != kGlobalSet.id) {
+    return "process set " + std::to_string(meta.set) + " does not exist; there is only set 0";
+  }
+  if (meta.kind == Collective::Barrier) return {};
+  if (const std::string error = shape_error(meta.shape, meta.dtype); !error.empty()) return error;
+  if (meta.kind == Collective::Broadcast && (meta.root < 0 || meta.root >= topology_.size)) {
+    return "root " + std::to_string(meta.root) + " is out of range: there are ranks 0 to " +
+           std::to_string(topology_.size - 1);
+  }
+  if (meta.kind == Collective::Allgather && meta.shape.empty()) {
+    return "a scalar has no first dimension to gather along; give it the shape [1]";
+  }
+  if (meta.kind == Collective::Allreduce && meta.dtype == DataType::Bool &&
+      meta.op == ReduceOp::Average) {
+    return "bools have no average; convert them first, or use sum (or), product (and)";
+  }
+  const auto found = backends_.find(meta.device);
+  if (found == backends_.end()) {
+    return "this build of Ronde has no backend for " + std::string(to_string(meta.device)) +
+           " buffers; copy them to the CPU first";
+  }
+  const Capabilities capabilities = found->second->capabilities();
+  if (!capabilities.supports(meta.dtype) ||
+      (meta.kind == Collective::Allreduce && !capabilities.supports(meta.op))) {
+    return "backend " + std::string(found->second->name()) + " cannot do " + to_string(meta);
+  }
+  return {};
+}
+
+}  // namespace ronde

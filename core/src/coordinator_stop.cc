@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a coordinator ends: by agreement, or because the group is dead.
+#include <utility>
+
+#include "coordinator.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// A failed backend is often the first sign of a dead peer: how long rank 0 waits for the death
+/// itself to show before it blames whoever reported.
+constexpr std::chrono::milliseconds kGrace{300};
+/// How long a rank waits for rank 0's verdict.
+constexpr std::chrono::seconds kVerdictTime{3};
+/// How long last messages may take to leave.
+constexpr std::chrono::seconds kFlushTime{2};
+
+}  // namespace
+
+FailureMessage Coordinator::settle(const GroupFailure& seen) noexcept {
+  try {
+    return reach_verdict(seen);
+  } catch (const std::exception& error) {
+    log_->warning(std::string("the other ranks could not be told of the failure: ") + error.what());
+    return seen.failure;
+  }
+}
+
+FailureMessage Coordinator::reach_verdict(const GroupFailure& seen) {
+  if (seen.is_verdict || topology_.size == 1 || !transport_) return seen.failure;
+  if (is_arbiter()) return settle_as_arbiter(seen.failure);
+  if (leave_requested_.load()) {
+    transport_->send(0, encode(seen.failure));
+    return seen.failure;
+  }
+  return ask_for_verdict(seen.failure);
+}
+
+FailureMessage Coordinator::settle_as_arbiter(FailureMessage seen) {
+  const Clock::time_point deadline = Clock::now() + kGrace;
+  while (!seen.certain && Clock::now() < deadline) {
+    const Incoming incoming = transport_->receive(deadline);
+    if (incoming.kind == Incoming::Kind::PeerLost) {
+      seen = {incoming.peer, "rank " + std::to_string(incoming.peer) +
+                                 " was lost: " + incoming.bytes + pending_text()};
+    } else if (incoming.kind == Incoming::Kind::Message) {
+      const Message message = decode(incoming.bytes);
+      const auto* failure = std::get_if<FailureMessage>(&message);
+      if (failure != nullptr && failure->certain) seen = *failure;
+    }
+  }
+  seen.certain = true;
+  send_to_all(seen);
+  return seen;
+}
+
+FailureMessage Coordinator::ask_for_verdict(const FailureMessage& seen) {
+  transport_->send(0, encode(seen));
+  const Clock::time_point deadline = Clock::now() + kVerdictTime;
+  while (Clock::now() < deadline) {
+    const Incoming incoming = transport_->receive(deadline);
+    if (incoming.kind == Incoming::Kind::PeerLost) {
+      return {incoming.peer, "rank " + std::to_string(incoming.peer) +
+                                 " was lost: " + incoming.bytes + pending_text()};
+    }
+    if (incoming.kind != Incoming::Kind::Message) continue;
+    const Message message = decode(incoming.bytes);
+    if (const auto* verdict = std::get_if<FailureMessage>(&message)) return *verdict;
+  }
+  return seen;
+}
+
+void Coordinator::die(const FailureMessage& failure) {
+  const auto error = std::make_exception_ptr(GroupError(
+      failure.rank, failure.text + ". The group is dead: end this process, or start a new job"));
+  queue_->close(error);
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = error;
+  }
+  if (is_arbiter() && topology_.size > 1 && !leave_requested_.load()) log_->error(failure.text);
+  // Backends first: from here on nobody's buffers are touched any more.
+  for (auto& [device, backend] : backends_) backend->abort();
+  const auto fail = [&](std::vector<Submission> submissions) {
+    for (Submission& submission : submissions) complete(submission, error, true);
+  };
+  fail(executor_->drain());
+  fail(announcer_->drain());
+  fail(queue_->drain());
+  end(false, Clock::now() + kFlushTime);
+}
+
+void Coordinator::stop() {
+  for (auto& [device, backend] : backends_) backend->close();
+  const auto patience = std::chrono::duration<double>(options_.config.shutdown_timeout_s);
+  end(true, Clock::now() + std::chrono::duration_cast<Clock::duration>(patience));
+}
+
+void Coordinator::end(bool graceful, Clock::time_point deadline) {
+  if (!transport_) return;
+  queue_->detach();
+  Stats last = stats();
+  {
+    const std::lock_guard lock(mutex_);
+    final_stats_ = std::move(last);
+  }
+  backends_.clear();
+  const std::unique_ptr<Transport> closing = std::move(transport_);
+  closing->close(graceful, deadline);
+}
+
+Stats Coordinator::stats() const {
+  const std::lock_guard lock(mutex_);
+  return final_stats_ ? *final_stats_ : live_stats();
+}
+
+Stats Coordinator::live_stats() const {
+  Stats stats;
+  const auto& queue = queue_->counters();
+  stats.push_back({"submission",
+                   {{"operations", queue.submitted.get()},
+                    {"bytes", queue.submitted_bytes.get()},
+                    {"wakes", queue.wakes.get()},
+                    {"flushes_by_waiters", queue.flushes.get()}}});
+  stats.push_back({"coordinator",
+                   {{"cycles", counters_.cycles.get()},
+                    {"ready_messages", counters_.ready_messages.get()},
+                    {"stall_reports", counters_.stall_reports.get()}}});
+  if (announcer_) {
+    const auto& announcer = announcer_->counters();
+    stats.push_back({"response_cache",
+                     {{"hits", announcer.cache_hits.get()},
+                      {"misses", announcer.cache_misses.get()},
+                      {"reannounced", announcer.reannounced.get()},
+                      {"expired", announcer.expired.get()}}});
+  }
+  if (negotiator_) {
+    const auto& negotiator = negotiator_->counters();
+    stats.push_back({"negotiation",
+                     {{"decisions", negotiator.decisions.get()},
+                      {"agreed_by_slot", negotiator.agreed_by_slot.get()},
+                      {"agreed_in_full", negotiator.agreed_in_full.get()},
+                      {"refused", negotiator.refused.get()},
+                      {"evictions", negotiator.evictions.get()}}});
+  }
+  if (executor_) {
+    const auto& executor = executor_->counters();
+    stats.push_back({"execution",
+                     {{"buckets", executor.buckets.get()},
+                      {"tensors", executor.tensors.get()},
+                      {"fused_tensors", executor.fused_tensors.get()},
+                      {"skipped_tensors", executor.skipped_tensors.get()},
+                      {"bytes", executor.bytes.get()},
+                      {"largest_bucket_bytes", executor.largest_bucket_bytes.get()},
+                      {"busy_us", executor.busy_us.get()}}});
+  }
+  for (const auto& [device, backend] : backends_) stats.push_back(backend->stats());
+  if (transport_) stats.push_back(transport_->stats());
+  return stats;
+}
+
+}  // namespace ronde

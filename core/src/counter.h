@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ronde {
+
+/// A statistic: written by one or more threads, read by any, ordered with nothing.
+class Counter {
+ public:
+  void add(std::uint64_t amount = 1) noexcept {
+    value_.fetch_add(amount, std::memory_order_relaxed);
+  }
+  /// Keeps the largest. Only for counters that one thread writes.
+  void raise_to(std::uint64_t value) noexcept {
+    if (value > get()) value_.store(value, std::memory_order_relaxed);
+  }
+  std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+}  // namespace ronde

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "ronde/collective.h"
+#include "ronde/dtype.h"
+
+namespace ronde {
+
+// What happens to the elements of an allreduce between a tensor and the fusion buffer.
+
+/// The type in which a packed backend sees `dtype`.
+constexpr DataType wire_dtype(DataType dtype, bool widen_halves) noexcept {
+  return widen_halves && is_half(dtype) ? DataType::F32 : dtype;
+}
+
+/// `value * factor / divisor`. Apart, because the sum of 49 ones times 1/49 is less than one, and
+/// an integer average of it would be zero.
+struct Scaling {
+  double factor = 1.0;
+  double divisor = 1.0;
+
+  bool is_identity() const noexcept { return factor == 1.0 && divisor == 1.0; }
+};
+
+/// Writes `count` elements of `dtype` at `input`, scaled, to `output` in wire_dtype(dtype).
+/// Integers are scaled in double precision, truncated toward zero and clamped to their range; bools
+/// become 0 or 1 and are never scaled.
+void pack_elements(void* output, const void* input, std::size_t count, DataType dtype,
+                   Scaling scaling, bool widen_halves);
+
+/// The inverse: from the wire back to `dtype`. Any NaN becomes the one quiet NaN, as which
+/// operand's NaN an addition keeps depends on the order of the ranks, and results are equal on all
+/// of them.
+void unpack_elements(void* output, const void* input, std::size_t count, DataType dtype,
+                     Scaling scaling, bool widen_halves);
+
+/// Fills with what leaves the other ranks' elements unchanged under `op`, in wire_dtype(dtype).
+void fill_neutral(void* output, std::size_t count, DataType dtype, ReduceOp op, bool widen_halves);
+
+}  // namespace ronde

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "announcer.h"
+#include "counter.h"
+#include "ronde/backend.h"
+
+namespace ronde {
+
+using Backends = std::map<DeviceKind, std::unique_ptr<Backend>>;
+
+/// Runs agreed operations on the backends, fused, one bucket after the other in the agreed order.
+///
+/// Thread-safety: none; owned by the coordinator thread (the counters: any thread).
+class Executor {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Called for every operation that ends; null: success.
+  using Complete =
+      std::function<void(Submission& submission, std::exception_ptr error, bool contributed)>;
+
+  struct Counters {
+    Counter buckets, tensors, fused_tensors, bytes, largest_bucket_bytes, skipped_tensors, busy_us;
+  };
+
+  /// `fusion_bytes`: most bytes in a bucket of several, 0: no fusion.
+  Executor(Backends& backends, int rank, std::uint64_t fusion_bytes, Complete complete);
+
+  /// Plans what one decision agreed on, behind everything planned before.
+  void enqueue(std::vector<Agreed> agreed);
+
+  bool busy() const noexcept { return !buckets_.empty(); }
+
+  /// Starts or advances the first bucket without blocking; true if that finished it. Throws
+  /// ronde::Error if the backend or the memory of a result failed, which is fatal to the group.
+  bool poll();
+
+  /// Why the bucket in progress has taken too long: a timeout of one of its operations, or `limit`
+  /// since its start. Empty if it has not.
+  std::string overdue(Clock::time_point now, std::optional<Clock::duration> limit) const;
+
+  /// Removes and returns everything unfinished.
+  std::vector<Submission> drain();
+
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Bucket {
+    std::vector<Agreed> items;
+    std::vector<Segment> segments;
+    std::vector<std::size_t> counts;  ///< allgather: elements of every rank
+    std::unique_ptr<Operation> operation;
+    Clock::time_point started;
+  };
+
+  bool moves_nothing(const Agreed& item) const;
+  void finish(Agreed& item);
+  void start(Bucket& bucket);
+  std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> start_broadcast(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> start_allgather(Bucket& bucket, Backend& backend) const;
+  std::uint64_t wire_bytes(const Agreed& item) const;
+  void count(const Bucket& bucket);
+
+  Backends& backends_;
+  const int rank_;
+  const std::uint64_t fusion_bytes_;
+  const Complete complete_;
+  std::deque<Bucket> buckets_;
+  Counters counters_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+class Writer {
+ public:
+  template <typename Number>
+  void number(Number value) {
+    static_assert(std::is_trivially_copyable_v<Number>);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void text(const std::string& value) {
+    number(static_cast<std::uint64_t>(value.size()));
+    bytes_ += value;
+  }
+  void bits(const BitVector& value) {
+    list(value.words(), [this](std::uint64_t word) { number(word); });
+  }
+  template <typename Item, typename Write>
+  void list(const std::vector<Item>& items, Write write) {
+    number(static_cast<std::uint64_t>(items.size()));
+    for (const Item& item : items) write(item);
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename Number>
+  Number number() {
+    Number value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  bool flag() { return number<std::uint8_t>() != 0; }
+  std::string text() { return std::string(take(number<std::uint64_t>())); }
+  BitVector bits() {
+    return BitVector(list<std::uint64_t>([this] { return number<std::uint64_t>(); }));
+  }
+  template <typename Item, typename Read>
+  std::vector<Item> list(Read read) {
+    const auto count = number<std::uint64_t>();
+    if (count > bytes_.size()) fail();  // every item takes a byte at least
+    std::vector<Item> items;
+    items.reserve(count);
+    for (std::uint64_t i = 0; i < count; ++i) items.push_back(read());
+    return items;
+  }
+  void expect_end() const {
+    if (!bytes_.empty()) fail();
+  }
+
+ private:
+  [[noreturn]] static void fail() {
+    throw Error("a control message is damaged or comes from another version of Ronde");
+  }
+  std::string_view take(std::uint64_t count) {
+    if (count > bytes_.size()) fail();
+    const std::string_view taken = bytes_.substr(0, count);
+    bytes_.remove_prefix(count);
+    return taken;
+  }
+
+  std::string_view bytes_;
+};
+
+void write(Writer& out, const RequestMeta& meta) {
+  out.number(meta.kind);
+  out.number(meta.dtype);
+  out.number(meta.op);
+  out.number(meta.device);
+  out.number(meta.set);
+  out.number(meta.root);
+  out.number(meta.prescale);
+  out.number(meta.postscale);
+  out.list(meta.shape, [&](std::int64_t dimension) { out.number(dimension); });
+}
+
+RequestMeta read_meta(Reader& in) {
+  RequestMeta meta;
+  meta.kind = in.number<Collective>();
+  meta.dtype = in.number<DataType>();
+  meta.op = in.number<ReduceOp>();
+  meta.device = in.number<DeviceKind>();
+  meta.set = in.number<std::uint32_t>();
+  meta.root = in.number<std::int32_t>();
+  meta.prescale = in.number<double>();
+  meta.postscale = in.number<double>();
+  meta.shape = in.list<std::int64_t>([&] { return in.number<std::int64_t>(); });
+  return meta;
+}
+
+void write(Writer& out, const UnnamedSlot& item) {
+  out.number(item.sequence);
+  out.number(item.slot);
+  out.number(item.contributes);
+}
+
+UnnamedSlot read_unnamed(Reader& in) {
+  UnnamedSlot item;
+  item.sequence = in.number<std::uint64_t>();
+  item.slot = in.number<std::uint32_t>();
+  item.contributes = in.flag();
+  return item;
+}
+
+void write(Writer& out, const ReadyMessage& message) {
+  out.number(message.decisions_seen);
+  out.bits(message.cached);
+  out.bits(message.absent);
+  out.list(message.unnamed, [&](const UnnamedSlot& item) { write(out, item); });
+  out.list(message.requests, [&](const FullRequest& request) {
+    out.text(request.key);
+    write(out, request.meta);
+    out.number(request.contributes);
+  });
+  out.list(message.expired, [&](const std::string& key) { out.text(key); });
+  out.number(message.shutdown);
+}
+
+ReadyMessage read_ready(Reader& in) {
+  ReadyMessage message;
+  message.decisions_seen = in.number<std::uint64_t>();
+  message.cached = in.bits();
+  message.absent = in.bits();
+  message.unnamed = in.list<UnnamedSlot>([&] { return read_unnamed(in); });
+  message.requests = in.list<FullRequest>([&] {
+    FullRequest request;
+    request.key = in.text();
+    request.meta = read_meta(in);
+    request.contributes = in.flag();
+    return request;
+  });
+  message.expired = in.list<std::string>([&] { return in.text(); });
+  message.shutdown = in.flag();
+  return message;
+}
+
+void write(Writer& out, const Response& response) {
+  out.text(response.key);
+  out.text(response.error);
+  out.number(response.only_rank);
+  write(out, response.meta);
+  out.list(response.first_dims, [&](std::int64_t rows) { out.number(rows); });
+  out.number(response.contributed);
+  out.number(response.slot);
+}
+
+Response read_response(Reader& in) {
+  Response response;
+  response.key = in.text();
+  response.error = in.text();
+  response.only_rank = in.number<std::int32_t>();
+  response.meta = read_meta(in);
+  response.first_dims = in.list<std::int64_t>([&] { return in.number<std::int64_t>(); });
+  response.contributed = in.flag();
+  response.slot = in.number<std::int32_t>();
+  return response;
+}
+
+void write(Writer& out, const DecisionMessage& message) {
+  out.number(message.number);
+  out.bits(message.cached);
+  out.bits(message.skipped);
+  out.list(message.unnamed, [&](const UnnamedSlot& item) { write(out, item); });
+  out.list(message.responses, [&](const Response& response) { write(out, response); });
+  out.number(message.shutdown);
+}
+
+DecisionMessage read_decision(Reader& in) {
+  DecisionMessage message;
+  message.number = in.number<std::uint64_t>();
+  message.cached = in.bits();
+  message.skipped = in.bits();
+  message.unnamed = in.list<UnnamedSlot>([&] { return read_unnamed(in); });
+  message.responses = in.list<Response>([&] { return read_response(in); });
+  message.shutdown = in.flag();
+  return message;
+}
+
+void write(Writer& out, const FailureMessage& message) {
+  out.number(message.rank);
+  out.text(message.text);
+  out.number(message.certain);
+}
+
+FailureMessage read_failure(Reader& in) {
+  FailureMessage message;
+  message.rank = in.number<std::int32_t>();
+  message.text = in.text();
+  message.certain = in.flag();
+  return message;
+}
+
+void write(Writer& out, const StallMessage& message) {
+  out.list(message.operations, [&](const StalledOperation& operation) {
+    out.text(operation.name);
+    out.text(operation.text);
+    out.number(operation.kind);
+    out.list(operation.submitted_ranks, [&](int rank) { out.number(rank); });
+    out.list(operation.missing_ranks, [&](int rank) { out.number(rank); });
+    out.number(static_cast<std::int64_t>(operation.waiting.count()));
+  });
+}
+
+StallMessage read_stall(Reader& in) {
+  StallMessage message;
+  message.operations = in.list<StalledOperation>([&] {
+    StalledOperation operation;
+    operation.name = in.text();
+    operation.text = in.text();
+    operation.kind = in.number<Collective>();
+    operation.submitted_ranks = in.list<int>([&] { return in.number<int>(); });
+    operation.missing_ranks = in.list<int>([&] { return in.number<int>(); });
+    operation.waiting = std::chrono::milliseconds(in.number<std::int64_t>());
+    return operation;
+  });
+  return message;
+}
+
+void write(Writer& out, const BootstrapMessage& message) {
+  out.list(message.blobs, [&](const std::string& blob) { out.text(blob); });
+}
+
+Message read_message(Reader& in) {
+  // The order of the alternatives of Message.
+  switch (in.number<std::uint8_t>()) {
+    case 0:
+      return read_ready(in);
+    case 1:
+      return read_decision(in);
+    case 2:
+      return read_failure(in);
+    case 3:
+      return read_stall(in);
+    case 4:
+      return BootstrapMessage{in.list<std::string>([&] { return in.text(); })};
+    default:
+      throw Error("a control message has an unknown type: do all ranks run one version of Ronde?");
+  }
+}
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  Writer out;
+  out.number(static_cast<std::uint8_t>(message.index()));
+  std::visit([&](const auto& alternative) { write(out, alternative); }, message);
+  return out.take();
+}
+
+Message decode(std::string_view bytes) {
+  Reader in(bytes);
+  Message message = read_message(in);
+  in.expect_end();
+  return message;
+}
+
+}  // namespace ronde

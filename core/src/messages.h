@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "bit_vector.h"
+#include "request_meta.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+// The wire format of negotiation. docs/protocol.md tells the protocol; these are its words.
+// Integers are little-endian as the host's: ranks of one job run on one architecture.
+
+/// A cached operation without a name: number `sequence` of its rank, response in `slot`.
+struct UnnamedSlot {
+  std::uint64_t sequence = 0;
+  std::uint32_t slot = 0;
+  bool contributes = true;
+};
+
+/// An operation whose response is not cached.
+struct FullRequest {
+  std::string key;  ///< Note [Keys]
+  RequestMeta meta;
+  bool contributes = true;
+};
+
+/// Any rank to rank 0: what became ready since the last one.
+struct ReadyMessage {
+  /// Number of the last decision this rank has applied: tells which occupant of a slot it means.
+  std::uint64_t decisions_seen = 0;
+  BitVector cached;  ///< slots of named operations
+  BitVector absent;  ///< those of them to which this rank contributes nothing
+  std::vector<UnnamedSlot> unnamed;
+  std::vector<FullRequest> requests;
+  std::vector<std::string> expired;  ///< keys whose timeout passed before they were agreed
+  bool shutdown = false;             ///< this rank submits nothing more
+
+  bool empty() const {
+    return cached.empty() && unnamed.empty() && requests.empty() && expired.empty() && !shutdown;
+  }
+};
+
+/// The fate of one operation that was not agreed by slot.
+struct Response {
+  std::string key;
+  std::string error;                     ///< not empty: the operation fails with this text
+  std::int32_t only_rank = -1;           ///< an error meant for this rank alone
+  RequestMeta meta;                      ///< agreed; the shape of an allgather is that of rank 0
+  std::vector<std::int64_t> first_dims;  ///< allgather: first dimension of every rank
+  bool contributed = true;
+  std::int32_t slot = -1;  ///< where every rank caches it, -1: nowhere
+};
+
+/// Rank 0 to all: operations to execute, in this order: cached, unnamed, responses.
+struct DecisionMessage {
+  std::uint64_t number = 0;  ///< counts from 1, without gaps
+  BitVector cached;
+  BitVector skipped;  ///< those of `cached` to which no rank contributes
+  std::vector<UnnamedSlot> unnamed;
+  std::vector<Response> responses;
+  bool shutdown = false;  ///< all ranks asked for it: the last decision
+
+  bool empty() const { return cached.empty() && unnamed.empty() && responses.empty() && !shutdown; }
+};
+
+/// To rank 0: this rank saw `rank` fail. From rank 0: the verdict, the same for all.
+struct FailureMessage {
+  std::int32_t rank = -1;
+  std::string text;
+  /// False: may only follow from the death of another rank that is about to be noticed.
+  bool certain = true;
+};
+
+/// Rank 0 to all: operations that wait for long.
+struct StallMessage {
+  std::vector<StalledOperation> operations;
+};
+
+/// Bootstrap: the blob of one rank, or of all.
+struct BootstrapMessage {
+  std::vector<std::string> blobs;
+};
+
+using Message =
+    std::variant<ReadyMessage, DecisionMessage, FailureMessage, StallMessage, BootstrapMessage>;
+
+std::string encode(const Message& message);
+
+/// Throws ronde::Error on bytes that encode() did not make.
+Message decode(std::string_view bytes);
+
+}  // namespace ronde

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "negotiator.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+/// Whether what `other` asks for can be one operation with what `first` asks for.
+bool compatible(const RequestMeta& first, const RequestMeta& other) {
+  if (first.kind != Collective::Allgather || other.kind != Collective::Allgather) {
+    return first == other;
+  }
+  if (first.shape.empty() || other.shape.empty()) return first == other;
+  RequestMeta same_rows = other;
+  same_rows.shape[0] = first.shape[0];
+  return first == same_rows;
+}
+
+}  // namespace
+
+Negotiator::Negotiator(int size, std::uint64_t cache_capacity, ValidateRequest validate)
+    : size_(size),
+      cache_capacity_(cache_capacity),
+      validate_(std::move(validate)),
+      ready_(index(size)),
+      absent_(index(size)),
+      shutdown_(index(size), false) {}
+
+void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
+  add_cached(rank, message, now);
+  add_unnamed(rank, message, now);
+  for (const FullRequest& request : message.requests) {
+    Part part;
+    part.contributes = request.contributes;
+    part.meta = request.meta;
+    add_part(rank, request.key, std::move(part), now);
+  }
+  for (const std::string& key : message.expired) add_expired(rank, key, now);
+  if (message.shutdown) shutdown_[index(rank)] = true;
+}
+
+void Negotiator::add_cached(int rank, const ReadyMessage& message, TimePoint now) {
+  message.cached.for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    if (is_stale(slot, message)) return;
+    const std::string& name = cache_.at(slot).name;
+    const bool contributes = !message.absent.test(bit);
+    if (pending_.contains(name) || latecomers_.contains(name)) {
+      add_part(rank, name, part_of_slot(rank, slot, contributes), now);
+      return;
+    }
+    if (!is_awaited(slot)) slots_[slot].waiting_since = now;
+    ready_[index(rank)].set(bit);
+    if (!contributes) absent_[index(rank)].set(bit);
+  });
+}
+
+void Negotiator::add_unnamed(int rank, const ReadyMessage& message, TimePoint now) {
+  for (const UnnamedSlot& item : message.unnamed) {
+    if (is_stale(item.slot, message)) continue;
+    add_part(rank, unnamed_key(item.sequence), part_of_slot(rank, item.slot, item.contributes),
+             now);
+  }
+}
+
+bool Negotiator::is_stale(std::uint32_t slot, const ReadyMessage& message) const {
+  if (slot >= slots_.size()) throw Error("a rank named a cache slot that was never assigned");
+  return slots_[slot].assigned > message.decisions_seen;
+}
+
+Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot, bool contributes) const {
+  Part part;
+  part.contributes = contributes;
+  part.meta = cache_.at(slot).request_of(rank);
+  part.slot = slot;
+  part.slot_assigned = slots_[slot].assigned;
+  return part;
+}
+
+void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint now) {
+  if (refuse_latecomer(rank, key)) return;
+  demote(key);
+  const auto [found, inserted] = pending_.try_emplace(key);
+  Pending& pending = found->second;
+  if (inserted) {
+    pending.parts.resize(index(size_));
+    pending.since = now;
+  }
+  Part& mine = pending.parts[index(rank)];
+  if (mine.present) {
+    throw Error("rank " + std::to_string(rank) + " announced " + display_name(part.meta.kind, key) +
+                " twice");
+  }
+  mine = std::move(part);
+  mine.present = true;
+  if (++pending.count == size_) complete_.push_back(key);
+}
+
+void Negotiator::demote(const std::string& key) {
+  const auto found = slot_of_name_.find(key);
+  if (found == slot_of_name_.end()) return;
+  const std::uint32_t slot = found->second;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!ready_[index(rank)].test(slot)) continue;
+    const bool contributes = !absent_[index(rank)].test(slot);
+    ready_[index(rank)].reset(slot);
+    absent_[index(rank)].reset(slot);
+    const auto [pending, inserted] = pending_.try_emplace(key);
+    if (inserted) {
+      pending->second.parts.resize(index(size_));
+      pending->second.since = slots_[slot].waiting_since;
+    }
+    Part& part = pending->second.parts[index(rank)];
+    part = part_of_slot(rank, slot, contributes);
+    part.present = true;
+    ++pending->second.count;
+  }
+}
+
+bool Negotiator::refuse_latecomer(int rank, const std::string& key) {
+  const auto late = latecomers_.find(key);
+  if (late == latecomers_.end()) return false;
+  const auto mine = late->second.find(rank);
+  if (mine == late->second.end()) return false;
+  Response response;
+  response.key = key;
+  response.error = mine->second;
+  response.only_rank = rank;
+  refusals_.push_back(std::move(response));
+  late->second.erase(mine);
+  if (late->second.empty()) latecomers_.erase(late);
+  return true;
+}
+
+void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
+  demote(key);
+  const auto found = pending_.find(key);
+  // Decided meanwhile, or refused together with another rank's expiry: that answer is on its way.
+  if (found == pending_.end() || found->second.count == size_) return;
+  const Pending& pending = found->second;
+  if (!pending.parts[index(rank)].present) return;
+
+  std::vector<int> missing;
+  for (int other = 0; other < size_; ++other) {
+    if (!pending.parts[index(other)].present) missing.push_back(other);
+  }
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now - pending.since).count();
+  const std::string text = display_name(pending.parts[index(rank)].meta.kind, key) +
+                           " timed out on rank " + std::to_string(rank) + ": after " +
+                           std::to_string(waited) + " ms it had not been submitted by " +
+                           format_ranks(missing) +
+                           "; raise its timeout or see what those ranks do instead";
+
+  for (int other = 0; other < size_; ++other) {
+    if (!pending.parts[index(other)].present) {
+      latecomers_[key][other] = text;
+      continue;
+    }
+    Response response;
+    response.key = key;
+    response.error = text;
+    response.only_rank = other;
+    refusals_.push_back(std::move(response));
+  }
+  pending_.erase(found);
+}
+
+std::optional<DecisionMessage> Negotiator::decide() {
+  if (stopped_) return std::nullopt;
+  DecisionMessage decision;
+  decision.number = decisions_ + 1;
+  decide_cached(decision);
+  decide_pending(decision);
+  counters_.refused.add(refusals_.size());
+  std::move(refusals_.begin(), refusals_.end(), std::back_inserter(decision.responses));
+  refusals_.clear();
+  if (not_shut_down().empty() && idle()) decision.shutdown = stopped_ = true;
+  if (decision.empty()) return std::nullopt;
+  ++decisions_;
+  counters_.decisions.add();
+  return decision;
+}
+
+void Negotiator::decide_cached(DecisionMessage& decision) {
+  BitVector agreed = ready_[0];
+  BitVector skipped = absent_[0];
+  for (std::size_t rank = 1; rank < ready_.size(); ++rank) {
+    agreed &= ready_[rank];
+    skipped &= absent_[rank];
+  }
+  if (agreed.empty()) return;
+  skipped &= agreed;
+  for (std::size_t rank = 0; rank < ready_.size(); ++rank) {
+    ready_[rank] -= agreed;
+    absent_[rank] -= agreed;
+  }
+  agreed.for_each([&](std::size_t slot) {
+    slots_[slot].last_used = decision.number;
+    counters_.agreed_by_slot.add();
+  });
+  decision.cached = std::move(agreed);
+  decision.skipped = std::move(skipped);
+}
+
+void Negotiator::decide_pending(DecisionMessage& decision) {
+  for (const std::string& key : complete_) {
+    const auto found = pending_.find(key);
+    if (found == pending_.end()) continue;
+    const Pending pending = std::move(found->second);
+    pending_.erase(found);
+    if (is_unnamed(key) && all_by_one_slot(pending)) {
+      const auto slot = static_cast<std::uint32_t>(pending.parts[0].slot);
+      const bool contributed = std::any_of(pending.parts.begin(), pending.parts.end(),
+                                           [](const Part& part) { return part.contributes; });
+      slots_[slot].last_used = decision.number;
+      decision.unnamed.push_back({std::stoull(key.substr(1)), slot, contributed});
+      counters_.agreed_by_slot.add();
+      continue;
+    }
+    decision.responses.push_back(agree(key, pending));
+  }
+  complete_.clear();
+}
+
+bool Negotiator::all_by_one_slot(const Pending& pending) const {
+  const Part& first = pending.parts[0];
+  if (first.slot < 0) return false;
+  // Reassigned since, also by this very decision: agree on the expanded requests instead.
+  if (slots_[static_cast<std::size_t>(first.slot)].assigned != first.slot_assigned) return false;
+  return std::all_of(pending.parts.begin(), pending.parts.end(), [&](const Part& part) {
+    return part.slot == first.slot && part.slot_assigned == first.slot_assigned;
+  });
+}
+
+Response Negotiator::agree(const std::string& key, const Pending& pending) {
+  Response response;
+  response.key = key;
+  response.meta = pending.parts[0].meta;
+  response.error = mismatch(key, pending);
+  if (response.error.empty()) {
+    response.error = validate_(response.meta);
+    if (!response.error.empty()) {
+      response.error = display_name(response.meta.kind, key) + ": " + response.error;
+    }
+  }
+  if (!response.error.empty()) {
+    counters_.refused.add();
+    return response;
+  }
+  if (response.meta.kind == Collective::Allgather) {
+    for (const Part& part : pending.parts) response.first_dims.push_back(part.meta.shape[0]);
+  }
+  response.contributed = std::any_of(pending.parts.begin(), pending.parts.end(),
+                                     [](const Part& part) { return part.contributes; });
+  response.slot = choose_slot(key);
+  if (response.slot >= 0) {
+    const auto slot = static_cast<std::uint32_t>(response.slot);
+    slots_[slot].assigned = slots_[slot].last_used = decisions_ + 1;
+    cache_.put(slot, {is_unnamed(key) ? std::string() : key, response.meta, response.first_dims});
+  }
+  counters_.agreed_in_full.add();
+  return response;
+}
+
+std::string Negotiator::mismatch(const std::string& key, const Pending& pending) const {
+  const RequestMeta& first = pending.parts[0].meta;
+  const bool match = std::all_of(pending.parts.begin(), pending.parts.end(),
+                                 [&](const Part& part) { return compatible(first, part.meta); });
+  if (match) return {};
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    ranks_of[to_string(pending.parts[index(rank)].meta)].push_back(rank);
+  }
+  std::string text = display_name(first.kind, key) + " differs between ranks:";
+  for (const auto& [what, ranks] : ranks_of) text += "\n  " + format_ranks(ranks) + ": " + what;
+  text += "\nEvery rank must submit the same operation";
+  text +=
+      is_unnamed(key) ? "; give it a name if ranks call in different orders" : " under this name";
+  return text;
+}
+
+std::int32_t Negotiator::choose_slot(const std::string& key) {
+  if (cache_capacity_ == 0) return -1;
+  if (!is_unnamed(key)) {
+    const auto known = slot_of_name_.find(key);
+    if (known != slot_of_name_.end()) return static_cast<std::int32_t>(known->second);
+  }
+  std::size_t chosen = slots_.size();
+  if (slots_.size() < cache_capacity_) {
+    slots_.emplace_back();
+  } else {
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      const bool older =
+          chosen == slots_.size() || slots_[slot].last_used < slots_[chosen].last_used;
+      if (older && !is_referenced(static_cast<std::uint32_t>(slot))) chosen = slot;
+    }
+    // What this very decision executes by slot must stay what it was.
+    if (chosen == slots_.size() || slots_[chosen].last_used > decisions_) return -1;
+    slot_of_name_.erase(cache_.at(static_cast<std::uint32_t>(chosen)).name);
+    counters_.evictions.add();
+  }
+  if (!is_unnamed(key)) slot_of_name_[key] = static_cast<std::uint32_t>(chosen);
+  return static_cast<std::int32_t>(chosen);
+}
+
+bool Negotiator::is_awaited(std::uint32_t slot) const {
+  return std::any_of(ready_.begin(), ready_.end(),
+                     [slot](const BitVector& ready) { return ready.test(slot); });
+}
+
+bool Negotiator::is_referenced(std::uint32_t slot) const {
+  if (is_awaited(slot)) return true;
+  return std::any_of(pending_.begin(), pending_.end(), [slot](const auto& entry) {
+    const auto& parts = entry.second.parts;
+    return std::any_of(parts.begin(), parts.end(), [slot](const Part& part) {
+      return part.slot == static_cast<std::int64_t>(slot);
+    });
+  });
+}
+
+std::vector<WaitingOperation> Negotiator::waiting() const {
+  std::vector<WaitingOperation> operations;
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    if (!is_awaited(slot)) continue;
+    const CachedResponse& cached = cache_.at(slot);
+    WaitingOperation operation{cached.name, cached.meta.kind, {}, {}, slots_[slot].waiting_since};
+    for (int rank = 0; rank < size_; ++rank) {
+      auto& ranks = ready_[index(rank)].test(slot) ? operation.submitted : operation.missing;
+      ranks.push_back(rank);
+    }
+    operations.push_back(std::move(operation));
+  }
+  for (const auto& [key, pending] : pending_) {
+    WaitingOperation operation{key, Collective::Allreduce, {}, {}, pending.since};
+    for (int rank = 0; rank < size_; ++rank) {
+      const Part& part = pending.parts[index(rank)];
+      if (part.present) operation.kind = part.meta.kind;
+      (part.present ? operation.submitted : operation.missing).push_back(rank);
+    }
+    operations.push_back(std::move(operation));
+  }
+  std::sort(operations.begin(), operations.end(),
+            [](const WaitingOperation& a, const WaitingOperation& b) {
+              return std::tie(a.since, a.key) < std::tie(b.since, b.key);
+            });
+  return operations;
+}
+
+bool Negotiator::idle() const {
+  return pending_.empty() && std::all_of(ready_.begin(), ready_.end(),
+                                         [](const BitVector& ready) { return ready.empty(); });
+}
+
+std::optional<FailureMessage> Negotiator::departure() const {
+  if (std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end()) return std::nullopt;
+  for (const WaitingOperation& operation : waiting()) {
+    for (const int rank : operation.missing) {
+      if (!shutdown_[index(rank)]) continue;
+      return FailureMessage{rank, "rank " + std::to_string(rank) + " called shutdown() while " +
+                                      format_ranks(operation.submitted) + " still waited for " +
+                                      display_name(operation.kind, operation.key) +
+                                      "; every rank must submit the same operations"};
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<int> Negotiator::not_shut_down() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!shutdown_[index(rank)]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace ronde

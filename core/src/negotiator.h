@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "counter.h"
+#include "messages.h"
+#include "response_cache.h"
+
+namespace ronde {
+
+/// What rank 0 is asked to check once the ranks agree: text of what is wrong with it, or empty.
+using ValidateRequest = std::function<std::string(const RequestMeta&)>;
+
+/// An operation that some ranks submitted and others did not.
+struct WaitingOperation {
+  std::string key;
+  Collective kind = Collective::Allreduce;
+  std::vector<int> submitted;
+  std::vector<int> missing;
+  std::chrono::steady_clock::time_point since;
+};
+
+/// Rank 0's side of negotiation: takes what every rank is ready for and decides what all execute.
+/// Pure bookkeeping: no I/O, no clock of its own.
+///
+/// Note [Slots and decisions in flight]
+/// Slots are reused, and a rank may name a slot while a decision that gives it to another operation
+/// is on its way. So every ready message tells the last decision its rank has applied; a slot that
+/// was reassigned after that is ignored here, and the rank, when it applies the reassignment,
+/// announces the operation again in full (Announcer::forget_slot). A slot that any rank is known to
+/// be waiting on is never reassigned.
+///
+/// Thread-safety: none; owned by the coordinator thread of rank 0.
+class Negotiator {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Counters {
+    Counter decisions, agreed_by_slot, agreed_in_full, refused, evictions;
+  };
+
+  Negotiator(int size, std::uint64_t cache_capacity, ValidateRequest validate);
+
+  /// Takes in one rank's message. Throws ronde::Error on one that makes no sense.
+  void add(int rank, const ReadyMessage& message, TimePoint now);
+
+  /// What has been agreed since the last call, if anything.
+  std::optional<DecisionMessage> decide();
+
+  /// Everything that some rank waits for, oldest first.
+  std::vector<WaitingOperation> waiting() const;
+
+  /// Nothing waits: waiting() would be empty.
+  bool idle() const;
+
+  /// Set when an operation waits for a rank that has called shutdown and so will never come.
+  std::optional<FailureMessage> departure() const;
+
+  /// Ranks that have not called shutdown.
+  std::vector<int> not_shut_down() const;
+
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  /// One rank's part of a pending operation.
+  struct Part {
+    bool present = false;
+    bool contributes = true;
+    RequestMeta meta;
+    std::int64_t slot = -1;           ///< announced by this slot...
+    std::uint64_t slot_assigned = 0;  ///< ...as it was assigned then
+  };
+  struct Pending {
+    std::vector<Part> parts;  ///< by rank
+    int count = 0;
+    TimePoint since;
+  };
+  struct Slot {
+    std::uint64_t assigned = 0;  ///< number of the decision that filled it
+    std::uint64_t last_used = 0;
+    TimePoint waiting_since;
+  };
+
+  void add_cached(int rank, const ReadyMessage& message, TimePoint now);
+  void add_unnamed(int rank, const ReadyMessage& message, TimePoint now);
+  void add_part(int rank, const std::string& key, Part part, TimePoint now);
+  void add_expired(int rank, const std::string& key, TimePoint now);
+  Part part_of_slot(int rank, std::uint32_t slot, bool contributes) const;
+  bool is_stale(std::uint32_t slot, const ReadyMessage& message) const;
+  bool refuse_latecomer(int rank, const std::string& key);
+  void demote(const std::string& key);
+
+  void decide_cached(DecisionMessage& decision);
+  void decide_pending(DecisionMessage& decision);
+  bool all_by_one_slot(const Pending& pending) const;
+  Response agree(const std::string& key, const Pending& pending);
+  std::string mismatch(const std::string& key, const Pending& pending) const;
+  std::int32_t choose_slot(const std::string& key);
+  bool is_awaited(std::uint32_t slot) const;
+  bool is_referenced(std::uint32_t slot) const;
+
+  const int size_;
+  const std::uint64_t cache_capacity_;
+  const ValidateRequest validate_;
+
+  std::uint64_t decisions_ = 0;
+  std::vector<BitVector> ready_;   ///< by rank: slots of named operations it is ready for
+  std::vector<BitVector> absent_;  ///< by rank: those of them it contributes nothing to
+  ResponseCache cache_{0};
+  std::vector<Slot> slots_;
+  std::unordered_map<std::string, std::uint32_t> slot_of_name_;
+  std::unordered_map<std::string, Pending> pending_;
+  std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
+  std::vector<Response> refusals_;     ///< errors to send with the next decision
+  /// Expired operations: ranks that have yet to submit theirs, and will get the same error.
+  std::unordered_map<std::string, std::unordered_map<int, std::string>> latecomers_;
+  std::vector<bool> shutdown_;  ///< by rank
+  bool stopped_ = false;
+  Counters counters_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "counter.h"
+#include "fusion_buffer.h"
+#include "ronde/backend.h"
+
+namespace ronde {
+
+/// Makes a backend that wants one packed segment (Capabilities::wants_packed) take whole segment
+/// lists, every op and scale: packs them into the fusion buffer, with scale and widening on the
+/// way, lets the backend work on it in place, and unpacks. What does not fit goes in chunks.
+///
+/// User memory is only touched by this class, on its thread; the wrapped backend sees nothing but
+/// the fusion buffer. So after abort() the user's memory is safe to free, whatever the backend's
+/// library still does (Note [Buffers after a group error]).
+///
+/// Thread-safety: as Backend. One operation at a time.
+class PackingBackend final : public Backend {
+ public:
+  /// Host memory only. `size`: number of ranks, what ReduceOp::Average divides by. `buffer_bytes`:
+  /// limit of the fusion buffer.
+  PackingBackend(std::unique_ptr<Backend> packed, int size, int rank, std::size_t buffer_bytes);
+  ~PackingBackend() override;
+
+  std::string_view name() const noexcept override { return packed_->name(); }
+  Capabilities capabilities() const override;
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  void abort() noexcept override;
+  void close() override;
+  StatsGroup stats() const override;
+
+ private:
+  class ChunkedOperation;
+  class Allreduce;
+  class Broadcast;
+  class Allgather;
+
+  struct Counters {
+    Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;
+  };
+
+  const std::unique_ptr<Backend> packed_;
+  const Capabilities packed_capabilities_;
+  const int size_;
+  const int rank_;
+  FusionBuffer buffer_;
+  Counters counters_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "request_meta.h"
+
+#include <limits>
+#include <sstream>
+
+namespace ronde {
+
+RequestMeta meta_of(const Request& request) {
+  RequestMeta meta;
+  meta.kind = request.kind;
+  meta.device = request.device.kind;
+  meta.set = request.set.id;
+  if (request.kind == Collective::Barrier) return meta;
+  meta.dtype = request.dtype;
+  meta.shape = request.shape;
+  if (request.kind == Collective::Broadcast) meta.root = request.root;
+  if (request.kind == Collective::Allreduce) {
+    meta.op = request.op;
+    meta.prescale = request.prescale;
+    meta.postscale = request.postscale;
+  }
+  return meta;
+}
+
+std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept {
+  std::uint64_t count = 1;
+  for (const std::int64_t dimension : shape) count *= static_cast<std::uint64_t>(dimension);
+  return count;
+}
+
+std::string shape_error(const std::vector<std::int64_t>& shape, DataType dtype) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+  std::uint64_t bytes = size_of(dtype);
+  bool empty = false;
+  for (const std::int64_t dimension : shape) {
+    if (dimension < 0) return "shape " + to_string(shape) + " has a negative dimension";
+    empty = empty || dimension == 0;
+  }
+  if (empty) return {};
+  for (const std::int64_t dimension : shape) {
+    if (static_cast<std::uint64_t>(dimension) > kMostBytes / bytes) {
+      return "shape " + to_string(shape) + " has more than 2^62 bytes";
+    }
+    bytes *= static_cast<std::uint64_t>(dimension);
+  }
+  return {};
+}
+
+std::string to_string(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::string to_string(const RequestMeta& meta) {
+  std::ostringstream text;
+  text.precision(std::numeric_limits<double>::max_digits10);
+  text << to_string(meta.kind);
+  if (meta.kind != Collective::Barrier) {
+    text << ' ' << to_string(meta.dtype) << ' ' << to_string(meta.shape);
+  }
+  if (meta.kind == Collective::Allreduce) {
+    text << ' ' << to_string(meta.op);
+    if (meta.prescale != 1.0) text << " prescale " << meta.prescale;
+    if (meta.postscale != 1.0) text << " postscale " << meta.postscale;
+  }
+  if (meta.kind == Collective::Broadcast) text << " root " << meta.root;
+  text << " on " << to_string(meta.device);
+  if (meta.set != 0) text << " in process set " << meta.set;
+  return text.str();
+}
+
+std::string unnamed_key(std::uint64_t sequence) {
+  return std::string(1, '\0') + std::to_string(sequence);
+}
+
+bool is_unnamed(const std::string& key) noexcept {
+  return !key.empty() && key[0] == '\0';
+}
+
+std::string display_name(Collective kind, const std::string& key) {
+  std::string text(to_string(kind));
+  if (is_unnamed(key)) return text + " number " + key.substr(1) + " without a name";
+  return text + " '" + key + "'";
+}
+
+}  // namespace ronde

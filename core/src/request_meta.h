@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ronde/collective.h"
+#include "ronde/dtype.h"
+#include "ronde/request.h"
+
+namespace ronde {
+
+/// The part of a Request that the ranks compare.
+struct RequestMeta {
+  Collective kind = Collective::Allreduce;
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  DeviceKind device = DeviceKind::Cpu;
+  std::uint32_t set = 0;
+  std::int32_t root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::vector<std::int64_t> shape;
+
+  friend bool operator==(const RequestMeta&, const RequestMeta&) = default;
+};
+
+RequestMeta meta_of(const Request& request);
+
+/// Elements of a shape; the empty shape has one. Assumes a checked shape (see shape_error).
+std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
+
+/// What is wrong with a shape (a negative dimension, more than 2^62 bytes), or empty.
+std::string shape_error(const std::vector<std::int64_t>& shape, DataType dtype);
+
+/// "[2, 3]"
+std::string to_string(const std::vector<std::int64_t>& shape);
+
+/// "allreduce f32 [2, 3] sum on cpu", with scales, root and process set where they matter.
+std::string to_string(const RequestMeta& meta);
+
+// Note [Keys]
+// Ranks match operations by key. The key of a named operation is its name. An operation without a
+// name is matched by the order of calls: its key is a NUL byte, which no user text starts with,
+// followed by its number.
+
+std::string unnamed_key(std::uint64_t sequence);
+bool is_unnamed(const std::string& key) noexcept;
+
+/// "allreduce 'x'" or "allreduce number 3 without a name".
+std::string display_name(Collective kind, const std::string& key);
+
+}  // namespace ronde

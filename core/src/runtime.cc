@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/runtime.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "coordinator.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+using Clock = Coordinator::Clock;
+
+/// How much longer than its own limits the coordinator may take before its thread is given up:
+/// it then hangs in a library (MPI_Finalize with a rank that died in it).
+constexpr std::chrono::seconds kSlack{10};
+
+Clock::duration seconds(double value) {
+  return std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(std::min(value, 1.0e9)));
+}
+
+}  // namespace
+
+class Runtime::Impl {
+ public:
+  explicit Impl(RuntimeOptions options)
+      : coordinator_(std::make_shared<Coordinator>(std::move(options))),
+        // The thread shares the coordinator, so that giving up on the one leaves the other intact.
+        thread_([coordinator = coordinator_] { coordinator->run(); }) {}
+
+  ~Impl() {
+    if (!thread_.joinable()) return;
+    coordinator_->request_leave();
+    join(Clock::now() + kSlack);
+  }
+
+  /// False if the thread did not end in time; it is then left to itself.
+  bool join(Clock::time_point deadline) {
+    const bool ended = coordinator_->wait_ended(deadline);
+    if (ended) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+    return ended;
+  }
+
+  Coordinator& coordinator() const { return *coordinator_; }
+
+  void shutdown() {
+    const std::lock_guard lock(shutdown_mutex_);
+    if (!thread_.joinable()) return;
+    const bool was_dead = coordinator_->failure() != nullptr;
+    coordinator_->request_shutdown();
+    // Twice: once to agree, once to finalise.
+    const auto patience = 2 * seconds(coordinator_->config().shutdown_timeout_s) + kSlack;
+    if (!join(Clock::now() + patience)) {
+      throw GroupError(-1,
+                       "shutdown() did not end in time: a rank died while the transport closed");
+    }
+    const std::exception_ptr failure = coordinator_->failure();
+    if (failure && !was_dead) std::rethrow_exception(failure);
+  }
+
+ private:
+  const std::shared_ptr<Coordinator> coordinator_;
+  std::mutex shutdown_mutex_;
+  std::thread thread_;  // guarded by shutdown_mutex_ after construction
+};
+
+Runtime::Runtime(RuntimeOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  try {
+    impl->coordinator().wait_started();
+  } catch (...) {
+    impl->join(Clock::now() + kSlack);
+    throw;
+  }
+  impl_ = std::move(impl);
+}
+
+Runtime::~Runtime() = default;
+
+const Topology& Runtime::topology() const noexcept {
+  return impl_->coordinator().topology();
+}
+
+const Config& Runtime::config() const noexcept {
+  return impl_->coordinator().config();
+}
+
+std::string Runtime::transport_name() const {
+  return impl_->coordinator().transport_name();
+}
+
+std::string Runtime::backend_name(DeviceKind device) const {
+  return impl_->coordinator().backend_name(device);
+}
+
+Work Runtime::submit(Request request) {
+  return impl_->coordinator().submit(std::move(request));
+}
+
+void Runtime::shutdown() {
+  impl_->shutdown();
+}
+
+void Runtime::abort(const std::string& text) {
+  impl_->coordinator().request_abort(text);
+}
+
+Stats Runtime::stats() const {
+  return impl_->coordinator().stats();
+}
+
+}  // namespace ronde

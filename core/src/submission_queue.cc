@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "submission_queue.h"
+
+#include "ronde/error.h"
+
+namespace ronde {
+
+SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
+                                 std::function<void()> wake)
+    : gather_time_(gather_time), gather_bytes_(gather_bytes), wake_(std::move(wake)) {}
+
+void SubmissionQueue::push(Submission submission) {
+  const std::uint64_t bytes = element_count(submission.meta.shape) * size_of(submission.meta.dtype);
+  const std::lock_guard lock(mutex_);
+  if (closed_) std::rethrow_exception(closed_);
+  submission.key =
+      submission.request.name.empty() ? unnamed_key(unnamed_) : submission.request.name;
+  if (!in_flight_.insert(submission.key).second) {
+    throw UsageError(display_name(submission.meta.kind, submission.key) +
+                     " is still in flight: wait for it before using its name again, or give the "
+                     "second operation another name");
+  }
+  if (submission.request.name.empty()) ++unnamed_;
+  counters_.submitted.add();
+  counters_.submitted_bytes.add(bytes);
+  const bool was_empty = waiting_.empty();
+  const bool was_full = bytes_ >= gather_bytes_;
+  if (was_empty) first_ = Clock::now();
+  bytes_ += bytes;
+  waiting_.push_back(std::move(submission));
+  if (was_empty || (!was_full && bytes_ >= gather_bytes_)) wake_locked();
+}
+
+void SubmissionQueue::flush() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.empty() || urgent_) return;
+  urgent_ = true;
+  counters_.flushes.add();
+  wake_locked();
+}
+
+void SubmissionQueue::wake_locked() {
+  counters_.wakes.add();
+  if (wake_) wake_();
+}
+
+std::optional<SubmissionQueue::Clock::time_point> SubmissionQueue::due() const {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.empty()) return std::nullopt;
+  if (urgent_ || bytes_ >= gather_bytes_) return first_;
+  return first_ + gather_time_;
+}
+
+std::vector<Submission> SubmissionQueue::drain() {
+  const std::lock_guard lock(mutex_);
+  bytes_ = 0;
+  urgent_ = false;
+  std::vector<Submission> taken;
+  taken.swap(waiting_);
+  return taken;
+}
+
+void SubmissionQueue::release(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  in_flight_.erase(key);
+}
+
+void SubmissionQueue::close(std::exception_ptr reason) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) closed_ = std::move(reason);
+}
+
+void SubmissionQueue::wake() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (wake_) wake_();
+}
+
+void SubmissionQueue::detach() {
+  const std::lock_guard lock(mutex_);
+  wake_ = nullptr;
+}
+
+}  // namespace ronde

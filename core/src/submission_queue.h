@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "counter.h"
+#include "submission.h"
+
+namespace ronde {
+
+/// Carries submissions from any thread to the coordinator, and decides when it has gathered enough
+/// of them: the gather time has passed since the first, the bytes fill a fusion buffer, or somebody
+/// waits for a result.
+///
+/// Thread-safety: every member may be called from any thread.
+class SubmissionQueue : public FlushSignal {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Counters {
+    Counter submitted, submitted_bytes, wakes, flushes;
+  };
+
+  /// `wake` makes the coordinator look at the queue.
+  SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
+                  std::function<void()> wake);
+
+  /// Adds an operation; fills in its key, which reserves the name until release(). Throws
+  /// UsageError on a name in flight, or what close() gave.
+  void push(Submission submission);
+
+  /// Somebody waits: what was submitted until now is due at once.
+  void flush() noexcept override;
+
+  /// When the coordinator must come for what is here: a past time if at once, nullopt if empty.
+  std::optional<Clock::time_point> due() const;
+
+  /// Takes all, in the order of push().
+  std::vector<Submission> drain();
+
+  /// The operation is decided and over: its name may be used again.
+  void release(const std::string& key);
+
+  /// Every later push() throws `reason`. The first reason stays.
+  void close(std::exception_ptr reason);
+
+  /// Makes the coordinator look, whatever is here.
+  void wake() noexcept;
+
+  /// The coordinator ends: once this returns, nobody calls its wake function any more.
+  void detach();
+
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  void wake_locked();
+
+  // Constant after construction.
+  const std::chrono::nanoseconds gather_time_;
+  const std::uint64_t gather_bytes_;
+
+  Counters counters_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::function<void()> wake_;
+  std::vector<Submission> waiting_;
+  Clock::time_point first_;
+  std::uint64_t bytes_ = 0;
+  bool urgent_ = false;
+  std::uint64_t unnamed_ = 0;
+  std::unordered_set<std::string> in_flight_;
+  std::exception_ptr closed_;
+};
+
+}  // namespace ronde

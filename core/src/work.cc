@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/work.h"
+
+#include "work_state.h"
+
+namespace ronde {
+
+WorkState::WorkState(std::string name, std::weak_ptr<FlushSignal> engine,
+                     std::shared_ptr<Logger> log)
+    : name_(std::move(name)), engine_(std::move(engine)), log_(std::move(log)) {}
+
+WorkState::~WorkState() {
+  if (!error_ || error_read_) return;
+  try {
+    std::rethrow_exception(error_);
+  } catch (const std::exception& error) {
+    log_->warning(name_ + " failed and nobody asked: " + error.what());
+  } catch (...) {
+    log_->warning(name_ + " failed and nobody asked");
+  }
+}
+
+void WorkState::complete(std::exception_ptr error, bool contributed) {
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::lock_guard lock(mutex_);
+    if (done_) return;
+    done_ = true;
+    error_ = std::move(error);
+    contributed_ = contributed;
+    callbacks.swap(callbacks_);
+  }
+  changed_.notify_all();
+  for (const auto& callback : callbacks) callback();
+}
+
+bool WorkState::done() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+bool WorkState::contributed() const {
+  const std::lock_guard lock(mutex_);
+  return contributed_;
+}
+
+std::exception_ptr WorkState::error() {
+  const std::lock_guard lock(mutex_);
+  error_read_ = true;
+  return error_;
+}
+
+bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
+  if (!done()) {
+    if (const auto engine = engine_.lock()) engine->flush();
+  }
+  std::unique_lock lock(mutex_);
+  const auto is_done = [this] { return done_; };
+  if (deadline == nullptr) {
+    changed_.wait(lock, is_done);
+  } else if (!changed_.wait_until(lock, *deadline, is_done)) {
+    return false;
+  }
+  if (!error_) return true;
+  error_read_ = true;
+  const std::exception_ptr error = error_;
+  lock.unlock();
+  std::rethrow_exception(error);
+}
+
+void WorkState::on_done(std::function<void()> callback) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+bool Work::done() const {
+  return !state_ || state_->done();
+}
+
+void Work::wait() const {
+  if (state_) state_->wait_until(nullptr);
+}
+
+bool Work::wait_for(std::chrono::nanoseconds duration) const {
+  if (!state_) return true;
+  const auto deadline = std::chrono::steady_clock::now() + duration;
+  return state_->wait_until(&deadline);
+}
+
+std::exception_ptr Work::error() const {
+  return state_ ? state_->error() : nullptr;
+}
+
+bool Work::contributed() const {
+  return !state_ || state_->contributed();
+}
+
+void Work::on_done(std::function<void()> callback) const {
+  if (state_) {
+    state_->on_done(std::move(callback));
+  } else {
+    callback();
+  }
+}
+
+}  // namespace ronde
