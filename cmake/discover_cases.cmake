@@ -31,7 +31,6 @@ endfunction()
 
 function(add_case name spec wanted_ranks)
   set(command ${launcher} "${program}")
-  set(processors 1)
   if(wanted_ranks)
     string(APPEND name "@n${wanted_ranks}")
     set(command ${mpiexec} ${wanted_ranks} ${mpiexec_flags} ${command})

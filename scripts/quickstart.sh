@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# From a fresh clone to a trained network: installs what is missing, builds, and trains EDSR "tiny" on
+# two ranks with photographs from Debian packages, until it beats bicubic upscaling on photographs
+# that it has not seen. Cheap to run again: only the training is repeated.
+#
+#   scripts/quickstart.sh [further options of build/bin/edsr]
+#
+# RONDE_MINUTES   minutes of training (default: 3)
+# RONDE_RANKS     ranks (default: 2)
+# RONDE_JOBS      how many to compile at once (default: the number of cores)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly kMinutes="${RONDE_MINUTES:-3}"
+readonly kRanks="${RONDE_RANKS:-2}"
+readonly kJobs="${RONDE_JOBS:-$(nproc)}"
+readonly kTable=build/quickstart.json
+readonly kOutput=build/quickstart
+readonly kLog=build/quickstart.log
+
+# The photographs among the pictures of mate-backgrounds and plasma-workspace-wallpapers; the other
+# wallpapers there are drawn or rendered.
+readonly kPhotographs=(
+  /usr/share/backgrounds/mate/nature
+  /usr/share/wallpapers/{BytheWater,ColdRipple,ColorfulCups,DarkestHour,EveningGlow,FallenLeaf}
+  /usr/share/wallpapers/{Grey,Kite,OneStandsOut,Path,summer_1am}
+)
+
+say() { printf 'quickstart: %s\n' "$*"; }
+fail() { printf 'quickstart: error: %s\n' "$*" >&2; exit 1; }
+
+build() {
+  mkdir -p build
+  say "building (log: $kLog)"
+  if ! { cmake --preset release -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON &&
+    cmake --build build --parallel "$kJobs" --target edsr ronde_tool; } >"$kLog" 2>&1; then
+    tail -n 40 "$kLog" >&2
+    fail "the build failed; the whole log is $kLog"
+  fi
+}
+
+# The cache knows the mpiexec of the MPI that was linked: another MPI's would start N jobs of one rank.
+launcher() {
+  sed -n 's/^MPIEXEC_EXECUTABLE:[A-Z]*=//p' build/CMakeCache.txt
+}
+
+train() {
+  local folder data=()
+  for folder in "${kPhotographs[@]}"; do
+    [[ -d $folder ]] || fail "$folder is missing: are the packages mate-backgrounds and \
+plasma-workspace-wallpapers installed?"
+    data+=(--data "$folder")
+  done
+  rm -f "$kTable"
+  say "training on $kRanks ranks for $kMinutes minutes"
+  "$(launcher)" -n "$kRanks" build/bin/edsr --preset tiny --minutes "$kMinutes" "${data[@]}" \
+    --output "$kOutput" --json "$kTable" "$@"
+}
+
+# What the quick start promises: 0.1 dB above bicubic, and the same network on every rank.
+check_table() {
+  python3 - "$kTable" <<'EOF'
+import json, sys
+table = json.load(open(sys.argv[1]))
+gain = table["psnr_network"] - table["psnr_bicubic"]
+if not table["parameters_identical"]:
+    sys.exit("the ranks' parameters differ")
+if gain < 0.1:
+    sys.exit(f"the network is {gain:+.2f} dB against bicubic, less than +0.1 dB: on a slow machine "
+             "give it more time, RONDE_MINUTES=6")
+print(f"quickstart: {gain:+.2f} dB against bicubic, and {table['ranks']} ranks hold the same network")
+EOF
+}
+
+next_things() {
+  cat <<EOF
+quickstart: the table   $PWD/$kTable
+quickstart: the picture $PWD/$kOutput/comparison.png
+Next:
+  build/bin/ronde info                        what this build is made of, and every variable's value
+  RONDE_RANKS=1 scripts/quickstart.sh         the same on one rank
+  build/bin/edsr --help                       your own photographs: --data FOLDER
+  scripts/test.sh                             all tests
+  docs/getting_started.md                     Ronde in your own program
+EOF
+}
+
+scripts/deps.sh
+build
+train "$@"
+check_table
+next_things
