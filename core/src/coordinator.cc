@@ -117,6 +117,9 @@ void Coordinator::handle(const Incoming& incoming) {
     handle_message(incoming.peer, decode(incoming.bytes));
     return;
   }
+  // Who has nothing left to do after the last decision closes: that is no loss. If it did die with
+  // operations in progress here, the limit of the shutdown ends them.
+  if (agreed_to_stop_) return;
   const std::string text = rank_name(incoming.peer) + " was lost: " + incoming.bytes;
   throw GroupFailure{{incoming.peer, text + pending_text()}, !is_arbiter()};
 }
@@ -226,9 +229,14 @@ void Coordinator::inspect_shutdown(Clock::time_point now) {
       negotiator_->not_shut_down().size() < static_cast<std::size_t>(topology_.size)) {
     shutdown_since_ = now;  // the first rank of all has called it
   }
-  if (!shutdown_since_ || agreed_to_stop_) return;
+  if (!shutdown_since_) return;
   const double timeout_s = options_.config.shutdown_timeout_s;
   const auto waited = now - *shutdown_since_;
+  if (agreed_to_stop_) {
+    if (waited < from_s(timeout_s) + kArbiterHeadStart) return;
+    throw GroupFailure{{-1, "the last operations did not end within RONDE_SHUTDOWN_TIMEOUT_S"},
+                       true};
+  }
   const std::string limit = "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did";
   if (negotiator_ && waited >= from_s(timeout_s)) {
     const std::vector<int> missing = negotiator_->not_shut_down();

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/inproc/inproc.h"
+#include "ronde/runtime.h"
+
+namespace ronde::test {
+
+/// Settings of a test group: quiet, and without the gather time that tests would only wait for.
+inline Config test_config() {
+  Config config;
+  config.cycle_time_ms = 0.0;
+  config.log_level = "off";
+  config.init_timeout_s = 20.0;
+  config.shutdown_timeout_s = 20.0;
+  return config;
+}
+
+/// Options of one rank of an inproc group.
+inline RuntimeOptions options_of(const inproc::Group& group, int rank,
+                                 Config config = test_config()) {
+  RuntimeOptions options;
+  options.config = std::move(config);
+  options.make_transport = group.transport(rank);
+  options.backends["inproc"] = group.backend_factory();
+  return options;
+}
+
+/// Runs `body(rank)` on a thread for each rank and joins them. The first exception by rank is
+/// thrown on. Catch2's assertions are not for these threads: check() below throws instead.
+inline void run_ranks(int size, const std::function<void(int rank)>& body) {
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (...) {
+        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+/// A failed check of a rank's thread.
+class CheckFailed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+inline void check(bool holds, const std::string& what) {
+  if (!holds) throw CheckFailed("does not hold: " + what);
+}
+
+/// The text of the `Expected` that `action` must throw.
+template <typename Expected>
+std::string text_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  throw CheckFailed("nothing was thrown");
+}
+
+/// A group of ranks as threads: `body(rank, runtime)` between start and shutdown.
+inline void run_group(int size, const std::function<void(int rank, Runtime& runtime)>& body,
+                      const Config& config = test_config()) {
+  const inproc::Group group(size);
+  run_ranks(size, [&](int rank) {
+    Runtime runtime(options_of(group, rank, config));
+    body(rank, runtime);
+    runtime.shutdown();
+  });
+}
+
+}  // namespace ronde::test
