@@ -1,33 +1,133 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "command.h"
 
 namespace {
 
-constexpr const char* kBegin = "<!-- begin: ronde info --markdown -->\n";
-constexpr const char* kEnd = "<!-- end -->";
+namespace fs = std::filesystem;
 
-std::string read_page(const std::string& name) {
-  std::ifstream page(std::string(RONDE_DOCS) + "/" + name);
-  REQUIRE(page);
-  return {std::istreambuf_iterator<char>(page), {}};
+const fs::path kRoot = RONDE_SOURCE_DIR;
+const std::string kTableBegin = "<!-- begin: ronde info --markdown -->\n";
+const std::string kTableEnd = "<!-- end -->";
+
+std::string read(const fs::path& path) {
+  INFO(path);
+  std::ifstream file(path);
+  REQUIRE(file);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<fs::path> pages() {
+  std::vector<fs::path> found = {kRoot / "README.md"};
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "docs")) {
+    if (entry.path().extension() == ".md") {
+      found.push_back(entry.path());
+    }
+  }
+  return found;
+}
+
+std::vector<std::smatch> matches(const std::string& text, const char* pattern) {
+  const std::regex regex(pattern);
+  return {std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator()};
+}
+
+struct Excerpt {
+  std::string file;
+  std::string code;
+};
+
+/// The blocks of code that follow a line `<!-- from: FILE -->`.
+std::vector<Excerpt> excerpts(const std::string& page) {
+  const std::string mark = "<!-- from: ";
+  const std::string mark_end = " -->\n```";
+  std::vector<Excerpt> found;
+  for (std::size_t at = page.find(mark); at != std::string::npos; at = page.find(mark, at)) {
+    at += mark.size();
+    const std::size_t name_end = page.find(mark_end, at);
+    const std::size_t code = page.find('\n', name_end + mark_end.size()) + 1;
+    const std::size_t code_end = page.find("\n```\n", code) + 1;
+    REQUIRE(name_end < page.find('\n', at));
+    REQUIRE(code_end > code);
+    found.push_back({page.substr(at, name_end - at), page.substr(code, code_end - code)});
+    at = code_end;
+  }
+  return found;
+}
+
+/// The page without its blocks of code.
+std::string prose(const std::string& page) {
+  std::string text;
+  std::istringstream lines(page);
+  bool in_code = false;
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_fence = line.find("```") != std::string::npos;
+    in_code = in_code != is_fence;
+    if (!in_code && !is_fence) {
+      text += line + "\n";
+    }
+  }
+  REQUIRE_FALSE(in_code);
+  return text;
 }
 
 TEST_CASE("the table in docs tuning is what the command prints") {
-  const std::string page = read_page("tuning.md");
-  const std::size_t begin = page.find(kBegin);
+  const std::string page = read(kRoot / "docs/tuning.md");
+  const std::size_t begin = page.find(kTableBegin);
   REQUIRE(begin != std::string::npos);
-  const std::size_t table = begin + std::string(kBegin).size();
-  const std::size_t end = page.find(kEnd, table);
+  const std::size_t table = begin + kTableBegin.size();
+  const std::size_t end = page.find(kTableEnd, table);
   REQUIRE(end != std::string::npos);
   const auto printed = ronde::test::run_command({"info", "--markdown"});
   REQUIRE(printed.exit_code == 0);
   INFO("paste the output of `ronde info --markdown` between the two marks");
   CHECK(page.substr(table, end - table) == printed.out);
+}
+
+TEST_CASE("code that a page quotes from a file is in that file word for word") {
+  std::size_t checked = 0;
+  for (const fs::path& page : pages()) {
+    for (const Excerpt& excerpt : excerpts(read(page))) {
+      ++checked;
+      INFO(page << " quotes " << excerpt.file << ":\n" << excerpt.code);
+      CHECK(read(kRoot / excerpt.file).find(excerpt.code) != std::string::npos);
+    }
+  }
+  CHECK(checked >= 8);
+}
+
+TEST_CASE("links between the pages lead to files") {
+  for (const fs::path& page : pages()) {
+    const std::string text = prose(read(page));
+    for (const std::smatch& found : matches(text, "\\]\\(([^)#:]+)(#[^)]*)?\\)")) {
+      INFO(page << " links to " << found[1]);
+      CHECK(fs::exists(page.parent_path() / found[1].str()));
+    }
+  }
+}
+
+TEST_CASE("every variable that the pages name is one that is read") {
+  const std::string known = ronde::test::run_command({"info", "--markdown"}).out;
+  // Of the build, the tests and the scripts.
+  const std::regex others("RONDE_(WITH|BUILD|TEST|HAVE|SANITIZE|WERROR|VENV|INSTALL).*");
+  for (const fs::path& page : pages()) {
+    const std::string text = read(page);
+    for (const std::smatch& found : matches(text, "RONDE_[A-Z0-9_]*[A-Z0-9]")) {
+      const std::string name = found.str();
+      if (!std::regex_match(name, others)) {
+        INFO(page << " names " << name);
+        CHECK(known.find("`" + name + "`") != std::string::npos);
+      }
+    }
+  }
 }
 
 }  // namespace
