@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
+#include "ronde_command.h"
 
 namespace {
 
 namespace fs = std::filesystem;
+using ronde::test::run_command;
 
 const fs::path kRoot = RONDE_SOURCE_DIR;
 const std::string kTableBegin = "<!-- begin: ronde info --markdown -->\n";
@@ -86,7 +87,7 @@ TEST_CASE("the table in docs tuning is what the command prints") {
   const std::size_t table = begin + kTableBegin.size();
   const std::size_t end = page.find(kTableEnd, table);
   REQUIRE(end != std::string::npos);
-  const auto printed = ronde::test::run_command({"info", "--markdown"});
+  const auto printed = run_command({"info", "--markdown"});
   REQUIRE(printed.exit_code == 0);
   INFO("paste the output of `ronde info --markdown` between the two marks");
   CHECK(page.substr(table, end - table) == printed.out);
@@ -115,7 +116,7 @@ TEST_CASE("links between the pages lead to files") {
 }
 
 TEST_CASE("every variable that the pages name is one that is read") {
-  const std::string known = ronde::test::run_command({"info", "--markdown"}).out;
+  const std::string known = run_command({"info", "--markdown"}).out;
   // Of the build, the tests and the scripts.
   const std::regex others("RONDE_(WITH|BUILD|TEST|HAVE|SANITIZE|WERROR|VENV|INSTALL).*");
   for (const fs::path& page : pages()) {

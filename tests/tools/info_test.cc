@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "command.h"
 #include "ronde/build_info.h"
 #include "ronde/config.h"
+#include "ronde_command.h"
 
 namespace {
 

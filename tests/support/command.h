@@ -13,9 +13,9 @@ struct CommandResult {
   std::string err;
 };
 
-/// Runs the `ronde` command to its end. Its environment is this process's without any RONDE_* and
-/// HOROVOD_* variable, and with those given.
-CommandResult run_command(const std::vector<std::string>& arguments,
+/// Runs a program to its end. `words` are its path and its arguments. Its environment is this
+/// process's without any RONDE_* and HOROVOD_* variable, and with those given.
+CommandResult run_program(std::vector<std::string> words,
                           const std::map<std::string, std::string>& environment = {});
 
 }  // namespace ronde::test

@@ -61,10 +61,8 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
 
 }  // namespace
 
-CommandResult run_command(const std::vector<std::string>& arguments,
+CommandResult run_program(std::vector<std::string> words,
                           const std::map<std::string, std::string>& environment) {
-  std::vector<std::string> words = {RONDE_COMMAND};
-  words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = environment_with(environment);
   const File out = temporary_file();
   const File err = temporary_file();
@@ -74,11 +72,11 @@ CommandResult run_command(const std::vector<std::string>& arguments,
   posix_spawn_file_actions_adddup2(&actions, fileno(out.get()), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, fileno(err.get()), STDERR_FILENO);
   pid_t child = 0;
-  const int error = posix_spawn(&child, RONDE_COMMAND, &actions, nullptr, pointers(words).data(),
+  const int error = posix_spawn(&child, words[0].c_str(), &actions, nullptr, pointers(words).data(),
                                 pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
-    throw std::system_error(error, std::generic_category(), RONDE_COMMAND);
+    throw std::system_error(error, std::generic_category(), words[0]);
   }
   int status = 0;
   if (waitpid(child, &status, 0) != child) {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/command.h"
+
+namespace ronde::test {
+
+/// Runs the `ronde` command.
+inline CommandResult run_command(std::vector<std::string> arguments,
+                                 const std::map<std::string, std::string>& environment = {}) {
+  arguments.insert(arguments.begin(), RONDE_COMMAND);
+  return run_program(std::move(arguments), environment);
+}
+
+}  // namespace ronde::test
