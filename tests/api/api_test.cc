@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ronde/ronde.h"
+
+namespace {
+
+using Catch::Contains;
+
+std::string usage_error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ronde::UsageError& error) {
+    return error.what();
+  }
+  FAIL("no UsageError was thrown");
+  return "";
+}
+
+/// Every function that needs the group, by its name.
+std::vector<std::pair<std::string, std::function<void()>>> group_functions() {
+  return {{"ronde::rank()", [] { ronde::rank(); }},
+          {"ronde::size()", [] { ronde::size(); }},
+          {"ronde::local_rank()", [] { ronde::local_rank(); }},
+          {"ronde::local_size()", [] { ronde::local_size(); }},
+          {"ronde::cross_rank()", [] { ronde::cross_rank(); }},
+          {"ronde::cross_size()", [] { ronde::cross_size(); }},
+          {"ronde::topology()", [] { ronde::topology(); }},
+          {"ronde::default_runtime()", [] { ronde::default_runtime(); }},
+          {"ronde::submit()", [] { ronde::submit({}); }},
+          {"ronde::barrier()", [] { ronde::barrier(); }},
+          {"ronde::abort()", [] { ronde::abort("no reason"); }},
+          {"ronde::stats()", [] { ronde::stats(); }}};
+}
+
+ronde::BackendFactory some_factory() {
+  ronde::BackendFactory factory;
+  factory.create = [](ronde::BackendContext&) -> std::unique_ptr<ronde::Backend> {
+    throw ronde::Error("never made");
+  };
+  return factory;
+}
+
+TEST_CASE("every function says that it was called before init") {
+  CHECK_FALSE(ronde::is_initialized());
+  for (const auto& [name, call] : group_functions()) {
+    INFO(name);
+    CHECK_THAT(usage_error_of(call), Contains(name + " was called before ronde::init()") &&
+                                         Contains("call ronde::init()"));
+  }
+  CHECK_NOTHROW(ronde::shutdown());  // nothing to leave
+}
+
+TEST_CASE("every function says that it was called after shutdown") {
+  ronde::init();
+  CHECK(ronde::is_initialized());
+  ronde::shutdown();
+  CHECK_FALSE(ronde::is_initialized());
+  for (const auto& [name, call] : group_functions()) {
+    INFO(name);
+    CHECK_THAT(usage_error_of(call), Contains(name + " was called after ronde::shutdown()"));
+  }
+  CHECK_NOTHROW(ronde::shutdown());
+}
+
+TEST_CASE("a second init is refused and the first one stays") {
+  ronde::init();
+  CHECK_THAT(usage_error_of([] { ronde::init(); }),
+             Contains("ronde::init() was called twice") && Contains("is_initialized"));
+  CHECK(ronde::is_initialized());
+  ronde::barrier();
+  ronde::shutdown();
+}
+
+TEST_CASE("without a launcher there is one rank and collectives work") {
+  ronde::init();
+  CHECK(ronde::rank() == 0);
+  CHECK(ronde::size() == 1);
+  CHECK(ronde::local_rank() == 0);
+  CHECK(ronde::local_size() == 1);
+  CHECK(ronde::cross_rank() == 0);
+  CHECK(ronde::cross_size() == 1);
+  std::array<double, 3> values = {1, 2, 3};
+  ronde::Request request;
+  request.name = "values";
+  request.dtype = ronde::DataType::F64;
+  request.shape = {3};
+  request.input = request.output = values.data();
+  request.postscale = 2;
+  ronde::submit(std::move(request)).wait();
+  CHECK(values == std::array<double, 3>{2, 4, 6});
+  ronde::barrier();
+  ronde::shutdown();
+}
+
+TEST_CASE("stats is a JSON object of parts with counters") {
+  ronde::init();
+  const auto before = nlohmann::json::parse(ronde::stats());
+  ronde::barrier();
+  const auto after = nlohmann::json::parse(ronde::stats());
+  REQUIRE(after.is_object());
+  for (const auto& [part, counters] : after.items()) {
+    INFO(part);
+    REQUIRE(counters.is_object());
+    for (const auto& [counter, value] : counters.items()) {
+      INFO(counter);
+      CHECK(value.is_number_unsigned());
+    }
+  }
+  CHECK(after.at("submission").at("operations") ==
+        before.at("submission").at("operations").get<int>() + 1);
+  CHECK(after.contains("negotiation"));
+  CHECK(after.contains("response_cache"));
+  ronde::shutdown();
+}
+
+TEST_CASE("init hooks run in order, on the thread that called init, with the group ready") {
+  std::vector<std::string> calls;
+  std::thread::id thread;
+  ronde::add_init_hook([&](ronde::Runtime& runtime) {
+    calls.emplace_back("first");
+    thread = std::this_thread::get_id();
+    CHECK(&runtime == &ronde::default_runtime());
+    CHECK(ronde::size() == runtime.topology().size);
+    ronde::barrier();
+  });
+  ronde::add_init_hook([&](ronde::Runtime&) { calls.emplace_back("second"); });
+  CHECK(calls.empty());
+  ronde::init();
+  CHECK(calls == std::vector<std::string>{"first", "second"});
+  CHECK(thread == std::this_thread::get_id());
+  ronde::shutdown();
+  CHECK_THROWS_AS(ronde::add_init_hook({}), ronde::UsageError);
+}
+
+TEST_CASE("a hook that throws fails init") {
+  ronde::add_init_hook([](ronde::Runtime&) { throw std::runtime_error("hook failed"); });
+  CHECK_THROWS_WITH(ronde::init(), "hook failed");
+  CHECK_FALSE(ronde::is_initialized());
+  CHECK_THAT(usage_error_of([] { ronde::rank(); }), Contains("before ronde::init()"));
+}
+
+TEST_CASE("a failed init leaves everything as before it") {
+  setenv("RONDE_CYCLE_TIME_MS", "fast", 1);
+  CHECK_THAT(usage_error_of([] { ronde::init(); }),
+             Contains("rank 0: RONDE_CYCLE_TIME_MS: \"fast\""));
+  CHECK_FALSE(ronde::is_initialized());
+  CHECK_THAT(usage_error_of([] { ronde::rank(); }), Contains("before ronde::init()"));
+  CHECK_NOTHROW(ronde::register_backend("late", some_factory()));
+  CHECK_NOTHROW(ronde::set_stall_callback({}));
+}
+
+TEST_CASE("a name that no backend has is refused with those that there are") {
+  setenv("RONDE_CPU_BACKEND", "quantum", 1);
+  ronde::register_backend("mine", some_factory());
+  ronde::BackendFactory for_gpus = some_factory();
+  for_gpus.device = ronde::DeviceKind::Cuda;
+  ronde::register_backend("gpus", std::move(for_gpus));
+  const std::string text = usage_error_of([] { ronde::init(); });
+  CHECK_THAT(text, Contains("RONDE_CPU_BACKEND: there is no backend \"quantum\"") &&
+                       Contains("use one of: auto") && Contains("mine"));
+  CHECK_THAT(text, !Contains("gpus"));
+}
+
+TEST_CASE("a backend that cannot be made ends init with its own words") {
+  setenv("RONDE_CPU_BACKEND", "mine", 1);
+  ronde::register_backend("mine", some_factory());
+  CHECK_THROWS_WITH(ronde::init(), Contains("never made") && Contains("rank 0"));
+  CHECK_FALSE(ronde::is_initialized());
+}
+
+TEST_CASE("backends are registered under free names, before init") {
+  ronde::register_backend("mine", some_factory());
+  CHECK_THAT(usage_error_of([] { ronde::register_backend("mine", some_factory()); }),
+             Contains("\"mine\" is taken"));
+  CHECK_THAT(usage_error_of([] { ronde::register_backend("auto", some_factory()); }),
+             Contains("taken by Ronde"));
+  const std::string built_in = RONDE_MPI_IS_LINKED != 0 ? "mpi" : "inproc";
+  CHECK_THAT(usage_error_of([&] { ronde::register_backend(built_in, some_factory()); }),
+             Contains("taken by Ronde"));
+  CHECK_THAT(usage_error_of([] { ronde::register_backend("My Own", some_factory()); }),
+             Contains("\"My Own\" is not the name of a backend"));
+  CHECK_THAT(usage_error_of([] { ronde::register_backend("empty", {}); }),
+             Contains("no create function"));
+  ronde::init();
+  CHECK_THAT(usage_error_of([] { ronde::register_backend("later", some_factory()); }),
+             Contains("after ronde::init()"));
+  CHECK_THAT(usage_error_of([] { ronde::set_stall_callback({}); }),
+             Contains("after ronde::init()"));
+  ronde::shutdown();
+}
+
+TEST_CASE("abort reaches every later operation") {
+  ronde::init();
+  ronde::abort("the loss is not a number");
+  const auto is_dead = [] {
+    try {
+      ronde::barrier();
+    } catch (const ronde::GroupError& error) {
+      CHECK(error.failed_rank() == 0);
+      CHECK_THAT(error.what(), Contains("the loss is not a number"));
+      return true;
+    }
+    return false;
+  };
+  while (!is_dead()) {  // the coordinator takes note of it in its own time
+  }
+  CHECK(is_dead());
+  CHECK(ronde::size() == 1);
+  CHECK_NOTHROW(ronde::shutdown());
+  CHECK_FALSE(ronde::is_initialized());
+}
+
+}  // namespace

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch.hpp>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "ronde/ronde.h"
+#include "tests/support/command.h"
+
+// What a whole process prints and how it ends. The hidden cases are those processes.
+
+namespace {
+
+using Catch::Contains;
+using ronde::test::CommandResult;
+
+CommandResult run_helper(const std::string& name,
+                         const std::map<std::string, std::string>& environment = {}) {
+  return ronde::test::run_program({"/proc/self/exe", "helper: " + name}, environment);
+}
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+TEST_CASE("helper: comes and goes", "[.]") {
+  ronde::init();
+  ronde::barrier();
+  ronde::shutdown();
+}
+
+TEST_CASE("helper: leaves without shutdown", "[.]") {
+  ronde::init();
+  ronde::barrier();
+}
+
+TEST_CASE("helper: exits with work in flight", "[.]") {
+  ronde::init();
+  ronde::barrier_async().on_done([] { std::cerr << "done\n"; });
+  std::exit(3);
+}
+
+TEST_CASE("helper: fails to start", "[.]") {
+  try {
+    ronde::init();
+  } catch (const ronde::UsageError& error) {
+    std::cerr << error.what() << '\n';
+    std::exit(7);
+  }
+}
+
+/// A static that is destroyed after main, when the Runtime is long gone.
+struct Late {
+  ~Late() {
+    try {
+      ronde::rank();
+    } catch (const ronde::UsageError& error) {
+      std::cerr << "late: " << error.what() << '\n';
+    }
+  }
+};
+
+TEST_CASE("helper: has a static that calls in late", "[.]") {
+  static const Late late;
+  ronde::init();
+}
+
+TEST_CASE("the effective configuration is logged once, with its sources") {
+  const CommandResult result = run_helper("comes and goes", {{"HOROVOD_CYCLE_TIME", "3"}});
+  INFO(result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.err, Contains("[ronde rank 0] info: "));
+  CHECK(count(result.err, "RONDE_CYCLE_TIME_MS=3 (HOROVOD_CYCLE_TIME)") == 1);
+  CHECK(count(result.err, "RONDE_FUSION_BYTES=64MiB (default)") == 1);
+}
+
+TEST_CASE("a quiet log level is quiet") {
+  const CommandResult result = run_helper("comes and goes", {{"RONDE_LOG_LEVEL", "warning"}});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.empty());
+}
+
+TEST_CASE("an unknown variable is warned of when a program starts") {
+  const CommandResult result =
+      run_helper("comes and goes", {{"RONDE_CYCLETIME_MS", "3"}, {"RONDE_LOG_LEVEL", "warning"}});
+  CHECK(result.exit_code == 0);
+  CHECK(count(result.err, "\n") == 1);
+  CHECK_THAT(result.err, Contains("[ronde rank 0] warning: RONDE_CYCLETIME_MS is not a variable") &&
+                             Contains("did you mean RONDE_CYCLE_TIME_MS?"));
+}
+
+TEST_CASE("an unknown variable is warned of even if the program cannot start") {
+  const CommandResult result =
+      run_helper("fails to start", {{"RONDE_CYCLETIME_MS", "3"}, {"RONDE_CPU_BACKEND", "none"}});
+  CHECK(result.exit_code == 7);
+  CHECK_THAT(result.err, Contains("RONDE_CYCLETIME_MS is not a variable") &&
+                             Contains("there is no backend \"none\""));
+}
+
+TEST_CASE("a process that ends without shutdown ends cleanly") {
+  const CommandResult result = run_helper("leaves without shutdown");
+  INFO(result.err);
+  CHECK(result.exit_code == 0);
+}
+
+TEST_CASE("a process that exits with work in flight ends with its own exit code") {
+  const CommandResult result = run_helper("exits with work in flight");
+  INFO(result.err);
+  CHECK(result.exit_code == 3);
+}
+
+TEST_CASE("statics may call in after the runtime is gone") {
+  const CommandResult result = run_helper("has a static that calls in late");
+  INFO(result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.err, Contains("late: ronde::rank() was called after ronde::shutdown()"));
+}
+
+#if RONDE_MPI_IS_LINKED
+TEST_CASE("a launcher of another MPI is recognised") {
+  for (const char* variable : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}) {
+    const CommandResult result = run_helper("fails to start", {{variable, "4"}});
+    CHECK(result.exit_code == 7);
+    CHECK_THAT(result.err, Contains(std::string(variable) + "=4") && Contains("mpiexec"));
+  }
+}
+#endif
+
+}  // namespace
