@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "backends/mpi/float_ops.h"
 #include "ronde/error.h"
 
 namespace ronde::mpi {
@@ -118,13 +117,10 @@ MpiBackend::MpiBackend(std::shared_ptr<MpiEnvironment> environment,
       max_count_(std::clamp<std::size_t>(options.max_count, 1, INT_MAX)) {
   communicator_ = mpi_->duplicate_world(Clock::now() + options.init_timeout);
   constexpr int kCommutes = 1;
-  const auto create = [&](MPI_User_function* function, MPI_Op& op) {
-    mpi_->call("MPI_Op_create", mpi_->api().op_create, function, kCommutes, &op);
-  };
-  create(min_function(false), min_f32_);
-  create(max_function(false), max_f32_);
-  create(min_function(true), min_f64_);
-  create(max_function(true), max_f64_);
+  for (std::size_t i = 0; i < own_ops_.size(); ++i) {
+    mpi_->call("MPI_Op_create", mpi_->api().op_create, own_operators()[i].function, kCommutes,
+               &own_ops_[i]);
+  }
 }
 
 Capabilities MpiBackend::capabilities() const {
@@ -143,18 +139,18 @@ std::unique_ptr<MpiBackend::PendingCalls> MpiBackend::begin(std::size_t bytes) {
 }
 
 MPI_Op MpiBackend::operator_for(DataType dtype, ReduceOp op) const {
+  for (std::size_t i = 0; i < own_ops_.size(); ++i) {
+    if (own_operators()[i].dtype == dtype && own_operators()[i].op == op) return own_ops_[i];
+  }
   const bool is_bool = dtype == DataType::Bool;
-  const bool is_double = dtype == DataType::F64;
   switch (op) {
     case ReduceOp::Sum:
       return is_bool ? MPI_LOR : MPI_SUM;
     case ReduceOp::Product:
       return is_bool ? MPI_LAND : MPI_PROD;
     case ReduceOp::Min:
-      if (is_floating(dtype)) return is_double ? min_f64_ : min_f32_;
       return is_bool ? MPI_LAND : MPI_MIN;
     case ReduceOp::Max:
-      if (is_floating(dtype)) return is_double ? max_f64_ : max_f32_;
       return is_bool ? MPI_LOR : MPI_MAX;
     case ReduceOp::Average:
       break;
@@ -262,9 +258,7 @@ void MpiBackend::abort() noexcept {
 }
 
 void MpiBackend::close() {
-  for (MPI_Op* const op : {&min_f32_, &max_f32_, &min_f64_, &max_f64_}) {
-    if (*op != MPI_OP_NULL) mpi_->call("MPI_Op_free", mpi_->api().op_free, op);
-  }
+  for (MPI_Op& op : own_ops_) mpi_->call("MPI_Op_free", mpi_->api().op_free, &op);
   mpi_->free(communicator_);
   mpi_.leave(true);
 }

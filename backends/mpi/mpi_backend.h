@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "backends/mpi/min_max_ops.h"
 #include "backends/mpi/mpi_environment.h"
 #include "ronde/backend.h"
 
@@ -58,10 +60,7 @@ class MpiBackend final : public Backend {
   MpiMembership mpi_;
   const std::size_t max_count_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  MPI_Op min_f32_ = MPI_OP_NULL;
-  MPI_Op max_f32_ = MPI_OP_NULL;
-  MPI_Op min_f64_ = MPI_OP_NULL;
-  MPI_Op max_f64_ = MPI_OP_NULL;
+  std::array<MPI_Op, kOwnOperatorCount> own_ops_ = {};  ///< in the order of own_operators()
   /// Shared with operations, which may outlive the backend after an abort.
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
 };

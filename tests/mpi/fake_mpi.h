@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/mpi/mpi_environment.h"
+
+namespace ronde::mpi::testing {
+
+/// One started call of a data collective.
+struct StartedCall {
+  std::string name;
+  const void* data = nullptr;
+  int count = 0;
+  int root = -1;
+  MPI_Op op = MPI_OP_NULL;
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+};
+
+/// An MPI library of one rank in a world of `size`, that does nothing, notes what was called, and
+/// fails or hangs where a test says so.
+class FakeMpi {
+ public:
+  int size = 1;
+  bool initialized = false;
+  bool finalized = false;
+  int provided = MPI_THREAD_SERIALIZED;
+  bool requests_finish = true;
+  std::map<std::string, int> codes;    ///< what the named call returns, other than success
+  std::map<std::string, int> fail_at;  ///< ... but only from its n-th call (counted from 0)
+  std::map<std::string, int> calls;    ///< how often the named call was made
+  std::vector<StartedCall> started;
+  std::map<std::string, std::string> variables;
+
+  /// The environment over this library, which has to outlive it.
+  std::shared_ptr<MpiEnvironment> environment() {
+    return std::make_shared<MpiEnvironment>(api(), [this](const std::string& name) {
+      const auto entry = variables.find(name);
+      return entry == variables.end() ? std::nullopt : std::optional(entry->second);
+    });
+  }
+
+  MpiApi api() {
+    MpiApi table;
+    table.initialized = [this](int* flag) { return *flag = initialized, result("initialized"); };
+    table.finalized = [this](int* flag) { return *flag = finalized, result("finalized"); };
+    table.init_thread = [this](int*, char***, int wanted, int* level) {
+      wanted_level = wanted;
+      initialized = true;
+      *level = provided;
+      return result("init_thread");
+    };
+    table.query_thread = [this](int* level) { return *level = provided, result("query_thread"); };
+    table.finalize = [this] { return finalized = true, result("finalize"); };
+    table.get_library_version = [](char* text, int* length) {
+      const std::string version = "Fake MPI 1.0\nbuilt for tests";
+      *length = static_cast<int>(version.copy(text, version.size()));
+      return MPI_SUCCESS;
+    };
+    table.error_string = [](int code, char* text, int* length) {
+      const std::string native = "native text of " + std::to_string(code);
+      *length = static_cast<int>(native.copy(text, native.size()));
+      return MPI_SUCCESS;
+    };
+    table.comm_rank = [this](MPI_Comm, int* rank) { return *rank = 0, result("comm_rank"); };
+    table.comm_size = [this](MPI_Comm, int* n) { return *n = size, result("comm_size"); };
+    table.comm_idup = [this](MPI_Comm, MPI_Comm* copy, MPI_Request*) {
+      return *copy = MPI_COMM_SELF, result("comm_idup");
+    };
+    table.comm_free = [this](MPI_Comm* comm) { return *comm = MPI_COMM_NULL, result("comm_free"); };
+    table.comm_set_errhandler = [this](MPI_Comm, MPI_Errhandler) {
+      return result("comm_set_errhandler");
+    };
+    table.op_create = [this](MPI_User_function*, int, MPI_Op* op) {
+      return *op = MPI_REPLACE, result("op_create");
+    };
+    table.op_free = [this](MPI_Op* op) { return *op = MPI_OP_NULL, result("op_free"); };
+    add_collectives(table);
+    return table;
+  }
+
+  int wanted_level = -1;
+
+ private:
+  void add_collectives(MpiApi& table) {
+    table.iallreduce = [this](const void*, void* data, int count, MPI_Datatype type, MPI_Op op,
+                              MPI_Comm, MPI_Request*) {
+      started.push_back({"iallreduce", data, count, -1, op, type});
+      return result("iallreduce");
+    };
+    table.ibcast = [this](void* data, int count, MPI_Datatype type, int root, MPI_Comm,
+                          MPI_Request*) {
+      started.push_back({"ibcast", data, count, root, MPI_OP_NULL, type});
+      return result("ibcast");
+    };
+    table.iallgather = [this](const void*, int, MPI_Datatype, void*, int, MPI_Datatype, MPI_Comm,
+                              MPI_Request*) { return result("iallgather"); };
+    table.iallgatherv = [this](const void* data, int count, MPI_Datatype type, void*, const int*,
+                               const int*, MPI_Datatype, MPI_Comm, MPI_Request*) {
+      started.push_back({"iallgatherv", data, count, -1, MPI_OP_NULL, type});
+      return result("iallgatherv");
+    };
+    table.test = [this](MPI_Request*, int* flag, MPI_Status*) {
+      return *flag = requests_finish, result("test");
+    };
+  }
+
+  int result(const std::string& name) {
+    const int made = calls[name]++;
+    const auto code = codes.find(name);
+    if (code == codes.end()) return MPI_SUCCESS;
+    const auto first = fail_at.find(name);
+    return first == fail_at.end() || made >= first->second ? code->second : MPI_SUCCESS;
+  }
+};
+
+}  // namespace ronde::mpi::testing

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/mpi/mpi_backend.h"
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "backends/mpi/min_max_ops.h"
+#include "ronde/error.h"
+#include "tests/mpi/fake_mpi.h"
+
+namespace {
+
+using Catch::Contains;
+using ronde::AllreduceCall;
+using ronde::DataType;
+using ronde::ReduceOp;
+using ronde::Segment;
+using ronde::mpi::MpiBackend;
+using ronde::mpi::testing::FakeMpi;
+
+AllreduceCall in_place_sum(const Segment& segment) {
+  return {.segments = {&segment, 1}, .dtype = DataType::F32, .op = ReduceOp::Sum};
+}
+
+std::uint64_t counter(const ronde::StatsGroup& group, const std::string& name) {
+  for (const auto& [key, value] : group.counters) {
+    if (key == name) return value;
+  }
+  throw std::runtime_error("no counter " + name);
+}
+
+}  // namespace
+
+TEST_CASE("an allreduce above the largest count goes in chunks that cover it") {
+  FakeMpi fake;
+  MpiBackend backend(fake.environment(), {.max_count = 1000});
+  std::vector<float> data(2500);
+  const Segment segment{data.data(), data.data(), data.size()};
+  const auto operation = backend.allreduce(in_place_sum(segment));
+  REQUIRE(fake.started.size() == 3);
+  const std::array counts = {1000, 1000, 500};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(fake.started[i].data == data.data() + 1000 * i);
+    CHECK(fake.started[i].count == counts[i]);
+  }
+  CHECK(operation->poll());
+  CHECK(counter(backend.stats(), "collective_calls") == 3);
+  CHECK(counter(backend.stats(), "payload_bytes") == 10'000);
+}
+
+TEST_CASE("an allgather above the largest count becomes broadcasts of every rank's part") {
+  FakeMpi fake;
+  fake.size = 3;
+  MpiBackend backend(fake.environment(), {.max_count = 1000});
+  const std::vector<std::size_t> counts = {700, 0, 1300};
+  std::vector<std::int16_t> input(700);
+  std::iota(input.begin(), input.end(), std::int16_t{1});
+  std::vector<std::int16_t> output(2000);
+  const auto operation = backend.allgather(
+      {.input = input.data(), .output = output.data(), .counts = counts, .dtype = DataType::I16});
+  REQUIRE(fake.started.size() == 3);
+  const std::array<std::size_t, 3> offsets = {0, 700, 1700};
+  const std::array sizes = {700, 1000, 300};
+  const std::array roots = {0, 2, 2};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(fake.started[i].name == "ibcast");
+    CHECK(fake.started[i].data == output.data() + offsets[i]);
+    CHECK(fake.started[i].count == sizes[i]);
+    CHECK(fake.started[i].root == roots[i]);
+  }
+  CHECK(std::equal(input.begin(), input.end(), output.begin()));
+}
+
+TEST_CASE("empty collectives start nothing and are finished") {
+  FakeMpi fake;
+  MpiBackend backend(fake.environment(), {});
+  const Segment segment{nullptr, nullptr, 0};
+  const std::vector<std::size_t> counts = {0};
+  CHECK(backend.allreduce(in_place_sum(segment))->poll());
+  CHECK(backend.broadcast({.segments = {&segment, 1}})->poll());
+  CHECK(backend.allgather({.counts = counts})->poll());
+  CHECK(fake.started.empty());
+}
+
+TEST_CASE("integer sums and products go through unsigned types, where they wrap") {
+  FakeMpi fake;
+  MpiBackend backend(fake.environment(), {});
+  std::array<std::int64_t, 1> data = {0};
+  const Segment segment{data.data(), data.data(), 1};
+  const auto started = [&](DataType dtype, ReduceOp op) {
+    backend.allreduce({.segments = {&segment, 1}, .dtype = dtype, .op = op});
+    return fake.started.back();
+  };
+  for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Product}) {
+    CHECK(started(DataType::I8, op).type == MPI_UINT8_T);
+    CHECK(started(DataType::I16, op).type == MPI_UINT16_T);
+    CHECK(started(DataType::I32, op).type == MPI_UINT32_T);
+    CHECK(started(DataType::I64, op).type == MPI_UINT64_T);
+  }
+  CHECK(started(DataType::I32, ReduceOp::Min).type == MPI_INT32_T);
+  CHECK(started(DataType::Bool, ReduceOp::Sum).op == MPI_LOR);
+  CHECK(started(DataType::Bool, ReduceOp::Max).op == MPI_LOR);
+  CHECK(started(DataType::Bool, ReduceOp::Product).op == MPI_LAND);
+  CHECK(started(DataType::Bool, ReduceOp::Min).op == MPI_LAND);
+}
+
+TEST_CASE("a collective that cannot start throws the call's name and native text") {
+  FakeMpi fake;
+  MpiBackend backend(fake.environment(), {.max_count = 10});
+  fake.codes["iallreduce"] = 15;
+  std::vector<float> data(30);
+  const Segment segment{data.data(), data.data(), data.size()};
+  SECTION("at once") {
+    CHECK_THROWS_WITH(backend.allreduce(in_place_sum(segment)),
+                      Contains("MPI_Iallreduce failed with code 15: native text of 15"));
+  }
+  SECTION("in its second chunk") {
+    fake.fail_at["iallreduce"] = 1;
+    CHECK_THROWS_WITH(backend.allreduce(in_place_sum(segment)), Contains("MPI_Iallreduce failed"));
+    CHECK(fake.started.size() == 2);
+  }
+}
+
+TEST_CASE("a collective that fails in progress throws from poll") {
+  FakeMpi fake;
+  MpiBackend backend(fake.environment(), {});
+  std::vector<float> data(30);
+  const Segment segment{data.data(), data.data(), data.size()};
+  const auto operation = backend.allreduce(in_place_sum(segment));
+  fake.requests_finish = false;
+  CHECK_FALSE(operation->poll());
+  fake.codes["test"] = 17;
+  CHECK_THROWS_WITH(operation->poll(), Contains("MPI_Test failed with code 17: native text of 17"));
+}
+
+TEST_CASE("abort frees nothing and calls no MPI") {
+  FakeMpi fake;
+  {
+    MpiBackend backend(fake.environment(), {});
+    std::vector<float> data(30);
+    const Segment segment{data.data(), data.data(), data.size()};
+    fake.requests_finish = false;
+    const auto operation = backend.allreduce(in_place_sum(segment));
+    CHECK_FALSE(operation->poll());
+    const auto before = fake.calls;
+    backend.abort();
+    CHECK(fake.calls == before);
+  }
+  CHECK(fake.calls["comm_free"] == 0);
+  CHECK(fake.calls["op_free"] == 0);
+  CHECK(fake.calls["finalize"] == 0);
+}
+
+TEST_CASE("close frees what was made") {
+  FakeMpi fake;
+  MpiBackend backend(fake.environment(), {});
+  backend.close();
+  CHECK(fake.calls["op_create"] == 6);
+  CHECK(fake.calls["op_free"] == 6);
+  CHECK(fake.calls["comm_free"] == 1);
+  CHECK(fake.calls["finalize"] == 1);
+}
+
+TEST_CASE("what a packed backend must never be asked is refused") {
+  FakeMpi fake;
+  MpiBackend backend(fake.environment(), {});
+  std::array<float, 4> data = {};
+  std::array<float, 4> other = {};
+  const Segment segment{data.data(), data.data(), data.size()};
+  AllreduceCall call = in_place_sum(segment);
+  SECTION("average") {
+    call.op = ReduceOp::Average;
+  }
+  SECTION("half types") {
+    call.dtype = DataType::BF16;
+  }
+  SECTION("scales") {
+    call.postscale = 0.5;
+  }
+  const std::array two = {segment, segment};
+  SECTION("two segments") {
+    call.segments = two;
+  }
+  const Segment apart{data.data(), other.data(), data.size()};
+  SECTION("out of place") {
+    call.segments = {&apart, 1};
+  }
+  CHECK_THROWS_AS(backend.allreduce(call), ronde::Error);
+  CHECK(fake.started.empty());
+}
+
+TEMPLATE_TEST_CASE("min and max give the same bits whatever the order of operands", "", float,
+                   double) {
+  using ronde::mpi::propagating_max;
+  using ronde::mpi::propagating_min;
+  using Limits = std::numeric_limits<TestType>;
+  const auto same_bits = [](TestType a, TestType b) { return std::memcmp(&a, &b, sizeof a) == 0; };
+  const TestType payload_nan = std::copysign(Limits::quiet_NaN(), TestType{-1});
+  const std::array<TestType, 8> values = {
+      0,          -TestType{0}, 1, -1, Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(),
+      payload_nan};
+  for (const TestType a : values) {
+    for (const TestType b : values) {
+      CHECK(same_bits(propagating_min(a, b), propagating_min(b, a)));
+      CHECK(same_bits(propagating_max(a, b), propagating_max(b, a)));
+      if (std::isnan(a) || std::isnan(b)) {
+        CHECK(same_bits(propagating_min(a, b), Limits::quiet_NaN()));
+        CHECK(same_bits(propagating_max(a, b), Limits::quiet_NaN()));
+      } else {
+        CHECK(propagating_min(a, b) == std::min(a, b));
+        CHECK(propagating_max(a, b) == std::max(a, b));
+      }
+    }
+  }
+  CHECK(std::signbit(propagating_min(TestType{0}, -TestType{0})));
+  CHECK_FALSE(std::signbit(propagating_max(TestType{0}, -TestType{0})));
+}

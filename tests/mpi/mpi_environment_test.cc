@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/mpi/mpi_environment.h"
+
+#include <catch2/catch.hpp>
+
+#include "backends/mpi/mpi_transport.h"
+#include "ronde/error.h"
+#include "tests/mpi/fake_mpi.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Catch::Contains;
+using ronde::Error;
+using ronde::GroupError;
+using ronde::UsageError;
+using ronde::mpi::Clock;
+using ronde::mpi::MpiMembership;
+using ronde::mpi::testing::FakeMpi;
+
+/// The text of the `Expected` that `action` throws, or a text that no test expects.
+template <typename Expected, typename Action>
+std::string text_of(Action action) {
+  try {
+    action();
+  } catch (const Expected& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("(another type of error) ") + error.what();
+  }
+  return "(no error)";
+}
+
+}  // namespace
+
+TEST_CASE("a failing MPI call becomes an error with its name, code and native text") {
+  FakeMpi fake;
+  fake.codes["comm_rank"] = 5;
+  const auto environment = fake.environment();
+  CHECK_THAT(text_of<Error>([&] { environment->join(); }),
+             Contains("MPI_Comm_rank failed with code 5: native text of 5"));
+}
+
+TEST_CASE("the native text is the MPI library's own") {
+  const std::string text = failure_text(ronde::mpi::MpiApi{}, "MPI_Ibcast", MPI_ERR_COUNT);
+  CHECK_THAT(text, Contains("MPI_Ibcast failed with code") && Contains("count"));
+}
+
+TEST_CASE("MPI is initialised at serialised thread level and finalised when all have left") {
+  FakeMpi fake;
+  const auto environment = fake.environment();
+  MpiMembership transport(environment);
+  MpiMembership backend(environment);
+  CHECK(fake.wanted_level == MPI_THREAD_SERIALIZED);
+  CHECK(fake.calls["init_thread"] == 1);
+  backend.leave(true);
+  CHECK(fake.calls["finalize"] == 0);
+  transport.leave(true);
+  CHECK(fake.calls["finalize"] == 1);
+  transport.leave(true);
+  CHECK(fake.calls["finalize"] == 1);
+}
+
+TEST_CASE("MPI is not finalised after a failure") {
+  FakeMpi fake;
+  const auto environment = fake.environment();
+  SECTION("one left without grace, the other gracefully") {
+    MpiMembership transport(environment);
+    MpiMembership backend(environment);
+    backend.leave(false);
+    transport.leave(true);
+  }
+  SECTION("a member was destroyed without leaving") {
+    MpiMembership transport(environment);
+    { const MpiMembership backend(environment); }
+    transport.leave(true);
+  }
+  SECTION("operations were abandoned") {
+    MpiMembership transport(environment);
+    environment->abandon();
+    transport.leave(true);
+  }
+  CHECK(fake.calls["finalize"] == 0);
+}
+
+TEST_CASE("after a failed init MPI can be joined again and is then finalised") {
+  FakeMpi fake;
+  const auto environment = fake.environment();
+  { const MpiMembership failed(environment); }
+  MpiMembership second(environment);
+  second.leave(true);
+  CHECK(fake.calls["init_thread"] == 1);
+  CHECK(fake.calls["finalize"] == 1);
+}
+
+TEST_CASE("an MPI library without thread support is refused") {
+  FakeMpi fake;
+  fake.provided = MPI_THREAD_FUNNELED;
+  const auto environment = fake.environment();
+  CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
+             Contains("needs MPI_THREAD_SERIALIZED") &&
+                 Contains("provides only MPI_THREAD_FUNNELED") && Contains("Fake MPI 1.0"));
+}
+
+TEST_CASE("a program that initialised MPI itself must have asked for MPI_THREAD_MULTIPLE") {
+  FakeMpi fake;
+  fake.initialized = true;
+  const auto environment = fake.environment();
+  SECTION("less is refused and says what to change") {
+    fake.provided = MPI_THREAD_SERIALIZED;
+    CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
+               Contains("initialised MPI with MPI_THREAD_SERIALIZED") &&
+                   Contains("MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...)"));
+  }
+  SECTION("MULTIPLE is joined, and the program finalises") {
+    fake.provided = MPI_THREAD_MULTIPLE;
+    MpiMembership member(environment);
+    member.leave(true);
+    CHECK(fake.calls["init_thread"] == 0);
+    CHECK(fake.calls["finalize"] == 0);
+    CHECK(fake.calls["comm_set_errhandler"] == 0);  // the world's handler is the program's
+  }
+}
+
+TEST_CASE("a finalised MPI cannot be joined") {
+  FakeMpi fake;
+  fake.finalized = true;
+  const auto environment = fake.environment();
+  CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
+             Contains("MPI is finalised in this process") && Contains("(again)"));
+  CHECK(environment->finalized());
+}
+
+TEST_CASE("a foreign launcher is refused by variable, value and library") {
+  FakeMpi fake;
+  const auto [name, value] = GENERATE(table<std::string, std::string>({
+      {"PMI_SIZE", "4"},
+      {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"SLURM_NTASKS", "16"},
+      {"PMIX_RANK", "1"},
+  }));
+  fake.variables[name] = value;
+  const auto environment = fake.environment();
+  CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
+             Contains("(" + name + "=" + value + ")") && Contains("Fake MPI 1.0") &&
+                 !Contains("built for tests") && Contains("unset " + name));
+}
+
+TEST_CASE("one rank alone is no foreign launcher's work") {
+  FakeMpi fake;
+  SECTION("no launcher") {}
+  SECTION("a launcher that started one") {
+    fake.variables = {{"PMI_SIZE", "1"}};
+  }
+  SECTION("mpiexec -n 1 inside a larger Slurm job") {
+    fake.variables = {{"SLURM_NTASKS", "8"}, {"PMI_SIZE", "1"}};
+  }
+  SECTION("variables that are no numbers") {
+    fake.variables = {{"PMI_SIZE", "4(x2)"}, {"SLURM_NTASKS", ""}};
+  }
+  SECTION("the first rank of a PMIx launcher") {
+    fake.variables = {{"PMIX_RANK", "0"}};
+  }
+  const auto environment = fake.environment();
+  CHECK(text_of<Error>([&] { environment->join(); }) == "(no error)");
+}
+
+TEST_CASE("several ranks that MPI knows of need no launcher variable") {
+  FakeMpi fake;
+  fake.size = 4;
+  fake.variables = {{"PMI_SIZE", "4"}};
+  const auto environment = fake.environment();
+  CHECK(text_of<Error>([&] { environment->join(); }) == "(no error)");
+}
+
+TEST_CASE("bootstrap that never ends is a group error within its deadline") {
+  FakeMpi fake;
+  fake.size = 3;
+  const auto environment = fake.environment();
+  const MpiMembership member(environment);
+  fake.requests_finish = false;
+  const auto start = Clock::now();
+  SECTION("duplicating the communicator") {
+    CHECK_THAT(text_of<GroupError>([&] { environment->duplicate_world(start + 50ms); }),
+               Contains("rank 0 waited") && Contains("all 3 ranks to duplicate"));
+  }
+  SECTION("making the transport") {
+    const auto make = [&] { ronde::mpi::MpiTransport(environment, {.init_timeout = 50ms}); };
+    CHECK_THAT(text_of<GroupError>(make), Contains("at least one has not called ronde::init()"));
+  }
+  CHECK(Clock::now() - start < 10s);
+}

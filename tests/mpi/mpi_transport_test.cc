@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MPI transport by itself, under mpiexec.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "backends/mpi/mpi.h"
+#include "backends/mpi/mpi_environment.h"
+#include "ronde/error.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+using ronde::Incoming;
+using ronde::MpiOptions;
+using ronde::Transport;
+using Clock = Transport::Clock;
+
+int rank_from_launcher() {
+  const char* const text = std::getenv("PMI_RANK");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+/// Two ranks a "host": 0 and 2, 1 and 3.
+MpiOptions two_hosts() {
+  MpiOptions options;
+  options.host = "host " + std::to_string(rank_from_launcher() % 2);
+  options.offer_loopback = true;
+  return options;
+}
+
+Incoming next(Transport& transport) {
+  Incoming incoming = transport.receive(Clock::now() + 20s);
+  if (incoming.kind == Incoming::Kind::Nothing) throw std::runtime_error("nothing came in 20 s");
+  return incoming;
+}
+
+/// Every rank sends to rank 0, which answers once it has heard of all: so nobody is ahead of it.
+void check_exchange(Transport& transport, std::size_t bytes) {
+  const ronde::Topology& topology = transport.topology();
+  if (topology.rank != 0) {
+    transport.send(0, std::string(bytes, static_cast<char>('a' + topology.rank)));
+    const Incoming answer = next(transport);
+    CHECK(answer.kind == Incoming::Kind::Message);
+    CHECK(answer.bytes == std::to_string(bytes));
+    return;
+  }
+  std::vector<bool> heard(static_cast<std::size_t>(topology.size), false);
+  for (int i = 1; i < topology.size; ++i) {
+    const Incoming incoming = next(transport);
+    CHECK((incoming.bytes == std::string(bytes, static_cast<char>('a' + incoming.peer))));
+    CHECK_FALSE(heard[static_cast<std::size_t>(incoming.peer)]);
+    heard[static_cast<std::size_t>(incoming.peer)] = true;
+  }
+  for (int peer = 1; peer < topology.size; ++peer) transport.send(peer, std::to_string(bytes));
+}
+
+}  // namespace
+
+TEST_CASE("ranks of one host meet, exchange and part") {
+  const auto transport = ronde::mpi_transport_factory({})();
+  const ronde::Topology& topology = transport->topology();
+  CHECK(topology.rank == rank_from_launcher());
+  CHECK(topology.local_rank == topology.rank);
+  CHECK(topology.local_size == topology.size);
+  CHECK(topology.hosts() == 1);
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{3'000'000}}) {
+    check_exchange(*transport, bytes);
+  }
+  transport->close(true, Clock::now() + 5s);
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  CHECK(finalized == 1);
+  CHECK_FALSE(ronde::mpi_available());
+}
+
+TEST_CASE("ranks of several hosts meet over TCP") {
+  const auto transport = ronde::mpi_transport_factory(two_hosts())();
+  const ronde::Topology& topology = transport->topology();
+  CHECK(topology.hosts() == std::min(topology.size, 2));
+  CHECK(topology.local_rank == topology.rank / 2);
+  CHECK(topology.cross_rank == topology.rank % 2);
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{3'000'000}}) {
+    check_exchange(*transport, bytes);
+  }
+  transport->close(true, Clock::now() + 5s);
+}
+
+TEST_CASE("transport and backend share MPI, which ends with the last of them") {
+  const MpiOptions options;
+  auto transport = ronde::mpi_transport_factory(options)();
+  ronde::BackendContext context;
+  context.topology = &transport->topology();
+  auto backend = ronde::mpi_backend_factory(options).create(context);
+  int finalized = 0;
+  transport->close(true, Clock::now() + 5s);
+  MPI_Finalized(&finalized);
+  CHECK(finalized == 0);
+  backend->close();
+  MPI_Finalized(&finalized);
+  CHECK(finalized == 1);
+}
+
+TEST_CASE("after a failed init the ranks can meet again") {
+  { const auto first = ronde::mpi_transport_factory({})(); }
+  const auto second = ronde::mpi_transport_factory({})();
+  check_exchange(*second, 100);
+  second->close(true, Clock::now() + 5s);
+  CHECK_FALSE(ronde::mpi_available());
+}
+
+TEST_CASE("a program's own MPI is joined and left running") {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  REQUIRE(provided == MPI_THREAD_MULTIPLE);
+  const auto transport = ronde::mpi_transport_factory({})();
+  check_exchange(*transport, 100);
+  transport->close(true, Clock::now() + 5s);
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  CHECK(finalized == 0);
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Finalize();
+  CHECK_THROWS_WITH(ronde::mpi_transport_factory({})(), Catch::Contains("MPI is finalised"));
+}
+
+TEST_CASE("a program's own MPI at too low a level is refused on every rank") {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  CHECK_THROWS_AS(ronde::mpi_transport_factory({})(), ronde::UsageError);
+  CHECK_THROWS_WITH(ronde::mpi_transport_factory({})(), Catch::Contains("MPI_THREAD_FUNNELED"));
+  MPI_Finalize();
+}
+
+TEST_CASE("ranks that meet while one is late time out with a group error", "[n2]") {
+  // Rank 1 initialises MPI, but never makes its transport.
+  const auto environment = ronde::mpi::MpiEnvironment::of_process();
+  const ronde::mpi::MpiMembership member(environment);
+  if (environment->rank() == 1) {
+    // It leaves when rank 0 has given up: an MPI message says so.
+    int verdict = 0;
+    MPI_Recv(&verdict, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    CHECK(verdict == 1);
+    return;
+  }
+  MpiOptions options;
+  options.init_timeout_s = 0.3;
+  std::string text;
+  try {
+    ronde::mpi_transport_factory(options)();
+  } catch (const ronde::GroupError& error) {
+    text = error.what();
+  }
+  CHECK_THAT(text, Catch::Contains("rank 0 waited") && Catch::Contains("for all 2 ranks"));
+  const int verdict = text.empty() ? 0 : 1;
+  MPI_Send(&verdict, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
+}
+
+TEST_CASE("the MPI library tells its version") {
+  CHECK_THAT(ronde::mpi_library_version(), Catch::Contains("MPI"));
+}
