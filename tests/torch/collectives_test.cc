@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/_neg_view.h>
+
+#include <cmath>
+#include <utility>
+
+#include "support.h"
+
+using namespace ronde_test;
+using ronde::ReduceOp;
+
+namespace {
+
+const std::vector<at::ScalarType> kDtypes = {at::kByte,   at::kChar, at::kShort,    at::kInt,
+                                             at::kLong,   at::kHalf, at::kBFloat16, at::kFloat,
+                                             at::kDouble, at::kBool};
+
+// Small whole numbers, other ones on each rank: exact in every dtype, also summed.
+at::Tensor values(at::ScalarType dtype, at::IntArrayRef sizes, int rank) {
+  at::Generator generator = at::detail::createCPUGenerator(100 + static_cast<std::uint64_t>(rank));
+  const at::Tensor drawn = at::randint(0, 5, sizes, generator, at::kDouble);
+  if (dtype == at::kByte || dtype == at::kBool) return drawn.remainder(3).to(dtype);
+  return (drawn - 2).to(dtype);
+}
+
+std::vector<at::Tensor> values_of_all(at::ScalarType dtype, at::IntArrayRef sizes) {
+  std::vector<at::Tensor> all;
+  for (int rank = 0; rank < ronde::size(); ++rank) all.push_back(values(dtype, sizes, rank));
+  return all;
+}
+
+// In double precision, then as Ronde documents each dtype.
+at::Tensor expected_allreduce(const std::vector<at::Tensor>& all, ReduceOp op) {
+  const at::ScalarType dtype = all[0].scalar_type();
+  at::Tensor result = all[0].to(at::kDouble);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    const at::Tensor next = all[i].to(at::kDouble);
+    switch (op) {
+      case ReduceOp::Sum:
+      case ReduceOp::Average:
+        result = result + next;
+        break;
+      case ReduceOp::Min:
+        result = at::minimum(result, next);
+        break;
+      case ReduceOp::Max:
+        result = at::maximum(result, next);
+        break;
+      case ReduceOp::Product:
+        result = result * next;
+        break;
+    }
+  }
+  if (op == ReduceOp::Average) result = result / static_cast<double>(all.size());
+  if (dtype == at::kBool) return result.ne(0);
+  return (at::isFloatingType(dtype) ? result : result.trunc()).to(dtype);
+}
+
+struct Layout {
+  std::string name;
+  // A tensor with the values of the row-major one that is given.
+  std::function<at::Tensor(const at::Tensor&)> make;
+};
+
+const std::vector<Layout> kLayouts = {
+    {"row-major", [](const at::Tensor& t) { return t.clone(); }},
+    {"transposed",
+     [](const at::Tensor& t) { return t.transpose(1, 3).contiguous().transpose(1, 3); }},
+    {"channels-last",
+     [](const at::Tensor& t) { return t.contiguous(at::MemoryFormat::ChannelsLast); }},
+    {"every second element",
+     [](const at::Tensor& t) {
+       at::Tensor wide = at::zeros({2, 3, 4, 10}, t.options());
+       at::Tensor view = wide.slice(3, 1, 10, 2);
+       return view.copy_(t);
+     }},
+    {"negated view",
+     [](const at::Tensor& t) { return t.is_floating_point() ? at::_neg_view(-t) : t.clone(); }},
+};
+
+const std::vector<std::int64_t> kSizes = {2, 3, 4, 5};
+
+}  // namespace
+
+TEST_CASE("allreduce agrees with a double-precision oracle for every dtype and op") {
+  use_ronde();
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const ReduceOp op : ronde::kAllReduceOps) {
+      if (dtype == at::kBool && op == ReduceOp::Average) continue;
+      const auto all = values_of_all(dtype, {7, 11});
+      const at::Tensor& mine = all[static_cast<std::size_t>(ronde::rank())];
+      const at::Tensor before = mine.clone();
+      const at::Tensor expected = expected_allreduce(all, op);
+      CAPTURE(c10::toString(dtype), to_string(op));
+      const at::Tensor result = ronde::allreduce(mine, {.op = op});
+      CHECK(result.scalar_type() == dtype);
+      CHECK(torch::equal(result, expected));
+      CHECK(torch::equal(mine, before));
+      CHECK(torch::equal(ronde::allreduce_async(mine, {.op = op}).wait(), expected));
+      const at::Tensor in_place = mine.clone();
+      CHECK(ronde::allreduce_(in_place, {.op = op}).is_same(in_place));
+      CHECK(torch::equal(in_place, expected));
+      const at::Tensor in_place_async = mine.clone();
+      CHECK(ronde::allreduce_async_(in_place_async, {.op = op}).wait().is_same(in_place_async));
+      CHECK(torch::equal(in_place_async, expected));
+    }
+  }
+}
+
+TEST_CASE("allreduce averages by default, and scales before and after") {
+  use_ronde();
+  const at::Tensor mine = at::full({5}, ronde::rank() + 1.0, at::kDouble);
+  const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
+  CHECK(near(ronde::allreduce(mine), at::full({5}, sum / ronde::size(), at::kDouble), 1e-15));
+  const at::Tensor scaled =
+      ronde::allreduce(mine, {.op = ReduceOp::Sum, .prescale = 0.5, .postscale = 6.0});
+  CHECK(near(scaled, at::full({5}, 3.0 * sum, at::kDouble), 1e-15));
+}
+
+TEST_CASE("allreduce averages fractions within each dtype's precision") {
+  use_ronde();
+  const std::vector<std::pair<at::ScalarType, double>> tolerances = {
+      {at::kDouble, 1e-14}, {at::kFloat, 1e-6}, {at::kHalf, 2e-3}, {at::kBFloat16, 2e-2}};
+  for (const auto& [dtype, tolerance] : tolerances) {
+    std::vector<at::Tensor> all;
+    for (int r = 0; r < ronde::size(); ++r) {
+      all.push_back(normal({1000}, 40 + static_cast<std::uint64_t>(r), dtype));
+    }
+    CAPTURE(c10::toString(dtype));
+    const at::Tensor result = ronde::allreduce(all[static_cast<std::size_t>(ronde::rank())]);
+    const at::Tensor oracle = at::stack(all).to(at::kDouble).mean(0);
+    CHECK(near(result, oracle, tolerance));
+    CHECK(same_on_all_ranks(result));
+  }
+}
+
+TEST_CASE("min and max propagate NaN") {
+  use_ronde();
+  const at::Tensor mine = at::full({3}, static_cast<double>(ronde::rank()), at::kFloat);
+  if (ronde::rank() == ronde::size() - 1) mine[1] = std::nanf("");
+  for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max}) {
+    const at::Tensor result = ronde::allreduce(mine, {.op = op});
+    CHECK(std::isnan(result[1].item<float>()));
+    CHECK_FALSE(std::isnan(result[0].item<float>()));
+  }
+}
+
+TEST_CASE("tensors of every memory layout are reduced by index") {
+  use_ronde();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
+    const auto all = values_of_all(dtype, kSizes);
+    const at::Tensor expected = expected_allreduce(all, ReduceOp::Sum);
+    const at::Tensor& mine = all[static_cast<std::size_t>(ronde::rank())];
+    for (std::size_t i = 0; i < kLayouts.size(); ++i) {
+      // The next rank uses the next layout, so that layouts meet.
+      const Layout& layout =
+          kLayouts[(i + static_cast<std::size_t>(ronde::rank())) % kLayouts.size()];
+      CAPTURE(c10::toString(dtype), layout.name);
+      const at::Tensor tensor = layout.make(mine);
+      REQUIRE(torch::equal(tensor, mine));
+      const at::Tensor result = ronde::allreduce(tensor, {.op = ReduceOp::Sum});
+      CHECK(result.is_contiguous());
+      CHECK(torch::equal(result, expected));
+      CHECK(torch::equal(tensor, mine));
+      const auto strides = tensor.strides().vec();
+      ronde::allreduce_(tensor, {.op = ReduceOp::Sum});
+      CHECK(torch::equal(tensor, expected));
+      CHECK(tensor.strides().vec() == strides);
+    }
+  }
+}
+
+TEST_CASE("writing into a view leaves the elements between untouched") {
+  use_ronde();
+  const at::Tensor wide = at::ones({4, 6});
+  ronde::allreduce_(wide.slice(1, 0, 6, 2), {.op = ReduceOp::Sum});
+  const at::Tensor untouched = wide.slice(1, 1, 6, 2);
+  CHECK(torch::equal(untouched, at::ones_like(untouched)));
+  CHECK(torch::equal(wide.slice(1, 0, 6, 2),
+                     at::full({4, 3}, static_cast<double>(ronde::size()), at::kFloat)));
+}
+
+TEST_CASE("a strided tensor has its result when the work is done, whoever waits") {
+  use_ronde();
+  const at::Tensor tensor = at::ones({64, 64}).t();
+  const at::Tensor view = tensor.slice(0, 0, 64, 2);
+  // Only the plain handle is kept: the copy back is not TensorWork's doing.
+  const ronde::Work work = ronde::allreduce_async_(view, {.op = ReduceOp::Sum});
+  work.wait();
+  CHECK(torch::equal(view, at::full_like(view, static_cast<double>(ronde::size()))));
+}
+
+TEST_CASE("tensors without dimensions and without elements take part") {
+  use_ronde();
+  const at::Tensor scalar = at::full({}, ronde::rank() + 1.0, at::kFloat);
+  const at::Tensor sum = ronde::allreduce(scalar, {.op = ReduceOp::Sum});
+  CHECK(sum.dim() == 0);
+  CHECK(sum.item<float>() == static_cast<float>(ronde::size() * (ronde::size() + 1)) / 2);
+  const at::Tensor empty = at::empty({3, 0, 2});
+  CHECK(ronde::allreduce(empty).sizes() == empty.sizes());
+  ronde::allreduce_(empty);
+  CHECK(ronde::broadcast(empty).sizes() == empty.sizes());
+  CHECK(ronde::allgather(empty).sizes() == at::IntArrayRef({3 * ronde::size(), 0, 2}));
+}
+
+TEST_CASE("an expanded tensor is read, but not written") {
+  use_ronde();
+  const at::Tensor expanded = at::full({1}, ronde::rank() + 1.0).expand({4, 3});
+  const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
+  CHECK(torch::equal(ronde::allreduce(expanded, {.op = ReduceOp::Sum}), at::full({4, 3}, sum)));
+  const std::string text = usage_error([&] { ronde::allreduce_(expanded, {.name = "mask"}); });
+  CAPTURE(text);
+  CHECK(contains(text, "rank " + std::to_string(ronde::rank())));
+  CHECK(contains(text, "\"mask\""));
+  CHECK(contains(text, "contiguous()"));
+  CHECK(contains(usage_error([&] { ronde::broadcast_(expanded); }), "contiguous()"));
+}
+
+TEST_CASE("tensors that Ronde cannot move are refused before anything is sent") {
+  use_ronde();
+  const at::Tensor dense = at::ones({2, 2});
+  struct Refusal {
+    at::Tensor tensor;
+    std::string advice;
+  };
+  const std::vector<Refusal> refusals = {
+      {at::Tensor(), "undefined"},
+      {at::empty({2}, at::TensorOptions().device(at::kMeta)), "meta"},
+      {dense.to_sparse(), "to_dense()"},
+      {dense.to_sparse_csr(), "to_dense()"},
+      {at::quantize_per_tensor(dense, 0.1, 0, at::kQInt8), "dequantize()"},
+      {at::ones({2}, at::kComplexFloat), "view_as_real"},
+      {dense.to(at::kFloat8_e4m3fn), "Float8_e4m3fn"},
+  };
+  for (const auto& [tensor, advice] : refusals) {
+    CAPTURE(advice);
+    const std::vector<std::function<void()>> calls = {
+        [&t = tensor] { ronde::allreduce(t, {.name = "x"}); },
+        [&t = tensor] { ronde::allreduce_(t, {.name = "x"}); },
+        [&t = tensor] { ronde::broadcast(t, {.name = "x"}); },
+        [&t = tensor] { ronde::broadcast_(t, {.name = "x"}); },
+        [&t = tensor] { ronde::allgather(t, {.name = "x"}); },
+    };
+    for (const auto& call : calls) {
+      const std::string text = usage_error(call);
+      CAPTURE(text);
+      CHECK(contains(text, advice));
+      CHECK(contains(text, "(\"x\")"));
+      CHECK(contains(text, "rank " + std::to_string(ronde::rank())));
+    }
+  }
+  CHECK(near(ronde::allreduce(dense, {.name = "x"}), dense, 0));
+}
+
+TEST_CASE("ranks that disagree on a shape all get a UsageError, and go on", "[n2][n4]") {
+  use_ronde();
+  const at::Tensor mine = at::ones({ronde::rank() == 0 ? 2 : 3});
+  const ronde::TensorWork work = ronde::allreduce_async(mine, {.name = "differs"});
+  const std::string text = usage_error([&] { work.wait(); });
+  CAPTURE(text);
+  CHECK(contains(text, "differs"));
+  CHECK(usage_error([&] { work.result(); }) == text);
+  CHECK(near(ronde::allreduce(at::ones({2}), {.name = "differs"}), at::ones({2}), 0));
+}
+
+TEST_CASE("averaging bools is refused") {
+  use_ronde();
+  const std::string text = usage_error([] { ronde::allreduce(at::ones({2}, at::kBool)); });
+  CAPTURE(text);
+  CHECK(contains(text, "average"));
+}
+
+TEST_CASE("a leaf that requires grad is written in place, and backward notices") {
+  use_ronde();
+  const at::Tensor leaf = at::full({3}, ronde::rank() + 1.0).requires_grad_();
+  const at::Tensor loss = (leaf * leaf).sum();
+  const auto version = leaf._version();
+  ronde::allreduce_(leaf, {.op = ReduceOp::Sum});
+  CHECK(leaf.requires_grad());
+  CHECK(leaf.is_leaf());
+  CHECK(leaf._version() > version);
+  const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
+  CHECK(torch::equal(leaf.detach(), at::full({3}, sum)));
+  CHECK_THROWS_AS(loss.backward(), c10::Error);
+  const at::Tensor result = ronde::allreduce(leaf);
+  CHECK_FALSE(result.requires_grad());
+  CHECK_FALSE(ronde::allgather(leaf).requires_grad());
+}
+
+TEST_CASE("inference tensors are taken") {
+  use_ronde();
+  const c10::InferenceMode inference;
+  const at::Tensor tensor = at::ones({3});
+  ronde::allreduce_(tensor, {.op = ReduceOp::Sum});
+  CHECK(torch::equal(tensor, at::full({3}, static_cast<double>(ronde::size()))));
+}
+
+TEST_CASE("broadcast takes the root's values in all four forms, dtypes and layouts") {
+  use_ronde();
+  const int root = ronde::size() - 1;
+  for (const at::ScalarType dtype : kDtypes) {
+    const auto all = values_of_all(dtype, kSizes);
+    const at::Tensor& expected = all[static_cast<std::size_t>(root)];
+    for (const Layout& layout : kLayouts) {
+      CAPTURE(c10::toString(dtype), layout.name);
+      const at::Tensor mine = layout.make(all[static_cast<std::size_t>(ronde::rank())]);
+      CHECK(torch::equal(ronde::broadcast(mine, {.root = root}), expected));
+      CHECK(torch::equal(ronde::broadcast_async(mine, {.root = root}).wait(), expected));
+      CHECK(torch::equal(mine, all[static_cast<std::size_t>(ronde::rank())]));
+      CHECK(ronde::broadcast_(mine, {.root = root}).is_same(mine));
+      CHECK(torch::equal(mine, expected));
+      const at::Tensor again = layout.make(all[static_cast<std::size_t>(ronde::rank())]);
+      CHECK(ronde::broadcast_async_(again, {.root = root}).wait().is_same(again));
+      CHECK(torch::equal(again, expected));
+    }
+  }
+}
+
+TEST_CASE("a broadcast from a rank that does not exist is refused") {
+  use_ronde();
+  const std::string text =
+      usage_error([] { ronde::broadcast(at::ones({2}), {.root = ronde::size()}); });
+  CAPTURE(text);
+  CHECK(contains(text, std::to_string(ronde::size())));
+}
+
+TEST_CASE("allgather joins first dimensions of any length in rank order") {
+  use_ronde();
+  for (const at::ScalarType dtype : kDtypes) {
+    std::vector<at::Tensor> all;
+    // Rank 0 has nothing, rank r has r rows.
+    for (int r = 0; r < ronde::size(); ++r) all.push_back(values(dtype, {r, 3}, r));
+    const at::Tensor& mine = all[static_cast<std::size_t>(ronde::rank())];
+    CAPTURE(c10::toString(dtype));
+    CHECK(torch::equal(ronde::allgather(mine), at::cat(all)));
+    const at::Tensor strided = mine.t().contiguous().t();
+    CHECK(torch::equal(ronde::allgather_async(strided).wait(), at::cat(all)));
+  }
+  const at::Tensor scalars = ronde::allgather(at::full({}, ronde::rank(), at::kLong));
+  CHECK(torch::equal(scalars, at::arange(ronde::size(), at::kLong)));
+}
+
+TEST_CASE("many operations in flight complete in any order of submission") {
+  use_ronde();
+  constexpr int kCount = 50;
+  std::vector<ronde::TensorWork> works(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    // Even ranks go up, odd ones down.
+    const int k = ronde::rank() % 2 == 0 ? i : kCount - 1 - i;
+    works[static_cast<std::size_t>(k)] = ronde::allreduce_async(
+        at::full({k + 1}, static_cast<double>(k)), {.name = std::to_string(k)});
+  }
+  for (int k = 0; k < kCount; ++k) {
+    const at::Tensor result = works[static_cast<std::size_t>(k)].wait();
+    CHECK(torch::equal(result, at::full({k + 1}, static_cast<double>(k))));
+    CHECK(works[static_cast<std::size_t>(k)].done());
+    CHECK(works[static_cast<std::size_t>(k)].result().is_same(result));
+  }
+}
+
+TEST_CASE("asking for a pending result is refused, and harms nothing", "[n2]") {
+  use_ronde();
+  ronde::TensorWork work;
+  CHECK(work.done());
+  CHECK_FALSE(work.wait().defined());
+  // Rank 1 submits only after rank 0 has seen that the work is pending.
+  if (ronde::rank() == 0) {
+    work = ronde::allreduce_async(at::ones({2}), {.name = "late"});
+    CHECK(contains(usage_error([&] { work.result(); }), "wait()"));
+    ronde::barrier();
+  } else {
+    ronde::barrier();
+    work = ronde::allreduce_async(at::ones({2}), {.name = "late"});
+  }
+  CHECK(torch::equal(work.wait_host(), at::ones({2})));
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sched.h>
+
+#include <cstdlib>
+
+#include "support.h"
+
+using namespace ronde_test;
+
+TEST_CASE("LibTorch's share of the cores", "[n1]") {
+  using ronde::detail::compute_threads;
+  CHECK(compute_threads(0, false, 16, 4) == 4);
+  CHECK(compute_threads(0, false, 7, 2) == 3);
+  CHECK(compute_threads(0, false, 2, 4) == 1);
+  CHECK(compute_threads(0, true, 16, 4) == 0);
+  CHECK(compute_threads(3, false, 16, 4) == 3);
+  CHECK(compute_threads(3, true, 16, 4) == 3);
+}
+
+TEST_CASE("init divides the cores of the affinity mask between the local ranks") {
+  unsetenv("OMP_NUM_THREADS");
+  unsetenv("RONDE_COMPUTE_THREADS");
+  unsetenv("HOROVOD_COMPUTE_THREADS");
+  use_ronde();
+  cpu_set_t mask;
+  REQUIRE(sched_getaffinity(0, sizeof(mask), &mask) == 0);
+  CHECK(at::get_num_threads() == std::max(1, CPU_COUNT(&mask) / ronde::local_size()));
+}
+
+TEST_CASE("OMP_NUM_THREADS leaves LibTorch's threads alone", "[n1][n2]") {
+  setenv("OMP_NUM_THREADS", "7", 1);
+  unsetenv("RONDE_COMPUTE_THREADS");
+  at::set_num_threads(5);
+  use_ronde();
+  CHECK(at::get_num_threads() == 5);
+}
+
+TEST_CASE("RONDE_COMPUTE_THREADS wins over OMP_NUM_THREADS", "[n1][n2]") {
+  setenv("OMP_NUM_THREADS", "7", 1);
+  setenv("RONDE_COMPUTE_THREADS", "3", 1);
+  use_ronde();
+  CHECK(at::get_num_threads() == 3);
+}
+
+TEST_CASE("the local device is the CPU where no backend serves GPUs", "[n1][n2]") {
+  CHECK_THROWS_AS(ronde::local_device(), ronde::UsageError);
+  use_ronde();
+  if (ronde::default_runtime().backend_name(ronde::DeviceKind::Cuda).empty()) {
+    CHECK(ronde::local_device() == c10::Device(c10::kCPU));
+  } else {
+    CHECK(ronde::local_device().index() ==
+          ronde::local_rank() % static_cast<int>(torch::cuda::device_count()));
+  }
+}

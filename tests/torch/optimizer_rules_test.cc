@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of calls that DistributedOptimizer allows, and what it says of others.
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "support.h"
+
+using namespace ronde_test;
+using ronde::DistributedOptimizer;
+
+namespace {
+
+// One parameter of four numbers, whose gradient is what the loss says.
+struct Toy {
+  explicit Toy(double lr = 1.0) : sgd({p}, lr) { names.insert("p", p); }
+  // Adds `gradient` to the gradient of every element.
+  void backward(double gradient) { (p * gradient).sum().backward(); }
+  void check_gradient(double expected) {
+    REQUIRE(p.grad().defined());
+    CHECK(near(p.grad(), at::full({4}, expected, at::kDouble), 1e-14));
+  }
+  at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
+  torch::OrderedDict<std::string, at::Tensor> names;
+  torch::optim::SGD sgd;
+};
+
+// How many tensors Ronde has begun to move with the other ranks.
+std::uint64_t executed_tensors() {
+  for (const auto& [part, counters] : ronde::default_runtime().stats()) {
+    for (const auto& [name, value] : counters) {
+      if (part == "execution" && name == "tensors") return value;
+    }
+  }
+  throw std::logic_error("the statistics have no execution.tensors");
+}
+
+double mean_rank() {
+  return (ronde::size() - 1) / 2.0;
+}
+
+}  // namespace
+
+TEST_CASE("synchronize lets the caller clip, and step does not reduce again") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  toy.backward(ronde::rank() + 3.0);
+  optimizer.synchronize();
+  toy.check_gradient(mean_rank() + 3.0);
+  // Rank-dependent on purpose: another reduction would mix it.
+  torch::nn::utils::clip_grad_norm_({toy.p}, 1.0);
+  toy.p.mutable_grad().mul_(ronde::rank() + 1.0);
+  const at::Tensor clipped = toy.p.grad().clone();
+  optimizer.synchronize();
+  optimizer.step();
+  CHECK(torch::equal(toy.p.grad(), clipped));
+  CHECK(near(toy.p, 1.0 - clipped, 1e-14));
+}
+
+TEST_CASE("clipping after synchronize equals clipping in one process") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    toy.backward(10.0 * (ronde::rank() + 1.0));
+    optimizer.synchronize();
+    torch::nn::utils::clip_grad_norm_({toy.p}, 0.5);
+    optimizer.step();
+  }
+  // A gradient of norm 0.5 over four equal elements is 0.25 each.
+  CHECK(near(toy.p, at::full({4}, 1.0 - 3 * 0.25, at::kDouble), 1e-6));
+  CHECK(same_on_all_ranks(toy.p));
+}
+
+TEST_CASE("several backward passes add up before they are reduced once") {
+  use_ronde();
+  for (const bool average : {false, true}) {
+    Toy toy;
+    DistributedOptimizer optimizer(
+        toy.sgd, toy.names,
+        {.backward_passes_per_step = 3, .average_aggregated_gradients = average});
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      for (int pass = 0; pass < 3; ++pass) toy.backward(ronde::rank() + pass + 1.0);
+      optimizer.synchronize();
+      const double sum = 3 * mean_rank() + 6.0;
+      toy.check_gradient(average ? sum / 3 : sum);
+      optimizer.step();
+    }
+  }
+}
+
+TEST_CASE("a step after fewer passes than announced reduces what there is") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names, {.backward_passes_per_step = 3});
+  toy.backward(ronde::rank());
+  optimizer.synchronize();
+  toy.check_gradient(mean_rank());
+  optimizer.step();
+  // The next step counts from one again.
+  optimizer.zero_grad();
+  for (int pass = 0; pass < 3; ++pass) toy.backward(ronde::rank());
+  optimizer.synchronize();
+  toy.check_gradient(3 * mean_rank());
+}
+
+TEST_CASE("no_sync adds up on each rank, and the next backward reduces the sum") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  {
+    const auto guard = optimizer.no_sync();
+    toy.backward(ronde::rank() + 1.0);
+    toy.backward(ronde::rank() + 1.0);
+    toy.check_gradient(2 * (ronde::rank() + 1.0));
+  }
+  toy.backward(1.0);
+  optimizer.synchronize();
+  toy.check_gradient(2 * (mean_rank() + 1.0) + 1.0);
+}
+
+TEST_CASE("what only no_sync passes reached is reduced by step") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  {
+    auto outer = optimizer.no_sync();
+    const auto inner = optimizer.no_sync();
+    const auto moved = std::move(outer);
+    toy.backward(ronde::rank());
+    CHECK(contains(usage_error([&] { optimizer.step(); }), "no_sync()"));
+  }
+  optimizer.step();
+  CHECK(near(toy.p, at::full({4}, 1.0 - mean_rank(), at::kDouble), 1e-14));
+}
+
+TEST_CASE("a closure runs with gradients on, is reduced, and its loss returned") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  const torch::NoGradGuard no_grad;
+  int calls = 0;
+  const at::Tensor loss = optimizer.step([&] {
+    ++calls;
+    optimizer.zero_grad();
+    at::Tensor value = (toy.p * (ronde::rank() + 1.0)).sum();
+    value.backward();
+    return value;
+  });
+  CHECK(calls == 1);
+  CHECK(loss.item<double>() == 4.0 * (ronde::rank() + 1.0));
+  CHECK(near(toy.p, at::full({4}, 1.0 - (mean_rank() + 1.0), at::kDouble), 1e-14));
+}
+
+TEST_CASE("too many backward passes are refused by backward itself, and step still works") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names, {.name = "net"});
+  toy.backward(ronde::rank());
+  const std::string text = usage_error([&] { toy.backward(100.0); });
+  CAPTURE(text);
+  CHECK(contains(text, "rank " + std::to_string(ronde::rank())));
+  CHECK(contains(text, "DistributedOptimizer(\"net\")"));
+  CHECK(contains(text, "parameter \"p\""));
+  CHECK(contains(text, "backward_passes_per_step"));
+  optimizer.synchronize();
+  // The refused pass added nothing.
+  toy.check_gradient(mean_rank());
+  optimizer.step();
+  optimizer.zero_grad();
+  toy.backward(1.0);
+  optimizer.step();
+}
+
+TEST_CASE("backward between synchronize and step is refused, zero_grad starts anew") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  toy.backward(1.0);
+  optimizer.synchronize();
+  CHECK(contains(usage_error([&] { toy.backward(1.0); }), "between synchronize() and step()"));
+  optimizer.zero_grad();
+  toy.backward(ronde::rank());
+  optimizer.step();
+  CHECK(near(toy.p, at::full({4}, 1.0 - mean_rank(), at::kDouble), 1e-14));
+}
+
+TEST_CASE("zero_grad while gradients travel is refused") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  toy.backward(ronde::rank());
+  const std::string text = usage_error([&] { optimizer.zero_grad(); });
+  CAPTURE(text);
+  CHECK(contains(text, "synchronize()"));
+  optimizer.step();
+  toy.check_gradient(mean_rank());
+  optimizer.zero_grad();
+  CHECK_FALSE(toy.p.grad().defined());
+}
+
+TEST_CASE("a gradient that is cleared behind the optimiser's back is noticed") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  toy.backward(1.0);
+  toy.sgd.zero_grad();
+  CHECK(contains(usage_error([&] { optimizer.step(); }), "cleared or replaced"));
+  // Nothing is pending, and the optimiser wants to be told that the gradients are gone.
+  CHECK(contains(usage_error([&] { optimizer.step(); }), "zero_grad()"));
+  CHECK(contains(usage_error([&] { toy.backward(1.0); }), "zero_grad()"));
+  optimizer.zero_grad();
+  toy.backward(ronde::rank());
+  optimizer.step();
+  CHECK(near(toy.p, at::full({4}, 1.0 - mean_rank(), at::kDouble), 1e-14));
+}
+
+TEST_CASE("create_graph and a second backward through the gradient are two passes") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names, {.backward_passes_per_step = 2});
+  const double c = ronde::rank() + 1.0;
+  (toy.p * toy.p * c).sum().backward({}, c10::nullopt, /*create_graph=*/true);
+  // grad = 2cp; d/dp sum(grad^2) = 8 c^2 p, which adds to it.
+  toy.p.grad().pow(2).sum().backward();
+  optimizer.synchronize();
+  double expected = 0;
+  for (int r = 0; r < ronde::size(); ++r) {
+    const double k = r + 1.0;
+    expected += (2 * k + 8 * k * k) / ronde::size();
+  }
+  CHECK(near(toy.p.grad(), at::full({4}, expected, at::kDouble), 1e-12));
+}
+
+TEST_CASE("two optimisers train side by side, as a GAN does") {
+  use_ronde();
+  Toy generator(0.5);
+  Toy discriminator(0.25);
+  DistributedOptimizer g(generator.sgd, generator.names);
+  DistributedOptimizer d(discriminator.sgd, discriminator.names, {.backward_passes_per_step = 2});
+  const double own = ronde::rank() + 1.0;
+  for (int step = 0; step < 3; ++step) {
+    d.zero_grad();
+    discriminator.backward(own);                                // real
+    (discriminator.p * generator.p.detach()).sum().backward();  // fake
+    d.step();
+    g.zero_grad();
+    {
+      const auto guard = d.no_sync();
+      (generator.p * discriminator.p).sum().backward();
+    }
+    g.step();
+  }
+  double p = 1.0;
+  double q = 1.0;
+  for (int step = 0; step < 3; ++step) {
+    q -= 0.25 * (mean_rank() + 1.0 + p);
+    p -= 0.5 * q;
+  }
+  CHECK(near(generator.p, at::full({4}, p, at::kDouble), 1e-12));
+  CHECK(near(discriminator.p, at::full({4}, q, at::kDouble), 1e-12));
+}
+
+TEST_CASE("two optimisers' gradients travel at the same time") {
+  use_ronde();
+  Toy a;
+  Toy b;
+  DistributedOptimizer of_a(a.sgd, a.names);
+  DistributedOptimizer of_b(b.sgd, b.names);
+  ((a.p + 2 * b.p) * (ronde::rank() + 1.0)).sum().backward();
+  of_b.synchronize();
+  of_a.synchronize();
+  a.check_gradient(mean_rank() + 1.0);
+  b.check_gradient(2 * (mean_rank() + 1.0));
+}
+
+TEST_CASE("gradients leave while backward still runs", "[n2]") {
+  use_ronde();
+  const at::Tensor early = at::ones({4}, at::kDouble).requires_grad_();
+  const at::Tensor late = at::ones({4}, at::kDouble).requires_grad_();
+  torch::OrderedDict<std::string, at::Tensor> names;
+  names.insert("early", early);
+  names.insert("late", late);
+  torch::optim::SGD sgd({early, late}, 1.0);
+  DistributedOptimizer optimizer(sgd, names, {.name = "overlap", .op = ronde::ReduceOp::Sum});
+  const at::Tensor hidden = early * 2;
+  const std::uint64_t executed_before = executed_tensors();
+  bool arrived = false;
+  // Runs in the middle of backward: after the gradient of `late`, before that of `early`. It holds
+  // backward up until the gradient of `late` is being reduced, for which both ranks are needed.
+  hidden.register_hook([&](const at::Tensor& gradient) {
+    REQUIRE(late.grad().defined());
+    CHECK_FALSE(early.grad().defined());
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!arrived && std::chrono::steady_clock::now() < deadline) {
+      arrived = executed_tensors() > executed_before;
+      std::this_thread::yield();
+    }
+    return gradient;
+  });
+  (hidden * late).sum().backward();
+  CHECK(arrived);
+  optimizer.step();
+}
+
+TEST_CASE("destroying the optimiser removes its hooks") {
+  use_ronde();
+  Toy toy;
+  {
+    DistributedOptimizer optimizer(toy.sgd, toy.names);
+    CHECK(contains(usage_error([&] { DistributedOptimizer again(toy.sgd, toy.names); }),
+                   "has a DistributedOptimizer already"));
+    toy.backward(1.0);
+    optimizer.step();
+  }
+  toy.p.mutable_grad().zero_();
+  toy.backward(ronde::rank());
+  toy.backward(ronde::rank());
+  toy.check_gradient(2.0 * ronde::rank());
+  DistributedOptimizer again(toy.sgd, toy.names);
+  again.zero_grad();
+  toy.backward(ronde::rank());
+  again.synchronize();
+  toy.check_gradient(mean_rank());
+}
+
+TEST_CASE("an optimiser may be moved, and dropped with reductions in flight") {
+  use_ronde();
+  Toy toy;
+  {
+    DistributedOptimizer first(toy.sgd, toy.names);
+    DistributedOptimizer second = std::move(first);
+    toy.backward(ronde::rank());
+    second.step();
+    CHECK(&second.inner() == &toy.sgd);
+    second.zero_grad();
+    toy.backward(ronde::rank());
+  }
+  ronde::barrier();
+  DistributedOptimizer third(toy.sgd, toy.names);
+  third.zero_grad();
+  toy.backward(ronde::rank());
+  third.synchronize();
+  toy.check_gradient(mean_rank());
+}
+
+TEST_CASE("a graph built before the optimiser died runs without it") {
+  use_ronde();
+  Toy toy;
+  auto optimizer = std::make_unique<DistributedOptimizer>(toy.sgd, toy.names);
+  const at::Tensor loss = (toy.p * (ronde::rank() + 1.0)).sum();
+  optimizer.reset();
+  loss.backward();
+  toy.check_gradient(ronde::rank() + 1.0);
+}
+
+TEST_CASE("a parameter that is unfrozen later is reduced from then on") {
+  use_ronde();
+  const at::Tensor a = at::ones({4}, at::kDouble).requires_grad_();
+  const at::Tensor b = at::ones({4}, at::kDouble);
+  torch::OrderedDict<std::string, at::Tensor> names;
+  names.insert("a", a);
+  names.insert("b", b);
+  torch::optim::SGD sgd({a, b}, 1.0);
+  DistributedOptimizer optimizer(sgd, names);
+  for (int step = 0; step < 3; ++step) {
+    if (step == 1) b.requires_grad_();
+    optimizer.zero_grad();
+    ((a + b) * static_cast<double>(ronde::rank())).sum().backward();
+    optimizer.step();
+  }
+  CHECK(near(a, at::full({4}, 1.0 - 3 * mean_rank(), at::kDouble), 1e-14));
+  CHECK(near(b, at::full({4}, 1.0 - 2 * mean_rank(), at::kDouble), 1e-14));
+  CHECK(same_on_all_ranks(b.detach()));
+}
+
+TEST_CASE("sparse gradients are refused by backward") {
+  use_ronde();
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(5, 3).sparse(true));
+  torch::optim::SGD sgd(embedding->parameters(), 1.0);
+  DistributedOptimizer optimizer(sgd, embedding->named_parameters());
+  const std::string text = usage_error([&] {
+    embedding->forward(torch::tensor({1, 2}, at::kLong)).sum().backward();
+  });
+  CAPTURE(text);
+  CHECK(contains(text, "\"weight\""));
+  CHECK(contains(text, "sparse(false)"));
+}
+
+TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n2]") {
+  use_ronde();
+  Toy toy;
+  const auto refused = [](torch::optim::Optimizer& inner,
+                          const torch::OrderedDict<std::string, at::Tensor>& names,
+                          const ronde::DistributedOptimizerOptions& options = {}) {
+    return usage_error([&] { DistributedOptimizer optimizer(inner, names, options); });
+  };
+  torch::optim::LBFGS lbfgs({toy.p}, 1.0);
+  CHECK(contains(refused(lbfgs, toy.names), "LBFGS"));
+
+  torch::OrderedDict<std::string, at::Tensor> other;
+  other.insert("other", at::ones({4}));
+  const std::string missing = refused(toy.sgd, other);
+  CAPTURE(missing);
+  CHECK(contains(missing, "parameter 0 of group 0 (f64 [4] on cpu)"));
+
+  torch::optim::SGD twice({toy.p, toy.p}, 1.0);
+  CHECK(contains(refused(twice, toy.names), "twice"));
+
+  torch::OrderedDict<std::string, at::Tensor> complex;
+  complex.insert("z", at::ones({2}, at::kComplexDouble).requires_grad_());
+  torch::optim::SGD of_complex({complex["z"]}, 1.0);
+  CHECK(contains(refused(of_complex, complex), "complex"));
+
+  CHECK(contains(refused(toy.sgd, toy.names, {.backward_passes_per_step = 0}), "at least 1"));
+  CHECK(contains(refused(toy.sgd, toy.names, {.prescale = 0.0}), "prescale"));
+}
+
+TEST_CASE("optimisers that differ between ranks are refused on all of them", "[n2]") {
+  use_ronde();
+  Toy toy;
+  const auto refused = [&](const ronde::DistributedOptimizerOptions& options) {
+    return usage_error([&] { DistributedOptimizer optimizer(toy.sgd, toy.names, options); });
+  };
+  CHECK(contains(refused({.backward_passes_per_step = ronde::rank() + 1}),
+                 "backward_passes_per_step 2"));
+  // A problem of one rank alone is told on both.
+  CHECK(contains(refused({.backward_passes_per_step = ronde::rank()}), "rank 0: "));
+  if (ronde::rank() == 1) toy.p.requires_grad_(false);
+  CHECK(contains(refused({}), "frozen"));
+  toy.p.requires_grad_();
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  toy.backward(ronde::rank());
+  optimizer.step();
+}
+
+TEST_CASE("parameters added to the inner optimiser afterwards are noticed") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  toy.sgd.add_param_group(torch::optim::OptimizerParamGroup({at::ones({2}).requires_grad_()}));
+  CHECK(contains(usage_error([&] { optimizer.step(); }), "had 1"));
+}
+
+TEST_CASE("parameters of the module that the optimiser does not have are left alone") {
+  use_ronde();
+  Toy toy;
+  const at::Tensor other = at::ones({4}, at::kDouble).requires_grad_();
+  toy.names.insert("other", other);
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  ((toy.p + other) * static_cast<double>(ronde::rank())).sum().backward();
+  optimizer.step();
+  CHECK(near(other.grad(), at::full({4}, static_cast<double>(ronde::rank()), at::kDouble), 0));
+  toy.check_gradient(mean_rank());
+}
+
+TEST_CASE("stepping without any backward leaves the parameters alone") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  optimizer.step();
+  CHECK_FALSE(toy.p.grad().defined());
+  CHECK(torch::equal(toy.p, at::ones({4}, at::kDouble)));
+}
