@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every element type and op, over MPI, against the inputs gathered by plain MPI and reduced in
+// double precision (floats) or 64-bit integers.
+#include <string>
+#include <vector>
+
+#include "case_table.h"
+#include "oracle.h"
+#include "plain_mpi.h"
+#include "ronde/ronde.h"
+
+namespace ronde::test {
+namespace {
+
+// Nothing, one, odd, about one fusion buffer of 4 KiB, and many buffers for every type.
+constexpr std::size_t kCounts[] = {0, 1, 7, 513, 20011};
+
+/// One tensor on its way.
+struct Job {
+  Reduction reduction;
+  bool in_place;
+  std::string name;
+  Elements input;
+  Elements output;
+  Work work;
+};
+
+Work submit(Job& job) {
+  Request request;
+  request.kind = Collective::Allreduce;
+  request.name = job.name;
+  request.dtype = job.reduction.dtype;
+  request.shape = {static_cast<std::int64_t>(job.input.count())};
+  if (job.in_place) job.output = job.input;
+  request.input = job.in_place ? job.output.data() : job.input.data();
+  request.output = job.output.data();
+  request.op = job.reduction.op;
+  request.prescale = job.reduction.prescale;
+  request.postscale = job.reduction.postscale;
+  return ronde::submit(std::move(request));
+}
+
+/// All sizes, in place and not, scaled and not: in flight together, so that they fuse.
+std::vector<Job> make_jobs(DataType dtype, ReduceOp op, int ranks, int rank, std::uint64_t round) {
+  std::vector<Job> jobs;
+  const bool scales = dtype != DataType::Bool;
+  const double prescale = is_floating(dtype) ? 0.3 : 0.5;
+  const double postscale = is_floating(dtype) ? 1.7 : 0.25;
+  for (const bool scaled : {false, true}) {
+    if (scaled && !scales) continue;
+    for (const bool in_place : {false, true}) {
+      for (const std::size_t count : kCounts) {
+        const Reduction reduction = {dtype, op, scaled ? prescale : 1.0, scaled ? postscale : 1.0,
+                                     ranks};
+        const std::string name =
+            std::to_string(count) + (in_place ? " in place" : "") + (scaled ? " scaled" : "");
+        const std::uint64_t seed = 100 * round + jobs.size();
+        jobs.push_back({reduction, in_place, name, make_input(dtype, op, count, rank, seed),
+                        Elements(dtype, count), Work()});
+      }
+    }
+  }
+  return jobs;
+}
+
+std::string difference(PlainMpi& mpi, const Job& job) {
+  if (is_floating(job.reduction.dtype)) {
+    return first_difference(job.reduction, mpi.gather(job.input.numbers()), job.output);
+  }
+  return first_difference(job.reduction, mpi.gather(job.input.integers()), job.output);
+}
+
+void check_allreduce(DataType dtype, ReduceOp op) {
+  with_group([&](PlainMpi& mpi) {
+    // The second round runs from the response cache.
+    for (const std::uint64_t round : {0U, 1U}) {
+      std::vector<Job> jobs = make_jobs(dtype, op, mpi.size(), mpi.rank(), round);
+      for (Job& job : jobs) job.work = submit(job);
+      for (std::size_t i = 0; i < jobs.size(); ++i) {
+        Job& job = jobs[i];
+        CAPTURE(round, job.name);
+        job.work.wait();
+        CHECK(difference(mpi, job) == "");
+        CHECK(mpi.same_everywhere(job.output.bytes()));
+        if (job.in_place) continue;
+        const std::uint64_t seed = 100 * round + i;
+        CHECK(job.input == make_input(dtype, op, job.input.count(), mpi.rank(), seed));
+      }
+    }
+  });
+}
+
+void check_refused_average_of_bools() {
+  with_group([](PlainMpi& mpi) {
+    Job job{{DataType::Bool, ReduceOp::Average, 1.0, 1.0, mpi.size()},
+            false,
+            "flags",
+            make_input(DataType::Bool, ReduceOp::Average, 5, mpi.rank(), 1),
+            Elements(DataType::Bool, 5),
+            Work()};
+    const Work work = submit(job);
+    CHECK_THROWS_AS(work.wait(), UsageError);
+    job.reduction.op = ReduceOp::Sum;
+    submit(job).wait();
+    CHECK(difference(mpi, job) == "");
+  });
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  for (const DataType dtype : kAllDataTypes) {
+    for (const ReduceOp op : kAllReduceOps) {
+      const std::string name = "allreduce " + std::string(to_string(op)) + " of " +
+                               std::string(to_string(dtype)) + " equals plain MPI";
+      if (dtype == DataType::Bool && op == ReduceOp::Average) {
+        add_case("allreduce average of bool is refused and the job goes on", "[allreduce]",
+                 check_refused_average_of_bools);
+      } else {
+        add_case(name, "[allreduce]", [dtype, op] { check_allreduce(dtype, op); });
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace ronde::test

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "oracle.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+namespace ronde::test {
+namespace {
+
+struct Approximate {
+  double value;
+  double tolerance;
+};
+
+bool is_unscaled(const Reduction& reduction) {
+  return reduction.prescale == 1.0 && reduction.postscale == 1.0;
+}
+
+double combine(ReduceOp op, double a, double b) {
+  switch (op) {
+    case ReduceOp::Sum:
+    case ReduceOp::Average:
+      return a + b;
+    case ReduceOp::Product:
+      return a * b;
+    case ReduceOp::Min:
+      return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b);
+    case ReduceOp::Max:
+      return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b);
+  }
+  return 0.0;
+}
+
+/// Rounding of the result to the type itself.
+double storing_error(DataType dtype, double value) {
+  switch (dtype) {
+    case DataType::F16:
+      return std::max(std::fabs(value) * 0x1p-11, 0x1p-25);
+    case DataType::BF16:
+      return std::fabs(value) * 0x1p-8;
+    case DataType::F32:
+      return std::fabs(value) * 0x1p-24;
+    default:
+      return std::fabs(value) * 0x1p-53;
+  }
+}
+
+Approximate reduce(const Reduction& reduction, const std::vector<double>& values) {
+  const bool adds = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Average;
+  double result = values[0] * reduction.prescale;
+  double magnitude = std::fabs(result);
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    const double value = values[i] * reduction.prescale;
+    result = combine(reduction.op, result, value);
+    magnitude = adds ? magnitude + std::fabs(value) : std::fabs(result);
+  }
+  const double factor = reduction.op == ReduceOp::Average ? reduction.postscale / reduction.ranks
+                                                          : reduction.postscale;
+  const bool exact =
+      is_unscaled(reduction) && (reduction.op == ReduceOp::Min || reduction.op == ReduceOp::Max);
+  if (exact) return {result, 0.0};
+  // Halves are reduced in f32. Each input is scaled and combined, then the result is scaled and
+  // divided: two roundings a rank and three more. The oracle itself rounds as often, in double.
+  const double unit = reduction.dtype == DataType::F64 ? 0x1p-52 : 0x1p-24;
+  const double steps = 2.0 * static_cast<double>(values.size()) + 3.0;
+  const double value = result * factor;
+  return {value,
+          steps * unit * magnitude * std::fabs(factor) + storing_error(reduction.dtype, value)};
+}
+
+std::int64_t wrapped(DataType dtype, std::uint64_t bits) {
+  switch (dtype) {
+    case DataType::U8:
+      return static_cast<std::uint8_t>(bits);
+    case DataType::I8:
+      return static_cast<std::int8_t>(bits);
+    case DataType::I16:
+      return static_cast<std::int16_t>(bits);
+    case DataType::I32:
+      return static_cast<std::int32_t>(bits);
+    default:
+      return std::bit_cast<std::int64_t>(bits);
+  }
+}
+
+std::int64_t scaled(std::int64_t value, double factor, double divisor) {
+  if (factor == 1.0 && divisor == 1.0) return value;
+  return static_cast<std::int64_t>(std::trunc(static_cast<double>(value) * factor / divisor));
+}
+
+std::int64_t combine(const Reduction& reduction, std::int64_t a, std::int64_t b) {
+  if (reduction.dtype == DataType::Bool) {
+    const bool is_or = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
+    return is_or ? (a | b) : (a & b);
+  }
+  const auto x = std::bit_cast<std::uint64_t>(a);
+  const auto y = std::bit_cast<std::uint64_t>(b);
+  switch (reduction.op) {
+    case ReduceOp::Sum:
+    case ReduceOp::Average:
+      return wrapped(reduction.dtype, x + y);
+    case ReduceOp::Product:
+      return wrapped(reduction.dtype, x * y);
+    case ReduceOp::Min:
+      return std::min(a, b);
+    case ReduceOp::Max:
+      return std::max(a, b);
+  }
+  return 0;
+}
+
+std::int64_t reduce(const Reduction& reduction, const std::vector<std::int64_t>& values) {
+  std::int64_t result = scaled(values[0], reduction.prescale, 1.0);
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    result = combine(reduction, result, scaled(values[i], reduction.prescale, 1.0));
+  }
+  const double divisor = reduction.op == ReduceOp::Average ? reduction.ranks : 1.0;
+  return scaled(result, reduction.postscale, divisor);
+}
+
+template <typename Number>
+std::vector<Number> of_element(const std::vector<Number>& inputs, std::size_t element,
+                               std::size_t count) {
+  std::vector<Number> values;
+  for (std::size_t i = element; i < inputs.size(); i += count) values.push_back(inputs[i]);
+  return values;
+}
+
+template <typename Number>
+std::string describe(std::size_t element, Number got, Number expected,
+                     const std::vector<Number>& inputs) {
+  std::ostringstream text;
+  text.precision(std::numeric_limits<double>::max_digits10);
+  text << "element " << element << " is " << got << ", not " << expected << "; the inputs were";
+  for (const Number input : inputs) text << ' ' << input;
+  return text.str();
+}
+
+}  // namespace
+
+std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
+                             const Elements& result) {
+  for (std::size_t i = 0; i < result.count(); ++i) {
+    const std::vector<double> values = of_element(inputs, i, result.count());
+    const Approximate expected = reduce(reduction, values);
+    const double got = result.number(i);
+    const bool equal = got == expected.value || (std::isnan(got) && std::isnan(expected.value)) ||
+                       std::fabs(got - expected.value) <= expected.tolerance;
+    if (!equal) return describe(i, got, expected.value, values);
+  }
+  return {};
+}
+
+std::string first_difference(const Reduction& reduction, const std::vector<std::int64_t>& inputs,
+                             const Elements& result) {
+  for (std::size_t i = 0; i < result.count(); ++i) {
+    const std::vector<std::int64_t> values = of_element(inputs, i, result.count());
+    const std::int64_t expected = reduce(reduction, values);
+    const std::int64_t got = result.integer(i);
+    // A true bool is 1, whatever byte it was.
+    const bool canonical =
+        result.dtype() != DataType::Bool || result.bytes()[i] == static_cast<std::byte>(expected);
+    if (got != expected || !canonical) return describe(i, got, expected, values);
+  }
+  return {};
+}
+
+}  // namespace ronde::test

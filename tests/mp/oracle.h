@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "elements.h"
+
+namespace ronde::test {
+
+/// What an allreduce was asked for.
+struct Reduction {
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int ranks = 1;
+};
+
+/// Compares a result with what the inputs of all ranks make in double precision. `inputs` holds
+/// them rank after rank. Empty if equal (integers, and unscaled min and max: exactly; other floats:
+/// within the error that one rounding an operation may cause), else a text on the first difference.
+std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
+                             const Elements& result);
+
+/// The same for integers and bool, in 64-bit integers that wrap like the type.
+std::string first_difference(const Reduction& reduction, const std::vector<std::int64_t>& inputs,
+                             const Elements& result);
+
+}  // namespace ronde::test
