@@ -45,6 +45,13 @@ class Reader {
     return value;
   }
   bool flag() { return number<std::uint8_t>() != 0; }
+  /// An enumerator, at most `last`.
+  template <typename Choice>
+  Choice choice(Choice last) {
+    const auto value = number<Choice>();
+    if (value > last) fail();
+    return value;
+  }
   std::string text() { return std::string(take(number<std::uint64_t>())); }
   BitVector bits() {
     return BitVector(list<std::uint64_t>([this] { return number<std::uint64_t>(); }));
@@ -90,10 +97,10 @@ void write(Writer& out, const RequestMeta& meta) {
 
 RequestMeta read_meta(Reader& in) {
   RequestMeta meta;
-  meta.kind = in.number<Collective>();
-  meta.dtype = in.number<DataType>();
-  meta.op = in.number<ReduceOp>();
-  meta.device = in.number<DeviceKind>();
+  meta.kind = in.choice(Collective::Barrier);
+  meta.dtype = in.choice(DataType::Bool);
+  meta.op = in.choice(ReduceOp::Product);
+  meta.device = in.choice(DeviceKind::Cuda);
   meta.set = in.number<std::uint32_t>();
   meta.root = in.number<std::int32_t>();
   meta.prescale = in.number<double>();
@@ -221,7 +228,7 @@ StallMessage read_stall(Reader& in) {
     StalledOperation operation;
     operation.name = in.text();
     operation.text = in.text();
-    operation.kind = in.number<Collective>();
+    operation.kind = in.choice(Collective::Barrier);
     operation.submitted_ranks = in.list<int>([&] { return in.number<int>(); });
     operation.missing_ranks = in.list<int>([&] { return in.number<int>(); });
     operation.waiting = std::chrono::milliseconds(in.number<std::int64_t>());

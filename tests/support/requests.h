@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/src/half.h"
+#include "ronde/dtype.h"
+#include "ronde/request.h"
+
+namespace ronde::test {
+
+/// Calls `visit` with a value of the C++ type that stores `dtype` (halves: std::uint16_t).
+template <typename Visit>
+void with_storage(DataType dtype, Visit visit) {
+  switch (dtype) {
+    case DataType::U8:
+    case DataType::Bool:
+      return visit(std::uint8_t{});
+    case DataType::I8:
+      return visit(std::int8_t{});
+    case DataType::I16:
+      return visit(std::int16_t{});
+    case DataType::I32:
+      return visit(std::int32_t{});
+    case DataType::I64:
+      return visit(std::int64_t{});
+    case DataType::F16:
+    case DataType::BF16:
+      return visit(std::uint16_t{});
+    case DataType::F32:
+      return visit(float{});
+    case DataType::F64:
+      return visit(double{});
+  }
+}
+
+/// The elements of a tensor of any dtype, read and written as doubles.
+class Elements {
+ public:
+  Elements(DataType dtype, std::size_t count)
+      : dtype_(dtype), count_(count), bytes_(count * size_of(dtype) + 1) {}
+
+  DataType dtype() const noexcept { return dtype_; }
+  std::size_t count() const noexcept { return count_; }
+  std::size_t bytes() const noexcept { return count_ * size_of(dtype_); }
+  /// Never null, so that a tensor without elements has an address too.
+  void* data() noexcept { return bytes_.data(); }
+  const void* data() const noexcept { return bytes_.data(); }
+
+  double get(std::size_t index) const {
+    double result = 0;
+    with_storage(dtype_, [&](auto value) {
+      std::memcpy(&value, bytes_.data() + index * sizeof value, sizeof value);
+      if constexpr (std::is_same_v<decltype(value), std::uint16_t>) {
+        result = dtype_ == DataType::F16 ? f16_to_f32(value) : bf16_to_f32(value);
+      } else {
+        result = static_cast<double>(value);
+      }
+    });
+    return result;
+  }
+
+  void set(std::size_t index, double number) {
+    with_storage(dtype_, [&](auto value) {
+      if constexpr (std::is_same_v<decltype(value), std::uint16_t>) {
+        const auto single = static_cast<float>(number);
+        value = dtype_ == DataType::F16 ? f32_to_f16(single) : f32_to_bf16(single);
+      } else {
+        value = static_cast<decltype(value)>(number);
+      }
+      std::memcpy(bytes_.data() + index * sizeof value, &value, sizeof value);
+    });
+  }
+
+  void fill(double number) {
+    for (std::size_t i = 0; i < count_; ++i) set(i, number);
+  }
+
+  friend bool operator==(const Elements& a, const Elements& b) {
+    return a.dtype_ == b.dtype_ && a.count_ == b.count_ &&
+           std::memcmp(a.data(), b.data(), a.bytes()) == 0;
+  }
+
+ private:
+  DataType dtype_;
+  std::size_t count_;
+  std::vector<std::byte> bytes_;
+};
+
+/// A sum of `values` in place.
+inline Request sum_request(std::vector<float>& values, const std::string& name) {
+  Request request;
+  request.name = name;
+  request.shape = {static_cast<std::int64_t>(values.size())};
+  request.input = request.output = values.data();
+  return request;
+}
+
+inline Request barrier_request(const std::string& name = {}) {
+  Request request;
+  request.kind = Collective::Barrier;
+  request.name = name;
+  return request;
+}
+
+}  // namespace ronde::test

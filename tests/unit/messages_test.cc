@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/messages.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "ronde/error.h"
+
+namespace {
+
+using namespace ronde;
+
+RequestMeta odd_meta(int salt) {
+  RequestMeta meta;
+  meta.kind = Collective::Allgather;
+  meta.dtype = DataType::BF16;
+  meta.op = ReduceOp::Product;
+  meta.device = DeviceKind::Cuda;
+  meta.set = 0x80000001U + static_cast<std::uint32_t>(salt);
+  meta.root = -5 - salt;
+  meta.prescale = 0.1 + salt;
+  meta.postscale = -1e300;
+  meta.shape = {std::int64_t{1} << 40, 0, salt};
+  return meta;
+}
+
+ReadyMessage ready_message() {
+  ReadyMessage message;
+  message.decisions_seen = 0x0123456789abcdefU;
+  for (const std::size_t bit : {0U, 63U, 64U, 200U}) message.cached.set(bit);
+  message.absent.set(64);
+  message.unnamed = {{7, 3, false}, {8, 4000000000U, true}};
+  message.requests = {{std::string("a\0b", 3), odd_meta(1), false}, {"", odd_meta(2), true}};
+  message.expired = {"late", std::string("\0"
+                                         "12",
+                                         3)};
+  message.shutdown = true;
+  return message;
+}
+
+DecisionMessage decision_message() {
+  DecisionMessage message;
+  message.number = 99;
+  message.cached.set(1);
+  message.skipped.set(130);
+  message.unnamed = {{1, 2, false}};
+  message.responses = {{"key", "error text", 3, odd_meta(4), {5, 6, 7}, false, 9},
+                       {"other", "", -1, odd_meta(5), {}, true, -1}};
+  message.shutdown = true;
+  return message;
+}
+
+StallMessage stall_message() {
+  StallMessage message;
+  message.operations = {{"name", "text", Collective::Broadcast, {0, 2}, {1}, {}},
+                        {"", "other", Collective::Barrier, {}, {0, 1, 2}, {}}};
+  message.operations[0].waiting = std::chrono::milliseconds(31415);
+  return message;
+}
+
+std::vector<Message> samples() {
+  return {ready_message(), decision_message(), FailureMessage{7, "rank 7 was lost", false},
+          stall_message(), BootstrapMessage{{"", "one", std::string(300, 'x')}}};
+}
+
+template <typename Type>
+Type round_trip(const Type& message) {
+  return std::get<Type>(decode(encode(message)));
+}
+
+}  // namespace
+
+TEST_CASE("every field of a ready message arrives") {
+  const ReadyMessage sent = ready_message();
+  const ReadyMessage got = round_trip(sent);
+  CHECK(got.decisions_seen == sent.decisions_seen);
+  CHECK(got.cached.words() == sent.cached.words());
+  CHECK(got.absent.words() == sent.absent.words());
+  REQUIRE(got.unnamed.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(got.unnamed[i].sequence == sent.unnamed[i].sequence);
+    CHECK(got.unnamed[i].slot == sent.unnamed[i].slot);
+    CHECK(got.unnamed[i].contributes == sent.unnamed[i].contributes);
+  }
+  REQUIRE(got.requests.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(got.requests[i].key == sent.requests[i].key);
+    CHECK(got.requests[i].meta == sent.requests[i].meta);
+    CHECK(got.requests[i].contributes == sent.requests[i].contributes);
+  }
+  CHECK(got.expired == sent.expired);
+  CHECK(got.shutdown);
+  CHECK_FALSE(round_trip(ReadyMessage{}).shutdown);
+}
+
+TEST_CASE("every field of a decision arrives") {
+  const DecisionMessage sent = decision_message();
+  const DecisionMessage got = round_trip(sent);
+  CHECK(got.number == sent.number);
+  CHECK(got.cached.words() == sent.cached.words());
+  CHECK(got.skipped.words() == sent.skipped.words());
+  REQUIRE(got.unnamed.size() == 1);
+  CHECK(got.unnamed[0].sequence == 1);
+  CHECK(got.unnamed[0].slot == 2);
+  CHECK_FALSE(got.unnamed[0].contributes);
+  REQUIRE(got.responses.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(got.responses[i].key == sent.responses[i].key);
+    CHECK(got.responses[i].error == sent.responses[i].error);
+    CHECK(got.responses[i].only_rank == sent.responses[i].only_rank);
+    CHECK(got.responses[i].meta == sent.responses[i].meta);
+    CHECK(got.responses[i].first_dims == sent.responses[i].first_dims);
+    CHECK(got.responses[i].contributed == sent.responses[i].contributed);
+    CHECK(got.responses[i].slot == sent.responses[i].slot);
+  }
+  CHECK(got.shutdown);
+}
+
+TEST_CASE("every field of a failure, a stall and a bootstrap message arrives") {
+  const auto failure = round_trip(FailureMessage{7, "rank 7 was lost", false});
+  CHECK(failure.rank == 7);
+  CHECK(failure.text == "rank 7 was lost");
+  CHECK_FALSE(failure.certain);
+
+  const StallMessage sent = stall_message();
+  const StallMessage got = round_trip(sent);
+  REQUIRE(got.operations.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(got.operations[i].name == sent.operations[i].name);
+    CHECK(got.operations[i].text == sent.operations[i].text);
+    CHECK(got.operations[i].kind == sent.operations[i].kind);
+    CHECK(got.operations[i].submitted_ranks == sent.operations[i].submitted_ranks);
+    CHECK(got.operations[i].missing_ranks == sent.operations[i].missing_ranks);
+    CHECK(got.operations[i].waiting == sent.operations[i].waiting);
+  }
+  const std::vector<std::string> blobs = {"", "one", std::string(300, 'x')};
+  CHECK(round_trip(BootstrapMessage{blobs}).blobs == blobs);
+}
+
+TEST_CASE("every truncation of every message is refused") {
+  for (const Message& message : samples()) {
+    const std::string bytes = encode(message);
+    for (std::size_t length = 0; length < bytes.size(); ++length) {
+      CAPTURE(message.index(), length, bytes.size());
+      CHECK_THROWS_AS(decode(std::string_view(bytes).substr(0, length)), Error);
+    }
+    CHECK_NOTHROW(decode(bytes));
+  }
+}
+
+TEST_CASE("bytes behind a message are refused") {
+  for (const Message& message : samples()) {
+    CHECK_THROWS_AS(decode(encode(message) + std::string(1, '\0')), Error);
+  }
+}
+
+TEST_CASE("a count that the message cannot hold is refused before memory is asked for") {
+  for (const std::uint64_t count : {~std::uint64_t{0}, std::uint64_t{1} << 61, std::uint64_t{9}}) {
+    // A bootstrap message: its type, a count of blobs, and eight bytes of data.
+    std::string bytes(1, '\4');
+    bytes.append(reinterpret_cast<const char*>(&count), sizeof count);
+    bytes.append(8, '\0');
+    CHECK_THROWS_AS(decode(bytes), Error);
+  }
+}
+
+TEST_CASE("a text longer than the message is refused") {
+  std::string bytes = encode(BootstrapMessage{{"blob"}});
+  const std::uint64_t length = ~std::uint64_t{0} - 3;
+  std::memcpy(bytes.data() + 1 + sizeof(std::uint64_t), &length, sizeof length);
+  CHECK_THROWS_AS(decode(bytes), Error);
+}
+
+TEST_CASE("an unknown type of message is refused") {
+  CHECK_THROWS_WITH(decode("\x05"), Catch::Contains("unknown type"));
+  CHECK_THROWS_WITH(decode("\xff"), Catch::Contains("unknown type"));
+  CHECK_THROWS_AS(decode(""), Error);
+}
+
+TEST_CASE("values outside an enumeration are refused") {
+  // Behind the type of message, the number, two bit vectors and the unnamed come the requests: a
+  // count, the key (with its length), then kind, dtype, op, device.
+  ReadyMessage message;
+  message.requests = {{"k", RequestMeta{}, true}};
+  const std::string bytes = encode(message);
+  const std::size_t kind = 1 + 8 + 8 + 8 + 8 + 8 + 8 + 1;
+  for (std::size_t field = 0; field < 4; ++field) {
+    std::string damaged = bytes;
+    damaged[kind + field] = '\x7f';
+    CAPTURE(field);
+    CHECK_THROWS_AS(decode(damaged), Error);
+  }
+}
+
+TEST_CASE("only what says something makes a ready message or a decision worth sending") {
+  CHECK(ReadyMessage{}.empty());
+  CHECK(DecisionMessage{}.empty());
+  ReadyMessage ready;
+  ready.cached.set(3);
+  CHECK_FALSE(ready.empty());
+  ready.cached.reset(3);
+  CHECK(ready.empty());
+  ready.expired.push_back("x");
+  CHECK_FALSE(ready.empty());
+}
+
+TEST_CASE("a bit vector is a set of numbers") {
+  BitVector a;
+  for (const std::size_t bit : {0U, 5U, 64U, 127U, 500U}) a.set(bit);
+  BitVector b;
+  for (const std::size_t bit : {5U, 127U, 128U}) b.set(bit);
+  const auto members = [](const BitVector& bits) {
+    std::vector<std::size_t> list;
+    bits.for_each([&](std::size_t bit) { list.push_back(bit); });
+    return list;
+  };
+  CHECK(members(a) == std::vector<std::size_t>{0, 5, 64, 127, 500});
+  BitVector both = a;
+  both &= b;
+  CHECK(members(both) == std::vector<std::size_t>{5, 127});
+  BitVector rest = a;
+  rest -= b;
+  CHECK(members(rest) == std::vector<std::size_t>{0, 64, 500});
+  CHECK_FALSE(rest.test(5));
+  CHECK(rest.test(500));
+  CHECK_FALSE(rest.test(100000));
+  rest.reset(100000);
+  rest.reset(500);
+  CHECK_FALSE(rest.test(500));
+  CHECK(BitVector{}.empty());
+  rest -= rest;
+  CHECK(rest.empty());
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/response_cache.h"
+
+#include <catch2/catch.hpp>
+
+#include "ronde/error.h"
+
+namespace {
+
+using namespace ronde;
+
+RequestMeta meta_with(std::vector<std::int64_t> shape) {
+  RequestMeta meta;
+  meta.shape = std::move(shape);
+  return meta;
+}
+
+RequestMeta gather_meta(std::int64_t rows) {
+  RequestMeta meta = meta_with({rows, 3});
+  meta.kind = Collective::Allgather;
+  return meta;
+}
+
+}  // namespace
+
+TEST_CASE("a cached response is found by its name and the same request only") {
+  ResponseCache cache(0);
+  cache.put(5, {"x", meta_with({2}), {}});
+  CHECK(cache.find("x", meta_with({2})) == 5U);
+  CHECK_FALSE(cache.find("x", meta_with({3})));
+  CHECK_FALSE(cache.find("y", meta_with({2})));
+  CHECK_FALSE(cache.find("", meta_with({2})));
+  CHECK(cache.at(5).name == "x");
+}
+
+TEST_CASE("every difference between requests is a miss") {
+  ResponseCache cache(0);
+  cache.put(0, {"x", meta_with({2}), {}});
+  const auto found = [&](auto change) {
+    RequestMeta meta = meta_with({2});
+    change(meta);
+    return cache.find("x", meta).has_value();
+  };
+  CHECK(found([](RequestMeta&) {}));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.kind = Collective::Broadcast; }));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.dtype = DataType::F64; }));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.op = ReduceOp::Max; }));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.device = DeviceKind::Cuda; }));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.set = 1; }));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.root = 1; }));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.prescale = 2; }));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.postscale = 2; }));
+}
+
+TEST_CASE("a slot that is filled again forgets what it held") {
+  ResponseCache cache(0);
+  cache.put(0, {"x", meta_with({2}), {}});
+  cache.put(0, {"y", meta_with({4}), {}});
+  CHECK_FALSE(cache.find("x", meta_with({2})));
+  CHECK(cache.find("y", meta_with({4})) == 0U);
+  cache.put(0, {"y", meta_with({5}), {}});
+  CHECK_FALSE(cache.find("y", meta_with({4})));
+  CHECK(cache.find("y", meta_with({5})) == 0U);
+}
+
+TEST_CASE("operations without a name are found by what they are") {
+  ResponseCache cache(0);
+  cache.put(0, {"", meta_with({2}), {}});
+  cache.put(1, {"", meta_with({3}), {}});
+  CHECK(cache.find("", meta_with({2})) == 0U);
+  CHECK(cache.find("", meta_with({3})) == 1U);
+  cache.put(0, {"x", meta_with({2}), {}});
+  CHECK_FALSE(cache.find("", meta_with({2})));
+}
+
+TEST_CASE(
+    "of two alike operations without a name the later slot is found, and survives the other") {
+  ResponseCache cache(0);
+  cache.put(0, {"", meta_with({2}), {}});
+  cache.put(1, {"", meta_with({2}), {}});
+  CHECK(cache.find("", meta_with({2})) == 1U);
+  cache.put(0, {"x", meta_with({9}), {}});
+  CHECK(cache.find("", meta_with({2})) == 1U);
+}
+
+TEST_CASE("scales that differ in the last bit are different operations without a name") {
+  RequestMeta a = meta_with({2});
+  RequestMeta b = a;
+  a.prescale = 0.1;
+  b.prescale = std::nextafter(0.1, 1.0);
+  ResponseCache cache(0);
+  cache.put(0, {"", a, {}});
+  CHECK(cache.find("", a) == 0U);
+  CHECK_FALSE(cache.find("", b));
+}
+
+TEST_CASE("an allgather is found by the rows of the rank that asks") {
+  ResponseCache second(1);
+  second.put(0, {"g", gather_meta(4), {4, 7}});
+  CHECK(second.find("g", gather_meta(7)) == 0U);
+  CHECK_FALSE(second.find("g", gather_meta(4)));
+  CHECK(second.at(0).request_of(0) == gather_meta(4));
+  CHECK(second.at(0).request_of(1) == gather_meta(7));
+}
+
+TEST_CASE("a slot that was never filled is an error that names the rank") {
+  ResponseCache cache(3);
+  CHECK_THROWS_WITH(cache.at(0), Catch::Contains("rank 3") && Catch::Contains("slot 0"));
+  cache.put(2, {"x", meta_with({1}), {}});
+  CHECK_THROWS_AS(cache.at(1), Error);
+  CHECK_THROWS_AS(cache.at(3), Error);
+}
