@@ -214,6 +214,20 @@ TEST_CASE("gradients that share memory are each reduced once") {
   CHECK(torch::equal(b.grad(), at::full({3, 4}, sum, at::kDouble)));
 }
 
+TEST_CASE("a gradient of its own memory is reduced where it is, without a copy") {
+  use_ronde();
+  const at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
+  torch::OrderedDict<std::string, at::Tensor> names;
+  names.insert("p", p);
+  torch::optim::SGD sgd({p}, 1.0);
+  ronde::DistributedOptimizer optimizer(sgd, names);
+  const void* incoming = nullptr;
+  p.register_hook([&](const at::Tensor& gradient) { incoming = gradient.data_ptr(); });
+  (p * p).sum().backward();
+  optimizer.synchronize();
+  CHECK(p.grad().data_ptr() == incoming);
+}
+
 TEST_CASE("a gradient that the caller keeps a view of is not changed under its hands") {
   use_ronde();
   const at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();

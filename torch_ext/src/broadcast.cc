@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
@@ -77,7 +78,18 @@ void append(NamedTensors& all, const std::string& prefix,
   for (const auto& item : tensors) all.emplace_back(prefix + item.key(), item.value());
 }
 
-std::string save_to_bytes(const torch::optim::Optimizer& optimizer) {
+// LibTorch fails to save an LBFGS that is past its second iteration: `al` has undefined elements
+// then. It is scratch memory that every iteration fills before it reads it, and makes anew if
+// absent.
+void drop_scratch(torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) == nullptr) return;
+  for (auto& item : optimizer.state()) {
+    static_cast<torch::optim::LBFGSParamState&>(*item.second).al(std::nullopt);
+  }
+}
+
+std::string save_to_bytes(torch::optim::Optimizer& optimizer) {
+  drop_scratch(optimizer);
   torch::serialize::OutputArchive archive;
   optimizer.save(archive);
   std::string bytes;
