@@ -10,7 +10,7 @@
 namespace edsr {
 namespace {
 
-/// A published size of the network, with the learning rate and patch that suit it.
+/// A size of the network (baseline and full are the published ones) with what suits it.
 struct Preset {
   std::string_view name;
   std::int64_t blocks;
@@ -18,12 +18,13 @@ struct Preset {
   double residual_scale;
   double learning_rate;
   std::int64_t patch;
+  std::int64_t max_side;
 };
 
 constexpr std::array kPresets{
-    Preset{"tiny", 4, 32, 1.0, 1e-3, 32},
-    Preset{"baseline", 16, 64, 1.0, 1e-4, 48},
-    Preset{"full", 32, 256, 0.1, 1e-4, 48},
+    Preset{"tiny", 4, 32, 1.0, 1e-3, 32, 1280},
+    Preset{"baseline", 16, 64, 1.0, 1e-4, 48, 0},
+    Preset{"full", 32, 256, 0.1, 1e-4, 48, 0},
 };
 
 constexpr double kDefaultMinutes = 3;
@@ -40,6 +41,7 @@ void apply_preset(const CLI::App& app, Options& options) {
     fill("--residual-scale", options.network.residual_scale, preset.residual_scale);
     fill("--lr", options.learning_rate, preset.learning_rate);
     fill("--patch", options.patch, preset.patch);
+    fill("--max-side", options.max_side, preset.max_side);
   }
   if (options.steps == 0 && options.minutes == 0) options.minutes = kDefaultMinutes;
 }
@@ -58,9 +60,9 @@ void add_data_options(CLI::App& app, Options& options) {
       ->capture_default_str()
       ->group("Photographs");
   app.add_option("--max-side", options.max_side,
-                 "Shrink photographs whose longer side is above this, pixels (0: never)")
+                 "Shrink photographs whose longer side is above this, pixels (0: never) "
+                 "[tiny: 1280, else 0]")
       ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
       ->group("Photographs");
   app.add_option("--min-side", options.min_side,
                  "Skip images with a side below this, pixels (thumbnails)")

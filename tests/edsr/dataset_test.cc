@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ronde/torch.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+
+#include "counter_random.h"
+#include "photo_dataset.h"
+#include "support.h"
+
+namespace edsr {
+namespace {
+
+constexpr PatchOptions kOptions{.patch = 8, .scale = 2, .samples = 48, .seed = 7};
+
+std::shared_ptr<const std::vector<Photograph>> make_pairs(std::int64_t count) {
+  auto photographs = std::make_shared<std::vector<Photograph>>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    photographs->push_back({"", testing::make_image(i, 40, 60), testing::make_image(i, 20, 30)});
+  }
+  return photographs;
+}
+
+/// Each low-resolution pixel holds its own row, column and photograph, and so do the pixels of the
+/// high resolution that it covers.
+std::shared_ptr<const std::vector<Photograph>> make_coordinates(std::int64_t scale) {
+  auto photographs = std::make_shared<std::vector<Photograph>>();
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const torch::Tensor rows = torch::arange(30).view({30, 1}).expand({30, 40});
+    const torch::Tensor columns = torch::arange(40).view({1, 40}).expand({30, 40});
+    const torch::Tensor low =
+        torch::stack({rows, columns, torch::full({30, 40}, i, torch::kInt64)}).to(torch::kUInt8);
+    const torch::Tensor high = low.repeat_interleave(scale, 1).repeat_interleave(scale, 2);
+    photographs->push_back({"", high, low});
+  }
+  return photographs;
+}
+
+bool same(const torch::data::Example<>& a, const torch::data::Example<>& b) {
+  return torch::equal(a.data, b.data) && torch::equal(a.target, b.target);
+}
+
+/// The low-resolution patches of an epoch as `ranks` ranks see them, put back in global order.
+torch::Tensor epoch_over(std::size_t ranks, std::size_t workers) {
+  constexpr std::size_t kGlobalBatch = 8;
+  std::vector<std::vector<torch::Tensor>> by_rank(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    PhotoDataset dataset(make_pairs(5), kOptions);
+    dataset.set_epoch(3);
+    ronde::DistributedSampler sampler(
+        48, {.seed = 7, .rank = static_cast<int>(rank), .size = static_cast<int>(ranks)});
+    sampler.set_epoch(3);
+    auto loader = torch::data::make_data_loader(
+        dataset.map(torch::data::transforms::Stack<>()), sampler,
+        torch::data::DataLoaderOptions(kGlobalBatch / ranks).workers(workers));
+    for (const auto& batch : *loader) by_rank[rank].push_back(batch.data);
+  }
+  std::vector<torch::Tensor> ordered;
+  for (std::size_t position = 0; position < 48; ++position) {
+    const std::size_t local = position / ranks;
+    const std::size_t per_batch = kGlobalBatch / ranks;
+    const torch::Tensor& batch = by_rank[position % ranks].at(local / per_batch);
+    ordered.push_back(batch[static_cast<std::int64_t>(local % per_batch)]);
+  }
+  return torch::stack(ordered);
+}
+
+}  // namespace
+
+TEST_CASE("the symmetries are the eight of a square") {
+  const torch::Tensor image = testing::make_image(0, 6, 6);
+  std::set<std::string> seen;
+  for (std::int64_t symmetry = 0; symmetry < 8; ++symmetry) {
+    const torch::Tensor result = apply_symmetry(image, symmetry).contiguous();
+    const auto* bytes = reinterpret_cast<const char*>(result.data_ptr<std::uint8_t>());
+    seen.emplace(bytes, static_cast<std::size_t>(result.numel()));
+  }
+  CHECK(seen.size() == 8);
+  const auto equals_some = [&](const torch::Tensor& wanted) {
+    for (std::int64_t symmetry = 0; symmetry < 8; ++symmetry) {
+      if (torch::equal(apply_symmetry(image, symmetry), wanted)) return true;
+    }
+    return false;
+  };
+  for (std::int64_t quarters = 0; quarters < 4; ++quarters) {
+    CHECK(equals_some(torch::rot90(image, quarters, {1, 2})));
+    CHECK(equals_some(torch::rot90(image, quarters, {1, 2}).flip(2)));
+  }
+}
+
+TEST_CASE("the bits of a symmetry are flips and a transposition") {
+  const torch::Tensor image = testing::make_image(0, 5, 7);
+  CHECK(torch::equal(apply_symmetry(image, 0), image));
+  CHECK(torch::equal(apply_symmetry(image, 1), image.flip(2)));
+  CHECK(torch::equal(apply_symmetry(image, 2), image.flip(1)));
+  CHECK(torch::equal(apply_symmetry(image, 4), image.transpose(1, 2)));
+}
+
+TEST_CASE("high and low patches show the same place in the same orientation") {
+  const auto scale = GENERATE(as<std::int64_t>{}, 2, 3, 4);
+  PatchOptions options = kOptions;
+  options.scale = scale;
+  PhotoDataset dataset(make_coordinates(scale), options);
+  for (std::size_t i = 0; i < 48; ++i) {
+    const auto sample = dataset.get(i);
+    REQUIRE(sample.data.sizes() == torch::IntArrayRef({3, 8, 8}));
+    REQUIRE(sample.target.sizes() == torch::IntArrayRef({3, 8 * scale, 8 * scale}));
+    const torch::Tensor enlarged =
+        sample.data.repeat_interleave(scale, 1).repeat_interleave(scale, 2);
+    REQUIRE(torch::equal(enlarged, sample.target));
+    const auto photograph = static_cast<std::int64_t>(i % 3);
+    REQUIRE(std::lround(sample.data[2][0][0].item<double>() * 255) == photograph);
+  }
+}
+
+TEST_CASE("patches come from everywhere, the edges included, in every orientation") {
+  PatchOptions options = kOptions;
+  options.samples = 6000;
+  PhotoDataset dataset(make_coordinates(2), options);
+  std::set<std::int64_t> tops;
+  std::set<std::int64_t> lefts;
+  std::map<std::array<bool, 3>, int> orientations;
+  for (std::size_t i = 0; i < 6000; ++i) {
+    const torch::Tensor patch = dataset.get(i).data.mul(255).round().to(torch::kInt64);
+    tops.insert(patch[0].min().item<std::int64_t>());
+    lefts.insert(patch[1].min().item<std::int64_t>());
+    const auto at = [&](int channel, int y, int x) {
+      return patch[channel][y][x].item<std::int64_t>();
+    };
+    const bool transposed = at(0, 0, 0) == at(0, 1, 0);
+    ++orientations[{transposed, at(0, 0, 0) > at(0, 7, 7), at(1, 0, 0) > at(1, 7, 7)}];
+  }
+  CHECK(tops.size() == 23);
+  CHECK(*tops.rbegin() == 22);
+  CHECK(lefts.size() == 33);
+  CHECK(*lefts.rbegin() == 32);
+  REQUIRE(orientations.size() == 8);
+  for (const auto& [orientation, count] : orientations) CHECK(std::abs(count - 750) < 150);
+}
+
+TEST_CASE("a sample is a function of seed, epoch and index alone") {
+  PhotoDataset dataset(make_pairs(5), kOptions);
+  PhotoDataset copy = dataset;
+  const auto third = dataset.get(3);
+  for (std::size_t i = 10; i > 0; --i) copy.get(i);
+  CHECK(same(copy.get(3), third));
+  PhotoDataset other_seed(make_pairs(5), {.patch = 8, .scale = 2, .samples = 48, .seed = 8});
+  CHECK_FALSE(same(other_seed.get(3), third));
+  CHECK_FALSE(same(dataset.get(8), third));
+}
+
+TEST_CASE("a new epoch brings new patches, to copies as well") {
+  PhotoDataset dataset(make_pairs(5), kOptions);
+  PhotoDataset copy = dataset;
+  const auto before = copy.get(3);
+  dataset.set_epoch(1);
+  CHECK_FALSE(same(copy.get(3), before));
+  dataset.set_epoch(0);
+  CHECK(same(copy.get(3), before));
+}
+
+TEST_CASE("ranks and workers do not change what a step trains on") {
+  const torch::Tensor alone = epoch_over(1, 0);
+  const auto ranks = GENERATE(as<std::size_t>{}, 1, 2, 4, 8);
+  const auto workers = GENERATE(as<std::size_t>{}, 0, 1, 3);
+  CHECK(torch::equal(epoch_over(ranks, workers), alone));
+}
+
+TEST_CASE("counter-based random numbers stay below their bound and are spread evenly") {
+  std::array<int, 7> counts{};
+  for (std::uint64_t index = 0; index < 7000; ++index) {
+    const std::int64_t value = CounterRandom(1, 2, index).below(7);
+    REQUIRE(value >= 0);
+    REQUIRE(value < 7);
+    ++counts[static_cast<std::size_t>(value)];
+  }
+  // The standard deviation of each count is 29.
+  for (const int count : counts) CHECK(std::abs(count - 1000) < 150);
+}
+
+TEST_CASE("neighbouring seeds, epochs and indices draw unrelated numbers") {
+  std::set<std::uint64_t> seen;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
+      for (std::uint64_t index = 0; index < 20; ++index) {
+        CounterRandom random(seed, epoch, index);
+        seen.insert(random.next());
+        seen.insert(random.next());
+      }
+    }
+  }
+  CHECK(seen.size() == 16000);
+}
+
+}  // namespace edsr

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "image_io.h"
+
+#include <png.h>
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "support.h"
+
+namespace edsr {
+namespace {
+
+using Catch::Matchers::Contains;
+using testing::input_error;
+using testing::make_image;
+using testing::TemporaryFolder;
+
+std::string read_error(const std::filesystem::path& path) {
+  return input_error([&] { read_image(path); });
+}
+
+void write_transparent_png(const std::filesystem::path& path) {
+  const std::vector<unsigned char> pixels{200, 100, 50, 255, 200, 100, 50, 0};  // RGBA, 2 x 1
+  png_image header{};
+  header.version = PNG_IMAGE_VERSION;
+  header.width = 2;
+  header.height = 1;
+  header.format = PNG_FORMAT_RGBA;
+  REQUIRE(png_image_write_to_file(&header, path.c_str(), 0, pixels.data(), 0, nullptr) != 0);
+}
+
+}  // namespace
+
+TEST_CASE("a PNG comes back bit for bit") {
+  const TemporaryFolder folder;
+  const torch::Tensor image = make_image(0, 23, 37);
+  write_png(folder / "x.png", image);
+  CHECK(torch::equal(read_image(folder / "x.png"), image));
+  CHECK(image_size(folder / "x.png").width == 37);
+  CHECK(image_size(folder / "x.png").height == 23);
+}
+
+TEST_CASE("a JPEG comes back close to what was stored") {
+  const TemporaryFolder folder;
+  const torch::Tensor image = torch::full({3, 24, 40}, 60, torch::kUInt8);
+  image[0].fill_(200);
+  testing::write_jpeg(folder / "x.jpg", image);
+  const torch::Tensor decoded = read_image(folder / "x.jpg");
+  REQUIRE(decoded.sizes() == image.sizes());
+  const torch::Tensor difference = decoded.to(torch::kInt32) - image.to(torch::kInt32);
+  CHECK(difference.abs().max().item<int>() <= 3);
+  CHECK(image_size(folder / "x.jpg").width == 40);
+}
+
+TEST_CASE("a grey JPEG is widened to three equal channels") {
+  const TemporaryFolder folder;
+  testing::write_jpeg(folder / "x.jpg", make_image(0, 24, 40), /*grey=*/true);
+  const torch::Tensor decoded = read_image(folder / "x.jpg");
+  REQUIRE(decoded.sizes() == torch::IntArrayRef({3, 24, 40}));
+  CHECK(torch::equal(decoded[0], decoded[1]));
+  CHECK(torch::equal(decoded[0], decoded[2]));
+}
+
+TEST_CASE("transparent pixels are laid over black") {
+  const TemporaryFolder folder;
+  write_transparent_png(folder / "x.png");
+  const torch::Tensor decoded = read_image(folder / "x.png");
+  CHECK(decoded.select(2, 0).flatten()[0].item<int>() == 200);
+  CHECK(decoded.select(2, 1).sum().item<int>() == 0);
+}
+
+TEST_CASE("images are told by content, not by name") {
+  const TemporaryFolder folder;
+  write_png(folder / "wrong.jpg", make_image(0, 8, 8));
+  CHECK(image_format(folder / "wrong.jpg") == ImageFormat::Png);
+  CHECK(torch::equal(read_image(folder / "wrong.jpg"), make_image(0, 8, 8)));
+  testing::write_jpeg(folder / "nothing", make_image(0, 8, 8));
+  CHECK(image_format(folder / "nothing") == ImageFormat::Jpeg);
+  testing::write_bytes(folder / "text.png", "no image at all");
+  CHECK_FALSE(image_format(folder / "text.png").has_value());
+}
+
+TEST_CASE("a truncated JPEG is refused wherever it is cut") {
+  const TemporaryFolder folder;
+  testing::write_jpeg(folder / "x.jpg", make_image(0, 64, 64));
+  const std::string whole = testing::read_text(folder / "x.jpg");
+  const auto percent = GENERATE(as<std::size_t>{}, 1, 10, 50, 90, 99);
+  testing::write_bytes(folder / "x.jpg", whole.substr(0, whole.size() * percent / 100));
+  CAPTURE(percent);
+  CHECK_THAT(read_error(folder / "x.jpg"), Contains((folder / "x.jpg").string()));
+  CHECK_THAT(read_error(folder / "x.jpg"), Contains("JPEG"));
+}
+
+TEST_CASE("a JPEG that ends early says premature end") {
+  const TemporaryFolder folder;
+  testing::write_jpeg(folder / "x.jpg", make_image(0, 64, 64));
+  const std::string whole = testing::read_text(folder / "x.jpg");
+  testing::write_bytes(folder / "x.jpg", whole.substr(0, whole.size() / 2));
+  CHECK_THAT(read_error(folder / "x.jpg"), Contains("remature end"));
+}
+
+TEST_CASE("a truncated PNG is refused wherever it is cut") {
+  const TemporaryFolder folder;
+  write_png(folder / "x.png", make_image(0, 64, 64));
+  const std::string whole = testing::read_text(folder / "x.png");
+  const auto percent = GENERATE(as<std::size_t>{}, 1, 10, 50, 90, 98);
+  testing::write_bytes(folder / "x.png", whole.substr(0, whole.size() * percent / 100));
+  CAPTURE(percent);
+  CHECK_THAT(read_error(folder / "x.png"), Contains((folder / "x.png").string()));
+  CHECK_THAT(read_error(folder / "x.png"), Contains("PNG"));
+}
+
+TEST_CASE("a PNG with flipped bits is refused") {
+  const TemporaryFolder folder;
+  write_png(folder / "x.png", make_image(0, 64, 64));
+  std::string bytes = testing::read_text(folder / "x.png");
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x55);
+  testing::write_bytes(folder / "x.png", bytes);
+  CHECK_THAT(read_error(folder / "x.png"), Contains("corrupt"));
+}
+
+TEST_CASE("a missing, empty or foreign file is refused with its reason") {
+  const TemporaryFolder folder;
+  CHECK_THAT(read_error(folder / "none.png"), Contains("No such file"));
+  testing::write_bytes(folder / "empty.png", "");
+  CHECK_THAT(read_error(folder / "empty.png"), Contains("empty"));
+  testing::write_bytes(folder / "text.png", "hello");
+  CHECK_THAT(read_error(folder / "text.png"), Contains("neither a JPEG nor a PNG"));
+  CHECK_THAT(read_error(folder.path()), Contains("directory"));
+}
+
+TEST_CASE("an image that cannot be written is an error") {
+  const TemporaryFolder folder;
+  testing::write_bytes(folder / "file", "");
+  const auto text = input_error([&] { write_png(folder / "file" / "x.png", make_image(0, 8, 8)); });
+  CHECK_THAT(text, Contains("x.png"));
+  CHECK_THAT(text, Contains("cannot be written"));
+}
+
+}  // namespace edsr

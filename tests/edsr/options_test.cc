@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.h"
+
+#include <CLI/Error.hpp>
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "schedule.h"
+
+namespace edsr {
+namespace {
+
+Options parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), {"edsr", "--data", "photos"});
+  return parse_options(static_cast<int>(arguments.size()), arguments.data());
+}
+
+Schedule schedule(std::vector<const char*> arguments) {
+  return Schedule(parse(arguments));
+}
+
+}  // namespace
+
+TEST_CASE("the presets are the published sizes") {
+  const Options tiny = parse({"--preset", "tiny"});
+  CHECK(tiny.max_side == 1280);
+  CHECK(tiny.network == EdsrOptions{.blocks = 4, .features = 32});
+  const Options baseline = parse({"--preset", "baseline"});
+  CHECK(baseline.network == EdsrOptions{.blocks = 16, .features = 64});
+  CHECK(baseline.learning_rate == 1e-4);
+  CHECK(baseline.patch == 48);
+  CHECK(baseline.max_side == 0);
+  const Options full = parse({"--preset", "full", "--scale", "4"});
+  CHECK(full.network ==
+        EdsrOptions{.blocks = 32, .features = 256, .scale = 4, .residual_scale = 0.1});
+}
+
+TEST_CASE("an option given overrides its preset, before or after it") {
+  CHECK(parse({"--blocks", "7", "--preset", "full"}).network.blocks == 7);
+  CHECK(parse({"--preset", "full", "--blocks", "7"}).network.features == 256);
+  CHECK(parse({"--preset", "baseline", "--lr", "0.5"}).learning_rate == 0.5);
+  CHECK(parse({"--residual-scale", "0.3"}).network.residual_scale == 0.3);
+  CHECK(parse({"--patch", "20"}).patch == 20);
+}
+
+TEST_CASE("data may be given several times") {
+  CHECK(parse({"--data", "more"}).data.size() == 2);
+}
+
+TEST_CASE("without a budget training takes three minutes") {
+  CHECK(parse({}).minutes == 3);
+  CHECK(parse({"--steps", "5"}).minutes == 0);
+  CHECK(parse({"--minutes", "0.5"}).minutes == 0.5);
+}
+
+TEST_CASE("nonsense on the command line is refused") {
+  CHECK_THROWS_AS(parse({"--batch", "0"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--batch", "many"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--scale", "5"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--preset", "huge"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--steps", "-3"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--seed", "-1"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--lr", "0"}), CLI::ParseError);
+  CHECK_THROWS_AS(parse({"--unknown"}), CLI::ParseError);
+  const std::vector<const char*> no_data{"edsr"};
+  CHECK_THROWS_AS(parse_options(1, no_data.data()), CLI::ParseError);
+}
+
+TEST_CASE("a budget of steps ends at its last step whatever the time") {
+  const Schedule steps = schedule({"--steps", "10"});
+  CHECK_FALSE(steps.finished(9, 1e6));
+  CHECK(steps.finished(10, 0));
+}
+
+TEST_CASE("a budget of minutes ends by time, and of two budgets the first to be used counts") {
+  const Schedule minutes = schedule({"--minutes", "2"});
+  CHECK_FALSE(minutes.finished(1'000'000, 119.9));
+  CHECK(minutes.finished(1, 120));
+  const Schedule both = schedule({"--minutes", "2", "--steps", "10"});
+  CHECK(both.finished(10, 0));
+  CHECK(both.finished(0, 120));
+  CHECK_FALSE(both.finished(9, 119));
+}
+
+TEST_CASE("the learning rate is halved evenly over the budget") {
+  const Schedule halved = schedule({"--steps", "100", "--lr", "8", "--lr-halvings", "3"});
+  CHECK(halved.learning_rate(0, 0) == 8);
+  CHECK(halved.learning_rate(24, 0) == 8);
+  CHECK(halved.learning_rate(25, 0) == 4);
+  CHECK(halved.learning_rate(50, 0) == 2);
+  CHECK(halved.learning_rate(99, 0) == 1);
+  CHECK(halved.learning_rate(100, 0) == 1);
+  const Schedule timed = schedule({"--minutes", "1", "--lr", "8", "--lr-halvings", "1"});
+  CHECK(timed.learning_rate(1000, 29.9) == 8);
+  CHECK(timed.learning_rate(1000, 30) == 4);
+  CHECK(schedule({"--steps", "9", "--lr", "8", "--lr-halvings", "0"}).learning_rate(8, 0) == 8);
+}
+
+TEST_CASE("halving by steps does not depend on the budget") {
+  const Schedule longer = schedule({"--steps", "100", "--lr", "8", "--lr-halve-every", "10"});
+  const Schedule shorter = schedule({"--steps", "30", "--lr", "8", "--lr-halve-every", "10"});
+  for (std::int64_t step = 0; step < 30; ++step) {
+    CHECK(longer.learning_rate(step, 0) == shorter.learning_rate(step, 0));
+  }
+  CHECK(longer.learning_rate(9, 0) == 8);
+  CHECK(longer.learning_rate(10, 0) == 4);
+  CHECK(longer.learning_rate(39, 0) == 1);
+}
+
+}  // namespace edsr

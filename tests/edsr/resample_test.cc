@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "resample.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "metrics.h"
+#include "support.h"
+
+namespace edsr {
+namespace {
+
+/// Keys' cubic convolution kernel with a = -1/2.
+double cubic(double x) {
+  constexpr double kA = -0.5;
+  x = std::abs(x);
+  if (x < 1) return (kA + 2) * x * x * x - (kA + 3) * x * x + 1;
+  if (x < 2) return kA * (x * x * x - 5 * x * x + 8 * x - 4);
+  return 0;
+}
+
+/// One line resampled in double precision, the kernel widened by the factor of shrinking, weights
+/// normalised over the pixels inside.
+std::vector<double> resample_line(const std::vector<double>& line, std::int64_t length) {
+  const double step = static_cast<double>(line.size()) / static_cast<double>(length);
+  const double width = std::max(step, 1.0);
+  std::vector<double> result;
+  for (std::int64_t i = 0; i < length; ++i) {
+    const double center = (static_cast<double>(i) + 0.5) * step;
+    double sum = 0;
+    double weights = 0;
+    for (std::size_t j = 0; j < line.size(); ++j) {
+      const double weight = cubic((static_cast<double>(j) + 0.5 - center) / width);
+      sum += weight * line[j];
+      weights += weight;
+    }
+    result.push_back(sum / weights);
+  }
+  return result;
+}
+
+/// [1, 1, L] bytes, so that only one direction is resampled.
+torch::Tensor as_image(const std::vector<double>& line) {
+  return torch::tensor(line, torch::kFloat64).to(torch::kUInt8).view({1, 1, -1});
+}
+
+double oracle_psnr(const torch::Tensor& a, const torch::Tensor& b, std::int64_t border) {
+  double squares = 0;
+  double count = 0;
+  for (std::int64_t c = 0; c < 3; ++c) {
+    for (std::int64_t y = border; y < a.size(1) - border; ++y) {
+      for (std::int64_t x = border; x < a.size(2) - border; ++x) {
+        const double difference = a[c][y][x].item<double>() - b[c][y][x].item<double>();
+        squares += difference * difference;
+        ++count;
+      }
+    }
+  }
+  return 10 * std::log10(255.0 * 255.0 * count / squares);
+}
+
+}  // namespace
+
+TEST_CASE("bicubic resampling follows Keys' kernel with a of one half, widened when shrinking") {
+  const auto length = GENERATE(as<std::int64_t>{}, 12, 16, 24, 48, 96, 144);
+  auto generator = at::detail::createCPUGenerator(5);
+  const torch::Tensor random = torch::randint(64, 192, {48}, generator, torch::kFloat64);
+  const std::vector<double> line(random.data_ptr<double>(), random.data_ptr<double>() + 48);
+  const torch::Tensor result = bicubic_resize(as_image(line), 1, length);
+  const std::vector<double> expected = resample_line(line, length);
+  for (std::int64_t i = 0; i < length; ++i) {
+    INFO("pixel " << i << " of " << length);
+    CHECK(std::abs(result[0][0][i].item<double>() - expected[static_cast<std::size_t>(i)]) < 0.51);
+  }
+}
+
+TEST_CASE("bicubic shrinking by two spreads an impulse over its known weights") {
+  std::vector<double> line(24, 0.0);
+  line[12] = 255;
+  const torch::Tensor result = bicubic_resize(as_image(line), 1, 12);
+  // Pixel 12 lies 0.25, 0.75, 1.25 and 1.75 widened pixels from the centres around it; the kernel
+  // there is 0.8672, 0.2266, -0.0703 and -0.0234, over a sum of 2. What falls below zero is
+  // clamped.
+  CHECK(result[0][0][6].item<int>() == 111);
+  CHECK(result[0][0][5].item<int>() == 29);
+  CHECK(result[0][0][7].item<int>() == 0);
+  CHECK(result.sum().item<int>() == 140);
+}
+
+TEST_CASE("bicubic resampling leaves a flat image flat") {
+  const torch::Tensor flat = torch::full({3, 20, 30}, 77, torch::kUInt8);
+  CHECK(torch::equal(bicubic_resize(flat, 10, 15), torch::full({3, 10, 15}, 77, torch::kUInt8)));
+  CHECK(torch::equal(bicubic_resize(flat, 60, 90), torch::full({3, 60, 90}, 77, torch::kUInt8)));
+}
+
+TEST_CASE("limit_side shrinks the longer side and keeps the proportions") {
+  const torch::Tensor wide = testing::make_image(0, 60, 100);
+  CHECK(limit_side(wide, 50).sizes() == torch::IntArrayRef({3, 30, 50}));
+  CHECK(limit_side(wide.transpose(1, 2), 50).sizes() == torch::IntArrayRef({3, 50, 30}));
+  CHECK(torch::equal(limit_side(wide, 100), wide));
+  CHECK(torch::equal(limit_side(wide, 0), wide));
+}
+
+TEST_CASE("crop_to_multiple cuts the right and lower edge") {
+  const torch::Tensor image = testing::make_image(1, 11, 13);
+  const torch::Tensor cropped = crop_to_multiple(image, 4);
+  REQUIRE(cropped.sizes() == torch::IntArrayRef({3, 8, 12}));
+  CHECK(torch::equal(cropped, image.slice(1, 0, 8).slice(2, 0, 12)));
+}
+
+TEST_CASE("bytes survive the way to unit range and back") {
+  const torch::Tensor bytes = torch::arange(256, torch::kInt64).to(torch::kUInt8).view({1, 16, 16});
+  CHECK(torch::equal(to_bytes(to_unit(bytes)), bytes));
+  CHECK(to_bytes(torch::tensor({-0.5f, 1.5f}))[0].item<int>() == 0);
+  CHECK(to_bytes(torch::tensor({-0.5f, 1.5f}))[1].item<int>() == 255);
+}
+
+TEST_CASE("psnr equals a double-precision oracle") {
+  const torch::Tensor a = testing::make_image(0, 14, 18);
+  const torch::Tensor b = testing::make_image(1, 14, 18);
+  for (const std::int64_t border : {0, 2, 4}) {
+    CHECK(psnr(a, b, border) == Approx(oracle_psnr(a, b, border)).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("psnr of known differences") {
+  const torch::Tensor grey = torch::full({3, 10, 10}, 100, torch::kUInt8);
+  CHECK(psnr(grey, grey + 1, 0) == Approx(48.1308).epsilon(1e-5));
+  CHECK(psnr(grey - 1, grey, 0) == Approx(48.1308).epsilon(1e-5));
+  CHECK(psnr(grey, grey, 0) == std::numeric_limits<double>::infinity());
+}
+
+TEST_CASE("psnr leaves the border out") {
+  const torch::Tensor reference = torch::full({3, 10, 10}, 100, torch::kUInt8);
+  torch::Tensor image = reference.clone();
+  image.select(1, 1).fill_(0);
+  CHECK(psnr(image, reference, 2) == std::numeric_limits<double>::infinity());
+  CHECK(psnr(image, reference, 1) < 30);
+}
+
+}  // namespace edsr

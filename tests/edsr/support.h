@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "errors.h"
+
+namespace edsr::testing {
+
+/// A fresh folder that is removed with all it holds.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// An image with smooth parts, edges and texture, different for each `variant`: uint8 [3, H, W].
+torch::Tensor make_image(std::int64_t variant, std::int64_t height, std::int64_t width);
+
+/// make_image as `count` PNG files a.png, b.png, ... in a folder, which is created.
+void make_photographs(const std::filesystem::path& folder, std::int64_t count,
+                      std::int64_t height = 96, std::int64_t width = 112);
+
+void write_jpeg(const std::filesystem::path& path, const torch::Tensor& image, bool grey = false);
+
+std::string read_text(const std::filesystem::path& path);
+void write_bytes(const std::filesystem::path& path, const std::string& bytes);
+
+/// The text of the InputError that `action` throws; empty when it throws none.
+template <typename Action>
+std::string input_error(Action action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace edsr::testing
