@@ -94,6 +94,7 @@ void Announcer::forget_slot(std::uint32_t slot) {
     // Rank 0 ignores what this rank said of the slot's former occupant: Note [Slots and decisions
     // in flight] in negotiator.h.
     pending.slot = -1;
+    pending.expiry_told = false;  // of this, too
     counters_.reannounced.add();
     unannounced_.push_back(key);
   }
@@ -107,6 +108,8 @@ Submission Announcer::take(const std::string& key) {
   }
   Submission submission = std::move(found->second.submission);
   pending_.erase(found);
+  // One decision may both take an expired operation's slot away and refuse the operation.
+  std::erase(unannounced_, key);
   return submission;
 }
 

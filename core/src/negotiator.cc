@@ -123,7 +123,8 @@ void Negotiator::demote(const std::string& key) {
     Part& part = pending->second.parts[index(rank)];
     part = part_of_slot(rank, slot, contributes);
     part.present = true;
-    ++pending->second.count;
+    // All of them had come by slot, and an expiry comes before the decision.
+    if (++pending->second.count == size_) complete_.push_back(key);
   }
 }
 
@@ -134,10 +135,11 @@ bool Negotiator::refuse_latecomer(int rank, const std::string& key) {
   if (mine == late->second.end()) return false;
   Response response;
   response.key = key;
-  response.error = mine->second;
+  response.error = std::move(mine->second.front());
   response.only_rank = rank;
   refusals_.push_back(std::move(response));
-  late->second.erase(mine);
+  mine->second.pop_front();
+  if (mine->second.empty()) late->second.erase(mine);
   if (late->second.empty()) latecomers_.erase(late);
   return true;
 }
@@ -164,7 +166,7 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
 
   for (int other = 0; other < size_; ++other) {
     if (!pending.parts[index(other)].present) {
-      latecomers_[key][other] = text;
+      latecomers_[key][other].push_back(text);
       continue;
     }
     Response response;

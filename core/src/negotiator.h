@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -120,8 +121,10 @@ class Negotiator {
   std::unordered_map<std::string, Pending> pending_;
   std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
   std::vector<Response> refusals_;     ///< errors to send with the next decision
-  /// Expired operations: ranks that have yet to submit theirs, and will get the same error.
-  std::unordered_map<std::string, std::unordered_map<int, std::string>> latecomers_;
+  /// Expired operations: ranks that have yet to submit theirs, and will get the same errors, one
+  /// for each that expired, so that the n-th use of a name on one rank meets the n-th on the
+  /// others.
+  std::unordered_map<std::string, std::unordered_map<int, std::deque<std::string>>> latecomers_;
   std::vector<bool> shutdown_;  ///< by rank
   bool stopped_ = false;
   Counters counters_;

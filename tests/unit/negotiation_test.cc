@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Announcers and the negotiator together, without threads: messages are delivered one by one, in
+// the order of their link and in random order between links.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+
+#include "core/src/announcer.h"
+#include "core/src/negotiator.h"
+#include "ronde/error.h"
+#include "tests/support/case_table.h"
+
+namespace {
+
+using namespace ronde;
+using ronde::test::add_case;
+using TimePoint = Negotiator::TimePoint;
+
+struct Settings {
+  int size = 3;
+  std::uint64_t capacity = 2;
+  int names = 4;
+  int uses = 12;           ///< of each name
+  int unnamed = 20;        ///< operations without a name
+  bool absences = false;   ///< ranks that contribute nothing
+  bool gathers = false;    ///< allgathers whose rows change
+  bool mismatch = false;   ///< ranks that disagree
+  bool expiries = false;   ///< timeouts
+  bool same_shape = true;  ///< a name keeps its shape
+};
+
+/// What became of one use of one operation on one rank.
+struct Fate {
+  std::string key;
+  int use = 0;
+  bool agreed = false;
+  bool contributed = true;
+  std::vector<std::int64_t> first_dims;
+  std::string text;
+
+  friend bool operator==(const Fate&, const Fate&) = default;
+};
+
+/// A pure hash of (seed, operation, use, rank), so that every rank can draw by itself.
+std::uint32_t draw(std::uint32_t seed, int operation, int use, int rank) {
+  std::seed_seq sequence{seed, static_cast<std::uint32_t>(operation),
+                         static_cast<std::uint32_t>(use), static_cast<std::uint32_t>(rank)};
+  std::uint32_t value = 0;
+  sequence.generate(&value, &value + 1);
+  return value;
+}
+
+/// One rank: its program, and the links between it and the negotiator.
+struct Rank {
+  explicit Rank(int rank) : announcer(rank) {}
+
+  Announcer announcer;
+  std::vector<int> uses;  ///< of every operation so far
+  std::set<int> in_flight;
+  std::map<std::string, int> operation_of;  ///< key in flight -> operation
+  std::uint64_t next_unnamed = 0;
+  bool stopped = false;
+  std::deque<std::string> up;
+  std::deque<std::string> down;
+  std::vector<Fate> agreed;   ///< in order of execution
+  std::vector<Fate> refused;  ///< in order of arrival
+};
+
+class Simulation {
+ public:
+  Simulation(std::uint32_t seed, const Settings& settings)
+      : seed_(seed),
+        settings_(settings),
+        random_(seed),
+        negotiator_(settings.size, settings.capacity, [](const RequestMeta&) { return ""; }) {
+    for (int rank = 0; rank < settings.size; ++rank) {
+      ranks_.emplace_back(rank);
+      ranks_.back().uses.assign(static_cast<std::size_t>(settings.names) + 1, 0);
+    }
+  }
+
+  /// Runs all programs to their end and shuts down.
+  void run() {
+    for (std::uint64_t step = 0; !all_stopped(); ++step) {
+      // Far more than a run needs: something is never decided.
+      if (step == 200'000) FAIL("not at its end after " << step << " steps of seed " << seed_);
+      const std::size_t rank = random_() % ranks_.size();
+      act(static_cast<int>(rank));
+      now_ += std::chrono::milliseconds(1);
+    }
+  }
+
+  const std::deque<Rank>& ranks() const { return ranks_; }
+  const Negotiator::Counters& counters() const { return negotiator_.counters(); }
+
+ private:
+  void act(int index) {
+    Rank& rank = ranks_[static_cast<std::size_t>(index)];
+    switch (random_() % 5) {
+      case 0:
+        return submit(index, rank);
+      case 1:
+        return announce(rank);
+      case 2:
+        return deliver_up(index, rank);
+      case 3:
+        return deliver_down(rank);
+      default:
+        return decide();
+    }
+  }
+
+  int most_uses(int operation) const {
+    return operation == settings_.names ? settings_.unnamed : settings_.uses;
+  }
+
+  void submit(int index, Rank& rank) {
+    std::vector<int> possible;
+    for (int operation = 0; operation <= settings_.names; ++operation) {
+      const bool unnamed = operation == settings_.names;
+      const bool free = unnamed || !rank.in_flight.contains(operation);
+      const int used = rank.uses[static_cast<std::size_t>(operation)];
+      if (free && used < most_uses(operation)) possible.push_back(operation);
+    }
+    if (possible.empty()) return;
+    const int operation = possible[random_() % possible.size()];
+    const int use = rank.uses[static_cast<std::size_t>(operation)]++;
+    Submission submission;
+    submission.request = request_of(operation, use, index);
+    submission.meta = meta_of(submission.request);
+    const std::string& name = submission.request.name;
+    submission.key = name.empty() ? unnamed_key(rank.next_unnamed++) : name;
+    if (settings_.expiries && random_() % 3 == 0) {
+      submission.deadline = now_ + std::chrono::milliseconds(random_() % 60);
+    }
+    rank.in_flight.insert(operation);
+    rank.operation_of[submission.key] = operation;
+    rank.announcer.add(std::move(submission));
+  }
+
+  Request request_of(int operation, int use, int rank) const {
+    Request request;
+    if (operation < settings_.names) request.name = "t" + std::to_string(operation);
+    const int variant =
+        settings_.same_shape ? 0 : static_cast<int>(draw(seed_, operation, use, -1)) & 1;
+    request.shape = {operation % 3 + 1, variant + 1};
+    if (settings_.absences) request.contributes = draw(seed_, operation, use, rank) % 2 == 0;
+    if (settings_.gathers && operation % 2 == 0) {
+      request.kind = Collective::Allgather;
+      request.contributes = true;
+      request.shape[0] = draw(seed_, operation, use, rank) % 3 == 0 ? use % 4 : rank;
+    }
+    if (settings_.mismatch && draw(seed_, operation, use, -2) % 4 == 0 &&
+        rank == use % settings_.size) {
+      request.dtype = DataType::I8;
+    }
+    return request;
+  }
+
+  void announce(Rank& rank) {
+    const bool nothing_left = is_finished(rank);
+    if (const auto message = rank.announcer.announce(now_, nothing_left)) {
+      rank.up.push_back(encode(*message));
+    }
+  }
+
+  /// Submitted everything and heard of it all.
+  bool is_finished(const Rank& rank) const {
+    for (int operation = 0; operation <= settings_.names; ++operation) {
+      if (rank.uses[static_cast<std::size_t>(operation)] < most_uses(operation)) return false;
+    }
+    return rank.operation_of.empty();
+  }
+
+  void deliver_up(int index, Rank& rank) {
+    if (rank.up.empty()) return;
+    const auto message = std::get<ReadyMessage>(decode(rank.up.front()));
+    rank.up.pop_front();
+    negotiator_.add(index, message, now_);
+  }
+
+  void decide() {
+    const auto decision = negotiator_.decide();
+    if (!decision) return;
+    for (Rank& rank : ranks_) rank.down.push_back(encode(*decision));
+  }
+
+  void deliver_down(Rank& rank) {
+    if (rank.down.empty()) return;
+    const auto message = std::get<DecisionMessage>(decode(rank.down.front()));
+    rank.down.pop_front();
+    AppliedDecision applied = rank.announcer.apply(message);
+    for (const Agreed& agreed : applied.agreed) {
+      rank.agreed.push_back(
+          end(rank, agreed.submission, true, agreed.contributed, agreed.first_dims, ""));
+    }
+    for (const Refused& refused : applied.refused) {
+      rank.refused.push_back(end(rank, refused.submission, false, true, {}, refused.text));
+    }
+    rank.stopped = applied.shutdown;
+  }
+
+  static Fate end(Rank& rank, const Submission& submission, bool agreed, bool contributed,
+                  std::vector<std::int64_t> first_dims, std::string text) {
+    const auto found = rank.operation_of.find(submission.key);
+    if (found == rank.operation_of.end()) FAIL("an operation ended twice");
+    const int operation = found->second;
+    const bool unnamed = submission.request.name.empty();
+    // The number of this use: names are used one after the other.
+    const int use = unnamed ? std::stoi(submission.key.substr(1))
+                            : rank.uses[static_cast<std::size_t>(operation)] - 1;
+    if (!unnamed) rank.in_flight.erase(operation);
+    rank.operation_of.erase(found);
+    return {submission.key, use, agreed, contributed, std::move(first_dims), std::move(text)};
+  }
+
+  bool all_stopped() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.stopped; });
+  }
+
+ public:
+  /// What `rank` asked for in use `use` of the operation behind `key`.
+  Request asked(const Fate& fate, int rank) const {
+    const int operation = is_unnamed(fate.key) ? settings_.names : std::stoi(fate.key.substr(1));
+    return request_of(operation, fate.use, rank);
+  }
+
+ private:
+  const std::uint32_t seed_;
+  const Settings settings_;
+  std::mt19937 random_;
+  TimePoint now_{};
+  Negotiator negotiator_;
+  std::deque<Rank> ranks_;
+};
+
+/// Every rank executes the same operations in the same order, with everybody's rows.
+void check_same_sequence(const Simulation& simulation, const Settings& settings) {
+  const auto& ranks = simulation.ranks();
+  for (const Rank& rank : ranks) REQUIRE(rank.agreed == ranks[0].agreed);
+  for (const Fate& fate : ranks[0].agreed) {
+    bool contributed = false;
+    std::vector<std::int64_t> rows;
+    for (int rank = 0; rank < settings.size; ++rank) {
+      const Request request = simulation.asked(fate, rank);
+      contributed = contributed || request.contributes;
+      if (request.kind == Collective::Allgather) rows.push_back(request.shape[0]);
+    }
+    REQUIRE(fate.contributed == contributed);
+    REQUIRE(fate.first_dims == rows);
+  }
+}
+
+/// A use that failed on one rank failed on all, with the same text.
+void check_same_refusals(const Simulation& simulation) {
+  const auto sorted = [](std::vector<Fate> fates) {
+    std::sort(fates.begin(), fates.end(), [](const Fate& a, const Fate& b) {
+      return std::tie(a.key, a.use) < std::tie(b.key, b.use);
+    });
+    return fates;
+  };
+  const auto& ranks = simulation.ranks();
+  for (const Rank& rank : ranks) REQUIRE(sorted(rank.refused) == sorted(ranks[0].refused));
+}
+
+void simulate(const Settings& settings, std::uint32_t seeds) {
+  for (std::uint32_t seed = 1; seed <= seeds; ++seed) {
+    INFO("seed " << seed);
+    Simulation simulation(seed, settings);
+    simulation.run();
+    check_same_sequence(simulation, settings);
+    check_same_refusals(simulation);
+    const std::size_t total =
+        static_cast<std::size_t>(settings.names * settings.uses + settings.unnamed);
+    const Rank& first = simulation.ranks()[0];
+    REQUIRE(first.agreed.size() + first.refused.size() == total);
+    if (!settings.mismatch && !settings.expiries) REQUIRE(first.refused.empty());
+  }
+}
+
+const bool registered = [] {
+  for (const std::uint64_t capacity : {0U, 1U, 2U, 3U, 100U}) {
+    for (const int size : {1, 2, 3, 5}) {
+      const std::string tail =
+          ", " + std::to_string(size) + " ranks, cache of " + std::to_string(capacity);
+      const auto add = [&](const std::string& what, auto change) {
+        Settings settings;
+        settings.size = size;
+        settings.capacity = capacity;
+        change(settings);
+        add_case("all ranks agree: " + what + tail, "", [settings] { simulate(settings, 15); });
+      };
+      add("equal operations", [](Settings&) {});
+      add("shapes that change", [](Settings& s) { s.same_shape = false; });
+      add("absent contributions", [](Settings& s) { s.absences = true; });
+      add("allgathers with changing rows", [](Settings& s) { s.gathers = true; });
+      add("mismatches", [](Settings& s) { s.mismatch = true; });
+      add("timeouts", [](Settings& s) { s.expiries = true; });
+      add("everything at once", [](Settings& s) {
+        s.same_shape = false;
+        s.absences = s.gathers = s.mismatch = s.expiries = true;
+      });
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+
+TEST_CASE("the steady state is negotiated by slot alone") {
+  Settings settings;
+  settings.capacity = 100;
+  settings.uses = 50;
+  settings.unnamed = 0;
+  Simulation simulation(1, settings);
+  simulation.run();
+  CHECK(simulation.counters().agreed_in_full.get() == 4);
+  CHECK(simulation.counters().agreed_by_slot.get() == 4 * 49);
+  CHECK(simulation.counters().evictions.get() == 0);
+}
+
+TEST_CASE("a cache that is too small evicts and makes ranks announce again") {
+  Settings settings;
+  settings.capacity = 2;
+  settings.names = 6;
+  settings.unnamed = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t reannounced = 0;
+  std::uint64_t hits = 0;
+  for (std::uint32_t seed = 1; seed <= 50; ++seed) {
+    Simulation simulation(seed, settings);
+    simulation.run();
+    evictions += simulation.counters().evictions.get();
+    hits += simulation.counters().agreed_by_slot.get();
+    for (const Rank& rank : simulation.ranks()) {
+      reannounced += rank.announcer.counters().reannounced.get();
+    }
+  }
+  CHECK(evictions > 0);
+  CHECK(hits > 0);
+  // The race that Note [Slots and decisions in flight] is about did happen.
+  CHECK(reannounced > 0);
+}

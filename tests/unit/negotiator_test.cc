@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/negotiator.h"
+
+#include <catch2/catch.hpp>
+
+#include "core/src/announcer.h"
+#include "ronde/error.h"
+
+namespace {
+
+using namespace ronde;
+using std::chrono::milliseconds;
+using TimePoint = Negotiator::TimePoint;
+
+const TimePoint kStart{std::chrono::hours(1)};
+
+RequestMeta meta_with(std::vector<std::int64_t> shape) {
+  RequestMeta meta;
+  meta.shape = std::move(shape);
+  return meta;
+}
+
+ReadyMessage request(const std::string& key, RequestMeta meta = meta_with({2})) {
+  ReadyMessage message;
+  message.requests = {{key, std::move(meta), true}};
+  return message;
+}
+
+ReadyMessage slot_ready(std::uint64_t seen, std::size_t slot) {
+  ReadyMessage message;
+  message.decisions_seen = seen;
+  message.cached.set(slot);
+  return message;
+}
+
+ReadyMessage expired(const std::string& key) {
+  ReadyMessage message;
+  message.expired = {key};
+  return message;
+}
+
+ReadyMessage shutdown() {
+  ReadyMessage message;
+  message.shutdown = true;
+  return message;
+}
+
+std::string nothing_wrong(const RequestMeta&) {
+  return {};
+}
+
+/// A negotiator of two ranks that has cached "x" in slot 0 by its first decision.
+struct CachedX {
+  CachedX() {
+    negotiator.add(0, request("x"), kStart);
+    negotiator.add(1, request("x"), kStart);
+    const auto decision = negotiator.decide();
+    REQUIRE(decision);
+    REQUIRE(decision->responses.at(0).slot == 0);
+  }
+
+  Negotiator negotiator{2, 8, nothing_wrong};
+};
+
+/// The only response of the next decision.
+Response only_response(Negotiator& negotiator) {
+  const auto decision = negotiator.decide();
+  REQUIRE(decision);
+  REQUIRE(decision->responses.size() == 1);
+  return decision->responses[0];
+}
+
+Submission submission(const std::string& name, TimePoint deadline = TimePoint::max()) {
+  Submission made;
+  made.request.name = made.key = name;
+  made.request.shape = {2};
+  made.meta = meta_of(made.request);
+  if (deadline != TimePoint::max()) made.deadline = deadline;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("nothing is decided before the last rank is there") {
+  Negotiator negotiator(3, 8, nothing_wrong);
+  negotiator.add(2, request("x"), kStart);
+  negotiator.add(0, request("x"), kStart);
+  CHECK_FALSE(negotiator.decide());
+  CHECK_FALSE(negotiator.idle());
+  negotiator.add(1, request("x"), kStart);
+  const Response response = only_response(negotiator);
+  CHECK(response.key == "x");
+  CHECK(response.error.empty());
+  CHECK(negotiator.idle());
+  CHECK_FALSE(negotiator.decide());
+}
+
+TEST_CASE("decisions are numbered from one without gaps") {
+  Negotiator negotiator(1, 8, nothing_wrong);
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    negotiator.add(0, request("x" + std::to_string(number)), kStart);
+    CHECK(negotiator.decide()->number == number);
+    CHECK_FALSE(negotiator.decide());
+  }
+}
+
+TEST_CASE("a mismatch lists what each rank sent") {
+  Negotiator negotiator(4, 8, nothing_wrong);
+  RequestMeta half = meta_with({2});
+  half.dtype = DataType::F16;
+  negotiator.add(0, request("x"), kStart);
+  negotiator.add(1, request("x"), kStart);
+  negotiator.add(2, request("x", half), kStart);
+  negotiator.add(3, request("x", meta_with({2, 3})), kStart);
+  const std::string text = only_response(negotiator).error;
+  CHECK_THAT(text, Catch::Contains("allreduce 'x' differs between ranks"));
+  CHECK_THAT(text, Catch::Contains("ranks 0,1: allreduce f32 [2] sum on cpu"));
+  CHECK_THAT(text, Catch::Contains("rank 2: allreduce f16 [2] sum on cpu"));
+  CHECK_THAT(text, Catch::Contains("rank 3: allreduce f32 [2, 3] sum on cpu"));
+  CHECK(negotiator.counters().refused.get() == 1);
+}
+
+TEST_CASE("a mismatch without a name advises to give one") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  negotiator.add(0, request(unnamed_key(3)), kStart);
+  negotiator.add(1, request(unnamed_key(3), meta_with({7})), kStart);
+  const std::string text = only_response(negotiator).error;
+  CHECK_THAT(text, Catch::Contains("number 3 without a name"));
+  CHECK_THAT(text, Catch::Contains("give it a name"));
+}
+
+TEST_CASE("a mismatch is not cached, and the name can be agreed on afterwards") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  negotiator.add(0, request("x"), kStart);
+  negotiator.add(1, request("x", meta_with({9})), kStart);
+  CHECK(only_response(negotiator).slot == -1);
+  negotiator.add(0, request("x"), kStart);
+  negotiator.add(1, request("x"), kStart);
+  CHECK(only_response(negotiator).error.empty());
+}
+
+TEST_CASE("what validation refuses fails with its text") {
+  Negotiator negotiator(1, 8, [](const RequestMeta&) { return "no such thing"; });
+  negotiator.add(0, request("x"), kStart);
+  CHECK(only_response(negotiator).error == "allreduce 'x': no such thing");
+}
+
+TEST_CASE("allgathers agree on everything but the rows") {
+  RequestMeta gather = meta_with({4, 3});
+  gather.kind = Collective::Allgather;
+  const auto second_with = [&](std::vector<std::int64_t> shape) {
+    Negotiator negotiator(2, 8, nothing_wrong);
+    RequestMeta other = gather;
+    other.shape = std::move(shape);
+    negotiator.add(0, request("g", gather), kStart);
+    negotiator.add(1, request("g", other), kStart);
+    return only_response(negotiator);
+  };
+  CHECK(second_with({9, 3}).first_dims == std::vector<std::int64_t>{4, 9});
+  CHECK(second_with({0, 3}).first_dims == std::vector<std::int64_t>{4, 0});
+  CHECK_FALSE(second_with({4, 2}).error.empty());
+  CHECK_FALSE(second_with({4}).error.empty());
+  CHECK_FALSE(second_with({}).error.empty());
+}
+
+TEST_CASE("an allgather and an allreduce under one name are a mismatch") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  RequestMeta gather = meta_with({2});
+  gather.kind = Collective::Allgather;
+  negotiator.add(0, request("x", gather), kStart);
+  negotiator.add(1, request("x"), kStart);
+  CHECK_FALSE(only_response(negotiator).error.empty());
+}
+
+TEST_CASE("a cached operation is agreed by its slot") {
+  CachedX cached;
+  Negotiator& negotiator = cached.negotiator;
+  negotiator.add(0, slot_ready(1, 0), kStart);
+  CHECK_FALSE(negotiator.decide());
+  CHECK(negotiator.waiting().at(0).missing == std::vector<int>{1});
+  negotiator.add(1, slot_ready(1, 0), kStart);
+  const auto decision = negotiator.decide();
+  REQUIRE(decision);
+  CHECK(decision->cached.test(0));
+  CHECK(decision->responses.empty());
+}
+
+TEST_CASE("a rank that comes by slot meets one that comes in full") {
+  CachedX cached;
+  Negotiator& negotiator = cached.negotiator;
+  SECTION("slot first") {
+    negotiator.add(0, slot_ready(1, 0), kStart);
+    negotiator.add(1, request("x"), kStart);
+  }
+  SECTION("full request first") {
+    negotiator.add(1, request("x"), kStart);
+    negotiator.add(0, slot_ready(1, 0), kStart);
+  }
+  const Response response = only_response(negotiator);
+  CHECK(response.error.empty());
+  CHECK(response.slot == 0);
+}
+
+TEST_CASE("a slot that was reassigned behind a rank's back is ignored") {
+  CachedX cached;
+  Negotiator& negotiator = cached.negotiator;
+  for (const int rank : {0, 1}) negotiator.add(rank, request("x", meta_with({5})), kStart);
+  CHECK(only_response(negotiator).slot == 0);
+  // Rank 1 has not seen decision 2 yet.
+  negotiator.add(1, slot_ready(1, 0), kStart);
+  CHECK(negotiator.idle());
+  negotiator.add(1, slot_ready(2, 0), kStart);
+  CHECK_FALSE(negotiator.idle());
+}
+
+TEST_CASE("a slot that a rank waits on is not evicted") {
+  Negotiator negotiator(2, 1, nothing_wrong);
+  for (const int rank : {0, 1}) negotiator.add(rank, request("x"), kStart);
+  REQUIRE(only_response(negotiator).slot == 0);
+  negotiator.add(0, slot_ready(1, 0), kStart);
+  for (const int rank : {0, 1}) negotiator.add(rank, request("y"), kStart);
+  CHECK(only_response(negotiator).slot == -1);
+  negotiator.add(1, slot_ready(1, 0), kStart);
+  CHECK(negotiator.decide()->cached.test(0));
+  for (const int rank : {0, 1}) negotiator.add(rank, request("z"), kStart);
+  CHECK(only_response(negotiator).slot == 0);
+  CHECK(negotiator.counters().evictions.get() == 1);
+}
+
+TEST_CASE("what one decision executes by slot is not evicted by the same decision") {
+  Negotiator negotiator(1, 1, nothing_wrong);
+  negotiator.add(0, request("x"), kStart);
+  REQUIRE(only_response(negotiator).slot == 0);
+  ReadyMessage both = slot_ready(1, 0);
+  both.requests = {{"y", meta_with({1}), true}};
+  negotiator.add(0, both, kStart);
+  const auto decision = negotiator.decide();
+  CHECK(decision->cached.test(0));
+  CHECK(decision->responses.at(0).slot == -1);
+}
+
+TEST_CASE("a slot that was never assigned is nonsense") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  CHECK_THROWS_AS(negotiator.add(1, slot_ready(0, 0), kStart), Error);
+  ReadyMessage unnamed;
+  unnamed.unnamed = {{0, 17, true}};
+  CHECK_THROWS_AS(negotiator.add(1, unnamed, kStart), Error);
+}
+
+TEST_CASE("an operation announced twice by one rank is nonsense") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  negotiator.add(1, request("x"), kStart);
+  CHECK_THROWS_WITH(negotiator.add(1, request("x"), kStart),
+                    Catch::Contains("rank 1 announced allreduce 'x' twice"));
+}
+
+TEST_CASE("an operation that expires on one rank fails on those that wait and those that come") {
+  Negotiator negotiator(3, 8, nothing_wrong);
+  negotiator.add(0, request("x"), kStart);
+  negotiator.add(2, request("x"), kStart);
+  negotiator.add(0, expired("x"), kStart + milliseconds(250));
+  const auto decision = negotiator.decide();
+  REQUIRE(decision);
+  REQUIRE(decision->responses.size() == 2);
+  CHECK(decision->responses[0].only_rank == 0);
+  CHECK(decision->responses[1].only_rank == 2);
+  const std::string text = decision->responses[0].error;
+  CHECK_THAT(text, Catch::Contains("allreduce 'x' timed out on rank 0"));
+  CHECK_THAT(text, Catch::Contains("250 ms"));
+  CHECK_THAT(text, Catch::Contains("by rank 1"));
+  CHECK(negotiator.idle());
+
+  negotiator.add(1, request("x"), kStart);
+  const Response late = only_response(negotiator);
+  CHECK(late.only_rank == 1);
+  CHECK(late.error == text);
+  // From now on the name is as new.
+  for (const int rank : {0, 1, 2}) negotiator.add(rank, request("x"), kStart);
+  CHECK(only_response(negotiator).error.empty());
+}
+
+TEST_CASE("a rank that missed two expired operations fails twice") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  for (int i = 0; i < 2; ++i) {
+    negotiator.add(0, request("x"), kStart);
+    negotiator.add(0, expired("x"), kStart);
+    CHECK(only_response(negotiator).only_rank == 0);
+  }
+  negotiator.add(0, request("x"), kStart);
+  for (int i = 0; i < 2; ++i) {
+    negotiator.add(1, request("x"), kStart);
+    const Response late = only_response(negotiator);
+    CHECK(late.only_rank == 1);
+    CHECK_FALSE(late.error.empty());
+  }
+  // The third use of the one meets the third of the other.
+  negotiator.add(1, request("x"), kStart);
+  CHECK(only_response(negotiator).error.empty());
+}
+
+TEST_CASE("an expiry of a cached operation fails it") {
+  CachedX cached;
+  Negotiator& negotiator = cached.negotiator;
+  negotiator.add(0, slot_ready(1, 0), kStart);
+  negotiator.add(0, expired("x"), kStart);
+  CHECK(only_response(negotiator).only_rank == 0);
+  negotiator.add(1, slot_ready(1, 0), kStart);
+  CHECK(only_response(negotiator).only_rank == 1);
+  CHECK(negotiator.idle());
+}
+
+TEST_CASE("an expiry that comes once all ranks are there is too late") {
+  SECTION("in full") {
+    Negotiator negotiator(2, 8, nothing_wrong);
+    negotiator.add(0, request("x"), kStart);
+    negotiator.add(1, request("x"), kStart);
+    negotiator.add(0, expired("x"), kStart);
+    CHECK(only_response(negotiator).error.empty());
+  }
+  SECTION("by slot") {
+    CachedX cached;
+    Negotiator& negotiator = cached.negotiator;
+    negotiator.add(0, slot_ready(1, 0), kStart);
+    negotiator.add(1, slot_ready(1, 0), kStart);
+    negotiator.add(0, expired("x"), kStart);
+    const auto decision = negotiator.decide();
+    REQUIRE(decision);
+    CHECK((decision->cached.test(0) || decision->responses.at(0).error.empty()));
+  }
+}
+
+TEST_CASE("an expiry of what was decided long ago is ignored") {
+  CachedX cached;
+  Negotiator& negotiator = cached.negotiator;
+  negotiator.add(1, expired("x"), kStart);
+  negotiator.add(1, expired("unheard of"), kStart);
+  CHECK_FALSE(negotiator.decide());
+  CHECK(negotiator.idle());
+}
+
+TEST_CASE("an expiry of an operation that only others have announced is ignored") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  negotiator.add(0, request("x"), kStart);
+  negotiator.add(1, expired("x"), kStart);
+  CHECK_FALSE(negotiator.decide());
+  negotiator.add(1, request("x"), kStart);
+  CHECK(only_response(negotiator).error.empty());
+}
+
+TEST_CASE("an announcement that was ignored can still expire once it is repeated") {
+  // Rank 1 names slot 0 while decision 2, which gives the slot to another shape, is on its way, and
+  // its timeout passes before that arrives.
+  Announcer late(1);
+  DecisionMessage first;
+  first.number = 1;
+  first.responses = {{"x", "", -1, meta_with({2}), {}, true, 0}};
+  late.add(submission("x"));
+  static_cast<void>(late.announce(kStart, false));
+  REQUIRE(late.apply(first).agreed.size() == 1);
+  late.add(submission("y"));
+  static_cast<void>(late.announce(kStart, false));
+  late.add(submission("x", kStart + milliseconds(5)));
+  CHECK(late.announce(kStart, false)->cached.test(0));
+  CHECK(late.announce(kStart + milliseconds(6), false)->expired.size() == 1);
+  DecisionMessage second;
+  second.number = 2;
+  second.responses = {{"y", "", -1, meta_with({2}), {}, true, 0}};
+  REQUIRE(late.apply(second).agreed.size() == 1);
+  const auto again = late.announce(kStart + milliseconds(7), false);
+  REQUIRE(again);
+  REQUIRE(again->requests.size() == 1);
+  CHECK(again->requests[0].key == "x");
+  CHECK(again->expired == std::vector<std::string>{"x"});
+}
+
+TEST_CASE("waiting operations are listed oldest first with who is missing") {
+  CachedX cached;
+  Negotiator& negotiator = cached.negotiator;
+  negotiator.add(1, request(unnamed_key(0)), kStart + milliseconds(1));
+  negotiator.add(0, slot_ready(1, 0), kStart + milliseconds(2));
+  negotiator.add(0, request("a"), kStart + milliseconds(2));
+  const auto waiting = negotiator.waiting();
+  REQUIRE(waiting.size() == 3);
+  CHECK(waiting[0].key == unnamed_key(0));
+  CHECK(waiting[0].submitted == std::vector<int>{1});
+  CHECK(waiting[0].missing == std::vector<int>{0});
+  CHECK(waiting[1].key == "a");
+  CHECK(waiting[2].key == "x");
+  CHECK(waiting[2].since == kStart + milliseconds(2));
+  CHECK(waiting[2].missing == std::vector<int>{1});
+}
+
+TEST_CASE("a slot that is demoted to a full request keeps its age") {
+  Negotiator negotiator(3, 8, nothing_wrong);
+  for (const int rank : {0, 1, 2}) negotiator.add(rank, request("x"), kStart);
+  REQUIRE(negotiator.decide());
+  negotiator.add(0, slot_ready(1, 0), kStart + milliseconds(10));
+  negotiator.add(1, request("x", meta_with({3})), kStart + milliseconds(20));
+  REQUIRE(negotiator.waiting().size() == 1);
+  CHECK(negotiator.waiting()[0].since == kStart + milliseconds(10));
+}
+
+TEST_CASE("shutdown is decided once every rank has asked and nothing waits") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  negotiator.add(0, shutdown(), kStart);
+  CHECK(negotiator.not_shut_down() == std::vector<int>{1});
+  CHECK_FALSE(negotiator.decide());
+  CHECK_FALSE(negotiator.departure());
+  negotiator.add(1, shutdown(), kStart);
+  const auto decision = negotiator.decide();
+  REQUIRE(decision);
+  CHECK(decision->shutdown);
+  CHECK_FALSE(negotiator.decide());
+}
+
+TEST_CASE("operations that all ranks submitted come with the shutdown") {
+  Negotiator negotiator(2, 8, nothing_wrong);
+  for (const int rank : {0, 1}) {
+    ReadyMessage last = request("x");
+    last.shutdown = true;
+    negotiator.add(rank, last, kStart);
+  }
+  const auto decision = negotiator.decide();
+  REQUIRE(decision);
+  CHECK(decision->responses.size() == 1);
+  CHECK(decision->shutdown);
+}
+
+TEST_CASE("a departure is an operation that waits for a rank that has shut down") {
+  Negotiator negotiator(3, 8, nothing_wrong);
+  negotiator.add(0, request("x"), kStart);
+  CHECK_FALSE(negotiator.departure());
+  negotiator.add(2, shutdown(), kStart);
+  const auto failure = negotiator.departure();
+  REQUIRE(failure);
+  CHECK(failure->rank == 2);
+  CHECK_THAT(failure->text, Catch::Contains("rank 2 called shutdown()"));
+  CHECK_THAT(failure->text, Catch::Contains("rank 0 still waited for allreduce 'x'"));
+}
+
+TEST_CASE("decisions must be applied in order") {
+  Announcer announcer(0);
+  DecisionMessage decision;
+  decision.number = 2;
+  CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("decision 2 came after decision 0"));
+}
+
+TEST_CASE("a decision on what was never submitted is nonsense") {
+  Announcer announcer(4);
+  DecisionMessage decision;
+  decision.number = 1;
+  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, -1}};
+  CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("rank 4 has not submitted"));
+}
+
+TEST_CASE("an announcer tells each thing once") {
+  Announcer announcer(0);
+  CHECK_FALSE(announcer.announce(kStart, false));
+  announcer.add(submission("x", kStart + milliseconds(5)));
+  CHECK(announcer.next_deadline() == kStart + milliseconds(5));
+  CHECK(announcer.announce(kStart, false)->requests.size() == 1);
+  CHECK_FALSE(announcer.announce(kStart, false));
+  CHECK(announcer.announce(kStart + milliseconds(5), false)->expired.size() == 1);
+  CHECK_FALSE(announcer.announce(kStart + milliseconds(9), false));
+  CHECK_FALSE(announcer.next_deadline());
+  CHECK(announcer.announce(kStart, true)->shutdown);
+  CHECK(announcer.announced_shutdown());
+  CHECK_FALSE(announcer.announce(kStart, true));
+  CHECK(announcer.pending_names() == std::vector<std::string>{"allreduce 'x'"});
+  CHECK(announcer.drain().size() == 1);
+  CHECK(announcer.pending_names().empty());
+}
+
+TEST_CASE("an error meant for another rank leaves this one's operation alone") {
+  Announcer announcer(0);
+  announcer.add(submission("x"));
+  DecisionMessage decision;
+  decision.number = 1;
+  decision.responses = {{"x", "too late", 1, meta_with({2}), {}, true, -1}};
+  CHECK(announcer.apply(decision).refused.empty());
+  decision.number = 2;
+  decision.responses[0].only_rank = 0;
+  const AppliedDecision applied = announcer.apply(decision);
+  REQUIRE(applied.refused.size() == 1);
+  CHECK(applied.refused[0].text == "too late");
+}
+
+TEST_CASE("an operation that loses its slot and fails in one decision is not announced again") {
+  Announcer announcer(0);
+  announcer.add(submission("x"));
+  static_cast<void>(announcer.announce(kStart, false));
+  DecisionMessage decision;
+  decision.number = 1;
+  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, 0}};
+  REQUIRE(announcer.apply(decision).agreed.size() == 1);
+  announcer.add(submission("x"));
+  announcer.add(submission("y"));
+  CHECK(announcer.announce(kStart, false)->cached.test(0));
+  decision.number = 2;
+  decision.responses = {{"y", "", -1, meta_with({2}), {}, true, 0},
+                        {"x", "timed out", 0, meta_with({2}), {}, true, -1}};
+  REQUIRE(announcer.apply(decision).refused.size() == 1);
+  CHECK_FALSE(announcer.announce(kStart, false));
+}
