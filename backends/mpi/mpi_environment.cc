@@ -48,6 +48,14 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
+/// UCX, which MPICH and Open MPI may run on, ends the whole process when the peer whose memory it
+/// is just copying from dies: so does its "cma" transport (process_vm_readv). Of its other ways
+/// within a host an operation merely never finishes. What the user chose stands.
+void keep_ucx_from_ending_survivors() {
+  constexpr int kKeepWhatIsSet = 0;
+  setenv("UCX_TLS", "^cma", kKeepWhatIsSet);
+}
+
 }  // namespace
 
 std::string foreign_launcher(const EnvironmentLookup& variables) {
@@ -91,6 +99,7 @@ void MpiEnvironment::join() {
 }
 
 void MpiEnvironment::initialize() {
+  keep_ucx_from_ending_survivors();
   int provided = MPI_THREAD_SINGLE;
   check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
   owns_mpi_ = true;
