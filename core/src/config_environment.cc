@@ -18,8 +18,10 @@ namespace {
 constexpr std::string_view kOwnPrefix = "RONDE_";
 constexpr std::string_view kTwinPrefix = "HOROVOD_";
 
-// Read by Ronde's own tests and scripts, never by the library.
-constexpr std::array<std::string_view, 2> kForeignPrefixes = {"RONDE_TEST_", "RONDE_VENV"};
+// Read by Ronde's own scripts and tests, never by the library.
+constexpr std::array<std::string_view, 5> kScriptNames = {
+    "RONDE_BUILD", "RONDE_JOBS", "RONDE_MINUTES", "RONDE_RANKS", "RONDE_VENV"};
+constexpr std::string_view kTestPrefix = "RONDE_TEST_";
 
 /// How a value of a Horovod variable is written for Ronde. Most are taken as they are.
 struct TwinValue {
@@ -59,11 +61,10 @@ std::string nearest_name(std::string_view unknown) {
 }
 
 bool is_known(std::string_view name) {
+  const auto is_ours = [name](const ConfigEntry& entry) { return entry.name == name; };
   const auto& table = config_table();
-  const auto starts = [&](std::string_view prefix) { return name.starts_with(prefix); };
-  return std::any_of(table.begin(), table.end(),
-                     [&](const auto& entry) { return entry.name == name; }) ||
-         std::any_of(kForeignPrefixes.begin(), kForeignPrefixes.end(), starts);
+  return std::any_of(table.begin(), table.end(), is_ours) || name.starts_with(kTestPrefix) ||
+         std::find(kScriptNames.begin(), kScriptNames.end(), name) != kScriptNames.end();
 }
 
 std::vector<std::string> unknown_name_warnings(std::vector<std::string> names) {
@@ -142,10 +143,9 @@ LoadedConfig load_config_from_environment() {
 }
 
 std::string describe(const LoadedConfig& loaded) {
-  std::string text;
+  std::string text = "effective configuration:";
   for (const ConfigSource& source : loaded.sources) {
-    text += text.empty() ? "" : "\n";
-    text += source.name + "=" + source.value + " (" + source.source + ")";
+    text += "\n  " + source.name + "=" + source.value + " (" + source.source + ")";
   }
   return text;
 }

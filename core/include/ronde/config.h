@@ -61,7 +61,8 @@ struct LoadedConfig {
   std::vector<std::string> warnings;  ///< unknown RONDE_* names, with the nearest known one
 };
 
-/// One line a variable, "NAME=value (source)": for RuntimeOptions::effective_config.
+/// A heading and a line for each variable, "NAME=value (source)": for
+/// RuntimeOptions::effective_config.
 std::string describe(const LoadedConfig& loaded);
 
 /// Looks a variable up: nullopt if unset.
