@@ -23,7 +23,7 @@ endforeach()
 run_step("configure for the core alone"
   "${CMAKE_COMMAND}" -E env LibTorch_ROOT=/nonexistent
   "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${WORK}/core" -G "${GENERATOR}"
-  "-DCMAKE_PREFIX_PATH=${prefix}" "-DRONDE_COMPONENTS=COMPONENTS;core")
+  "-DCMAKE_PREFIX_PATH=${prefix}" -DRONDE_COMPONENTS=core)
 if(EXISTS "${prefix}/bin/ronde")
   run_step("run the installed command" "${prefix}/bin/ronde" info)
 endif()

@@ -7,6 +7,6 @@
 
 int main() {
   std::cout << "ronde " << ronde::build_info::kVersion << ", "
-            << ronde::name_of(ronde::DataType::BF16) << '\n';
+            << ronde::to_string(ronde::DataType::BF16) << '\n';
   return ronde::size_of(ronde::DataType::BF16) == 2 ? 0 : 1;
 }
