@@ -6,7 +6,11 @@
 
 #include "backends/mpi/mpi.h"
 #else
+#include <cstdlib>
+
 #include "backends/inproc/inproc.h"
+#include "backends/launcher.h"
+#include "ronde/error.h"
 #endif
 
 namespace ronde {
@@ -31,10 +35,28 @@ std::vector<LinkedLibrary> linked_libraries() {
 
 #else
 
+namespace {
+
+std::optional<std::string> process_variable(const std::string& name) {
+  const char* const text = std::getenv(name.c_str());
+  return text != nullptr ? std::optional<std::string>(text) : std::nullopt;
+}
+
+std::unique_ptr<Transport> transport_of_one(const inproc::Group& alone) {
+  if (const std::string variable = foreign_launcher(process_variable); !variable.empty()) {
+    throw UsageError("the launcher started several ranks (" + variable +
+                     "), but this build of Ronde has no MPI, so that every rank would train alone. "
+                     "Build it with RONDE_WITH_MPI=ON, or start a single process");
+  }
+  return alone.transport(0)();
+}
+
+}  // namespace
+
 BuiltIn compose_built_in(const Config&) {
   const inproc::Group alone(1);
   BuiltIn built_in;
-  built_in.make_transport = alone.transport(0);
+  built_in.make_transport = [alone] { return transport_of_one(alone); };
   built_in.backends.emplace("inproc", alone.backend_factory());
   return built_in;
 }

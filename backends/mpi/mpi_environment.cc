@@ -2,11 +2,11 @@
 #include "backends/mpi/mpi_environment.h"
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <vector>
 
+#include "backends/launcher.h"
 #include "ronde/error.h"
 
 namespace ronde::mpi {
@@ -33,17 +33,6 @@ std::optional<std::string> process_variable(const std::string& name) {
   return text;
 }
 
-/// The number in a launcher's variable; nothing if it is unset or not a number.
-std::optional<int> number_in(const EnvironmentLookup& variables, const std::string& name) {
-  const std::optional<std::string> text = variables(name);
-  if (!text) return std::nullopt;
-  int value = 0;
-  const char* const end = text->data() + text->size();
-  const auto [rest, code] = std::from_chars(text->data(), end, value);
-  if (code != std::errc() || rest != end) return std::nullopt;
-  return value;
-}
-
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -57,21 +46,6 @@ void keep_ucx_from_ending_survivors() {
 }
 
 }  // namespace
-
-std::string foreign_launcher(const EnvironmentLookup& variables) {
-  bool launcher_spoke = false;
-  for (const char* const name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
-    const std::optional<int> size = number_in(variables, name);
-    if (size && *size > 1) return std::string(name) + "=" + std::to_string(*size);
-    launcher_spoke = launcher_spoke || size.has_value();
-  }
-  // PMIx tells a process its rank, not how many there are.
-  const std::optional<int> pmix_rank = number_in(variables, "PMIX_RANK");
-  if (pmix_rank && *pmix_rank > 0) return "PMIX_RANK=" + std::to_string(*pmix_rank);
-  const std::optional<int> tasks = number_in(variables, "SLURM_NTASKS");
-  if (!launcher_spoke && tasks && *tasks > 1) return "SLURM_NTASKS=" + std::to_string(*tasks);
-  return {};
-}
 
 std::shared_ptr<MpiEnvironment> MpiEnvironment::of_process() {
   static auto* const environment = new std::shared_ptr<MpiEnvironment>(

@@ -108,9 +108,4 @@ class MpiMembership {
 /// Keeps memory that MPI may write to after Ronde gave an operation up.
 void keep_for_ever(std::shared_ptr<void> memory);
 
-/// The variable, as "PMI_SIZE=4", by which a launcher says that it started several ranks although
-/// MPI knows of one; empty if none does. SLURM_NTASKS counts unless an MPI launcher inside the job
-/// says otherwise: alone it means that the program was started without one.
-std::string foreign_launcher(const EnvironmentLookup& variables);
-
 }  // namespace ronde::mpi

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "ronde/config.h"
+
+namespace ronde {
+namespace detail {
+
+/// The number in a launcher's variable; nothing if it is unset or not a number.
+inline std::optional<int> number_in(const EnvironmentLookup& variables, const std::string& name) {
+  const std::optional<std::string> text = variables(name);
+  if (!text) return std::nullopt;
+  int value = 0;
+  const char* const end = text->data() + text->size();
+  const auto [rest, code] = std::from_chars(text->data(), end, value);
+  if (code != std::errc() || rest != end) return std::nullopt;
+  return value;
+}
+
+}  // namespace detail
+
+/// The variable, as "PMI_SIZE=4", by which a launcher says that it started several ranks, for a
+/// process that finds itself alone; empty if none does. SLURM_NTASKS counts unless an MPI launcher
+/// inside the job says otherwise: alone it means that the program was started without one.
+inline std::string foreign_launcher(const EnvironmentLookup& variables) {
+  bool launcher_spoke = false;
+  for (const char* const name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
+    const std::optional<int> size = detail::number_in(variables, name);
+    if (size && *size > 1) return std::string(name) + "=" + std::to_string(*size);
+    launcher_spoke = launcher_spoke || size.has_value();
+  }
+  // PMIx tells a process its rank, not how many there are.
+  const std::optional<int> pmix_rank = detail::number_in(variables, "PMIX_RANK");
+  if (pmix_rank && *pmix_rank > 0) return "PMIX_RANK=" + std::to_string(*pmix_rank);
+  const std::optional<int> tasks = detail::number_in(variables, "SLURM_NTASKS");
+  if (!launcher_spoke && tasks && *tasks > 1) return "SLURM_NTASKS=" + std::to_string(*tasks);
+  return {};
+}
+
+}  // namespace ronde
