@@ -8,6 +8,7 @@
 
 #include "options.h"
 #include "ronde/error.h"
+#include "ronde/log.h"
 
 namespace ronde {
 namespace {
@@ -61,7 +62,8 @@ void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime) {
   if (!leaves_at_exit_) {
     // Registered after the Runtime started, so it runs before the statics are destroyed that the
     // libraries below it made while starting.
-    leaves_at_exit_ = std::atexit([] { instance().leave(); }) == 0;
+    const auto end = [](int status, void*) { instance().end_at_exit(status); };
+    leaves_at_exit_ = on_exit(end, nullptr) == 0;
   }
   runtime_ = std::move(runtime);
   phase_ = Phase::Ready;
@@ -100,14 +102,32 @@ void DefaultRuntime::shutdown() {
   retire(Phase::ShutDown);
 }
 
-void DefaultRuntime::leave() noexcept {
+bool DefaultRuntime::leave() noexcept {
+  bool has_peers = false;
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::Ready) {
-      return;
+      return false;
+    }
+    const Topology& topology = runtime_->topology();
+    has_peers = topology.size > 1;
+    if (has_peers) {
+      const Logger log(parse_log_level(runtime_->config().log_level), topology.rank);
+      log.error("this process ends without ronde::shutdown(): the group fails for all ranks");
     }
   }
   retire(Phase::ShutDown);
+  return has_peers;
+}
+
+void DefaultRuntime::end_at_exit(int status) noexcept {
+  if (!leave() || status != EXIT_SUCCESS) {
+    return;
+  }
+  // The others fail now, and the job has to end non-zero: where one rank ends with zero before it
+  // finalised MPI, Hydra takes that for the job's status, whatever the other ranks say. From inside
+  // a handler, glibc's exit() runs the handlers that remain and takes the new status.
+  std::exit(EXIT_FAILURE);
 }
 
 /// Takes the Runtime out of everybody's reach and destroys it.

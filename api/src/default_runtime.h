@@ -33,8 +33,8 @@ class DefaultRuntime {
   bool is_initialized() const noexcept;
 
   /// Drops the Runtime without a shutdown: the others learn that this rank left. Never blocks on
-  /// them.
-  void leave() noexcept;
+  /// them. True if there were any.
+  bool leave() noexcept;
 
   void register_backend(const std::string& name, BackendFactory factory);
   void set_stall_callback(StallCallback callback);
@@ -65,6 +65,7 @@ class DefaultRuntime {
   void publish(std::unique_ptr<Runtime> runtime);
   void run_hooks();
   void retire(Phase next) noexcept;
+  void end_at_exit(int status) noexcept;
   void require_not_initialized(std::string_view function) const;
   [[noreturn]] void throw_not_ready(std::string_view function) const;
 

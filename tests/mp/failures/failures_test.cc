@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that die, leave or hang: what the others get of it. Verdicts come from the ranks' own
+// reports (job.h), as a launcher's exit status says little.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "case_table.h"
+#include "job.h"
+
+namespace ronde::test {
+namespace {
+
+/// What victim.cc is told, and how the end is to be described by the survivors.
+struct Failure {
+  int ranks = 3;
+  std::string moment;
+  std::string end;
+  std::vector<int> victims;
+  unsigned seed = 1;
+  std::vector<std::pair<std::string, std::string>> variables = {};
+};
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+JobSpec job_of(const Failure& failure) {
+  JobSpec spec;
+  spec.ranks = failure.ranks;
+  spec.program = {RONDE_TEST_VICTIM};
+  spec.arguments = {failure.moment, failure.end, list_of(failure.victims),
+                    std::to_string(failure.seed)};
+  spec.variables = failure.variables;
+  spec.variables.emplace_back("RONDE_LOG_LEVEL", "warning");
+  if (failure.end == "stops") spec.stopped_rank = failure.victims.front();
+  return spec;
+}
+
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+/// By what words the reason is recognised.
+std::string words_of(const std::string& end) {
+  if (end == "returns" || end.starts_with("calls exit")) return "left without calling";
+  if (end == "shuts down") return "called shutdown() while";
+  if (end == "never submits") return "has waited";
+  if (end == "stops") return "";
+  return "was lost";
+}
+
+void check_report(const Failure& failure, int rank, const nlohmann::json& report) {
+  constexpr double kLongest = 10.0;
+  CAPTURE(rank, report.dump(2));
+  REQUIRE(report["threw"] == "GroupError");
+  const int failed_rank = report["failed_rank"].get<int>();
+  const std::string text = report["text"].get<std::string>();
+  CHECK(contains(failure.victims, failed_rank));
+  CHECK(text.find("rank " + std::to_string(failed_rank)) != std::string::npos);
+  CHECK(text.find(words_of(failure.end)) != std::string::npos);
+  const double first_end = report["ends_s"][0].get<double>();
+  CHECK(report["at_s"].get<double>() - first_end < kLongest);
+  CHECK(report["later"] == "the same");
+  CHECK(report["shutdown_s"].get<double>() < kLongest);
+}
+
+void check_clean_end(const JobResult& result) {
+  CHECK_FALSE(result.timed_out);
+  CHECK(result.exit_status != 0);
+  CHECK(result.left_processes == std::vector<std::string>());
+  CHECK(result.left_in_dev_shm == std::vector<std::string>());
+}
+
+void check_failure(const Failure& failure) {
+  const JobResult result = run_job(job_of(failure));
+  CAPTURE(result.output);
+  check_clean_end(result);
+  const bool victims_live = failure.end == "shuts down" || failure.end == "never submits";
+  std::set<std::string> verdicts;
+  for (int rank = 0; rank < failure.ranks; ++rank) {
+    if (!victims_live && contains(failure.victims, rank)) continue;
+    CAPTURE(rank);
+    REQUIRE(result.reports.contains(rank));
+    check_report(failure, rank, result.reports.at(rank));
+    verdicts.insert(result.reports.at(rank)["text"].get<std::string>());
+  }
+  // Rank 0 tells the others, so all say the same; without it each speaks for itself.
+  if (victims_live || !contains(failure.victims, 0)) CHECK(verdicts.size() == 1);
+}
+
+void check_uncaught(bool launcher_spares_survivors) {
+  JobSpec spec =
+      job_of({.moment = "while others wait and do not catch", .end = "is killed", .victims = {1}});
+  spec.launcher_spares_survivors = launcher_spares_survivors;
+  const JobResult result = run_job(spec);
+  CAPTURE(result.output);
+  check_clean_end(result);
+  if (launcher_spares_survivors) CHECK(result.output.find("rank 1 was lost") != std::string::npos);
+}
+
+void add(const std::string& name, const Failure& failure) {
+  add_case(name, "", [failure] { check_failure(failure); });
+}
+
+void add_ends() {
+  for (const std::string moment : {"while idle", "while others wait", "in a stream"}) {
+    for (const std::string end :
+         {"is killed", "returns", "throws", "calls exit", "quits by _exit"}) {
+      for (const int victim : {0, 1, 2}) {
+        add("rank " + std::to_string(victim) + " of 3 " + end + " " + moment,
+            {.moment = moment, .end = end, .victims = {victim}, .seed = 7});
+      }
+    }
+  }
+}
+
+void add_moments() {
+  for (const int victim : {0, 2}) {
+    const std::string rank = "rank " + std::to_string(victim) + " of 3 ";
+    add(rank + "is killed while others shut down",
+        {.moment = "while others shut down", .end = "is killed", .victims = {victim}});
+    add(rank + "returns while others shut down",
+        {.moment = "while others shut down", .end = "returns", .victims = {victim}});
+    add(rank + "shuts down while others wait",
+        {.moment = "while others wait", .end = "shuts down", .victims = {victim}});
+    add(rank + "calls exit on another thread while others wait",
+        {.moment = "while others wait",
+         .end = "calls exit on another thread",
+         .victims = {victim}});
+  }
+}
+
+void add_streams() {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    const int victim = static_cast<int>(seed % 4);
+    add("rank " + std::to_string(victim) + " of 4 is killed in stream " + std::to_string(seed),
+        {.ranks = 4,
+         .moment = "in a stream",
+         .end = "is killed",
+         .victims = {victim},
+         .seed = seed});
+  }
+}
+
+void add_pairs() {
+  for (const std::string moment : {"while idle", "while others wait", "in a stream"}) {
+    for (const std::vector<int>& victims : std::vector<std::vector<int>>{{1, 2}, {0, 3}}) {
+      add("ranks " + list_of(victims) + " of 4 are killed at once " + moment,
+          {.ranks = 4, .moment = moment, .end = "is killed", .victims = victims, .seed = 3});
+    }
+  }
+}
+
+void add_hangs() {
+  const std::vector<std::pair<std::string, std::string>> limits = {{"RONDE_STALL_WARN_S", "0.5"},
+                                                                   {"RONDE_STALL_ABORT_S", "2"}};
+  for (const int victim : {0, 1, 2}) {
+    for (const std::string end : {"stops", "never submits"}) {
+      add("rank " + std::to_string(victim) + " of 3 " + end + " while others wait",
+          {.moment = "while others wait", .end = end, .victims = {victim}, .variables = limits});
+    }
+  }
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  add_ends();
+  add_moments();
+  add_streams();
+  add_pairs();
+  add_hangs();
+  add_case("survivors that do not catch the error end the job", "", [] { check_uncaught(true); });
+  add_case("a launcher that ends the survivors leaves nothing behind", "",
+           [] { check_uncaught(false); });
+  return true;
+}();
+
+}  // namespace
+}  // namespace ronde::test

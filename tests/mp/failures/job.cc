@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+
+namespace ronde::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// How often files are looked at; nothing depends on it but how soon a test ends.
+constexpr std::chrono::milliseconds kLookPeriod{20};
+// How long the system may take to clear away what a dead process held.
+constexpr std::chrono::seconds kClearingTime{5};
+
+/// By this variable a process is known to belong to the job.
+constexpr const char* kJobVariable = "RONDE_TEST_JOB";
+
+void check(int code, const char* what) {
+  if (code != 0) throw std::system_error(code, std::generic_category(), what);
+}
+
+std::string contents_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// Removed with all it holds at the end.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "ronde-job-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) check(errno, "mkdtemp");
+    path_ = pattern;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const fs::path& path() const noexcept { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+bool is_number(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+template <typename Visit>
+void for_each_process(Visit visit) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (is_number(name)) visit(static_cast<pid_t>(std::stol(name)));
+  }
+}
+
+std::vector<pid_t> processes_of(const fs::path& folder) {
+  const std::string mark = std::string(kJobVariable) + "=" + folder.string() + '\0';
+  std::vector<pid_t> found;
+  for_each_process([&](pid_t process) {
+    const std::string environment = contents_of("/proc/" + std::to_string(process) + "/environ");
+    if (environment.find(mark) != std::string::npos) found.push_back(process);
+  });
+  return found;
+}
+
+std::set<std::string> shared_memory() {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
+    names.insert(entry.path().string());
+  }
+  return names;
+}
+
+bool is_mapped(const std::string& path) {
+  bool mapped = false;
+  for_each_process([&](pid_t process) {
+    const std::string maps = contents_of("/proc/" + std::to_string(process) + "/maps");
+    mapped = mapped || maps.find(path) != std::string::npos;
+  });
+  return mapped;
+}
+
+/// Other tests run at the same time: what they use is mapped, or soon will be.
+std::vector<std::string> leaked_memory(const std::set<std::string>& before) {
+  const auto deadline = Clock::now() + kClearingTime;
+  for (;;) {
+    std::vector<std::string> leaked;
+    for (const std::string& path : shared_memory()) {
+      if (!before.contains(path) && !is_mapped(path)) leaked.push_back(path);
+    }
+    if (leaked.empty() || Clock::now() >= deadline) return leaked;
+    std::this_thread::sleep_for(kLookPeriod);
+  }
+}
+
+std::vector<std::string> left_processes(const fs::path& folder) {
+  std::vector<std::string> left;
+  for (const pid_t process : processes_of(folder)) {
+    const std::string command = contents_of("/proc/" + std::to_string(process) + "/comm");
+    left.push_back(std::to_string(process) + " " + command);
+    kill(process, SIGKILL);
+  }
+  return left;
+}
+
+std::vector<std::string> command_line(const JobSpec& spec, const fs::path& folder) {
+  std::vector<std::string> words = {RONDE_TEST_MPIEXEC};
+  if (spec.launcher_spares_survivors) words.emplace_back("-disable-auto-cleanup");
+  words.insert(words.end(), {"-n", std::to_string(spec.ranks)});
+  if (spec.launcher_spares_survivors) words.emplace_back(RONDE_TEST_OWN_SESSION);
+  words.insert(words.end(), spec.program.begin(), spec.program.end());
+  words.push_back(folder.string());
+  words.insert(words.end(), spec.arguments.begin(), spec.arguments.end());
+  return words;
+}
+
+std::vector<std::string> environment(const JobSpec& spec, const fs::path& folder) {
+  std::vector<std::string> words;
+  for (char** variable = environ; *variable != nullptr; ++variable) words.emplace_back(*variable);
+  words.push_back(std::string(kJobVariable) + "=" + folder.string());
+  for (const auto& [name, value] : spec.variables) words.push_back(name + "=" + value);
+  return words;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> all;
+  for (std::string& word : words) all.push_back(word.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+pid_t start(const JobSpec& spec, const fs::path& folder) {
+  std::vector<std::string> words = command_line(spec, folder);
+  std::vector<std::string> variables = environment(spec, folder);
+  const std::string output = (folder / "output").string();
+  posix_spawn_file_actions_t actions;
+  check(posix_spawn_file_actions_init(&actions), "posix_spawn_file_actions_init");
+  check(posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
+        "addopen");
+  check(posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(),
+                                         O_WRONLY | O_CREAT | O_APPEND, 0600),
+        "addopen");
+  check(posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO), "adddup2");
+  pid_t process = -1;
+  const int code = posix_spawnp(&process, words[0].c_str(), &actions, nullptr,
+                                pointers(words).data(), pointers(variables).data());
+  posix_spawn_file_actions_destroy(&actions);
+  check(code, words[0].c_str());
+  return process;
+}
+
+/// True once `process` has ended, after at most one period.
+bool ends(int process_fd) {
+  pollfd waiting = {process_fd, POLLIN, 0};
+  return poll(&waiting, 1, static_cast<int>(kLookPeriod.count())) == 1;
+}
+
+bool others_reported(const JobSpec& spec, const fs::path& folder) {
+  for (int rank = 0; rank < spec.ranks; ++rank) {
+    if (rank != *spec.stopped_rank && !fs::exists(folder / report_file(rank))) return false;
+  }
+  return true;
+}
+
+void kill_stopped(const JobSpec& spec, const fs::path& folder) {
+  const std::string text = contents_of(folder / ("pid." + std::to_string(*spec.stopped_rank)));
+  if (is_number(text)) kill(static_cast<pid_t>(std::stol(text)), SIGKILL);
+}
+
+int status_of(pid_t process) {
+  int status = 0;
+  if (waitpid(process, &status, 0) != process) check(errno, "waitpid");
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// True if the launcher and all ranks ended in time. The launcher may be the first of them.
+bool wait_for_end(pid_t launcher, const JobSpec& spec, const fs::path& folder) {
+  const int launcher_fd = static_cast<int>(syscall(SYS_pidfd_open, launcher, 0));
+  if (launcher_fd < 0) check(errno, "pidfd_open");
+  const auto deadline = Clock::now() + spec.deadline;
+  bool ended = false;
+  while (!ended && Clock::now() < deadline) {
+    if (spec.stopped_rank && others_reported(spec, folder)) kill_stopped(spec, folder);
+    ended = ends(launcher_fd);
+    // Whoever is left then has the deadline's time, too.
+    if (ended && !processes_of(folder).empty()) {
+      ended = false;
+      std::this_thread::sleep_for(kLookPeriod);
+    }
+  }
+  close(launcher_fd);
+  return ended;
+}
+
+}  // namespace
+
+std::string report_file(int rank) {
+  return "report." + std::to_string(rank) + ".json";
+}
+
+JobResult run_job(const JobSpec& spec) {
+  const Folder folder;
+  const std::set<std::string> memory_before = shared_memory();
+  const pid_t process = start(spec, folder.path());
+  JobResult result;
+  result.timed_out = !wait_for_end(process, spec, folder.path());
+  if (result.timed_out) {
+    for (const pid_t each : processes_of(folder.path())) kill(each, SIGKILL);
+  }
+  result.exit_status = status_of(process);
+  result.left_processes = left_processes(folder.path());
+  result.left_in_dev_shm = leaked_memory(memory_before);
+  result.output = contents_of(folder.path() / "output");
+  for (int rank = 0; rank < spec.ranks; ++rank) {
+    const fs::path report = folder.path() / report_file(rank);
+    if (fs::exists(report)) result.reports[rank] = nlohmann::json::parse(contents_of(report));
+  }
+  return result;
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of a job in which ranks fail: mp_victim <folder> <moment> <end> <victims> <seed>.
+// The victims (ranks, separated by commas) meet their <end> at the <moment>; the other ranks write
+// what they got of it into the folder, and check that the group stays dead for them.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ronde/ronde.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+constexpr int kSurvivorStatus = 9;
+
+/// The system's clock, common to all processes of the host.
+double now_s() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+struct Arguments {
+  fs::path folder;
+  std::string moment;
+  std::string end;
+  std::set<int> victims;
+  unsigned seed;
+};
+
+/// Files by which the ranks tell each other and the driver, beside Ronde.
+class Notes {
+ public:
+  Notes(fs::path folder, int rank) : folder_(std::move(folder)), rank_(rank) {}
+
+  /// Appears as a whole or not at all.
+  void write(const std::string& file, const std::string& text) const {
+    const fs::path draft = folder_ / (file + ".draft");
+    std::ofstream(draft) << text << std::flush;
+    fs::rename(draft, folder_ / file);
+  }
+  void write_own(const std::string& what, const std::string& text = "") const {
+    write(name(what, rank_), text);
+  }
+  bool exists(const std::string& what, int rank) const {
+    return fs::exists(folder_ / name(what, rank));
+  }
+  std::string read(const std::string& what, int rank) const {
+    std::ifstream file(folder_ / name(what, rank));
+    std::string text;
+    std::getline(file, text);
+    return text;
+  }
+  void await(const std::string& what, int rank) const {
+    while (!exists(what, rank)) std::this_thread::sleep_for(1ms);
+  }
+
+ private:
+  static std::string name(const std::string& what, int rank) {
+    return what + "." + std::to_string(rank);
+  }
+
+  fs::path folder_;
+  int rank_;
+};
+
+/// An operation that is waited for later. Its memory lives as long as the process: a victim may end
+/// at any moment.
+struct Pending {
+  ronde::Work work;
+  std::vector<float>* data;
+};
+
+Pending start_sum(const std::string& name, std::size_t count) {
+  auto* const data = new std::vector<float>(count, static_cast<float>(ronde::rank() + 1));
+  ronde::Request request;
+  request.name = name;
+  request.shape = {static_cast<std::int64_t>(count)};
+  request.input = request.output = data->data();
+  return {ronde::submit(std::move(request)), data};
+}
+
+void finish_sum(const Pending& pending) {
+  pending.work.wait();
+  const auto size = static_cast<float>(ronde::size());
+  const float expected = size * (size + 1.0F) / 2.0F;
+  if (pending.data->front() != expected || pending.data->back() != expected) {
+    throw std::runtime_error("a sum is wrong");
+  }
+  pending.data->clear();
+  pending.data->shrink_to_fit();
+}
+
+/// Many operations of all sizes, several in flight, until told to stop or thrown out.
+void run_stream(unsigned seed, const std::atomic<bool>& stops) {
+  std::mt19937 random(seed);  // the same on every rank
+  std::deque<Pending> window;
+  for (unsigned i = 0; !stops.load(); ++i) {
+    // Half of the names come again with another shape, so that the response cache changes, too.
+    const std::size_t count = 1 + (random() % 1000) * (random() % 300);
+    window.push_back(start_sum("tensor " + std::to_string(i % 2 == 0 ? i : i % 23), count));
+    if (window.size() < 5) continue;
+    finish_sum(window.front());
+    window.pop_front();
+  }
+}
+
+class Rank {
+ public:
+  explicit Rank(const Arguments& arguments)
+      : arguments_(arguments), rank_(ronde::rank()), notes_(arguments.folder, rank_) {
+    notes_.write_own("pid", std::to_string(getpid()));
+    ronde::barrier();
+  }
+
+  int live() { return arguments_.victims.contains(rank_) ? fail() : survive(); }
+
+ private:
+  // A victim.
+
+  int fail() {
+    if (arguments_.moment == "in a stream") return fail_in_stream();
+    if (arguments_.moment != "while idle") {
+      for (int rank = 0; rank < ronde::size(); ++rank) {
+        if (!arguments_.victims.contains(rank)) notes_.await("waits", rank);
+      }
+    }
+    return end();
+  }
+
+  /// At some moment that is not chosen: in the middle of whatever this rank is doing then.
+  int fail_in_stream() {
+    std::thread([this] {
+      std::mt19937 random(arguments_.seed + static_cast<unsigned>(rank_));
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+      if (arguments_.end == "is killed" || arguments_.end == "quits by _exit") end();
+      stream_ends_.store(true);
+    }).detach();
+    try {
+      run_stream(arguments_.seed, stream_ends_);
+    } catch (const ronde::GroupError&) {
+      // Another victim was first.
+    }
+    return end();
+  }
+
+  int end() {
+    notes_.write_own("end", std::to_string(now_s()));
+    const std::string& end = arguments_.end;
+    if (end == "is killed") raise(SIGKILL);
+    if (end == "stops") raise(SIGSTOP);
+    if (end == "returns") return 0;
+    if (end == "throws") throw std::runtime_error("the victim throws");
+    if (end == "calls exit") std::exit(3);
+    if (end == "calls exit on another thread") std::thread([] { std::exit(3); }).join();
+    if (end == "quits by _exit") _exit(4);
+    if (end == "shuts down") return shut_down_early();
+    if (end == "never submits") return never_submit();
+    throw std::invalid_argument("no such end: " + end);
+  }
+
+  int shut_down_early() {
+    return report_error([] { ronde::shutdown(); });
+  }
+
+  int never_submit() {
+    for (int rank = 0; rank < ronde::size(); ++rank) {
+      if (rank != rank_) notes_.await("report", rank);
+    }
+    return report_error([] { finish_sum(start_sum("too late", 5)); });
+  }
+
+  // A survivor.
+
+  int survive() {
+    if (arguments_.moment == "while idle") {
+      for (const int victim : arguments_.victims) await_death(victim);
+      return report_error([] { finish_sum(start_sum("after the end", 1000)); });
+    }
+    if (arguments_.moment == "in a stream") {
+      return report_error([&] { run_stream(arguments_.seed, stream_ends_); });
+    }
+    if (arguments_.moment == "while others shut down") {
+      return report_error([&] {
+        notes_.write_own("waits");
+        ronde::shutdown();
+      });
+    }
+    const auto wait_for_the_dead = [&] {
+      const Pending pending = start_sum("never complete", 1000);
+      notes_.write_own("waits");
+      finish_sum(pending);
+    };
+    if (arguments_.moment == "while others wait and do not catch") wait_for_the_dead();
+    return report_error(wait_for_the_dead);
+  }
+
+  void await_death(int victim) const {
+    notes_.await("end", victim);
+    const fs::path status = fs::path("/proc") / notes_.read("pid", victim) / "stat";
+    for (;;) {
+      std::ifstream file(status);
+      std::string line;
+      if (!std::getline(file, line)) return;
+      // After the command's name in parentheses: Z is a process that nobody has asked for yet.
+      if (line.find(") Z ") != std::string::npos) return;
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+
+  /// What `action` throws, and whether all that follows says the same.
+  template <typename Action>
+  int report_error(Action action) {
+    nlohmann::json report;
+    try {
+      action();
+      report["threw"] = "nothing";
+    } catch (const ronde::GroupError& error) {
+      report["at_s"] = now_s();
+      report["threw"] = "GroupError";
+      report["failed_rank"] = error.failed_rank();
+      report["text"] = error.what();
+      check_aftermath(error, report);
+    } catch (const std::exception& error) {
+      report["threw"] = error.what();
+    }
+    add_ends(report);
+    notes_.write("report." + std::to_string(rank_) + ".json", report.dump(2));
+    notes_.write_own("report");
+    return kSurvivorStatus;
+  }
+
+  void check_aftermath(const ronde::GroupError& first, nlohmann::json& report) const {
+    // After a shutdown() the default runtime is gone: asking it is another error.
+    if (ronde::is_initialized()) {
+      try {
+        finish_sum(start_sum("later", 3));
+        report["later"] = "nothing";
+      } catch (const ronde::GroupError& error) {
+        const bool same =
+            error.failed_rank() == first.failed_rank() && std::string(error.what()) == first.what();
+        report["later"] = same ? "the same" : error.what();
+      }
+    } else {
+      report["later"] = "the same";
+    }
+    const double start = now_s();
+    ronde::shutdown();
+    report["shutdown_s"] = now_s() - start;
+  }
+
+  void add_ends(nlohmann::json& report) const {
+    for (const int victim : arguments_.victims) {
+      if (notes_.exists("end", victim)) {
+        report["ends_s"].push_back(std::stod(notes_.read("end", victim)));
+      }
+    }
+  }
+
+  const Arguments arguments_;
+  const int rank_;
+  const Notes notes_;
+  std::atomic<bool> stream_ends_{false};
+};
+
+Arguments parse(char** words) {
+  Arguments arguments = {
+      words[1], words[2], words[3], {}, static_cast<unsigned>(std::stoul(words[5]))};
+  std::istringstream victims(words[4]);
+  for (std::string rank; std::getline(victims, rank, ',');) {
+    arguments.victims.insert(std::stoi(rank));
+  }
+  return arguments;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (count != 6) {
+    std::cerr << "usage: mp_victim <folder> <moment> <end> <victims> <seed>\n";
+    return 2;
+  }
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  const Arguments arguments = parse(words);
+  ronde::init();
+  // A rank that fails by an exception is not to have it caught here.
+  return Rank(arguments).live();
+}
