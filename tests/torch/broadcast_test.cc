@@ -79,7 +79,7 @@ TEST_CASE("broadcast_parameters keeps memory formats, which may differ between r
   CHECK(net->conv->weight.strides().vec() == strides);
 }
 
-TEST_CASE("broadcast_parameters takes a dictionary, undefined tensors included") {
+TEST_CASE("broadcast_parameters takes a dictionary, undefined tensors included", "[n2]") {
   use_ronde();
   torch::OrderedDict<std::string, at::Tensor> tensors;
   tensors.insert("a", at::full({2}, ronde::rank() + 5.0));
@@ -223,7 +223,7 @@ TEST_CASE("broadcast_optimizer_state makes every optimiser go on as the root's w
   }
 }
 
-TEST_CASE("state that the root does not have is dropped") {
+TEST_CASE("state that the root does not have is dropped", "[n2]") {
   use_ronde();
   for (const auto& [name, make] : kOptimizers) {
     CAPTURE(name);
@@ -235,7 +235,7 @@ TEST_CASE("state that the root does not have is dropped") {
   }
 }
 
-TEST_CASE("options of every parameter group follow the root's") {
+TEST_CASE("options of every parameter group follow the root's", "[n2]") {
   use_ronde();
   const at::Tensor a = at::ones({2}).requires_grad_();
   const at::Tensor b = at::ones({2}).requires_grad_();

@@ -107,7 +107,7 @@ TEST_CASE("allreduce agrees with a double-precision oracle for every dtype and o
   }
 }
 
-TEST_CASE("allreduce averages by default, and scales before and after") {
+TEST_CASE("allreduce averages by default, and scales before and after", "[n2]") {
   use_ronde();
   const at::Tensor mine = at::full({5}, ronde::rank() + 1.0, at::kDouble);
   const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
@@ -134,7 +134,7 @@ TEST_CASE("allreduce averages fractions within each dtype's precision") {
   }
 }
 
-TEST_CASE("min and max propagate NaN") {
+TEST_CASE("min and max propagate NaN", "[n2]") {
   use_ronde();
   const at::Tensor mine = at::full({3}, static_cast<double>(ronde::rank()), at::kFloat);
   if (ronde::rank() == ronde::size() - 1) mine[1] = std::nanf("");
@@ -170,7 +170,7 @@ TEST_CASE("tensors of every memory layout are reduced by index") {
   }
 }
 
-TEST_CASE("writing into a view leaves the elements between untouched") {
+TEST_CASE("writing into a view leaves the elements between untouched", "[n2]") {
   use_ronde();
   const at::Tensor wide = at::ones({4, 6});
   ronde::allreduce_(wide.slice(1, 0, 6, 2), {.op = ReduceOp::Sum});
@@ -180,7 +180,7 @@ TEST_CASE("writing into a view leaves the elements between untouched") {
                      at::full({4, 3}, static_cast<double>(ronde::size()), at::kFloat)));
 }
 
-TEST_CASE("a strided tensor has its result when the work is done, whoever waits") {
+TEST_CASE("a strided tensor has its result when the work is done, whoever waits", "[n2]") {
   use_ronde();
   const at::Tensor tensor = at::ones({64, 64}).t();
   const at::Tensor view = tensor.slice(0, 0, 64, 2);
@@ -203,7 +203,7 @@ TEST_CASE("tensors without dimensions and without elements take part") {
   CHECK(ronde::allgather(empty).sizes() == at::IntArrayRef({3 * ronde::size(), 0, 2}));
 }
 
-TEST_CASE("an expanded tensor is read, but not written") {
+TEST_CASE("an expanded tensor is read, but not written", "[n2]") {
   use_ronde();
   const at::Tensor expanded = at::full({1}, ronde::rank() + 1.0).expand({4, 3});
   const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
@@ -216,7 +216,7 @@ TEST_CASE("an expanded tensor is read, but not written") {
   CHECK(contains(usage_error([&] { ronde::broadcast_(expanded); }), "contiguous()"));
 }
 
-TEST_CASE("tensors that Ronde cannot move are refused before anything is sent") {
+TEST_CASE("tensors that Ronde cannot move are refused before anything is sent", "[n2]") {
   use_ronde();
   const at::Tensor dense = at::ones({2, 2});
   struct Refusal {
@@ -263,14 +263,14 @@ TEST_CASE("ranks that disagree on a shape all get a UsageError, and go on", "[n2
   CHECK(near(ronde::allreduce(at::ones({2}), {.name = "differs"}), at::ones({2}), 0));
 }
 
-TEST_CASE("averaging bools is refused") {
+TEST_CASE("averaging bools is refused", "[n2]") {
   use_ronde();
   const std::string text = usage_error([] { ronde::allreduce(at::ones({2}, at::kBool)); });
   CAPTURE(text);
   CHECK(contains(text, "average"));
 }
 
-TEST_CASE("a leaf that requires grad is written in place, and backward notices") {
+TEST_CASE("a leaf that requires grad is written in place, and backward notices", "[n2]") {
   use_ronde();
   const at::Tensor leaf = at::full({3}, ronde::rank() + 1.0).requires_grad_();
   const at::Tensor loss = (leaf * leaf).sum();
@@ -287,7 +287,7 @@ TEST_CASE("a leaf that requires grad is written in place, and backward notices")
   CHECK_FALSE(ronde::allgather(leaf).requires_grad());
 }
 
-TEST_CASE("inference tensors are taken") {
+TEST_CASE("inference tensors are taken", "[n2]") {
   use_ronde();
   const c10::InferenceMode inference;
   const at::Tensor tensor = at::ones({3});
@@ -316,7 +316,7 @@ TEST_CASE("broadcast takes the root's values in all four forms, dtypes and layou
   }
 }
 
-TEST_CASE("a broadcast from a rank that does not exist is refused") {
+TEST_CASE("a broadcast from a rank that does not exist is refused", "[n2]") {
   use_ronde();
   const std::string text =
       usage_error([] { ronde::broadcast(at::ones({2}), {.root = ronde::size()}); });

@@ -123,13 +123,13 @@ TEST_CASE("SGD with momentum and weight decay on N ranks equals one process") {
       torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true)));
 }
 
-TEST_CASE("AdamW and RMSprop on N ranks equal one process") {
+TEST_CASE("AdamW and RMSprop on N ranks equal one process", "[n2]") {
   use_ronde();
   check_same_training(maker<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01)));
   check_same_training(maker<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01)));
 }
 
-TEST_CASE("gradients that are zeroed instead of dropped train as in one process") {
+TEST_CASE("gradients that are zeroed instead of dropped train as in one process", "[n2]") {
   use_ronde();
   const auto make = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
   const Run mine = train_distributed(make, /*set_to_none=*/false);
@@ -214,7 +214,7 @@ TEST_CASE("gradients that share memory are each reduced once") {
   CHECK(torch::equal(b.grad(), at::full({3, 4}, sum, at::kDouble)));
 }
 
-TEST_CASE("a gradient of its own memory is reduced where it is, without a copy") {
+TEST_CASE("a gradient of its own memory is reduced where it is, without a copy", "[n2]") {
   use_ronde();
   const at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
   torch::OrderedDict<std::string, at::Tensor> names;
@@ -228,7 +228,7 @@ TEST_CASE("a gradient of its own memory is reduced where it is, without a copy")
   CHECK(p.grad().data_ptr() == incoming);
 }
 
-TEST_CASE("a gradient that the caller keeps a view of is not changed under its hands") {
+TEST_CASE("a gradient that the caller keeps a view of is not changed under its hands", "[n2]") {
   use_ronde();
   const at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
   torch::OrderedDict<std::string, at::Tensor> names;
@@ -242,7 +242,7 @@ TEST_CASE("a gradient that the caller keeps a view of is not changed under its h
   CHECK(torch::equal(p.grad(), at::full({4}, 3.0 * ronde::size(), at::kDouble)));
 }
 
-TEST_CASE("tied weights are reduced once, under their first name") {
+TEST_CASE("tied weights are reduced once, under their first name", "[n2]") {
   use_ronde();
   const at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
   torch::OrderedDict<std::string, at::Tensor> names;
@@ -256,7 +256,7 @@ TEST_CASE("tied weights are reduced once, under their first name") {
   CHECK(torch::equal(p.grad(), at::full({4}, 2.0 * sum, at::kDouble)));
 }
 
-TEST_CASE("scales and ops of the optimiser reach every gradient") {
+TEST_CASE("scales and ops of the optimiser reach every gradient", "[n2]") {
   use_ronde();
   const at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
   torch::OrderedDict<std::string, at::Tensor> names;

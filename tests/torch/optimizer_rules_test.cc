@@ -92,7 +92,7 @@ TEST_CASE("several backward passes add up before they are reduced once") {
   }
 }
 
-TEST_CASE("a step after fewer passes than announced reduces what there is") {
+TEST_CASE("a step after fewer passes than announced reduces what there is", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names, {.backward_passes_per_step = 3});
@@ -122,7 +122,7 @@ TEST_CASE("no_sync adds up on each rank, and the next backward reduces the sum")
   toy.check_gradient(2 * (mean_rank() + 1.0) + 1.0);
 }
 
-TEST_CASE("what only no_sync passes reached is reduced by step") {
+TEST_CASE("what only no_sync passes reached is reduced by step", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names);
@@ -155,7 +155,7 @@ TEST_CASE("a closure runs with gradients on, is reduced, and its loss returned")
   CHECK(near(toy.p, at::full({4}, 1.0 - (mean_rank() + 1.0), at::kDouble), 1e-14));
 }
 
-TEST_CASE("too many backward passes are refused by backward itself, and step still works") {
+TEST_CASE("too many backward passes are refused by backward itself, and step still works", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names, {.name = "net"});
@@ -175,7 +175,7 @@ TEST_CASE("too many backward passes are refused by backward itself, and step sti
   optimizer.step();
 }
 
-TEST_CASE("backward between synchronize and step is refused, zero_grad starts anew") {
+TEST_CASE("backward between synchronize and step is refused, zero_grad starts anew", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names);
@@ -188,7 +188,7 @@ TEST_CASE("backward between synchronize and step is refused, zero_grad starts an
   CHECK(near(toy.p, at::full({4}, 1.0 - mean_rank(), at::kDouble), 1e-14));
 }
 
-TEST_CASE("zero_grad while gradients travel is refused") {
+TEST_CASE("zero_grad while gradients travel is refused", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names);
@@ -202,7 +202,7 @@ TEST_CASE("zero_grad while gradients travel is refused") {
   CHECK_FALSE(toy.p.grad().defined());
 }
 
-TEST_CASE("a gradient that is cleared behind the optimiser's back is noticed") {
+TEST_CASE("a gradient that is cleared behind the optimiser's back is noticed", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names);
@@ -218,12 +218,12 @@ TEST_CASE("a gradient that is cleared behind the optimiser's back is noticed") {
   CHECK(near(toy.p, at::full({4}, 1.0 - mean_rank(), at::kDouble), 1e-14));
 }
 
-TEST_CASE("create_graph and a second backward through the gradient are two passes") {
+TEST_CASE("create_graph and a second backward through the gradient are two passes", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names, {.backward_passes_per_step = 2});
   const double c = ronde::rank() + 1.0;
-  (toy.p * toy.p * c).sum().backward({}, c10::nullopt, /*create_graph=*/true);
+  (toy.p * toy.p * c).sum().backward({}, std::nullopt, /*create_graph=*/true);
   // grad = 2cp; d/dp sum(grad^2) = 8 c^2 p, which adds to it.
   toy.p.grad().pow(2).sum().backward();
   optimizer.synchronize();
@@ -264,7 +264,7 @@ TEST_CASE("two optimisers train side by side, as a GAN does") {
   CHECK(near(discriminator.p, at::full({4}, q, at::kDouble), 1e-12));
 }
 
-TEST_CASE("two optimisers' gradients travel at the same time") {
+TEST_CASE("two optimisers' gradients travel at the same time", "[n2]") {
   use_ronde();
   Toy a;
   Toy b;
@@ -306,7 +306,7 @@ TEST_CASE("gradients leave while backward still runs", "[n2]") {
   optimizer.step();
 }
 
-TEST_CASE("destroying the optimiser removes its hooks") {
+TEST_CASE("destroying the optimiser removes its hooks", "[n2]") {
   use_ronde();
   Toy toy;
   {
@@ -327,7 +327,7 @@ TEST_CASE("destroying the optimiser removes its hooks") {
   toy.check_gradient(mean_rank());
 }
 
-TEST_CASE("an optimiser may be moved, and dropped with reductions in flight") {
+TEST_CASE("an optimiser may be moved, and dropped with reductions in flight", "[n2]") {
   use_ronde();
   Toy toy;
   {
@@ -347,7 +347,7 @@ TEST_CASE("an optimiser may be moved, and dropped with reductions in flight") {
   toy.check_gradient(mean_rank());
 }
 
-TEST_CASE("a graph built before the optimiser died runs without it") {
+TEST_CASE("a graph built before the optimiser died runs without it", "[n2]") {
   use_ronde();
   Toy toy;
   auto optimizer = std::make_unique<DistributedOptimizer>(toy.sgd, toy.names);
@@ -357,7 +357,7 @@ TEST_CASE("a graph built before the optimiser died runs without it") {
   toy.check_gradient(ronde::rank() + 1.0);
 }
 
-TEST_CASE("a parameter that is unfrozen later is reduced from then on") {
+TEST_CASE("a parameter that is unfrozen later is reduced from then on", "[n2]") {
   use_ronde();
   const at::Tensor a = at::ones({4}, at::kDouble).requires_grad_();
   const at::Tensor b = at::ones({4}, at::kDouble);
@@ -377,7 +377,7 @@ TEST_CASE("a parameter that is unfrozen later is reduced from then on") {
   CHECK(same_on_all_ranks(b.detach()));
 }
 
-TEST_CASE("sparse gradients are refused by backward") {
+TEST_CASE("sparse gradients are refused by backward", "[n2]") {
   use_ronde();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(5, 3).sparse(true));
   torch::optim::SGD sgd(embedding->parameters(), 1.0);
@@ -437,7 +437,7 @@ TEST_CASE("optimisers that differ between ranks are refused on all of them", "[n
   optimizer.step();
 }
 
-TEST_CASE("parameters added to the inner optimiser afterwards are noticed") {
+TEST_CASE("parameters added to the inner optimiser afterwards are noticed", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names);
@@ -445,7 +445,7 @@ TEST_CASE("parameters added to the inner optimiser afterwards are noticed") {
   CHECK(contains(usage_error([&] { optimizer.step(); }), "had 1"));
 }
 
-TEST_CASE("parameters of the module that the optimiser does not have are left alone") {
+TEST_CASE("parameters of the module that the optimiser does not have are left alone", "[n2]") {
   use_ronde();
   Toy toy;
   const at::Tensor other = at::ones({4}, at::kDouble).requires_grad_();
@@ -457,11 +457,66 @@ TEST_CASE("parameters of the module that the optimiser does not have are left al
   toy.check_gradient(mean_rank());
 }
 
-TEST_CASE("stepping without any backward leaves the parameters alone") {
+TEST_CASE("stepping without any backward leaves the parameters alone", "[n2]") {
   use_ronde();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names);
   optimizer.step();
   CHECK_FALSE(toy.p.grad().defined());
   CHECK(torch::equal(toy.p, at::ones({4}, at::kDouble)));
+}
+
+TEST_CASE("a reduction that fails leaves nothing pending, and zero_grad starts anew", "[n2]") {
+  use_ronde();
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names, {.timeout = std::chrono::seconds(3)});
+  const auto fail = [&] {
+    toy.backward(1.0);
+    const std::string text = usage_error([&] { optimizer.step(); });
+    CAPTURE(text);
+    CHECK(contains(text, "/p"));
+    CHECK(contains(usage_error([&] { optimizer.step(); }), "zero_grad()"));
+    CHECK(torch::equal(toy.p, at::ones({4}, at::kDouble)));
+  };
+  // Rank 1 waits in the barrier until rank 0 has given up; its own part then fails the same way.
+  if (ronde::rank() == 0) fail();
+  ronde::barrier();
+  if (ronde::rank() == 1) fail();
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    toy.backward(ronde::rank());
+    optimizer.step();
+  }
+  CHECK(near(toy.p, at::full({4}, 1.0 - 2 * mean_rank(), at::kDouble), 1e-14));
+}
+
+TEST_CASE("when the group dies, step and backward throw its error", "[n2][n4]") {
+  use_ronde();
+  const int last = ronde::size() - 1;
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  if (ronde::rank() == last) {
+    ronde::abort("the disk is full");
+  } else {
+    // Backward too, should the news come before it.
+    const auto train = [&] {
+      toy.backward(1.0);
+      optimizer.step();
+    };
+    CHECK_THROWS_AS(train(), ronde::GroupError);
+  }
+  CHECK(torch::equal(toy.p, at::ones({4}, at::kDouble)));
+  try {
+    optimizer.step();
+  } catch (const ronde::Error&) {
+    // A GroupError, or the UsageError of a step after a failed one.
+  }
+  optimizer.zero_grad();
+  try {
+    toy.backward(1.0);
+    FAIL("backward submitted to a dead group");
+  } catch (const ronde::GroupError& error) {
+    CHECK(error.failed_rank() == last);
+    CHECK(contains(error.what(), "the disk is full"));
+  }
 }

@@ -51,7 +51,7 @@ std::uint64_t fingerprint(std::string_view text) noexcept {
 // The elements of all ranks in rank order; `mine` may have another length on each.
 template <typename T>
 std::vector<T> gather(const std::string& name, DataType dtype, const std::vector<T>& mine,
-                      ProcessSet set, std::chrono::nanoseconds timeout) {
+                      ProcessSet set) {
   struct Memory {
     std::vector<T> input;
     std::vector<T> output;
@@ -65,7 +65,6 @@ std::vector<T> gather(const std::string& name, DataType dtype, const std::vector
   request.shape = {static_cast<std::int64_t>(mine.size())};
   request.input = memory->input.data();
   request.set = set;
-  request.timeout = timeout;
   request.allocate_output = [raw = memory.get()](const std::vector<std::int64_t>& shape) -> void* {
     raw->output.resize(static_cast<std::size_t>(shape.at(0)));
     return raw->output.data();
@@ -114,15 +113,14 @@ std::string disagreement(const std::string& subject, const std::vector<Statement
   return subject + ": the ranks differ. Build the same model and optimiser on every rank:" + text;
 }
 
-void agree(const std::string& subject, const Statement& mine, ProcessSet set,
-           std::chrono::nanoseconds timeout) {
+void agree(const std::string& subject, const Statement& mine, ProcessSet set) {
   const std::string text = encode(mine);
   const auto length = static_cast<std::int64_t>(text.size());
   const auto hash = static_cast<std::int64_t>(fingerprint(text));
   // A problem is never agreed upon: its length travels as a negative number.
   const std::int64_t signed_length = mine.problem.empty() ? length : -length;
-  const std::vector<std::int64_t> brief = gather<std::int64_t>(
-      subject + "/agreement", DataType::I64, {hash, signed_length}, set, timeout);
+  const std::vector<std::int64_t> brief =
+      gather<std::int64_t>(subject + "/agreement", DataType::I64, {hash, signed_length}, set);
   std::vector<std::int64_t> lengths;
   bool equal = true;
   for (std::size_t i = 0; i + 1 < brief.size(); i += 2) {
@@ -131,7 +129,7 @@ void agree(const std::string& subject, const Statement& mine, ProcessSet set,
   }
   if (equal) return;
   const std::vector<char> texts =
-      gather<char>(subject + "/statements", DataType::U8, {text.begin(), text.end()}, set, timeout);
+      gather<char>(subject + "/statements", DataType::U8, {text.begin(), text.end()}, set);
   throw UsageError(disagreement(subject, split({texts.data(), texts.size()}, lengths)));
 }
 

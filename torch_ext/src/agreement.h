@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -18,8 +17,7 @@ struct Statement {
 /// Returns if all ranks bring the same lines and none has a problem. Otherwise every rank throws
 /// the same UsageError, beginning with `subject`, that gives each rank's problem or its first
 /// difference from rank 0. Collective; small while the ranks agree (16 bytes a rank).
-void agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet,
-           std::chrono::nanoseconds timeout = {});
+void agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet);
 
 /// The text of that error from what all ranks brought, in rank order; empty if they agree. Pure.
 std::string disagreement(const std::string& subject, const std::vector<Statement>& all);

@@ -46,7 +46,7 @@ class DistributedOptimizer::Impl {
     } catch (const UsageError& error) {
       statement.problem = error.what();
     }
-    detail::agree(subject, statement, options.process_set, options.timeout);
+    detail::agree(subject, statement, options.process_set);
     reducer_ = std::make_shared<detail::GradientReducer>(scope, std::move(options));
     reducer_->watch(std::move(parameters));
   }
