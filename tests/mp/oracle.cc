@@ -147,8 +147,10 @@ std::string first_difference(const Reduction& reduction, const std::vector<doubl
     const std::vector<double> values = of_element(inputs, i, result.count());
     const Approximate expected = reduce(reduction, values);
     const double got = result.number(i);
-    const bool equal = got == expected.value || (std::isnan(got) && std::isnan(expected.value)) ||
-                       std::fabs(got - expected.value) <= expected.tolerance;
+    const bool close =
+        std::isfinite(expected.value) && std::fabs(got - expected.value) <= expected.tolerance;
+    const bool both_nan = std::isnan(got) && std::isnan(expected.value);
+    const bool equal = got == expected.value || both_nan || close;
     if (!equal) return describe(i, got, expected.value, values);
   }
   return {};

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistakes of the operation scope: a UsageError on the ranks involved, and the job goes on.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "case_table.h"
+#include "plain_mpi.h"
+#include "ronde/ronde.h"
+
+namespace ronde::test {
+namespace {
+
+/// A request with room for whatever a test makes of it.
+struct Sample {
+  std::vector<double> input = std::vector<double>(64, 1.0);
+  std::vector<double> output = std::vector<double>(256, 0.0);
+
+  Request request(Collective kind) {
+    Request request;
+    request.kind = kind;
+    request.name = "gradient";
+    request.shape = {2, 3};
+    request.input = input.data();
+    request.output = output.data();
+    return request;
+  }
+};
+
+std::string usage_error(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no UsageError";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// The name is free again, also for what was refused before, and results are right.
+void check_job_goes_on(PlainMpi& mpi) {
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    std::vector<float> values(6, static_cast<float>(mpi.rank() + 1));
+    Request request;
+    request.name = "gradient";
+    request.shape = {2, 3};
+    request.input = request.output = values.data();
+    ronde::submit(std::move(request)).wait();
+    const auto size = static_cast<float>(mpi.size());
+    CHECK(values == std::vector<float>(6, size * (size + 1.0F) / 2.0F));
+  }
+}
+
+/// One rank asks for something else than the others.
+struct Mismatch {
+  std::string what;
+  Collective kind;
+  std::function<void(Request&)> change;
+  std::string usual;  ///< what the text says that the other ranks sent
+  std::string odd;    ///< and the one that differs
+};
+
+std::vector<Mismatch> mismatches() {
+  const Collective allreduce = Collective::Allreduce;
+  const Collective broadcast = Collective::Broadcast;
+  const Collective allgather = Collective::Allgather;
+  return {
+      {"shape", allreduce,
+       [](Request& r) {
+         r.shape = {3, 2};
+       },
+       "[2, 3]", "[3, 2]"},
+      {"number of dimensions", allreduce, [](Request& r) { r.shape = {6}; }, "[2, 3]", "[6]"},
+      {"dtype", allreduce, [](Request& r) { r.dtype = DataType::I32; }, "f32", "i32"},
+      {"op", allreduce, [](Request& r) { r.op = ReduceOp::Max; }, "sum", "max"},
+      {"prescale", allreduce, [](Request& r) { r.prescale = 0.5; }, "sum", "prescale 0.5"},
+      {"postscale", allreduce, [](Request& r) { r.postscale = 0.25; }, "sum", "postscale 0.25"},
+      {"collective", allreduce, [](Request& r) { r.kind = Collective::Broadcast; }, "allreduce",
+       "broadcast"},
+      {"root", broadcast, [](Request& r) { r.root = 1; }, "root 0", "root 1"},
+      {"shape of a broadcast", broadcast, [](Request& r) { r.shape = {7}; }, "[2, 3]", "[7]"},
+      {"row of an allgather", allgather,
+       [](Request& r) {
+         r.shape = {2, 4};
+       },
+       "[2, 3]", "[2, 4]"},
+      {"dtype of an allgather", allgather, [](Request& r) { r.dtype = DataType::F64; }, "f32",
+       "f64"},
+  };
+}
+
+void check_mismatch(const Mismatch& mismatch) {
+  with_group([&](PlainMpi& mpi) {
+    check_job_goes_on(mpi);  // so that the name has a slot in the response cache
+    const int odd_rank = mpi.size() - 1;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      Sample sample;
+      Request request = sample.request(mismatch.kind);
+      if (mpi.rank() == odd_rank) mismatch.change(request);
+      const Work work = ronde::submit(std::move(request));
+      const std::string text = usage_error([&] { work.wait(); });
+      CAPTURE(text, repeat);
+      CHECK(contains(text, "gradient"));
+      CHECK(contains(text, mismatch.usual));
+      CHECK(contains(text, mismatch.odd));
+      CHECK(contains(text, "rank " + std::to_string(odd_rank)));
+      const std::vector<char> characters(text.begin(), text.end());
+      CHECK(mpi.same_everywhere(std::as_bytes(std::span(characters))));
+      CHECK(sample.output == std::vector<double>(256, 0.0));
+      check_job_goes_on(mpi);
+    }
+  });
+}
+
+/// What every rank asks for, and no rank may.
+struct Nonsense {
+  std::string what;
+  Collective kind;
+  std::function<void(Request&)> change;
+  std::string text;
+};
+
+std::vector<Nonsense> nonsense() {
+  return {
+      {"a root above the last rank", Collective::Broadcast, [](Request& r) { r.root = 4; },
+       "root 4 is out of range"},
+      {"a negative root", Collective::Broadcast, [](Request& r) { r.root = -1; },
+       "root -1 is out of range"},
+      {"a negative dimension", Collective::Allreduce,
+       [](Request& r) {
+         r.shape = {2, -3};
+       },
+       "negative dimension"},
+      {"gathering scalars", Collective::Allgather, [](Request& r) { r.shape = {}; }, "scalar"},
+      {"an unknown process set", Collective::Allreduce, [](Request& r) { r.set = {5}; },
+       "process set 5"},
+      {"a buffer on a GPU", Collective::Allreduce,
+       [](Request& r) {
+         r.device = {DeviceKind::Cuda, 0};
+       },
+       "cuda"},
+      {"reducing into null", Collective::Allreduce, [](Request& r) { r.output = nullptr; },
+       "output is null"},
+  };
+}
+
+void check_nonsense(const Nonsense& bad) {
+  with_group([&](PlainMpi& mpi) {
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      Sample sample;
+      Request request = sample.request(bad.kind);
+      bad.change(request);
+      const std::string text = usage_error([&] { ronde::submit(std::move(request)).wait(); });
+      CAPTURE(text);
+      CHECK(contains(text, bad.text));
+      check_job_goes_on(mpi);
+    }
+  });
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  for (const Mismatch& mismatch : mismatches()) {
+    add_case("a different " + mismatch.what + " on one rank fails that operation on all",
+             "[n2][n3]", [mismatch] { check_mismatch(mismatch); });
+  }
+  for (const Nonsense& bad : nonsense()) {
+    add_case(bad.what + " is refused on all ranks", "[n1][n3]", [bad] { check_nonsense(bad); });
+  }
+  return true;
+}();
+
+TEST_CASE("a name in flight twice is refused where it happens and the first goes on", "[n1][n3]") {
+  with_group([](PlainMpi& mpi) {
+    // Rank 0 submits late, so that the others' first submission is still in flight.
+    Sample first;
+    Sample second;
+    Work work;
+    if (mpi.rank() != 0 || mpi.size() == 1) {
+      // With one rank nothing stays in flight but what nobody has taken up yet: try until met.
+      std::string text = "no UsageError";
+      for (int attempt = 0; attempt < 1000 && text == "no UsageError"; ++attempt) {
+        work = ronde::submit(first.request(Collective::Allreduce));
+        text = usage_error([&] { ronde::submit(second.request(Collective::Allreduce)).wait(); });
+        if (mpi.size() > 1) break;
+      }
+      CAPTURE(text);
+      CHECK(contains(text, "gradient"));
+      CHECK(contains(text, "in flight"));
+    }
+    mpi.barrier();
+    if (mpi.rank() == 0 && mpi.size() > 1) {
+      work = ronde::submit(first.request(Collective::Allreduce));
+    }
+    work.wait();
+    check_job_goes_on(mpi);
+  });
+}
+
+TEST_CASE("an operation that one rank does not submit in time fails alone", "[n2][n4]") {
+  with_group([](PlainMpi& mpi) {
+    Sample sample;
+    const bool is_late = mpi.rank() == mpi.size() - 1;
+    if (!is_late) {
+      Request request = sample.request(Collective::Allreduce);
+      request.timeout = std::chrono::milliseconds(100);
+      const std::string text = usage_error([&] { ronde::submit(std::move(request)).wait(); });
+      CAPTURE(text);
+      CHECK(contains(text, "timed out"));
+      CHECK(contains(text, "rank " + std::to_string(mpi.size() - 1)));
+    }
+    mpi.barrier();
+    if (is_late) {
+      // It learns that it came too late instead of waiting for those who gave up.
+      const std::string text =
+          usage_error([&] { ronde::submit(sample.request(Collective::Allreduce)).wait(); });
+      CAPTURE(text);
+      CHECK(contains(text, "timed out"));
+    }
+    check_job_goes_on(mpi);
+  });
+}
+
+TEST_CASE("a wait that ends before the others come harms nothing", "[n2][n3]") {
+  with_group([](PlainMpi& mpi) {
+    std::vector<float> values(6, 1.0F);
+    Request request;
+    request.name = "patient";
+    request.shape = {6};
+    request.input = request.output = values.data();
+    Work work;
+    if (mpi.rank() != 0) {
+      work = ronde::submit(request);
+      CHECK_FALSE(work.wait_for(std::chrono::milliseconds(30)));
+      CHECK_FALSE(work.done());
+    }
+    mpi.barrier();
+    if (mpi.rank() == 0) work = ronde::submit(request);
+    work.wait();
+    CHECK(values == std::vector<float>(6, static_cast<float>(mpi.size())));
+  });
+}
+
+}  // namespace
+}  // namespace ronde::test
