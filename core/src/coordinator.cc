@@ -19,6 +19,8 @@ using std::chrono::milliseconds;
 constexpr std::chrono::microseconds kPollSlice{20};
 /// How much longer the others wait in shutdown than rank 0, which knows whom to name.
 constexpr std::chrono::seconds kArbiterHeadStart{2};
+/// How long a rank that cannot start tries to tell the others why.
+constexpr std::chrono::seconds kLastWords{2};
 
 std::chrono::nanoseconds from_ms(double ms) {
   return duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double, std::milli>(ms));
@@ -49,7 +51,7 @@ void Coordinator::run() noexcept {
   try {
     start();
   } catch (...) {
-    end(false, Clock::now());
+    end(false, Clock::now() + kLastWords);
     const std::lock_guard lock(mutex_);
     start_error_ = std::current_exception();
     started_ = ended_ = true;
@@ -70,6 +72,9 @@ void Coordinator::run() noexcept {
   } catch (const std::exception& error) {
     const int rank = topology_.rank;
     die(settle({{rank, rank_name(rank) + " failed: " + error.what(), false}}));
+  } catch (...) {
+    const int rank = topology_.rank;
+    die(settle({{rank, rank_name(rank) + " failed: a backend threw what is no exception", false}}));
   }
   const std::lock_guard lock(mutex_);
   ended_ = true;
@@ -295,10 +300,15 @@ namespace {
 /// What this rank alone can see to be wrong.
 void check_buffers(const Request& request) {
   const auto refuse = [&](const std::string& what) {
-    const std::string name = request.name.empty() ? "" : " '" + request.name + "'";
+    const bool is_showable = !request.name.empty() && request.name[0] != '\0';
+    const std::string name = is_showable ? " '" + request.name + "'" : "";
     throw UsageError(std::string(to_string(request.kind)) + name + ": " + what);
   };
   if (!request.name.empty() && request.name[0] == '\0') refuse("a name cannot begin with NUL");
+  const bool is_known = request.kind <= Collective::Barrier && request.dtype <= DataType::Bool &&
+                        request.op <= ReduceOp::Product && request.device.kind <= DeviceKind::Cuda;
+  if (!is_known) refuse("kind, dtype, op or device is none that there is");
+  if (std::isnan(request.prescale) || std::isnan(request.postscale)) refuse("a scale is NaN");
   if (!request.contributes && request.kind != Collective::Allreduce) {
     refuse("only an allreduce can go without this rank's contribution");
   }
@@ -327,7 +337,11 @@ Work Coordinator::submit(Request request) {
   const std::string name = request.name.empty()
                                ? std::string(to_string(request.kind)) + " without a name"
                                : display_name(request.kind, request.name);
-  if (request.timeout.count() > 0) submission.deadline = Clock::now() + request.timeout;
+  // A timeout that the clock cannot hold is none.
+  const Clock::time_point now = Clock::now();
+  if (request.timeout.count() > 0 && request.timeout < Clock::time_point::max() - now) {
+    submission.deadline = now + request.timeout;
+  }
   submission.work = std::make_shared<WorkState>(name, queue_, log_);
   submission.request = std::move(request);
   Work work(submission.work);

@@ -17,6 +17,9 @@ namespace {
 /// The limit of the fusion buffer where fusion is off: what then goes through it in chunks.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
 
+/// How much longer than rank 0 the others wait in initialisation.
+constexpr std::chrono::seconds kArbiterHeadStart{2};
+
 std::string rank_name(int rank) {
   return "rank " + std::to_string(rank);
 }
@@ -138,7 +141,8 @@ std::vector<std::string> Coordinator::exchange(std::string_view blob) {
     transport_->send(0, encode(BootstrapMessage{{std::string(blob)}}));
     for (int rank = 1; rank < topology_.size; ++rank)
       arrived[static_cast<std::size_t>(rank)] = true;
-    const Incoming reply = receive_bootstrap(deadline, arrived);
+    // Rank 0 gives up first, and says whom it waited for.
+    const Incoming reply = receive_bootstrap(deadline + kArbiterHeadStart, arrived);
     return std::get<BootstrapMessage>(decode(reply.bytes)).blobs;
   }
   BootstrapMessage all;
@@ -146,13 +150,24 @@ std::vector<std::string> Coordinator::exchange(std::string_view blob) {
   all.blobs[0] = blob;
   arrived[0] = true;
   while (std::find(arrived.begin(), arrived.end(), false) != arrived.end()) {
-    const Incoming incoming = receive_bootstrap(deadline, arrived);
+    const Incoming incoming = receive_as_arbiter(deadline, arrived);
     const auto peer = static_cast<std::size_t>(incoming.peer);
     all.blobs[peer] = std::get<BootstrapMessage>(decode(incoming.bytes)).blobs.at(0);
     arrived[peer] = true;
   }
   send_to_all(all);
   return all.blobs;
+}
+
+Incoming Coordinator::receive_as_arbiter(Clock::time_point deadline,
+                                         const std::vector<bool>& arrived) {
+  try {
+    return receive_bootstrap(deadline, arrived);
+  } catch (const GroupError& error) {
+    // The others know rank 0 alone, and would blame it.
+    send_to_all(FailureMessage{error.failed_rank(), error.what()});
+    throw;
+  }
 }
 
 Incoming Coordinator::receive_bootstrap(Clock::time_point deadline,

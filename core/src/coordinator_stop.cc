@@ -92,7 +92,13 @@ void Coordinator::die(const FailureMessage& failure) {
 }
 
 void Coordinator::stop() {
-  for (auto& [device, backend] : backends_) backend->close();
+  try {
+    for (auto& [device, backend] : backends_) backend->close();
+  } catch (const std::exception& error) {
+    // The others are ending as well: nobody is to be asked.
+    const std::string who = "rank " + std::to_string(topology_.rank);
+    throw GroupFailure{{topology_.rank, who + " cannot close its backend: " + error.what()}, true};
+  }
   const auto patience = std::chrono::duration<double>(options_.config.shutdown_timeout_s);
   end(true, Clock::now() + std::chrono::duration_cast<Clock::duration>(patience));
 }

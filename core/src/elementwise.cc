@@ -77,6 +77,7 @@ Number scaled(Number value, Scaling scaling) {
         std::trunc(static_cast<double>(value) * scaling.factor / scaling.divisor);
     // The largest i64 is no double: compare with 2^63, which is.
     const double above = std::ldexp(1.0, Limits::digits);
+    if (std::isnan(product)) return Number{0};  // zero times an infinite scale
     if (product >= above) return Limits::max();
     if (product < static_cast<double>(Limits::min())) return Limits::min();
     return static_cast<Number>(product);

@@ -48,7 +48,6 @@ void Executor::enqueue(std::vector<Agreed> agreed) {
   for (Agreed& item : agreed) {
     if (moves_nothing(item)) {
       if (item.submission.meta.kind != Collective::Barrier) counters_.skipped_tensors.add();
-      if (item.contributed) output_of(item);
       finish(item);
       continue;
     }
@@ -167,6 +166,8 @@ void Executor::count(const Bucket& bucket) {
 void Executor::finish(Agreed& item) {
   std::exception_ptr error;
   try {
+    // An allgather without elements has no result to write to yet.
+    if (item.contributed) output_of(item);
     if (item.contributed && item.submission.request.finish) item.submission.request.finish();
   } catch (...) {
     error = std::current_exception();

@@ -278,7 +278,8 @@ PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int ra
       packed_capabilities_(packed_->capabilities()),
       size_(size),
       rank_(rank),
-      buffer_(buffer_bytes) {}
+      // An allgather has a byte of its own and one of every rank in the buffer, at least.
+      buffer_(std::max(buffer_bytes, static_cast<std::size_t>(size) + 1)) {}
 
 PackingBackend::~PackingBackend() = default;
 

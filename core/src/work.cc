@@ -46,7 +46,7 @@ bool WorkState::contributed() const {
 
 std::exception_ptr WorkState::error() {
   const std::lock_guard lock(mutex_);
-  error_read_ = true;
+  error_read_ = error_read_ || error_ != nullptr;
   return error_;
 }
 
@@ -89,7 +89,12 @@ void Work::wait() const {
 
 bool Work::wait_for(std::chrono::nanoseconds duration) const {
   if (!state_) return true;
-  const auto deadline = std::chrono::steady_clock::now() + duration;
+  const auto now = std::chrono::steady_clock::now();
+  // nanoseconds::max() is a way to say "for ever", and no time to add to another.
+  if (duration > std::chrono::steady_clock::time_point::max() - now) {
+    return state_->wait_until(nullptr);
+  }
+  const auto deadline = now + duration;
   return state_->wait_until(&deadline);
 }
 

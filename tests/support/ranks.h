@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/inproc/inproc.h"
+#include "ronde/error.h"
 #include "ronde/runtime.h"
 
 namespace ronde::test {
@@ -84,6 +85,29 @@ inline void run_group(int size, const std::function<void(int rank, Runtime& runt
     body(rank, runtime);
     runtime.shutdown();
   });
+}
+
+/// How a group died, as one rank saw it.
+struct Death {
+  int rank = -2;
+  std::string text;
+
+  friend bool operator==(const Death&, const Death&) = default;
+};
+
+/// The GroupError that `action` must throw.
+inline Death death_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const GroupError& error) {
+    return {error.failed_rank(), error.what()};
+  }
+  throw CheckFailed("no GroupError was thrown");
+}
+
+/// `text` contains `part`; both are shown if not.
+inline void check_contains(const std::string& text, const std::string& part) {
+  check(text.find(part) != std::string::npos, "'" + part + "' in '" + text + "'");
 }
 
 }  // namespace ronde::test

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/request_meta.h"
+
+#include <catch2/catch.hpp>
+
+namespace {
+
+using namespace ronde;
+using Shape = std::vector<std::int64_t>;
+
+}  // namespace
+
+TEST_CASE("elements of a shape: a scalar has one") {
+  CHECK(element_count({}) == 1);
+  CHECK(element_count({3, 4}) == 12);
+  CHECK(element_count({3, 0, 4}) == 0);
+}
+
+TEST_CASE("what can be wrong with a shape") {
+  CHECK(shape_error({}, DataType::F64).empty());
+  CHECK(shape_error({3, 4}, DataType::F64).empty());
+  CHECK_THAT(shape_error({3, -4}, DataType::F64),
+             Catch::Contains("[3, -4]") && Catch::Contains("negative"));
+  const std::int64_t huge = std::int64_t{1} << 40;
+  CHECK_THAT(shape_error({huge, huge}, DataType::U8), Catch::Contains("2^62"));
+  CHECK(shape_error({huge, huge, 0}, DataType::U8).empty());
+  CHECK(shape_error({std::int64_t{1} << 62}, DataType::U8).empty());
+  CHECK_FALSE(shape_error({(std::int64_t{1} << 62) + 1}, DataType::U8).empty());
+  CHECK(shape_error({std::int64_t{1} << 59}, DataType::F64).empty());
+  CHECK_FALSE(shape_error({(std::int64_t{1} << 59) + 1}, DataType::F64).empty());
+}
+
+TEST_CASE("only what matters to a kind of operation is compared") {
+  Request request;
+  request.dtype = DataType::I8;
+  request.shape = {2};
+  request.op = ReduceOp::Max;
+  request.prescale = 2;
+  request.postscale = 3;
+  request.root = 7;
+  request.kind = Collective::Allreduce;
+  CHECK(meta_of(request).root == 0);
+  CHECK(meta_of(request).op == ReduceOp::Max);
+  CHECK(meta_of(request).prescale == 2);
+  request.kind = Collective::Broadcast;
+  CHECK(meta_of(request).root == 7);
+  CHECK(meta_of(request).op == ReduceOp::Sum);
+  CHECK(meta_of(request).postscale == 1);
+  request.kind = Collective::Allgather;
+  CHECK(meta_of(request).root == 0);
+  CHECK(meta_of(request).shape == Shape{2});
+  request.kind = Collective::Barrier;
+  CHECK(meta_of(request).shape.empty());
+  CHECK(meta_of(request).dtype == DataType::F32);
+}
+
+TEST_CASE("a request as people read it") {
+  RequestMeta meta;
+  meta.shape = {2, 3};
+  CHECK(to_string(meta) == "allreduce f32 [2, 3] sum on cpu");
+  meta.prescale = 0.5;
+  meta.postscale = 2;
+  meta.op = ReduceOp::Average;
+  meta.device = DeviceKind::Cuda;
+  meta.set = 4;
+  CHECK(to_string(meta) ==
+        "allreduce f32 [2, 3] average prescale 0.5 postscale 2 on cuda in process set 4");
+  RequestMeta broadcast;
+  broadcast.kind = Collective::Broadcast;
+  broadcast.root = 1;
+  CHECK(to_string(broadcast) == "broadcast f32 [] root 1 on cpu");
+  RequestMeta barrier;
+  barrier.kind = Collective::Barrier;
+  CHECK(to_string(barrier) == "barrier on cpu");
+}
+
+TEST_CASE("keys of operations without a name are no user's names") {
+  CHECK(is_unnamed(unnamed_key(12)));
+  CHECK_FALSE(is_unnamed("12"));
+  CHECK_FALSE(is_unnamed(""));
+  CHECK(display_name(Collective::Allgather, "x") == "allgather 'x'");
+  CHECK(display_name(Collective::Barrier, unnamed_key(12)) == "barrier number 12 without a name");
+}
+
+TEST_CASE("every enumerator has its own name, and any other value one too") {
+  for (const Collective kind :
+       {Collective::Allreduce, Collective::Broadcast, Collective::Allgather, Collective::Barrier}) {
+    CHECK(to_string(kind) != to_string(static_cast<Collective>(77)));
+  }
+  for (const ReduceOp op : kAllReduceOps) {
+    CHECK(to_string(op) != to_string(static_cast<ReduceOp>(77)));
+  }
+  for (const DataType dtype : kAllDataTypes) {
+    CHECK(to_string(dtype) != to_string(static_cast<DataType>(77)));
+    CHECK(size_of(dtype) > 0);
+  }
+  CHECK(to_string(DeviceKind::Cuda) == "cuda");
+  CHECK_FALSE(to_string(static_cast<DeviceKind>(77)).empty());
+  CHECK(size_of(static_cast<DataType>(77)) == 0);
+}

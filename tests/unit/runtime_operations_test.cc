@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on whole runtimes that go well, or fail alone while the job goes on.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <limits>
+#include <thread>
+
+#include "ronde/error.h"
+#include "tests/support/case_table.h"
+#include "tests/support/ranks.h"
+#include "tests/support/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using std::chrono::milliseconds;
+
+/// The group still works.
+void check_goes_on(Runtime& runtime) {
+  std::vector<float> ones(3, 1.0F);
+  runtime.submit(sum_request(ones, "goes on")).wait();
+  check(ones[2] == static_cast<float>(runtime.topology().size), "the next sum is right");
+}
+
+std::string usage_error_of(const Work& work) {
+  return text_of<UsageError>([&] { work.wait(); });
+}
+
+/// Ranks disagree after `change` on rank 1 of 3: all are told, and `expected` is in the text.
+void check_mismatch(const std::function<void(Request&)>& change, const std::string& expected) {
+  for (const bool named : {true, false}) {
+    run_group(3, [&](int rank, Runtime& runtime) {
+      std::vector<float> values(6, 1.0F);
+      // Cached first, then refused, then as before.
+      for (int step = 0; step < 3; ++step) {
+        Request request = sum_request(values, named ? "x" : "");
+        if (step == 1 && rank == 1) change(request);
+        const Work work = runtime.submit(request);
+        if (step != 1) {
+          work.wait();
+          continue;
+        }
+        const std::string text = usage_error_of(work);
+        check_contains(text, "differs between ranks");
+        check_contains(text, "ranks 0,2: allreduce f32 [6] sum on cpu");
+        check_contains(text, "rank 1: " + expected);
+      }
+      check(values[0] == 9.0F, "only two sums were done");
+      check_goes_on(runtime);
+    });
+  }
+}
+
+const bool registered = [] {
+  const auto add = [](const std::string& what, std::function<void(Request&)> change,
+                      const std::string& expected) {
+    add_case("ranks that disagree on the " + what + " are told what each sent", "",
+             [=] { check_mismatch(change, expected); });
+  };
+  add(
+      "shape",
+      [](Request& r) {
+        r.shape = {2, 3};
+      },
+      "allreduce f32 [2, 3] sum on cpu");
+  add(
+      "dtype", [](Request& r) { r.dtype = DataType::I32; }, "allreduce i32 [6] sum on cpu");
+  add(
+      "op", [](Request& r) { r.op = ReduceOp::Max; }, "allreduce f32 [6] max on cpu");
+  add(
+      "prescale", [](Request& r) { r.prescale = 2; }, "allreduce f32 [6] sum prescale 2 on cpu");
+  add(
+      "postscale", [](Request& r) { r.postscale = 3; }, "allreduce f32 [6] sum postscale 3 on cpu");
+  add(
+      "device", [](Request& r) { r.device.kind = DeviceKind::Cuda; },
+      "allreduce f32 [6] sum on cuda");
+  add(
+      "process set", [](Request& r) { r.set.id = 1; },
+      "allreduce f32 [6] sum on cpu in process set 1");
+  add(
+      "kind", [](Request& r) { r.kind = Collective::Broadcast; },
+      "broadcast f32 [6] root 0 on cpu");
+  return true;
+}();
+
+/// What all ranks ask for, equally, is refused on all of them.
+void check_refused(const std::function<void(Request&)>& change, const std::string& expected) {
+  run_group(2, [&](int, Runtime& runtime) {
+    std::vector<float> values(6, 1.0F);
+    for (int step = 0; step < 2; ++step) {
+      Request request = sum_request(values, "x");
+      change(request);
+      check_contains(usage_error_of(runtime.submit(request)), expected);
+    }
+    check(values == std::vector<float>(6, 1.0F), "nothing was done");
+    check_goes_on(runtime);
+  });
+}
+
+/// What this rank alone can see to be wrong throws at once.
+void check_refused_at_once(const std::function<void(Request&)>& change,
+                           const std::string& expected) {
+  run_group(1, [&](int, Runtime& runtime) {
+    std::vector<float> values(6, 1.0F);
+    Request request = sum_request(values, "x");
+    change(request);
+    check_contains(text_of<UsageError>([&] { runtime.submit(request); }), expected);
+    check_goes_on(runtime);
+  });
+}
+
+std::uint64_t counter_of(const Runtime& runtime, const std::string& part, const std::string& name) {
+  for (const StatsGroup& group : runtime.stats()) {
+    for (const auto& [key, value] : group.counters) {
+      if (group.part == part && key == name) return value;
+    }
+  }
+  throw CheckFailed("no counter " + part + "." + name);
+}
+
+}  // namespace
+
+TEST_CASE("ranks that disagree on the root are told what each sent") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values(2, static_cast<float>(rank));
+    Request request = sum_request(values, "b");
+    request.kind = Collective::Broadcast;
+    request.root = rank;
+    const std::string text = usage_error_of(runtime.submit(request));
+    check_contains(text, "rank 0: broadcast f32 [2] root 0 on cpu");
+    check_contains(text, "rank 1: broadcast f32 [2] root 1 on cpu");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("allgathers must agree on all but the first dimension") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values(4);
+    std::vector<float> output(8);
+    Request request;
+    request.kind = Collective::Allgather;
+    request.shape = rank == 0 ? std::vector<std::int64_t>{2, 2} : std::vector<std::int64_t>{1, 4};
+    request.input = values.data();
+    request.output = output.data();
+    check_contains(usage_error_of(runtime.submit(request)), "rank 1: allgather f32 [1, 4]");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a root out of range is refused on every rank") {
+  for (const int root : {-1, 2}) {
+    check_refused(
+        [root](Request& request) {
+          request.kind = Collective::Broadcast;
+          request.root = root;
+        },
+        "root " + std::to_string(root) + " is out of range: there are ranks 0 to 1");
+  }
+}
+
+TEST_CASE("an average of bools is refused on every rank") {
+  check_refused(
+      [](Request& request) {
+        request.dtype = DataType::Bool;
+        request.op = ReduceOp::Average;
+      },
+      "bools have no average");
+}
+
+TEST_CASE("a buffer on a device without a backend is refused on every rank") {
+  check_refused([](Request& request) { request.device.kind = DeviceKind::Cuda; },
+                "no backend for cuda");
+}
+
+TEST_CASE("an unknown process set is refused on every rank") {
+  check_refused([](Request& request) { request.set.id = 3; }, "process set 3 does not exist");
+}
+
+TEST_CASE("a gather of scalars is refused on every rank") {
+  check_refused(
+      [](Request& request) {
+        request.kind = Collective::Allgather;
+        request.shape = {};
+      },
+      "a scalar has no first dimension");
+}
+
+TEST_CASE("impossible shapes are refused on every rank") {
+  check_refused([](Request& request) { request.shape = {3, -1}; }, "negative dimension");
+  check_refused([](Request& request) { request.shape = {std::int64_t{1} << 40, 1 << 30}; }, "2^62");
+}
+
+TEST_CASE("null buffers are refused at once") {
+  check_refused_at_once([](Request& request) { request.input = nullptr; },
+                        "allreduce 'x': input is null");
+  check_refused_at_once([](Request& request) { request.output = nullptr; }, "output is null");
+  check_refused_at_once(
+      [](Request& request) {
+        request.kind = Collective::Allgather;
+        request.output = nullptr;
+      },
+      "neither output nor allocate_output");
+}
+
+TEST_CASE("a name that begins with NUL is refused at once") {
+  check_refused_at_once([](Request& request) { request.name = std::string(1, '\0'); }, "NUL");
+}
+
+TEST_CASE("only an allreduce can go without a contribution") {
+  check_refused_at_once(
+      [](Request& request) {
+        request.kind = Collective::Broadcast;
+        request.contributes = false;
+      },
+      "contribution");
+}
+
+TEST_CASE("values outside their enumeration and scales that are no number are refused at once") {
+  check_refused_at_once([](Request& request) { request.dtype = static_cast<DataType>(10); },
+                        "none that there is");
+  check_refused_at_once([](Request& request) { request.op = static_cast<ReduceOp>(5); },
+                        "none that there is");
+  check_refused_at_once([](Request& request) { request.kind = static_cast<Collective>(4); },
+                        "none that there is");
+  check_refused_at_once(
+      [](Request& request) { request.postscale = std::numeric_limits<double>::quiet_NaN(); },
+      "a scale is NaN");
+}
+
+TEST_CASE("a name in flight cannot be used again, and can once it is done") {
+  std::latch refused(1);
+  run_group(2, [&](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    if (rank == 1) refused.wait();
+    const Work work = runtime.submit(sum_request(values, "x"));
+    if (rank == 0) {
+      std::vector<float> others(2);
+      const std::string text =
+          text_of<UsageError>([&] { runtime.submit(sum_request(others, "x")); });
+      check_contains(text, "'x' is still in flight");
+      refused.count_down();
+    }
+    work.wait();
+    runtime.submit(sum_request(values, "x")).wait();
+    check(values[0] == 4.0F, "both sums were done");
+  });
+}
+
+TEST_CASE("a name is free again in the callback of its end") {
+  run_group(2, [](int, Runtime& runtime) {
+    std::vector<float> values(1, 1.0F);
+    std::latch resubmitted(1);
+    Work second;
+    runtime.submit(sum_request(values, "x")).on_done([&] {
+      second = runtime.submit(sum_request(values, "x"));
+      resubmitted.count_down();
+    });
+    resubmitted.wait();
+    second.wait();
+    check(values[0] == 4.0F, "both sums were done");
+  });
+}
+
+TEST_CASE("operations without a name are matched by their order and hit the cache") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    for (int step = 0; step < 10; ++step) {
+      std::vector<float> a(2, static_cast<float>(rank));
+      std::vector<float> b(5, 1.0F);
+      const Work first = runtime.submit(sum_request(a, ""));
+      const Work second = runtime.submit(sum_request(b, ""));
+      second.wait();
+      first.wait();
+      check(a[1] == 3.0F && b[4] == 3.0F, "each met its like");
+    }
+    check(counter_of(runtime, "response_cache", "hits") == 18, "all but the first two hit");
+  });
+}
+
+TEST_CASE("without a cache every operation is negotiated in full") {
+  Config config = test_config();
+  config.cache_capacity = 0;
+  run_group(
+      2,
+      [](int, Runtime& runtime) {
+        for (int step = 0; step < 5; ++step) check_goes_on(runtime);
+        check(counter_of(runtime, "response_cache", "hits") == 0, "nothing is cached");
+      },
+      config);
+}
+
+TEST_CASE("an operation that one rank submits much later than the others") {
+  std::latch others_wait(2);
+  run_group(3, [&](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    if (rank == 1) others_wait.wait();
+    const Work work = runtime.submit(sum_request(values, "x"));
+    if (rank != 1) {
+      check(!work.wait_for(milliseconds(1)), "not before rank 1 has submitted its part");
+      check(!work.done(), "not done yet");
+      others_wait.count_down();
+    }
+    work.wait();
+    check(values[0] == 3.0F, "an early wait_for harms nothing");
+  });
+}
+
+TEST_CASE("operations fuse up to the fusion limit") {
+  Config config = test_config();
+  config.fusion_bytes = 256;
+  config.cycle_time_ms = 10000.0;  // gather until the buffer is full, or somebody waits
+  run_group(
+      2,
+      [](int, Runtime& runtime) {
+        std::vector<std::vector<float>> tensors(8, std::vector<float>(16, 1.0F));
+        std::vector<Work> works;
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+          works.push_back(runtime.submit(sum_request(tensors[i], "t" + std::to_string(i))));
+        }
+        for (const Work& work : works) work.wait();
+        check(counter_of(runtime, "execution", "largest_bucket_bytes") <= 256, "the limit holds");
+        check(counter_of(runtime, "execution", "fused_tensors") > 0, "tensors were fused");
+        check(counter_of(runtime, "execution", "tensors") == 8, "every tensor was moved");
+      },
+      config);
+}
+
+TEST_CASE("an operation whose timeout passes fails alone, also on the rank that comes late") {
+  std::latch expired(2);
+  std::vector<std::string> texts(3);
+  run_group(3, [&](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    Request request = sum_request(values, "x");
+    if (rank == 0) request.timeout = milliseconds(20);
+    if (rank == 2) expired.wait();
+    texts[static_cast<std::size_t>(rank)] = usage_error_of(runtime.submit(request));
+    if (rank != 2) expired.count_down();
+    check(values[0] == 1.0F, "nothing was done");
+    check_goes_on(runtime);
+    runtime.submit(sum_request(values, "x")).wait();
+    check(values[0] == 3.0F, "the name is as new");
+  });
+  CHECK_THAT(texts[0], Catch::Contains("allreduce 'x' timed out on rank 0"));
+  CHECK_THAT(texts[0], Catch::Contains("rank 2"));
+  CHECK(texts[1] == texts[0]);
+  CHECK(texts[2] == texts[0]);
+}
+
+TEST_CASE("a timeout that the clock cannot hold never passes") {
+  run_group(2, [](int, Runtime& runtime) {
+    std::vector<float> values(1, 1.0F);
+    Request request = sum_request(values, "x");
+    request.timeout = std::chrono::nanoseconds::max();
+    runtime.submit(request).wait();
+    check(values[0] == 2.0F, "the sum");
+  });
+}
+
+TEST_CASE("a finished operation has its error or none, and calls back") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    std::latch called(1);
+    const Work good = runtime.submit(sum_request(values, "good"));
+    good.on_done([&] { called.count_down(); });
+    called.wait();
+    check(good.done() && good.error() == nullptr, "success");
+    Request request = sum_request(values, "bad");
+    if (rank == 1) request.shape = {1, 2};
+    std::latch failed(1);
+    const Work bad = runtime.submit(request);
+    bad.on_done([&] { failed.count_down(); });
+    failed.wait();
+    check(bad.error() != nullptr, "failure");
+  });
+}
+
+TEST_CASE("a dropped handle keeps its buffers alive until the end, no longer") {
+  run_group(2, [](int, Runtime& runtime) {
+    auto values = std::make_shared<std::vector<float>>(4, 1.0F);
+    const std::weak_ptr<std::vector<float>> observed = values;
+    Request request = sum_request(*values, "x");
+    bool summed = false;
+    request.finish = [&summed, data = values->data()] { summed = data[3] == 2.0F; };
+    request.keep_alive = std::move(values);
+    runtime.submit(std::move(request));
+    runtime.submit(barrier_request()).wait();
+    check_goes_on(runtime);
+    check(summed, "the sum was done in live memory");
+    check(observed.expired(), "the memory is released");
+  });
+}
+
+TEST_CASE("what owns the buffers is released before the operation counts as done") {
+  run_group(2, [](int, Runtime& runtime) {
+    for (int step = 0; step < 20; ++step) {
+      auto values = std::make_shared<std::vector<float>>(4, 1.0F);
+      const std::weak_ptr<std::vector<float>> observed = values;
+      Request request = sum_request(*values, "x");
+      request.keep_alive = std::move(values);
+      runtime.submit(std::move(request)).wait();
+      check(observed.expired(), "released");
+    }
+  });
+}
+
+TEST_CASE("a rank without a contribution receives the sum of the others") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    for (int step = 0; step < 4; ++step) {
+      std::vector<float> values(2, 5.0F);
+      Request request = sum_request(values, "x");
+      request.contributes = rank != step % 3;
+      if (step == 3) request.op = ReduceOp::Average;
+      const Work work = runtime.submit(request);
+      work.wait();
+      check(work.contributed(), "somebody contributed");
+      check(values[0] == (step == 3 ? 10.0F / 3.0F : 10.0F), "the sum of the other two");
+    }
+  });
+}
+
+TEST_CASE("if no rank contributes the output stays as it was") {
+  run_group(2, [](int, Runtime& runtime) {
+    for (int step = 0; step < 3; ++step) {
+      std::vector<float> values(2, 5.0F);
+      bool finished = false;
+      Request request = sum_request(values, step == 2 ? "" : "x");
+      request.contributes = false;
+      request.finish = [&] { finished = true; };
+      const Work work = runtime.submit(request);
+      work.wait();
+      check(!work.contributed(), "nobody contributed");
+      check(values[0] == 5.0F && !finished, "untouched");
+    }
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("what finish throws fails the operation on its rank alone") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    Request request = sum_request(values, "x");
+    if (rank == 1) request.finish = [] { throw UsageError("finish failed"); };
+    const Work work = runtime.submit(request);
+    if (rank == 1) {
+      check(usage_error_of(work) == "finish failed", "the error of finish");
+    } else {
+      work.wait();
+    }
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a result without elements that cannot be allocated fails on its rank alone") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    Request request;
+    request.kind = Collective::Allgather;
+    request.shape = {0, 2};
+    request.allocate_output = [rank](const std::vector<std::int64_t>&) -> void* {
+      if (rank == 1) throw UsageError("no memory");
+      return nullptr;
+    };
+    const Work work = runtime.submit(request);
+    if (rank == 1) {
+      check(usage_error_of(work) == "no memory", "the error of the allocation");
+    } else {
+      work.wait();
+    }
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("eight threads of each rank submit at once") {
+  run_group(2, [](int, Runtime& runtime) {
+    std::vector<std::vector<float>> values(8, std::vector<float>(3, 1.0F));
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (std::size_t thread = 0; thread < 8; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (int step = 0; step < 10; ++step) {
+          std::vector<float> mine(3, static_cast<float>(thread));
+          runtime.submit(sum_request(mine, "thread " + std::to_string(thread))).wait();
+          if (mine[2] != 2.0F * static_cast<float>(thread)) ++wrong;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    check(wrong == 0, "every sum");
+  });
+}
+
+TEST_CASE("two groups live in one process at once") {
+  run_ranks(2, [](int group) {
+    run_group(group + 2, [group](int, Runtime& runtime) {
+      for (int step = 0; step < 10; ++step) {
+        std::vector<float> ones(1, 1.0F);
+        runtime.submit(sum_request(ones, "x")).wait();
+        check(ones[0] == static_cast<float>(group + 2), "a sum over its own group");
+      }
+    });
+  });
+}
+
+TEST_CASE("counters are readable from any thread, during the run and after it") {
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    std::atomic<bool> stop{false};
+    std::thread reader([&] {
+      while (!stop) static_cast<void>(runtime.stats());
+    });
+    for (int step = 0; step < 20; ++step) check_goes_on(runtime);
+    runtime.shutdown();
+    stop = true;
+    reader.join();
+    check(counter_of(runtime, "execution", "tensors") == 20, "the last counts stay");
+    check(counter_of(runtime, "submission", "operations") == 20, "the last counts stay");
+  });
+}

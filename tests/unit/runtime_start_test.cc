@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// How runtimes meet, and what keeps them from it.
+#include <catch2/catch.hpp>
+#include <latch>
+
+#include "ronde/error.h"
+#include "tests/support/faulty_backend.h"
+#include "tests/support/ranks.h"
+#include "tests/support/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+/// Starts `size` ranks whose options `change` may alter; the text of the UsageError of each.
+std::vector<std::string> usage_errors(int size,
+                                      const std::function<void(int, RuntimeOptions&)>& change) {
+  const inproc::Group group(size);
+  std::vector<std::string> texts(static_cast<std::size_t>(size));
+  run_ranks(size, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    change(rank, options);
+    texts[static_cast<std::size_t>(rank)] =
+        text_of<UsageError>([&] { const Runtime runtime(std::move(options)); });
+  });
+  return texts;
+}
+
+/// The same for a GroupError, on those ranks that `comes` says yes to.
+std::vector<Death> group_errors(const inproc::Group& group, int size,
+                                const std::function<bool(int)>& comes,
+                                const std::function<void(int, RuntimeOptions&)>& change) {
+  std::vector<Death> deaths(static_cast<std::size_t>(size));
+  run_ranks(size, [&](int rank) {
+    if (!comes(rank)) return;
+    RuntimeOptions options = options_of(group, rank);
+    change(rank, options);
+    deaths[static_cast<std::size_t>(rank)] =
+        death_of([&] { const Runtime runtime(std::move(options)); });
+  });
+  return deaths;
+}
+
+bool everybody(int) {
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("configurations that differ are an error on every rank that says how") {
+  const auto texts = usage_errors(3, [](int rank, RuntimeOptions& options) {
+    if (rank == 2) options.config.fusion_bytes = std::uint64_t{32} << 20;
+  });
+  for (const std::string& text : texts) {
+    CHECK(text == texts[0]);
+    CHECK_THAT(text, Catch::Contains("RONDE_FUSION_BYTES"));
+    CHECK_THAT(text, Catch::Contains("64MiB") && Catch::Contains("32MiB"));
+    CHECK_THAT(text, Catch::Contains("rank 2"));
+  }
+}
+
+TEST_CASE("a variable that each rank may set by itself may differ") {
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    options.config.log_level = rank == 0 ? "off" : "error";
+    Runtime runtime(std::move(options));
+    runtime.shutdown();
+  });
+}
+
+TEST_CASE("nonsense in the environment of one rank is an error on every rank") {
+  const auto texts = usage_errors(3, [](int rank, RuntimeOptions& options) {
+    if (rank == 1) options.config_error = "RONDE_CYCLE_TIME_MS is \"fast\"";
+  });
+  for (const std::string& text : texts) {
+    CHECK_THAT(text,
+               Catch::Contains("RONDE_CYCLE_TIME_MS is \"fast\"") && Catch::Contains("rank 1"));
+  }
+}
+
+TEST_CASE("a backend that there is not is an error on every rank that lists those there are") {
+  const auto texts = usage_errors(
+      2, [](int, RuntimeOptions& options) { options.config.cpu_backend = "carrier-pigeon"; });
+  for (const std::string& text : texts) {
+    CHECK_THAT(text, Catch::Contains("carrier-pigeon") && Catch::Contains("auto, inproc"));
+  }
+}
+
+TEST_CASE("a backend that does not suit these ranks is not taken, even if asked for") {
+  const auto texts = usage_errors(2, [](int, RuntimeOptions& options) {
+    options.config.cpu_backend = "inproc";
+    options.backends["inproc"].suits = [](const Topology&) { return false; };
+  });
+  CHECK_THAT(texts[1], Catch::Contains("inproc"));
+}
+
+TEST_CASE("of the backends that suit, the one of the highest priority is taken") {
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    BackendFactory better = group.backend_factory();
+    better.priority = 5;
+    BackendFactory best = better;
+    best.priority = 9;
+    best.suits = [](const Topology& topology) { return topology.size > 2; };
+    options.backends["better"] = better;
+    options.backends["best"] = best;
+    Runtime runtime(std::move(options));
+    check(runtime.backend_name(DeviceKind::Cpu) == "better", "the best that suits");
+    check(runtime.backend_name(DeviceKind::Cuda).empty(), "no backend for GPUs");
+    runtime.shutdown();
+  });
+}
+
+TEST_CASE("a runtime knows its place, its configuration and its parts") {
+  const inproc::Group group(std::vector<int>{7, 7, 8});
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    config.cycle_time_ms = 0.25;
+    config.thread_affinity = "0,0";
+    RuntimeOptions options = options_of(group, rank, config);
+    options.effective_config = "shown at level info";
+    Runtime runtime(std::move(options));
+    check(runtime.topology().rank == rank, "rank");
+    check(runtime.topology().size == 3, "size");
+    check(runtime.topology().hosts() == 2, "hosts");
+    check(runtime.config().cycle_time_ms == 0.25, "configuration");
+    check(runtime.transport_name() == "inproc", "transport");
+    runtime.shutdown();
+  });
+}
+
+TEST_CASE("a list of cores that is too short is an error on every rank") {
+  const auto texts = usage_errors(2, [](int rank, RuntimeOptions& options) {
+    if (rank == 1) options.config.thread_affinity = "0";
+  });
+  for (const std::string& text : texts) CHECK_THAT(text, Catch::Contains("RONDE_THREAD_AFFINITY"));
+}
+
+TEST_CASE("a core that does not exist leaves the coordinator unpinned") {
+  const inproc::Group group(1);
+  RuntimeOptions options = options_of(group, 0);
+  options.config.thread_affinity = "1000";
+  Runtime runtime(std::move(options));
+  runtime.submit(barrier_request()).wait();
+  runtime.shutdown();
+}
+
+TEST_CASE("a rank that never comes is named on all that did") {
+  for (const int missing : {1, 2}) {
+    const inproc::Group group(3);
+    const auto deaths = group_errors(
+        group, 3, [&](int rank) { return rank != missing; },
+        [](int, RuntimeOptions& options) { options.config.init_timeout_s = 0.3; });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == missing) continue;
+      CAPTURE(missing, rank);
+      CHECK(deaths[static_cast<std::size_t>(rank)].rank == missing);
+      CHECK_THAT(deaths[static_cast<std::size_t>(rank)].text,
+                 Catch::Contains("RONDE_INIT_TIMEOUT_S"));
+    }
+  }
+}
+
+TEST_CASE("if rank 0 never comes it is named") {
+  const inproc::Group group(2);
+  const auto deaths = group_errors(
+      group, 2, [](int rank) { return rank != 0; },
+      [](int, RuntimeOptions& options) { options.config.init_timeout_s = 0.1; });
+  CHECK(deaths[1].rank == 0);
+  CHECK_THAT(deaths[1].text, Catch::Contains("rank 0 did not complete initialisation"));
+}
+
+TEST_CASE("a rank that dies before the others have met is named on all of them") {
+  inproc::Group group(3);
+  // The loss is noticed only once the mailbox of rank 0 exists, which it does from the beginning.
+  group.kill(1);
+  const auto deaths = group_errors(
+      group, 3, [](int rank) { return rank != 1; }, [](int, RuntimeOptions&) {});
+  for (const std::size_t rank : {0U, 2U}) {
+    CHECK(deaths[rank].rank == 1);
+    CHECK_THAT(deaths[rank].text, Catch::Contains("lost during initialisation"));
+  }
+}
+
+TEST_CASE("a backend that cannot be made on one rank is told on all") {
+  const inproc::Group group(3);
+  const auto deaths = group_errors(group, 3, everybody, [](int rank, RuntimeOptions& options) {
+    auto faults = std::make_shared<Faults>();
+    if (rank == 2) faults->fail_create("no such device");
+    options.backends["inproc"] = faulty_factory(options.backends["inproc"], faults);
+  });
+  for (const Death& death : deaths) {
+    CHECK(death == deaths[0]);
+    CHECK(death.rank == 2);
+    CHECK_THAT(death.text, Catch::Contains("rank 2 cannot start its backend: no such device"));
+  }
+}
+
+TEST_CASE("a transport that cannot be made fails its rank with its own error") {
+  RuntimeOptions options;
+  options.config = test_config();
+  options.make_transport = []() -> std::unique_ptr<Transport> {
+    throw UsageError("started by a foreign launcher");
+  };
+  CHECK_THROWS_WITH(Runtime(std::move(options)), "started by a foreign launcher");
+}
+
+TEST_CASE("backends exchange blobs while they are made") {
+  const inproc::Group group(3);
+  run_ranks(3, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    const auto inner = options.backends["inproc"].create;
+    std::vector<std::string> blobs;
+    options.backends["inproc"].create = [&](BackendContext& context) {
+      blobs = context.exchange("from " + std::to_string(context.topology->rank));
+      return inner(context);
+    };
+    Runtime runtime(std::move(options));
+    check(blobs == std::vector<std::string>{"from 0", "from 1", "from 2"}, "in rank order");
+    runtime.shutdown();
+  });
+}

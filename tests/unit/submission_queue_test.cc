@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/submission_queue.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "ronde/error.h"
+
+namespace {
+
+using namespace ronde;
+using Clock = SubmissionQueue::Clock;
+using std::chrono::hours;
+
+Submission submission(const std::string& name, std::int64_t elements = 1) {
+  Submission made;
+  made.request.name = name;
+  made.request.shape = {elements};
+  made.meta = meta_of(made.request);
+  return made;
+}
+
+/// A queue that gathers for an hour or 100 bytes, and counts its wakes.
+struct Fixture {
+  int wakes = 0;
+  SubmissionQueue queue{hours(1), 100, [this] { ++wakes; }};
+};
+
+}  // namespace
+
+TEST_CASE("an empty queue is not due") {
+  Fixture fixture;
+  CHECK_FALSE(fixture.queue.due());
+  CHECK(fixture.queue.drain().empty());
+}
+
+TEST_CASE("the gather time counts from the first submission") {
+  Fixture fixture;
+  const auto before = Clock::now();
+  fixture.queue.push(submission("a"));
+  const auto due = fixture.queue.due();
+  fixture.queue.push(submission("b"));
+  REQUIRE(due);
+  CHECK(*due >= before + hours(1));
+  CHECK(*due <= Clock::now() + hours(1));
+  CHECK(fixture.queue.due() == due);
+}
+
+TEST_CASE("only the first submission wakes the coordinator") {
+  Fixture fixture;
+  fixture.queue.push(submission("a"));
+  CHECK(fixture.wakes == 1);
+  fixture.queue.push(submission("b"));
+  CHECK(fixture.wakes == 1);
+  CHECK(fixture.queue.drain().size() == 2);
+  fixture.queue.push(submission("c"));
+  CHECK(fixture.wakes == 2);
+  CHECK(fixture.queue.counters().wakes.get() == 2);
+}
+
+TEST_CASE("a full fusion buffer is due at once and wakes once") {
+  Fixture fixture;
+  fixture.queue.push(submission("a", 24));
+  CHECK(*fixture.queue.due() > Clock::now());
+  fixture.queue.push(submission("b", 1));
+  CHECK(*fixture.queue.due() <= Clock::now());
+  CHECK(fixture.wakes == 2);
+  fixture.queue.push(submission("c", 50));
+  CHECK(fixture.wakes == 2);
+  static_cast<void>(fixture.queue.drain());
+  fixture.queue.push(submission("d", 1));
+  CHECK(*fixture.queue.due() > Clock::now());
+  CHECK(fixture.queue.counters().submitted_bytes.get() == 4 * (24 + 1 + 50 + 1));
+}
+
+TEST_CASE("a waiter makes what is there due at once, and nothing later") {
+  Fixture fixture;
+  fixture.queue.flush();
+  CHECK(fixture.wakes == 0);
+  fixture.queue.push(submission("a"));
+  fixture.queue.flush();
+  fixture.queue.flush();
+  CHECK(fixture.wakes == 2);
+  CHECK(fixture.queue.counters().flushes.get() == 1);
+  CHECK(*fixture.queue.due() <= Clock::now());
+  static_cast<void>(fixture.queue.drain());
+  fixture.queue.push(submission("b"));
+  CHECK(*fixture.queue.due() > Clock::now());
+}
+
+TEST_CASE("submissions are drained in their order, with their keys") {
+  Fixture fixture;
+  fixture.queue.push(submission("b"));
+  fixture.queue.push(submission(""));
+  fixture.queue.push(submission("a"));
+  fixture.queue.push(submission(""));
+  const auto drained = fixture.queue.drain();
+  REQUIRE(drained.size() == 4);
+  CHECK(drained[0].key == "b");
+  CHECK(drained[1].key == unnamed_key(0));
+  CHECK(drained[2].key == "a");
+  CHECK(drained[3].key == unnamed_key(1));
+  CHECK(fixture.queue.drain().empty());
+}
+
+TEST_CASE("a name is in flight until it is released") {
+  Fixture fixture;
+  fixture.queue.push(submission("a"));
+  CHECK_THROWS_WITH(fixture.queue.push(submission("a")),
+                    Catch::Contains("allreduce 'a' is still in flight"));
+  static_cast<void>(fixture.queue.drain());
+  CHECK_THROWS_AS(fixture.queue.push(submission("a")), UsageError);
+  CHECK(fixture.queue.drain().empty());
+  fixture.queue.release("a");
+  fixture.queue.push(submission("a"));
+  CHECK(fixture.queue.drain().size() == 1);
+}
+
+TEST_CASE("a closed queue throws its first reason and keeps what it has") {
+  Fixture fixture;
+  fixture.queue.push(submission("a"));
+  fixture.queue.close(std::make_exception_ptr(UsageError("first")));
+  fixture.queue.close(std::make_exception_ptr(UsageError("second")));
+  CHECK_THROWS_WITH(fixture.queue.push(submission("b")), "first");
+  CHECK(fixture.queue.drain().size() == 1);
+}
+
+TEST_CASE("a refused operation without a name does not use up a number") {
+  Fixture fixture;
+  fixture.queue.push(submission(""));
+  fixture.queue.close(std::make_exception_ptr(UsageError("closed")));
+  CHECK_THROWS_AS(fixture.queue.push(submission("")), UsageError);
+  CHECK(fixture.queue.counters().submitted.get() == 1);
+}
+
+TEST_CASE("a detached queue wakes nobody") {
+  Fixture fixture;
+  fixture.queue.wake();
+  CHECK(fixture.wakes == 1);
+  fixture.queue.detach();
+  fixture.queue.wake();
+  fixture.queue.push(submission("a"));
+  fixture.queue.flush();
+  CHECK(fixture.wakes == 1);
+}
+
+TEST_CASE("many threads may push at once, and nothing is lost") {
+  Fixture fixture;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 8; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 200; ++i) {
+        fixture.queue.push(submission(std::to_string(thread) + "." + std::to_string(i)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(fixture.queue.drain().size() == 1600);
+}
