@@ -14,22 +14,20 @@
 #include <vector>
 
 #include "backends/mpi/mpi_backend.h"
+#include "tests/perf/rounds.h"
 
 namespace {
 
 using ronde::Segment;
 using ronde::mpi::MpiBackend;
 using ronde::mpi::MpiEnvironment;
+using ronde::perf::median;
+using ronde::perf::median_ratio;
+using ronde::perf::size_text;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLargest = std::size_t{64} << 20;
 constexpr int kDefaultRounds = 15;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// Microseconds that one of `repeats` calls takes on this rank.
 double time_of(const std::function<void()>& call, int repeats) {
@@ -73,18 +71,6 @@ Row measure(MpiBackend& backend, std::vector<float>& data, std::size_t count, in
   return row;
 }
 
-double median_ratio(const std::vector<double>& over, const std::vector<double>& under) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < over.size(); ++i) ratios.push_back(over[i] / under[i]);
-  return median(ratios);
-}
-
-std::string size_text(std::size_t bytes) {
-  if (bytes >= 1U << 20) return std::to_string(bytes >> 20) + " MiB";
-  if (bytes >= 1U << 10) return std::to_string(bytes >> 10) + " KiB";
-  return std::to_string(bytes) + " B";
-}
-
 void print(std::size_t bytes, const Row& row) {
   std::printf("| %s | %.2f | %.2f | %.2f | %.2f | %.2f |\n", size_text(bytes).c_str(),
               median(row.blocking), median(row.polled), median(row.backend),
@@ -100,7 +86,8 @@ int main(int argc, char** argv) {
   MpiBackend backend(environment, {});
   const bool prints = environment->rank() == 0;
   if (prints) {
-    const std::string version = environment->library_version();
+    std::string version = environment->library_version();
+    std::replace(version.begin(), version.end(), '\t', ' ');
     std::printf(
         "f32 sum in place, %d ranks, %s, medians of %d interleaved rounds (ratios: medians of the "
         "rounds' ratios)\n\n"

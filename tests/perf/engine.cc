@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// mpiexec -n 2 engine [rounds]
+//
+// What the engine costs: one allreduce at a time, and a model's gradients all at once, through the
+// coordinator, the fusion buffer and the backend in use, against plain MPI_Allreduce of the same
+// bytes in the same rounds (for a model: one call for each tensor). Prints markdown tables.
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ronde/ronde.h"
+#include "tests/perf/rounds.h"
+
+namespace {
+
+using ronde::perf::median;
+using ronde::perf::median_ratio;
+using ronde::perf::size_text;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kLargest = std::size_t{64} << 20;
+
+/// Elements of every parameter of a model, in the order of registration.
+struct Model {
+  std::string name;
+  std::vector<std::size_t> tensors;
+};
+
+Model edsr(std::size_t blocks, std::size_t features) {
+  Model model{"EDSR " + std::to_string(blocks) + "x" + std::to_string(features), {}};
+  const auto convolution = [&](std::size_t in, std::size_t out) {
+    model.tensors.insert(model.tensors.end(), {in * out * 9, out});
+  };
+  convolution(3, features);
+  for (std::size_t i = 0; i < 2 * blocks + 1; ++i) convolution(features, features);
+  convolution(features, 4 * features);
+  convolution(features, 3);
+  return model;
+}
+
+Model resnet50() {
+  Model model{"ResNet-50", {}};
+  const auto convolution = [&](std::size_t in, std::size_t out, std::size_t kernel) {
+    model.tensors.insert(model.tensors.end(), {in * out * kernel * kernel, out, out});
+  };
+  convolution(3, 64, 7);
+  std::size_t in = 64;
+  std::size_t width = 64;
+  for (const int blocks : {3, 4, 6, 3}) {
+    for (int block = 0; block < blocks; ++block) {
+      convolution(in, width, 1);
+      convolution(width, width, 3);
+      convolution(width, 4 * width, 1);
+      if (block == 0) convolution(in, 4 * width, 1);
+      in = 4 * width;
+    }
+    width *= 2;
+  }
+  model.tensors.insert(model.tensors.end(), {2048 * 1000, 1000});
+  return model;
+}
+
+/// Microseconds that one of `repeats` calls takes on this rank.
+double time_of(const std::function<void()>& call, int repeats) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  const auto start = Clock::now();
+  for (int i = 0; i < repeats; ++i) call();
+  const std::chrono::duration<double, std::micro> taken = Clock::now() - start;
+  return taken.count() / repeats;
+}
+
+void mpi_allreduce(float* data, std::size_t count) {
+  MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+ronde::Work allreduce(float* data, std::size_t count, std::string name) {
+  ronde::Request request;
+  request.name = std::move(name);
+  request.shape = {static_cast<std::int64_t>(count)};
+  request.input = request.output = data;
+  return ronde::submit(std::move(request));
+}
+
+struct Times {
+  std::vector<double> mpi, engine;
+};
+
+Times take_turns(const std::function<void()>& mpi, const std::function<void()>& engine, int repeats,
+                 int rounds) {
+  time_of(mpi, 1), time_of(engine, 3);  // touch all memory, fill the cache
+  Times times;
+  for (int round = 0; round < rounds; ++round) {
+    times.mpi.push_back(time_of(mpi, repeats));
+    times.engine.push_back(time_of(engine, repeats));
+  }
+  return times;
+}
+
+void print(const std::string& what, const Times& times) {
+  if (ronde::rank() != 0) return;
+  std::printf("| %s | %.1f | %.1f | %.2f |\n", what.c_str(), median(times.mpi),
+              median(times.engine), median_ratio(times.engine, times.mpi));
+  std::fflush(stdout);
+}
+
+void measure_sizes(std::vector<float>& data, int rounds) {
+  for (std::size_t bytes = 4; bytes <= kLargest; bytes *= 16) {
+    const std::size_t count = bytes / sizeof(float);
+    const int repeats = bytes < (1U << 20) ? 200 : 3;
+    const std::string name = "size " + std::to_string(bytes);
+    print(size_text(bytes),
+          take_turns([&] { mpi_allreduce(data.data(), count); },
+                     [&] { allreduce(data.data(), count, name).wait(); }, repeats, rounds));
+  }
+}
+
+void measure_model(const Model& model, int rounds) {
+  std::vector<std::vector<float>> gradients;
+  std::size_t bytes = 0;
+  for (const std::size_t count : model.tensors) {
+    gradients.emplace_back(count, 1.0F);
+    bytes += count * sizeof(float);
+  }
+  const auto plain = [&] {
+    for (auto& gradient : gradients) mpi_allreduce(gradient.data(), gradient.size());
+  };
+  const auto engine = [&] {
+    std::vector<ronde::Work> works;
+    // Backward makes the last parameter's gradient first.
+    for (std::size_t i = gradients.size(); i-- > 0;) {
+      works.push_back(allreduce(gradients[i].data(), gradients[i].size(),
+                                model.name + " " + std::to_string(i)));
+    }
+    for (const ronde::Work& work : works) work.wait();
+  };
+  print(model.name + ", " + std::to_string(gradients.size()) + " tensors, " + size_text(bytes),
+        take_turns(plain, engine, 2, rounds));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 11;
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  ronde::init();
+  if (ronde::rank() == 0) {
+    std::printf(
+        "f32 sum in place, %d ranks, backend %s, medians of %d interleaved rounds (ratio: median "
+        "of "
+        "the rounds' ratios)\n\n"
+        "| what | plain MPI_Allreduce, us | Ronde, us | Ronde / plain |\n|---|---|---|---|\n",
+        ronde::size(), ronde::default_runtime().backend_name(ronde::DeviceKind::Cpu).c_str(),
+        rounds);
+  }
+  {
+    std::vector<float> data(kLargest / sizeof(float), 0.0F);
+    measure_sizes(data, rounds);
+  }
+  measure_model(edsr(16, 64), rounds);
+  measure_model(resnet50(), rounds);
+  measure_model(edsr(32, 256), rounds);
+  ronde::shutdown();
+  MPI_Finalize();
+  return 0;
+}
