@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/mpi/mpi_environment.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <optional>
@@ -33,8 +34,13 @@ std::optional<std::string> process_variable(const std::string& name) {
   return text;
 }
 
+/// "MPICH Version: 4.0.2" of a version text with tabs and more lines.
 std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
+  std::string line = text.substr(0, text.find('\n'));
+  std::replace(line.begin(), line.end(), '\t', ' ');
+  const auto both_blank = [](char a, char b) { return a == ' ' && b == ' '; };
+  line.erase(std::unique(line.begin(), line.end(), both_blank), line.end());
+  return line;
 }
 
 /// UCX, which MPICH and Open MPI may run on, ends the whole process when the peer whose memory it

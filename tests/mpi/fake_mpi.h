@@ -57,7 +57,7 @@ class FakeMpi {
     table.query_thread = [this](int* level) { return *level = provided, result("query_thread"); };
     table.finalize = [this] { return finalized = true, result("finalize"); };
     table.get_library_version = [](char* text, int* length) {
-      const std::string version = "Fake MPI 1.0\nbuilt for tests";
+      const std::string version = "Fake  MPI \t1.0\nbuilt for tests";
       *length = static_cast<int>(version.copy(text, version.size()));
       return MPI_SUCCESS;
     };
