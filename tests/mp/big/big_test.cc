@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts that no int holds. RONDE_FUSION_BYTES decides whether MPI sees them at once or in chunks.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "case_table.h"
+#include "ronde/ronde.h"
+
+namespace ronde::test {
+namespace {
+
+constexpr std::size_t kCount = (std::size_t{1} << 31) + 12345;
+
+/// Bytes without the zeroing of a vector.
+class Bytes {
+ public:
+  explicit Bytes(std::size_t count) : data_(new std::uint8_t[count]), count_(count) {}
+  std::uint8_t* begin() const { return data_.get(); }
+  std::uint8_t* end() const { return data_.get() + count_; }
+
+ private:
+  std::unique_ptr<std::uint8_t[]> data_;
+  std::size_t count_;
+};
+
+/// Differs between ranks, and between an element and its neighbours 2^31 or 2^32 before it.
+std::uint8_t value_at(std::size_t index, int rank) {
+  return static_cast<std::uint8_t>(index * 7 + (index >> 29) * 31 +
+                                   static_cast<std::size_t>(rank) * 101);
+}
+
+void fill(std::uint8_t* begin, std::size_t count, int rank) {
+  for (std::size_t i = 0; i < count; ++i) begin[i] = value_at(i, rank);
+}
+
+template <typename Expected>
+std::size_t first_difference(const std::uint8_t* begin, std::size_t count, Expected expected) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (begin[i] != expected(i)) return i;
+  }
+  return count;
+}
+
+Request request_of(Collective kind, std::size_t count) {
+  Request request;
+  request.kind = kind;
+  request.name = "big";
+  request.dtype = DataType::U8;
+  request.shape = {static_cast<std::int64_t>(count)};
+  return request;
+}
+
+TEST_CASE("allreduce of more than 2^31 elements") {
+  ronde::init();
+  const Bytes values(kCount);
+  fill(values.begin(), kCount, ronde::rank());
+  Request request = request_of(Collective::Allreduce, kCount);
+  request.input = request.output = values.begin();
+  ronde::submit(std::move(request)).wait();
+  const auto sum = [](std::size_t i) {
+    return static_cast<std::uint8_t>(value_at(i, 0) + value_at(i, 1));
+  };
+  CHECK(first_difference(values.begin(), kCount, sum) == kCount);
+  ronde::shutdown();
+}
+
+TEST_CASE("broadcast of more than 2^31 elements") {
+  ronde::init();
+  const Bytes values(kCount);
+  fill(values.begin(), kCount, ronde::rank());
+  Request request = request_of(Collective::Broadcast, kCount);
+  request.root = 1;
+  request.input = request.output = values.begin();
+  ronde::submit(std::move(request)).wait();
+  const auto root = [](std::size_t i) { return value_at(i, 1); };
+  CHECK(first_difference(values.begin(), kCount, root) == kCount);
+  ronde::shutdown();
+}
+
+TEST_CASE("allgather of more than 2^31 elements") {
+  ronde::init();
+  // Rank 1 brings more, so that parts differ in size; together they are above the limit.
+  const std::size_t counts[] = {kCount / 2 - 1000, kCount / 2 + 1001};
+  const std::size_t own = counts[ronde::rank()];
+  const Bytes input(own);
+  const Bytes output(counts[0] + counts[1]);
+  fill(input.begin(), own, ronde::rank());
+  std::fill(output.begin(), output.end(), std::uint8_t{0});
+  Request request = request_of(Collective::Allgather, own);
+  request.input = input.begin();
+  request.output = output.begin();
+  ronde::submit(std::move(request)).wait();
+  for (const int rank : {0, 1}) {
+    const std::uint8_t* const part = output.begin() + (rank == 0 ? 0 : counts[0]);
+    const auto expected = [rank](std::size_t i) { return value_at(i, rank); };
+    CHECK(first_difference(part, counts[rank], expected) == counts[rank]);
+  }
+  ronde::shutdown();
+}
+
+}  // namespace
+}  // namespace ronde::test
