@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <functional>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+
+// Each case needs a process of its own, as ctest gives it: what is registered stays registered.
 
 namespace {
 
@@ -197,6 +200,36 @@ TEST_CASE("backends are registered under free names, before init") {
   CHECK_THAT(usage_error_of([] { ronde::set_stall_callback({}); }),
              Contains("after ronde::init()"));
   ronde::shutdown();
+}
+
+TEST_CASE("other threads may call in while one shuts down") {
+  ronde::init();
+  std::atomic<int> working = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&working] {
+      bool counted = false;
+      try {
+        for (;;) {
+          ronde::size();
+          ronde::stats();
+          ronde::barrier();
+          if (!counted) ++working;
+          counted = true;
+        }
+      } catch (const ronde::Error&) {
+        // Refused by the Runtime while it stops, and by the functions afterwards.
+      }
+    });
+  }
+  while (working < 3) std::this_thread::yield();
+  try {
+    ronde::shutdown();
+  } catch (const ronde::GroupError& error) {
+    FAIL("shutdown failed: " << error.what());
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_FALSE(ronde::is_initialized());
 }
 
 TEST_CASE("abort reaches every later operation") {
