@@ -293,6 +293,9 @@ TEST_CASE("inference tensors are taken", "[n2]") {
   const at::Tensor tensor = at::ones({3});
   ronde::allreduce_(tensor, {.op = ReduceOp::Sum});
   CHECK(torch::equal(tensor, at::full({3}, static_cast<double>(ronde::size()))));
+  const at::Tensor strided = at::ones({3, 4}).t();
+  ronde::allreduce_(strided, {.op = ReduceOp::Sum});
+  CHECK(torch::equal(strided, at::full({4, 3}, static_cast<double>(ronde::size()))));
 }
 
 TEST_CASE("broadcast takes the root's values in all four forms, dtypes and layouts") {

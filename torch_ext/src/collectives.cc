@@ -4,6 +4,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -169,6 +170,8 @@ TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads)
     if (reads) memory.output.copy_(target);
     request.finish = [target, copy = memory.output] {
       const at::NoGradGuard no_grad;
+      // Inference tensors may only be written in this mode, which is each thread's own.
+      const c10::InferenceMode inference(target.is_inference());
       target.copy_(copy);
     };
   }
