@@ -16,7 +16,10 @@ void Announcer::add(Submission submission) {
 std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
   ReadyMessage message;
   message.decisions_seen = decisions_seen_;
-  for (const std::string& key : unannounced_) announce_one(key, message);
+  for (const std::string& key : unannounced_) {
+    announce_one(key, message);
+    pending_.at(key).announced = now;
+  }
   unannounced_.clear();
   for (auto& [key, pending] : pending_) {
     const auto& deadline = pending.submission.deadline;
@@ -121,6 +124,14 @@ std::optional<Announcer::TimePoint> Announcer::next_deadline() const {
     if (!next || *deadline < *next) next = *deadline;
   }
   return next;
+}
+
+std::optional<Announcer::TimePoint> Announcer::oldest_announcement() const {
+  std::optional<TimePoint> oldest;
+  for (const auto& [key, pending] : pending_) {
+    if (pending.announced && (!oldest || *pending.announced < *oldest)) oldest = pending.announced;
+  }
+  return oldest;
 }
 
 std::vector<std::string> Announcer::pending_names() const {

@@ -60,6 +60,9 @@ class Announcer {
   /// When the next timeout of an announced operation passes.
   std::optional<TimePoint> next_deadline() const;
 
+  /// When the oldest undecided operation was announced.
+  std::optional<TimePoint> oldest_announcement() const;
+
   /// Removes and returns everything undecided.
   std::vector<Submission> drain();
 
@@ -74,6 +77,7 @@ class Announcer {
     Submission submission;
     std::int64_t slot = -1;  ///< announced by this slot
     bool expiry_told = false;
+    std::optional<TimePoint> announced = {};
   };
 
   void announce_one(const std::string& key, ReadyMessage& message);

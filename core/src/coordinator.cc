@@ -17,7 +17,8 @@ using std::chrono::milliseconds;
 
 /// How long operations are polled before messages are looked at again.
 constexpr std::chrono::microseconds kPollSlice{20};
-/// How much longer the others wait in shutdown than rank 0, which knows whom to name.
+/// How much longer the others wait than rank 0, in shutdown and for stalled operations: it knows
+/// whom to name.
 constexpr std::chrono::seconds kArbiterHeadStart{2};
 /// How long a rank that cannot start tries to tell the others why.
 constexpr std::chrono::seconds kLastWords{2};
@@ -112,6 +113,7 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
     next = std::min(next, *shutdown_since_ + from_s(options_.config.shutdown_timeout_s) +
                               (is_arbiter() ? milliseconds(0) : milliseconds(kArbiterHeadStart)));
   }
+  if (const auto deadline = arbiter_deadline()) next = std::min(next, *deadline);
   const bool inspects = negotiator_ && !negotiator_->idle() && stalls_.period();
   if (inspects) next = std::min(next, next_inspection_);
   return next;
@@ -212,7 +214,29 @@ void Coordinator::inspect() {
     if (!text.empty()) throw GroupFailure{{topology_.rank, text, false}};
   }
   inspect_shutdown(now);
-  if (negotiator_) inspect_waiting(now);
+  if (negotiator_) {
+    inspect_waiting(now);
+  } else {
+    inspect_arbiter(now);
+  }
+}
+
+/// By when rank 0 must have decided what this rank waits for, or have failed the group for it.
+std::optional<Coordinator::Clock::time_point> Coordinator::arbiter_deadline() const {
+  if (is_arbiter() || options_.config.stall_abort_s <= 0) return std::nullopt;
+  const auto oldest = announcer_->oldest_announcement();
+  if (!oldest) return std::nullopt;
+  return *oldest + from_s(options_.config.stall_abort_s) + kArbiterHeadStart;
+}
+
+void Coordinator::inspect_arbiter(Clock::time_point now) {
+  const auto deadline = arbiter_deadline();
+  if (!deadline || now < *deadline) return;
+  throw GroupFailure{{0,
+                      "rank 0 does not answer: it let RONDE_STALL_ABORT_S pass without a word; see "
+                      "whether its process is stopped or hangs" +
+                          pending_text()},
+                     true};
 }
 
 void Coordinator::inspect_waiting(Clock::time_point now) {

@@ -103,6 +103,8 @@ class Coordinator {
   void inspect();
   void inspect_waiting(Clock::time_point now);
   void inspect_shutdown(Clock::time_point now);
+  void inspect_arbiter(Clock::time_point now);
+  std::optional<Clock::time_point> arbiter_deadline() const;
   void send_to_all(const Message& message);
   void complete(Submission& submission, std::exception_ptr error, bool contributed);
   std::string pending_text() const;
