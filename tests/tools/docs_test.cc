@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -103,6 +104,61 @@ TEST_CASE("code that a page quotes from a file is in that file word for word") {
     }
   }
   CHECK(checked >= 8);
+}
+
+/// All C++ below `folder`, with string literals that go on in the next line put together.
+std::string sources_below(const fs::path& folder) {
+  std::string text;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() == ".cc") {
+      text += read(entry.path());
+    }
+  }
+  return std::regex_replace(text, std::regex("\"\\s*\n\\s*\""), "");
+}
+
+TEST_CASE("the errors that the page quotes are still said like that") {
+  std::string page = read(kRoot / "docs/failures.md");
+  std::replace(page.begin(), page.end(), '\n', ' ');
+  const std::string sources = sources_below(kRoot / "core/src") + sources_below(kRoot / "api/src") +
+                              sources_below(kRoot / "backends");
+  for (const char* const words :
+       {" is not ",
+        "a size: write a whole number of bytes",
+        "the configuration differs between ranks; give every rank the same value of:",
+        "there is no backend ",
+        "for tensors in host memory; use one of: ",
+        "the launcher says that it started several ranks (",
+        "every rank would train alone",
+        " differs between ranks:",
+        "Every rank must submit the same operation",
+        "give it a name if ranks call in different orders",
+        "is out of range: there are ranks 0 to ",
+        "bools have no average; convert them first, or use sum (or), product (and)",
+        "this build of Ronde has no backend for ",
+        " buffers; copy them to the CPU first",
+        " timed out on rank ",
+        " ms it had not been submitted by ",
+        "; raise its timeout or see what those ranks do instead",
+        " is still in flight: wait for it before using its name again, or give the ",
+        " is null",
+        "The group is dead: end this process, or start a new job",
+        " was lost: ",
+        "its connection was closed",
+        " left without calling ronde::shutdown()",
+        " aborted: ",
+        " called shutdown() while ",
+        "; every rank must submit the same operations",
+        " has waited ",
+        " did not call shutdown() ",
+        "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did",
+        " for longer than RONDE_STALL_ABORT_S: is a rank stopped?",
+        " had begun on every rank but did not end within its timeout on rank ",
+        "stalled operations:"}) {
+    INFO("\"" << words << "\"");
+    CHECK(page.find(words) != std::string::npos);
+    CHECK(sources.find(words) != std::string::npos);
+  }
 }
 
 TEST_CASE("links between the pages lead to files") {
