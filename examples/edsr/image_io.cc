@@ -73,10 +73,10 @@ ImageFormat require_format(const std::filesystem::path& path, const Bytes& bytes
   return *format;
 }
 
-void check_size(const std::filesystem::path& path, const ImageSize& size) {
+void check_size(const std::filesystem::path& path, const ImageSize& size, const char* format) {
   if (size.width < 1 || size.height < 1 || size.width > kMaxPixels / size.height) {
-    fail(path, "its header gives a size of " + std::to_string(size.width) + "x" +
-                   std::to_string(size.height) + " pixels");
+    fail(path, std::string("corrupt or truncated ") + format + ": its header gives a size of " +
+                   std::to_string(size.width) + "x" + std::to_string(size.height) + " pixels");
   }
 }
 
@@ -92,7 +92,7 @@ TurboJpeg open_jpeg(const std::filesystem::path& path, const Bytes& bytes, Image
     fail(path, std::string("corrupt or truncated JPEG: ") + tjGetErrorStr2(handle.get()));
   }
   size = {width, height};
-  check_size(path, size);
+  check_size(path, size, "JPEG");
   return handle;
 }
 
@@ -116,7 +116,7 @@ class PngReader {
   PngReader(const std::filesystem::path& path, const Bytes& bytes) : path_(path) {
     image_.version = PNG_IMAGE_VERSION;
     if (png_image_begin_read_from_memory(&image_, bytes.data(), bytes.size()) == 0) corrupt();
-    check_size(path_, size());
+    check_size(path_, size(), "PNG");
   }
   ~PngReader() { png_image_free(&image_); }
   PngReader(const PngReader&) = delete;

@@ -3,8 +3,13 @@
 #include <ronde/torch.h>
 
 #include <CLI/Error.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "comparison.h"
 #include "errors.h"
@@ -30,12 +35,14 @@ void check_batch(const Options& options) {
                    std::to_string(ronde::size()));
 }
 
+/// One line for each reason, with an example.
 void show_skipped(const std::vector<SkippedFile>& skipped) {
-  constexpr std::size_t kShown = 5;
-  for (std::size_t i = 0; i < std::min(kShown, skipped.size()); ++i) {
-    std::printf("  skipped %s: %s\n", skipped[i].path.c_str(), skipped[i].reason.c_str());
+  std::map<std::string, std::vector<std::filesystem::path>> by_reason;
+  for (const SkippedFile& file : skipped) by_reason[file.reason].push_back(file.path);
+  for (const auto& [reason, paths] : by_reason) {
+    std::printf("skipped %zu (%s): %s%s\n", paths.size(), reason.c_str(), paths.front().c_str(),
+                paths.size() > 1 ? ", ..." : "");
   }
-  if (skipped.size() > kShown) std::printf("  and %zu more skipped\n", skipped.size() - kShown);
 }
 
 void show_data(const Data& data, const ScanResult& scan) {
@@ -87,8 +94,8 @@ void write_results(Edsr& network, const Data& data, const Report& report, const 
   write_png(picture, compare_side_by_side(network, data.held_out, report.evaluation));
   if (!options.json.empty()) write_text(options.json, to_json(report));
   std::printf("\n%s\npicture     %s\ncheckpoint  %s\nloss curve  %s\n", to_table(report).c_str(),
-              picture.c_str(), (options.output / "checkpoint.pt").c_str(),
-              (options.output / "loss.csv").c_str());
+              picture.c_str(), (options.output / kCheckpointName).c_str(),
+              (options.output / kLossCurveName).c_str());
 }
 
 void prepare_output(const Options& options) {

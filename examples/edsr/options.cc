@@ -120,6 +120,7 @@ void add_training_options(CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber)
       ->group("Training");
   app.add_option("--seed", options.seed, "Of initial parameters, order and patches")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group("Training");
   app.add_option("--workers", options.workers, "DataLoader threads per rank (0: none)")

@@ -18,8 +18,6 @@ namespace edsr {
 namespace {
 
 constexpr std::int64_t kPatchesPerPhotograph = 32;
-constexpr const char* kCheckpointName = "checkpoint.pt";
-constexpr const char* kLossCurveName = "loss.csv";
 
 /// Rank 0 reads the checkpoint; parameters and optimiser state follow by broadcast, so that no
 /// other rank needs to see the file.

@@ -12,6 +12,10 @@
 
 namespace edsr {
 
+/// What training leaves in the folder of --output.
+inline constexpr const char* kCheckpointName = "checkpoint.pt";
+inline constexpr const char* kLossCurveName = "loss.csv";
+
 /// What a training run did.
 struct TrainingResult {
   Position position;
