@@ -67,6 +67,16 @@ elseif(CASE STREQUAL too_old)
   make_root("${WORK}/old" 2 6 "${new_symbol}")
   expect_refused("${WORK}/old (from Torch_DIR) is version 2.6.1; Ronde needs 2.7 or newer"
     "-DTorch_DIR=${WORK}/old/share/cmake/Torch")
+elseif(CASE STREQUAL debian)
+  # Debian's layout: the package files below lib/<architecture>, and so are the libraries.
+  set(header "${WORK}/usr/include/torch/csrc/api/include/torch")
+  file(WRITE "${header}/torch.h" "")
+  file(WRITE "${header}/version.h" "#define TORCH_VERSION_MAJOR 1\n\
+#define TORCH_VERSION_MINOR 13\n#define TORCH_VERSION_PATCH 1\n")
+  file(WRITE "${WORK}/usr/lib/x86_64-linux-gnu/libtorch_cpu.so" "")
+  expect_refused("${WORK}/usr (from Torch_DIR) is version 1.13.1; Ronde needs 2.7 or newer"
+    "-DTorch_DIR=${WORK}/usr/lib/x86_64-linux-gnu/cmake/Torch")
+  expect_chosen("${venv_root}" -UTorch_DIR "-DCMAKE_PREFIX_PATH=${WORK}/usr")
 elseif(CASE STREQUAL no_such_root)
   expect_refused("/nonexistent (from LibTorch_ROOT) holds no include/torch"
     "-DLibTorch_ROOT=/nonexistent")
