@@ -50,9 +50,11 @@ void add_data_options(CLI::App& app, Options& options) {
   app.add_option("--data", options.data,
                  "Folder of JPEG or PNG photographs (with sub-folders), or one image; repeatable")
       ->required()
+      ->take_all()
       ->group("Photographs");
   app.add_option("--validation", options.validation,
                  "Folder to evaluate on instead of photographs held out of --data; repeatable")
+      ->take_all()
       ->group("Photographs");
   app.add_option("--held-out", options.held_out,
                  "Photographs held out of --data, evenly spaced over the sorted list")
@@ -154,6 +156,8 @@ Options parse_options(int argc, const char* const* argv) {
       "Trains EDSR, single-image super-resolution, on a folder of photographs. Start it "
       "with mpiexec for several ranks.",
       "edsr");
+  // The last one counts, so that a script's options can be overridden by what follows.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   add_data_options(app, options);
   add_network_options(app, options);

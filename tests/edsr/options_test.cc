@@ -45,6 +45,11 @@ TEST_CASE("an option given overrides its preset, before or after it") {
 
 TEST_CASE("data may be given several times") {
   CHECK(parse({"--data", "more"}).data.size() == 2);
+  CHECK(parse({"--validation", "a", "--validation", "b"}).validation.size() == 2);
+}
+
+TEST_CASE("of an option given twice the last counts") {
+  CHECK(parse({"--batch", "4", "--batch", "8"}).batch == 8);
 }
 
 TEST_CASE("without a budget training takes three minutes") {
