@@ -10,7 +10,7 @@
 namespace edsr {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using testing::input_error;
 using testing::TemporaryFolder;
 

@@ -13,7 +13,7 @@ namespace edsr {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using testing::input_error;
 using testing::TemporaryFolder;
 

@@ -11,7 +11,7 @@
 namespace edsr {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using testing::input_error;
 using testing::make_image;
 using testing::TemporaryFolder;

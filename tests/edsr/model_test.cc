@@ -9,7 +9,7 @@
 namespace edsr {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 EdsrOptions shape(std::int64_t blocks, std::int64_t features, std::int64_t scale) {
   return {.blocks = blocks, .features = features, .scale = scale};

@@ -13,7 +13,7 @@
 namespace edsr {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 Report make_report() {
   Report report;

@@ -11,7 +11,7 @@ namespace edsr {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using testing::make_photographs;
 using testing::Outcome;
 using testing::quick;

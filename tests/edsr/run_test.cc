@@ -14,7 +14,7 @@ namespace edsr {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using testing::loss_curve;
 using testing::make_photographs;
 using testing::Outcome;

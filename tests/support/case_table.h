@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#if __has_include(<catch2/catch.hpp>)
 #include <catch2/catch.hpp>
-#define RONDE_CASE_TABLE_CATCH2_V2 1
-#else
-#include <catch2/catch_test_macros.hpp>
-#include <catch2/internal/catch_test_registry.hpp>
-#define RONDE_CASE_TABLE_CATCH2_V2 0
-#endif
-
 #include <functional>
 #include <source_location>
 #include <string>
@@ -33,7 +25,7 @@ class TableCase final : public Catch::ITestInvoker {
 inline void add_case(const std::string& name, const std::string& tags, std::function<void()> body,
                      std::source_location where = std::source_location::current()) {
   const Catch::SourceLineInfo line(where.file_name(), where.line());
-#if RONDE_CASE_TABLE_CATCH2_V2
+#if RONDE_CATCH2_VERSION == 2
   // Catch2 owns the invoker.
   const Catch::AutoReg registered(new TableCase(std::move(body)), line, Catch::StringRef(),
                                   Catch::NameAndTags{name, tags});

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The test harness's own tests. The hidden cases are run by the others, in processes of their own.
-#if __has_include(<catch2/catch.hpp>)
-#include <catch2/catch.hpp>
-#else
-#include <catch2/catch_test_macros.hpp>
-#endif
-
 #include <sys/wait.h>
 
 #include <array>
+#include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <memory>

@@ -2,18 +2,14 @@
 // The main function of every Catch2 program of Ronde: a deadline for each case (watchdog.h), the
 // listing that ctest's discovery reads (--ronde-list), and failure when nothing was run.
 #define CATCH_CONFIG_RUNNER
-#if __has_include(<catch2/catch.hpp>)
+#if RONDE_CATCH2_VERSION == 2
 #include <catch2/catch.hpp>
-#define RONDE_CATCH2_V2 1
 #else
 #include <catch2/catch_session.hpp>
 #include <catch2/catch_test_case_info.hpp>
-#include <catch2/interfaces/catch_interfaces_config.hpp>
-#include <catch2/internal/catch_context.hpp>
 #include <catch2/internal/catch_test_case_registry_impl.hpp>
 #include <catch2/reporters/catch_reporter_event_listener.hpp>
 #include <catch2/reporters/catch_reporter_registrars.hpp>
-#define RONDE_CATCH2_V2 0
 #endif
 
 #include <cstdio>
@@ -32,7 +28,7 @@ constexpr int kBadSetup = 4;
 
 int cases_started = 0;
 
-#if RONDE_CATCH2_V2
+#if RONDE_CATCH2_VERSION == 2
 class DeadlineListener : public Catch::TestEventListenerBase {
  public:
   using TestEventListenerBase::TestEventListenerBase;
@@ -77,19 +73,15 @@ void print_case(const std::string& file, const std::string& name, const std::str
 
 // One line for each case that is not hidden: suite, name, Catch2's test spec, tags; separated by
 // tabs.
-void list_cases(const Catch::Session& session) {
-#if RONDE_CATCH2_V2
-  auto& config = const_cast<Catch::Session&>(session).config();
-  for (const auto& test : Catch::getAllTestCasesSorted(config)) {
-    if (!test.isHidden()) print_case(test.lineInfo.file, test.name, test.tagsAsString());
-  }
+void list_cases(Catch::Session& session) {
+  for (const auto& test : Catch::getAllTestCasesSorted(session.config())) {
+#if RONDE_CATCH2_VERSION == 2
+    const Catch::TestCaseInfo& info = test;
 #else
-  static_cast<void>(session);
-  for (const auto& test : Catch::getAllTestCasesSorted(*Catch::getCurrentContext().getConfig())) {
-    const auto& info = test.getTestCaseInfo();
+    const Catch::TestCaseInfo& info = test.getTestCaseInfo();
+#endif
     if (!info.isHidden()) print_case(info.lineInfo.file, info.name, info.tagsAsString());
   }
-#endif
 }
 
 }  // namespace
@@ -103,7 +95,7 @@ int main(int argc, char** argv) try {
   const int parse_status = session.applyCommandLine(argc, argv);
   if (parse_status != 0) return parse_status;
   const auto& data = session.configData();
-#if RONDE_CATCH2_V2
+#if RONDE_CATCH2_VERSION == 2
   const bool lists = data.showHelp || data.listTests || data.listTags || data.listReporters ||
                      data.listTestNamesOnly;
 #else
