@@ -100,7 +100,7 @@ void check_around_all_values(const Format& format) {
 
 void check_random(const Format& format) {
   std::mt19937 random(7);
-  for (int i = 0; i < 2'000'000; ++i) {
+  for (int i = 0; i < 200'000; ++i) {
     const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     if (std::isfinite(value)) {
       check_nearest(format, value);
