@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -43,15 +44,29 @@ std::string first_line(const std::string& text) {
   return line;
 }
 
-/// UCX, which MPICH and Open MPI may run on, ends the whole process when the peer whose memory it
-/// is just copying from dies: so does its "cma" transport (process_vm_readv). Of its other ways
-/// within a host an operation merely never finishes. What the user chose stands.
-void keep_ucx_from_ending_survivors() {
+// Note [UCX and the death of a peer]
+// UCX, which MPICH and Open MPI may run on, ends the whole process when the peer whose memory it is
+// just copying from dies: its "cma" transport (process_vm_readv) calls that fatal. Of its other
+// ways within a host, an operation merely never finishes, and Ronde can say who died. With cma
+// alone turned off, UCX 1.13 moves large messages of one host over "tcp", and MPI_Finalize of
+// MPICH 4.0.2 then hangs from three ranks on. So on one host both are turned off; across hosts,
+// where tcp may be the only way, UCX is left as it is. What the user chose stands.
+void keep_ucx_from_ending_survivors(const EnvironmentLookup& variables) {
   constexpr int kKeepWhatIsSet = 0;
-  setenv("UCX_TLS", "^cma", kKeepWhatIsSet);
+  if (launched_on_one_host(variables)) setenv("UCX_TLS", "^cma,tcp", kKeepWhatIsSet);
 }
 
 }  // namespace
+
+bool launched_on_one_host(const EnvironmentLookup& variables) {
+  // The launchers' own words: (ranks of this host, all ranks).
+  constexpr std::pair<const char*, const char*> kPairs[] = {
+      {"MPI_LOCALNRANKS", "PMI_SIZE"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"}};
+  return std::any_of(std::begin(kPairs), std::end(kPairs), [&](const auto& names) {
+    const std::optional<std::string> here = variables(names.first);
+    return here && here == variables(names.second);
+  });
+}
 
 std::shared_ptr<MpiEnvironment> MpiEnvironment::of_process() {
   static auto* const environment = new std::shared_ptr<MpiEnvironment>(
@@ -79,7 +94,7 @@ void MpiEnvironment::join() {
 }
 
 void MpiEnvironment::initialize() {
-  keep_ucx_from_ending_survivors();
+  keep_ucx_from_ending_survivors(variables_);
   int provided = MPI_THREAD_SINGLE;
   check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
   owns_mpi_ = true;

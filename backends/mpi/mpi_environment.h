@@ -108,4 +108,7 @@ class MpiMembership {
 /// Keeps memory that MPI may write to after Ronde gave an operation up.
 void keep_for_ever(std::shared_ptr<void> memory);
 
+/// Whether the launcher says that all ranks run on this host; false if it does not say.
+bool launched_on_one_host(const EnvironmentLookup& variables);
+
 }  // namespace ronde::mpi

@@ -2,6 +2,9 @@
 #include "backends/mpi/mpi_environment.h"
 
 #include <catch2/catch.hpp>
+#include <map>
+#include <optional>
+#include <string>
 
 #include "backends/mpi/mpi_transport.h"
 #include "ronde/error.h"
@@ -189,4 +192,21 @@ TEST_CASE("bootstrap that never ends is a group error within its deadline") {
     CHECK_THAT(text_of<GroupError>(make), Contains("at least one has not called ronde::init()"));
   }
   CHECK(Clock::now() - start < 10s);
+}
+
+TEST_CASE("the launcher's variables tell whether all ranks share this host") {
+  std::map<std::string, std::string> variables;
+  const auto lookup = [&](const std::string& name) {
+    const auto entry = variables.find(name);
+    return entry == variables.end() ? std::nullopt : std::optional(entry->second);
+  };
+  CHECK_FALSE(ronde::mpi::launched_on_one_host(lookup));
+  variables = {{"PMI_SIZE", "4"}};
+  CHECK_FALSE(ronde::mpi::launched_on_one_host(lookup));
+  variables["MPI_LOCALNRANKS"] = "2";
+  CHECK_FALSE(ronde::mpi::launched_on_one_host(lookup));
+  variables["MPI_LOCALNRANKS"] = "4";
+  CHECK(ronde::mpi::launched_on_one_host(lookup));
+  variables = {{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"}};
+  CHECK(ronde::mpi::launched_on_one_host(lookup));
 }
