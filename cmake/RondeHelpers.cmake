@@ -12,8 +12,8 @@
 #   ronde_add_executable(<target> SOURCES <file>... [LINK <lib>...] [OUTPUT_NAME <name>] [INSTALL])
 #   ronde_use_torch_pch(<target>)
 #       Compiles with the one shared precompiled <torch/torch.h>.
-#   ronde_add_optional_subdirectory(<dir> [IF <variable or target>...])
-#       Enters <dir> if it has a CMakeLists.txt, all variables are true and all targets exist.
+#   ronde_add_optional_subdirectory(<dir> IF <variable or target>...)
+#       Enters <dir> if all variables are true and all targets exist.
 #   ronde_add_test_program(<target> SOURCES <file>... [LINK <lib>...])
 #       A Catch2 program with Ronde's main (watchdog, listing): see tests/support/.
 #   ronde_add_catch_test(<prefix> <target> [LABELS <label>...] [TIMEOUT <s>] [RANKS <n>...]
@@ -152,9 +152,7 @@ function(ronde_add_optional_subdirectory dir)
       return()
     endif()
   endforeach()
-  if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${dir}/CMakeLists.txt")
-    add_subdirectory(${dir})
-  endif()
+  add_subdirectory(${dir})
 endfunction()
 
 include(RondeTesting)
