@@ -19,12 +19,13 @@ struct Preset {
   double learning_rate;
   std::int64_t patch;
   std::int64_t max_side;
+  std::int64_t batch;
 };
 
 constexpr std::array kPresets{
-    Preset{"tiny", 4, 32, 1.0, 1e-3, 32, 1280},
-    Preset{"baseline", 16, 64, 1.0, 1e-4, 48, 0},
-    Preset{"full", 32, 256, 0.1, 1e-4, 48, 0},
+    Preset{"tiny", 4, 32, 1.0, 1e-3, 32, 1280, 8},
+    Preset{"baseline", 16, 64, 1.0, 1e-4, 48, 0, 16},
+    Preset{"full", 32, 256, 0.1, 1e-4, 48, 0, 16},
 };
 
 constexpr double kDefaultMinutes = 3;
@@ -42,6 +43,7 @@ void apply_preset(const CLI::App& app, Options& options) {
     fill("--lr", options.learning_rate, preset.learning_rate);
     fill("--patch", options.patch, preset.patch);
     fill("--max-side", options.max_side, preset.max_side);
+    fill("--batch", options.batch, preset.batch);
   }
   if (options.steps == 0 && options.minutes == 0) options.minutes = kDefaultMinutes;
 }
@@ -95,9 +97,8 @@ void add_network_options(CLI::App& app, Options& options) {
 }
 
 void add_training_options(CLI::App& app, Options& options) {
-  app.add_option("--batch", options.batch, "Patches per step over all ranks together")
+  app.add_option("--batch", options.batch, "Patches per step over all ranks together [by preset]")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str()
       ->group("Training");
   app.add_option("--patch", options.patch, "Side of a low-resolution patch, pixels [by preset]")
       ->check(CLI::Range(4, 4096))

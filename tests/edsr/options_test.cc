@@ -24,12 +24,14 @@ Schedule schedule(std::vector<const char*> arguments) {
 TEST_CASE("the presets are the published sizes") {
   const Options tiny = parse({"--preset", "tiny"});
   CHECK(tiny.max_side == 1280);
+  CHECK(tiny.batch == 8);
   CHECK(tiny.network == EdsrOptions{.blocks = 4, .features = 32});
   const Options baseline = parse({"--preset", "baseline"});
   CHECK(baseline.network == EdsrOptions{.blocks = 16, .features = 64});
   CHECK(baseline.learning_rate == 1e-4);
   CHECK(baseline.patch == 48);
   CHECK(baseline.max_side == 0);
+  CHECK(baseline.batch == 16);
   const Options full = parse({"--preset", "full", "--scale", "4"});
   CHECK(full.network ==
         EdsrOptions{.blocks = 32, .features = 256, .scale = 4, .residual_scale = 0.1});
