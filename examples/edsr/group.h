@@ -39,7 +39,8 @@ class GroupClock {
   std::int64_t steps_since_ = 0;
 };
 
-/// Bit-wise comparison of parameters and buffers. Collective; the same answer on every rank.
+/// Whether all ranks hold the same bytes of parameters and buffers, by a 64-bit checksum of them.
+/// Collective; the same answer on every rank.
 bool parameters_identical(const Edsr& network);
 
 /// Throws InputError on every rank, naming those that differ from rank 0, unless all ranks hold
