@@ -86,7 +86,11 @@ void MpiEnvironment::join() {
   int is_initialized = 0;
   check("MPI_Initialized", api_.initialized(&is_initialized));
   if (is_initialized == 0) initialize();
-  if (!owns_mpi_) check_thread_level();
+  if (owns_mpi_) {
+    check_own_thread_level();
+  } else {
+    check_thread_level_of_program();
+  }
   check("MPI_Comm_rank", api_.comm_rank(MPI_COMM_WORLD, &rank_));
   check("MPI_Comm_size", api_.comm_size(MPI_COMM_WORLD, &size_));
   if (size_ == 1) refuse_foreign_launcher();
@@ -95,22 +99,23 @@ void MpiEnvironment::join() {
 
 void MpiEnvironment::initialize() {
   keep_ucx_from_ending_survivors(variables_);
-  int provided = MPI_THREAD_SINGLE;
-  check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+  check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided_));
   owns_mpi_ = true;
-  if (provided < MPI_THREAD_SERIALIZED) {
-    throw UsageError(
-        "Ronde calls MPI from a thread of its own and needs MPI_THREAD_SERIALIZED, but "
-        "this MPI library provides only " +
-        level_name(provided) + " (" + first_line(library_version()) +
-        "); use one built with thread support");
-  }
   // Errors that belong to no communicator of ours are raised here; by default they end the process.
   check("MPI_Comm_set_errhandler", api_.comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   check("MPI_Comm_set_errhandler", api_.comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
 }
 
-void MpiEnvironment::check_thread_level() const {
+void MpiEnvironment::check_own_thread_level() const {
+  if (provided_ >= MPI_THREAD_SERIALIZED) return;
+  throw UsageError(
+      "Ronde calls MPI from a thread of its own and needs MPI_THREAD_SERIALIZED, but "
+      "this MPI library provides only " +
+      level_name(provided_) + " (" + first_line(library_version()) +
+      "); use one built with thread support");
+}
+
+void MpiEnvironment::check_thread_level_of_program() const {
   int provided = MPI_THREAD_SINGLE;
   check("MPI_Query_thread", api_.query_thread(&provided));
   if (provided >= MPI_THREAD_MULTIPLE) return;

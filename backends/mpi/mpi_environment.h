@@ -73,7 +73,8 @@ class MpiEnvironment {
  private:
   void check(const char* name, int code) const;
   void initialize();
-  void check_thread_level() const;
+  void check_own_thread_level() const;
+  void check_thread_level_of_program() const;
   void refuse_foreign_launcher() const;
 
   const MpiApi api_;
@@ -82,7 +83,8 @@ class MpiEnvironment {
   int rank_ = 0;              ///< constant once joined
   int size_ = 1;              ///< constant once joined
   int members_ = 0;
-  bool owns_mpi_ = false;  ///< Ronde initialised it
+  bool owns_mpi_ = false;              ///< Ronde initialised it
+  int provided_ = MPI_THREAD_SINGLE;  ///< the thread level then, if so
   bool may_finalize_ = true;
   bool abandoned_ = false;
 };
