@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "ronde/config.h"
 #include "ronde_command.h"
 
 namespace {
@@ -184,6 +186,37 @@ TEST_CASE("every variable that the pages name is one that is read") {
         INFO(page << " names " << name);
         CHECK(known.find("`" + name + "`") != std::string::npos);
       }
+    }
+  }
+}
+
+/// The comment that a script begins with, up to its first command.
+std::string head(const fs::path& script) {
+  const std::string text = read(script);
+  const std::size_t end = text.find("\nset -");
+  REQUIRE(end != std::string::npos);
+  return text.substr(0, end);
+}
+
+TEST_CASE("the variables of the scripts are known, so that none of them warns") {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kRoot / "scripts")) {
+    if (entry.path().extension() != ".sh") continue;
+    const std::string text = head(entry.path());
+    for (const std::smatch& found : matches(text, "RONDE_[A-Z0-9_]*[A-Z0-9]")) {
+      names.push_back(found.str());
+    }
+  }
+  CHECK(std::find(names.begin(), names.end(), "RONDE_PYTHON") != names.end());
+  const auto nothing_is_set = [](const std::string&) { return std::optional<std::string>(); };
+  CHECK(ronde::load_config(nothing_is_set, names).warnings == std::vector<std::string>());
+}
+
+TEST_CASE("no page has a place that was left to be filled in") {
+  for (const fs::path& page : pages()) {
+    const std::string text = read(page);
+    for (const std::smatch& found : matches(text, "@[A-Z][A-Z_]*@")) {
+      FAIL_CHECK(page << " holds " << found.str());
     }
   }
 }
