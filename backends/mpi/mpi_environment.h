@@ -83,7 +83,7 @@ class MpiEnvironment {
   int rank_ = 0;              ///< constant once joined
   int size_ = 1;              ///< constant once joined
   int members_ = 0;
-  bool owns_mpi_ = false;              ///< Ronde initialised it
+  bool owns_mpi_ = false;             ///< Ronde initialised it
   int provided_ = MPI_THREAD_SINGLE;  ///< the thread level then, if so
   bool may_finalize_ = true;
   bool abandoned_ = false;
