@@ -7,7 +7,7 @@ int main() {
   torch::nn::Sequential net(torch::nn::Linear(8, 64), torch::nn::ReLU(), torch::nn::Linear(64, 1));
   torch::optim::Adam adam(net->parameters(), 1e-2);
   ronde::DistributedOptimizer optimizer(adam, net->named_parameters());
-  ronde::broadcast_parameters(*net, /*root=*/0);
+  ronde::broadcast_parameters(*net, /*root_rank=*/0);
   for (int step = 0; step < 300; ++step) {
     const torch::Tensor x = torch::randn({32, 8});
     optimizer.zero_grad();
