@@ -40,9 +40,11 @@ int local_rank();
 int local_size();
 int cross_rank();
 int cross_size();
+/// The reference is valid until shutdown().
 const Topology& topology();
 
-/// The default Runtime. Throws UsageError before init and after shutdown.
+/// The default Runtime. The reference is valid until shutdown(). Throws UsageError before init and
+/// after shutdown.
 Runtime& default_runtime();
 
 /// Starts an operation on raw buffers: Runtime::submit of the default Runtime.
