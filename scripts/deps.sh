@@ -6,7 +6,7 @@
 #   scripts/deps.sh
 #
 # RONDE_VENV     the environment's folder (default: ${XDG_CACHE_HOME:-~/.cache}/ronde/venv-torch-2.11.0)
-# RONDE_PYTHON   the Python that creates it (default: the first on PATH that can, 3.10 or newer)
+# RONDE_PYTHON   the Python that creates it (default: the first on PATH that can, 3.10 to 3.14)
 set -euo pipefail
 
 readonly kTorch=2.11.0
@@ -16,6 +16,7 @@ readonly kPackages=(
   libturbojpeg0-dev libpng-dev                             # the EDSR example
   mate-backgrounds plasma-workspace-wallpapers             # its photographs
   python3 python3-venv ca-certificates                     # LibTorch, from PyPI's torch
+  binutils iproute2                                        # tests: nm; ip, for two hosts on one
 )
 readonly kDefaultVenv="${XDG_CACHE_HOME:-$HOME/.cache}/ronde/venv-torch-${kTorch}"
 readonly kVenv="${RONDE_VENV:-$kDefaultVenv}"
@@ -71,17 +72,37 @@ install torch==$kTorch into it, or name another folder"
 }
 
 # torch 2.11 has wheels for Python 3.10 to 3.14; Debian's own python3 has no ensurepip without
-# python3-venv, and a pyenv one may come first on PATH: any that passes will do.
+# python3-venv. Prints nothing if this one will do, or else why not.
+why_python_will_not_do() {
+  local version
+  version="$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" || true
+  if [[ ! $version =~ ^[0-9]+\.[0-9]+$ ]]; then
+    printf 'it does not run, or is no Python'
+  elif ! "$1" -c 'import sys; sys.exit(not ((3, 10) <= sys.version_info[:2] <= (3, 14)))'; then
+    printf 'it is %s, and torch %s has wheels for 3.10 to 3.14' "$version" "$kTorch"
+  elif ! "$1" -c 'import venv, ensurepip' 2>/dev/null; then
+    printf 'it has no venv or no ensurepip (Debian: the package python3-venv)'
+  fi
+}
+
+# The user's choice, or any that will do: one of pyenv may come first on PATH.
 find_python() {
-  local python
-  for python in ${RONDE_PYTHON:-} $(type -ap python3) /usr/bin/python3; do
-    if "$python" -c 'import sys, venv, ensurepip
-sys.exit(not ((3, 10) <= sys.version_info[:2] <= (3, 14)))' 2>/dev/null; then
+  local python reason
+  if [[ -n ${RONDE_PYTHON:-} ]]; then
+    reason="$(why_python_will_not_do "$RONDE_PYTHON")"
+    [[ -z $reason ]] || fail "RONDE_PYTHON=$RONDE_PYTHON cannot be used: $reason; name another \
+Python, or unset it"
+    printf '%s' "$RONDE_PYTHON"
+    return
+  fi
+  for python in $(type -ap python3) /usr/bin/python3; do
+    if [[ -z $(why_python_will_not_do "$python") ]]; then
       printf '%s' "$python"
       return
     fi
   done
-  return 1
+  fail "no Python 3.10 to 3.14 with venv and ensurepip was found; install python3-venv, or name one \
+in RONDE_PYTHON"
 }
 
 install_torch() {
@@ -90,8 +111,7 @@ install_torch() {
     say "torch $kTorch: there, in $kVenv"
     return
   fi
-  python="$(find_python)" || fail "no Python 3.10 to 3.14 with venv and ensurepip was found; \
-install python3-venv, or name one in RONDE_PYTHON"
+  python="$(find_python)" || exit  # it has said why
   mkdir -p "$(dirname "$kVenv")"
   # One installer at a time: the other then finds the work done.
   exec 9>"$kVenv.lock"
