@@ -55,7 +55,7 @@ function(ronde_set_common_properties target)
 endfunction()
 
 # A shared library hides what it links privately; a static one passes the burden on, so the package
-# config has to find those libraries again (RONDE_STATIC_DEPENDENCIES there).
+# config (ronde-config.cmake.in) has to find those libraries again.
 function(ronde_link_private target)
   foreach(library IN LISTS ARGN)
     if(BUILD_SHARED_LIBS)
