@@ -20,8 +20,6 @@ constexpr std::chrono::microseconds kPollSlice{20};
 /// How much longer the others wait than rank 0, in shutdown and for stalled operations: it knows
 /// whom to name.
 constexpr std::chrono::seconds kArbiterHeadStart{2};
-/// How long a rank that cannot start tries to tell the others why.
-constexpr std::chrono::seconds kLastWords{2};
 
 std::chrono::nanoseconds from_ms(double ms) {
   return duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double, std::milli>(ms));
@@ -49,21 +47,13 @@ Coordinator::Coordinator(RuntimeOptions options)
 Coordinator::~Coordinator() = default;
 
 void Coordinator::run() noexcept {
-  try {
-    start();
-  } catch (...) {
-    end(false, Clock::now() + kLastWords);
-    const std::lock_guard lock(mutex_);
-    start_error_ = std::current_exception();
-    started_ = ended_ = true;
-    changed_.notify_all();
-    return;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    started_ = true;
-    changed_.notify_all();
-  }
+  if (try_start()) live();
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void Coordinator::live() noexcept {
   try {
     while (cycle()) {
     }
@@ -77,9 +67,6 @@ void Coordinator::run() noexcept {
     const int rank = topology_.rank;
     die(settle({{rank, rank_name(rank) + " failed: a backend threw what is no exception", false}}));
   }
-  const std::lock_guard lock(mutex_);
-  ended_ = true;
-  changed_.notify_all();
 }
 
 bool Coordinator::cycle() {
@@ -89,8 +76,9 @@ bool Coordinator::cycle() {
   take_submissions();
   negotiate();
   advance_operations();
+  conclude();
   inspect();
-  return !(agreed_to_stop_ && !executor_->busy());
+  return !all_finished_;
 }
 
 void Coordinator::receive() {
@@ -124,9 +112,7 @@ void Coordinator::handle(const Incoming& incoming) {
     handle_message(incoming.peer, decode(incoming.bytes));
     return;
   }
-  // Who has nothing left to do after the last decision closes: that is no loss. If it did die with
-  // operations in progress here, the limit of the shutdown ends them.
-  if (agreed_to_stop_) return;
+  if (all_finished_) return;  // it closed, as this rank is about to
   const std::string text = rank_name(incoming.peer) + " was lost: " + incoming.bytes;
   throw GroupFailure{{incoming.peer, text + pending_text()}, !is_arbiter()};
 }
@@ -135,7 +121,13 @@ void Coordinator::handle_message(int peer, const Message& message) {
   if (const auto* failure = std::get_if<FailureMessage>(&message)) {
     throw GroupFailure{*failure, !is_arbiter()};
   }
-  if (const auto* ready = std::get_if<ReadyMessage>(&message); ready && negotiator_) {
+  if (std::holds_alternative<FinishedMessage>(message)) {
+    if (is_arbiter()) {
+      note_finished(peer);
+    } else {
+      all_finished_ = true;
+    }
+  } else if (const auto* ready = std::get_if<ReadyMessage>(&message); ready && negotiator_) {
     negotiator_->add(peer, *ready, Clock::now());
   } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
     apply(*decision);
@@ -205,6 +197,24 @@ void Coordinator::advance_operations() {
   if (executor_->busy()) std::this_thread::yield();
 }
 
+/// Note [Two agreements to stop].
+void Coordinator::conclude() {
+  if (!agreed_to_stop_ || told_finished_ || executor_->busy()) return;
+  told_finished_ = true;
+  if (is_arbiter()) {
+    note_finished(topology_.rank);
+  } else {
+    transport_->send(0, encode(FinishedMessage{}));
+  }
+}
+
+void Coordinator::note_finished(int rank) {
+  finished_.at(static_cast<std::size_t>(rank)) = true;
+  if (std::find(finished_.begin(), finished_.end(), false) != finished_.end()) return;
+  send_to_all(FinishedMessage{});
+  all_finished_ = true;
+}
+
 void Coordinator::inspect() {
   const Clock::time_point now = Clock::now();
   if (executor_->busy()) {
@@ -239,6 +249,14 @@ void Coordinator::inspect_arbiter(Clock::time_point now) {
                      true};
 }
 
+std::vector<int> Coordinator::unfinished() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < finished_.size(); ++rank) {
+    if (!finished_[rank]) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
 void Coordinator::inspect_waiting(Clock::time_point now) {
   const auto period = stalls_.period();
   if (!period || now < next_inspection_ || negotiator_->idle()) return;
@@ -261,17 +279,14 @@ void Coordinator::inspect_shutdown(Clock::time_point now) {
   if (!shutdown_since_) return;
   const double timeout_s = options_.config.shutdown_timeout_s;
   const auto waited = now - *shutdown_since_;
-  if (agreed_to_stop_) {
-    if (waited < from_s(timeout_s) + kArbiterHeadStart) return;
-    throw GroupFailure{{-1, "the last operations did not end within RONDE_SHUTDOWN_TIMEOUT_S"},
-                       true};
-  }
+  if (all_finished_) return;
   const std::string limit = "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did";
   if (negotiator_ && waited >= from_s(timeout_s)) {
-    const std::vector<int> missing = negotiator_->not_shut_down();
+    const std::vector<int> missing = agreed_to_stop_ ? unfinished() : negotiator_->not_shut_down();
     if (missing.empty()) return;
-    throw GroupFailure{
-        {missing.front(), format_ranks(missing) + " did not call shutdown() " + limit}};
+    const std::string what = agreed_to_stop_ ? " did not finish the last operations and shut down "
+                                             : " did not call shutdown() ";
+    throw GroupFailure{{missing.front(), format_ranks(missing) + what + limit}};
   }
   if (!negotiator_ && waited >= from_s(timeout_s) + kArbiterHeadStart) {
     throw GroupFailure{{0, "rank 0 did not end the shutdown " + limit}, true};
@@ -303,10 +318,11 @@ std::string Coordinator::pending_text() const {
   return text + ")";
 }
 
-void Coordinator::wait_started() {
+bool Coordinator::wait_started(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return started_; });
+  if (!changed_.wait_until(lock, deadline, [this] { return started_; })) return false;
   if (start_error_) std::rethrow_exception(start_error_);
+  return true;
 }
 
 bool Coordinator::wait_ended(Clock::time_point deadline) {

@@ -40,6 +40,11 @@ struct GroupFailure {
 /// themselves make sure of it (Backend::abort); a user's buffers are free once the Work is done,
 /// with or without an error.
 ///
+/// Note [Two agreements to stop]
+/// The last decision says that nothing more will be submitted, but operations may still be in
+/// progress, and a rank that dies now would leave the others in them. So every rank tells when it
+/// has finished, and only when all have does anybody close; a peer that is lost before has died.
+///
 /// Thread-safety: run() is called once, on the coordinator thread; what is marked so may be called
 /// from any thread.
 class Coordinator {
@@ -56,8 +61,9 @@ class Coordinator {
 
   // Any thread, from here on.
 
-  /// Blocks until the ranks have met; throws what went wrong.
-  void wait_started();
+  /// Blocks until the ranks have met, at most until `deadline` (then false); throws what went
+  /// wrong.
+  bool wait_started(Clock::time_point deadline);
   /// Blocks until run() has ended, at most until `deadline`.
   bool wait_ended(Clock::time_point deadline);
   /// Why the group died; null if it has not.
@@ -78,6 +84,7 @@ class Coordinator {
 
  private:
   // coordinator_start.cc: before the loop.
+  bool try_start() noexcept;
   void start();
   void compare_configurations();
   void pin_thread();
@@ -90,6 +97,7 @@ class Coordinator {
   std::string validate(const RequestMeta& meta) const;
 
   // coordinator.cc: the loop.
+  void live() noexcept;
   bool cycle();
   void receive();
   Clock::time_point next_event() const;
@@ -100,6 +108,9 @@ class Coordinator {
   void negotiate();
   void apply(const DecisionMessage& decision);
   void advance_operations();
+  void conclude();
+  void note_finished(int rank);
+  std::vector<int> unfinished() const;
   void inspect();
   void inspect_waiting(Clock::time_point now);
   void inspect_shutdown(Clock::time_point now);
@@ -114,9 +125,11 @@ class Coordinator {
   FailureMessage reach_verdict(const GroupFailure& seen);
   FailureMessage settle_as_arbiter(FailureMessage seen);
   FailureMessage ask_for_verdict(const FailureMessage& seen);
-  void die(const FailureMessage& failure);
+  void die(const FailureMessage& failure) noexcept;
+  void fail_everything(const FailureMessage& failure);
   void stop();
   void end(bool graceful, Clock::time_point deadline);
+  void end_anyhow(bool graceful) noexcept;
   Stats live_stats() const;
 
   bool is_arbiter() const noexcept { return topology_.rank == 0; }
@@ -140,7 +153,11 @@ class Coordinator {
   StallInspector stalls_;
   Clock::time_point next_inspection_{};
   std::optional<Clock::time_point> shutdown_since_;
-  bool agreed_to_stop_ = false;
+  bool agreed_to_stop_ = false;    ///< the last decision has been applied
+  bool told_finished_ = false;     ///< and nothing is in progress on this rank
+  bool all_finished_ = false;      ///< nor on any other
+  std::vector<bool> finished_;     ///< rank 0 only, by rank
+  bool start_ends_alike_ = false;  ///< no rank can start, and all know it
 
   struct Counters {
     Counter cycles, ready_messages, stall_reports;

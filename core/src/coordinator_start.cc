@@ -26,6 +26,26 @@ std::string rank_name(int rank) {
 
 }  // namespace
 
+bool Coordinator::try_start() noexcept {
+  try {
+    start();
+  } catch (...) {
+    {
+      // Told before the transport closes, as that may wait for the others.
+      const std::lock_guard lock(mutex_);
+      start_error_ = std::current_exception();
+      started_ = true;
+      changed_.notify_all();
+    }
+    end_anyhow(start_ends_alike_);
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  started_ = true;
+  changed_.notify_all();
+  return true;
+}
+
 void Coordinator::start() {
   transport_ = options_.make_transport();
   topology_ = transport_->topology();
@@ -41,6 +61,7 @@ void Coordinator::start() {
         complete(submission, std::move(error), contributed);
       });
   if (is_arbiter()) {
+    finished_.resize(static_cast<std::size_t>(topology_.size), false);
     negotiator_ =
         std::make_unique<Negotiator>(topology_.size, options_.config.cache_capacity,
                                      [this](const RequestMeta& meta) { return validate(meta); });
@@ -61,8 +82,7 @@ void Coordinator::compare_configurations() {
   }
   const std::string difference = config_difference(exchange(fingerprint));
   if (difference.empty()) return;
-  // All ranks have the same text before them and stop together.
-  end(true, Clock::now() + std::chrono::seconds(2));
+  start_ends_alike_ = true;
   throw UsageError(difference);
 }
 

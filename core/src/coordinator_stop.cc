@@ -71,7 +71,17 @@ FailureMessage Coordinator::ask_for_verdict(const FailureMessage& seen) {
   return seen;
 }
 
-void Coordinator::die(const FailureMessage& failure) {
+void Coordinator::die(const FailureMessage& failure) noexcept {
+  try {
+    fail_everything(failure);
+  } catch (const std::exception& error) {
+    // Nothing above this thread could handle it, and the process must live.
+    log_->error(std::string("while failing the group: ") + error.what());
+  }
+  end_anyhow(false);
+}
+
+void Coordinator::fail_everything(const FailureMessage& failure) {
   const auto error = std::make_exception_ptr(GroupError(
       failure.rank, failure.text + ". The group is dead: end this process, or start a new job"));
   queue_->close(error);
@@ -88,7 +98,6 @@ void Coordinator::die(const FailureMessage& failure) {
   fail(executor_->drain());
   fail(announcer_->drain());
   fail(queue_->drain());
-  end(false, Clock::now() + kFlushTime);
 }
 
 void Coordinator::stop() {
@@ -101,6 +110,14 @@ void Coordinator::stop() {
   }
   const auto patience = std::chrono::duration<double>(options_.config.shutdown_timeout_s);
   end(true, Clock::now() + std::chrono::duration_cast<Clock::duration>(patience));
+}
+
+void Coordinator::end_anyhow(bool graceful) noexcept {
+  try {
+    end(graceful, Clock::now() + kFlushTime);
+  } catch (const std::exception& error) {
+    log_->warning(std::string("while closing the connections: ") + error.what());
+  }
 }
 
 void Coordinator::end(bool graceful, Clock::time_point deadline) {

@@ -146,11 +146,31 @@ std::unique_ptr<Operation> Executor::start_allgather(Bucket& bucket, Backend& ba
   }
   void* output = output_of(item);
   const Request& request = item.submission.request;
-  return backend.allgather({.input = request.input,
+  return backend.allgather({.input = safe_input(bucket, request.input, output, request.dtype),
                             .output = output,
                             .counts = bucket.counts,
                             .dtype = request.dtype,
                             .device = request.device});
+}
+
+/// An input that lies in the output at any place but its own would be overwritten by another
+/// rank's part before it is sent.
+const void* Executor::safe_input(Bucket& bucket, const void* input, const void* output,
+                                 DataType dtype) const {
+  const auto before = bucket.counts.begin() + rank_;
+  const std::size_t width = size_of(dtype);
+  const std::size_t offset = std::accumulate(bucket.counts.begin(), before, std::size_t{0}) * width;
+  const std::size_t total =
+      std::accumulate(bucket.counts.begin(), bucket.counts.end(), std::size_t{0}) * width;
+  const std::size_t bytes = *before * width;
+  // Addresses of unrelated objects: compared as numbers.
+  const auto in = reinterpret_cast<std::uintptr_t>(input);
+  const auto out = reinterpret_cast<std::uintptr_t>(output);
+  const bool overlaps = in < out + total && out < in + bytes;
+  if (bytes == 0 || !overlaps || in == out + offset) return input;
+  const auto* first = static_cast<const std::byte*>(input);
+  bucket.input.assign(first, first + bytes);
+  return bucket.input.data();
 }
 
 void Executor::count(const Bucket& bucket) {

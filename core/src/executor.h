@@ -61,6 +61,7 @@ class Executor {
     std::vector<Agreed> items;
     std::vector<Segment> segments;
     std::vector<std::size_t> counts;  ///< allgather: elements of every rank
+    std::vector<std::byte> input;     ///< allgather: a copy, where the result would overwrite it
     std::unique_ptr<Operation> operation;
     Clock::time_point started;
   };
@@ -71,6 +72,8 @@ class Executor {
   std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_broadcast(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_allgather(Bucket& bucket, Backend& backend) const;
+  const void* safe_input(Bucket& bucket, const void* input, const void* output,
+                         DataType dtype) const;
   std::uint64_t wire_bytes(const Agreed& item) const;
   void count(const Bucket& bucket);
 

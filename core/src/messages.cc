@@ -241,6 +241,8 @@ void write(Writer& out, const BootstrapMessage& message) {
   out.list(message.blobs, [&](const std::string& blob) { out.text(blob); });
 }
 
+void write(Writer&, const FinishedMessage&) {}
+
 Message read_message(Reader& in) {
   // The order of the alternatives of Message.
   switch (in.number<std::uint8_t>()) {
@@ -254,6 +256,8 @@ Message read_message(Reader& in) {
       return read_stall(in);
     case 4:
       return BootstrapMessage{in.list<std::string>([&] { return in.text(); })};
+    case 5:
+      return FinishedMessage{};
     default:
       throw Error("a control message has an unknown type: do all ranks run one version of Ronde?");
   }

@@ -82,13 +82,17 @@ struct StallMessage {
   std::vector<StalledOperation> operations;
 };
 
+/// To rank 0: after the last decision, nothing is in progress on this rank any more. From rank 0:
+/// on no rank.
+struct FinishedMessage {};
+
 /// Bootstrap: the blob of one rank, or of all.
 struct BootstrapMessage {
   std::vector<std::string> blobs;
 };
 
-using Message =
-    std::variant<ReadyMessage, DecisionMessage, FailureMessage, StallMessage, BootstrapMessage>;
+using Message = std::variant<ReadyMessage, DecisionMessage, FailureMessage, StallMessage,
+                             BootstrapMessage, FinishedMessage>;
 
 std::string encode(const Message& message);
 

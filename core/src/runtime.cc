@@ -15,6 +15,8 @@ using Clock = Coordinator::Clock;
 /// How much longer than its own limits the coordinator may take before its thread is given up:
 /// it then hangs in a library (MPI_Finalize with a rank that died in it).
 constexpr std::chrono::seconds kSlack{10};
+/// The same for the start, whose own limits name the missing rank and so should pass first.
+constexpr std::chrono::seconds kStartSlack{3};
 
 Clock::duration seconds(double value) {
   return std::chrono::duration_cast<Clock::duration>(
@@ -72,11 +74,21 @@ class Runtime::Impl {
 
 Runtime::Runtime(RuntimeOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));
+  const auto deadline =
+      Clock::now() + seconds(impl->coordinator().config().init_timeout_s) + kStartSlack;
+  bool started = false;
   try {
-    impl->coordinator().wait_started();
+    started = impl->coordinator().wait_started(deadline);
   } catch (...) {
     impl->join(Clock::now() + kSlack);
     throw;
+  }
+  if (!started) {
+    // MPI_Init itself waits for every rank, and cannot be called off.
+    impl->join(Clock::now());
+    throw GroupError(-1,
+                     "the ranks did not meet within RONDE_INIT_TIMEOUT_S: at least one has not "
+                     "called ronde::init(), hangs or died. End this process");
   }
   impl_ = std::move(impl);
 }

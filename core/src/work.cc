@@ -31,7 +31,13 @@ void WorkState::complete(std::exception_ptr error, bool contributed) {
     callbacks.swap(callbacks_);
   }
   changed_.notify_all();
-  for (const auto& callback : callbacks) callback();
+  for (const auto& callback : callbacks) {
+    try {
+      callback();
+    } catch (const std::exception& thrown) {
+      log_->error("a callback of " + name_ + " threw, which it must not: " + thrown.what());
+    }
+  }
 }
 
 bool WorkState::done() const {

@@ -110,4 +110,15 @@ inline void check_contains(const std::string& text, const std::string& part) {
   check(text.find(part) != std::string::npos, "'" + part + "' in '" + text + "'");
 }
 
+/// The value of a counter of stats(); 0 if there is none.
+inline std::uint64_t counter_of(const Runtime& runtime, const std::string& part,
+                                const std::string& name) {
+  for (const StatsGroup& group : runtime.stats()) {
+    for (const auto& [key, value] : group.counters) {
+      if (group.part == part && key == name) return value;
+    }
+  }
+  throw CheckFailed("no counter " + part + "." + name);
+}
+
 }  // namespace ronde::test

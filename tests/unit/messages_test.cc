@@ -172,7 +172,7 @@ TEST_CASE("a text longer than the message is refused") {
 }
 
 TEST_CASE("an unknown type of message is refused") {
-  CHECK_THROWS_WITH(decode("\x05"), Catch::Contains("unknown type"));
+  CHECK_THROWS_WITH(decode("\x06"), Catch::Contains("unknown type"));
   CHECK_THROWS_WITH(decode("\xff"), Catch::Contains("unknown type"));
   CHECK_THROWS_AS(decode(""), Error);
 }

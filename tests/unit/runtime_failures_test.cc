@@ -378,6 +378,78 @@ TEST_CASE("an operation in progress for longer than the stall limit fails the gr
   CHECK_THAT(deaths[0].text, Catch::Contains("has been in progress"));
 }
 
+TEST_CASE("a rank that dies after all agreed to stop, in an operation, is named") {
+  FaultyGroup all(3);
+  all.faults[1]->hold_starts();
+  std::vector<std::unique_ptr<Runtime>> runtimes(3);
+  run_ranks(3, [&](int rank) {
+    runtimes[static_cast<std::size_t>(rank)] = std::make_unique<Runtime>(all.options(rank));
+  });
+  std::vector<std::vector<float>> values(3, std::vector<float>(4, 1.0F));
+  std::vector<Death> deaths(3);
+  std::latch survivors_know(2);
+  run_ranks(4, [&](int rank) {
+    if (rank == 3) {
+      // The operation is the first decision, the agreement to stop the second.
+      const auto decisions = [&] { return counter_of(*runtimes[0], "negotiation", "decisions"); };
+      while (decisions() < 2) std::this_thread::yield();
+      all.group.kill(1);
+      survivors_know.wait();
+      runtimes[1]->abort("the test is over");
+      return;
+    }
+    const auto index = static_cast<std::size_t>(rank);
+    const Work work = runtimes[index]->submit(sum_request(values[index], "x"));
+    all.faults[index]->wait_begun(1);
+    deaths[index] = death_of([&] { runtimes[index]->shutdown(); });
+    if (rank != 1) survivors_know.count_down();
+  });
+  CHECK(deaths[0] == deaths[2]);
+  CHECK(deaths[0].rank == 1);
+  CHECK_THAT(deaths[0].text, Catch::Contains("rank 1 was lost: it was killed"));
+}
+
+TEST_CASE("a callback that throws harms neither the others nor a dying group") {
+  const inproc::Group group(2);
+  std::atomic<int> called{0};
+  std::latch submitted(1);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    if (rank == 1) {
+      submitted.wait();
+      runtime.abort("over");
+      death_in_barrier(runtime);
+      return;
+    }
+    std::vector<float> values(2, 1.0F);
+    const Work work = runtime.submit(sum_request(values, "x"));
+    work.on_done([&] {
+      ++called;
+      throw Error("a callback must not do this");
+    });
+    work.on_done([&] { ++called; });
+    submitted.count_down();
+    check(death_of([&] { work.wait(); }).rank == 1, "the death of the group is reported");
+    runtime.shutdown();
+  });
+  CHECK(called == 2);
+}
+
+TEST_CASE("a start that hangs in a library is given up in time") {
+  const inproc::Group group(1);
+  std::latch over(1);
+  RuntimeOptions options = options_of(group, 0);
+  options.config.init_timeout_s = 0.1;
+  options.make_transport = [&over, make = group.transport(0)] {
+    over.wait();  // as MPI_Init does for a rank that never comes
+    return make();
+  };
+  const Death death = death_of([&] { const Runtime runtime(options); });
+  CHECK(death.rank == -1);
+  CHECK_THAT(death.text, Catch::Contains("RONDE_INIT_TIMEOUT_S"));
+  over.count_down();
+}
+
 TEST_CASE("a held operation ends well once it is let go") {
   FaultyGroup all(2);
   all.faults[0]->hold_ends();

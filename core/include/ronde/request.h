@@ -28,7 +28,8 @@ struct Request {
   DataType dtype = DataType::F32;
   /// In elements, outermost first. Empty is a scalar (one element).
   std::vector<std::int64_t> shape;
-  /// Elements of `dtype`; may equal `output`. May be null where the element count is 0, for a
+  /// Elements of `dtype`; may equal `output`, and for an allgather lie anywhere in it (in place
+  /// without a copy is this rank's own part). May be null where the element count is 0, for a
   /// barrier, and for a broadcast on every rank but the root.
   const void* input = nullptr;
   /// As large as the result. Null for an allgather that sets `allocate_output`.
