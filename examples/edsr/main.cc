@@ -138,11 +138,23 @@ int run(const Options& options) {
   return report.parameters_identical ? 0 : 1;
 }
 
+/// Without shutdown: leaving so tells the other ranks, and they stop with a GroupError.
+int fail(int rank, const std::exception& error) {
+  std::fprintf(stderr, "edsr: rank %d: %s\n", rank, error.what());
+  return 1;
+}
+
 /// Wrong options: the same on every rank, so rank 0 alone says it.
-int explain(const CLI::ParseError& error) {
+int explain(int rank, const CLI::ParseError& error) {
   const bool help = error.get_exit_code() == 0;
-  if (!help && ronde::rank() == 0) std::fprintf(stderr, "edsr: %s\n", error.what());
-  ronde::shutdown();
+  if (!help && rank == 0) std::fprintf(stderr, "edsr: %s\n", error.what());
+  try {
+    ronde::shutdown();
+  } catch (const std::exception& shutdown_error) {
+    // Another rank's options were right, or it died: rank 0 may not have said what is wrong here.
+    if (!help && rank != 0) fail(rank, error);
+    return fail(rank, shutdown_error);
+  }
   return help ? 0 : 2;
 }
 
@@ -159,10 +171,8 @@ int main(int argc, char** argv) {
     ronde::shutdown();
     return status;
   } catch (const CLI::ParseError& error) {
-    return edsr::explain(error);
+    return edsr::explain(rank, error);
   } catch (const std::exception& error) {
-    // Without shutdown: leaving so tells the other ranks, and they stop with a GroupError.
-    std::fprintf(stderr, "edsr: rank %d: %s\n", rank, error.what());
-    return 1;
+    return edsr::fail(rank, error);
   }
 }

@@ -73,6 +73,16 @@ TEST_CASE("an image that is missing on one rank ends both, naming the rank") {
   CHECK_THAT(outcome.output, Contains("photographs of rank 1 differ from rank 0's"));
 }
 
+TEST_CASE("options that are wrong on one rank alone end both, and that rank says why") {
+  const TemporaryFolder folder;
+  make_photographs(folder / "data", 8);
+  const std::string right = quick(folder / "data", folder / "out") + "--steps 5";
+  const Outcome outcome = run_edsr_pair(right, right + " --no-such-option");
+  require_failure(outcome);
+  CHECK_THAT(outcome.output, Contains("edsr: rank 1: ") && Contains("--no-such-option") &&
+                                 Contains("edsr: rank 0: ") && !Contains("terminate called"));
+}
+
 TEST_CASE("an output folder that cannot be written ends the run before training") {
   const TemporaryFolder folder;
   make_photographs(folder / "data", 8);
