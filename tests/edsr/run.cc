@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.h"
 
+#include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
 
 #include "support.h"
 
@@ -39,7 +46,49 @@ Outcome run(const std::string& command) {
   return outcome;
 }
 
+/// The shell becomes the program, so that the process is the one to kill.
+pid_t start_alone(const std::string& options) {
+  std::string command = "OMP_NUM_THREADS=1 exec " EDSR_PROGRAM " " + options + " >/dev/null";
+  std::string shell = "sh";
+  std::string flag = "-c";
+  const std::array<char*, 4> words = {shell.data(), flag.data(), command.data(), nullptr};
+  pid_t child = 0;
+  const int error = ::posix_spawn(&child, "/bin/sh", nullptr, nullptr, words.data(), environ);
+  if (error != 0) throw std::system_error(error, std::generic_category(), command);
+  return child;
+}
+
+/// False if the child ends before, or after a minute.
+bool await_file(const std::filesystem::path& file, pid_t child) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (std::filesystem::exists(file)) return true;
+    siginfo_t end = {};
+    // WNOWAIT: it is collected later, and until then its pid is nobody else's.
+    if (::waitid(P_PID, static_cast<id_t>(child), &end, WEXITED | WNOHANG | WNOWAIT) != 0) {
+      throw std::system_error(errno, std::generic_category(), "waitid");
+    }
+    if (end.si_pid == child) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
 }  // namespace
+
+void kill_edsr_once_there_is(const std::filesystem::path& file, const std::string& options) {
+  const pid_t child = start_alone(options);
+  const bool is_there = await_file(file, child);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child) {
+    throw std::system_error(errno, std::generic_category(), "waitpid");
+  }
+  if (!is_there) throw std::runtime_error("no " + file.string() + " after a minute, or at the end");
+  if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
+    throw std::runtime_error("the run ended before it could be killed");
+  }
+}
 
 Outcome run_edsr(int ranks, const std::string& options, const std::string& launcher_options) {
   return run(launcher(launcher_options + " ") + part(ranks, options));

@@ -36,8 +36,13 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-/// Of the network in the checkpoint that a quick() run on six training photographs left.
-std::uint64_t checkpoint_checksum(const fs::path& output) {
+struct Checkpoint {
+  std::uint64_t checksum = 0;  ///< of the network
+  std::int64_t step = 0;
+};
+
+/// What a quick() run on six training photographs left.
+Checkpoint read_checkpoint(const fs::path& output) {
   const RunConfig config{.network = {.blocks = 1, .features = 8, .scale = 2},
                          .batch = 8,
                          .patch = 12,
@@ -45,8 +50,12 @@ std::uint64_t checkpoint_checksum(const fs::path& output) {
                          .seed = 1};
   Edsr network(config.network);
   torch::optim::Adam adam(network->parameters());
-  load_checkpoint(output / "checkpoint.pt", network, adam, config);
-  return parameter_checksum(*network);
+  const Position position = load_checkpoint(output / "checkpoint.pt", network, adam, config);
+  return {parameter_checksum(*network), position.step};
+}
+
+std::uint64_t checkpoint_checksum(const fs::path& output) {
+  return read_checkpoint(output).checksum;
 }
 
 }  // namespace
@@ -158,10 +167,30 @@ TEST_CASE("a run can be resumed on another number of ranks") {
 TEST_CASE("a run that was killed goes on from its last checkpoint") {
   const TemporaryFolder folder;
   make_photographs(folder / "data", 8);
+  const auto options = [&](const char* name) {
+    return quick(folder / "data", folder / name) + "--lr-halve-every 9 ";
+  };
+  const fs::path output = folder / "out";
+  testing::kill_edsr_once_there_is(output / "checkpoint.pt",
+                                   options("out") + "--checkpoint-every 7 --steps 1000000");
+  const std::int64_t step = read_checkpoint(output).step;
+  CHECK(step % 7 == 0);
+  CHECK(step < 1000000);
+  const std::string steps = "--steps " + std::to_string(step + 10);
+  train(1, options("out") + steps + " --resume");
+  train(1, options("whole") + steps);
+  CHECK(testing::read_text(output / "loss.csv") ==
+        testing::read_text(folder.path() / "whole" / "loss.csv"));
+  CHECK(checkpoint_checksum(output) == checkpoint_checksum(folder / "whole"));
+}
+
+TEST_CASE("losses of steps after the checkpoint are replaced when the run goes on") {
+  const TemporaryFolder folder;
+  make_photographs(folder / "data", 8);
   const std::string options =
       quick(folder / "data", folder / "out") + "--lr-halve-every 9 --checkpoint-every 7 ";
   train(1, options + "--steps 17");
-  // As if killed after step 17, whose checkpoint was never written.
+  // As if it had ended at step 17 without writing its checkpoint, but with all losses.
   const fs::path output = folder / "out";
   train(1, quick(folder / "data", folder / "early") + "--lr-halve-every 9 --steps 14");
   fs::copy_file(folder.path() / "early" / "checkpoint.pt", output / "checkpoint.pt",
