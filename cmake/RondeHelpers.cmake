@@ -36,9 +36,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   target_compile_options(ronde_warnings INTERFACE -Wno-restrict)
 endif()
 
-set(RONDE_SANITIZER_FLAGS_thread -fsanitize=thread -fno-omit-frame-pointer -g)
+set(RONDE_SANITIZER_FLAGS_thread -fsanitize=thread -fno-omit-frame-pointer -g1)
 set(RONDE_SANITIZER_FLAGS_address
-  -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 sees uninitialised members in every std::regex under ASan (GCC bug 105562).
   list(APPEND RONDE_SANITIZER_FLAGS_address -Wno-maybe-uninitialized)
