@@ -62,8 +62,21 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
   decisions_seen_ = decision.number;
   AppliedDecision applied;
   applied.shutdown = decision.shutdown;
+  try {
+    apply_all(decision, applied);
+  } catch (...) {
+    // The group is about to die: drain() must find what was taken, as somebody may wait for it.
+    for (Agreed& item : applied.agreed) put_back(std::move(item.submission));
+    for (Refused& item : applied.refused) put_back(std::move(item.submission));
+    throw;
+  }
+  return applied;
+}
+
+void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& applied) {
   const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed) {
-    applied.agreed.push_back({take(key), cache_.at(slot).first_dims, contributed});
+    const CachedResponse& cached = cache_.at(slot);
+    applied.agreed.push_back({take(key), cached.first_dims, contributed});
   };
   decision.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
@@ -73,7 +86,11 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
     agree(unnamed_key(item.sequence), item.slot, item.contributes);
   }
   for (const Response& response : decision.responses) apply_response(response, applied);
-  return applied;
+}
+
+void Announcer::put_back(Submission submission) {
+  std::string key = submission.key;
+  pending_.emplace(std::move(key), Pending{std::move(submission)});
 }
 
 void Announcer::apply_response(const Response& response, AppliedDecision& applied) {

@@ -82,6 +82,8 @@ class Announcer {
 
   void announce_one(const std::string& key, ReadyMessage& message);
   Submission take(const std::string& key);
+  void put_back(Submission submission);
+  void apply_all(const DecisionMessage& decision, AppliedDecision& applied);
   void apply_response(const Response& response, AppliedDecision& applied);
   void forget_slot(std::uint32_t slot);
 

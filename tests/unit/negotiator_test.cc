@@ -453,6 +453,19 @@ TEST_CASE("a decision on what was never submitted is nonsense") {
   CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("rank 4 has not submitted"));
 }
 
+TEST_CASE("operations taken by a decision that makes no sense are still there to be failed") {
+  Announcer announcer(0);
+  announcer.add(submission("x"));
+  announcer.add(submission("y"));
+  DecisionMessage decision;
+  decision.number = 1;
+  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, -1},
+                        {"y", "refused", -1, meta_with({2}), {}, true, -1},
+                        {"unknown", "", -1, meta_with({2}), {}, true, -1}};
+  CHECK_THROWS_AS(announcer.apply(decision), Error);
+  CHECK(announcer.drain().size() == 2);
+}
+
 TEST_CASE("an announcer tells each thing once") {
   Announcer announcer(0);
   CHECK_FALSE(announcer.announce(kStart, false));
