@@ -437,17 +437,22 @@ TEST_CASE("a callback that throws harms neither the others nor a dying group") {
 
 TEST_CASE("a start that hangs in a library is given up in time") {
   const inproc::Group group(1);
-  std::latch over(1);
+  // Shared with the thread that is given up, which outlives the Runtime.
+  const auto over = std::make_shared<std::latch>(1);
+  const auto gone = std::make_shared<std::latch>(1);
+  std::shared_ptr<void> token(nullptr, [gone](void*) { gone->count_down(); });
   RuntimeOptions options = options_of(group, 0);
   options.config.init_timeout_s = 0.1;
-  options.make_transport = [&over, make = group.transport(0)] {
-    over.wait();  // as MPI_Init does for a rank that never comes
+  options.make_transport = [over, token, make = group.transport(0)] {
+    over->wait();  // as MPI_Init does for a rank that never comes
     return make();
   };
-  const Death death = death_of([&] { const Runtime runtime(options); });
+  token.reset();
+  const Death death = death_of([&] { const Runtime runtime(std::move(options)); });
   CHECK(death.rank == -1);
   CHECK_THAT(death.text, Catch::Contains("RONDE_INIT_TIMEOUT_S"));
-  over.count_down();
+  over->count_down();
+  gone->wait();
 }
 
 TEST_CASE("a held operation ends well once it is let go") {
