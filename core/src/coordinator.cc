@@ -92,7 +92,7 @@ void Coordinator::receive() {
 Coordinator::Clock::time_point Coordinator::next_event() const {
   const Clock::time_point now = Clock::now();
   const bool stopping = shutdown_requested_.load() && announcer_->announced_shutdown() == false;
-  if (executor_->busy() || stopping) return now;
+  if (executor_->busy() || stopping || leave_requested_.load()) return now;
   // Far away, and safe to do arithmetic on.
   Clock::time_point next = now + std::chrono::hours(24);
   if (const auto due = queue_->due()) next = std::min(next, *due);
@@ -399,7 +399,9 @@ void Coordinator::request_shutdown() {
 void Coordinator::request_leave() {
   queue_->close(std::make_exception_ptr(UsageError("this rank is leaving the group")));
   leave_requested_.store(true);
-  queue_->wake();
+  // Before the start is over there is nothing to wake; the loop then looks before it waits.
+  const std::lock_guard lock(mutex_);
+  if (started_ && !start_error_) queue_->wake();
 }
 
 void Coordinator::request_abort(const std::string& text) {

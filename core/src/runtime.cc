@@ -84,7 +84,9 @@ Runtime::Runtime(RuntimeOptions options) {
     throw;
   }
   if (!started) {
-    // MPI_Init itself waits for every rank, and cannot be called off.
+    // MPI_Init itself waits for every rank, and cannot be called off. Should it return after all,
+    // the thread that is left in it leaves the group.
+    impl->coordinator().request_leave();
     impl->join(Clock::now());
     throw GroupError(-1,
                      "the ranks did not meet within RONDE_INIT_TIMEOUT_S: at least one has not "
