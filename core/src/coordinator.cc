@@ -6,6 +6,7 @@
 #include <thread>
 #include <variant>
 
+#include "exception_text.h"
 #include "rank_list.h"
 #include "ronde/error.h"
 
@@ -60,12 +61,9 @@ void Coordinator::live() noexcept {
     stop();
   } catch (const GroupFailure& seen) {
     die(settle(seen));
-  } catch (const std::exception& error) {
-    const int rank = topology_.rank;
-    die(settle({{rank, rank_name(rank) + " failed: " + error.what(), false}}));
   } catch (...) {
     const int rank = topology_.rank;
-    die(settle({{rank, rank_name(rank) + " failed: a backend threw what is no exception", false}}));
+    die(settle({{rank, rank_name(rank) + " failed: " + exception_text(), false}}));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "coordinator.h"
+#include "exception_text.h"
 #include "packing_backend.h"
 #include "rank_list.h"
 #include "ronde/error.h"
@@ -103,8 +104,8 @@ void Coordinator::make_backends() {
   std::string error;
   try {
     make_backend(DeviceKind::Cpu, options_.config.cpu_backend);
-  } catch (const std::exception& caught) {
-    error = caught.what();
+  } catch (...) {
+    error = exception_text();
     if (error.empty()) error = "unknown error";
   }
   const std::vector<std::string> errors = exchange(error);

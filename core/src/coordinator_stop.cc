@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "coordinator.h"
+#include "exception_text.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -21,8 +22,8 @@ constexpr std::chrono::seconds kFlushTime{2};
 FailureMessage Coordinator::settle(const GroupFailure& seen) noexcept {
   try {
     return reach_verdict(seen);
-  } catch (const std::exception& error) {
-    log_->warning(std::string("the other ranks could not be told of the failure: ") + error.what());
+  } catch (...) {
+    log_->warning("the other ranks could not be told of the failure: " + exception_text());
     return seen.failure;
   }
 }
@@ -74,9 +75,9 @@ FailureMessage Coordinator::ask_for_verdict(const FailureMessage& seen) {
 void Coordinator::die(const FailureMessage& failure) noexcept {
   try {
     fail_everything(failure);
-  } catch (const std::exception& error) {
+  } catch (...) {
     // Nothing above this thread could handle it, and the process must live.
-    log_->error(std::string("while failing the group: ") + error.what());
+    log_->error("while failing the group: " + exception_text());
   }
   end_anyhow(false);
 }
@@ -103,10 +104,11 @@ void Coordinator::fail_everything(const FailureMessage& failure) {
 void Coordinator::stop() {
   try {
     for (auto& [device, backend] : backends_) backend->close();
-  } catch (const std::exception& error) {
+  } catch (...) {
     // The others are ending as well: nobody is to be asked.
     const std::string who = "rank " + std::to_string(topology_.rank);
-    throw GroupFailure{{topology_.rank, who + " cannot close its backend: " + error.what()}, true};
+    throw GroupFailure{{topology_.rank, who + " cannot close its backend: " + exception_text()},
+                       true};
   }
   const auto patience = std::chrono::duration<double>(options_.config.shutdown_timeout_s);
   end(true, Clock::now() + std::chrono::duration_cast<Clock::duration>(patience));
@@ -115,8 +117,8 @@ void Coordinator::stop() {
 void Coordinator::end_anyhow(bool graceful) noexcept {
   try {
     end(graceful, Clock::now() + kFlushTime);
-  } catch (const std::exception& error) {
-    log_->warning(std::string("while closing the connections: ") + error.what());
+  } catch (...) {
+    log_->warning("while closing the connections: " + exception_text());
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/work.h"
 
+#include "exception_text.h"
 #include "work_state.h"
 
 namespace ronde {
@@ -13,10 +14,8 @@ WorkState::~WorkState() {
   if (!error_ || error_read_) return;
   try {
     std::rethrow_exception(error_);
-  } catch (const std::exception& error) {
-    log_->warning(name_ + " failed and nobody asked: " + error.what());
   } catch (...) {
-    log_->warning(name_ + " failed and nobody asked");
+    log_->warning(name_ + " failed and nobody asked: " + exception_text());
   }
 }
 
@@ -34,8 +33,8 @@ void WorkState::complete(std::exception_ptr error, bool contributed) {
   for (const auto& callback : callbacks) {
     try {
       callback();
-    } catch (const std::exception& thrown) {
-      log_->error("a callback of " + name_ + " threw, which it must not: " + thrown.what());
+    } catch (...) {
+      log_->error("a callback of " + name_ + " threw, which it must not: " + exception_text());
     }
   }
 }

@@ -427,12 +427,16 @@ TEST_CASE("a callback that throws harms neither the others nor a dying group") {
       ++called;
       throw Error("a callback must not do this");
     });
+    work.on_done([&] {
+      ++called;
+      throw 42;
+    });
     work.on_done([&] { ++called; });
     submitted.count_down();
     check(death_of([&] { work.wait(); }).rank == 1, "the death of the group is reported");
     runtime.shutdown();
   });
-  CHECK(called == 2);
+  CHECK(called == 3);
 }
 
 TEST_CASE("a start that hangs in a library is given up in time") {

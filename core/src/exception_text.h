@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace ronde {
+
+/// What the exception being handled says. For use inside a catch-all handler only: users' callbacks
+/// and backends may throw what does not derive from std::exception.
+inline std::string exception_text() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that does not derive from std::exception";
+  }
+}
+
+}  // namespace ronde
