@@ -142,6 +142,7 @@ void Coordinator::make_backend(DeviceKind device, const std::string& wanted) {
   BackendContext context;
   context.topology = &topology_;
   context.exchange = [this](std::string_view blob) { return exchange(blob); };
+  context.ring_peers = [] {};  // no rank sleeps in an operation yet
   std::unique_ptr<Backend> backend = factory.create(context);
   if (backend->capabilities().wants_packed) {
     const std::uint64_t limit =

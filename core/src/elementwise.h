@@ -5,6 +5,7 @@
 
 #include "ronde/collective.h"
 #include "ronde/dtype.h"
+#include "ronde/kernels.h"
 
 namespace ronde {
 
@@ -14,15 +15,6 @@ namespace ronde {
 constexpr DataType wire_dtype(DataType dtype, bool widen_halves) noexcept {
   return widen_halves && is_half(dtype) ? DataType::F32 : dtype;
 }
-
-/// `value * factor / divisor`. Apart, because the sum of 49 ones times 1/49 is less than one, and
-/// an integer average of it would be zero.
-struct Scaling {
-  double factor = 1.0;
-  double divisor = 1.0;
-
-  bool is_identity() const noexcept { return factor == 1.0 && divisor == 1.0; }
-};
 
 /// Writes `count` elements of `dtype` at `input`, scaled, to `output` in wire_dtype(dtype).
 /// Integers are scaled in double precision, truncated toward zero and clamped to their range; bools

@@ -66,7 +66,8 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  /// Advances the work without blocking; true once finished. Polled hot, as every rank has entered.
+  /// Advances the work without blocking; true once finished, false if it waits for a peer. Every
+  /// rank has entered, so it is polled hot at first; see Capabilities::rings_peers for later.
   /// Throws ronde::Error if the backend failed: the group is then dead.
   virtual bool poll() = 0;
 };
@@ -83,6 +84,9 @@ struct Capabilities {
   /// Packed backends: half types are widened to f32 before an allreduce sees them. Broadcast and
   /// allgather always move plain bytes there (dtype U8).
   bool widen_halves = true;
+  /// The backend calls BackendContext::ring_peers whenever a peer's poll() may get on because of
+  /// it, so that Ronde may sleep between two polls. False: it is polled until it is finished.
+  bool rings_peers = false;
 
   bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
   bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(op)); }
@@ -90,7 +94,8 @@ struct Capabilities {
 
 /// The data plane of one rank.
 ///
-/// Thread-safety: all calls come from the thread that created it. Operations are started in the
+/// Thread-safety: one thread at a time, with everything of one call visible to the next; but not
+/// always the same thread, as callers that wait drive the engine. Operations are started in the
 /// same order on every rank, and only once every rank has agreed to start.
 class Backend {
  public:
@@ -122,6 +127,10 @@ struct BackendContext {
   const Topology* topology = nullptr;
   /// The blobs of all ranks in rank order; every rank must call it (bootstrap only).
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
+  /// Wakes the ranks of this host that sleep while they wait for memory that they share with this
+  /// one. To be called after the change has been stored; cheap where nobody sleeps. Outlives the
+  /// backend.
+  std::function<void()> ring_peers;
 };
 
 /// How a backend is made. `create` runs on Ronde's thread, on all ranks at the same time.

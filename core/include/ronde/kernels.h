@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "ronde/collective.h"
+#include "ronde/dtype.h"
+
+namespace ronde {
+
+/// `value * factor / divisor`. Apart, because the sum of 49 ones times 1/49 is less than one, and
+/// an integer average of it would be zero.
+struct Scaling {
+  double factor = 1.0;
+  double divisor = 1.0;
+
+  bool is_identity() const noexcept { return factor == 1.0 && divisor == 1.0; }
+};
+
+/// How memory is written: Streaming bypasses the caches, which pays where nobody on this core reads
+/// the lines soon, and where another core read them last.
+enum class Store : std::uint8_t { Regular, Streaming };
+
+/// What Kernels::reduce does to each element. Every input is scaled by `prescale`, then combined
+/// with the others in rank order, then scaled by `final`. Half types are computed in f32 and
+/// rounded once, at the end; integers are scaled in double precision, truncated toward zero and
+/// clamped to their range; bools become 0 or 1 and are never scaled. Any NaN of the result is the
+/// one quiet NaN. ReduceOp::Average is Sum here: the caller puts the division into `final`.
+struct Reduction {
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  Scaling final = {};
+};
+
+/// The loops over elements, compiled for one instruction set. All sets give the same bits.
+///
+/// Thread-safety: the functions are pure.
+struct Kernels {
+  /// "avx512", "avx2", "neon" or "baseline".
+  std::string_view name;
+
+  /// `output[i]` = inputs[0][i] op inputs[1][i] op ..., `count` elements each. A null input stands
+  /// for the neutral element of `op`, unscaled. `output` may equal any input.
+  void (*reduce)(void* output, std::span<const void* const> inputs, std::size_t count,
+                 const Reduction& reduction, Store store);
+
+  /// memcpy that stores as told. No overlap.
+  void (*copy)(void* output, const void* input, std::size_t bytes, Store store);
+};
+
+/// The fastest set that this processor can run.
+const Kernels& best_kernels();
+
+/// All sets that this processor can run, the fastest first; the last is "baseline".
+std::span<const Kernels* const> available_kernels();
+
+}  // namespace ronde
