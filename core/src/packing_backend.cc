@@ -2,11 +2,12 @@
 #include "packing_backend.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <vector>
 
 #include "elementwise.h"
+#include "ronde/kernels.h"
+#include "ronde/segment_cursor.h"
 
 namespace ronde {
 namespace {
@@ -16,51 +17,6 @@ const std::byte* advanced(const void* base, std::size_t bytes) {
 }
 std::byte* advanced(void* base, std::size_t bytes) {
   return static_cast<std::byte*>(base) + bytes;
-}
-
-/// A position in a segment list, to walk it in chunks that need not end where segments do.
-class SegmentCursor {
- public:
-  explicit SegmentCursor(std::span<const Segment> segments) : segments_(segments) {}
-
-  /// Calls `visit(segment, offset, count)` for the next `elements` elements; moves past them.
-  template <typename Visit>
-  void advance(std::size_t elements, Visit visit) {
-    while (elements > 0) {
-      const Segment& segment = segments_[segment_];
-      const std::size_t count = std::min(elements, segment.count - offset_);
-      if (count > 0) visit(segment, offset_, count);
-      elements -= count;
-      offset_ += count;
-      if (offset_ < segment.count) continue;
-      ++segment_;
-      offset_ = 0;
-    }
-  }
-
- private:
-  std::span<const Segment> segments_;
-  std::size_t segment_ = 0;
-  std::size_t offset_ = 0;
-};
-
-std::size_t total_elements(std::span<const Segment> segments) {
-  std::size_t total = 0;
-  for (const Segment& segment : segments) total += segment.count;
-  return total;
-}
-
-/// What remains to be done to a reduced element.
-Scaling final_scaling(const AllreduceCall& call, int size) {
-  Scaling scaling{call.postscale, 1.0};
-  if (call.op != ReduceOp::Average) return scaling;
-  // A division by a power of two is an exact multiplication, and several times faster.
-  if (std::has_single_bit(static_cast<unsigned>(size)) && is_floating(call.dtype)) {
-    scaling.factor /= size;
-  } else {
-    scaling.divisor = size;
-  }
-  return scaling;
 }
 
 }  // namespace
@@ -107,7 +63,7 @@ class PackingBackend::Allreduce final : public ChunkedOperation {
         call_(call),
         widen_(owner.packed_capabilities_.widen_halves),
         wire_(wire_dtype(call.dtype, widen_)),
-        final_scaling_(final_scaling(call, owner.size_)),
+        final_scaling_(final_scaling(call.dtype, call.op, call.postscale, owner.size_)),
         in_(call.segments),
         out_(call.segments),
         remaining_(total_elements(call.segments)) {}

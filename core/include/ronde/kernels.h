@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,6 +20,19 @@ struct Scaling {
 
   bool is_identity() const noexcept { return factor == 1.0 && divisor == 1.0; }
 };
+
+/// What remains to be done to an element that was reduced over `ranks` ranks.
+inline Scaling final_scaling(DataType dtype, ReduceOp op, double postscale, int ranks) noexcept {
+  Scaling scaling{postscale, 1.0};
+  if (op != ReduceOp::Average) return scaling;
+  // A division by a power of two is an exact multiplication, and several times faster.
+  if (is_floating(dtype) && std::has_single_bit(static_cast<unsigned>(ranks))) {
+    scaling.factor /= ranks;
+  } else {
+    scaling.divisor = ranks;
+  }
+  return scaling;
+}
 
 /// How memory is written: Streaming bypasses the caches, which pays where nobody on this core reads
 /// the lines soon, and where another core read them last.

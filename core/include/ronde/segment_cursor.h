@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "ronde/backend.h"
+
+namespace ronde {
+
+/// A position in a segment list, to walk it in chunks that need not end where segments do. The
+/// list must outlive it.
+class SegmentCursor {
+ public:
+  explicit SegmentCursor(std::span<const Segment> segments) : segments_(segments) {}
+
+  /// Calls `visit(segment, offset, count)` for the next `elements` elements, piece by piece; moves
+  /// past them. No piece is empty.
+  template <typename Visit>
+  void advance(std::size_t elements, Visit visit) {
+    while (elements > 0) {
+      const Segment& segment = segments_[segment_];
+      const std::size_t count = std::min(elements, segment.count - offset_);
+      if (count > 0) visit(segment, offset_, count);
+      elements -= count;
+      offset_ += count;
+      if (offset_ < segment.count) continue;
+      ++segment_;
+      offset_ = 0;
+    }
+  }
+
+  /// How many of the next elements lie in at most `pieces` pieces: at most `elements`, and all that
+  /// are left if there are not as many. Ranks whose lists have equal counts get equal answers.
+  std::size_t reach(std::size_t elements, std::size_t pieces) const noexcept {
+    std::size_t reached = 0;
+    std::size_t offset = offset_;
+    for (std::size_t i = segment_; i < segments_.size() && reached < elements; ++i) {
+      const std::size_t count = segments_[i].count - offset;
+      offset = 0;
+      if (count == 0) continue;
+      if (pieces-- == 0) break;
+      reached += count;
+    }
+    return std::min(reached, elements);
+  }
+
+ private:
+  std::span<const Segment> segments_;
+  std::size_t segment_ = 0;
+  std::size_t offset_ = 0;
+};
+
+inline std::size_t total_elements(std::span<const Segment> segments) noexcept {
+  std::size_t total = 0;
+  for (const Segment& segment : segments) total += segment.count;
+  return total;
+}
+
+}  // namespace ronde
