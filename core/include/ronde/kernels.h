@@ -64,6 +64,13 @@ struct Kernels {
 
   /// memcpy that stores as told. No overlap.
   void (*copy)(void* output, const void* input, std::size_t bytes, Store store);
+
+  /// `output[i]` = `input[i]` scaled, `count` elements: from a half type to f32, and back with one
+  /// rounding, to nearest even. Any NaN of the result is the one quiet NaN. No overlap.
+  void (*widen)(float* output, const void* input, std::size_t count, DataType half,
+                Scaling scaling);
+  void (*narrow)(void* output, const float* input, std::size_t count, DataType half,
+                 Scaling scaling);
 };
 
 /// The fastest set that this processor can run.

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instruction sets behind ronde/kernels.h: see Note [One instruction set a file].
+#include <cstring>
+#include <vector>
+
+#include "instruction_set.h"
+#include "ronde/kernels.h"
+
+namespace ronde {
+namespace {
+
+using kernels::ConvertTask;
+using kernels::InstructionSet;
+
+template <const InstructionSet& kSet>
+void reduce(void* output, std::span<const void* const> inputs, std::size_t count,
+            const Reduction& reduction, Store store) {
+  kSet.reduce({.output = output,
+               .inputs = inputs.data(),
+               .input_count = inputs.size(),
+               .count = count,
+               .dtype = reduction.dtype,
+               .op = reduction.op,
+               .prescale = reduction.prescale,
+               .factor = reduction.final.factor,
+               .divisor = reduction.final.divisor,
+               .streaming = store == Store::Streaming});
+}
+
+template <const InstructionSet& kSet>
+void copy(void* output, const void* input, std::size_t bytes, Store store) {
+  if (bytes == 0) return;  // the pointers may be null
+  if (store == Store::Streaming) {
+    kSet.copy_streaming(output, input, bytes);
+  } else {
+    std::memcpy(output, input, bytes);
+  }
+}
+
+template <const InstructionSet& kSet>
+void widen(float* output, const void* input, std::size_t count, DataType half, Scaling scaling) {
+  kSet.widen({output, input, count, half, scaling.factor, scaling.divisor});
+}
+
+template <const InstructionSet& kSet>
+void narrow(void* output, const float* input, std::size_t count, DataType half, Scaling scaling) {
+  kSet.narrow({output, input, count, half, scaling.factor, scaling.divisor});
+}
+
+template <const InstructionSet& kSet>
+constexpr Kernels named(std::string_view name) {
+  return {name, reduce<kSet>, copy<kSet>, widen<kSet>, narrow<kSet>};
+}
+
+constexpr Kernels kBaseline = named<kernels::kBaseline>("baseline");
+
+#if defined(__x86_64__)
+constexpr Kernels kAvx2 = named<kernels::kAvx2>("avx2");
+constexpr Kernels kAvx512 = named<kernels::kAvx512>("avx512");
+
+// The compiler's own question asks the operating system too, whether it saves the registers.
+std::vector<const Kernels*> find_kernels() {
+  std::vector<const Kernels*> found;
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    found.push_back(&kAvx512);
+  }
+  if (avx2) found.push_back(&kAvx2);
+  found.push_back(&kBaseline);
+  return found;
+}
+#elif defined(__aarch64__)
+constexpr Kernels kNeon = named<kernels::kNeon>("neon");
+
+std::vector<const Kernels*> find_kernels() {
+  return {&kNeon, &kBaseline};
+}
+#else
+std::vector<const Kernels*> find_kernels() {
+  return {&kBaseline};
+}
+#endif
+
+}  // namespace
+
+std::span<const Kernels* const> available_kernels() {
+  static const std::vector<const Kernels*> available = find_kernels();
+  return available;
+}
+
+const Kernels& best_kernels() {
+  return *available_kernels().front();
+}
+
+}  // namespace ronde

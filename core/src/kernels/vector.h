@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+// The vectors of GCC and Clang (vector_size), and what is computed with them. For the files of one
+// instruction set only: see Note [One instruction set a file].
+
+#define RONDE_KERNEL [[gnu::always_inline]] static inline
+
+namespace ronde::kernels {
+namespace {  // NOLINT(google-build-namespaces): every file has its own copy
+
+template <typename Number, std::size_t kBytes>
+struct VectorOf {
+  typedef Number Type __attribute__((vector_size(kBytes)));  // NOLINT(modernize-use-using)
+};
+template <typename Number, std::size_t kBytes>
+using Vector = typename VectorOf<Number, kBytes>::Type;
+
+template <typename Isa>
+using Floats = Vector<float, Isa::kBytes>;
+/// As many f16 or bf16 as there are f32 in Floats.
+template <typename Isa>
+using Halves = Vector<std::uint16_t, Isa::kBytes / 2>;
+
+/// Bits of floats, signed: that is the comparison that every instruction set has.
+template <typename Isa>
+using Bits = Vector<std::int32_t, Isa::kBytes>;
+
+// Conversions that any instruction set can do; those with something faster replace them.
+
+template <typename Isa>
+RONDE_KERNEL Floats<Isa> portable_widen_bf16(Halves<Isa> value) {
+  using Words = Vector<std::uint32_t, Isa::kBytes>;
+  return __builtin_bit_cast(Floats<Isa>, __builtin_convertvector(value, Words) << 16);
+}
+
+/// Rounds to nearest even. `value` may be the one quiet NaN, but no other.
+template <typename Isa>
+RONDE_KERNEL Halves<Isa> portable_narrow_bf16(Floats<Isa> value) {
+  using Words = Vector<std::uint32_t, Isa::kBytes>;
+  const Words bits = __builtin_bit_cast(Words, value);
+  const Words rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  return __builtin_convertvector(rounded >> 16, Halves<Isa>);
+}
+
+template <typename Isa>
+RONDE_KERNEL Floats<Isa> portable_widen_f16(Halves<Isa> value) {
+  const Bits<Isa> bits = __builtin_convertvector(value, Bits<Isa>);
+  const Bits<Isa> sign = (bits & 0x8000) << 16;
+  const Bits<Isa> rest = bits & 0x7fff;
+  const Bits<Isa> normal = (rest << 13) + (112 << 23);
+  const Bits<Isa> special = (rest << 13) | 0x7f800000;
+  // Subnormal or zero: `rest` units of 2^-24.
+  const Floats<Isa> units = __builtin_convertvector(rest, Floats<Isa>) * 0x1p-24F;
+  const Bits<Isa> small = __builtin_bit_cast(Bits<Isa>, units);
+  const Bits<Isa> finite = rest < 0x0400 ? small : normal;
+  return __builtin_bit_cast(Floats<Isa>, sign | (rest < 0x7c00 ? finite : special));
+}
+
+/// Rounds to nearest even. `value` may be the one quiet NaN, but no other.
+template <typename Isa>
+RONDE_KERNEL Halves<Isa> portable_narrow_f16(Floats<Isa> value) {
+  const Bits<Isa> bits = __builtin_bit_cast(Bits<Isa>, value);
+  const Bits<Isa> magnitude = bits & 0x7fffffff;
+  const Bits<Isa> sign = (bits ^ magnitude) >> 16;
+  const Bits<Isa> normal = (magnitude - (112 << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  // Below 2^-14: adding 0.5 makes the processor round to units of 2^-24, nearest even.
+  const Floats<Isa> shifted = __builtin_bit_cast(Floats<Isa>, magnitude) + 0.5F;
+  const Bits<Isa> small = __builtin_bit_cast(Bits<Isa>, shifted) - 0x3f000000;
+  const Bits<Isa> finite = magnitude < 0x38800000 ? small : normal;
+  const Bits<Isa> infinite = Bits<Isa>{} + 0x7c00;
+  const Bits<Isa> nan = Bits<Isa>{} + 0x7e00;
+  const Bits<Isa> large = magnitude > 0x7f800000 ? nan : infinite;
+  const Bits<Isa> result = magnitude < 0x477ff000 ? finite : large;  // 65520 is infinite
+  return __builtin_convertvector((result | sign) & 0xffff, Halves<Isa>);
+}
+
+// Element types: what memory holds (Raw, a vector of Storage), and what is computed with (Wide).
+
+template <typename IsaType, typename Number>
+struct Plain {
+  using Isa = IsaType;
+  using Storage = Number;
+  using Wide = Vector<Number, Isa::kBytes>;
+  using Raw = Wide;
+  static constexpr bool kScales = true;
+  RONDE_KERNEL Wide widen(Raw value) { return value; }
+  RONDE_KERNEL Raw narrow(Wide value) { return value; }
+};
+
+template <typename IsaType>
+struct F16 {
+  using Isa = IsaType;
+  using Storage = std::uint16_t;
+  using Wide = Floats<Isa>;
+  using Raw = Halves<Isa>;
+  static constexpr bool kScales = true;
+  RONDE_KERNEL Wide widen(Raw value) { return Isa::widen_f16(value); }
+  RONDE_KERNEL Raw narrow(Wide value) { return Isa::narrow_f16(value); }
+};
+
+template <typename IsaType>
+struct BF16 {
+  using Isa = IsaType;
+  using Storage = std::uint16_t;
+  using Wide = Floats<Isa>;
+  using Raw = Halves<Isa>;
+  static constexpr bool kScales = true;
+  RONDE_KERNEL Wide widen(Raw value) { return Isa::widen_bf16(value); }
+  RONDE_KERNEL Raw narrow(Wide value) { return Isa::narrow_bf16(value); }
+};
+
+template <typename IsaType>
+struct Truth {
+  using Isa = IsaType;
+  using Storage = std::uint8_t;
+  using Wide = Vector<std::uint8_t, Isa::kBytes>;
+  using Raw = Wide;
+  static constexpr bool kScales = false;
+  RONDE_KERNEL Wide widen(Raw value) { return __builtin_bit_cast(Wide, value != 0) & 1; }
+  RONDE_KERNEL Raw narrow(Wide value) { return value; }
+};
+
+/// The number type of a vector's lanes.
+template <typename Wide>
+using Lane = std::remove_cvref_t<decltype(Wide{}[0])>;
+template <typename Wide>
+constexpr bool kFloating = std::is_floating_point_v<Lane<Wide>>;
+
+template <typename Wide>
+RONDE_KERNEL Wide splat(Lane<Wide> value) {
+  return value - Wide{};  // not +, which would make +0 of -0
+}
+
+/// All NaN become the one quiet NaN.
+template <typename Wide>
+RONDE_KERNEL Wide canonical(Wide value) {
+  if constexpr (kFloating<Wide>) {
+    constexpr Lane<Wide> kNan = std::numeric_limits<Lane<Wide>>::quiet_NaN();
+    return value == value ? value : splat<Wide>(kNan);
+  } else {
+    return value;
+  }
+}
+
+}  // namespace
+}  // namespace ronde::kernels

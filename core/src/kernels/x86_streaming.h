@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <immintrin.h>
+
+#include "vector.h"
+
+// Stores that bypass the caches. For the files of one instruction set only: see Note [One
+// instruction set a file].
+
+namespace ronde::kernels {
+namespace {
+
+/// `address` is a multiple of the vector's size.
+template <typename Raw>
+RONDE_KERNEL void stream_vector(void* address, Raw value) {
+  if constexpr (sizeof(Raw) == 8) {
+    _mm_stream_si64(static_cast<long long*>(address), __builtin_bit_cast(long long, value));
+  } else if constexpr (sizeof(Raw) == 16) {
+    _mm_stream_si128(static_cast<__m128i*>(address), __builtin_bit_cast(__m128i, value));
+#ifdef __AVX__
+  } else if constexpr (sizeof(Raw) == 32) {
+    _mm256_stream_si256(static_cast<__m256i*>(address), __builtin_bit_cast(__m256i, value));
+#endif
+#ifdef __AVX512F__
+  } else if constexpr (sizeof(Raw) == 64) {
+    _mm512_stream_si512(static_cast<__m512i*>(address), __builtin_bit_cast(__m512i, value));
+#endif
+  }
+}
+
+/// Streamed stores are not ordered with the store that tells a reader of them, unless by this.
+RONDE_KERNEL void fence_streams() {
+  _mm_sfence();
+}
+
+}  // namespace
+}  // namespace ronde::kernels
