@@ -90,7 +90,6 @@ class Coordinator {
   void pin_thread();
   void make_backends();
   void make_backend(DeviceKind device, const std::string& wanted);
-  const BackendRegistry::value_type& choose_backend(DeviceKind device, const std::string& wanted);
   std::vector<std::string> exchange(std::string_view blob);
   Incoming receive_as_arbiter(Clock::time_point deadline, const std::vector<bool>& arrived);
   Incoming receive_bootstrap(Clock::time_point deadline, const std::vector<bool>& arrived);

@@ -6,17 +6,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend_choice.h"
 #include "coordinator.h"
 #include "exception_text.h"
-#include "packing_backend.h"
 #include "rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde {
 namespace {
-
-/// The limit of the fusion buffer where fusion is off: what then goes through it in chunks.
-constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
 
 /// How much longer than rank 0 the others wait in initialisation.
 constexpr std::chrono::seconds kArbiterHeadStart{2};
@@ -77,7 +74,8 @@ void Coordinator::compare_configurations() {
     if (!options_.config_error.empty()) throw UsageError(options_.config_error);
     check_config(options_.config);
     static_cast<void>(affinity_core(options_.config, topology_.local_rank, topology_.local_size));
-    static_cast<void>(choose_backend(DeviceKind::Cpu, options_.config.cpu_backend));
+    static_cast<void>(
+        choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_));
   } catch (const UsageError& error) {
     fingerprint = failed_fingerprint(error.what());
   }
@@ -116,42 +114,14 @@ void Coordinator::make_backends() {
   }
 }
 
-const BackendRegistry::value_type& Coordinator::choose_backend(DeviceKind device,
-                                                               const std::string& wanted) {
-  const BackendRegistry::value_type* chosen = nullptr;
-  std::string names;
-  for (const auto& candidate : options_.backends) {
-    const BackendFactory& factory = candidate.second;
-    if (factory.device != device) continue;
-    names += (names.empty() ? "" : ", ") + candidate.first;
-    const bool suits = !factory.suits || factory.suits(topology_);
-    if (wanted == candidate.first && suits) return candidate;
-    const bool better = chosen == nullptr || factory.priority > chosen->second.priority;
-    if (wanted == "auto" && suits && better) chosen = &candidate;
-  }
-  if (chosen == nullptr) {
-    throw UsageError("no backend '" + wanted + "' for " + std::string(to_string(device)) +
-                     " buffers suits these ranks; there are: auto" +
-                     (names.empty() ? "" : ", " + names));
-  }
-  return *chosen;
-}
-
 void Coordinator::make_backend(DeviceKind device, const std::string& wanted) {
-  const auto& [name, factory] = choose_backend(device, wanted);
+  const auto& [name, factory] = choose_backend(options_.backends, device, wanted, topology_);
   BackendContext context;
   context.topology = &topology_;
   context.exchange = [this](std::string_view blob) { return exchange(blob); };
   context.ring_peers = [] {};  // no rank sleeps in an operation yet
-  std::unique_ptr<Backend> backend = factory.create(context);
-  if (backend->capabilities().wants_packed) {
-    const std::uint64_t limit =
-        options_.config.fusion_bytes > 0 ? options_.config.fusion_bytes : kChunkBytes;
-    backend = std::make_unique<PackingBackend>(std::move(backend), topology_.size, topology_.rank,
-                                               static_cast<std::size_t>(limit));
-  }
   backend_names_[device] = name;
-  backends_[device] = std::move(backend);
+  backends_[device] = create_backend(factory, context, options_.config.fusion_bytes);
 }
 
 std::vector<std::string> Coordinator::exchange(std::string_view blob) {

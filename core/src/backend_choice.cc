@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend_choice.h"
+
+#include <utility>
+
+#include "packing_backend.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// The limit of the fusion buffer where fusion is off: what then goes through it in chunks.
+constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
+
+}  // namespace
+
+const BackendRegistry::value_type& choose_backend(const BackendRegistry& backends,
+                                                  DeviceKind device, const std::string& wanted,
+                                                  const Topology& topology) {
+  const BackendRegistry::value_type* chosen = nullptr;
+  std::string names;
+  for (const auto& candidate : backends) {
+    const BackendFactory& factory = candidate.second;
+    if (factory.device != device) continue;
+    names += (names.empty() ? "" : ", ") + candidate.first;
+    const bool suits = !factory.suits || factory.suits(topology);
+    if (wanted == candidate.first && suits) return candidate;
+    const bool better = chosen == nullptr || factory.priority > chosen->second.priority;
+    if (wanted == "auto" && suits && better) chosen = &candidate;
+  }
+  if (chosen == nullptr) {
+    throw UsageError("no backend '" + wanted + "' for " + std::string(to_string(device)) +
+                     " buffers suits these ranks; there are: auto" +
+                     (names.empty() ? "" : ", " + names));
+  }
+  return *chosen;
+}
+
+std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendContext& context,
+                                        std::uint64_t fusion_bytes) {
+  std::unique_ptr<Backend> backend = factory.create(context);
+  if (!backend->capabilities().wants_packed) return backend;
+  const std::uint64_t limit = fusion_bytes > 0 ? fusion_bytes : kChunkBytes;
+  return std::make_unique<PackingBackend>(std::move(backend), context.topology->size,
+                                          context.topology->rank, static_cast<std::size_t>(limit));
+}
+
+}  // namespace ronde

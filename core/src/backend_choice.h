@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ronde/backend.h"
+
+namespace ronde {
+
+/// The backend called `wanted`, or for "auto" the one of the highest priority, among those that
+/// serve `device` and suit these ranks. Throws UsageError with the names of all if there is none.
+const BackendRegistry::value_type& choose_backend(const BackendRegistry& backends,
+                                                  DeviceKind device, const std::string& wanted,
+                                                  const Topology& topology);
+
+/// Makes the backend, on all ranks at the same time, and puts the packing around one that wants it.
+/// `fusion_bytes`: RONDE_FUSION_BYTES; 0 turns fusion off.
+std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendContext& context,
+                                        std::uint64_t fusion_bytes);
+
+}  // namespace ronde
