@@ -5,8 +5,12 @@
 #include <iostream>
 #include <string>
 
+#include "bench/bench.h"
+#include "bench/launched_rank.h"
 #include "info.h"
 #include "ronde/build_info.h"
+
+constexpr int kUsageExit = 2;
 
 int main(int argc, char** argv) {
   CLI::App app("Ronde: data-parallel training for LibTorch programs", "ronde");
@@ -14,10 +18,15 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = EXIT_SUCCESS;
   ronde::tool::add_info(app, exit_code);
+  ronde::tool::add_bench(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    // One of the ranks that a launcher started is enough to speak.
+    std::ostream silent(nullptr);
+    const bool speaks = ronde::tool::launched_rank() == 0;
+    const int code = app.exit(error, speaks ? std::cout : silent, speaks ? std::cerr : silent);
+    return code == EXIT_SUCCESS ? code : kUsageExit;
   } catch (const std::exception& error) {
     std::cerr << "ronde: " << error.what() << '\n';
     return EXIT_FAILURE;

@@ -15,55 +15,17 @@
 
 #include "ronde/ronde.h"
 #include "tests/perf/rounds.h"
+#include "tools/bench/gradient_lists.h"
 
 namespace {
 
 using ronde::perf::median;
 using ronde::perf::median_ratio;
 using ronde::perf::size_text;
+using ronde::tool::GradientList;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLargest = std::size_t{64} << 20;
-
-/// Elements of every parameter of a model, in the order of registration.
-struct Model {
-  std::string name;
-  std::vector<std::size_t> tensors;
-};
-
-Model edsr(std::size_t blocks, std::size_t features) {
-  Model model{"EDSR " + std::to_string(blocks) + "x" + std::to_string(features), {}};
-  const auto convolution = [&](std::size_t in, std::size_t out) {
-    model.tensors.insert(model.tensors.end(), {in * out * 9, out});
-  };
-  convolution(3, features);
-  for (std::size_t i = 0; i < 2 * blocks + 1; ++i) convolution(features, features);
-  convolution(features, 4 * features);
-  convolution(features, 3);
-  return model;
-}
-
-Model resnet50() {
-  Model model{"ResNet-50", {}};
-  const auto convolution = [&](std::size_t in, std::size_t out, std::size_t kernel) {
-    model.tensors.insert(model.tensors.end(), {in * out * kernel * kernel, out, out});
-  };
-  convolution(3, 64, 7);
-  std::size_t in = 64;
-  std::size_t width = 64;
-  for (const int blocks : {3, 4, 6, 3}) {
-    for (int block = 0; block < blocks; ++block) {
-      convolution(in, width, 1);
-      convolution(width, width, 3);
-      convolution(width, 4 * width, 1);
-      if (block == 0) convolution(in, 4 * width, 1);
-      in = 4 * width;
-    }
-    width *= 2;
-  }
-  model.tensors.insert(model.tensors.end(), {2048 * 1000, 1000});
-  return model;
-}
 
 /// Microseconds that one of `repeats` calls takes on this rank.
 double time_of(const std::function<void()>& call, int repeats) {
@@ -119,10 +81,10 @@ void measure_sizes(std::vector<float>& data, int rounds) {
   }
 }
 
-void measure_model(const Model& model, int rounds) {
+void measure_model(const GradientList& list, int rounds) {
   std::vector<std::vector<float>> gradients;
   std::size_t bytes = 0;
-  for (const std::size_t count : model.tensors) {
+  for (const std::size_t count : list.tensors) {
     gradients.emplace_back(count, 1.0F);
     bytes += count * sizeof(float);
   }
@@ -134,11 +96,12 @@ void measure_model(const Model& model, int rounds) {
     // Backward makes the last parameter's gradient first.
     for (std::size_t i = gradients.size(); i-- > 0;) {
       works.push_back(allreduce(gradients[i].data(), gradients[i].size(),
-                                model.name + " " + std::to_string(i)));
+                                std::string(list.model) + " " + std::to_string(i)));
     }
     for (const ronde::Work& work : works) work.wait();
   };
-  print(model.name + ", " + std::to_string(gradients.size()) + " tensors, " + size_text(bytes),
+  print(std::string(list.title) + ", " + std::to_string(gradients.size()) + " tensors, " +
+            size_text(bytes),
         take_turns(plain, engine, 2, rounds));
 }
 
@@ -162,9 +125,9 @@ int main(int argc, char** argv) {
     std::vector<float> data(kLargest / sizeof(float), 0.0F);
     measure_sizes(data, rounds);
   }
-  measure_model(edsr(16, 64), rounds);
-  measure_model(resnet50(), rounds);
-  measure_model(edsr(32, 256), rounds);
+  for (const char* const model : {"edsr", "resnet50", "edsr-full"}) {
+    measure_model(ronde::tool::gradient_list(model), rounds);
+  }
   ronde::shutdown();
   MPI_Finalize();
   return 0;

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of `ronde bench`, without ranks.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ronde/error.h"
+#include "tools/bench/gradient_lists.h"
+#include "tools/bench/options.h"
+#include "tools/bench/pattern.h"
+#include "tools/bench/report.h"
+#include "tools/bench/ring.h"
+#include "tools/bench/samples.h"
+
+namespace {
+
+using Catch::Contains;
+using namespace ronde::tool;
+
+TEST_CASE("a percentile is the nearest sample that the share does not exceed") {
+  const Samples samples = {5, 1, 4, 2, 3};
+  CHECK(percentile(samples, 0.0) == 1);
+  CHECK(percentile(samples, 0.2) == 1);
+  CHECK(percentile(samples, 0.21) == 2);
+  CHECK(median(samples) == 3);
+  CHECK(percentile(samples, 0.99) == 5);
+  CHECK(median({2, 1}) == 1);
+  Samples hundred;
+  for (int i = 1; i <= 100; ++i) hundred.push_back(i);
+  CHECK(percentile(hundred, 0.99) == 99);
+  CHECK(median(hundred) == 50);
+}
+
+TEST_CASE("a wrong element is found in every type, with both values") {
+  for (const ronde::DataType dtype : ronde::kAllDataTypes) {
+    INFO(to_string(dtype));
+    constexpr std::size_t kCount = 100;
+    const auto rule = [](std::size_t index) { return static_cast<int>(index % 3); };
+    std::vector<std::byte> data(kCount * size_of(dtype));
+    fill(dtype, data.data(), kCount, rule);
+    CHECK(difference(dtype, data.data(), kCount, rule).empty());
+    fill(dtype, data.data() + 49 * size_of(dtype), 1, [](std::size_t) { return 0; });
+    CHECK(difference(dtype, data.data(), kCount, rule) == "element 49 is 0 and should be 1");
+    CHECK(difference(dtype, data.data(), 49, rule).empty());
+  }
+}
+
+TEST_CASE(
+    "the pattern of one rank is neither that of another nor its own moved by a power of two") {
+  for (const std::size_t shift : {0, 1, 64, 4096, 65536}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      int same = 0;
+      for (std::size_t i = 0; i < 300; ++i) {
+        same += pattern(0, i) == pattern(rank, i + shift) ? 1 : 0;
+      }
+      INFO(shift << " " << rank << " " << same);
+      CHECK((same < 200) == (shift != 0 || rank != 0));
+    }
+  }
+}
+
+TEST_CASE("the gradient lists have the tensors and bytes of the models") {
+  struct Expected {
+    const char* model;
+    std::size_t tensors, elements;
+  };
+  // The numbers of parameters that torchvision and the EDSR paper's code give.
+  for (const auto& [model, tensors, elements] :
+       {Expected{"resnet18", 62, 11'689'512}, Expected{"resnet50", 161, 25'557'032},
+        Expected{"edsr", 72, 1'369'859}, Expected{"edsr-full", 136, 40'729'603}}) {
+    INFO(model);
+    CHECK(gradient_list(model).tensors.size() == tensors);
+    CHECK(gradient_list(model).elements() == elements);
+  }
+  CHECK_THROWS_WITH(gradient_list("alexnet"),
+                    Contains("\"alexnet\"") && Contains("resnet18, resnet50, edsr, edsr-full"));
+}
+
+TEST_CASE("a ring hands its slots out in turn, aligned, and zeroed by a split") {
+  Ring ring(1000);
+  ring.split(100, 1000);  // slots of 128 bytes
+  std::byte* const first = ring.next();
+  CHECK(reinterpret_cast<std::uintptr_t>(first) % 64 == 0);
+  for (int i = 1; i < 7; ++i) {
+    CHECK(ring.next() == first + i * 128);
+    CHECK(ring.last() == first + i * 128);
+  }
+  CHECK(ring.next() == first);
+  std::memset(first, 1, 100);
+  ring.split(100, 0);
+  CHECK(ring.next() == first);
+  CHECK(ring.next() == first);
+  CHECK(*first == std::byte{0});
+}
+
+TEST_CASE("options: sizes, types and what is left out") {
+  BenchWords words;
+  words.min = "1KiB";
+  words.max = "2MB";
+  words.dtype = "bf16";
+  const BenchOptions options = parse_bench_options(words);
+  CHECK(options.min_bytes == 1024);
+  CHECK(options.max_bytes == 2'000'000);
+  CHECK(options.dtype == ronde::DataType::BF16);
+  CHECK_FALSE(options.backend);
+  CHECK_FALSE(options.iterations);
+  CHECK(options.rotate_bytes == 0);
+  words.rotates = true;
+  CHECK(parse_bench_options(words).rotate_bytes >= std::size_t{128} << 20);
+  words.rotate = "8MiB";
+  CHECK(parse_bench_options(words).rotate_bytes == std::size_t{8} << 20);
+}
+
+TEST_CASE("larger sizes are timed less often, unless the user says how often") {
+  BenchOptions options;
+  CHECK(iterations_for(options, 0) == 1000);
+  CHECK(iterations_for(options, 4) == 1000);
+  CHECK(iterations_for(options, std::size_t{1} << 20) == 256);
+  CHECK(iterations_for(options, std::size_t{1} << 30) == 20);
+  options.iterations = 3;
+  CHECK(iterations_for(options, 4) == 3);
+}
+
+TEST_CASE("a report prints the columns that it was given, and keeps whole rows") {
+  const std::vector<Column> columns = {{"bytes", "bytes"}, {"p50 us", "p50_us", 2}};
+  std::ostringstream out;
+  Report report(columns, &out);
+  report.print_titles();
+  report.add({{"bytes", 4}, {"p50_us", 1.239}, {"hidden", "x"}});
+  report.add({{"bytes", 8}, {"p50_us", nullptr}, {"hidden", "y"}});
+  report.set_everywhere("regime", "near");
+  CHECK(out.str() ==
+        "       bytes      p50 us\n"
+        "           4        1.24\n"
+        "           8           -\n");
+  CHECK(report.rows().size() == 2);
+  CHECK(report.rows()[1].at("hidden") == "y");
+  CHECK(report.rows()[0].at("regime") == "near");
+  CHECK(size_text(1) == "1 B");
+  CHECK(size_text(1536) == "1536 B");
+  CHECK(size_text(2048) == "2 KiB");
+  CHECK(size_text(std::size_t{64} << 20) == "64 MiB");
+}
+
+}  // namespace

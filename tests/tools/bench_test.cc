@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// `ronde bench` as a user runs it.
+#include <unistd.h>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ronde/dtype.h"
+#include "tests/support/command.h"
+#include "tools/bench/collectives.h"
+
+namespace {
+
+using Catch::Contains;
+using nlohmann::json;
+using ronde::test::CommandResult;
+using namespace std::string_literals;
+using Words = std::vector<std::string>;
+
+std::vector<int> rank_counts() {
+  return RONDE_MPI_IS_LINKED ? std::vector{1, 2, 3} : std::vector{1};
+}
+
+/// Runs `program bench words...` on `ranks` ranks: without a launcher if that is 0.
+CommandResult run_bench(int ranks, const Words& words, const char* program = RONDE_COMMAND) {
+  Words line;
+  if (ranks > 0 && RONDE_MPI_IS_LINKED) {
+    line = {RONDE_LAUNCHER, RONDE_LAUNCHER_COUNT, std::to_string(ranks)};
+  }
+  line.insert(line.end(), {program, "bench"});
+  line.insert(line.end(), words.begin(), words.end());
+  return ronde::test::run_program(line);
+}
+
+/// A file of this process that is removed again.
+class JsonFile {
+ public:
+  JsonFile()
+      : path_(std::filesystem::temp_directory_path() /
+              ("ronde-bench-" + std::to_string(::getpid()) + ".json")) {}
+  ~JsonFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  std::string path() const { return path_.string(); }
+  json rows() const {
+    std::ifstream file(path_);
+    REQUIRE(file);
+    return json::parse(file);
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The rows of a run that must succeed.
+json rows_of(int ranks, Words words, const char* iterations = "2") {
+  const JsonFile file;
+  words.insert(words.end(), {"--iters", iterations, "--warmup", "1", "--json", file.path()});
+  const CommandResult result = run_bench(ranks, words);
+  INFO(result.out << result.err);
+  REQUIRE(result.exit_code == 0);
+  CHECK(result.err.empty());
+  return file.rows();
+}
+
+std::set<std::string> keys_of(const json& row) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : row.items()) keys.insert(key);
+  return keys;
+}
+
+const std::set<std::string> kCollectiveKeys = {
+    "benchmark",  "ranks",           "backend", "raw",          "dtype",  "rotate_bytes",
+    "iterations", "bytes",           "p50_us",  "p99_us",       "min_us", "algbw_gbs",
+    "busbw_gbs",  "baseline_p50_us", "ratio",   "thread_level", "regime"};
+const std::set<std::string> kExchangeKeys = {
+    "benchmark", "ranks", "backend",      "iterations",  "model",
+    "tensors",   "bytes", "p50_ms",       "baseline_ms", "packed_baseline_ms",
+    "floor_ms",  "ratio", "thread_level", "regime"};
+const std::set<std::string> kMemcpyKeys = {
+    "benchmark", "ranks",     "rotate_bytes", "iterations",   "bytes",           "p50_us",
+    "p99_us",    "algbw_gbs", "busbw_gbs",    "alone_p50_us", "alone_algbw_gbs", "min_us"};
+
+void check_times(const json& row) {
+  CHECK(row.at("min_us") > 0.0);
+  CHECK(row.at("min_us") <= row.at("p50_us"));
+  CHECK(row.at("p50_us") <= row.at("p99_us"));
+}
+
+void check_bandwidth(const json& row, double bus_factor) {
+  const double algorithm = row.at("bytes").get<double>() / (1e3 * row.at("p50_us").get<double>());
+  CHECK(row.at("algbw_gbs").get<double>() == Approx(algorithm));
+  CHECK(row.at("busbw_gbs").get<double>() == Approx(bus_factor * algorithm));
+}
+
+void check_baseline(const json& row, const char* ours, const char* baseline) {
+  if (!RONDE_MPI_IS_LINKED) {
+    CHECK(row.at("ratio").is_null());
+    return;
+  }
+  CHECK(row.at(baseline) > 0.0);
+  CHECK(row.at("ratio").get<double>() ==
+        Approx(row.at(baseline).get<double>() / row.at(ours).get<double>()));
+  CHECK((row.at("regime") == "near" || row.at("regime") == "far"));
+  CHECK(row.at("thread_level") == "MPI_THREAD_SERIALIZED");
+}
+
+void check_collective(const ronde::tool::CollectiveBenchmark& benchmark, int ranks) {
+  INFO(benchmark.name << " on " << ranks);
+  const bool has_data = benchmark.output != ronde::tool::Extent::Nothing;
+  // MPI's blocking calls spin, and take long where ranks outnumber cores.
+  const bool compares = ranks < 3;
+  Words words = {std::string(benchmark.name)};
+  if (compares) words.push_back("--baseline");
+  if (has_data) words.insert(words.end(), {"--min", "64", "--max", "256"});
+  const json rows = rows_of(ranks, words);
+  REQUIRE(rows.size() == (has_data ? 3 : 1));
+  for (const json& row : rows) {
+    CHECK(keys_of(row) == kCollectiveKeys);
+    CHECK(row.at("benchmark") == std::string(benchmark.name));
+    CHECK(row.at("ranks") == ranks);
+    CHECK(row.at("iterations") == 2);
+    check_times(row);
+    if (compares) check_baseline(row, "p50_us", "baseline_p50_us");
+    if (has_data) check_bandwidth(row, benchmark.bus_factor(ranks));
+  }
+}
+
+TEST_CASE("every collective runs on 1, 2 and 3 ranks and is compared with MPI") {
+  for (const int ranks : rank_counts()) {
+    for (const auto& benchmark : ronde::tool::collective_benchmarks()) {
+      check_collective(benchmark, ranks);
+    }
+  }
+}
+
+TEST_CASE("memcpy runs on 1, 2 and 3 ranks") {
+  for (const int ranks : rank_counts()) {
+    for (const json& row : rows_of(ranks, {"memcpy", "--min", "1KiB", "--max", "4KiB"})) {
+      CHECK(keys_of(row) == kMemcpyKeys);
+      check_times(row);
+      check_bandwidth(row, ranks);
+      CHECK(row.at("alone_p50_us") > 0.0);
+    }
+  }
+}
+
+void check_exchange(const json& row, const char* model, int tensors, int bytes) {
+  INFO(row);
+  CHECK(keys_of(row) == kExchangeKeys);
+  CHECK(row.at("model") == model);
+  CHECK(row.at("tensors") == tensors);
+  CHECK(row.at("bytes") == bytes);
+  CHECK(row.at("p50_ms") > 0.0);
+  CHECK(row.at("floor_ms") > 0.0);
+  CHECK((row.at("packed_baseline_ms").is_null() || row.at("packed_baseline_ms") > 0.0));
+  check_baseline(row, "p50_ms", "baseline_ms");
+}
+
+TEST_CASE("exchange runs on one rank, with a row a model") {
+  const json rows = rows_of(1, {"exchange", "--model", "edsr,resnet18"}, "1");
+  REQUIRE(rows.size() == 2);
+  check_exchange(rows[0], "edsr", 72, 5479436);
+  check_exchange(rows[1], "resnet18", 62, 46758048);
+}
+
+TEST_CASE("exchange runs on two ranks") {
+  if (!RONDE_MPI_IS_LINKED) return;
+  const json rows = rows_of(2, {"exchange", "--model", "edsr"}, "1");
+  REQUIRE(rows.size() == 1);
+  check_exchange(rows[0], "edsr", 72, 5479436);
+}
+
+TEST_CASE("every type is right, through the engine and by the backend alone") {
+  const int ranks = rank_counts().size() > 1 ? 2 : 1;
+  for (const ronde::DataType dtype : ronde::kAllDataTypes) {
+    const std::string name(to_string(dtype));
+    INFO(name);
+    Words words = {"allreduce", "--dtype", name, "--min", "1000", "--max", "1000"};
+    const std::size_t bytes = (1000 + size_of(dtype) - 1) / size_of(dtype) * size_of(dtype);
+    CHECK(rows_of(ranks, words, "1").at(0).at("bytes") == bytes);
+    words.insert(words.end(), {"--raw", "--rotate", "16KiB"});
+    const json row = rows_of(ranks, words, "1").at(0);
+    CHECK(row.at("dtype") == name);
+    CHECK(row.at("raw") == true);
+    CHECK(row.at("rotate_bytes") == 16384);
+    CHECK(row.at("ratio").is_null());
+    CHECK(row.at("regime").is_null());
+  }
+}
+
+TEST_CASE("sizes double, and what the ranks share is rounded up to equal parts") {
+  const int ranks = rank_counts().back();
+  std::vector<int> sizes;
+  for (const json& row :
+       rows_of(ranks, {"allgather", "--min", "1", "--max", "100", "--raw"}, "1")) {
+    sizes.push_back(row.at("bytes"));
+  }
+  if (ranks == 3) CHECK(sizes == std::vector{12, 24, 36, 72});
+  if (ranks == 1) CHECK(sizes == std::vector{4, 8, 16, 32, 64});
+}
+
+TEST_CASE("nonsense on the command line is refused with exit code 2 and a reason") {
+  struct Row {
+    Words words;
+    std::string reason;
+  };
+  const std::vector<Row> rows = {
+      {{"allreduce", "--min", "4KiB", "--max", "1KiB"}, "--min (4KiB) is above --max (1KiB)"},
+      {{"allreduce", "--min", "lots"}, "--min: \"lots\""},
+      {{"allreduce", "--max", "-4"}, "--max: \"-4\""},
+      {{"allreduce", "--min", "0"}, "--min: at least one byte"},
+      {{"allreduce", "--rotate", "round"}, "--rotate: \"round\""},
+      {{"latency", "--dtype", "f8"}, "--dtype: there is no element type \"f8\"; use one of: u8,"},
+      {{"broadcast", "--iters", "0"}, "--iters"},
+      {{"broadcast", "--iters", "few"}, "--iters"},
+      {{"broadcast", "--warmup", "-1"}, "--warmup"},
+      {{"allgather", "--backend", "fax", "--max", "4"}, "\"fax\""},
+      {{"allgather", "--backend", "fax", "--raw", "--max", "4"}, "'fax'"},
+      {{"barrier", "--raw"}, "barrier is done by the coordinator alone"},
+      {{"barrier", "--max", "4"}, "--max"},
+      {{"exchange", "--model", "alexnet"}, "--model: there is no list \"alexnet\""},
+      {{"exchange", "--dtype", "f32"}, "--dtype"},
+      {{"memcpy", "--backend", "mpi"}, "--backend"},
+      {{"memcpy", "--json", "/no/such/folder/file"},
+       "--json: cannot write \"/no/such/folder/file\""},
+      {{"gather"}, ""},
+      {{}, ""},
+  };
+  for (const Row& row : rows) {
+    const CommandResult result = run_bench(0, row.words);
+    INFO((row.words.empty() ? "" : row.words.back()) << result.out << result.err);
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.err, Contains(row.reason));
+    CHECK_FALSE(result.err.empty());
+  }
+}
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+TEST_CASE("of several ranks one says what is wrong") {
+  if (!RONDE_MPI_IS_LINKED) return;
+  struct Row {
+    Words words;
+    std::string reason;
+  };
+  for (const Row& row : std::vector<Row>{
+           {{"allreduce", "--max", "no"}, "--max: \"no\""},
+           {{"allreduce", "--no-such-option"}, "--no-such-option"},
+           {{"allreduce", "--json", "/no/such/file"}, "--json: cannot write"},
+           {{"allreduce", "--raw", "--backend", "fax"}, "'fax'"},
+           {{"latency", "--baseline", "--dtype", "bf16"}, "MPI has no type for bf16"}}) {
+    const CommandResult result = run_bench(2, row.words);
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == 2);
+    CHECK(count(result.err, row.reason) == 1);
+    CHECK(count(result.err, "without ronde::shutdown()") == 0);
+  }
+}
+
+TEST_CASE("a backend whose first or last result is wrong is found out") {
+  // With one warm-up and two timed calls the check before is operation 1, the timed ones are 3 and
+  // 4, and the check behind them is 5. What 2 to 4 do wrong stays in the memory that they share.
+  for (const int ranks : rank_counts()) {
+    for (const char* const operation : {"1", "2", "4", "5", "6"}) {
+      INFO(operation << " on " << ranks);
+      const CommandResult result =
+          run_bench(ranks,
+                    {"allreduce", "--backend", std::string("wrong-in-the-") + operation, "--min",
+                     "1KiB", "--max", "1KiB", "--iters", "2", "--warmup", "1", "--dtype", "u8"},
+                    WRONG_BENCH);
+      INFO(result.out << result.err);
+      if (operation == "6"s) {
+        CHECK(result.exit_code == 0);
+        continue;
+      }
+      CHECK(result.exit_code == 1);
+      // A later sum spreads what the second one did wrong to all ranks.
+      const std::string who = "rank " + std::to_string(operation == "2"s ? 0 : ranks - 1);
+      CHECK(count(result.err, "ronde bench: " + who + ": the result of allreduce (1 KiB, u8, by " +
+                                  "wrong-in-the-" + operation + ") is wrong: element 0 is ") == 1);
+      CHECK(count(result.err, "without ronde::shutdown()") == 0);
+    }
+  }
+}
+
+}  // namespace

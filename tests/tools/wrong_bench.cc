@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// wrong_bench bench SUBCOMMAND --backend wrong-in-the-N ...
+//
+// `ronde bench` over a backend that does its N-th operation wrong on the last rank: it flips a bit
+// of the first byte that was written there.
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backends/compose.h"
+#include "ronde/ronde.h"
+#include "tools/bench/bench.h"
+
+namespace {
+
+class Wrong final : public ronde::Operation {
+ public:
+  Wrong(std::unique_ptr<ronde::Operation> right, void* output)
+      : right_(std::move(right)), output_(output) {}
+
+  bool poll() override {
+    if (!right_->poll()) return false;
+    *static_cast<unsigned char*>(output_) ^= 1U;
+    return true;
+  }
+
+ private:
+  std::unique_ptr<ronde::Operation> right_;
+  void* output_;
+};
+
+class WrongBackend final : public ronde::Backend {
+ public:
+  WrongBackend(std::unique_ptr<ronde::Backend> right, int countdown)
+      : right_(std::move(right)), countdown_(countdown) {}
+
+  std::string_view name() const noexcept override { return "wrong"; }
+  ronde::Capabilities capabilities() const override { return right_->capabilities(); }
+  std::unique_ptr<ronde::Operation> allreduce(const ronde::AllreduceCall& call) override {
+    return spoil(right_->allreduce(call), call.segments[0].output);
+  }
+  std::unique_ptr<ronde::Operation> broadcast(const ronde::BroadcastCall& call) override {
+    return spoil(right_->broadcast(call), call.segments[0].output);
+  }
+  std::unique_ptr<ronde::Operation> allgather(const ronde::AllgatherCall& call) override {
+    return spoil(right_->allgather(call), call.output);
+  }
+  void abort() noexcept override { right_->abort(); }
+  void close() override { right_->close(); }
+  ronde::StatsGroup stats() const override { return right_->stats(); }
+
+ private:
+  std::unique_ptr<ronde::Operation> spoil(std::unique_ptr<ronde::Operation> operation,
+                                          void* output) {
+    if (--countdown_ != 0) return operation;
+    return std::make_unique<Wrong>(std::move(operation), output);
+  }
+
+  std::unique_ptr<ronde::Backend> right_;
+  int countdown_;
+};
+
+ronde::BackendFactory wrong_in_the(int nth) {
+  // Over the backend that is always there: by MPI, or of one process.
+  ronde::BackendFactory factory = ronde::compose_built_in({}).backends.begin()->second;
+  factory.priority = -1;
+  factory.create = [nth, right = factory.create](ronde::BackendContext& context) {
+    const bool is_last = context.topology->rank == context.topology->size - 1;
+    constexpr int kNever = 1 << 30;
+    return std::make_unique<WrongBackend>(right(context), is_last ? nth : kNever);
+  };
+  return factory;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const int nth : {1, 2, 3, 4, 5, 6}) {
+    ronde::register_backend("wrong-in-the-" + std::to_string(nth), wrong_in_the(nth));
+  }
+  CLI::App app("`ronde bench` over a backend that is wrong");
+  int exit_code = EXIT_SUCCESS;
+  ronde::tool::add_bench(app, exit_code);
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
+}

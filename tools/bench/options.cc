@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "gradient_lists.h"
+#include "ronde/config.h"
+#include "ronde/error.h"
+
+namespace ronde::tool {
+namespace {
+
+std::size_t bytes_of(const char* option, const std::string& text) {
+  try {
+    return static_cast<std::size_t>(parse_bytes(text));
+  } catch (const UsageError& error) {
+    throw UsageError(std::string(option) + ": " + error.what());
+  }
+}
+
+DataType dtype_of(const std::string& text) {
+  std::string names;
+  for (const DataType dtype : kAllDataTypes) {
+    if (to_string(dtype) == text) return dtype;
+    names += (names.empty() ? "" : ", ") + std::string(to_string(dtype));
+  }
+  throw UsageError("--dtype: there is no element type \"" + text + "\"; use one of: " + names);
+}
+
+/// More memory than the caches hold, whether they say how large they are or not.
+std::size_t beyond_the_caches() {
+  constexpr long kLeast = 128L << 20;
+  constexpr long kMost = 1L << 30;
+  return static_cast<std::size_t>(std::clamp(2 * sysconf(_SC_LEVEL3_CACHE_SIZE), kLeast, kMost));
+}
+
+}  // namespace
+
+void add_bench_options(CLI::App& command, const OptionSet& set,
+                       const std::shared_ptr<BenchWords>& words) {
+  if (set.sizes) {
+    words->min = "4";
+    words->max = set.default_max;
+    command.add_option("--min", words->min, "Smallest size: 4, 64KiB")->capture_default_str();
+    command.add_option("--max", words->max, "Largest size; each is twice the one before")
+        ->capture_default_str();
+    auto* const rotate = command.add_option(
+        "--rotate", words->rotate,
+        "Walk through this much memory instead of using the same in every call [without a size: "
+        "twice the largest cache]");
+    rotate->expected(0, 1)->each([words](const std::string&) { words->rotates = true; });
+  }
+  if (set.dtype) {
+    command.add_option("--dtype", words->dtype, "Element type: f32, bf16, i64, ...")
+        ->capture_default_str();
+  }
+  if (set.engine) {
+    command.add_option("--backend", words->backend,
+                       "auto, shm or mpi [what RONDE_CPU_BACKEND says]");
+  }
+  if (set.subject) {
+    command.add_flag("--raw", words->raw, "Call the backend itself, without the coordinator");
+    command.add_flag("--baseline", words->baseline,
+                     "Take turns with plain MPI on the same buffers, and print the ratio");
+  }
+  if (set.models) {
+    command.add_option("--model", words->models, "resnet18, resnet50, edsr, edsr-full; repeatable")
+        ->delimiter(',')
+        ->capture_default_str();
+  }
+  command.add_option("--iters", words->iterations, "Calls that are timed [fewer for more bytes]")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--warmup", words->warmup, "Calls before them that are not")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--json", words->json, "Also write the rows to this file");
+}
+
+int iterations_for(const BenchOptions& options, std::size_t bytes) {
+  constexpr std::size_t kTotal = std::size_t{256} << 20;
+  return options.iterations.value_or(static_cast<int>(
+      std::clamp<std::size_t>(kTotal / std::max<std::size_t>(bytes, 1), 20, 1000)));
+}
+
+BenchOptions parse_bench_options(const BenchWords& words) {
+  BenchOptions options;
+  if (!words.min.empty()) options.min_bytes = bytes_of("--min", words.min);
+  if (!words.max.empty()) options.max_bytes = bytes_of("--max", words.max);
+  if (options.min_bytes == 0) throw UsageError("--min: at least one byte has to be moved");
+  if (options.min_bytes > options.max_bytes) {
+    throw UsageError("--min (" + format_bytes(options.min_bytes) + ") is above --max (" +
+                     format_bytes(options.max_bytes) + ")");
+  }
+  options.dtype = dtype_of(words.dtype);
+  if (!words.backend.empty()) options.backend = words.backend;
+  if (words.iterations > 0) options.iterations = words.iterations;
+  options.warmup = words.warmup;
+  options.raw = words.raw;
+  options.baseline = words.baseline;
+  if (words.rotates || !words.rotate.empty()) {
+    options.rotate_bytes =
+        words.rotate.empty() ? beyond_the_caches() : bytes_of("--rotate", words.rotate);
+  }
+  for (const std::string& model : words.models) static_cast<void>(gradient_list(model));
+  options.models = words.models;
+  options.json = words.json;
+  return options;
+}
+
+}  // namespace ronde::tool

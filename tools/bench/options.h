@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ronde/dtype.h"
+
+namespace ronde::tool {
+
+/// What a run of `ronde bench` was asked for.
+struct BenchOptions {
+  std::size_t min_bytes = 4;
+  std::size_t max_bytes = std::size_t{64} << 20;
+  DataType dtype = DataType::F32;
+  std::optional<std::string> backend;  ///< nothing: what RONDE_CPU_BACKEND says
+  std::optional<int> iterations;       ///< nothing: fewer for more bytes
+  int warmup = 10;
+  bool raw = false;
+  bool baseline = false;
+  std::size_t rotate_bytes = 0;  ///< 0: the same memory in every call
+  std::vector<std::string> models;
+  std::string json;  ///< empty: no file
+};
+
+/// Calls to time for a size, unless the user says so.
+int iterations_for(const BenchOptions& options, std::size_t bytes);
+
+/// The words of the command line, before they are checked.
+struct BenchWords {
+  std::string min, max, dtype = "f32", backend, rotate;
+  int iterations = 0;
+  int warmup = 10;
+  bool raw = false;
+  bool baseline = false;
+  std::vector<std::string> models = {"resnet50"};
+  std::string json;
+  bool rotates = false;  ///< --rotate was there, maybe without a size
+};
+
+/// The options that a benchmark has beside those that all have.
+struct OptionSet {
+  bool sizes = false;    ///< --min, --max, --rotate
+  bool dtype = false;    ///< --dtype
+  bool engine = false;   ///< --backend
+  bool subject = false;  ///< --raw, --baseline
+  bool models = false;   ///< --model
+  std::string_view default_max = "64MiB";
+};
+
+/// Adds the options to a sub-command; they are written to `words` when it is parsed.
+void add_bench_options(CLI::App& command, const OptionSet& set,
+                       const std::shared_ptr<BenchWords>& words);
+
+/// Throws UsageError for nonsense.
+BenchOptions parse_bench_options(const BenchWords& words);
+
+}  // namespace ronde::tool

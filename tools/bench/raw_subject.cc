@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "raw_subject.h"
+
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backends/compose.h"
+#include "core/src/backend_choice.h"
+#include "core/src/messages.h"
+#include "ronde/error.h"
+
+namespace ronde::tool {
+namespace {
+
+using Clock = Transport::Clock;
+
+/// Polls between two looks at the transport, which cost a system call.
+constexpr int kPollsPerLook = 1024;
+
+std::size_t elements_of(const Request& request) {
+  std::size_t count = 1;
+  for (const std::int64_t extent : request.shape) count *= static_cast<std::size_t>(extent);
+  return count;
+}
+
+/// Thread-safety: one thread.
+class RawBackend final : public RawSubject {
+ public:
+  RawBackend() : config_(load_config_from_environment().config) {
+    BuiltIn built_in = compose_built_in(config_);
+    transport_ = built_in.make_transport();
+    try {
+      make_backend(built_in.backends);
+    } catch (const UsageError&) {  // which all ranks throw
+      transport_->close(true, deadline(config_.shutdown_timeout_s));
+      throw;
+    }
+  }
+
+  ~RawBackend() override {
+    if (backend_ == nullptr) return;
+    backend_->abort();
+    backend_.reset();
+    transport_->close(false, Clock::now());
+  }
+
+  const Topology& topology() const override { return transport_->topology(); }
+  std::string backend() const override { return std::string(backend_->name()); }
+  void settle() override {}
+
+  void run(Request request) override {
+    const std::unique_ptr<Operation> operation = start(request);
+    for (int polls = 1; !operation->poll(); ++polls) {
+      if (polls % kPollsPerLook == 0) look_after_peers();
+    }
+  }
+
+  void close() override {
+    backend_->close();
+    backend_.reset();
+    transport_->close(true, deadline(config_.shutdown_timeout_s));
+  }
+
+ private:
+  static Clock::time_point deadline(double seconds) {
+    return Clock::now() +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
+  void make_backend(const BackendRegistry& backends) {
+    const auto& [name, factory] =
+        choose_backend(backends, DeviceKind::Cpu, config_.cpu_backend, topology());
+    BackendContext context;
+    context.topology = &transport_->topology();
+    context.exchange = [this](std::string_view blob) { return exchange(blob); };
+    context.ring_peers = [] {};  // nobody sleeps: all poll
+    backend_ = create_backend(factory, context, config_.fusion_bytes);
+  }
+
+  std::unique_ptr<Operation> start(const Request& request) {
+    const std::size_t count = elements_of(request);
+    segment_ = {request.input, request.output, count};
+    switch (request.kind) {
+      case Collective::Allreduce:
+        return backend_->allreduce({.segments = {&segment_, 1},
+                                    .dtype = request.dtype,
+                                    .op = request.op,
+                                    .prescale = request.prescale,
+                                    .postscale = request.postscale});
+      case Collective::Broadcast:
+        return backend_->broadcast(
+            {.segments = {&segment_, 1}, .dtype = request.dtype, .root = request.root});
+      case Collective::Allgather:
+        counts_.assign(static_cast<std::size_t>(topology().size), count);
+        return backend_->allgather({.input = request.input,
+                                    .output = request.output,
+                                    .counts = counts_,
+                                    .dtype = request.dtype});
+      default:
+        throw UsageError("--raw: " + std::string(to_string(request.kind)) +
+                         " is done by the coordinator alone; leave --raw out");
+    }
+  }
+
+  /// Gives way, where ranks outnumber cores, and throws if a peer is gone.
+  void look_after_peers() {
+    std::this_thread::yield();
+    const Incoming incoming = transport_->receive(Clock::time_point::min());
+    if (incoming.kind == Incoming::Kind::PeerLost) {
+      throw GroupError(incoming.peer,
+                       "rank " + std::to_string(incoming.peer) + " was lost: " + incoming.bytes);
+    }
+  }
+
+  /// The blobs of all ranks, through rank 0, as the transport is a star.
+  std::vector<std::string> exchange(std::string_view blob) {
+    if (topology().rank != 0) {
+      transport_->send(0, encode(BootstrapMessage{{std::string(blob)}}));
+      return receive().second;
+    }
+    BootstrapMessage all;
+    all.blobs.resize(static_cast<std::size_t>(topology().size));
+    all.blobs[0] = blob;
+    for (int missing = topology().size - 1; missing > 0; --missing) {
+      auto [peer, blobs] = receive();
+      all.blobs[static_cast<std::size_t>(peer)] = std::move(blobs.at(0));
+    }
+    for (int peer = 1; peer < topology().size; ++peer) transport_->send(peer, encode(all));
+    return all.blobs;
+  }
+
+  std::pair<int, std::vector<std::string>> receive() {
+    const Clock::time_point limit = deadline(config_.init_timeout_s);
+    for (;;) {
+      const Incoming incoming = transport_->receive(limit);
+      if (incoming.kind == Incoming::Kind::Message) {
+        return {incoming.peer, std::get<BootstrapMessage>(decode(incoming.bytes)).blobs};
+      }
+      if (incoming.kind == Incoming::Kind::PeerLost) {
+        throw GroupError(incoming.peer,
+                         "rank " + std::to_string(incoming.peer) +
+                             " was lost while the backend was made: " + incoming.bytes);
+      }
+      if (Clock::now() >= limit) {
+        throw GroupError(-1, "rank " + std::to_string(topology().rank) +
+                                 " waited RONDE_INIT_TIMEOUT_S for the others to make the backend");
+      }
+    }
+  }
+
+  const Config config_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Backend> backend_;
+  // Of the operation in progress.
+  Segment segment_;
+  std::vector<std::size_t> counts_;
+};
+
+}  // namespace
+
+std::unique_ptr<RawSubject> make_raw() {
+  return std::make_unique<RawBackend>();
+}
+
+}  // namespace ronde::tool

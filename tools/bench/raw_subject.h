@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "ronde/topology.h"
+#include "subject.h"
+
+namespace ronde::tool {
+
+/// A backend without the engine around it, as the engine would choose and make it: the ranks meet
+/// over the built-in transport, and every operation is started and polled by the caller.
+class RawSubject : public Subject {
+ public:
+  virtual const Topology& topology() const = 0;
+  /// Ends backend and transport; every rank calls it.
+  virtual void close() = 0;
+};
+
+/// Reads RONDE_* as ronde::init() does. Collective. Throws UsageError for nonsense, GroupError if a
+/// rank is missing.
+std::unique_ptr<RawSubject> make_raw();
+
+}  // namespace ronde::tool

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.h"
+
+#include <sched.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "engine_subject.h"
+#include "ronde/ronde.h"
+
+namespace ronde::tool {
+namespace {
+
+bool more_ranks_than_cores(const Topology& topology) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
+  return !known || topology.local_size > CPU_COUNT(&cores);
+}
+
+void set_environment(const BenchOptions& options) {
+  constexpr int kReplace = 1;
+  constexpr int kKeepWhatIsSet = 0;
+  if (options.backend) setenv("RONDE_CPU_BACKEND", options.backend->c_str(), kReplace);
+  setenv("RONDE_LOG_LEVEL", "warning", kKeepWhatIsSet);  // the table is the output
+  if (options.baseline) let_mpi_be_fast();
+}
+
+std::string counted(int number, const char* noun) {
+  return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
+}
+
+}  // namespace
+
+Session::Session(const BenchOptions& options) : options_(options) {
+  set_environment(options_);
+  if (options_.raw) {
+    raw_ = make_raw();
+    subject_ = raw_.get();
+  } else {
+    ronde::init();
+    engine_ = make_engine();
+    subject_ = engine_.get();
+  }
+  peers_ = make_peers(more_ranks_than_cores(topology()));
+  if (options_.baseline) baseline_ = make_plain_mpi();
+}
+
+void Session::open_json() {
+  alike([this] {
+    if (topology().rank != 0 || options_.json.empty()) return;
+    json_.open(options_.json);
+    if (!json_) {
+      throw UsageError("--json: cannot write \"" + options_.json + "\": " + std::strerror(errno));
+    }
+  });
+}
+
+const Topology& Session::topology() const {
+  return raw_ != nullptr ? raw_->topology() : ronde::topology();
+}
+
+void Session::alike(const std::function<void()>& action) {
+  constexpr char kUsage = 'u';
+  constexpr char kOther = 'o';
+  std::string error;
+  try {
+    action();
+  } catch (const UsageError& usage) {
+    error = kUsage + std::string(usage.what());
+  } catch (const std::exception& other) {
+    error = kOther + ("rank " + std::to_string(topology().rank) + ": ") + other.what();
+  }
+  const std::string first = peers_->first_of(error);
+  if (first.empty()) return;
+  if (first[0] == kUsage) throw UsageError(first.substr(1));
+  throw CommonError(first.substr(1));
+}
+
+Report Session::report(std::span<const Column> columns) const {
+  return Report(columns, topology().rank == 0 ? &std::cout : nullptr);
+}
+
+std::string Session::description() const {
+  return counted(topology().size, "rank") + " on " + counted(topology().hosts(), "host") +
+         ", backend " + subject_->backend() + (options_.raw ? " without the coordinator" : "");
+}
+
+void Session::write_json(const Report& report) {
+  alike([&] {
+    if (!json_.is_open()) return;
+    json_ << report.rows().dump(2) << '\n';
+    json_.close();
+    if (!json_) throw Error("--json: writing \"" + options_.json + "\" failed");
+  });
+}
+
+void Session::close() {
+  if (raw_ != nullptr) {
+    raw_->close();
+  } else {
+    ronde::shutdown();
+  }
+}
+
+}  // namespace ronde::tool

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "options.h"
+#include "peers.h"
+#include "raw_subject.h"
+#include "report.h"
+#include "ronde/error.h"
+#include "ronde/topology.h"
+#include "subject.h"
+
+namespace ronde::tool {
+
+/// Something failed on at least one rank, and every rank throws this.
+class CommonError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A run of one benchmark on all ranks, from meeting to parting.
+///
+/// Thread-safety: one thread.
+class Session {
+ public:
+  /// Collective. Throws UsageError and GroupError as ronde::init() does.
+  explicit Session(const BenchOptions& options);
+
+  const BenchOptions& options() const { return options_; }
+  const Topology& topology() const;
+  Peers& peers() { return *peers_; }
+  /// What is measured: the engine, or a backend alone.
+  Subject& subject() { return *subject_; }
+  /// Null where it was not asked for, and in a build without MPI.
+  Subject* baseline() { return baseline_.get(); }
+
+  /// Calls `action`, which may fail on some ranks only. If it does, every rank throws CommonError
+  /// (or UsageError, if that was it) with the words of the first that failed.
+  void alike(const std::function<void()>& action);
+
+  /// A report that speaks on rank 0.
+  Report report(std::span<const Column> columns) const;
+  /// "2 ranks on 1 host, backend shm".
+  std::string description() const;
+
+  /// Throws UsageError on every rank if the file of --json cannot be written, before time is spent
+  /// on measuring. Collective.
+  void open_json();
+  /// Collective.
+  void write_json(const Report& report);
+
+  /// Leaves together with the other ranks.
+  void close();
+
+ private:
+  const BenchOptions options_;
+  std::unique_ptr<RawSubject> raw_;  ///< where subject_ is one
+  Subject* subject_ = nullptr;
+  std::unique_ptr<Subject> engine_;
+  std::unique_ptr<Peers> peers_;
+  std::unique_ptr<Subject> baseline_;
+  std::ofstream json_;
+};
+
+}  // namespace ronde::tool

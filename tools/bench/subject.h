@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "ronde/request.h"
+
+namespace ronde::tool {
+
+/// What carries out the operations that are timed: Ronde, one of its backends alone, or MPI. All of
+/// them take the same requests, so that a benchmark is written once.
+///
+/// Thread-safety: one thread. Every rank runs the same requests in the same order.
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  Subject() = default;
+  Subject(const Subject&) = delete;
+  Subject& operator=(const Subject&) = delete;
+
+  /// For people and for the rows: "shm", "mpi".
+  virtual std::string backend() const = 0;
+
+  /// Does the operation and returns when it is done. Throws what the operation throws.
+  virtual void run(Request request) = 0;
+
+  /// Returns once nothing of the subject runs in the background.
+  virtual void settle() = 0;
+};
+
+}  // namespace ronde::tool

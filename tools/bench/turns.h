@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "peers.h"
+#include "samples.h"
+
+namespace ronde::tool {
+
+/// One of several ways to do the same thing.
+struct Contender {
+  std::function<void()> call;
+  std::function<void()> prepare = [] {};  ///< before each call, not timed
+};
+
+/// Lets the contenders take turns, `warmup` + `iterations` times, and returns the samples of each
+/// of the later ones: what the machine does for a while meets all of them. Who begins changes from
+/// turn to turn. All ranks begin a call together, after a barrier of MPI's; a sample is the longest
+/// time of all ranks. Collective.
+std::vector<Samples> take_turns(Peers& peers, const std::vector<Contender>& contenders, int warmup,
+                                int iterations);
+
+}  // namespace ronde::tool
