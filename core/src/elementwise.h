@@ -18,7 +18,7 @@ constexpr DataType wire_dtype(DataType dtype, bool widen_halves) noexcept {
 
 /// Writes `count` elements of `dtype` at `input`, scaled, to `output` in wire_dtype(dtype).
 /// Integers are scaled in double precision, truncated toward zero and clamped to their range; bools
-/// become 0 or 1 and are never scaled.
+/// become 0 or 1 and are never scaled. A NaN stays some NaN.
 void pack_elements(void* output, const void* input, std::size_t count, DataType dtype,
                    Scaling scaling, bool widen_halves);
 
