@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instruction sets behind ronde/kernels.h: see Note [One instruction set a file].
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstring>
 #include <vector>
 
@@ -58,10 +62,19 @@ constexpr Kernels kBaseline = named<kernels::kBaseline>("baseline");
 constexpr Kernels kAvx2 = named<kernels::kAvx2>("avx2");
 constexpr Kernels kAvx512 = named<kernels::kAvx512>("avx512");
 
-// The compiler's own question asks the operating system too, whether it saves the registers.
+/// Clang knows no __builtin_cpu_supports("f16c").
+bool has_f16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+// __builtin_cpu_supports also asks whether the operating system saves the registers.
 std::vector<const Kernels*> find_kernels() {
   std::vector<const Kernels*> found;
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     found.push_back(&kAvx512);

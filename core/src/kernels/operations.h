@@ -21,7 +21,7 @@ RONDE_KERNEL Wide smaller(Wide a, Wide b) {
   if constexpr (kFloating<Wide>) {
     using Mask = decltype(a < b);
     const Mask equal = __builtin_bit_cast(Mask, a) | __builtin_bit_cast(Mask, b);
-    const Wide unequal = (a < b) | (a != a) ? a : b;
+    const Wide unequal = ((a < b) | (a != a)) ? a : b;
     return a == b ? __builtin_bit_cast(Wide, equal) : unequal;
   } else {
     return a < b ? a : b;
@@ -33,7 +33,7 @@ RONDE_KERNEL Wide larger(Wide a, Wide b) {
   if constexpr (kFloating<Wide>) {
     using Mask = decltype(a > b);
     const Mask equal = __builtin_bit_cast(Mask, a) & __builtin_bit_cast(Mask, b);
-    const Wide unequal = (a > b) | (a != a) ? a : b;
+    const Wide unequal = ((a > b) | (a != a)) ? a : b;
     return a == b ? __builtin_bit_cast(Wide, equal) : unequal;
   } else {
     return a > b ? a : b;
