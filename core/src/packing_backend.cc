@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "elementwise.h"
-#include "ronde/kernels.h"
 #include "ronde/segment_cursor.h"
 
 namespace ronde {
 namespace {
+
+constexpr std::size_t kLargestElement = 8;
 
 const std::byte* advanced(const void* base, std::size_t bytes) {
   return static_cast<const std::byte*>(base) + bytes;
@@ -18,6 +19,55 @@ const std::byte* advanced(const void* base, std::size_t bytes) {
 std::byte* advanced(void* base, std::size_t bytes) {
   return static_cast<std::byte*>(base) + bytes;
 }
+
+std::size_t largest(std::span<const std::size_t> counts) {
+  return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+}
+
+ReduceOp packed_op(ReduceOp op) {
+  return op == ReduceOp::Average ? ReduceOp::Sum : op;
+}
+
+/// Data that consists of one part a rank, of which every chunk takes a piece. Counts are in the
+/// stream's units.
+class Parts {
+ public:
+  /// `unit`: how many units one of `counts` is.
+  Parts(std::span<const std::size_t> counts, std::size_t unit) : pieces_(counts.size()) {
+    for (const std::size_t count : counts) counts_.push_back(count * unit);
+  }
+
+  std::size_t size() const noexcept { return counts_.size(); }
+
+  /// Takes up to `most` units of every part, behind the first `done`; returns their sum.
+  std::size_t cut(std::size_t done, std::size_t most) {
+    done_ = done;
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      pieces_[i] = counts_[i] > done ? std::min(most, counts_[i] - done) : 0;
+      total += pieces_[i];
+    }
+    return total;
+  }
+
+  /// Units of every part in this chunk.
+  std::span<const std::size_t> pieces() const noexcept { return pieces_; }
+
+  /// Calls `visit(offset, count)` for every piece; `offset` counts from the first part's beginning.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    std::size_t offset = done_;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      if (pieces_[i] > 0) visit(offset, pieces_[i]);
+      offset += counts_[i];
+    }
+  }
+
+ private:
+  std::vector<std::size_t> counts_;
+  std::vector<std::size_t> pieces_;
+  std::size_t done_ = 0;
+};
 
 }  // namespace
 
@@ -56,176 +106,227 @@ class PackingBackend::ChunkedOperation : public Operation {
   std::unique_ptr<Operation> chunk_;
 };
 
-class PackingBackend::Allreduce final : public ChunkedOperation {
+/// A chunk is the next elements of a segment list, the same on every rank, worked on in place.
+class PackingBackend::SegmentStream : public ChunkedOperation {
  public:
-  Allreduce(PackingBackend& owner, const AllreduceCall& call)
+  /// `width`: bytes of an element in the buffer.
+  SegmentStream(PackingBackend& owner, std::span<const Segment> segments, std::size_t width)
       : ChunkedOperation(owner),
-        call_(call),
-        widen_(owner.packed_capabilities_.widen_halves),
-        wire_(wire_dtype(call.dtype, widen_)),
-        final_scaling_(final_scaling(call.dtype, call.op, call.postscale, owner.size_)),
-        in_(call.segments),
-        out_(call.segments),
-        remaining_(total_elements(call.segments)) {}
+        width_(width),
+        in_(segments),
+        out_(segments),
+        remaining_(total_elements(segments)) {}
+
+ protected:
+  virtual bool reads() const = 0;
+  /// From the segment into the buffer, and back.
+  virtual void pack(std::byte* to, const Segment& segment, std::size_t offset,
+                    std::size_t count) = 0;
+  virtual void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
+                      std::size_t count) = 0;
+  virtual std::unique_ptr<Operation> launch(std::byte* memory, std::size_t count) = 0;
 
  private:
-  bool finished() const override { return remaining_ == 0; }
+  bool finished() const final { return remaining_ == 0; }
 
-  std::unique_ptr<Operation> start_chunk() override {
-    count_ = std::min(remaining_, owner_.buffer_.limit() / size_of(wire_));
-    memory_ = buffer(count_ * size_of(wire_));
-    std::byte* position = memory_;
-    in_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
-      if (segment.input == nullptr) {
-        fill_neutral(position, count, call_.dtype, call_.op, widen_);
-      } else {
-        pack_elements(position, advanced(segment.input, offset * size_of(call_.dtype)), count,
-                      call_.dtype, {call_.prescale, 1.0}, widen_);
-      }
-      position += count * size_of(wire_);
-    });
-    owner_.counters_.packed_bytes.add(count_ * size_of(wire_));
-    segment_ = {memory_, memory_, count_};
-    const ReduceOp op = call_.op == ReduceOp::Average ? ReduceOp::Sum : call_.op;
-    return owner_.packed_->allreduce({.segments = {&segment_, 1}, .dtype = wire_, .op = op});
+  std::unique_ptr<Operation> start_chunk() final {
+    count_ = std::min(remaining_, owner_.buffer_.limit() / width_);
+    memory_ = buffer(count_ * width_);
+    if (reads()) {
+      std::byte* position = memory_;
+      in_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+        pack(position, segment, offset, count);
+        position += count * width_;
+      });
+      owner_.counters_.packed_bytes.add(count_ * width_);
+    }
+    return launch(memory_, count_);
   }
 
-  void end_chunk() override {
+  void end_chunk() final {
     const std::byte* position = memory_;
     out_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
-      unpack_elements(advanced(segment.output, offset * size_of(call_.dtype)), position, count,
-                      call_.dtype, final_scaling_, widen_);
-      position += count * size_of(wire_);
+      unpack(position, segment, offset, count);
+      position += count * width_;
     });
-    owner_.counters_.unpacked_bytes.add(count_ * size_of(wire_));
+    owner_.counters_.unpacked_bytes.add(count_ * width_);
     remaining_ -= count_;
+  }
+
+  const std::size_t width_;
+  SegmentCursor in_;
+  SegmentCursor out_;
+  std::size_t remaining_;
+  std::size_t count_ = 0;
+  std::byte* memory_ = nullptr;
+};
+
+class PackingBackend::Allreduce final : public SegmentStream {
+ public:
+  Allreduce(PackingBackend& owner, const AllreduceCall& call)
+      : SegmentStream(owner, call.segments, size_of(owner.wire(call.dtype))),
+        call_(call),
+        widen_(owner.packed_capabilities_.widen_halves),
+        final_scaling_(final_scaling(call.dtype, call.op, call.postscale, owner.size_)) {}
+
+ private:
+  bool reads() const override { return true; }
+
+  void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
+    if (segment.input == nullptr) {
+      fill_neutral(to, count, call_.dtype, call_.op, widen_);
+    } else {
+      pack_elements(to, advanced(segment.input, offset * size_of(call_.dtype)), count, call_.dtype,
+                    {call_.prescale, 1.0}, widen_);
+    }
+  }
+
+  void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
+              std::size_t count) override {
+    unpack_elements(advanced(segment.output, offset * size_of(call_.dtype)), from, count,
+                    call_.dtype, final_scaling_, widen_);
+  }
+
+  std::unique_ptr<Operation> launch(std::byte* memory, std::size_t count) override {
+    segment_ = {memory, memory, count};
+    return owner_.packed_->allreduce(
+        {.segments = {&segment_, 1}, .dtype = owner_.wire(call_.dtype), .op = packed_op(call_.op)});
   }
 
   const AllreduceCall call_;
   const bool widen_;
-  const DataType wire_;
   const Scaling final_scaling_;
-  SegmentCursor in_;
-  SegmentCursor out_;
-  std::size_t remaining_;
-  std::size_t count_ = 0;
-  std::byte* memory_ = nullptr;
   Segment segment_;
 };
 
-class PackingBackend::Broadcast final : public ChunkedOperation {
+class PackingBackend::Broadcast final : public SegmentStream {
  public:
-  Broadcast(PackingBackend& owner, const BroadcastCall& call, bool is_root)
-      : ChunkedOperation(owner),
+  Broadcast(PackingBackend& owner, const BroadcastCall& call)
+      : SegmentStream(owner, call.segments, size_of(call.dtype)),
         call_(call),
-        is_root_(is_root),
-        in_(call.segments),
-        out_(call.segments),
-        remaining_(total_elements(call.segments)) {}
+        width_(size_of(call.dtype)),
+        is_root_(call.root == owner.rank_) {}
 
  private:
-  bool finished() const override { return remaining_ == 0; }
+  bool reads() const override { return is_root_; }
 
-  std::unique_ptr<Operation> start_chunk() override {
-    const std::size_t width = size_of(call_.dtype);
-    count_ = std::min(remaining_, owner_.buffer_.limit() / width);
-    memory_ = buffer(count_ * width);
-    if (is_root_) {
-      std::byte* position = memory_;
-      in_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
-        std::memcpy(position, advanced(segment.input, offset * width), count * width);
-        position += count * width;
-      });
-      owner_.counters_.packed_bytes.add(count_ * width);
-    }
-    segment_ = {memory_, memory_, count_ * width};
+  void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
+    std::memcpy(to, advanced(segment.input, offset * width_), count * width_);
+  }
+
+  void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
+              std::size_t count) override {
+    if (is_root_ && segment.input == segment.output) return;
+    std::memcpy(advanced(segment.output, offset * width_), from, count * width_);
+  }
+
+  std::unique_ptr<Operation> launch(std::byte* memory, std::size_t count) override {
+    segment_ = {memory, memory, count * width_};
     return owner_.packed_->broadcast(
         {.segments = {&segment_, 1}, .dtype = DataType::U8, .root = call_.root});
   }
 
-  void end_chunk() override {
-    const std::size_t width = size_of(call_.dtype);
-    const std::byte* position = memory_;
-    out_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
-      std::byte* target = advanced(segment.output, offset * width);
-      const bool in_place = is_root_ && segment.input == segment.output;
-      if (!in_place) std::memcpy(target, position, count * width);
-      position += count * width;
-    });
-    owner_.counters_.unpacked_bytes.add(count_ * width);
-    remaining_ -= count_;
-  }
-
   const BroadcastCall call_;
+  const std::size_t width_;
   const bool is_root_;
-  SegmentCursor in_;
-  SegmentCursor out_;
-  std::size_t remaining_;
-  std::size_t count_ = 0;
-  std::byte* memory_ = nullptr;
   Segment segment_;
 };
 
-/// Every chunk takes the same number of bytes, at most, from each rank.
-class PackingBackend::Allgather final : public ChunkedOperation {
+/// A chunk takes a piece of every part, at most the same number of units each, so that all ranks
+/// need equally many chunks. The buffer holds the pieces of the input, and behind them those of the
+/// output.
+class PackingBackend::PartStream : public ChunkedOperation {
  public:
-  Allgather(PackingBackend& owner, const AllgatherCall& call, std::size_t rank)
-      : ChunkedOperation(owner), call_(call), rank_(rank) {
-    const std::size_t width = size_of(call.dtype);
-    std::size_t offset = 0;
-    for (const std::size_t count : call.counts) {
-      offsets_.push_back(offset);
-      bytes_.push_back(count * width);
-      offset += count * width;
-      most_ = std::max(most_, count * width);
-    }
-    chunk_counts_.resize(bytes_.size());
-  }
+  /// `most`: units of the largest part, of all ranks. `width`: bytes of a unit in the buffer.
+  PartStream(PackingBackend& owner, Parts in, Parts out, std::size_t most, std::size_t width)
+      : ChunkedOperation(owner),
+        in_(std::move(in)),
+        out_(std::move(out)),
+        most_(most),
+        width_(width),
+        each_(std::max<std::size_t>(owner.buffer_.limit() / ((in_.size() + out_.size()) * width),
+                                    1)) {}
+
+ protected:
+  /// `offset` and `count` in units of the whole input or output.
+  virtual void pack(std::byte* to, std::size_t offset, std::size_t count) = 0;
+  virtual void unpack(const std::byte* from, std::size_t offset, std::size_t count) = 0;
+  virtual std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) = 0;
+
+  std::span<const std::size_t> in_pieces() const noexcept { return in_.pieces(); }
+  std::span<const std::size_t> out_pieces() const noexcept { return out_.pieces(); }
 
  private:
-  bool finished() const override { return done_ >= most_; }
+  bool finished() const final { return done_ >= most_; }
 
-  std::unique_ptr<Operation> start_chunk() override {
-    // The buffer holds this rank's input and everybody's output.
-    const std::size_t each = std::max<std::size_t>(owner_.buffer_.limit() / (bytes_.size() + 1), 1);
-    std::size_t total = 0;
-    for (std::size_t rank = 0; rank < bytes_.size(); ++rank) {
-      chunk_counts_[rank] = bytes_[rank] > done_ ? std::min(each, bytes_[rank] - done_) : 0;
-      total += chunk_counts_[rank];
-    }
-    const std::size_t mine = chunk_counts_[rank_];
-    memory_ = buffer(mine + total);
-    if (mine > 0) std::memcpy(memory_, advanced(call_.input, done_), mine);
-    owner_.counters_.packed_bytes.add(mine);
-    step_ = each;
-    return owner_.packed_->allgather({.input = memory_,
-                                      .output = memory_ + mine,
-                                      .counts = chunk_counts_,
-                                      .dtype = DataType::U8});
+  std::unique_ptr<Operation> start_chunk() final {
+    const std::size_t in_total = in_.cut(done_, each_);
+    const std::size_t out_total = out_.cut(done_, each_);
+    std::byte* position = buffer((in_total + out_total) * width_);
+    const std::byte* input = position;
+    in_.for_each([&](std::size_t offset, std::size_t count) {
+      pack(position, offset, count);
+      position += count * width_;
+    });
+    owner_.counters_.packed_bytes.add(in_total * width_);
+    output_ = position;
+    return launch(input, position);
   }
 
-  void end_chunk() override {
-    const std::byte* position = memory_ + chunk_counts_[rank_];
-    for (std::size_t rank = 0; rank < bytes_.size(); ++rank) {
-      const std::size_t count = chunk_counts_[rank];
-      if (count > 0) {
-        std::memcpy(advanced(call_.output, offsets_[rank] + done_), position, count);
-      }
-      position += count;
-      owner_.counters_.unpacked_bytes.add(count);
-    }
-    done_ += step_;
+  void end_chunk() final {
+    const std::byte* position = output_;
+    out_.for_each([&](std::size_t offset, std::size_t count) {
+      unpack(position, offset, count);
+      position += count * width_;
+      owner_.counters_.unpacked_bytes.add(count * width_);
+    });
+    done_ += each_;
   }
 
-  const AllgatherCall call_;
-  const std::size_t rank_;
-  std::vector<std::size_t> offsets_;  ///< in bytes, of every rank's part of the output
-  std::vector<std::size_t> bytes_;    ///< of every rank
-  std::size_t most_ = 0;
-  std::size_t done_ = 0;  ///< bytes of every rank (that has as many) already moved
-  std::size_t step_ = 0;
-  std::vector<std::size_t> chunk_counts_;
-  std::byte* memory_ = nullptr;
+  Parts in_;
+  Parts out_;
+  const std::size_t most_;
+  const std::size_t width_;
+  const std::size_t each_;  ///< units of one part in a chunk
+  std::size_t done_ = 0;    ///< units of every part (that has as many) already moved
+  const std::byte* output_ = nullptr;
+};
+
+/// Plain bytes from one memory to another.
+class PackingBackend::ByteStream : public PartStream {
+ public:
+  /// `most`: elements of the largest part, of all ranks.
+  ByteStream(PackingBackend& owner, const void* input, std::span<const std::size_t> in_counts,
+             void* output, std::span<const std::size_t> out_counts, std::size_t most,
+             DataType dtype)
+      : PartStream(owner, Parts(in_counts, size_of(dtype)), Parts(out_counts, size_of(dtype)),
+                   most * size_of(dtype), 1),
+        from_(input),
+        to_(output) {}
+
+ private:
+  void pack(std::byte* to, std::size_t offset, std::size_t count) final {
+    std::memcpy(to, advanced(from_, offset), count);
+  }
+  void unpack(const std::byte* from, std::size_t offset, std::size_t count) final {
+    std::memcpy(advanced(to_, offset), from, count);
+  }
+
+  const void* const from_;
+  void* const to_;
+};
+
+class PackingBackend::Allgather final : public ByteStream {
+ public:
+  Allgather(PackingBackend& owner, const AllgatherCall& call)
+      : ByteStream(owner, call.input, call.counts.subspan(owner.own(), 1), call.output, call.counts,
+                   largest(call.counts), call.dtype) {}
+
+ private:
+  std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) override {
+    return owner_.packed_->allgather(
+        {.input = input, .output = output, .counts = out_pieces(), .dtype = DataType::U8});
+  }
 };
 
 PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int rank,
@@ -234,10 +335,14 @@ PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int ra
       packed_capabilities_(packed_->capabilities()),
       size_(size),
       rank_(rank),
-      // An allgather has a byte of its own and one of every rank in the buffer, at least.
-      buffer_(std::max(buffer_bytes, static_cast<std::size_t>(size) + 1)) {}
+      // A PartStream has an element of every part in the buffer, at least.
+      buffer_(std::max(buffer_bytes, kLargestElement * (static_cast<std::size_t>(size) + 1))) {}
 
 PackingBackend::~PackingBackend() = default;
+
+DataType PackingBackend::wire(DataType dtype) const {
+  return wire_dtype(dtype, packed_capabilities_.widen_halves);
+}
 
 Capabilities PackingBackend::capabilities() const {
   Capabilities capabilities = packed_capabilities_;
@@ -250,11 +355,11 @@ std::unique_ptr<Operation> PackingBackend::allreduce(const AllreduceCall& call) 
 }
 
 std::unique_ptr<Operation> PackingBackend::broadcast(const BroadcastCall& call) {
-  return std::make_unique<Broadcast>(*this, call, call.root == rank_);
+  return std::make_unique<Broadcast>(*this, call);
 }
 
 std::unique_ptr<Operation> PackingBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Allgather>(*this, call, static_cast<std::size_t>(rank_));
+  return std::make_unique<Allgather>(*this, call);
 }
 
 void PackingBackend::abort() noexcept {

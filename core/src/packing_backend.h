@@ -36,13 +36,20 @@ class PackingBackend final : public Backend {
 
  private:
   class ChunkedOperation;
+  class SegmentStream;
   class Allreduce;
   class Broadcast;
+  class PartStream;
+  class ByteStream;
   class Allgather;
 
   struct Counters {
     Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;
   };
+
+  /// The type in which the packed backend reduces `dtype`.
+  DataType wire(DataType dtype) const;
+  std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
 
   const std::unique_ptr<Backend> packed_;
   const Capabilities packed_capabilities_;

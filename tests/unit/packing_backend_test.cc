@@ -226,16 +226,16 @@ const bool registered = [] {
 
 TEST_CASE("an allgather of more ranks than the buffer has bytes") {
   // A fusion buffer of 64 bytes, and 200 ranks: it must not be overrun.
-  std::vector<std::size_t> counts(200, 3);
+  std::vector<std::size_t> counts(200, 20);
   Record record;
   const auto backend = packing(record, 200, 64);
-  std::vector<std::uint8_t> input(3, 1);
-  std::vector<std::uint8_t> output(600);
+  std::vector<std::uint8_t> input(20, 1);
+  std::vector<std::uint8_t> output(4000);
   const auto operation = backend->allgather(
       {.input = input.data(), .output = output.data(), .counts = counts, .dtype = DataType::U8});
   CHECK(operation->poll());
   CHECK(record.calls.size() == 3);
-  CHECK(output[599] == static_cast<std::uint8_t>(gathered_byte(199, 2)));
+  CHECK(output[3999] == static_cast<std::uint8_t>(gathered_byte(199, 19)));
 }
 
 TEST_CASE("a broadcast of the root packs its input and fills another output") {
