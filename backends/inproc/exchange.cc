@@ -7,18 +7,15 @@
 
 namespace ronde::inproc {
 
-std::shared_ptr<Exchange::Round> Exchange::enter(int rank, std::uint64_t sequence,
-                                                 const void* input, void* output,
+std::shared_ptr<Exchange::Round> Exchange::enter(int rank, std::uint64_t sequence, const Part& part,
                                                  const std::function<void(Round&)>& work) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<Round>& round = rounds_[sequence];
   if (!round) {
     round = std::make_shared<Round>();
-    round->inputs.resize(static_cast<std::size_t>(size_));
-    round->outputs.resize(static_cast<std::size_t>(size_));
+    round->parts.resize(static_cast<std::size_t>(size_));
   }
-  round->inputs[static_cast<std::size_t>(rank)] = input;
-  round->outputs[static_cast<std::size_t>(rank)] = output;
+  round->parts[static_cast<std::size_t>(rank)] = part;
   const std::shared_ptr<Round> mine = round;
   if (++mine->entered < size_) return mine;
   rounds_.erase(sequence);
@@ -44,6 +41,29 @@ class InprocOperation final : public Operation {
   const std::shared_ptr<Exchange::Round> round_;
 };
 
+using Part = Exchange::Part;
+
+std::byte* at(void* base, std::size_t bytes) {
+  return static_cast<std::byte*>(base) + bytes;
+}
+const std::byte* at(const void* base, std::size_t bytes) {
+  return static_cast<const std::byte*>(base) + bytes;
+}
+
+void copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+/// Reduces `count` elements that lie `offset` bytes behind the beginning of every input, in rank
+/// order.
+void reduce(const Exchange::Round& round, std::size_t offset, std::size_t count, DataType dtype,
+            ReduceOp op, void* result) {
+  copy(result, at(round.parts[0].input, offset), count * size_of(dtype));
+  for (std::size_t rank = 1; rank < round.parts.size(); ++rank) {
+    reduce_into(result, at(round.parts[rank].input, offset), count, dtype, op);
+  }
+}
+
 class InprocBackend final : public Backend {
  public:
   InprocBackend(std::shared_ptr<Exchange> exchange, int rank)
@@ -59,36 +79,59 @@ class InprocBackend final : public Backend {
 
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
     const Segment segment = call.segments[0];
-    return start(segment.input, segment.output, [=](Exchange::Round& round) {
-      const std::size_t bytes = segment.count * size_of(call.dtype);
-      std::vector<std::byte> sum(bytes);
-      std::memcpy(sum.data(), round.inputs[0], bytes);
-      for (std::size_t rank = 1; rank < round.inputs.size(); ++rank) {
-        reduce_into(sum.data(), round.inputs[rank], segment.count, call.dtype, call.op);
-      }
-      for (void* output : round.outputs) std::memcpy(output, sum.data(), bytes);
+    return start({segment.input, segment.output}, [=](Exchange::Round& round) {
+      std::vector<std::byte> result(segment.count * size_of(call.dtype));
+      reduce(round, 0, segment.count, call.dtype, call.op, result.data());
+      for (const Part& part : round.parts) copy(part.output, result.data(), result.size());
     });
   }
 
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
     const Segment segment = call.segments[0];
-    return start(segment.input, segment.output, [=](Exchange::Round& round) {
-      const void* source = round.inputs[static_cast<std::size_t>(call.root)];
-      for (void* output : round.outputs) {
-        if (output != source) std::memcpy(output, source, segment.count * size_of(call.dtype));
+    return start({segment.input, segment.output}, [=](Exchange::Round& round) {
+      const void* source = round.parts[static_cast<std::size_t>(call.root)].input;
+      for (const Part& part : round.parts) {
+        if (part.output != source) copy(part.output, source, segment.count * size_of(call.dtype));
       }
     });
   }
 
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    return start(call.input, call.output, [=](Exchange::Round& round) {
-      for (void* output : round.outputs) {
-        auto* position = static_cast<std::byte*>(output);
-        for (std::size_t rank = 0; rank < round.inputs.size(); ++rank) {
-          const std::size_t bytes = call.counts[rank] * size_of(call.dtype);
-          if (bytes > 0) std::memcpy(position, round.inputs[rank], bytes);
-          position += bytes;
+    return start({call.input, call.output}, [=](Exchange::Round& round) {
+      for (const Part& to : round.parts) {
+        std::size_t offset = 0;
+        for (std::size_t from = 0; from < round.parts.size(); ++from) {
+          const std::size_t bytes = call.counts[from] * size_of(call.dtype);
+          copy(at(to.output, offset), round.parts[from].input, bytes);
+          offset += bytes;
         }
+      }
+    });
+  }
+
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
+    const std::size_t width = size_of(call.dtype);
+    return start({call.input, call.output, call.send_counts}, [width](Exchange::Round& round) {
+      std::vector<std::size_t> received(round.parts.size(), 0);
+      for (const Part& from : round.parts) {
+        std::size_t sent = 0;
+        for (std::size_t to = 0; to < round.parts.size(); ++to) {
+          const std::size_t bytes = from.send_counts[to] * width;
+          copy(at(round.parts[to].output, received[to]), at(from.input, sent), bytes);
+          sent += bytes;
+          received[to] += bytes;
+        }
+      }
+    });
+  }
+
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
+    return start({call.input, call.output}, [=](Exchange::Round& round) {
+      std::size_t offset = 0;
+      for (std::size_t to = 0; to < round.parts.size(); ++to) {
+        const std::size_t bytes = call.counts[to] * size_of(call.dtype);
+        reduce(round, offset, call.counts[to], call.dtype, call.op, round.parts[to].output);
+        offset += bytes;
       }
     });
   }
@@ -101,11 +144,10 @@ class InprocBackend final : public Backend {
   }
 
  private:
-  std::unique_ptr<Operation> start(const void* input, void* output,
+  std::unique_ptr<Operation> start(const Part& part,
                                    const std::function<void(Exchange::Round&)>& work) {
     const std::uint64_t sequence = operations_.fetch_add(1, std::memory_order_relaxed);
-    return std::make_unique<InprocOperation>(
-        exchange_->enter(rank_, sequence, input, output, work));
+    return std::make_unique<InprocOperation>(exchange_->enter(rank_, sequence, part, work));
   }
 
   const std::shared_ptr<Exchange> exchange_;

@@ -20,10 +20,16 @@ namespace ronde::inproc {
 /// Thread-safety: every member may be called from any thread.
 class Exchange {
  public:
-  /// One collective operation, by the buffers of all ranks.
+  /// What a rank brings to an operation.
+  struct Part {
+    const void* input = nullptr;
+    void* output = nullptr;
+    std::span<const std::size_t> send_counts = {};  ///< alltoall: elements to each rank
+  };
+
+  /// One collective operation.
   struct Round {
-    std::vector<const void*> inputs;  ///< by rank
-    std::vector<void*> outputs;       ///< by rank
+    std::vector<Part> parts;  ///< by rank
     int entered = 0;
     std::atomic<bool> done{false};
   };
@@ -33,7 +39,7 @@ class Exchange {
   int size() const noexcept { return size_; }
 
   /// `rank` enters its operation number `sequence`; `work` runs once, when the last rank enters.
-  std::shared_ptr<Round> enter(int rank, std::uint64_t sequence, const void* input, void* output,
+  std::shared_ptr<Round> enter(int rank, std::uint64_t sequence, const Part& part,
                                const std::function<void(Round&)>& work);
 
   /// From now on nobody's buffers are touched any more.

@@ -55,6 +55,36 @@ MPI_Datatype moving_type(std::size_t element_bytes) {
   }
 }
 
+std::size_t sum(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+// Of counts whose sum fits an int.
+std::vector<int> as_ints(std::span<const std::size_t> counts) {
+  std::vector<int> ints;
+  for (const std::size_t count : counts) ints.push_back(static_cast<int>(count));
+  return ints;
+}
+std::vector<int> offsets_of(std::span<const std::size_t> counts) {
+  std::vector<int> offsets;
+  int offset = 0;
+  for (const std::size_t count : counts) {
+    offsets.push_back(offset);
+    offset += static_cast<int>(count);
+  }
+  return offsets;
+}
+
+/// Calls `visit` with counts of at most `most` that add up to `count`.
+template <typename Visit>
+void in_chunks(std::size_t count, std::size_t most, Visit visit) {
+  while (count > 0) {
+    const std::size_t chunk = std::min(count, most);
+    visit(chunk);
+    count -= chunk;
+  }
+}
+
 const Segment& only_segment(std::span<const Segment> segments) {
   if (segments.size() != 1) {
     throw Error("the mpi backend takes one packed segment, not " + std::to_string(segments.size()));
@@ -169,13 +199,11 @@ std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
   const std::size_t element_bytes = size_of(call.dtype);
   auto pending = begin(segment.count * element_bytes);
   auto* data = static_cast<std::byte*>(segment.output);
-  for (std::size_t left = segment.count; left > 0;) {
-    const std::size_t count = std::min(left, max_count_);
+  in_chunks(segment.count, max_count_, [&](std::size_t count) {
     pending->start("MPI_Iallreduce", mpi_->api().iallreduce, MPI_IN_PLACE, static_cast<void*>(data),
                    static_cast<int>(count), type, op, communicator_);
     data += count * element_bytes;
-    left -= count;
-  }
+  });
   return pending;
 }
 
@@ -194,31 +222,24 @@ std::unique_ptr<Operation> MpiBackend::broadcast(const BroadcastCall& call) {
 
 void MpiBackend::broadcast_chunks(PendingCalls& pending, std::byte* data, std::size_t count,
                                   std::size_t element_bytes, int root) {
-  while (count > 0) {
-    const std::size_t chunk = std::min(count, max_count_);
+  in_chunks(count, max_count_, [&](std::size_t chunk) {
     pending.start("MPI_Ibcast", mpi_->api().ibcast, static_cast<void*>(data),
                   static_cast<int>(chunk), moving_type(element_bytes), root, communicator_);
     data += chunk * element_bytes;
-    count -= chunk;
-  }
+  });
 }
 
 std::unique_ptr<Operation> MpiBackend::allgather(const AllgatherCall& call) {
   const auto ranks = static_cast<std::size_t>(mpi_->size());
-  if (call.counts.size() != ranks) {
-    throw Error("an allgather of " + std::to_string(ranks) + " ranks got " +
-                std::to_string(call.counts.size()) + " counts");
-  }
-  const auto rank = static_cast<std::ptrdiff_t>(mpi_->rank());
+  check_counts(call.counts);
+  const auto rank = static_cast<std::size_t>(mpi_->rank());
   const std::size_t element_bytes = size_of(call.dtype);
-  const std::size_t total = std::accumulate(call.counts.begin(), call.counts.end(), std::size_t{0});
+  const std::size_t total = sum(call.counts);
   auto pending = begin(total * element_bytes);
   if (total == 0) return pending;
   auto* const output = static_cast<std::byte*>(call.output);
-  const std::size_t before =
-      std::accumulate(call.counts.begin(), call.counts.begin() + rank, std::size_t{0});
-  std::byte* const own_part = output + before * element_bytes;
-  const std::size_t own_bytes = call.counts[static_cast<std::size_t>(rank)] * element_bytes;
+  std::byte* const own_part = output + sum(call.counts.first(rank)) * element_bytes;
+  const std::size_t own_bytes = call.counts[rank] * element_bytes;
   const bool in_place = call.input == own_part;
   if (total <= max_count_) {
     gather_at_once(*pending, call, in_place);
@@ -235,21 +256,98 @@ std::unique_ptr<Operation> MpiBackend::allgather(const AllgatherCall& call) {
 }
 
 void MpiBackend::gather_at_once(PendingCalls& pending, const AllgatherCall& call, bool in_place) {
-  std::vector<int> counts;
-  std::vector<int> offsets;
-  int offset = 0;
-  for (const std::size_t count : call.counts) {
-    counts.push_back(static_cast<int>(count));
-    offsets.push_back(offset);
-    offset += static_cast<int>(count);
-  }
-  const int own_count = counts[static_cast<std::size_t>(mpi_->rank())];
+  const int* const counts = pending.keep(as_ints(call.counts));
+  const int* const offsets = pending.keep(offsets_of(call.counts));
   const MPI_Datatype type = moving_type(size_of(call.dtype));
-  const int* const kept_counts = pending.keep(std::move(counts));
-  const int* const kept_offsets = pending.keep(std::move(offsets));
   pending.start("MPI_Iallgatherv", mpi_->api().iallgatherv,
-                in_place ? static_cast<const void*>(MPI_IN_PLACE) : call.input, own_count, type,
-                call.output, kept_counts, kept_offsets, type, communicator_);
+                in_place ? static_cast<const void*>(MPI_IN_PLACE) : call.input,
+                counts[mpi_->rank()], type, call.output, counts, offsets, type, communicator_);
+}
+
+std::unique_ptr<Operation> MpiBackend::alltoall(const AlltoallCall& call) {
+  check_counts(call.send_counts);
+  check_counts(call.receive_counts);
+  auto pending = begin(sum(call.receive_counts) * size_of(call.dtype));
+  if (call.largest_count == 0) return pending;
+  // Offsets have to fit an int on every rank, as all must make the same calls.
+  if (call.largest_count <= max_count_ / call.send_counts.size()) {
+    exchange_at_once(*pending, call);
+  } else {
+    exchange_in_pairs(*pending, call);
+  }
+  return pending;
+}
+
+void MpiBackend::exchange_at_once(PendingCalls& pending, const AlltoallCall& call) {
+  const int* const send_counts = pending.keep(as_ints(call.send_counts));
+  const int* const send_offsets = pending.keep(offsets_of(call.send_counts));
+  const int* const receive_counts = pending.keep(as_ints(call.receive_counts));
+  const int* const receive_offsets = pending.keep(offsets_of(call.receive_counts));
+  const MPI_Datatype type = moving_type(size_of(call.dtype));
+  pending.start("MPI_Ialltoallv", mpi_->api().ialltoallv, call.input, send_counts, send_offsets,
+                type, call.output, receive_counts, receive_offsets, type, communicator_);
+}
+
+/// Messages between two ranks do not overtake each other, so that all can have the same tag.
+void MpiBackend::exchange_in_pairs(PendingCalls& pending, const AlltoallCall& call) {
+  constexpr int kTag = 0;
+  const std::size_t element_bytes = size_of(call.dtype);
+  const MPI_Datatype type = moving_type(element_bytes);
+  auto* to = static_cast<std::byte*>(call.output);
+  for (std::size_t rank = 0; rank < call.receive_counts.size(); ++rank) {
+    in_chunks(call.receive_counts[rank], max_count_, [&](std::size_t count) {
+      pending.start("MPI_Irecv", mpi_->api().irecv, static_cast<void*>(to), static_cast<int>(count),
+                    type, static_cast<int>(rank), kTag, communicator_);
+      to += count * element_bytes;
+    });
+  }
+  const auto* from = static_cast<const std::byte*>(call.input);
+  for (std::size_t rank = 0; rank < call.send_counts.size(); ++rank) {
+    in_chunks(call.send_counts[rank], max_count_, [&](std::size_t count) {
+      pending.start("MPI_Isend", mpi_->api().isend, static_cast<const void*>(from),
+                    static_cast<int>(count), type, static_cast<int>(rank), kTag, communicator_);
+      from += count * element_bytes;
+    });
+  }
+}
+
+std::unique_ptr<Operation> MpiBackend::reducescatter(const ReducescatterCall& call) {
+  check_counts(call.counts);
+  if (call.input == nullptr || call.prescale != 1.0 || call.postscale != 1.0) {
+    throw Error("the mpi backend does not scale, and needs an input");
+  }
+  const MPI_Datatype type = reduction_type(call.dtype, call.op);
+  const MPI_Op op = operator_for(call.dtype, call.op);
+  const std::size_t element_bytes = size_of(call.dtype);
+  const std::size_t total = sum(call.counts);
+  auto pending = begin(total * element_bytes);
+  if (total == 0) return pending;
+  if (total <= max_count_) {
+    const int* const counts = pending->keep(as_ints(call.counts));
+    pending->start("MPI_Ireduce_scatter", mpi_->api().ireduce_scatter, call.input, call.output,
+                   counts, type, op, communicator_);
+    return pending;
+  }
+  // Every rank gets its part by reductions of which it is the root.
+  const auto* from = static_cast<const std::byte*>(call.input);
+  for (std::size_t root = 0; root < call.counts.size(); ++root) {
+    auto* to = static_cast<std::byte*>(call.output);
+    in_chunks(call.counts[root], max_count_, [&](std::size_t count) {
+      pending->start("MPI_Ireduce", mpi_->api().ireduce, static_cast<const void*>(from),
+                     static_cast<void*>(to), static_cast<int>(count), type, op,
+                     static_cast<int>(root), communicator_);
+      from += count * element_bytes;
+      // Only the root's output counts, and only there may it be moved.
+      if (static_cast<int>(root) == mpi_->rank()) to += count * element_bytes;
+    });
+  }
+  return pending;
+}
+
+void MpiBackend::check_counts(std::span<const std::size_t> counts) const {
+  if (counts.size() == static_cast<std::size_t>(mpi_->size())) return;
+  throw Error("an operation of " + std::to_string(mpi_->size()) + " ranks got " +
+              std::to_string(counts.size()) + " counts");
 }
 
 void MpiBackend::abort() noexcept {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "backends/mpi/min_max_ops.h"
 #include "backends/mpi/mpi_environment.h"
@@ -37,6 +38,8 @@ class MpiBackend final : public Backend {
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
   void abort() noexcept override;
   void close() override;
   StatsGroup stats() const override;
@@ -56,6 +59,9 @@ class MpiBackend final : public Backend {
   void broadcast_chunks(PendingCalls& pending, std::byte* data, std::size_t count,
                         std::size_t element_bytes, int root);
   void gather_at_once(PendingCalls& pending, const AllgatherCall& call, bool in_place);
+  void exchange_at_once(PendingCalls& pending, const AlltoallCall& call);
+  void exchange_in_pairs(PendingCalls& pending, const AlltoallCall& call);
+  void check_counts(std::span<const std::size_t> counts) const;
 
   MpiMembership mpi_;
   const std::size_t max_count_;

@@ -76,7 +76,7 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
 void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& applied) {
   const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed) {
     const CachedResponse& cached = cache_.at(slot);
-    applied.agreed.push_back({take(key), cached.first_dims, contributed});
+    applied.agreed.push_back({take(key), cached.rows, contributed});
   };
   decision.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
@@ -102,10 +102,10 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
   }
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
-    cache_.put(slot, {submission.request.name, response.meta, response.first_dims});
+    cache_.put(slot, {submission.request.name, response.meta, response.rows});
     forget_slot(slot);
   }
-  applied.agreed.push_back({std::move(submission), response.first_dims, response.contributed});
+  applied.agreed.push_back({std::move(submission), response.rows, response.contributed});
 }
 
 void Announcer::forget_slot(std::uint32_t slot) {

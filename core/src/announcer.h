@@ -18,8 +18,8 @@ namespace ronde {
 /// An operation that all ranks execute now.
 struct Agreed {
   Submission submission;
-  std::vector<std::int64_t> first_dims;  ///< allgather: first dimension of every rank
-  bool contributed = true;               ///< false: nobody did; nothing is to be moved
+  RankRows rows;            ///< in what the ranks' requests differ
+  bool contributed = true;  ///< false: nobody did; nothing is to be moved
 };
 
 /// An operation that failed in negotiation.

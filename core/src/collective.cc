@@ -13,6 +13,10 @@ std::string_view to_string(Collective kind) noexcept {
       return "allgather";
     case Collective::Barrier:
       return "barrier";
+    case Collective::Alltoall:
+      return "alltoall";
+    case Collective::Reducescatter:
+      return "reducescatter";
   }
   return "unknown collective";
 }

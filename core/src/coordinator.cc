@@ -335,40 +335,53 @@ std::exception_ptr Coordinator::failure() const {
 
 namespace {
 
+/// Whether there certainly is something to write on `rank`: what others bring is not known yet.
+bool has_result(const Request& request, int rank) {
+  if (request.kind == Collective::Alltoall) return false;
+  const bool scatters = request.kind == Collective::Reducescatter && !request.shape.empty();
+  if (scatters && request.shape[0] <= rank) return false;
+  return element_count(request.shape) > 0;
+}
+
 /// What this rank alone can see to be wrong.
-void check_buffers(const Request& request) {
+void check_buffers(const Request& request, int rank) {
   const auto refuse = [&](const std::string& what) {
     const bool is_showable = !request.name.empty() && request.name[0] != '\0';
     const std::string name = is_showable ? " '" + request.name + "'" : "";
     throw UsageError(std::string(to_string(request.kind)) + name + ": " + what);
   };
   if (!request.name.empty() && request.name[0] == '\0') refuse("a name cannot begin with NUL");
-  const bool is_known = request.kind <= Collective::Barrier && request.dtype <= DataType::Bool &&
-                        request.op <= ReduceOp::Product && request.device.kind <= DeviceKind::Cuda;
+  const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
+                        request.dtype <= DataType::Bool && request.op <= ReduceOp::Product &&
+                        request.device.kind <= DeviceKind::Cuda;
   if (!is_known) refuse("kind, dtype, op or device is none that there is");
   if (std::isnan(request.prescale) || std::isnan(request.postscale)) refuse("a scale is NaN");
-  if (!request.contributes && request.kind != Collective::Allreduce) {
-    refuse("only an allreduce can go without this rank's contribution");
+  if (!request.contributes && !is_reduction(request.kind)) {
+    refuse("only a reduction can go without this rank's contribution");
+  }
+  if (!request.splits.empty() && request.kind != Collective::Alltoall) {
+    refuse("only an alltoall has splits");
   }
   if (request.kind == Collective::Barrier) return;
   if (!shape_error(request.shape, request.dtype).empty()) return;  // every rank is told of it
-  const bool has_data = element_count(request.shape) > 0;
-  const bool needs_input = request.kind == Collective::Allgather ||
-                           (request.kind == Collective::Allreduce && request.contributes);
-  if (has_data && needs_input && request.input == nullptr) refuse("input is null");
-  const bool gathers = request.kind == Collective::Allgather;
-  if (has_data && request.output == nullptr && !(gathers && request.allocate_output)) {
-    refuse(gathers ? "neither output nor allocate_output is set" : "output is null");
+  const bool needs_input = request.kind != Collective::Broadcast && request.contributes;
+  if (needs_input && request.input == nullptr && element_count(request.shape) > 0) {
+    refuse("input is null");
+  }
+  const bool allocates = may_allocate(request.kind);
+  const bool has_output = request.output != nullptr || (allocates && request.allocate_output);
+  if (!has_output && has_result(request, rank)) {
+    refuse(allocates ? "neither output nor allocate_output is set" : "output is null");
   }
 }
 
 }  // namespace
 
 Work Coordinator::submit(Request request) {
-  check_buffers(request);
+  const int rank = topology_.rank;
+  check_buffers(request, rank);
   Submission submission;
   submission.meta = meta_of(request);
-  const int rank = topology_.rank;
   if (request.kind == Collective::Broadcast && request.root == rank && request.input == nullptr) {
     request.input = request.output;
   }

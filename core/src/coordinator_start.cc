@@ -54,7 +54,7 @@ void Coordinator::start() {
   make_backends();
   pin_thread();
   executor_ = std::make_unique<Executor>(
-      backends_, topology_.rank, options_.config.fusion_bytes,
+      backends_, topology_.rank, topology_.size, options_.config.fusion_bytes,
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
         complete(submission, std::move(error), contributed);
       });
@@ -200,11 +200,15 @@ std::string Coordinator::validate(const RequestMeta& meta) const {
     return "root " + std::to_string(meta.root) + " is out of range: there are ranks 0 to " +
            std::to_string(topology_.size - 1);
   }
-  if (meta.kind == Collective::Allgather && meta.shape.empty()) {
-    return "a scalar has no first dimension to gather along; give it the shape [1]";
+  if (may_allocate(meta.kind) && meta.shape.empty()) {
+    return "a scalar has no first dimension to " +
+           std::string(meta.kind == Collective::Allgather ? "gather" : "split") +
+           " along; give it the shape [1]";
   }
-  if (meta.kind == Collective::Allreduce && meta.dtype == DataType::Bool &&
-      meta.op == ReduceOp::Average) {
+  if (meta.kind == Collective::Alltoall) {
+    if (const std::string error = splits_error(meta, topology_.size); !error.empty()) return error;
+  }
+  if (is_reduction(meta.kind) && meta.dtype == DataType::Bool && meta.op == ReduceOp::Average) {
     return "bools have no average; convert them first, or use sum (or), product (and)";
   }
   const auto found = backends_.find(meta.device);
@@ -214,7 +218,7 @@ std::string Coordinator::validate(const RequestMeta& meta) const {
   }
   const Capabilities capabilities = found->second->capabilities();
   if (!capabilities.supports(meta.dtype) ||
-      (meta.kind == Collective::Allreduce && !capabilities.supports(meta.op))) {
+      (is_reduction(meta.kind) && !capabilities.supports(meta.op))) {
     return "backend " + std::string(found->second->name()) + " cannot do " + to_string(meta);
   }
   return {};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor.h"
 
+#include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "elementwise.h"
 #include "fusion_plan.h"
@@ -10,37 +12,98 @@
 namespace ronde {
 namespace {
 
-std::vector<std::int64_t> gathered_shape(const Agreed& item) {
+std::size_t elements(const Agreed& item) {
+  return static_cast<std::size_t>(element_count(item.submission.meta.shape));
+}
+
+/// Elements that take part on all ranks; for what all bring alike, those of one.
+std::uint64_t elements_of_all(const Agreed& item) {
   std::vector<std::int64_t> shape = item.submission.meta.shape;
-  shape.at(0) = std::accumulate(item.first_dims.begin(), item.first_dims.end(), std::int64_t{0});
+  if (!item.rows.first_dims.empty()) shape.at(0) = total_rows(item.rows.first_dims);
+  return element_count(shape);
+}
+
+std::vector<std::size_t> elements_of(const std::vector<std::int64_t>& rows, const Agreed& item) {
+  const auto width = static_cast<std::size_t>(row_elements(item.submission.meta.shape));
+  std::vector<std::size_t> counts;
+  for (const std::int64_t count : rows) counts.push_back(static_cast<std::size_t>(count) * width);
+  return counts;
+}
+
+std::size_t sum(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+/// The input of a bucket of one, or a copy of it if it lies in the memory of the result: that would
+/// be overwritten before all of it is read. `bytes`: of input and output.
+const void* unshared(const void* input, std::size_t input_bytes, const void* output,
+                     std::size_t output_bytes, std::vector<std::byte>& copy) {
+  // Addresses of unrelated objects: compared as numbers.
+  const auto in = reinterpret_cast<std::uintptr_t>(input);
+  const auto out = reinterpret_cast<std::uintptr_t>(output);
+  const bool overlaps = in < out + output_bytes && out < in + input_bytes;
+  if (input_bytes == 0 || !overlaps) return input;
+  const auto* first = static_cast<const std::byte*>(input);
+  copy.assign(first, first + input_bytes);
+  return copy.data();
+}
+
+}  // namespace
+
+Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
+                   Complete complete)
+    : backends_(backends),
+      rank_(rank),
+      size_(size),
+      fusion_bytes_(fusion_bytes),
+      complete_(std::move(complete)) {}
+
+std::vector<std::int64_t> Executor::received_rows(const Agreed& item) const {
+  std::vector<std::int64_t> rows;
+  for (std::size_t from = 0; from < item.rows.first_dims.size(); ++from) {
+    rows.push_back(item.rows.sent(from, static_cast<std::size_t>(rank_)));
+  }
+  return rows;
+}
+
+std::vector<std::int64_t> Executor::result_shape(const Agreed& item) const {
+  const Collective kind = item.submission.meta.kind;
+  std::vector<std::int64_t> shape = item.submission.meta.shape;
+  if (kind == Collective::Allgather) shape.at(0) = total_rows(item.rows.first_dims);
+  if (kind == Collective::Alltoall) shape.at(0) = total_rows(received_rows(item));
+  if (kind == Collective::Reducescatter) {
+    shape.at(0) = scattered_rows(shape.at(0), size_).at(static_cast<std::size_t>(rank_));
+  }
   return shape;
 }
 
-std::uint64_t result_elements(const Agreed& item) {
-  const RequestMeta& meta = item.submission.meta;
-  return element_count(meta.kind == Collective::Allgather ? gathered_shape(item) : meta.shape);
-}
-
-void* output_of(Agreed& item) {
+void* Executor::output_of(Agreed& item) const {
   Request& request = item.submission.request;
-  if (request.kind == Collective::Allgather && request.allocate_output) {
-    request.output = request.allocate_output(gathered_shape(item));
+  if (may_allocate(request.kind) && request.allocate_output) {
+    request.output = request.allocate_output(result_shape(item));
     request.allocate_output = nullptr;
   }
   return request.output;
 }
 
-std::size_t elements(const Agreed& item) {
-  return static_cast<std::size_t>(element_count(item.submission.meta.shape));
+/// Of a bucket of one. Without memory this rank takes part all the same, as the others have begun:
+/// finish() then fails its operation alone.
+std::byte* Executor::output_of(Bucket& bucket) const {
+  Agreed& item = bucket.items.front();
+  if (void* output = output_of(item)) return static_cast<std::byte*>(output);
+  bucket.output.resize(element_count(result_shape(item)) * size_of(item.submission.meta.dtype));
+  return bucket.output.data();
 }
 
-}  // namespace
-
-Executor::Executor(Backends& backends, int rank, std::uint64_t fusion_bytes, Complete complete)
-    : backends_(backends),
-      rank_(rank),
-      fusion_bytes_(fusion_bytes),
-      complete_(std::move(complete)) {}
+void Executor::expect_output(const Agreed& item) const {
+  const Submission& submission = item.submission;
+  if (!may_allocate(submission.meta.kind) || submission.request.output != nullptr) return;
+  const std::vector<std::int64_t> shape = result_shape(item);
+  if (element_count(shape) == 0) return;
+  throw UsageError(display_name(submission.meta.kind, submission.key) + ": rank " +
+                   std::to_string(rank_) + " gave no memory for the result, which has the shape " +
+                   to_string(shape) + ": set output, or allocate_output");
+}
 
 void Executor::enqueue(std::vector<Agreed> agreed) {
   std::vector<Agreed> moving;
@@ -63,16 +126,16 @@ void Executor::enqueue(std::vector<Agreed> agreed) {
 
 bool Executor::moves_nothing(const Agreed& item) const {
   return item.submission.meta.kind == Collective::Barrier || !item.contributed ||
-         result_elements(item) == 0;
+         elements_of_all(item) == 0;
 }
 
 std::uint64_t Executor::wire_bytes(const Agreed& item) const {
   const RequestMeta& meta = item.submission.meta;
-  DataType dtype = meta.dtype;
-  if (meta.kind == Collective::Allreduce) {
-    dtype = wire_dtype(dtype, backends_.at(meta.device)->capabilities().widen_halves);
+  if (is_reduction(meta.kind)) {
+    const bool widens = backends_.at(meta.device)->capabilities().widen_halves;
+    return element_count(meta.shape) * size_of(wire_dtype(meta.dtype, widens));
   }
-  return result_elements(item) * size_of(dtype);
+  return element_count(result_shape(item)) * size_of(meta.dtype);
 }
 
 bool Executor::poll() {
@@ -102,6 +165,12 @@ void Executor::start(Bucket& bucket) {
       break;
     case Collective::Allgather:
       bucket.operation = start_allgather(bucket, backend);
+      break;
+    case Collective::Alltoall:
+      bucket.operation = start_alltoall(bucket, backend);
+      break;
+    case Collective::Reducescatter:
+      bucket.operation = start_reducescatter(bucket, backend);
       break;
     case Collective::Barrier:
       throw Error("a barrier moves no data");
@@ -138,39 +207,73 @@ std::unique_ptr<Operation> Executor::start_broadcast(Bucket& bucket, Backend& ba
 
 std::unique_ptr<Operation> Executor::start_allgather(Bucket& bucket, Backend& backend) const {
   Agreed& item = bucket.items.front();
-  std::vector<std::int64_t> row(item.submission.meta.shape);
-  row.at(0) = 1;
-  const auto row_elements = static_cast<std::size_t>(element_count(row));
-  for (const std::int64_t rows : item.first_dims) {
-    bucket.counts.push_back(static_cast<std::size_t>(rows) * row_elements);
-  }
-  void* output = output_of(item);
+  bucket.counts = elements_of(item.rows.first_dims, item);
+  std::byte* output = output_of(bucket);
   const Request& request = item.submission.request;
-  return backend.allgather({.input = safe_input(bucket, request.input, output, request.dtype),
+  const std::size_t width = size_of(request.dtype);
+  const auto own = static_cast<std::size_t>(rank_);
+  const std::span<const std::size_t> counts = bucket.counts;
+  const void* input = request.input;
+  if (input != output + sum(counts.first(own)) * width) {
+    input = unshared(input, counts[own] * width, output, sum(counts) * width, bucket.input);
+  }
+  return backend.allgather({.input = input,
                             .output = output,
-                            .counts = bucket.counts,
+                            .counts = counts,
                             .dtype = request.dtype,
                             .device = request.device});
 }
 
-/// An input that lies in the output at any place but its own would be overwritten by another
-/// rank's part before it is sent.
-const void* Executor::safe_input(Bucket& bucket, const void* input, const void* output,
-                                 DataType dtype) const {
-  const auto before = bucket.counts.begin() + rank_;
-  const std::size_t width = size_of(dtype);
-  const std::size_t offset = std::accumulate(bucket.counts.begin(), before, std::size_t{0}) * width;
-  const std::size_t total =
-      std::accumulate(bucket.counts.begin(), bucket.counts.end(), std::size_t{0}) * width;
-  const std::size_t bytes = *before * width;
-  // Addresses of unrelated objects: compared as numbers.
-  const auto in = reinterpret_cast<std::uintptr_t>(input);
-  const auto out = reinterpret_cast<std::uintptr_t>(output);
-  const bool overlaps = in < out + total && out < in + bytes;
-  if (bytes == 0 || !overlaps || in == out + offset) return input;
-  const auto* first = static_cast<const std::byte*>(input);
-  bucket.input.assign(first, first + bytes);
-  return bucket.input.data();
+std::unique_ptr<Operation> Executor::start_alltoall(Bucket& bucket, Backend& backend) const {
+  Agreed& item = bucket.items.front();
+  const auto own = static_cast<std::size_t>(rank_);
+  const auto size = static_cast<std::size_t>(size_);
+  std::vector<std::int64_t> sent_rows;
+  std::int64_t most_rows = 0;
+  for (std::size_t from = 0; from < size; ++from) {
+    for (std::size_t to = 0; to < size; ++to) {
+      const std::int64_t rows = item.rows.sent(from, to);
+      most_rows = std::max(most_rows, rows);
+      if (from == own) sent_rows.push_back(rows);
+    }
+  }
+  bucket.counts = elements_of(sent_rows, item);
+  bucket.receive_counts = elements_of(received_rows(item), item);
+  std::byte* output = output_of(bucket);
+  const Request& request = item.submission.request;
+  const std::size_t width = size_of(request.dtype);
+  return backend.alltoall({.input = unshared(request.input, sum(bucket.counts) * width, output,
+                                             sum(bucket.receive_counts) * width, bucket.input),
+                           .output = output,
+                           .send_counts = bucket.counts,
+                           .receive_counts = bucket.receive_counts,
+                           .largest_count = elements_of({most_rows}, item).front(),
+                           .dtype = request.dtype,
+                           .device = request.device});
+}
+
+std::unique_ptr<Operation> Executor::start_reducescatter(Bucket& bucket, Backend& backend) const {
+  Agreed& item = bucket.items.front();
+  bucket.counts = elements_of(scattered_rows(item.submission.meta.shape.at(0), size_), item);
+  std::byte* output = output_of(bucket);
+  const Request& request = item.submission.request;
+  const std::size_t width = size_of(request.dtype);
+  const auto own = static_cast<std::size_t>(rank_);
+  const std::span<const std::size_t> counts = bucket.counts;
+  const auto* input = request.contributes ? static_cast<const std::byte*>(request.input) : nullptr;
+  const bool in_place = input != nullptr && output == input + sum(counts.first(own)) * width;
+  const void* safe_input = input;
+  if (input != nullptr && !in_place) {
+    safe_input = unshared(input, sum(counts) * width, output, counts[own] * width, bucket.input);
+  }
+  return backend.reducescatter({.input = safe_input,
+                                .output = output,
+                                .counts = counts,
+                                .dtype = request.dtype,
+                                .op = request.op,
+                                .prescale = request.prescale,
+                                .postscale = request.postscale,
+                                .device = request.device});
 }
 
 void Executor::count(const Bucket& bucket) {
@@ -186,8 +289,14 @@ void Executor::count(const Bucket& bucket) {
 void Executor::finish(Agreed& item) {
   std::exception_ptr error;
   try {
-    // An allgather without elements has no result to write to yet.
-    if (item.contributed) output_of(item);
+    // A result without elements has no memory yet.
+    if (item.contributed) {
+      output_of(item);
+      expect_output(item);
+    }
+    if (item.submission.meta.kind == Collective::Alltoall) {
+      item.submission.work->set_received_splits(received_rows(item));
+    }
     if (item.contributed && item.submission.request.finish) item.submission.request.finish();
   } catch (...) {
     error = std::current_exception();

@@ -36,7 +36,7 @@ class Executor {
   };
 
   /// `fusion_bytes`: most bytes in a bucket of several, 0: no fusion.
-  Executor(Backends& backends, int rank, std::uint64_t fusion_bytes, Complete complete);
+  Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes, Complete complete);
 
   /// Plans what one decision agreed on, behind everything planned before.
   void enqueue(std::vector<Agreed> agreed);
@@ -60,25 +60,33 @@ class Executor {
   struct Bucket {
     std::vector<Agreed> items;
     std::vector<Segment> segments;
-    std::vector<std::size_t> counts;  ///< allgather: elements of every rank
-    std::vector<std::byte> input;     ///< allgather: a copy, where the result would overwrite it
+    std::vector<std::size_t> counts;          ///< elements of every rank; alltoall: to every rank
+    std::vector<std::size_t> receive_counts;  ///< alltoall: elements from every rank
+    std::vector<std::byte> input;             ///< a copy, where the result would overwrite it
+    std::vector<std::byte> output;            ///< for a result that was given no memory
     std::unique_ptr<Operation> operation;
     Clock::time_point started;
   };
 
+  std::vector<std::int64_t> result_shape(const Agreed& item) const;
+  std::vector<std::int64_t> received_rows(const Agreed& item) const;
+  void* output_of(Agreed& item) const;
+  std::byte* output_of(Bucket& bucket) const;
+  void expect_output(const Agreed& item) const;
   bool moves_nothing(const Agreed& item) const;
   void finish(Agreed& item);
   void start(Bucket& bucket);
   std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_broadcast(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_allgather(Bucket& bucket, Backend& backend) const;
-  const void* safe_input(Bucket& bucket, const void* input, const void* output,
-                         DataType dtype) const;
+  std::unique_ptr<Operation> start_alltoall(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> start_reducescatter(Bucket& bucket, Backend& backend) const;
   std::uint64_t wire_bytes(const Agreed& item) const;
   void count(const Bucket& bucket);
 
   Backends& backends_;
   const int rank_;
+  const int size_;
   const std::uint64_t fusion_bytes_;
   const Complete complete_;
   std::deque<Bucket> buckets_;

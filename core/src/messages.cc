@@ -9,6 +9,8 @@
 namespace ronde {
 namespace {
 
+constexpr auto kLastCollective = static_cast<Collective>(kCollectiveCount - 1);
+
 class Writer {
  public:
   template <typename Number>
@@ -20,8 +22,10 @@ class Writer {
     number(static_cast<std::uint64_t>(value.size()));
     bytes_ += value;
   }
-  void bits(const BitVector& value) {
-    list(value.words(), [this](std::uint64_t word) { number(word); });
+  void bits(const BitVector& value) { numbers(value.words()); }
+  template <typename Number>
+  void numbers(const std::vector<Number>& values) {
+    list(values, [this](Number value) { number(value); });
   }
   template <typename Item, typename Write>
   void list(const std::vector<Item>& items, Write write) {
@@ -53,8 +57,10 @@ class Reader {
     return value;
   }
   std::string text() { return std::string(take(number<std::uint64_t>())); }
-  BitVector bits() {
-    return BitVector(list<std::uint64_t>([this] { return number<std::uint64_t>(); }));
+  BitVector bits() { return BitVector(numbers<std::uint64_t>()); }
+  template <typename Number>
+  std::vector<Number> numbers() {
+    return list<Number>([this] { return number<Number>(); });
   }
   template <typename Item, typename Read>
   std::vector<Item> list(Read read) {
@@ -92,12 +98,13 @@ void write(Writer& out, const RequestMeta& meta) {
   out.number(meta.root);
   out.number(meta.prescale);
   out.number(meta.postscale);
-  out.list(meta.shape, [&](std::int64_t dimension) { out.number(dimension); });
+  out.numbers(meta.shape);
+  out.numbers(meta.splits);
 }
 
 RequestMeta read_meta(Reader& in) {
   RequestMeta meta;
-  meta.kind = in.choice(Collective::Barrier);
+  meta.kind = in.choice(kLastCollective);
   meta.dtype = in.choice(DataType::Bool);
   meta.op = in.choice(ReduceOp::Product);
   meta.device = in.choice(DeviceKind::Cuda);
@@ -105,7 +112,8 @@ RequestMeta read_meta(Reader& in) {
   meta.root = in.number<std::int32_t>();
   meta.prescale = in.number<double>();
   meta.postscale = in.number<double>();
-  meta.shape = in.list<std::int64_t>([&] { return in.number<std::int64_t>(); });
+  meta.shape = in.numbers<std::int64_t>();
+  meta.splits = in.numbers<std::int64_t>();
   return meta;
 }
 
@@ -160,7 +168,8 @@ void write(Writer& out, const Response& response) {
   out.text(response.error);
   out.number(response.only_rank);
   write(out, response.meta);
-  out.list(response.first_dims, [&](std::int64_t rows) { out.number(rows); });
+  out.numbers(response.rows.first_dims);
+  out.list(response.rows.splits, [&](const auto& splits) { out.numbers(splits); });
   out.number(response.contributed);
   out.number(response.slot);
 }
@@ -171,7 +180,9 @@ Response read_response(Reader& in) {
   response.error = in.text();
   response.only_rank = in.number<std::int32_t>();
   response.meta = read_meta(in);
-  response.first_dims = in.list<std::int64_t>([&] { return in.number<std::int64_t>(); });
+  response.rows.first_dims = in.numbers<std::int64_t>();
+  response.rows.splits =
+      in.list<std::vector<std::int64_t>>([&] { return in.numbers<std::int64_t>(); });
   response.contributed = in.flag();
   response.slot = in.number<std::int32_t>();
   return response;
@@ -216,8 +227,8 @@ void write(Writer& out, const StallMessage& message) {
     out.text(operation.name);
     out.text(operation.text);
     out.number(operation.kind);
-    out.list(operation.submitted_ranks, [&](int rank) { out.number(rank); });
-    out.list(operation.missing_ranks, [&](int rank) { out.number(rank); });
+    out.numbers(operation.submitted_ranks);
+    out.numbers(operation.missing_ranks);
     out.number(static_cast<std::int64_t>(operation.waiting.count()));
   });
 }
@@ -228,9 +239,9 @@ StallMessage read_stall(Reader& in) {
     StalledOperation operation;
     operation.name = in.text();
     operation.text = in.text();
-    operation.kind = in.choice(Collective::Barrier);
-    operation.submitted_ranks = in.list<int>([&] { return in.number<int>(); });
-    operation.missing_ranks = in.list<int>([&] { return in.number<int>(); });
+    operation.kind = in.choice(kLastCollective);
+    operation.submitted_ranks = in.numbers<int>();
+    operation.missing_ranks = in.numbers<int>();
     operation.waiting = std::chrono::milliseconds(in.number<std::int64_t>());
     return operation;
   });

@@ -10,6 +10,7 @@
 #include "bit_vector.h"
 #include "request_meta.h"
 #include "ronde/runtime.h"
+#include "rows.h"
 
 namespace ronde {
 
@@ -49,10 +50,10 @@ struct ReadyMessage {
 /// The fate of one operation that was not agreed by slot.
 struct Response {
   std::string key;
-  std::string error;                     ///< not empty: the operation fails with this text
-  std::int32_t only_rank = -1;           ///< an error meant for this rank alone
-  RequestMeta meta;                      ///< agreed; the shape of an allgather is that of rank 0
-  std::vector<std::int64_t> first_dims;  ///< allgather: first dimension of every rank
+  std::string error;            ///< not empty: the operation fails with this text
+  std::int32_t only_rank = -1;  ///< an error meant for this rank alone
+  RequestMeta meta;             ///< agreed; where ranks may differ it is that of rank 0
+  RankRows rows;                ///< in what they may differ
   bool contributed = true;
   std::int32_t slot = -1;  ///< where every rank caches it, -1: nowhere
 };

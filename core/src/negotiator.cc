@@ -2,6 +2,7 @@
 #include "negotiator.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -17,12 +18,11 @@ std::size_t index(int rank) {
 
 /// Whether what `other` asks for can be one operation with what `first` asks for.
 bool compatible(const RequestMeta& first, const RequestMeta& other) {
-  if (first.kind != Collective::Allgather || other.kind != Collective::Allgather) {
-    return first == other;
-  }
-  if (first.shape.empty() || other.shape.empty()) return first == other;
+  const bool may_differ = has_own_rows(first.kind) && first.kind == other.kind;
+  if (!may_differ || first.shape.empty() || other.shape.empty()) return first == other;
   RequestMeta same_rows = other;
   same_rows.shape[0] = first.shape[0];
+  same_rows.splits = first.splits;
   return first == same_rows;
 }
 
@@ -250,29 +250,60 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   response.key = key;
   response.meta = pending.parts[0].meta;
   response.error = mismatch(key, pending);
-  if (response.error.empty()) {
-    response.error = validate_(response.meta);
-    if (!response.error.empty()) {
-      response.error = display_name(response.meta.kind, key) + ": " + response.error;
-    }
-  }
+  if (response.error.empty()) response.error = refusal(key, pending);
   if (!response.error.empty()) {
     counters_.refused.add();
     return response;
   }
-  if (response.meta.kind == Collective::Allgather) {
-    for (const Part& part : pending.parts) response.first_dims.push_back(part.meta.shape[0]);
-  }
+  if (has_own_rows(response.meta.kind)) response.rows = rows_of(pending);
   response.contributed = std::any_of(pending.parts.begin(), pending.parts.end(),
                                      [](const Part& part) { return part.contributes; });
   response.slot = choose_slot(key);
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
     slots_[slot].assigned = slots_[slot].last_used = decisions_ + 1;
-    cache_.put(slot, {is_unnamed(key) ? std::string() : key, response.meta, response.first_dims});
+    cache_.put(slot, {is_unnamed(key) ? std::string() : key, response.meta, response.rows});
   }
   counters_.agreed_in_full.add();
   return response;
+}
+
+RankRows Negotiator::rows_of(const Pending& pending) {
+  RankRows rows;
+  bool even = true;
+  for (const Part& part : pending.parts) {
+    rows.first_dims.push_back(part.meta.shape[0]);
+    rows.splits.push_back(part.meta.splits);
+    even = even && part.meta.splits.empty();
+  }
+  if (even) rows.splits.clear();
+  return rows;
+}
+
+/// What is impossible though all ranks agree, with the ranks that it is about.
+std::string Negotiator::refusal(const std::string& key, const Pending& pending) const {
+  const RequestMeta& first = pending.parts[0].meta;
+  const std::string name = display_name(first.kind, key);
+  const std::string error_of_first = validate_(first);
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    const RequestMeta& meta = pending.parts[index(rank)].meta;
+    ranks_of[meta == first ? error_of_first : validate_(meta)].push_back(rank);
+  }
+  const bool alike = ranks_of.size() == 1;
+  if (alike && !ranks_of.begin()->first.empty()) return name + ": " + ranks_of.begin()->first;
+  ranks_of.erase("");
+  if (!ranks_of.empty()) {
+    std::string text = name + " is impossible:";
+    for (const auto& [what, ranks] : ranks_of) text += "\n  " + format_ranks(ranks) + ": " + what;
+    return text;
+  }
+  if (!has_own_rows(first.kind)) return {};
+  std::vector<std::int64_t> together = first.shape;
+  together[0] = total_rows(rows_of(pending).first_dims);
+  const bool overflows = together[0] == std::numeric_limits<std::int64_t>::max();
+  const std::string error = overflows ? "too many" : shape_error(together, first.dtype);
+  return error.empty() ? error : name + ": the rows of all ranks together: " + error;
 }
 
 std::string Negotiator::mismatch(const std::string& key, const Pending& pending) const {

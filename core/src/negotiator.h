@@ -103,7 +103,9 @@ class Negotiator {
   void decide_pending(DecisionMessage& decision);
   bool all_by_one_slot(const Pending& pending) const;
   Response agree(const std::string& key, const Pending& pending);
+  static RankRows rows_of(const Pending& pending);
   std::string mismatch(const std::string& key, const Pending& pending) const;
+  std::string refusal(const std::string& key, const Pending& pending) const;
   std::int32_t choose_slot(const std::string& key);
   bool is_awaited(std::uint32_t slot) const;
   bool is_referenced(std::uint32_t slot) const;

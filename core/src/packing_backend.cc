@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "elementwise.h"
+#include "ronde/kernels.h"
 #include "ronde/segment_cursor.h"
 
 namespace ronde {
 namespace {
 
-constexpr std::size_t kLargestElement = 8;
+constexpr std::size_t kLargestElement = 8;  // bytes, of any dtype
 
 const std::byte* advanced(const void* base, std::size_t bytes) {
   return static_cast<const std::byte*>(base) + bytes;
@@ -255,6 +256,8 @@ class PackingBackend::PartStream : public ChunkedOperation {
 
   std::span<const std::size_t> in_pieces() const noexcept { return in_.pieces(); }
   std::span<const std::size_t> out_pieces() const noexcept { return out_.pieces(); }
+  /// Units of the largest piece in this chunk, of all ranks.
+  std::size_t most_in_chunk() const noexcept { return std::min(each_, most_ - done_); }
 
  private:
   bool finished() const final { return done_ >= most_; }
@@ -329,6 +332,60 @@ class PackingBackend::Allgather final : public ByteStream {
   }
 };
 
+class PackingBackend::Alltoall final : public ByteStream {
+ public:
+  Alltoall(PackingBackend& owner, const AlltoallCall& call)
+      : ByteStream(owner, call.input, call.send_counts, call.output, call.receive_counts,
+                   call.largest_count, call.dtype) {}
+
+ private:
+  std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) override {
+    return owner_.packed_->alltoall({.input = input,
+                                     .output = output,
+                                     .send_counts = in_pieces(),
+                                     .receive_counts = out_pieces(),
+                                     .largest_count = most_in_chunk(),
+                                     .dtype = DataType::U8});
+  }
+};
+
+class PackingBackend::Reducescatter final : public PartStream {
+ public:
+  Reducescatter(PackingBackend& owner, const ReducescatterCall& call)
+      : PartStream(owner, Parts(call.counts, 1), Parts(call.counts.subspan(owner.own(), 1), 1),
+                   largest(call.counts), size_of(owner.wire(call.dtype))),
+        call_(call),
+        widen_(owner.packed_capabilities_.widen_halves),
+        final_scaling_(final_scaling(call.dtype, call.op, call.postscale, owner.size_)) {}
+
+ private:
+  void pack(std::byte* to, std::size_t offset, std::size_t count) override {
+    if (call_.input == nullptr) {
+      fill_neutral(to, count, call_.dtype, call_.op, widen_);
+    } else {
+      pack_elements(to, advanced(call_.input, offset * size_of(call_.dtype)), count, call_.dtype,
+                    {call_.prescale, 1.0}, widen_);
+    }
+  }
+
+  void unpack(const std::byte* from, std::size_t offset, std::size_t count) override {
+    unpack_elements(advanced(call_.output, offset * size_of(call_.dtype)), from, count, call_.dtype,
+                    final_scaling_, widen_);
+  }
+
+  std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) override {
+    return owner_.packed_->reducescatter({.input = input,
+                                          .output = output,
+                                          .counts = in_pieces(),
+                                          .dtype = owner_.wire(call_.dtype),
+                                          .op = packed_op(call_.op)});
+  }
+
+  const ReducescatterCall call_;
+  const bool widen_;
+  const Scaling final_scaling_;
+};
+
 PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int rank,
                                std::size_t buffer_bytes)
     : packed_(std::move(packed)),
@@ -360,6 +417,14 @@ std::unique_ptr<Operation> PackingBackend::broadcast(const BroadcastCall& call) 
 
 std::unique_ptr<Operation> PackingBackend::allgather(const AllgatherCall& call) {
   return std::make_unique<Allgather>(*this, call);
+}
+
+std::unique_ptr<Operation> PackingBackend::alltoall(const AlltoallCall& call) {
+  return std::make_unique<Alltoall>(*this, call);
+}
+
+std::unique_ptr<Operation> PackingBackend::reducescatter(const ReducescatterCall& call) {
+  return std::make_unique<Reducescatter>(*this, call);
 }
 
 void PackingBackend::abort() noexcept {

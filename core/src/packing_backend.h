@@ -30,6 +30,8 @@ class PackingBackend final : public Backend {
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
   void abort() noexcept override;
   void close() override;
   StatsGroup stats() const override;
@@ -42,6 +44,8 @@ class PackingBackend final : public Backend {
   class PartStream;
   class ByteStream;
   class Allgather;
+  class Alltoall;
+  class Reducescatter;
 
   struct Counters {
     Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;

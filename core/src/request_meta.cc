@@ -15,7 +15,8 @@ RequestMeta meta_of(const Request& request) {
   meta.dtype = request.dtype;
   meta.shape = request.shape;
   if (request.kind == Collective::Broadcast) meta.root = request.root;
-  if (request.kind == Collective::Allreduce) {
+  if (request.kind == Collective::Alltoall) meta.splits = request.splits;
+  if (is_reduction(request.kind)) {
     meta.op = request.op;
     meta.prescale = request.prescale;
     meta.postscale = request.postscale;
@@ -26,6 +27,12 @@ RequestMeta meta_of(const Request& request) {
 std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept {
   std::uint64_t count = 1;
   for (const std::int64_t dimension : shape) count *= static_cast<std::uint64_t>(dimension);
+  return count;
+}
+
+std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept {
+  std::uint64_t count = 1;
+  for (std::size_t i = 1; i < shape.size(); ++i) count *= static_cast<std::uint64_t>(shape[i]);
   return count;
 }
 
@@ -63,7 +70,8 @@ std::string to_string(const RequestMeta& meta) {
   if (meta.kind != Collective::Barrier) {
     text << ' ' << to_string(meta.dtype) << ' ' << to_string(meta.shape);
   }
-  if (meta.kind == Collective::Allreduce) {
+  if (!meta.splits.empty()) text << " splits " << to_string(meta.splits);
+  if (is_reduction(meta.kind)) {
     text << ' ' << to_string(meta.op);
     if (meta.prescale != 1.0) text << " prescale " << meta.prescale;
     if (meta.postscale != 1.0) text << " postscale " << meta.postscale;

@@ -22,14 +22,33 @@ struct RequestMeta {
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> splits;  ///< alltoall, as given
 
   friend bool operator==(const RequestMeta&, const RequestMeta&) = default;
 };
 
 RequestMeta meta_of(const Request& request);
 
+/// Combines elements: has an op and scales.
+constexpr bool is_reduction(Collective kind) noexcept {
+  return kind == Collective::Allreduce || kind == Collective::Reducescatter;
+}
+
+/// The first dimension may differ between ranks.
+constexpr bool has_own_rows(Collective kind) noexcept {
+  return kind == Collective::Allgather || kind == Collective::Alltoall;
+}
+
+/// The result is of another shape than the input, and may be allocated once that is known.
+constexpr bool may_allocate(Collective kind) noexcept {
+  return has_own_rows(kind) || kind == Collective::Reducescatter;
+}
+
 /// Elements of a shape; the empty shape has one. Assumes a checked shape (see shape_error).
 std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
+
+/// Elements of a row, that is of all dimensions but the first; a scalar is one row of one.
+std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept;
 
 /// What is wrong with a shape (a negative dimension, more than 2^62 bytes), or empty.
 std::string shape_error(const std::vector<std::int64_t>& shape, DataType dtype);

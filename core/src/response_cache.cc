@@ -7,7 +7,9 @@ namespace ronde {
 
 RequestMeta CachedResponse::request_of(int rank) const {
   RequestMeta request = meta;
-  if (!first_dims.empty()) request.shape.at(0) = first_dims.at(static_cast<std::size_t>(rank));
+  const auto index = static_cast<std::size_t>(rank);
+  if (!rows.first_dims.empty()) request.shape.at(0) = rows.first_dims.at(index);
+  if (!rows.splits.empty()) request.splits = rows.splits.at(index);
   return request;
 }
 
@@ -28,7 +30,7 @@ void ResponseCache::put(std::uint32_t slot, CachedResponse response) {
   if (slot >= slots_.size()) slots_.resize(slot + 1);
   if (const auto& old = slots_[slot]) {
     const auto found = slot_of_.find(lookup_key(old->name, old->request_of(rank_)));
-    // Two unnamed allgathers may look alike on this rank and not on others: the later slot is
+    // Two unnamed operations may look alike on this rank and not on others: the later slot is
     // found.
     if (found != slot_of_.end() && found->second == slot) slot_of_.erase(found);
   }

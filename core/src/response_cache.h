@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "request_meta.h"
+#include "rows.h"
 
 namespace ronde {
 
 /// What was agreed for an operation, so that the next time a slot number says it all.
 struct CachedResponse {
-  std::string name;                      ///< empty for operations without a name
-  RequestMeta meta;                      ///< the shape of an allgather is that of rank 0
-  std::vector<std::int64_t> first_dims;  ///< allgather: first dimension of every rank
+  std::string name;  ///< empty for operations without a name
+  RequestMeta meta;  ///< where ranks may differ it is that of rank 0
+  RankRows rows;     ///< in what they may differ
 
   /// What `rank` had asked for.
   RequestMeta request_of(int rank) const;

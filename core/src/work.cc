@@ -2,6 +2,7 @@
 #include "ronde/work.h"
 
 #include "exception_text.h"
+#include "ronde/error.h"
 #include "work_state.h"
 
 namespace ronde {
@@ -53,6 +54,20 @@ std::exception_ptr WorkState::error() {
   const std::lock_guard lock(mutex_);
   error_read_ = error_read_ || error_ != nullptr;
   return error_;
+}
+
+void WorkState::set_received_splits(std::vector<std::int64_t> rows) {
+  const std::lock_guard lock(mutex_);
+  received_splits_ = std::move(rows);
+}
+
+std::vector<std::int64_t> WorkState::received_splits() {
+  if (!done()) {
+    throw UsageError(name_ + ": received_splits() was called while it is pending; wait() first");
+  }
+  if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
+  const std::lock_guard lock(mutex_);
+  return received_splits_;
 }
 
 bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
@@ -109,6 +124,10 @@ std::exception_ptr Work::error() const {
 
 bool Work::contributed() const {
   return !state_ || state_->contributed();
+}
+
+std::vector<std::int64_t> Work::received_splits() const {
+  return state_ ? state_->received_splits() : std::vector<std::int64_t>();
 }
 
 void Work::on_done(std::function<void()> callback) const {

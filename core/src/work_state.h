@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -35,9 +36,13 @@ class WorkState {
   /// Ends the operation: with success if `error` is null.
   void complete(std::exception_ptr error, bool contributed = true);
 
+  /// Before complete(): what received_splits() will give.
+  void set_received_splits(std::vector<std::int64_t> rows);
+
   bool done() const;
   bool contributed() const;
   std::exception_ptr error();
+  std::vector<std::int64_t> received_splits();
   /// Waits until `deadline` (null: for ever); throws the error of a failed operation.
   bool wait_until(const std::chrono::steady_clock::time_point* deadline);
   void on_done(std::function<void()> callback);
@@ -57,6 +62,7 @@ class WorkState {
   bool contributed_ = true;
   bool error_read_ = false;
   std::exception_ptr error_;
+  std::vector<std::int64_t> received_splits_;
   std::vector<std::function<void()>> callbacks_;
 };
 

@@ -57,7 +57,7 @@ T combine(ronde::ReduceOp op, T a, T b) {
 
 /// In rank order on every rank, so that all get the same bits.
 template <typename T>
-void reduce(ronde::ReduceOp op, const Parts& parts, void* output) {
+void reduce_as(ronde::ReduceOp op, const Parts& parts, void* output) {
   T* const result = static_cast<T*>(output);
   bool first = true;
   for (const auto& [rank, blob] : parts) {
@@ -68,6 +68,16 @@ void reduce(ronde::ReduceOp op, const Parts& parts, void* output) {
     }
     first = false;
   }
+}
+
+void reduce(ronde::DataType dtype, ronde::ReduceOp op, const Parts& parts, void* output) {
+  dtype == ronde::DataType::F32 ? reduce_as<float>(op, parts, output)
+                                : reduce_as<double>(op, parts, output);
+}
+
+void concatenate(const Parts& parts, void* output) {
+  char* end = static_cast<char*>(output);
+  for (const auto& [rank, blob] : parts) end = std::copy(blob.begin(), blob.end(), end);
 }
 
 std::string blob_of(const void* data, std::size_t bytes) {
@@ -105,8 +115,7 @@ std::unique_ptr<ronde::Operation> FileBackend::allreduce(const ronde::AllreduceC
   return std::make_unique<Gathering>(
       mailbox_, number, others(), Parts{{rank_, std::move(mine)}},
       [segment, dtype = call.dtype, op = call.op](const Parts& parts) {
-        dtype == ronde::DataType::F32 ? reduce<float>(op, parts, segment.output)
-                                      : reduce<double>(op, parts, segment.output);
+        reduce(dtype, op, parts, segment.output);
       });
 }
 
@@ -136,10 +145,40 @@ std::unique_ptr<ronde::Operation> FileBackend::allgather(const ronde::AllgatherC
   posted_bytes_ += mine.size();
   return std::make_unique<Gathering>(
       mailbox_, number, others(), Parts{{rank_, std::move(mine)}},
-      [output = static_cast<char*>(call.output)](const Parts& parts) {
-        char* end = output;
-        for (const auto& [rank, blob] : parts) end = std::copy(blob.begin(), blob.end(), end);
-      });
+      [output = call.output](const Parts& parts) { concatenate(parts, output); });
+}
+
+std::unique_ptr<ronde::Operation> FileBackend::alltoall(const ronde::AlltoallCall& call) {
+  const std::uint64_t number = operations_++;
+  std::string mine = post_parts(number, call.input, call.send_counts, size_of(call.dtype));
+  return std::make_unique<Gathering>(
+      mailbox_, number, others(), Parts{{rank_, std::move(mine)}},
+      [output = call.output](const Parts& parts) { concatenate(parts, output); });
+}
+
+std::unique_ptr<ronde::Operation> FileBackend::reducescatter(const ronde::ReducescatterCall& call) {
+  const std::uint64_t number = operations_++;
+  std::string mine = post_parts(number, call.input, call.counts, size_of(call.dtype));
+  return std::make_unique<Gathering>(mailbox_, number, others(), Parts{{rank_, std::move(mine)}},
+                                     [output = call.output, dtype = call.dtype, op = call.op](
+                                         const Parts& parts) { reduce(dtype, op, parts, output); });
+}
+
+std::string FileBackend::post_parts(std::uint64_t number, const void* data,
+                                    std::span<const std::size_t> counts, std::size_t width) {
+  const auto* from = static_cast<const char*>(data);
+  std::string own;
+  for (int rank = 0; rank < size_; ++rank) {
+    std::string part = blob_of(from, counts[static_cast<std::size_t>(rank)] * width);
+    from += part.size();
+    if (rank == rank_) {
+      own = std::move(part);
+    } else {
+      mailbox_->post(number, part, {rank});
+      posted_bytes_ += part.size();
+    }
+  }
+  return own;
 }
 
 void FileBackend::abort() noexcept {

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +27,8 @@ class FileBackend final : public ronde::Backend {
   std::unique_ptr<ronde::Operation> allreduce(const ronde::AllreduceCall& call) override;
   std::unique_ptr<ronde::Operation> broadcast(const ronde::BroadcastCall& call) override;
   std::unique_ptr<ronde::Operation> allgather(const ronde::AllgatherCall& call) override;
+  std::unique_ptr<ronde::Operation> alltoall(const ronde::AlltoallCall& call) override;
+  std::unique_ptr<ronde::Operation> reducescatter(const ronde::ReducescatterCall& call) override;
 
   void abort() noexcept override;
   void close() override {}
@@ -32,6 +36,9 @@ class FileBackend final : public ronde::Backend {
 
  private:
   std::vector<int> others() const;
+  /// Leaves each rank its part of `data`; returns this rank's own. `width`: bytes of an element.
+  std::string post_parts(std::uint64_t number, const void* data,
+                         std::span<const std::size_t> counts, std::size_t width);
 
   const int rank_;
   const int size_;

@@ -16,7 +16,7 @@ struct StartedCall {
   std::string name;
   const void* data = nullptr;
   int count = 0;
-  int root = -1;
+  int root = -1;  ///< or the peer
   MPI_Op op = MPI_OP_NULL;
   MPI_Datatype type = MPI_DATATYPE_NULL;
 };
@@ -103,6 +103,31 @@ class FakeMpi {
                                const int*, MPI_Datatype, MPI_Comm, MPI_Request*) {
       started.push_back({"iallgatherv", data, count, -1, MPI_OP_NULL, type});
       return result("iallgatherv");
+    };
+    table.ireduce = [this](const void* data, void*, int count, MPI_Datatype type, MPI_Op op,
+                           int root, MPI_Comm, MPI_Request*) {
+      started.push_back({"ireduce", data, count, root, op, type});
+      return result("ireduce");
+    };
+    table.ireduce_scatter = [this](const void* data, void*, const int* counts, MPI_Datatype type,
+                                   MPI_Op op, MPI_Comm, MPI_Request*) {
+      started.push_back({"ireduce_scatter", data, counts[0], -1, op, type});
+      return result("ireduce_scatter");
+    };
+    table.ialltoallv = [this](const void* data, const int* counts, const int*, MPI_Datatype type,
+                              void*, const int*, const int*, MPI_Datatype, MPI_Comm, MPI_Request*) {
+      started.push_back({"ialltoallv", data, counts[0], -1, MPI_OP_NULL, type});
+      return result("ialltoallv");
+    };
+    table.isend = [this](const void* data, int count, MPI_Datatype type, int peer, int, MPI_Comm,
+                         MPI_Request*) {
+      started.push_back({"isend", data, count, peer, MPI_OP_NULL, type});
+      return result("isend");
+    };
+    table.irecv = [this](void* data, int count, MPI_Datatype type, int peer, int, MPI_Comm,
+                         MPI_Request*) {
+      started.push_back({"irecv", data, count, peer, MPI_OP_NULL, type});
+      return result("irecv");
     };
     table.test = [this](MPI_Request*, int* flag, MPI_Status*) {
       return *flag = requests_finish, result("test");

@@ -76,6 +76,75 @@ TEST_CASE("an allgather above the largest count becomes broadcasts of every rank
   CHECK(std::equal(input.begin(), input.end(), output.begin()));
 }
 
+TEST_CASE("an alltoall above the largest count becomes messages between pairs") {
+  FakeMpi fake;
+  fake.size = 2;
+  MpiBackend backend(fake.environment(), {.max_count = 1000});
+  std::vector<std::int16_t> input(1800);
+  std::vector<std::int16_t> output(700);
+  const auto start = [&](std::size_t sent, std::size_t received, std::size_t largest) {
+    const std::vector<std::size_t> send_counts = {500, sent};
+    const std::vector<std::size_t> receive_counts = {500, received};
+    fake.started.clear();
+    return backend.alltoall({.input = input.data(),
+                             .output = output.data(),
+                             .send_counts = send_counts,
+                             .receive_counts = receive_counts,
+                             .largest_count = largest,
+                             .dtype = DataType::I16});
+  };
+  // What others send decides, too: all ranks must make the same calls.
+  CHECK(start(100, 100, 500)->poll());
+  REQUIRE(fake.started.size() == 1);
+  CHECK(fake.started[0].name == "ialltoallv");
+  CHECK(start(100, 100, 501)->poll());
+  CHECK(fake.started.size() == 4);
+  CHECK(start(1300, 200, 1300)->poll());
+  REQUIRE(fake.started.size() == 5);
+  const std::array<const char*, 5> names = {"irecv", "irecv", "isend", "isend", "isend"};
+  const std::array<const void*, 5> places = {output.data(), output.data() + 500, input.data(),
+                                             input.data() + 500, input.data() + 1500};
+  const std::array counts = {500, 200, 500, 1000, 300};
+  const std::array peers = {0, 1, 0, 1, 1};
+  for (std::size_t i = 0; i < 5; ++i) {
+    CHECK(fake.started[i].name == names[i]);
+    CHECK(fake.started[i].data == places[i]);
+    CHECK(fake.started[i].count == counts[i]);
+    CHECK(fake.started[i].root == peers[i]);
+  }
+}
+
+TEST_CASE("a reducescatter above the largest count becomes reductions to every rank") {
+  FakeMpi fake;
+  fake.size = 3;
+  MpiBackend backend(fake.environment(), {.max_count = 1000});
+  std::vector<std::int32_t> input(2300);
+  std::vector<std::int32_t> output(700);
+  const auto start = [&](const std::vector<std::size_t>& counts) {
+    fake.started.clear();
+    return backend.reducescatter({.input = input.data(),
+                                  .output = output.data(),
+                                  .counts = counts,
+                                  .dtype = DataType::I32,
+                                  .op = ReduceOp::Max});
+  };
+  CHECK(start({700, 0, 300})->poll());
+  REQUIRE(fake.started.size() == 1);
+  CHECK(fake.started[0].name == "ireduce_scatter");
+  CHECK(start({700, 0, 1600})->poll());
+  REQUIRE(fake.started.size() == 3);
+  const std::array<std::size_t, 3> offsets = {0, 700, 1700};
+  const std::array sizes = {700, 1000, 600};
+  const std::array roots = {0, 2, 2};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(fake.started[i].name == "ireduce");
+    CHECK(fake.started[i].data == input.data() + offsets[i]);
+    CHECK(fake.started[i].count == sizes[i]);
+    CHECK(fake.started[i].root == roots[i]);
+    CHECK(fake.started[i].op == MPI_MAX);
+  }
+}
+
 TEST_CASE("empty collectives start nothing and are finished") {
   FakeMpi fake;
   MpiBackend backend(fake.environment(), {});
@@ -84,6 +153,9 @@ TEST_CASE("empty collectives start nothing and are finished") {
   CHECK(backend.allreduce(in_place_sum(segment))->poll());
   CHECK(backend.broadcast({.segments = {&segment, 1}})->poll());
   CHECK(backend.allgather({.counts = counts})->poll());
+  CHECK(backend.alltoall({.send_counts = counts, .receive_counts = counts})->poll());
+  const float element = 0;
+  CHECK(backend.reducescatter({.input = &element, .counts = counts})->poll());
   CHECK(fake.started.empty());
 }
 
@@ -191,6 +263,30 @@ TEST_CASE("what a packed backend must never be asked is refused") {
     call.segments = {&apart, 1};
   }
   CHECK_THROWS_AS(backend.allreduce(call), ronde::Error);
+  CHECK(fake.started.empty());
+}
+
+TEST_CASE("what a packed backend must never be asked of a reducescatter or alltoall is refused") {
+  FakeMpi fake;
+  MpiBackend backend(fake.environment(), {});
+  std::array<float, 4> data = {};
+  const std::vector<std::size_t> counts = {4};
+  const std::vector<std::size_t> too_many = {2, 2};
+  const auto refused = [&](auto change) {
+    ronde::ReducescatterCall call{.input = data.data(), .output = data.data(), .counts = counts};
+    change(call);
+    CHECK_THROWS_AS(backend.reducescatter(call), ronde::Error);
+  };
+  refused([](auto& call) { call.input = nullptr; });
+  refused([](auto& call) { call.prescale = 2; });
+  refused([](auto& call) { call.postscale = 2; });
+  refused([](auto& call) { call.op = ReduceOp::Average; });
+  refused([](auto& call) { call.dtype = DataType::F16; });
+  refused([&](auto& call) { call.counts = too_many; });
+  CHECK_THROWS_AS(backend.alltoall({.send_counts = too_many, .receive_counts = counts}),
+                  ronde::Error);
+  CHECK_THROWS_AS(backend.alltoall({.send_counts = counts, .receive_counts = too_many}),
+                  ronde::Error);
   CHECK(fake.started.empty());
 }
 

@@ -190,6 +190,67 @@ void check_allgather(World& world, std::size_t scale, bool in_place) {
   CHECK(output == expected);
 }
 
+void check_alltoall(World& world, std::size_t scale) {
+  const auto sent = [&](int from, int to) {
+    return from == 1 ? 0 : scale + 2 * static_cast<std::size_t>(from + 3 * to);
+  };
+  const auto value = [](int from, int to, std::size_t i) {
+    return static_cast<std::int64_t>(from * 100 + to) << 32 | static_cast<std::int64_t>(i);
+  };
+  std::vector<std::size_t> send_counts;
+  std::vector<std::size_t> receive_counts;
+  std::vector<std::int64_t> input;
+  std::vector<std::int64_t> expected;
+  std::size_t largest = 0;
+  for (int other = 0; other < world.size; ++other) {
+    send_counts.push_back(sent(world.rank, other));
+    receive_counts.push_back(sent(other, world.rank));
+    for (std::size_t i = 0; i < send_counts.back(); ++i) {
+      input.push_back(value(world.rank, other, i));
+    }
+    for (std::size_t i = 0; i < receive_counts.back(); ++i) {
+      expected.push_back(value(other, world.rank, i));
+    }
+    for (int to = 0; to < world.size; ++to) largest = std::max(largest, sent(other, to));
+  }
+  std::vector<std::int64_t> output(expected.size(), -1);
+  const auto operation = world.backend.alltoall({.input = input.data(),
+                                                 .output = output.data(),
+                                                 .send_counts = send_counts,
+                                                 .receive_counts = receive_counts,
+                                                 .largest_count = largest,
+                                                 .dtype = DataType::I64});
+  finish(*operation);
+  INFO("scale " << scale);
+  CHECK(output == expected);
+}
+
+void check_reducescatter(World& world, std::size_t scale) {
+  const std::vector<std::size_t> counts = uneven_counts(world.size, scale);
+  const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  for (const ReduceOp op : kOps) {
+    const auto input = random_values<std::int16_t>(total, 10 * world.rank + static_cast<int>(op));
+    const std::vector<std::int16_t> all = gather(world, input);
+    std::vector<std::int16_t> reduced(all.begin(), all.begin() + static_cast<long>(total));
+    for (std::size_t i = total; i < all.size(); ++i) {
+      reduced[i % total] = combine(op, reduced[i % total], all[i]);
+    }
+    const auto first = std::accumulate(counts.begin(), counts.begin() + world.rank, 0L);
+    const std::size_t own = counts[static_cast<std::size_t>(world.rank)];
+    const std::vector<std::int16_t> expected(reduced.begin() + first,
+                                             reduced.begin() + first + static_cast<long>(own));
+    std::vector<std::int16_t> output(own, -1);
+    const auto operation = world.backend.reducescatter({.input = input.data(),
+                                                        .output = output.data(),
+                                                        .counts = counts,
+                                                        .dtype = DataType::I16,
+                                                        .op = op});
+    finish(*operation);
+    INFO(to_string(op) << ", scale " << scale);
+    CHECK(output == expected);
+  }
+}
+
 void check_broadcast(World& world, std::size_t count) {
   for (int root = 0; root < world.size; ++root) {
     std::vector<std::uint16_t> expected(count);
@@ -295,6 +356,17 @@ TEST_CASE("chunked collectives give what whole ones give") {
     check_broadcast(world, count);
     check_allgather(world, count, false);
     check_allgather(world, count, true);
+    check_alltoall(world, count);
+    check_reducescatter(world, count);
+  }
+  world.backend.close();
+}
+
+TEST_CASE("alltoall and reducescatter of parts of different lengths") {
+  World world;
+  for (const std::size_t count : kCounts) {
+    check_alltoall(world, count);
+    check_reducescatter(world, count);
   }
   world.backend.close();
 }

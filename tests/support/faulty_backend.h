@@ -117,6 +117,12 @@ class FaultyBackend final : public Backend {
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
     return begin([this, call] { return inner_->allgather(call); });
   }
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
+    return begin([this, call] { return inner_->alltoall(call); });
+  }
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
+    return begin([this, call] { return inner_->reducescatter(call); });
+  }
   void abort() noexcept override {
     faults_->on_abort();
     inner_->abort();

@@ -21,6 +21,7 @@ RequestMeta odd_meta(int salt) {
   meta.prescale = 0.1 + salt;
   meta.postscale = -1e300;
   meta.shape = {std::int64_t{1} << 40, 0, salt};
+  meta.splits = {salt, -7};
   return meta;
 }
 
@@ -44,8 +45,9 @@ DecisionMessage decision_message() {
   message.cached.set(1);
   message.skipped.set(130);
   message.unnamed = {{1, 2, false}};
-  message.responses = {{"key", "error text", 3, odd_meta(4), {5, 6, 7}, false, 9},
-                       {"other", "", -1, odd_meta(5), {}, true, -1}};
+  message.responses = {
+      {"key", "error text", 3, odd_meta(4), {{5, 6, 7}, {{}, {8, 9, -1}, {}}}, false, 9},
+      {"other", "", -1, odd_meta(5), {}, true, -1}};
   message.shutdown = true;
   return message;
 }
@@ -109,7 +111,7 @@ TEST_CASE("every field of a decision arrives") {
     CHECK(got.responses[i].error == sent.responses[i].error);
     CHECK(got.responses[i].only_rank == sent.responses[i].only_rank);
     CHECK(got.responses[i].meta == sent.responses[i].meta);
-    CHECK(got.responses[i].first_dims == sent.responses[i].first_dims);
+    CHECK(got.responses[i].rows == sent.responses[i].rows);
     CHECK(got.responses[i].contributed == sent.responses[i].contributed);
     CHECK(got.responses[i].slot == sent.responses[i].slot);
   }

@@ -195,7 +195,7 @@ class Simulation {
     AppliedDecision applied = rank.announcer.apply(message);
     for (const Agreed& agreed : applied.agreed) {
       rank.agreed.push_back(
-          end(rank, agreed.submission, true, agreed.contributed, agreed.first_dims, ""));
+          end(rank, agreed.submission, true, agreed.contributed, agreed.rows.first_dims, ""));
     }
     for (const Refused& refused : applied.refused) {
       rank.refused.push_back(end(rank, refused.submission, false, true, {}, refused.text));

@@ -156,8 +156,8 @@ TEST_CASE("allgathers agree on everything but the rows") {
     negotiator.add(1, request("g", other), kStart);
     return only_response(negotiator);
   };
-  CHECK(second_with({9, 3}).first_dims == std::vector<std::int64_t>{4, 9});
-  CHECK(second_with({0, 3}).first_dims == std::vector<std::int64_t>{4, 0});
+  CHECK(second_with({9, 3}).rows.first_dims == std::vector<std::int64_t>{4, 9});
+  CHECK(second_with({0, 3}).rows.first_dims == std::vector<std::int64_t>{4, 0});
   CHECK_FALSE(second_with({4, 2}).error.empty());
   CHECK_FALSE(second_with({4}).error.empty());
   CHECK_FALSE(second_with({}).error.empty());

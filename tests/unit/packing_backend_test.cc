@@ -90,6 +90,32 @@ class Recorder final : public Backend {
     const Segment all{nullptr, const_cast<void*>(call.input), total};
     return record(Collective::Allgather, call.dtype, ReduceOp::Sum, all);
   }
+  /// Every other rank sends parts as large as what this one sends it.
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
+    auto* output = static_cast<std::byte*>(call.output);
+    const auto* input = static_cast<const std::byte*>(call.input);
+    std::size_t total = call.send_counts[0];
+    for (std::size_t rank = 0; rank < call.send_counts.size(); ++rank) {
+      CHECK(call.send_counts[rank] <= call.largest_count);
+      CHECK(call.receive_counts[rank] <= call.largest_count);
+      total += call.send_counts[rank] + call.receive_counts[rank];
+      for (std::size_t i = 0; i < call.receive_counts[rank]; ++i) {
+        *output++ = rank == 0 ? input[i] : gathered_byte(rank, sent_[rank]++);
+      }
+    }
+    const Segment all{nullptr, const_cast<void*>(call.input), total - call.send_counts[0]};
+    return record(Collective::Alltoall, call.dtype, ReduceOp::Sum, all);
+  }
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
+    CHECK(call.prescale == 1.0);
+    CHECK(call.postscale == 1.0);
+    const std::size_t width = size_of(call.dtype);
+    if (call.counts[0] > 0) std::memcpy(call.output, call.input, call.counts[0] * width);
+    const std::size_t total =
+        std::accumulate(call.counts.begin(), call.counts.end(), call.counts[0]);
+    const Segment all{nullptr, const_cast<void*>(call.input), total};
+    return record(Collective::Reducescatter, call.dtype, call.op, all);
+  }
   void abort() noexcept override { record_.aborted = true; }
   void close() override { record_.closed = true; }
   StatsGroup stats() const override { return {"recorder", {{"calls", record_.calls.size()}}}; }

@@ -96,7 +96,7 @@ TEST_CASE("scales that differ in the last bit are different operations without a
 
 TEST_CASE("an allgather is found by the rows of the rank that asks") {
   ResponseCache second(1);
-  second.put(0, {"g", gather_meta(4), {4, 7}});
+  second.put(0, {"g", gather_meta(4), {{4, 7}, {}}});
   CHECK(second.find("g", gather_meta(7)) == 0U);
   CHECK_FALSE(second.find("g", gather_meta(4)));
   CHECK(second.at(0).request_of(0) == gather_meta(4));

@@ -199,7 +199,7 @@ TEST_CASE("a name that begins with NUL is refused at once") {
   check_refused_at_once([](Request& request) { request.name = std::string(1, '\0'); }, "NUL");
 }
 
-TEST_CASE("only an allreduce can go without a contribution") {
+TEST_CASE("only a reduction can go without a contribution") {
   check_refused_at_once(
       [](Request& request) {
         request.kind = Collective::Broadcast;
@@ -213,7 +213,7 @@ TEST_CASE("values outside their enumeration and scales that are no number are re
                         "none that there is");
   check_refused_at_once([](Request& request) { request.op = static_cast<ReduceOp>(5); },
                         "none that there is");
-  check_refused_at_once([](Request& request) { request.kind = static_cast<Collective>(4); },
+  check_refused_at_once([](Request& request) { request.kind = static_cast<Collective>(6); },
                         "none that there is");
   check_refused_at_once(
       [](Request& request) { request.postscale = std::numeric_limits<double>::quiet_NaN(); },

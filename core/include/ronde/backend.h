@@ -58,6 +58,35 @@ struct AllgatherCall {
   Device device = {};
 };
 
+/// Every rank sends a part of its input to each rank, and receives one from each, in rank order.
+/// `send_counts[r]` elements go to rank r, `receive_counts[r]` come from it; the parts lie one
+/// behind the other. Input and output do not overlap.
+struct AlltoallCall {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::span<const std::size_t> send_counts;
+  std::span<const std::size_t> receive_counts;
+  /// The most elements that any rank sends to any rank: equal on all, for decisions that they must
+  /// take alike, such as the number of chunks.
+  std::size_t largest_count = 0;
+  DataType dtype = DataType::F32;
+  Device device = {};
+};
+
+/// Reduces the ranks' inputs, of which each rank keeps its part: `counts[r]` elements for rank r,
+/// one part behind the other. A null input stands for the neutral element of the operation. The
+/// output may be this rank's own part of the input, and does not overlap it otherwise.
+struct ReducescatterCall {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::span<const std::size_t> counts;
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  Device device = {};
+};
+
 /// A collective in progress. Destroying it after abort() must be safe while peers still run.
 class Operation {
  public:
@@ -78,11 +107,12 @@ struct Capabilities {
   std::bitset<kReduceOpCount> ops = 0b11111;  ///< indexed by ReduceOp
   DeviceKind device = DeviceKind::Cpu;
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
-  /// Product and scales of 1; Ronde packs, scales, averages and widens around it
-  /// (core/src/packing_backend.h). False: it takes whole segment lists, every op and every scale.
+  /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
+  /// packs, scales, averages and widens around it (core/src/packing_backend.h). False: it takes
+  /// whole segment lists, every op and every scale.
   bool wants_packed = true;
-  /// Packed backends: half types are widened to f32 before an allreduce sees them. Broadcast and
-  /// allgather always move plain bytes there (dtype U8).
+  /// Packed backends: half types are widened to f32 before a reduction sees them. Broadcast,
+  /// allgather and alltoall always move plain bytes there (dtype U8).
   bool widen_halves = true;
   /// The backend calls BackendContext::ring_peers whenever a peer's poll() may get on because of
   /// it, so that Ronde may sleep between two polls. False: it is polled until it is finished.
@@ -110,6 +140,8 @@ class Backend {
   virtual std::unique_ptr<Operation> allreduce(const AllreduceCall& call) = 0;
   virtual std::unique_ptr<Operation> broadcast(const BroadcastCall& call) = 0;
   virtual std::unique_ptr<Operation> allgather(const AllgatherCall& call) = 0;
+  virtual std::unique_ptr<Operation> alltoall(const AlltoallCall& call) = 0;
+  virtual std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) = 0;
 
   /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
   /// that a peer or a library may still write to has to outlive this object.

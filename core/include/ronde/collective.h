@@ -9,9 +9,18 @@
 namespace ronde {
 
 /// What the ranks do together. The values travel between ranks: never renumber them.
-enum class Collective : std::uint8_t { Allreduce = 0, Broadcast = 1, Allgather = 2, Barrier = 3 };
+enum class Collective : std::uint8_t {
+  Allreduce = 0,
+  Broadcast = 1,
+  Allgather = 2,
+  Barrier = 3,
+  Alltoall = 4,
+  Reducescatter = 5,
+};
 
-/// How an allreduce combines elements. Integer sums and products wrap; on bool, Sum is "or",
+inline constexpr std::size_t kCollectiveCount = 6;
+
+/// How a reduction combines elements. Integer sums and products wrap; on bool, Sum is "or",
 /// Product is "and" and Average is refused; Min and Max propagate NaN. The values travel between
 /// ranks and through the C API: never renumber them.
 enum class ReduceOp : std::uint8_t { Sum = 0, Average = 1, Min = 2, Max = 3, Product = 4 };

@@ -18,8 +18,8 @@ namespace ronde {
 ///
 /// Ranks match operations by `name`. Of the matched requests `kind`, `dtype`, `op`, `root`,
 /// scales, device kind and process set must be equal everywhere, and `shape` too, but for the first
-/// dimension of an allgather. Buffers are dense, row-major, and stay the caller's and untouched
-/// until the work is done (even if it fails: see Note [Buffers after a group error] in
+/// dimension of an allgather or alltoall. Buffers are dense, row-major, and stay the caller's and
+/// untouched until the work is done (even if it fails: see Note [Buffers after a group error] in
 /// core/src/coordinator.h).
 struct Request {
   Collective kind = Collective::Allreduce;
@@ -28,15 +28,22 @@ struct Request {
   DataType dtype = DataType::F32;
   /// In elements, outermost first. Empty is a scalar (one element).
   std::vector<std::int64_t> shape;
-  /// Elements of `dtype`; may equal `output`, and for an allgather lie anywhere in it (in place
-  /// without a copy is this rank's own part). May be null where the element count is 0, for a
-  /// barrier, and for a broadcast on every rank but the root.
+  /// Alltoall: rows of the first dimension that go to each rank, in rank order; their sum is that
+  /// dimension. Empty: equally many to each.
+  std::vector<std::int64_t> splits;
+  /// Elements of `dtype`; may equal `output`. In an allgather, alltoall or reducescatter it may
+  /// overlap `output` anywhere, which costs a copy of it but where the smaller of both is this
+  /// rank's own part of the larger (allgather and reducescatter in place). May be null where the
+  /// element count is 0, for a barrier, and for a broadcast on every rank but the root.
   const void* input = nullptr;
-  /// As large as the result. Null for an allgather that sets `allocate_output`.
+  /// As large as the result; may be null where that has no elements, and for an allgather, alltoall
+  /// or reducescatter that sets `allocate_output`. The result of an alltoall has the rows of
+  /// Work::received_splits(); that of a reducescatter on rank r of n has rows / n rows, and one
+  /// more if r < rows % n.
   void* output = nullptr;
   ReduceOp op = ReduceOp::Sum;
-  /// Applied before and after the reduction, allreduce only. Integers are scaled in double
-  /// precision and truncated toward zero.
+  /// Applied before and after a reduction. Integers are scaled in double precision and truncated
+  /// toward zero.
   double prescale = 1.0;
   double postscale = 1.0;
   /// Rank whose buffer a broadcast distributes.
@@ -46,10 +53,11 @@ struct Request {
   /// How long the other ranks may take to submit their part, zero for ever. Expiry before the
   /// operation began fails it alone, afterwards it fails the group.
   std::chrono::nanoseconds timeout{0};
-  /// False: this rank has nothing to add and `input` (if any) counts as the neutral element, but it
-  /// takes part. If no rank contributes, the work completes untouched and says so.
+  /// False, in a reduction: this rank has nothing to add and `input` (if any) counts as the neutral
+  /// element, but it takes part. If no rank contributes, the work completes untouched and says so.
   bool contributes = true;
-  /// Allgather: called once with the shape of the result, on Ronde's thread; returns its memory.
+  /// Allgather, alltoall, reducescatter: called once with the shape of the result, on Ronde's
+  /// thread; returns its memory.
   std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output;
   /// Called once after success on Ronde's thread, before the work counts as done. What it throws
   /// fails the work.

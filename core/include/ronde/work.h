@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -35,6 +36,10 @@ class Work {
   /// False if the operation is done and no rank contributed to it (Request::contributes), so that
   /// the output was left as it was.
   bool contributed() const;
+
+  /// Alltoall: the rows that came from each rank, in rank order. Empty for other operations.
+  /// Throws UsageError while the operation is pending, and its error if it failed.
+  std::vector<std::int64_t> received_splits() const;
 
   /// Runs `callback` once when the operation is done: on Ronde's thread, or at once on this thread
   /// if it is done already. It must not block nor throw.
