@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of `ronde bench`, without ranks.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -106,11 +108,53 @@ TEST_CASE("options: sizes, types and what is left out") {
   CHECK(options.dtype == ronde::DataType::BF16);
   CHECK_FALSE(options.backend);
   CHECK_FALSE(options.iterations);
-  CHECK(options.rotate_bytes == 0);
-  words.rotates = true;
-  CHECK(parse_bench_options(words).rotate_bytes >= std::size_t{128} << 20);
-  words.rotate = "8MiB";
-  CHECK(parse_bench_options(words).rotate_bytes == std::size_t{8} << 20);
+}
+
+/// What `command words...` asks for.
+BenchOptions parsed(std::vector<std::string> words) {
+  CLI::App command;
+  const auto target = std::make_shared<BenchWords>();
+  add_bench_options(command,
+                    {.sizes = true, .dtype = true, .engine = true, .subject = true, .models = true},
+                    target);
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the end
+  command.parse(words);
+  return parse_bench_options(*target);
+}
+
+TEST_CASE("options: the words of the command line") {
+  const BenchOptions defaults = parsed({});
+  CHECK(defaults.min_bytes == 4);
+  CHECK(defaults.max_bytes == std::size_t{64} << 20);
+  CHECK_FALSE(defaults.rotates);
+  CHECK_FALSE(defaults.raw);
+  CHECK_FALSE(defaults.baseline);
+  CHECK(defaults.warmup == 10);
+  CHECK(defaults.models == std::vector<std::string>{"resnet50"});
+  const BenchOptions all =
+      parsed({"--min", "8", "--max", "1KiB", "--rotate", "--raw", "--baseline", "--iters", "7",
+              "--warmup", "0", "--backend", "mpi", "--model", "edsr,edsr-full", "--json", "x"});
+  CHECK(all.min_bytes == 8);
+  CHECK(all.max_bytes == 1024);
+  CHECK(all.rotates);
+  CHECK_FALSE(all.rotate_bytes);
+  CHECK(all.raw);
+  CHECK(all.baseline);
+  CHECK(all.iterations == 7);
+  CHECK(all.warmup == 0);
+  CHECK(all.backend == "mpi");
+  CHECK(all.models == std::vector<std::string>{"edsr", "edsr-full"});
+  CHECK(all.json == "x");
+}
+
+TEST_CASE("options: how much memory is walked through") {
+  CHECK(rotate_bytes_for(parsed({}), 2) == 0);
+  const BenchOptions asked = parsed({"--rotate", "8MiB"});
+  CHECK(rotate_bytes_for(asked, 1) == std::size_t{8} << 20);
+  CHECK(rotate_bytes_for(asked, 16) == std::size_t{8} << 20);
+  const BenchOptions own_choice = parsed({"--rotate", "--min", "4"});
+  CHECK(rotate_bytes_for(own_choice, 1) >= rotate_bytes_for(own_choice, 4));
+  CHECK(rotate_bytes_for(own_choice, 1 << 20) == std::size_t{64} << 20);
 }
 
 TEST_CASE("larger sizes are timed less often, unless the user says how often") {

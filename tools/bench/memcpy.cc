@@ -31,7 +31,7 @@ Json row_of(const Session& session, std::size_t bytes, const Samples& together,
   const double p50 = median(together);
   return {{"benchmark", "memcpy"},
           {"ranks", session.topology().size},
-          {"rotate_bytes", session.options().rotate_bytes},
+          {"rotate_bytes", session.rotate_bytes()},
           {"iterations", together.size()},
           {"bytes", bytes},
           {"p50_us", p50},
@@ -53,13 +53,13 @@ void run_memcpy(Session& session) {
   std::optional<Ring> from;
   std::optional<Ring> to;
   session.alike([&] {
-    const std::size_t room = std::max(options.max_bytes, options.rotate_bytes / 2);
+    const std::size_t room = std::max(options.max_bytes, session.rotate_bytes() / 2);
     from.emplace(room);
     to.emplace(room);
   });
   for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 2) {
-    from->split(bytes, options.rotate_bytes / 2);
-    to->split(bytes, options.rotate_bytes / 2);
+    from->split(bytes, session.rotate_bytes() / 2);
+    to->split(bytes, session.rotate_bytes() / 2);
     const auto copy = [&] { std::memcpy(to->next(), from->next(), bytes); };
     const auto copy_alone = [&] {
       if (session.topology().rank == 0) copy();

@@ -29,13 +29,6 @@ DataType dtype_of(const std::string& text) {
   throw UsageError("--dtype: there is no element type \"" + text + "\"; use one of: " + names);
 }
 
-/// More memory than the caches hold, whether they say how large they are or not.
-std::size_t beyond_the_caches() {
-  constexpr long kLeast = 128L << 20;
-  constexpr long kMost = 1L << 30;
-  return static_cast<std::size_t>(std::clamp(2 * sysconf(_SC_LEVEL3_CACHE_SIZE), kLeast, kMost));
-}
-
 }  // namespace
 
 void add_bench_options(CLI::App& command, const OptionSet& set,
@@ -49,8 +42,8 @@ void add_bench_options(CLI::App& command, const OptionSet& set,
     auto* const rotate = command.add_option(
         "--rotate", words->rotate,
         "Walk through this much memory instead of using the same in every call [without a size: "
-        "twice the largest cache]");
-    rotate->expected(0, 1)->each([words](const std::string&) { words->rotates = true; });
+        "together twice the largest cache]");
+    words->rotate_option = rotate->expected(0, 1);
   }
   if (set.dtype) {
     command.add_option("--dtype", words->dtype, "Element type: f32, bf16, i64, ...")
@@ -78,6 +71,15 @@ void add_bench_options(CLI::App& command, const OptionSet& set,
   command.add_option("--json", words->json, "Also write the rows to this file");
 }
 
+std::size_t rotate_bytes_for(const BenchOptions& options, int ranks_of_host) {
+  constexpr long kLeast = 64L << 20;
+  constexpr long kMost = 1L << 30;
+  if (!options.rotates) return 0;
+  // A machine that does not tell its cache says 0.
+  const long share = 2 * sysconf(_SC_LEVEL3_CACHE_SIZE) / ranks_of_host;
+  return options.rotate_bytes.value_or(static_cast<std::size_t>(std::clamp(share, kLeast, kMost)));
+}
+
 int iterations_for(const BenchOptions& options, std::size_t bytes) {
   constexpr std::size_t kTotal = std::size_t{256} << 20;
   return options.iterations.value_or(static_cast<int>(
@@ -99,10 +101,8 @@ BenchOptions parse_bench_options(const BenchWords& words) {
   options.warmup = words.warmup;
   options.raw = words.raw;
   options.baseline = words.baseline;
-  if (words.rotates || !words.rotate.empty()) {
-    options.rotate_bytes =
-        words.rotate.empty() ? beyond_the_caches() : bytes_of("--rotate", words.rotate);
-  }
+  options.rotates = words.rotate_option != nullptr && words.rotate_option->count() > 0;
+  if (!words.rotate.empty()) options.rotate_bytes = bytes_of("--rotate", words.rotate);
   for (const std::string& model : words.models) static_cast<void>(gradient_list(model));
   options.models = words.models;
   options.json = words.json;

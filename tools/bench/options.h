@@ -24,10 +24,15 @@ struct BenchOptions {
   int warmup = 10;
   bool raw = false;
   bool baseline = false;
-  std::size_t rotate_bytes = 0;  ///< 0: the same memory in every call
+  bool rotates = false;                     ///< false: the same memory in every call
+  std::optional<std::size_t> rotate_bytes;  ///< nothing: more than the caches hold
   std::vector<std::string> models;
   std::string json;  ///< empty: no file
 };
+
+/// Memory that a rank walks through, so that the caches never hold what it comes to next: what was
+/// asked for, or its share of twice the largest cache. 0 if the run does not rotate.
+std::size_t rotate_bytes_for(const BenchOptions& options, int ranks_of_host);
 
 /// Calls to time for a size, unless the user says so.
 int iterations_for(const BenchOptions& options, std::size_t bytes);
@@ -41,7 +46,7 @@ struct BenchWords {
   bool baseline = false;
   std::vector<std::string> models = {"resnet50"};
   std::string json;
-  bool rotates = false;  ///< --rotate was there, maybe without a size
+  const CLI::Option* rotate_option = nullptr;  ///< tells --rotate without a size from none
 };
 
 /// The options that a benchmark has beside those that all have.

@@ -49,6 +49,10 @@ Session::Session(const BenchOptions& options) : options_(options) {
   if (options_.baseline) baseline_ = make_plain_mpi();
 }
 
+std::size_t Session::rotate_bytes() const {
+  return rotate_bytes_for(options_, topology().local_size);
+}
+
 void Session::open_json() {
   alike([this] {
     if (topology().rank != 0 || options_.json.empty()) return;

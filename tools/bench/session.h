@@ -33,6 +33,7 @@ class Session {
 
   const BenchOptions& options() const { return options_; }
   const Topology& topology() const;
+  std::size_t rotate_bytes() const;
   Peers& peers() { return *peers_; }
   /// What is measured: the engine, or a backend alone.
   Subject& subject() { return *subject_; }

@@ -39,7 +39,7 @@ class Case {
     const auto ranks = static_cast<std::size_t>(session.topology().size);
     place_ = {session.topology().rank, session.topology().size, count / ranks};
     name_ = "bench " + std::string(benchmark.name) + " " + std::to_string(bytes());
-    memory_.split(slot_bytes(), std::max(session.options().rotate_bytes, slot_bytes()));
+    memory_.split(slot_bytes(), std::max(session.rotate_bytes(), slot_bytes()));
   }
 
   std::size_t bytes() const { return count_ * element(); }
@@ -154,7 +154,7 @@ Json row_of(const CollectiveBenchmark& benchmark, Session& session, std::size_t 
           {"backend", session.subject().backend()},
           {"raw", options.raw},
           {"dtype", to_string(options.dtype)},
-          {"rotate_bytes", options.rotate_bytes},
+          {"rotate_bytes", session.rotate_bytes()},
           {"iterations", times[0].size()},
           {"bytes", bytes},
           {"p50_us", p50},
@@ -213,7 +213,7 @@ void run_collective(const CollectiveBenchmark& benchmark, Session& session) {
   std::optional<Ring> memory;
   session.alike([&] {
     memory.emplace(
-        memory_for(benchmark, counts.back() * size_of(options.dtype), options.rotate_bytes));
+        memory_for(benchmark, counts.back() * size_of(options.dtype), session.rotate_bytes()));
   });
   std::optional<double> plain_mpi;
   for (const std::size_t count : counts) {
