@@ -195,6 +195,16 @@ TEST_CASE("every type is right, through the engine and by the backend alone") {
   }
 }
 
+TEST_CASE("every collective is right by the backend alone") {
+  const int ranks = rank_counts().back();
+  for (const auto& benchmark : ronde::tool::collective_benchmarks()) {
+    if (benchmark.kind == ronde::Collective::Barrier) continue;
+    const std::string name(benchmark.name);
+    INFO(name);
+    CHECK(rows_of(ranks, {name, "--raw", "--min", "64", "--max", "64"}, "1").size() == 1);
+  }
+}
+
 TEST_CASE("sizes double, and what the ranks share is rounded up to equal parts") {
   const int ranks = rank_counts().back();
   std::vector<int> sizes;

@@ -46,6 +46,12 @@ class WrongBackend final : public ronde::Backend {
   std::unique_ptr<ronde::Operation> allgather(const ronde::AllgatherCall& call) override {
     return spoil(right_->allgather(call), call.output);
   }
+  std::unique_ptr<ronde::Operation> alltoall(const ronde::AlltoallCall& call) override {
+    return spoil(right_->alltoall(call), call.output);
+  }
+  std::unique_ptr<ronde::Operation> reducescatter(const ronde::ReducescatterCall& call) override {
+    return spoil(right_->reducescatter(call), call.output);
+  }
   void abort() noexcept override { right_->abort(); }
   void close() override { right_->close(); }
   ronde::StatsGroup stats() const override { return right_->stats(); }

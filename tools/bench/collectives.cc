@@ -29,6 +29,13 @@ int of_root(const Place&, std::size_t index) {
 int of_share(const Place& place, std::size_t index) {
   return pattern(static_cast<int>(index / place.share), index % place.share);
 }
+int sum_of_share(const Place& place, std::size_t index) {
+  return sum_of_ranks(place, static_cast<std::size_t>(place.rank) * place.share + index);
+}
+int of_each_share(const Place& place, std::size_t index) {
+  const std::size_t sent = static_cast<std::size_t>(place.rank) * place.share + index % place.share;
+  return pattern(static_cast<int>(index / place.share), sent);
+}
 
 }  // namespace
 
@@ -59,6 +66,17 @@ std::span<const CollectiveBenchmark> collective_benchmarks() {
                           .input = Extent::Share,
                           .bus_factor = without_own,
                           .expected = of_share},
+      CollectiveBenchmark{.name = "reducescatter",
+                          .help = "Sums of all ranks' buffers, of which each keeps its part",
+                          .kind = Collective::Reducescatter,
+                          .output = Extent::Share,
+                          .bus_factor = without_own,
+                          .expected = sum_of_share},
+      CollectiveBenchmark{.name = "alltoall",
+                          .help = "A part of every rank's buffer to each rank",
+                          .kind = Collective::Alltoall,
+                          .bus_factor = without_own,
+                          .expected = of_each_share},
       CollectiveBenchmark{.name = "barrier",
                           .help = "All ranks wait for each other",
                           .kind = Collective::Barrier,

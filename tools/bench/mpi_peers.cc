@@ -158,8 +158,17 @@ class PlainMpi final : public Subject {
         check("MPI_Allgather", MPI_Allgather(request.input, count, type, request.output, count,
                                              type, MPI_COMM_WORLD));
         return;
-      default:
-        throw UsageError("--baseline: there is none for " + std::string(to_string(request.kind)));
+      case Collective::Reducescatter:
+        check("MPI_Reduce_scatter_block",
+              MPI_Reduce_scatter_block(request.input, request.output, count / size_, type,
+                                       sum_of(request.dtype), MPI_COMM_WORLD));
+        return;
+      case Collective::Alltoall:
+        check("MPI_Alltoall", MPI_Alltoall(request.input, count / size_, type, request.output,
+                                           count / size_, type, MPI_COMM_WORLD));
+        return;
+      case Collective::Barrier:
+        return;
     }
   }
 

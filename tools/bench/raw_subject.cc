@@ -80,8 +80,10 @@ class RawBackend final : public RawSubject {
     backend_ = create_backend(factory, context, config_.fusion_bytes);
   }
 
+  /// What is split among the ranks has equal parts, as sizes are made so.
   std::unique_ptr<Operation> start(const Request& request) {
     const std::size_t count = elements_of(request);
+    const auto ranks = static_cast<std::size_t>(topology().size);
     segment_ = {request.input, request.output, count};
     switch (request.kind) {
       case Collective::Allreduce:
@@ -94,15 +96,33 @@ class RawBackend final : public RawSubject {
         return backend_->broadcast(
             {.segments = {&segment_, 1}, .dtype = request.dtype, .root = request.root});
       case Collective::Allgather:
-        counts_.assign(static_cast<std::size_t>(topology().size), count);
+        counts_.assign(ranks, count);
         return backend_->allgather({.input = request.input,
                                     .output = request.output,
                                     .counts = counts_,
                                     .dtype = request.dtype});
-      default:
-        throw UsageError("--raw: " + std::string(to_string(request.kind)) +
-                         " is done by the coordinator alone; leave --raw out");
+      case Collective::Reducescatter:
+        counts_.assign(ranks, count / ranks);
+        return backend_->reducescatter({.input = request.input,
+                                        .output = request.output,
+                                        .counts = counts_,
+                                        .dtype = request.dtype,
+                                        .op = request.op,
+                                        .prescale = request.prescale,
+                                        .postscale = request.postscale});
+      case Collective::Alltoall:
+        counts_.assign(ranks, count / ranks);
+        return backend_->alltoall({.input = request.input,
+                                   .output = request.output,
+                                   .send_counts = counts_,
+                                   .receive_counts = counts_,
+                                   .largest_count = count / ranks,
+                                   .dtype = request.dtype});
+      case Collective::Barrier:
+        break;
     }
+    throw UsageError("--raw: " + std::string(to_string(request.kind)) +
+                     " is done by the coordinator alone; leave --raw out");
   }
 
   /// Gives way, where ranks outnumber cores, and throws if a peer is gone.

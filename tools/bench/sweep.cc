@@ -123,7 +123,8 @@ class Case {
 std::vector<std::size_t> counts_of(const CollectiveBenchmark& benchmark, const Session& session) {
   if (benchmark.kind == Collective::Barrier) return {0};
   const BenchOptions& options = session.options();
-  const bool is_shared = benchmark.input == Extent::Share || benchmark.output == Extent::Share;
+  const bool is_shared = benchmark.input == Extent::Share || benchmark.output == Extent::Share ||
+                         benchmark.kind == Collective::Alltoall;
   const std::size_t grain = is_shared ? static_cast<std::size_t>(session.topology().size) : 1;
   const std::size_t grain_bytes = grain * size_of(options.dtype);
   std::vector<std::size_t> counts;
