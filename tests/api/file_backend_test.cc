@@ -115,6 +115,41 @@ TEST_CASE("the file backend broadcasts from every root and gathers uneven parts"
   });
 }
 
+TEST_CASE("the file backend exchanges and scatters uneven parts") {
+  run_on_files(3, [](int rank, Runtime& runtime) {
+    // Rank r sends r + s numbers to rank s: 10 * r + s, all alike.
+    std::vector<double> mine;
+    std::vector<double> expected;
+    Request exchange;
+    for (int other = 0; other < 3; ++other) {
+      const auto count = static_cast<std::size_t>(rank + other);
+      exchange.splits.push_back(rank + other);
+      mine.insert(mine.end(), count, 10 * rank + other);
+      expected.insert(expected.end(), count, 10 * other + rank);
+    }
+    std::vector<double> received(expected.size());
+    exchange.kind = ronde::Collective::Alltoall;
+    exchange.name = "exchange";
+    exchange.dtype = DataType::F64;
+    exchange.shape = {static_cast<std::int64_t>(mine.size())};
+    exchange.input = mine.data();
+    exchange.output = received.data();
+    const ronde::Work work = runtime.submit(exchange);
+    work.wait();
+    check(received == expected, "what each rank sent here");
+    check(work.received_splits() == exchange.splits, "symmetric splits");
+    std::vector<float> values(100);
+    for (std::size_t i = 0; i < 100; ++i) values[i] = static_cast<float>(i) + 1000.0F * rank;
+    Request scatter = in_place(values, DataType::F32, ReduceOp::Sum, "scatter");
+    scatter.kind = ronde::Collective::Reducescatter;
+    runtime.submit(scatter).wait();
+    const std::size_t first = rank == 0 ? 0 : 1 + 33 * static_cast<std::size_t>(rank);
+    for (std::size_t i = 0; i < (rank == 0 ? 34U : 33U); ++i) {
+      check(values[i] == 3.0F * static_cast<float>(first + i) + 3000.0F, "the sum of this part");
+    }
+  });
+}
+
 TEST_CASE("what the file backend cannot do is refused before it is asked") {
   run_on_files(2, [](int, Runtime& runtime) {
     std::vector<std::int32_t> integers(3, 1);

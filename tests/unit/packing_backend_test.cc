@@ -90,7 +90,6 @@ class Recorder final : public Backend {
     const Segment all{nullptr, const_cast<void*>(call.input), total};
     return record(Collective::Allgather, call.dtype, ReduceOp::Sum, all);
   }
-  /// Every other rank sends parts as large as what this one sends it.
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
     auto* output = static_cast<std::byte*>(call.output);
     const auto* input = static_cast<const std::byte*>(call.input);
@@ -227,6 +226,66 @@ void check_allgather(DataType dtype, const std::vector<std::size_t>& counts, std
   for (const Recorded& call : record.calls) CHECK(call.bytes <= std::max<std::size_t>(buffer, 64));
 }
 
+/// Rank 0 of as many ranks as there are counts.
+void check_alltoall(DataType dtype, const std::vector<std::size_t>& send_counts,
+                    const std::vector<std::size_t>& receive_counts, std::size_t largest,
+                    std::size_t chunks) {
+  constexpr std::size_t kBuffer = 64;
+  Record record;
+  const auto backend = packing(record, static_cast<int>(send_counts.size()), kBuffer);
+  const std::size_t width = size_of(dtype);
+  Elements input(dtype, std::accumulate(send_counts.begin(), send_counts.end(), std::size_t{0}));
+  for (std::size_t i = 0; i < input.count(); ++i) input.set(i, i % 2 == 0 ? 1 : 0);
+  Elements output(dtype,
+                  std::accumulate(receive_counts.begin(), receive_counts.end(), std::size_t{0}));
+  const auto operation = backend->alltoall({.input = input.data(),
+                                            .output = output.data(),
+                                            .send_counts = send_counts,
+                                            .receive_counts = receive_counts,
+                                            .largest_count = largest,
+                                            .dtype = dtype});
+  CHECK(operation->poll());
+  // Alike on all ranks, whatever this one has.
+  CHECK(record.calls.size() == chunks);
+  for (const Recorded& call : record.calls) CHECK(call.bytes <= kBuffer);
+  CHECK(std::memcmp(output.data(), input.data(), receive_counts[0] * width) == 0);
+  const auto* position = static_cast<const std::byte*>(output.data()) + receive_counts[0] * width;
+  bool right = true;
+  for (std::size_t rank = 1; rank < receive_counts.size(); ++rank) {
+    for (std::size_t i = 0; i < receive_counts[rank] * width; ++i) {
+      right = right && *position++ == gathered_byte(rank, i);
+    }
+  }
+  CHECK(right);
+}
+
+void check_reducescatter(DataType dtype, bool widens, bool in_place) {
+  constexpr std::size_t kBuffer = 128;
+  Record record;
+  const std::vector<std::size_t> counts = {100, 0, 70};
+  const auto backend = packing(record, 3, kBuffer, widens);
+  Elements input(dtype, 170);
+  for (std::size_t i = 0; i < 170; ++i)
+    input.set(i, static_cast<double>(dtype == DataType::Bool ? i % 2 : i % 60));
+  Elements expected(dtype, 100);
+  std::memcpy(expected.data(), input.data(), expected.bytes());
+  Elements output(dtype, 100);
+  void* const target = in_place ? input.data() : output.data();
+  CHECK(backend
+            ->reducescatter(
+                {.input = input.data(), .output = target, .counts = counts, .dtype = dtype})
+            ->poll());
+  CHECK(std::memcmp(target, expected.data(), expected.bytes()) == 0);
+  const DataType wire = wire_dtype(dtype, widens);
+  CHECK(total_bytes(record.calls) == 270 * size_of(wire));
+  const std::size_t each = kBuffer / (4 * size_of(wire));
+  CHECK(record.calls.size() == (100 + each - 1) / each);
+  for (const Recorded& call : record.calls) {
+    CHECK(call.bytes <= kBuffer);
+    CHECK(call.dtype == wire);
+  }
+}
+
 const bool registered = [] {
   for (const DataType dtype : kAllDataTypes) {
     const std::string name(to_string(dtype));
@@ -243,6 +302,16 @@ const bool registered = [] {
       check_allgather(dtype, {100, 100, 100}, 96);
       check_allgather(dtype, {7}, 1 << 20);
       check_allgather(dtype, {0, 0}, 64);
+    });
+    add_case("parts of " + name + " are exchanged and scattered in chunks", "", [dtype] {
+      const std::size_t width = size_of(dtype);
+      check_alltoall(dtype, {5, 3}, {5, 90}, 90, (90 * width + 15) / 16);
+      check_alltoall(dtype, {0, 1}, {0, 0}, 40, (40 * width + 15) / 16);
+      check_alltoall(dtype, {0, 0}, {0, 0}, 0, 0);
+      check_alltoall(dtype, {100}, {100}, 100, (100 * width + 31) / 32);
+      for (const bool widens : {true, false}) {
+        for (const bool in_place : {true, false}) check_reducescatter(dtype, widens, in_place);
+      }
     });
   }
   return true;

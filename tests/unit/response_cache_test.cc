@@ -50,6 +50,7 @@ TEST_CASE("every difference between requests is a miss") {
   CHECK_FALSE(found([](RequestMeta& meta) { meta.root = 1; }));
   CHECK_FALSE(found([](RequestMeta& meta) { meta.prescale = 2; }));
   CHECK_FALSE(found([](RequestMeta& meta) { meta.postscale = 2; }));
+  CHECK_FALSE(found([](RequestMeta& meta) { meta.splits = {2}; }));
 }
 
 TEST_CASE("a slot that is filled again forgets what it held") {
@@ -101,6 +102,27 @@ TEST_CASE("an allgather is found by the rows of the rank that asks") {
   CHECK_FALSE(second.find("g", gather_meta(4)));
   CHECK(second.at(0).request_of(0) == gather_meta(4));
   CHECK(second.at(0).request_of(1) == gather_meta(7));
+}
+
+TEST_CASE("an alltoall is found by the splits of the rank that asks") {
+  const auto meta_of = [](std::vector<std::int64_t> splits) {
+    RequestMeta meta = gather_meta(4);
+    meta.kind = Collective::Alltoall;
+    meta.splits = std::move(splits);
+    return meta;
+  };
+  for (const char* const name : {"a", ""}) {
+    ResponseCache second(1);
+    second.put(0, {name, meta_of({}), {{4, 4}, {{}, {1, 3}}}});
+    CHECK(second.find(name, meta_of({1, 3})) == 0U);
+    CHECK_FALSE(second.find(name, meta_of({3, 1})));
+    CHECK_FALSE(second.find(name, meta_of({})));
+    CHECK(second.at(0).request_of(0) == meta_of({}));
+    CHECK(second.at(0).request_of(1) == meta_of({1, 3}));
+    second.put(0, {name, meta_of({}), {{4, 4}, {}}});
+    CHECK(second.find(name, meta_of({})) == 0U);
+    CHECK_FALSE(second.find(name, meta_of({1, 3})));
+  }
 }
 
 TEST_CASE("a slot that was never filled is an error that names the rank") {

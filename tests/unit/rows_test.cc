@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/rows.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+namespace {
+
+using namespace ronde;
+using Rows = std::vector<std::int64_t>;
+
+std::string error_of(const Rows& splits, std::int64_t rows, int size) {
+  RequestMeta meta;
+  meta.kind = Collective::Alltoall;
+  meta.shape = {rows, 2};
+  meta.splits = splits;
+  return splits_error(meta, size);
+}
+
+}  // namespace
+
+TEST_CASE("the first ranks of a reducescatter get the rows that are left over") {
+  CHECK(scattered_rows(7, 3) == Rows{3, 2, 2});
+  CHECK(scattered_rows(8, 3) == Rows{3, 3, 2});
+  CHECK(scattered_rows(9, 3) == Rows{3, 3, 3});
+  CHECK(scattered_rows(2, 4) == Rows{1, 1, 0, 0});
+  CHECK(scattered_rows(0, 2) == Rows{0, 0});
+  CHECK(scattered_rows(5, 1) == Rows{5});
+}
+
+TEST_CASE("splits must be one for each rank, not negative, and add up") {
+  CHECK(error_of({}, 6, 3).empty());
+  CHECK(error_of({1, 2, 3}, 6, 3).empty());
+  CHECK(error_of({0, 0, 6}, 6, 3).empty());
+  CHECK(error_of({0, 0}, 0, 2).empty());
+  CHECK_THAT(error_of({}, 7, 3), Catch::Contains("cannot be divided evenly among 3 ranks"));
+  CHECK_THAT(error_of({6}, 6, 3), Catch::Contains("1 splits were given for 3 ranks"));
+  CHECK_THAT(error_of({7, -1, 0}, 6, 3), Catch::Contains("[7, -1, 0] have a negative number"));
+  CHECK_THAT(error_of({1, 2, 4}, 6, 3), Catch::Contains("do not add up"));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK_THAT(error_of({kMost, kMost, 8}, 6, 3), Catch::Contains("do not add up"));
+}
+
+TEST_CASE("what one rank sends another comes from its splits or from an even division") {
+  const RankRows even{{6, 9, 0}, {}};
+  CHECK(even.sent(0, 2) == 2);
+  CHECK(even.sent(1, 0) == 3);
+  CHECK(even.sent(2, 1) == 0);
+  const RankRows mixed{{6, 9, 0}, {{}, {4, 5, 0}, {0, 0, 0}}};
+  CHECK(mixed.sent(0, 1) == 2);
+  CHECK(mixed.sent(1, 1) == 5);
+  CHECK(mixed.sent(2, 0) == 0);
+}
+
+TEST_CASE("a sum of rows that is too large is the largest number") {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK(total_rows({}) == 0);
+  CHECK(total_rows({1, 2, 3}) == 6);
+  CHECK(total_rows({kMost, 0}) == kMost);
+  CHECK(total_rows({kMost - 1, 2}) == kMost);
+}
