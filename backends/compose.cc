@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/compose.h"
 
+#include "backends/shm/shm.h"
+
 #ifdef RONDE_HAVE_MPI
 #include <regex>
 
@@ -23,6 +25,7 @@ BuiltIn compose_built_in(const Config& config) {
   BuiltIn built_in;
   built_in.make_transport = mpi_transport_factory(options);
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
+  built_in.backends.emplace("shm", shm_backend_factory());
   return built_in;
 }
 
@@ -58,6 +61,7 @@ BuiltIn compose_built_in(const Config&) {
   BuiltIn built_in;
   built_in.make_transport = [alone] { return transport_of_one(alone); };
   built_in.backends.emplace("inproc", alone.backend_factory());
+  built_in.backends.emplace("shm", shm_backend_factory());
   return built_in;
 }
 

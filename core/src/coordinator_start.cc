@@ -102,6 +102,8 @@ void Coordinator::make_backends() {
   std::string error;
   try {
     make_backend(DeviceKind::Cpu, options_.config.cpu_backend);
+  } catch (const GroupError&) {
+    throw;  // of an exchange: every rank throws it, and none comes to the next one
   } catch (...) {
     error = exception_text();
     if (error.empty()) error = "unknown error";

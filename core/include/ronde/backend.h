@@ -157,7 +157,8 @@ class Backend {
 /// What a factory may use.
 struct BackendContext {
   const Topology* topology = nullptr;
-  /// The blobs of all ranks in rank order; every rank must call it (bootstrap only).
+  /// The blobs of all ranks in rank order; every rank must call it (bootstrap only). Throws
+  /// GroupError, on all, if a rank is lost or late.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
   /// Wakes the ranks of this host that sleep while they wait for memory that they share with this
   /// one. To be called after the change has been stored; cheap where nobody sleeps. Outlives the
@@ -172,6 +173,8 @@ struct BackendFactory {
   int priority = 0;
   /// Must answer the same on every rank. Empty: always.
   std::function<bool(const Topology&)> suits;
+  /// What it throws is told to all and ends their init alike, with this rank named; but a
+  /// GroupError goes on as it is: to be thrown on every rank or on none.
   std::function<std::unique_ptr<Backend>(BackendContext&)> create;
 };
 

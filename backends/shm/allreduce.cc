@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/allreduce.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ronde::shm {
+namespace {
+
+ChunkWalk walk_of(const AllreduceCall& call, const RingShape& shape) {
+  const std::size_t total = total_elements(call.segments);
+  return {call.segments, total, chunk_elements(total, size_of(call.dtype), shape.slot_bytes),
+          kMostPieces};
+}
+
+/// Where the other ranks staged the piece; null for ranks that add nothing to it. The own entry is
+/// left alone.
+void find_staged(std::vector<const void*>& inputs, const Ring& ring, std::uint64_t round,
+                 std::size_t piece, std::size_t offset_bytes) {
+  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+    if (rank == ring.rank()) continue;
+    const AbsentPieces* const absent = ring.absent(rank, round);
+    const bool adds = absent == nullptr || !absent->test(piece);
+    inputs[rank] = adds ? ring.slot(rank, round) + offset_bytes : nullptr;
+  }
+}
+
+const void* own_input(const Piece& piece, std::size_t skipped, std::size_t element_bytes) {
+  if (piece.segment->input == nullptr) return nullptr;
+  return advanced(piece.segment->input, (piece.offset + skipped) * element_bytes);
+}
+
+}  // namespace
+
+FlatAllreduce::FlatAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
+                             StoreChoice::Use stores)
+    : RingOperation(std::move(context)),
+      element_bytes_(size_of(call.dtype)),
+      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale, ring().ranks())),
+      stores_(std::move(stores)),
+      staging_(walk_of(call, ring().shape())),
+      consuming_(staging_),
+      inputs_(ring().ranks(), nullptr) {}
+
+void FlatAllreduce::stage(std::uint64_t round) {
+  const StoreChoice::Use::Timing timing(stores_);
+  AbsentPieces absent;
+  staging_.advance([&](const Piece& piece) {
+    const void* const input = own_input(piece, 0, element_bytes_);
+    const std::size_t bytes = piece.count * element_bytes_;
+    if (input == nullptr) {
+      absent.set(piece.index);
+    } else {
+      write_slot(round, piece.position * element_bytes_, input, bytes, stores_.ring(bytes));
+    }
+  });
+  ring().publish_staged(absolute(round), absent);
+}
+
+void FlatAllreduce::consume(std::uint64_t round) {
+  const StoreChoice::Use::Timing timing(stores_);
+  consuming_.advance([&](const Piece& piece) {
+    const std::size_t at = piece.position * element_bytes_;
+    find_staged(inputs_, ring(), absolute(round), piece.index, at);
+    inputs_[ring().rank()] = own_input(piece, 0, element_bytes_);
+    kernels().reduce(advanced(piece.segment->output, piece.offset * element_bytes_), inputs_,
+                     piece.count, reduction_, stores_.output(piece.count * element_bytes_));
+  });
+  ring().publish_consumed(absolute(round));
+}
+
+SlicedAllreduce::SlicedAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
+                                 StoreChoice::Use stores)
+    : RingOperation(std::move(context)),
+      element_bytes_(size_of(call.dtype)),
+      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale, ring().ranks())),
+      stores_(std::move(stores)),
+      staging_(walk_of(call, ring().shape())),
+      reducing_(staging_),
+      consuming_(staging_),
+      inputs_(ring().ranks(), nullptr) {}
+
+SlicedAllreduce::Slice SlicedAllreduce::slice_of(std::size_t rank,
+                                                 std::size_t round_elements) const {
+  constexpr std::size_t kLine = 64;
+  const std::size_t ranks = inputs_.size();
+  const std::size_t unit = kLine / element_bytes_;
+  const std::size_t width = ((round_elements + ranks - 1) / ranks + unit - 1) / unit * unit;
+  return {std::min(rank * width, round_elements), std::min((rank + 1) * width, round_elements)};
+}
+
+void SlicedAllreduce::stage(std::uint64_t round) {
+  const StoreChoice::Use::Timing timing(stores_);
+  const std::size_t elements = staging_.next_count();
+  // Nobody but this rank would read its own slice.
+  const Slice own = slice_of(ring().rank(), elements);
+  AbsentPieces absent;
+  const auto copy = [&](const Piece& piece, std::size_t begin, std::size_t end) {
+    begin = std::max(begin, piece.position);
+    end = std::min(end, piece.position + piece.count);
+    if (begin >= end) return;
+    const std::size_t bytes = (end - begin) * element_bytes_;
+    write_slot(round, begin * element_bytes_,
+               own_input(piece, begin - piece.position, element_bytes_), bytes,
+               stores_.ring(bytes));
+  };
+  staging_.advance([&](const Piece& piece) {
+    if (piece.segment->input == nullptr) {
+      absent.set(piece.index);
+      return;
+    }
+    copy(piece, 0, own.begin);
+    copy(piece, own.end, elements);
+  });
+  ring().publish_staged(absolute(round), absent);
+}
+
+bool SlicedAllreduce::reduce(std::uint64_t round) {
+  // The result slot was free once the slot was.
+  if (reducing_.at_end() || !ring().staged_by_all(absolute(round))) return false;
+  const StoreChoice::Use::Timing timing(stores_);
+  const Slice own = slice_of(ring().rank(), reducing_.next_count());
+  std::byte* const result = ring().result(ring().rank(), absolute(round));
+  reducing_.advance([&](const Piece& piece) {
+    const std::size_t begin = std::max(own.begin, piece.position);
+    const std::size_t end = std::min(own.end, piece.position + piece.count);
+    if (begin >= end) return;
+    find_staged(inputs_, ring(), absolute(round), piece.index, begin * element_bytes_);
+    inputs_[ring().rank()] = own_input(piece, begin - piece.position, element_bytes_);
+    const std::size_t bytes = (end - begin) * element_bytes_;
+    kernels().reduce(result + (begin - own.begin) * element_bytes_, inputs_, end - begin,
+                     reduction_, stores_.ring(bytes));
+  });
+  ring().publish_reduced(absolute(round));
+  return true;
+}
+
+bool SlicedAllreduce::may_consume(std::uint64_t round) {
+  return rounds_reduced() > round && ring().reduced_by_all(absolute(round));
+}
+
+void SlicedAllreduce::consume(std::uint64_t round) {
+  const StoreChoice::Use::Timing timing(stores_);
+  const std::size_t elements = consuming_.next_count();
+  consuming_.advance([&](const Piece& piece) {
+    for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
+      const Slice slice = slice_of(rank, elements);
+      const std::size_t begin = std::max(slice.begin, piece.position);
+      const std::size_t end = std::min(slice.end, piece.position + piece.count);
+      if (begin >= end) continue;
+      const std::size_t skipped = begin - piece.position;
+      const std::size_t bytes = (end - begin) * element_bytes_;
+      kernels().copy(advanced(piece.segment->output, (piece.offset + skipped) * element_bytes_),
+                     ring().result(rank, absolute(round)) + (begin - slice.begin) * element_bytes_,
+                     bytes, stores_.output(bytes));
+    }
+  });
+  ring().publish_consumed(absolute(round));
+}
+
+}  // namespace ronde::shm

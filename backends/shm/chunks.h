@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "ronde/dtype.h"
+#include "ronde/kernels.h"
+#include "ronde/segment_cursor.h"
+
+namespace ronde::shm {
+
+inline std::byte* advanced(void* base, std::size_t bytes) {
+  return static_cast<std::byte*>(base) + bytes;
+}
+inline const std::byte* advanced(const void* base, std::size_t bytes) {
+  return static_cast<const std::byte*>(base) + bytes;
+}
+
+/// What the kernels are to do for a reduction over `ranks` ranks.
+inline Reduction reduction_of(DataType dtype, ReduceOp op, double prescale, double postscale,
+                              std::size_t ranks) {
+  return {.dtype = dtype,
+          .op = op == ReduceOp::Average ? ReduceOp::Sum : op,
+          .prescale = prescale,
+          .final = final_scaling(dtype, op, postscale, static_cast<int>(ranks))};
+}
+
+/// Elements of a round of an operation on `total`: all rounds are about as large, and at most
+/// `most_bytes`; a round ends at a cache line.
+inline std::size_t chunk_elements(std::size_t total, std::size_t element_bytes,
+                                  std::size_t most_bytes) {
+  constexpr std::size_t kLine = 64;
+  const std::size_t most = std::max<std::size_t>(most_bytes / element_bytes, 1);
+  if (total <= most) return total;
+  const std::size_t rounds = (total + most - 1) / most;
+  const std::size_t unit = kLine / element_bytes;
+  const std::size_t even = (total + rounds - 1) / rounds;
+  return std::min((even + unit - 1) / unit * unit, most);
+}
+
+/// A part of a segment within a round.
+struct Piece {
+  std::size_t index;     ///< among the pieces of the round
+  std::size_t position;  ///< of its first element in the round
+  std::size_t count;
+  const Segment* segment;
+  std::size_t offset;  ///< of its first element in the segment
+};
+
+/// Walks a segment list round by round, alike on every rank.
+class ChunkWalk {
+ public:
+  ChunkWalk(std::span<const Segment> segments, std::size_t total, std::size_t chunk,
+            std::size_t most_pieces)
+      : cursor_(segments),
+        remaining_(total),
+        chunk_(chunk),
+        most_pieces_(segments.size() <= most_pieces ? 0 : most_pieces) {}
+
+  bool at_end() const noexcept { return remaining_ == 0; }
+
+  /// Elements of the next round.
+  std::size_t next_count() const noexcept {
+    const std::size_t count = std::min(chunk_, remaining_);
+    return most_pieces_ == 0 ? count : cursor_.reach(count, most_pieces_);
+  }
+
+  /// Calls `visit(piece)` for the pieces of the next round and moves past it.
+  template <typename Visit>
+  void advance(Visit visit) {
+    const std::size_t count = next_count();
+    std::size_t index = 0;
+    std::size_t position = 0;
+    cursor_.advance(count, [&](const Segment& segment, std::size_t offset, std::size_t elements) {
+      visit(Piece{index++, position, elements, &segment, offset});
+      position += elements;
+    });
+    remaining_ -= count;
+  }
+
+ private:
+  SegmentCursor cursor_;
+  std::size_t remaining_;
+  std::size_t chunk_;
+  std::size_t most_pieces_;  ///< 0: the list is too short to be limited
+};
+
+}  // namespace ronde::shm

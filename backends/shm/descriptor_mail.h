@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "backends/shm/in_step.h"
+#include "backends/socket/unique_fd.h"
+
+namespace ronde::shm {
+
+/// Passes file descriptors between the ranks of one host, over abstract Unix sockets. Nothing here
+/// waits: a descriptor can be received once an exchange has followed its sending.
+///
+/// A stranger on the host can see the sockets and write to them, but knows none of the random
+/// tokens: its messages are dropped, and so are those of other users.
+class DescriptorMail {
+ public:
+  /// Every rank at the same time; throws on all alike.
+  explicit DescriptorMail(const Meeting& meeting);
+
+  /// How many messages may wait for one rank unread: less than net.unix.max_dgram_qlen, of which
+  /// the kernel's default is 10.
+  static constexpr std::size_t kMostUnread = 10;
+
+  /// Throws ronde::Error if the peer's socket does not take it.
+  void send(std::size_t local_rank, int fd) const;
+  /// Throws ronde::Error if nothing came from it.
+  net::UniqueFd receive(std::size_t local_rank);
+
+ private:
+  struct Address {
+    std::string socket, token;
+  };
+
+  struct Attachments;
+
+  static Attachments attachments_of(msghdr& message);
+  void read_all();
+  void accept(const std::string& payload, Attachments attachments);
+
+  const std::size_t own_local_rank_;
+  net::UniqueFd socket_;
+  std::vector<Address> addresses_;  ///< by local rank
+  std::map<std::size_t, net::UniqueFd> received_;
+};
+
+}  // namespace ronde::shm

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/in_step.h"
+
+#include "backends/socket/host.h"
+#include "ronde/error.h"
+
+namespace ronde::shm {
+
+std::vector<std::string> in_step(const Meeting& meeting, const std::string& goal,
+                                 const std::function<std::string()>& step) {
+  std::string error;
+  std::string own;
+  try {
+    own = step();
+  } catch (const std::exception& failure) {
+    error = *failure.what() != '\0' ? failure.what() : "unknown error";
+  } catch (...) {
+    error = "unknown error";
+  }
+  std::vector<std::string> results;
+  int rank = 0;
+  for (const std::string& blob : meeting.exchange(net::pack({error, own}))) {
+    const std::vector<std::string> fields = net::unpack(blob);
+    if (!fields.at(0).empty()) {
+      throw GroupError(rank, "rank " + std::to_string(rank) + " " + goal + ": " + fields[0]);
+    }
+    results.push_back(fields.at(1));
+    ++rank;
+  }
+  return results;
+}
+
+}  // namespace ronde::shm

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/partwise.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/shm/chunks.h"
+
+namespace ronde::shm {
+
+Parts::Parts(std::span<const std::size_t> counts, std::size_t element_bytes) {
+  for (const std::size_t count : counts) {
+    offsets_.push_back(offsets_.back() + count * element_bytes);
+  }
+}
+
+std::size_t Parts::largest() const noexcept {
+  std::size_t most = 0;
+  for (std::size_t i = 1; i < offsets_.size(); ++i) {
+    most = std::max(most, offsets_[i] - offsets_[i - 1]);
+  }
+  return most;
+}
+
+Parts::Piece Parts::piece(std::size_t rank, std::size_t done, std::size_t most) const {
+  const std::size_t bytes = offsets_[rank + 1] - offsets_[rank];
+  if (done >= bytes) return {offsets_[rank] + bytes, 0};
+  return {offsets_[rank] + done, std::min(most, bytes - done)};
+}
+
+PartwiseOperation::PartwiseOperation(std::shared_ptr<RingContext> context, std::size_t chunk_bytes,
+                                     std::size_t largest)
+    : RingOperation(std::move(context)), chunk_bytes_(chunk_bytes), largest_(largest) {}
+
+std::size_t PartwiseOperation::shared_chunk_bytes(const RingShape& shape) {
+  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kLargestElement = 8;
+  const std::size_t even = shape.slot_bytes / std::max<std::size_t>(shape.ranks - 1, 1);
+  const std::size_t unit = even >= kLine ? kLine : kLargestElement;
+  return even / unit * unit;
+}
+
+void PartwiseOperation::stage(std::uint64_t round) {
+  const AbsentPieces absent = stage_parts(round, staged_bytes_);
+  staged_bytes_ += chunk_bytes_;
+  ring().publish_staged(absolute(round), absent);
+}
+
+void PartwiseOperation::consume(std::uint64_t round) {
+  consume_parts(round, consumed_bytes_);
+  consumed_bytes_ += chunk_bytes_;
+  ring().publish_consumed(absolute(round));
+}
+
+Allgather::Allgather(std::shared_ptr<RingContext> context, const AllgatherCall& call)
+    : PartwiseOperation(context, context->ring.shape().slot_bytes,
+                        Parts(call.counts, size_of(call.dtype)).largest()),
+      input_(call.input),
+      output_(call.output),
+      parts_(call.counts, size_of(call.dtype)),
+      stores_(context->stores.borrow(parts_.total(), false)) {}
+
+AbsentPieces Allgather::stage_parts(std::uint64_t round, std::size_t done) {
+  const auto [offset, bytes] = parts_.piece(ring().rank(), done, chunk_bytes());
+  if (bytes == 0) return {};
+  const std::byte* const input = advanced(input_, done);
+  std::byte* const output = advanced(output_, offset);
+  write_slot(round, 0, input, bytes, stores_.ring(bytes));
+  if (output != input) kernels().copy(output, input, bytes, stores_.output(bytes));
+  return {};
+}
+
+void Allgather::consume_parts(std::uint64_t round, std::size_t done) {
+  for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
+    const auto [offset, bytes] = parts_.piece(rank, done, chunk_bytes());
+    if (rank == ring().rank() || bytes == 0) continue;
+    kernels().copy(advanced(output_, offset), ring().slot(rank, absolute(round)), bytes,
+                   stores_.output(bytes));
+  }
+}
+
+Alltoall::Alltoall(std::shared_ptr<RingContext> context, const AlltoallCall& call)
+    : PartwiseOperation(context, shared_chunk_bytes(context->ring.shape()),
+                        call.largest_count * size_of(call.dtype)),
+      input_(call.input),
+      output_(call.output),
+      sent_(call.send_counts, size_of(call.dtype)),
+      received_(call.receive_counts, size_of(call.dtype)),
+      stores_(context->stores.borrow(sent_.total(), false)) {}
+
+AbsentPieces Alltoall::stage_parts(std::uint64_t round, std::size_t done) {
+  const std::size_t own = ring().rank();
+  for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
+    const auto [offset, bytes] = sent_.piece(rank, done, chunk_bytes());
+    if (bytes == 0) continue;
+    const std::byte* const input = advanced(input_, offset);
+    if (rank == own) {
+      const std::size_t to = received_.piece(own, done, chunk_bytes()).offset;
+      kernels().copy(advanced(output_, to), input, bytes, stores_.output(bytes));
+    } else {
+      write_slot(round, place(own, rank), input, bytes, stores_.ring(bytes));
+    }
+  }
+  return {};
+}
+
+void Alltoall::consume_parts(std::uint64_t round, std::size_t done) {
+  const std::size_t own = ring().rank();
+  for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
+    const auto [offset, bytes] = received_.piece(rank, done, chunk_bytes());
+    if (rank == own || bytes == 0) continue;
+    kernels().copy(advanced(output_, offset), ring().slot(rank, absolute(round)) + place(rank, own),
+                   bytes, stores_.output(bytes));
+  }
+}
+
+Reducescatter::Reducescatter(std::shared_ptr<RingContext> context, const ReducescatterCall& call)
+    : PartwiseOperation(context, shared_chunk_bytes(context->ring.shape()),
+                        Parts(call.counts, size_of(call.dtype)).largest()),
+      input_(call.input),
+      output_(call.output),
+      element_bytes_(size_of(call.dtype)),
+      reduction_(
+          reduction_of(call.dtype, call.op, call.prescale, call.postscale, context->ring.ranks())),
+      parts_(call.counts, element_bytes_),
+      stores_(context->stores.borrow(parts_.total(), false)),
+      inputs_(context->ring.ranks(), nullptr) {}
+
+AbsentPieces Reducescatter::stage_parts(std::uint64_t round, std::size_t done) {
+  AbsentPieces absent;
+  if (input_ == nullptr) return absent.set(0);
+  for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
+    const auto [offset, bytes] = parts_.piece(rank, done, chunk_bytes());
+    if (rank == ring().rank() || bytes == 0) continue;
+    write_slot(round, place(ring().rank(), rank), advanced(input_, offset), bytes,
+               stores_.ring(bytes));
+  }
+  return absent;
+}
+
+void Reducescatter::consume_parts(std::uint64_t round, std::size_t done) {
+  const std::size_t own = ring().rank();
+  const auto [offset, bytes] = parts_.piece(own, done, chunk_bytes());
+  if (bytes == 0) return;
+  for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
+    const bool adds = ring().absent(rank, absolute(round)) == nullptr;
+    inputs_[rank] = adds ? ring().slot(rank, absolute(round)) + place(rank, own) : nullptr;
+  }
+  inputs_[own] = input_ == nullptr ? nullptr : advanced(input_, offset);
+  kernels().reduce(advanced(output_, done), inputs_, bytes / element_bytes_, reduction_,
+                   stores_.output(bytes));
+}
+
+}  // namespace ronde::shm

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backends/shm/ring_operation.h"
+
+namespace ronde::shm {
+
+/// A buffer that consists of one part a rank, in rank order. In bytes.
+class Parts {
+ public:
+  /// A piece of a part, by its place in the buffer.
+  struct Piece {
+    std::size_t offset, bytes;
+  };
+
+  Parts() = default;
+  Parts(std::span<const std::size_t> counts, std::size_t element_bytes);
+
+  std::size_t total() const noexcept { return offsets_.back(); }
+  std::size_t largest() const noexcept;
+  /// At most `most` bytes of `rank`'s part, behind the first `done`.
+  Piece piece(std::size_t rank, std::size_t done, std::size_t most) const;
+
+ private:
+  std::vector<std::size_t> offsets_ = {0};  ///< of every part, and the end of the last
+};
+
+/// An operation in which ranks have parts of a buffer for each other. A round moves as many bytes
+/// of every part, so that there are as many rounds as the largest part needs.
+class PartwiseOperation : public RingOperation {
+ protected:
+  /// `chunk_bytes`: of a part in a round; `largest`: bytes of the largest part, on any rank.
+  PartwiseOperation(std::shared_ptr<RingContext> context, std::size_t chunk_bytes,
+                    std::size_t largest);
+
+  /// Fills this rank's slot; `done` bytes of every part were staged before. Returns what it adds
+  /// nothing to.
+  virtual AbsentPieces stage_parts(std::uint64_t round, std::size_t done) = 0;
+  virtual void consume_parts(std::uint64_t round, std::size_t done) = 0;
+
+  std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
+  /// Where a slot of `from` holds what it has for `to`, if it has something else for each.
+  std::size_t place(std::size_t from, std::size_t to) const noexcept {
+    return (to < from ? to : to - 1) * chunk_bytes_;
+  }
+  /// chunk_bytes() of operations that use place().
+  static std::size_t shared_chunk_bytes(const RingShape& shape);
+
+ private:
+  bool all_staged() const final { return staged_bytes_ >= largest_; }
+  bool all_consumed() const final { return consumed_bytes_ >= largest_; }
+  bool may_consume(std::uint64_t round) final { return ring().staged_by_all(absolute(round)); }
+  void stage(std::uint64_t round) final;
+  void consume(std::uint64_t round) final;
+
+  const std::size_t chunk_bytes_;
+  const std::size_t largest_;
+  std::size_t staged_bytes_ = 0, consumed_bytes_ = 0;  ///< of every part that has as many
+};
+
+class Allgather final : public PartwiseOperation {
+ public:
+  Allgather(std::shared_ptr<RingContext> context, const AllgatherCall& call);
+
+ private:
+  AbsentPieces stage_parts(std::uint64_t round, std::size_t done) override;
+  void consume_parts(std::uint64_t round, std::size_t done) override;
+
+  const void* const input_;
+  void* const output_;
+  const Parts parts_;  ///< of the output
+  const StoreChoice::Use stores_;
+};
+
+class Alltoall final : public PartwiseOperation {
+ public:
+  Alltoall(std::shared_ptr<RingContext> context, const AlltoallCall& call);
+
+ private:
+  AbsentPieces stage_parts(std::uint64_t round, std::size_t done) override;
+  void consume_parts(std::uint64_t round, std::size_t done) override;
+
+  const void* const input_;
+  void* const output_;
+  const Parts sent_, received_;
+  const StoreChoice::Use stores_;
+};
+
+class Reducescatter final : public PartwiseOperation {
+ public:
+  Reducescatter(std::shared_ptr<RingContext> context, const ReducescatterCall& call);
+
+ private:
+  AbsentPieces stage_parts(std::uint64_t round, std::size_t done) override;
+  void consume_parts(std::uint64_t round, std::size_t done) override;
+
+  const void* const input_;
+  void* const output_;
+  const std::size_t element_bytes_;
+  const Reduction reduction_;
+  const Parts parts_;  ///< of the input
+  const StoreChoice::Use stores_;
+  std::vector<const void*> inputs_;  ///< by rank
+};
+
+}  // namespace ronde::shm

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace ronde::shm {
+
+/// What the memory of a ring is aligned to, and each rank's part of it: a page.
+inline constexpr std::size_t kRingAlignment = 4096;
+
+/// How many ranks share a ring, and what each of them has in it.
+struct RingShape {
+  std::size_t ranks = 1;
+  std::size_t slots = 4;
+  std::size_t slot_bytes = std::size_t{128} << 10;
+
+  /// Bytes of a result slot: those of a slot divided among the ranks, with room for rounding.
+  std::size_t result_bytes() const noexcept;
+  std::size_t bytes_of_rank() const noexcept;
+  std::size_t bytes() const noexcept { return ranks * bytes_of_rank(); }
+};
+
+/// Most pieces of segments in a round: each has a bit that says whether its rank contributes.
+inline constexpr std::size_t kMostPieces = 512;
+
+/// Which pieces of a round the rank that staged it adds nothing to.
+using AbsentPieces = std::bitset<kMostPieces>;
+
+/// Memory through which the ranks of a host stream data, in rounds.
+///
+/// Note [Rounds of the ring]
+/// A rank writes its part of round k into its own slot k modulo `slots` and then counts it as
+/// staged. Once the others have staged it they read the slot, and count the round as consumed when
+/// they will not read it again. Only then is the slot written again, for round k + slots. In an
+/// operation by slices there is a step between: each rank reduces its slice of all slots into its
+/// own result slot and counts the round as reduced; consuming then means copying the results.
+/// Counters belong to the rank that counts, only ever grow, and go on from operation to operation,
+/// so nothing is ever reset and no rank has to wait at the end of one: it may stage the next while
+/// others still read the last. A store to a slot is ordered before the release store of its
+/// counter; a reader's acquire load of the counter is ordered before its loads of the slot.
+/// A rank that dies stops counting: the others wait, until the control plane tells.
+///
+/// Thread-safety: of one rank, as Backend; between ranks, by the rounds.
+class Ring {
+ public:
+  /// `memory` is common to the ranks, aligned to a page, zeroed, shape.bytes() long, and outlives
+  /// this. Touches this rank's part. Nothing else may be called before every rank has made its own.
+  /// `ring_peers`: called after every change that a peer may wait for.
+  Ring(std::span<std::byte> memory, const RingShape& shape, std::size_t rank,
+       std::function<void()> ring_peers);
+
+  const RingShape& shape() const noexcept { return shape_; }
+  std::size_t ranks() const noexcept { return shape_.ranks; }
+  std::size_t rank() const noexcept { return rank_; }
+
+  /// The first round of the next operation.
+  std::uint64_t next_round() const noexcept { return next_round_; }
+  /// All rounds before `end` are over for this rank: the operation is finished.
+  void finish(std::uint64_t end);
+
+  /// Every rank has consumed what was in this round's slots before.
+  bool may_stage(std::uint64_t round) {
+    return round < shape_.slots || reached(kConsumed, round - shape_.slots);
+  }
+  bool staged_by_all(std::uint64_t round) { return reached(kStaged, round); }
+  bool staged_by(std::size_t rank, std::uint64_t round);
+  bool reduced_by_all(std::uint64_t round) { return reached(kReduced, round); }
+
+  /// `absent`: pieces that this rank adds nothing to.
+  void publish_staged(std::uint64_t round, const AbsentPieces& absent = {});
+  void publish_reduced(std::uint64_t round) { publish(kReduced, round + 1); }
+  void publish_consumed(std::uint64_t round) { publish(kConsumed, round + 1); }
+
+  std::byte* slot(std::size_t rank, std::uint64_t round) const noexcept;
+  std::byte* result(std::size_t rank, std::uint64_t round) const noexcept;
+  /// What `rank` told with the round; null where it contributes to every piece.
+  const AbsentPieces* absent(std::size_t rank, std::uint64_t round) const noexcept;
+
+  /// A word by which local rank 0 tells the others its choices; ordered with nothing.
+  std::atomic<std::uint64_t>& leaders_word() const noexcept;
+
+ private:
+  enum Step : std::size_t { kStaged, kReduced, kConsumed, kSteps };
+
+  struct Header;
+
+  Header& header(std::size_t rank) const noexcept;
+  /// All others have counted beyond `round`.
+  bool reached(Step step, std::uint64_t round);
+  void publish(Step step, std::uint64_t count);
+
+  const std::span<std::byte> memory_;
+  const RingShape shape_;
+  const std::size_t rank_;
+  const std::function<void()> ring_peers_;
+  std::uint64_t next_round_ = 0;
+  std::array<std::uint64_t, kSteps> own_ = {};
+  /// What the others' counters were when last looked at, by rank: reading them costs a cache miss.
+  std::array<std::vector<std::uint64_t>, kSteps> seen_;
+};
+
+}  // namespace ronde::shm

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/ring_operation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ronde::shm {
+namespace {
+
+/// Rounds that are staged before the oldest is consumed: enough to find it staged by the peers
+/// without waiting, and few, so that its input is still in the cache when it is reduced.
+constexpr std::uint64_t kAhead = 2;
+
+}  // namespace
+
+RingOperation::RingOperation(std::shared_ptr<RingContext> context)
+    : context_(std::move(context)), first_round_(context_->ring.next_round()) {
+  context_->counters.operations.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool RingOperation::poll() {
+  while (!finished_) {
+    if (all_staged() && all_consumed()) {
+      finished_ = true;
+      const std::uint64_t rounds = std::max(staged_, consumed_);
+      context_->counters.rounds.fetch_add(rounds, std::memory_order_relaxed);
+      context_->counters.staged_bytes.fetch_add(staged_bytes_, std::memory_order_relaxed);
+      ring().finish(absolute(rounds));
+      finished();
+    } else if (!step()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void RingOperation::write_slot(std::uint64_t round, std::size_t offset, const void* input,
+                               std::size_t bytes, Store store) {
+  if (ring().ranks() == 1) return;  // nobody would read it
+  kernels().copy(ring().slot(ring().rank(), absolute(round)) + offset, input, bytes, store);
+  staged_bytes_ += bytes;
+}
+
+bool RingOperation::step() {
+  if (staged_ < consumed_ + kAhead && try_stage()) return true;
+  if (reduced_ < staged_ && reduce(reduced_)) {
+    ++reduced_;
+    return true;
+  }
+  const bool staged_here = consumed_ < staged_ || all_staged();
+  if (staged_here && !all_consumed() && may_consume(consumed_)) {
+    consume(consumed_);
+    ++consumed_;
+    return true;
+  }
+  return try_stage();
+}
+
+bool RingOperation::try_stage() {
+  // This rank, too, reads its own result slot when it consumes.
+  const bool is_free = all_consumed() || staged_ < consumed_ + ring().shape().slots;
+  if (all_staged() || !is_free || !ring().may_stage(absolute(staged_))) return false;
+  stage(staged_);
+  ++staged_;
+  return true;
+}
+
+}  // namespace ronde::shm

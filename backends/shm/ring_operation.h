@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "backends/shm/ring.h"
+#include "backends/shm/store_choice.h"
+#include "ronde/backend.h"
+#include "ronde/kernels.h"
+
+namespace ronde::shm {
+
+/// What the backend did. Written by one thread at a time, read by any.
+struct RingCounters {
+  std::atomic<std::uint64_t> operations = 0;
+  std::atomic<std::uint64_t> rounds = 0;
+  std::atomic<std::uint64_t> staged_bytes = 0;
+  std::atomic<std::uint64_t> flat_operations = 0;
+  std::atomic<std::uint64_t> sliced_operations = 0;
+};
+
+/// What operations share: a ring, the loops that work on it, how they store and are counted. They
+/// may outlive the backend.
+struct RingContext {
+  RingContext(std::span<std::byte> memory, std::shared_ptr<void> owner, const RingShape& shape,
+              std::size_t rank, std::function<void()> ring_peers, ShmOptions::Stores store_mode)
+      : memory_owner(std::move(owner)),
+        ring(memory, shape, rank, std::move(ring_peers)),
+        kernels(best_kernels()),
+        stores(store_mode, rank == 0, ring.leaders_word()) {}
+
+  const std::shared_ptr<void> memory_owner;
+  Ring ring;
+  const Kernels& kernels;
+  StoreChoice stores;
+  RingCounters counters;
+};
+
+/// An operation in rounds through the ring: stages ahead of consuming, as far as the ring allows.
+/// Derived classes say what is copied and reduced in a round; rounds count from 0 here.
+class RingOperation : public Operation {
+ public:
+  bool poll() final;
+
+ protected:
+  explicit RingOperation(std::shared_ptr<RingContext> context);
+
+  /// Whether this rank has staged, or consumed, its part of the last round.
+  virtual bool all_staged() const = 0;
+  virtual bool all_consumed() const = 0;
+  /// Fills this rank's slot, and publishes it as staged.
+  virtual void stage(std::uint64_t round) = 0;
+  /// False where this rank has to wait for a peer before it can consume the round.
+  virtual bool may_consume(std::uint64_t round) = 0;
+  virtual void consume(std::uint64_t round) = 0;
+  /// A step between, if the operation has one, on a round that is staged here: false where it has
+  /// to wait for a peer.
+  virtual bool reduce(std::uint64_t round) {
+    static_cast<void>(round);
+    return false;
+  }
+  /// Called once, when everything is consumed.
+  virtual void finished() {}
+
+  Ring& ring() noexcept { return context_->ring; }
+  const Kernels& kernels() const noexcept { return context_->kernels; }
+  /// Copies into this rank's slot, at `offset` bytes.
+  void write_slot(std::uint64_t round, std::size_t offset, const void* input, std::size_t bytes,
+                  Store store);
+  std::uint64_t rounds_reduced() const noexcept { return reduced_; }
+  /// The number of `round` among all rounds of the ring.
+  std::uint64_t absolute(std::uint64_t round) const noexcept { return first_round_ + round; }
+
+ private:
+  bool step();
+  bool try_stage();
+
+  const std::shared_ptr<RingContext> context_;
+  const std::uint64_t first_round_;
+  std::uint64_t staged_ = 0, reduced_ = 0, consumed_ = 0;  ///< rounds
+  std::uint64_t staged_bytes_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace ronde::shm

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ronde/backend.h"
+
+/// The backend of ranks that share a host, for those who put a Runtime together.
+namespace ronde {
+
+/// How the shared-memory backend works. Must be equal on all ranks. The defaults are measured
+/// (docs/performance.md); tests set others to meet the rare cases often.
+struct ShmOptions {
+  enum class Reduce : std::uint8_t {
+    Auto,    ///< by the number of ranks and the size
+    Flat,    ///< every rank reduces everything
+    Sliced,  ///< every rank reduces a slice for all
+  };
+  enum class Stores : std::uint8_t {
+    Auto,  ///< tries all, takes the fastest
+    Regular,
+    Streaming,
+  };
+
+  /// A rank's part of the ring: slots, and bytes in each (a multiple of 64).
+  std::size_t slots = 4;
+  std::size_t slot_bytes = std::size_t{128} << 10;
+  Reduce reduce = Reduce::Auto;
+  Stores stores = Stores::Auto;
+};
+
+/// Makes the backend, on all ranks of a host at the same time. Its name is "shm".
+BackendFactory shm_backend_factory(const ShmOptions& options = {});
+
+}  // namespace ronde

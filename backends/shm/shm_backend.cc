@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/shm_backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "backends/shm/allreduce.h"
+#include "backends/shm/broadcast.h"
+#include "backends/shm/in_step.h"
+#include "backends/shm/partwise.h"
+#include "backends/shm/shared_memory.h"
+
+namespace ronde::shm {
+namespace {
+
+/// Above MPI's: nothing between ranks of one host is faster than their memory.
+constexpr int kPriority = 20;
+
+bool is_in_place(std::span<const Segment> segments) {
+  return std::all_of(segments.begin(), segments.end(), [](const Segment& segment) {
+    return segment.input == segment.output || segment.input == nullptr;
+  });
+}
+
+std::unique_ptr<Backend> create_backend(const ShmOptions& options, const BackendContext& context) {
+  const Meeting meeting = {*context.topology, context.exchange};
+  const auto ranks = static_cast<std::size_t>(context.topology->local_size);
+  const auto rank = static_cast<std::size_t>(context.topology->local_rank);
+  const std::size_t bytes = ring_shape(options, ranks).bytes();
+  if (ranks == 1) {
+    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kRingAlignment, bytes));
+    if (memory == nullptr) throw std::bad_alloc();
+    return std::make_unique<ShmBackend>(std::span(memory, bytes),
+                                        std::shared_ptr<void>(memory, &std::free), options, ranks,
+                                        rank, context.ring_peers);
+  }
+  const auto memory = std::make_shared<SharedMemory>(share_memory(meeting, bytes));
+  std::unique_ptr<Backend> backend;
+  in_step(meeting, "cannot start the shm backend", [&] {
+    backend = std::make_unique<ShmBackend>(memory->bytes(), memory, options, ranks, rank,
+                                           context.ring_peers);
+    return std::string();
+  });
+  return backend;
+}
+
+}  // namespace
+
+RingShape ring_shape(const ShmOptions& options, std::size_t ranks) {
+  return {.ranks = ranks, .slots = options.slots, .slot_bytes = options.slot_bytes};
+}
+
+ShmBackend::ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner,
+                       const ShmOptions& options, std::size_t ranks, std::size_t rank,
+                       std::function<void()> ring_peers)
+    : options_(options),
+      context_(std::make_shared<RingContext>(memory, std::move(owner), ring_shape(options, ranks),
+                                             rank, std::move(ring_peers), options.stores)) {}
+
+Capabilities ShmBackend::capabilities() const {
+  Capabilities capabilities;
+  capabilities.dtypes.set();
+  capabilities.device = DeviceKind::Cpu;
+  capabilities.wants_packed = false;
+  capabilities.widen_halves = false;
+  capabilities.rings_peers = true;
+  return capabilities;
+}
+
+bool ShmBackend::by_slices(std::size_t bytes) const {
+  if (options_.reduce != ShmOptions::Reduce::Auto) {
+    return options_.reduce == ShmOptions::Reduce::Sliced;
+  }
+  // Flat reads (n - 1) times the bytes, by slices 2 (n - 1) / n times. A second wait for the peers
+  // costs as much as reading some kilobytes.
+  constexpr std::size_t kWaitBytes = std::size_t{16} << 10;
+  const std::size_t ranks = context_->ring.ranks();
+  return bytes * (ranks - 1) * (ranks - 2) / ranks > kWaitBytes;
+}
+
+std::unique_ptr<Operation> ShmBackend::allreduce(const AllreduceCall& call) {
+  const std::size_t bytes = total_elements(call.segments) * size_of(call.dtype);
+  const StoreChoice::Use stores = context_->stores.begin(bytes, is_in_place(call.segments));
+  if (by_slices(bytes)) {
+    context_->counters.sliced_operations.fetch_add(1, std::memory_order_relaxed);
+    return std::make_unique<SlicedAllreduce>(context_, call, stores);
+  }
+  context_->counters.flat_operations.fetch_add(1, std::memory_order_relaxed);
+  return std::make_unique<FlatAllreduce>(context_, call, stores);
+}
+
+std::unique_ptr<Operation> ShmBackend::broadcast(const BroadcastCall& call) {
+  return std::make_unique<Broadcast>(context_, call);
+}
+
+std::unique_ptr<Operation> ShmBackend::allgather(const AllgatherCall& call) {
+  return std::make_unique<Allgather>(context_, call);
+}
+
+std::unique_ptr<Operation> ShmBackend::alltoall(const AlltoallCall& call) {
+  return std::make_unique<Alltoall>(context_, call);
+}
+
+std::unique_ptr<Operation> ShmBackend::reducescatter(const ReducescatterCall& call) {
+  return std::make_unique<Reducescatter>(context_, call);
+}
+
+StatsGroup ShmBackend::stats() const {
+  const RingCounters& counters = context_->counters;
+  StatsGroup group = {"shm",
+                      {{"operations", counters.operations},
+                       {"rounds", counters.rounds},
+                       {"staged_bytes", counters.staged_bytes},
+                       {"flat_operations", counters.flat_operations},
+                       {"sliced_operations", counters.sliced_operations},
+                       {"ring_bytes", context_->ring.shape().bytes()}}};
+  context_->stores.add_stats(group);
+  return group;
+}
+
+}  // namespace ronde::shm
+
+namespace ronde {
+
+BackendFactory shm_backend_factory(const ShmOptions& options) {
+  BackendFactory factory;
+  factory.device = DeviceKind::Cpu;
+  factory.priority = shm::kPriority;
+  factory.suits = [](const Topology& topology) { return topology.hosts() == 1; };
+  factory.create = [options](BackendContext& context) {
+    return shm::create_backend(options, context);
+  };
+  return factory;
+}
+
+}  // namespace ronde

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "backends/shm/ring_operation.h"
+#include "backends/shm/shm.h"
+#include "ronde/backend.h"
+
+namespace ronde::shm {
+
+RingShape ring_shape(const ShmOptions& options, std::size_t ranks);
+
+/// Collectives of the ranks of one host, through a ring of shared memory that stays in the caches.
+/// User memory is read and written by its own rank alone; nothing is ever waited for in a call.
+/// Results are the same bits on every rank and from run to run, whatever the options: elements are
+/// combined in rank order with one rounding at the end.
+///
+/// Thread-safety: as Backend. One operation at a time.
+class ShmBackend final : public Backend {
+ public:
+  /// `memory` as Ring; kept alive by `owner` for as long as an operation lives.
+  ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner, const ShmOptions& options,
+             std::size_t ranks, std::size_t rank, std::function<void()> ring_peers);
+
+  std::string_view name() const noexcept override { return "shm"; }
+  Capabilities capabilities() const override;
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  /// The others never touch this rank's memory but the ring, which stays.
+  void abort() noexcept override {}
+  void close() override {}
+  StatsGroup stats() const override;
+
+ private:
+  bool by_slices(std::size_t bytes) const;
+
+  const ShmOptions options_;
+  const std::shared_ptr<RingContext> context_;
+};
+
+}  // namespace ronde::shm

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/shm/shm.h"
+#include "ronde/kernels.h"
+#include "ronde/stats.h"
+
+namespace ronde::shm {
+
+/// How an operation stores: into the ring, and into the user's memory.
+struct StoreKinds {
+  Store ring = Store::Regular;
+  Store output = Store::Regular;
+};
+
+/// Finds out which kinds of stores are fast, from the operations themselves.
+///
+/// Note [Choosing the stores]
+/// A regular store to a line that another core read last has to take the line back first. Where
+/// the cores share a cache that is cheap, and the peer then finds the data in it; where they do
+/// not, it costs five times a streaming store, which however always goes to memory. A result that
+/// is larger than the caches is written faster by streaming stores, but not one in place, whose
+/// lines were just read. Which cores a virtual machine's processors are changes within minutes, so
+/// neither the machine nor a calibration at start tells. Therefore local rank 0 tries all
+/// combinations in turn on the first operations of each size, takes the fastest by its own time at
+/// work (waiting does not count), and tries again when that becomes slower, and now and then
+/// anyway. The others follow its choice through a word of the ring; one that reads it late is as
+/// correct.
+///
+/// Thread-safety: as Backend, but for stats(), which any thread may call.
+class StoreChoice {
+ public:
+  /// One operation: which stores it uses. The leader's also measures.
+  class Use;
+
+  StoreChoice(ShmOptions::Stores mode, bool leads, std::atomic<std::uint64_t>& leaders_word);
+
+  /// For an allreduce of so many bytes.
+  Use begin(std::size_t bytes, bool in_place);
+  /// For another operation: what allreduces of this size were best with. Nothing is measured.
+  Use borrow(std::size_t bytes, bool in_place);
+
+  void add_stats(StatsGroup& group) const;
+
+ private:
+  static constexpr std::size_t kKinds = 4;
+  static constexpr std::size_t kSizes = 4;
+  static constexpr std::size_t kClasses = 2 * kSizes;
+
+  /// What is known of operations of similar size. Speeds are in picoseconds a byte; 0: unknown.
+  struct Class {
+    std::size_t chosen = 0;
+    std::size_t tried = 0;  ///< kKinds: no trial is on
+    int runs = 0;           ///< of the kind that is being tried
+    std::array<std::uint64_t, kKinds> speed = {};
+    std::uint64_t operations = 0;  ///< since the last trial
+    int slow = 0;                  ///< operations in a row that were
+  };
+
+  static std::size_t class_of(std::size_t bytes, bool in_place);
+  Use use_of(std::size_t kind);
+  void tell(std::size_t index, std::size_t kind);
+  std::size_t told(std::size_t index) const;
+  void end(std::size_t index, std::size_t kind, std::uint64_t picoseconds_a_byte);
+  void end_trial(std::size_t index);
+
+  const ShmOptions::Stores mode_;
+  const bool leads_;
+  std::atomic<std::uint64_t>& leaders_word_;
+  std::array<Class, kClasses> classes_ = {};
+
+  std::atomic<std::uint64_t> trials_ = 0;
+  std::atomic<std::uint64_t> streaming_ring_ = 0;
+  std::atomic<std::uint64_t> streaming_output_ = 0;
+  std::array<std::atomic<std::uint64_t>, kKinds> largest_speed_ = {};
+};
+
+class StoreChoice::Use {
+ public:
+  /// How to store a piece of so many bytes.
+  Store ring(std::size_t bytes) const noexcept { return kind_of(kinds_.ring, bytes); }
+  Store output(std::size_t bytes) const noexcept { return kind_of(kinds_.output, bytes); }
+
+  /// Counts the time until it is destroyed as work.
+  class Timing {
+   public:
+    explicit Timing(Use& use) : use_(use.owner_ != nullptr ? &use : nullptr) {
+      if (use_ != nullptr) start_ = Clock::now();
+    }
+    ~Timing() {
+      if (use_ != nullptr) use_->busy_ += Clock::now() - start_;
+    }
+    Timing(const Timing&) = delete;
+    Timing& operator=(const Timing&) = delete;
+
+   private:
+    Use* const use_;
+    std::chrono::steady_clock::time_point start_;
+  };
+
+  /// The operation is finished.
+  void end();
+
+ private:
+  friend class StoreChoice;
+  using Clock = std::chrono::steady_clock;
+
+  static Store kind_of(Store wanted, std::size_t bytes) noexcept {
+    // Streaming stores end with a fence, which a small piece is not worth.
+    constexpr std::size_t kLeast = 2048;
+    return bytes < kLeast ? Store::Regular : wanted;
+  }
+
+  StoreKinds kinds_;
+  StoreChoice* owner_ = nullptr;  ///< null: nothing is measured
+  std::size_t class_ = 0;
+  std::size_t kind_ = 0;
+  std::size_t bytes_ = 0;
+  Clock::duration busy_{0};
+};
+
+}  // namespace ronde::shm

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group.h"
+
+#include <cstdlib>
+#include <exception>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace ronde::test {
+
+std::vector<std::string> BlobExchange::exchange(int rank, std::string_view blob) {
+  std::unique_lock lock(mutex_);
+  blobs_.at(static_cast<std::size_t>(rank)) = blob;
+  const std::size_t generation = generation_;
+  if (++arrived_ == blobs_.size()) {
+    arrived_ = 0;
+    results_ = blobs_;
+    ++generation_;
+    changed_.notify_all();
+  }
+  changed_.wait(lock, [&] { return generation_ != generation; });
+  return results_;
+}
+
+void run_contexts(const std::vector<int>& host_of,
+                  const std::function<void(int rank, const BackendContext& context)>& body) {
+  BlobExchange meeting(host_of.size());
+  std::vector<std::exception_ptr> errors(host_of.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < static_cast<int>(host_of.size()); ++rank) {
+    threads.emplace_back([&, rank] {
+      const Topology topology = make_topology(rank, host_of);
+      BackendContext context;
+      context.topology = &topology;
+      context.exchange = [&](std::string_view blob) { return meeting.exchange(rank, blob); };
+      context.ring_peers = [] {};
+      try {
+        body(rank, context);
+      } catch (...) {
+        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+void run_backends(int ranks, const ShmOptions& options,
+                  const std::function<void(int rank, shm::ShmBackend& backend)>& body) {
+  const auto size = static_cast<std::size_t>(ranks);
+  const std::size_t bytes = shm::ring_shape(options, size).bytes();
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(shm::kRingAlignment, bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  const std::shared_ptr<void> owner(memory, &std::free);
+  run_contexts(std::vector<int>(size, 0), [&](int rank, const BackendContext& context) {
+    shm::ShmBackend backend({memory, bytes}, owner, options, size, static_cast<std::size_t>(rank),
+                            context.ring_peers);
+    context.exchange({});
+    body(rank, backend);
+    backend.close();
+  });
+}
+
+void finish(Operation& operation) {
+  while (!operation.poll()) std::this_thread::yield();
+  check(operation.poll(), "a finished operation stays finished");
+}
+
+void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error("does not hold: " + what);
+}
+
+ShmOptions tiny_ring() {
+  return {.slots = 2, .slot_bytes = 128};
+}
+
+}  // namespace ronde::test

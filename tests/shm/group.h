@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backends/shm/shm_backend.h"
+#include "ronde/backend.h"
+
+namespace ronde::test {
+
+/// Where threads that stand for ranks exchange blobs. Thread-safe.
+class BlobExchange {
+ public:
+  explicit BlobExchange(std::size_t ranks) : blobs_(ranks) {}
+
+  /// The blobs of all, once every rank has come.
+  std::vector<std::string> exchange(int rank, std::string_view blob);
+
+ private:
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> blobs_, results_;
+  std::size_t arrived_ = 0;
+  std::size_t generation_ = 0;
+};
+
+/// Runs `body(rank, context)` on a thread for each rank; `host_of`: by rank. The first exception by
+/// rank is thrown on.
+void run_contexts(const std::vector<int>& host_of,
+                  const std::function<void(int rank, const BackendContext& context)>& body);
+
+/// The same with a backend of each, all on one host, over memory of this process.
+void run_backends(int ranks, const ShmOptions& options,
+                  const std::function<void(int rank, shm::ShmBackend& backend)>& body);
+
+/// Polls it to its end.
+void finish(Operation& operation);
+
+/// Throws unless `holds`: Catch2's assertions are not for threads.
+void check(bool holds, const std::string& what);
+
+/// Options with a ring of few small slots, so that it often wraps around and is often full.
+ShmOptions tiny_ring();
+
+}  // namespace ronde::test

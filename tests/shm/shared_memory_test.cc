@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/shared_memory.h"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "backends/socket/host.h"
+#include "case_table.h"
+#include "group.h"
+#include "ronde/error.h"
+
+namespace ronde::test {
+namespace {
+
+using shm::share_descriptors;
+using shm::share_memory;
+
+shm::Meeting meeting_of(const BackendContext& context) {
+  return {*context.topology, context.exchange};
+}
+
+/// How this process maps `address`, as the kernel names it.
+std::string mapping_of(const void* address) {
+  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    char dash = 0;
+    std::istringstream(line) >> std::hex >> begin >> dash >> end;
+    if (begin <= wanted && wanted < end) return line;
+  }
+  return {};
+}
+
+TEST_CASE("the ranks of each host share zeroed memory that has no name") {
+  constexpr std::size_t kBytes = 100'000;
+  const std::vector<int> host_of = {0, 1, 0, 0, 1};
+  run_contexts(host_of, [&](int rank, const BackendContext& context) {
+    const auto memory = share_memory(meeting_of(context), kBytes);
+    check(memory.bytes().size() == kBytes, "its size");
+    check(std::all_of(memory.bytes().begin(), memory.bytes().end(),
+                      [](std::byte byte) { return byte == std::byte{0}; }),
+          "it is zeroed");
+    context.exchange({});
+    memory.bytes()[static_cast<std::size_t>(context.topology->local_rank)] =
+        static_cast<std::byte>(rank + 1);
+    context.exchange({});
+    std::size_t local = 0;
+    for (std::size_t other = 0; other < host_of.size(); ++other) {
+      if (host_of[other] != host_of[static_cast<std::size_t>(rank)]) continue;
+      check(memory.bytes()[local++] == static_cast<std::byte>(other + 1), "what another wrote");
+    }
+    const std::string mapping = mapping_of(memory.bytes().data());
+    check(mapping.find("/memfd:ronde (deleted)") != std::string::npos, "no name in " + mapping);
+    context.exchange({});
+  });
+}
+
+void check_descriptors(const std::vector<int>& host_of) {
+  run_contexts(host_of, [&](int rank, const BackendContext& context) {
+    const net::UniqueFd own(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    const auto all = share_descriptors(meeting_of(context), own.get());
+    check(all.size() == static_cast<std::size_t>(context.topology->local_size), "one of each");
+    // Everybody adds its number to everybody's counter.
+    const std::uint64_t number = static_cast<std::uint64_t>(rank) + 1;
+    for (const net::UniqueFd& fd : all) {
+      check(::write(fd.get(), &number, sizeof number) == sizeof number, "it can be written to");
+    }
+    context.exchange({});
+    std::uint64_t expected = 0;
+    for (std::size_t other = 0; other < host_of.size(); ++other) {
+      if (host_of[other] == host_of[static_cast<std::size_t>(rank)]) expected += other + 1;
+    }
+    std::uint64_t sum = 0;
+    check(::read(own.get(), &sum, sizeof sum) == sizeof sum, "it can be read");
+    check(sum == expected, std::to_string(sum) + " is " + std::to_string(expected));
+  });
+}
+
+TEST_CASE("the ranks of each host get each other's descriptors") {
+  check_descriptors({0});
+  check_descriptors({0, 0});
+  check_descriptors({0, 1, 1, 0, 1});
+  check_descriptors(std::vector<int>(30, 0));
+}
+
+/// What each rank got, which must be the same text.
+void check_group_error(int ranks, int failed, const std::string& words,
+                       const std::function<void(int, const BackendContext&)>& action) {
+  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+  run_contexts(std::vector<int>(static_cast<std::size_t>(ranks), 0),
+               [&](int rank, const BackendContext& context) {
+                 try {
+                   action(rank, context);
+                 } catch (const GroupError& error) {
+                   check(error.failed_rank() == failed, "the rank that failed");
+                   texts[static_cast<std::size_t>(rank)] = error.what();
+                 }
+               });
+  for (const std::string& text : texts) {
+    CHECK_THAT(text, Catch::Contains(words) &&
+                         Catch::StartsWith("rank " + std::to_string(failed) + " cannot "));
+    CHECK(text == texts[0]);
+  }
+}
+
+TEST_CASE("a failure of one rank is everybody's, with its name and reason") {
+  check_group_error(3, 0, "ftruncate", [](int, const BackendContext& context) {
+    share_memory(meeting_of(context), std::size_t{1} << 63);
+  });
+  check_group_error(3, 1, "bytes, not", [](int rank, const BackendContext& context) {
+    share_memory(meeting_of(context), rank == 1 ? 8192 : 4096);
+  });
+  check_group_error(3, 2, "sending a file descriptor", [](int rank, const BackendContext& context) {
+    const net::UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
+    share_descriptors(meeting_of(context), rank == 2 ? -1 : fd.get());
+  });
+}
+
+void send_to(const std::string& socket_name, const std::string& text) {
+  const net::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, socket_name.data(), socket_name.size());
+  const auto length =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + socket_name.size());
+  check(::sendto(socket.get(), text.data(), text.size(), 0,
+                 reinterpret_cast<const sockaddr*>(&address),
+                 length) == static_cast<ssize_t>(text.size()),
+        "a stranger can write to the socket");
+}
+
+TEST_CASE("a stranger's messages are dropped") {
+  run_contexts({0, 0}, [](int rank, const BackendContext& context) {
+    BackendContext spied = context;
+    int exchanges = 0;
+    spied.exchange = [&](std::string_view blob) {
+      const auto blobs = context.exchange(blob);
+      // After the first exchange the addresses are known. The stranger saw them in
+      // /proc/net/unix, and guesses the rest.
+      if (exchanges++ == 0 && rank == 1) {
+        const std::string address = net::unpack(net::unpack(blobs[1]).at(1)).at(0);
+        send_to(address, "");
+        send_to(address, std::string(300, 'x'));
+        send_to(address, net::pack({std::string(16, 'a'), "0"}));
+      }
+      return blobs;
+    };
+    const auto memory = share_memory(meeting_of(spied), 4096);
+    memory.bytes()[static_cast<std::size_t>(rank)] = std::byte{5};
+    context.exchange({});
+    check(memory.bytes()[0] == memory.bytes()[1], "the memory is common");
+  });
+}
+
+}  // namespace
+}  // namespace ronde::test

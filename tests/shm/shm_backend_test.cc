@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backend as Ronde makes it: over really shared memory, and below a Runtime.
+#include <string>
+#include <vector>
+
+#include "backends/shm/shm.h"
+#include "case_table.h"
+#include "group.h"
+#include "ronde/error.h"
+#include "ronde/runtime.h"
+
+namespace ronde::test {
+namespace {
+
+TEST_CASE("the factory suits the ranks of one host, before any other") {
+  const BackendFactory factory = shm_backend_factory();
+  CHECK(factory.device == DeviceKind::Cpu);
+  CHECK(factory.priority > 10);
+  CHECK(factory.suits(make_topology(0, {0, 0})));
+  CHECK(factory.suits(make_topology(0, {0})));
+  CHECK_FALSE(factory.suits(make_topology(0, {0, 1})));
+  CHECK_FALSE(factory.suits(make_topology(0, {0, 0, 1})));
+}
+
+TEST_CASE("ranks reduce through memory that is really shared, and count it") {
+  run_contexts({0, 0, 0}, [](int rank, const BackendContext& context) {
+    BackendContext counting = context;
+    int rings = 0;
+    counting.ring_peers = [&] { ++rings; };
+    const auto backend = shm_backend_factory().create(counting);
+    check(backend->name() == "shm", "its name");
+    check(backend->capabilities().rings_peers, "it rings");
+    std::vector<float> values(100'000, static_cast<float>(rank));
+    const Segment segment{values.data(), values.data(), values.size()};
+    finish(*backend->allreduce({.segments = {&segment, 1}, .op = ReduceOp::Average}));
+    check(values.front() == 1.0F && values.back() == 1.0F, "the average of 0, 1 and 2");
+    check(rings > 0, "peers were told");
+    const StatsGroup stats = backend->stats();
+    check(stats.part == "shm", "the name of its statistics");
+    for (const auto& [name, value] : stats.counters) {
+      if (name == "operations") check(value == 1, name);
+      if (name == "rounds") check(value >= 4, name);
+      if (name == "staged_bytes") check(value >= 400'000 * 2 / 3 - 1000, name);
+      if (name == "ring_bytes") check(value < (std::uint64_t{64} << 20), name);
+    }
+    backend->close();
+  });
+}
+
+TEST_CASE("the ring of 64 ranks takes less than 64 MiB") {
+  CHECK(shm::ring_shape({}, 64).bytes() < std::size_t{64} << 20);
+}
+
+TEST_CASE("an operation that a dead peer left unfinished can be dropped") {
+  run_contexts({0, 0}, [](int rank, const BackendContext& context) {
+    auto backend = shm_backend_factory().create(const_cast<BackendContext&>(context));
+    if (rank == 1) return;  // never takes part
+    std::vector<double> values(300'000, 1.0);
+    const Segment segment{values.data(), values.data(), values.size()};
+    auto operation = backend->allreduce({.segments = {&segment, 1}, .dtype = DataType::F64});
+    for (int i = 0; i < 1000; ++i) check(!operation->poll(), "it waits for the other rank");
+    backend->abort();
+    values = {};
+    backend.reset();
+    operation.reset();
+  });
+}
+
+TEST_CASE("a wrong ring is refused") {
+  for (const ShmOptions& options : std::vector<ShmOptions>{
+           {.slots = 0}, {.slots = 17}, {.slot_bytes = 0}, {.slot_bytes = 100}}) {
+    CHECK_THROWS_AS(run_backends(2, options, [](int, shm::ShmBackend&) {}), Error);
+  }
+}
+
+}  // namespace
+}  // namespace ronde::test
