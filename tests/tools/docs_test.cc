@@ -139,6 +139,8 @@ TEST_CASE("the errors that the page quotes are still said like that") {
         "bools have no average; convert them first, or use sum (or), product (and)",
         "this build of Ronde has no backend for ",
         " buffers; copy them to the CPU first",
+        " is impossible:",
+        " do not add up to the first dimension of ",
         " timed out on rank ",
         " ms it had not been submitted by ",
         "; raise its timeout or see what those ranks do instead",

@@ -2,6 +2,7 @@
 #include <ATen/ops/_neg_view.h>
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "support.h"
@@ -201,6 +202,17 @@ TEST_CASE("tensors without dimensions and without elements take part") {
   ronde::allreduce_(empty);
   CHECK(ronde::broadcast(empty).sizes() == empty.sizes());
   CHECK(ronde::allgather(empty).sizes() == at::IntArrayRef({3 * ronde::size(), 0, 2}));
+  const at::Tensor rows = at::empty({ronde::size(), 0, 2});
+  CHECK(ronde::reducescatter(rows).sizes() == at::IntArrayRef({1, 0, 2}));
+  CHECK(ronde::alltoall(rows).sizes() == rows.sizes());
+  const at::Tensor none = at::empty({0, 2});
+  CHECK(ronde::reducescatter(none).sizes() == none.sizes());
+  CHECK(ronde::alltoall(none).sizes() == none.sizes());
+  for (const std::string& text : {usage_error([&] { ronde::reducescatter(scalar); }),
+                                  usage_error([&] { ronde::alltoall(scalar); })}) {
+    CAPTURE(text);
+    CHECK(contains(text, "a scalar has no first dimension to split along"));
+  }
 }
 
 TEST_CASE("an expanded tensor is read, but not written", "[n2]") {
@@ -240,6 +252,8 @@ TEST_CASE("tensors that Ronde cannot move are refused before anything is sent", 
         [&t = tensor] { ronde::broadcast(t, {.name = "x"}); },
         [&t = tensor] { ronde::broadcast_(t, {.name = "x"}); },
         [&t = tensor] { ronde::allgather(t, {.name = "x"}); },
+        [&t = tensor] { ronde::reducescatter(t, {.name = "x"}); },
+        [&t = tensor] { ronde::alltoall(t, {}, {.name = "x"}); },
     };
     for (const auto& call : calls) {
       const std::string text = usage_error(call);
@@ -285,6 +299,8 @@ TEST_CASE("a leaf that requires grad is written in place, and backward notices",
   const at::Tensor result = ronde::allreduce(leaf);
   CHECK_FALSE(result.requires_grad());
   CHECK_FALSE(ronde::allgather(leaf).requires_grad());
+  CHECK_FALSE(ronde::reducescatter(leaf).requires_grad());
+  CHECK_FALSE(ronde::alltoall(leaf, {1, 2}).requires_grad());
 }
 
 TEST_CASE("inference tensors are taken", "[n2]") {
@@ -341,6 +357,88 @@ TEST_CASE("allgather joins first dimensions of any length in rank order") {
   }
   const at::Tensor scalars = ronde::allgather(at::full({}, ronde::rank(), at::kLong));
   CHECK(torch::equal(scalars, at::arange(ronde::size(), at::kLong)));
+}
+
+TEST_CASE("reducescatter gives each rank its rows of the reduction") {
+  use_ronde();
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const ReduceOp op : ronde::kAllReduceOps) {
+      if (dtype == at::kBool && op == ReduceOp::Average) continue;
+      for (const std::int64_t rows : {1, 4, 7}) {
+        CAPTURE(c10::toString(dtype), to_string(op), rows);
+        const std::vector<at::Tensor> all = values_of_all(dtype, {rows, 3});
+        const at::Tensor whole = expected_allreduce(all, op);
+        // As even as can be, the first ranks have one row more: this is tensor_split.
+        const at::Tensor expected =
+            at::tensor_split(whole, ronde::size())[static_cast<std::size_t>(ronde::rank())];
+        const at::Tensor& mine = all[static_cast<std::size_t>(ronde::rank())];
+        const double tolerance = dtype == at::kHalf ? 1e-3 : dtype == at::kBFloat16 ? 8e-3 : 1e-6;
+        const at::Tensor strided = mine.t().contiguous().t();
+        for (const at::Tensor& got : {ronde::reducescatter(mine, {.op = op}),
+                                      ronde::reducescatter_async(strided, {.op = op}).wait()}) {
+          CHECK(got.scalar_type() == dtype);
+          CHECK(got.sizes() == expected.sizes());
+          CHECK(near(got, expected, tolerance));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("reducescatter averages by default, and scales before and after", "[n2]") {
+  use_ronde();
+  const at::Tensor mine = at::full({2}, ronde::rank() * 4 + 2);
+  CHECK(torch::equal(ronde::reducescatter(mine.to(at::kDouble)), at::full({1}, 4.0, at::kDouble)));
+  const at::Tensor scaled = ronde::reducescatter(
+      mine.to(at::kFloat), {.op = ReduceOp::Sum, .prescale = 0.5, .postscale = 3});
+  CHECK(torch::equal(scaled, at::full({1}, 12.0F)));
+}
+
+TEST_CASE("alltoall sends rows by splits and says how many came") {
+  use_ronde();
+  const int size = ronde::size();
+  // Rank r sends r + 2 s rows to rank s; rank 0 sends itself none.
+  const auto splits_of = [size](int from) {
+    std::vector<std::int64_t> splits;
+    for (int to = 0; to < size; ++to) splits.push_back(from + 2 * to);
+    return splits;
+  };
+  for (const at::ScalarType dtype : kDtypes) {
+    CAPTURE(c10::toString(dtype));
+    std::vector<at::Tensor> parts;
+    std::vector<std::int64_t> received;
+    at::Tensor mine;
+    for (int from = 0; from < size; ++from) {
+      const std::vector<std::int64_t> splits = splits_of(from);
+      const std::int64_t rows = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
+      const at::Tensor theirs = values(dtype, {rows, 2}, from);
+      if (from == ronde::rank()) mine = theirs;
+      const auto own = static_cast<std::size_t>(ronde::rank());
+      parts.push_back(at::split_with_sizes(theirs, splits)[own]);
+      received.push_back(splits[own]);
+    }
+    const at::Tensor strided = mine.t().contiguous().t();
+    const ronde::TensorWork work =
+        ronde::alltoall_async(strided, splits_of(ronde::rank()), {.name = "route"});
+    CHECK(torch::equal(work.wait(), at::cat(parts)));
+    CHECK(work.received_splits() == received);
+    CHECK(torch::equal(ronde::alltoall(mine, splits_of(ronde::rank())), at::cat(parts)));
+  }
+  const at::Tensor even = ronde::alltoall(at::full({2 * size}, ronde::rank(), at::kLong));
+  CHECK(torch::equal(even, at::arange(size, at::kLong).repeat_interleave(2)));
+}
+
+TEST_CASE("splits that do not add up on one rank are refused on all, and the job goes on", "[n2]") {
+  use_ronde();
+  const at::Tensor rows = at::ones({4});
+  const std::vector<std::int64_t> wrong = {3, 2};
+  const ronde::TensorWork work = ronde::alltoall_async(
+      rows, ronde::rank() == 0 ? at::IntArrayRef(wrong) : at::IntArrayRef(), {.name = "route"});
+  const std::string text = usage_error([&] { work.wait(); });
+  CAPTURE(text);
+  CHECK(contains(text, "alltoall 'route' is impossible:\n  rank 0: splits [3, 2] do not add up"));
+  CHECK(usage_error([&] { work.received_splits(); }) == text);
+  CHECK(torch::equal(ronde::alltoall(rows, {}, {.name = "route"}), rows));
 }
 
 TEST_CASE("many operations in flight complete in any order of submission") {

@@ -157,6 +157,20 @@ TensorWork start_out_of_place(Request request, const at::Tensor& tensor, bool re
   return start(std::move(request), std::move(memory));
 }
 
+// Into memory that is made once the shape of the result is known.
+TensorWork start_allocating(Request request, const at::Tensor& tensor) {
+  Memory memory;
+  memory.input = readable(tensor);
+  memory.operation = std::make_shared<TensorOperation>();
+  // The memory belongs to the operation, which the request keeps alive.
+  request.allocate_output = [operation = memory.operation.get(),
+                             like = memory.input](const std::vector<std::int64_t>& shape) {
+    operation->result = empty_result(shape, like);
+    return operation->result.mutable_data_ptr();
+  };
+  return start(std::move(request), std::move(memory));
+}
+
 // In place on `tensor`. Memory that is not row-major is reduced in a copy and written back by
 // Request::finish, so that the tensor has the result even if nobody waits.
 TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads) {
@@ -289,24 +303,48 @@ at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options)
 
 TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options) {
   detail::check_tensor(detail::caller("allgather", options.name), tensor);
-  detail::Memory memory;
-  memory.input = detail::readable(tensor.dim() == 0 ? tensor.reshape({1}) : tensor);
-  memory.operation = std::make_shared<detail::TensorOperation>();
-  Request request = detail::request_for(Collective::Allgather, memory.input);
+  const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
+  Request request = detail::request_for(Collective::Allgather, rows);
   request.name = options.name;
   request.set = options.process_set;
   request.timeout = options.timeout;
-  // The memory belongs to the operation, which the request keeps alive.
-  request.allocate_output = [operation = memory.operation.get(),
-                             like = memory.input](const std::vector<std::int64_t>& shape) {
-    operation->result = detail::empty_result(shape, like);
-    return operation->result.mutable_data_ptr();
-  };
-  return detail::start(std::move(request), std::move(memory));
+  return detail::start_allocating(std::move(request), rows);
 }
 
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
   return allgather_async(tensor, options).wait_host();
+}
+
+TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options) {
+  detail::check_tensor(detail::caller("reducescatter", options.name), tensor);
+  Request request = detail::request_for(Collective::Reducescatter, tensor);
+  request.name = options.name;
+  request.op = options.op;
+  request.prescale = options.prescale;
+  request.postscale = options.postscale;
+  request.set = options.process_set;
+  request.timeout = options.timeout;
+  return detail::start_allocating(std::move(request), tensor);
+}
+
+at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
+  return reducescatter_async(tensor, options).wait_host();
+}
+
+TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits,
+                          const AlltoallOptions& options) {
+  detail::check_tensor(detail::caller("alltoall", options.name), tensor);
+  Request request = detail::request_for(Collective::Alltoall, tensor);
+  request.name = options.name;
+  request.splits = splits.vec();
+  request.set = options.process_set;
+  request.timeout = options.timeout;
+  return detail::start_allocating(std::move(request), tensor);
+}
+
+at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
+                    const AlltoallOptions& options) {
+  return alltoall_async(tensor, splits, options).wait_host();
 }
 
 }  // namespace ronde

@@ -35,6 +35,21 @@ struct AllgatherOptions {
   std::chrono::nanoseconds timeout{0};
 };
 
+struct ReducescatterOptions {
+  std::string name = {};
+  ReduceOp op = ReduceOp::Average;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+struct AlltoallOptions {
+  std::string name = {};
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
 struct BarrierOptions {
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};

@@ -42,4 +42,20 @@ TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& op
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options = {});
 TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options = {});
 
+/// Combines the tensors of all ranks element by element, by default to their average, and gives
+/// each rank its rows of the result: the first dimension is divided in rank order, as evenly as can
+/// be, the first ranks having one row more. 0-dim tensors are refused.
+at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options = {});
+TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options = {});
+
+/// Sends rows of the first dimension to every rank: the first `splits[0]` to rank 0, the next
+/// `splits[1]` to rank 1, and so on; their sum is the first dimension. Without splits that is
+/// divided evenly, which must be possible. The result is what came from the ranks, joined in rank
+/// order; TensorWork::received_splits() says how many rows came from each. All dimensions but the
+/// first are equal on all ranks; 0-dim tensors are refused.
+at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits = {},
+                    const AlltoallOptions& options = {});
+TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits = {},
+                          const AlltoallOptions& options = {});
+
 }  // namespace ronde
