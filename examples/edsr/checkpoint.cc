@@ -6,8 +6,8 @@
 
 #include <torch/serialize.h>
 
-#include "errors.h"
-#include "files.h"
+#include "common/errors.h"
+#include "common/files.h"
 
 namespace edsr {
 namespace {
@@ -16,7 +16,7 @@ constexpr const char* kFormat = "ronde-edsr-checkpoint";
 constexpr std::int64_t kVersion = 1;
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& reason) {
-  throw InputError("checkpoint " + path.string() + " " + reason);
+  throw example::InputError("checkpoint " + path.string() + " " + reason);
 }
 
 std::string first_line(const char* text) {
@@ -122,7 +122,7 @@ void save_checkpoint(const std::filesystem::path& path, const Edsr& network,
   // again from its destructor.
   std::ostringstream bytes;
   archive.save_to(bytes);
-  write_text(path, bytes.str());
+  example::write_text(path, bytes.str());
 }
 
 Position load_checkpoint(const std::filesystem::path& path, Edsr& network,

@@ -6,8 +6,8 @@
 
 #include <ronde/torch.h>
 
-#include "checksum.h"
-#include "errors.h"
+#include "common/checksum.h"
+#include "common/errors.h"
 
 namespace edsr {
 namespace {
@@ -15,13 +15,6 @@ namespace {
 constexpr double kAgreementSeconds = 1;
 constexpr double kShortestSeconds = 1e-6;
 constexpr double kMaxInterval = 50;
-
-/// The checksum of every rank, in rank order.
-std::vector<std::int64_t> gather(std::uint64_t checksum, const char* name) {
-  const torch::Tensor mine = torch::tensor({static_cast<std::int64_t>(checksum)}, torch::kInt64);
-  const torch::Tensor all = ronde::allgather(mine, {.name = name});
-  return {all.data_ptr<std::int64_t>(), all.data_ptr<std::int64_t>() + all.numel()};
-}
 
 }  // namespace
 
@@ -49,26 +42,22 @@ void GroupClock::agree() {
   steps_since_ = 0;
 }
 
-bool parameters_identical(const Edsr& network) {
-  const std::vector<std::int64_t> all = gather(parameter_checksum(*network), "parameter checksum");
-  return std::all_of(all.begin(), all.end(), [&](std::int64_t one) { return one == all.front(); });
-}
-
 void require_same_photographs(const std::vector<Photograph>& training,
                               const std::vector<Photograph>& held_out) {
-  Checksum checksum;
+  example::Checksum checksum;
   for (const std::uint64_t part : {fingerprint(training), fingerprint(held_out)}) {
     checksum.add(&part, sizeof(part));
   }
-  const std::vector<std::int64_t> all = gather(checksum.value(), "photograph checksum");
+  const std::vector<std::uint64_t> all =
+      example::gather_checksums(checksum.value(), "photograph checksum");
   std::string different;
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all.front()) continue;
     different += (different.empty() ? "" : ", ") + std::to_string(rank);
   }
   if (different.empty()) return;
-  throw InputError("the photographs of rank " + different +
-                   " differ from rank 0's; every rank must find the same files in --data");
+  throw example::InputError("the photographs of rank " + different +
+                            " differ from rank 0's; every rank must find the same files in --data");
 }
 
 }  // namespace edsr

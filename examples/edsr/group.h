@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "model.h"
 #include "photographs.h"
 
 namespace edsr {
@@ -38,10 +37,6 @@ class GroupClock {
   std::int64_t interval_ = 1;  ///< steps from one agreement to the next
   std::int64_t steps_since_ = 0;
 };
-
-/// Whether all ranks hold the same bytes of parameters and buffers, by a 64-bit checksum of them.
-/// Collective; the same answer on every rank.
-bool parameters_identical(const Edsr& network);
 
 /// Throws InputError on every rank, naming those that differ from rank 0, unless all ranks hold
 /// the same photographs. Collective.

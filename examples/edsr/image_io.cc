@@ -14,7 +14,7 @@
 
 #include <torch/types.h>
 
-#include "errors.h"
+#include "common/errors.h"
 
 namespace edsr {
 namespace {
@@ -35,7 +35,7 @@ struct TurboJpegCloser {
 using TurboJpeg = std::unique_ptr<void, TurboJpegCloser>;
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& reason) {
-  throw InputError("image " + path.string() + ": " + reason);
+  throw example::InputError("image " + path.string() + ": " + reason);
 }
 
 /// The first `limit` bytes of the file, or all of it.

@@ -9,8 +9,8 @@
 
 #include <ronde/torch.h>
 
-#include "errors.h"
-#include "files.h"
+#include "common/errors.h"
+#include "common/files.h"
 
 namespace edsr {
 namespace {
@@ -34,9 +34,9 @@ std::string head_of(const std::filesystem::path& path, std::int64_t last_step) {
 
 LossCurve::LossCurve(const std::filesystem::path& path, std::int64_t last_step) : path_(path) {
   if (ronde::rank() != 0) return;
-  write_text(path, head_of(path, last_step));
+  example::write_text(path, head_of(path, last_step));
   file_.open(path, std::ios::app);
-  if (!file_) throw InputError("file " + path.string() + " cannot be opened for writing");
+  if (!file_) throw example::InputError("file " + path.string() + " cannot be opened for writing");
   file_ << std::setprecision(std::numeric_limits<double>::max_digits10);
 }
 
@@ -56,13 +56,14 @@ void LossCurve::flush() {
   noted_.clear();
   if (ronde::rank() != 0) return;
   file_.flush();
-  if (!file_) throw InputError("file " + path_.string() + " cannot be written; is the disk full?");
+  if (!file_)
+    throw example::InputError("file " + path_.string() + " cannot be written; is the disk full?");
 }
 
 void LossCurve::write(const Noted& noted, double loss) {
   if (!std::isfinite(loss)) {
-    throw InputError("training has diverged: the loss of step " + std::to_string(noted.step) +
-                     " is not finite; lower --lr");
+    throw example::InputError("training has diverged: the loss of step " +
+                              std::to_string(noted.step) + " is not finite; lower --lr");
   }
   if (!any_) first_ = loss;
   any_ = true;

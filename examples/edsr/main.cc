@@ -2,19 +2,19 @@
 // Trains EDSR on a folder of photographs, on one rank or, started by mpiexec, on many.
 #include <ronde/torch.h>
 
-#include <CLI/Error.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/checksum.h"
+#include "common/errors.h"
+#include "common/files.h"
+#include "common/program.h"
 #include "comparison.h"
-#include "errors.h"
 #include "evaluation.h"
-#include "files.h"
 #include "group.h"
 #include "image_io.h"
 #include "report.h"
@@ -30,9 +30,9 @@ struct Data {
 
 void check_batch(const Options& options) {
   if (options.batch % ronde::size() == 0) return;
-  throw InputError("--batch " + std::to_string(options.batch) + " cannot be shared equally by " +
-                   std::to_string(ronde::size()) + " ranks; give a multiple of " +
-                   std::to_string(ronde::size()));
+  throw example::InputError("--batch " + std::to_string(options.batch) +
+                            " cannot be shared equally by " + std::to_string(ronde::size()) +
+                            " ranks; give a multiple of " + std::to_string(ronde::size()));
 }
 
 /// One line for each reason, with an example.
@@ -70,11 +70,11 @@ Data load_data(const Options& options) {
     split = {scan.files, scan_photographs(options.validation, options.min_side).files};
   }
   if (split.training.empty() || split.held_out.empty()) {
-    throw InputError("no photographs found to " +
-                     std::string(split.training.empty() ? "train on; --data"
-                                                        : "evaluate on; "
-                                                          "--validation") +
-                     " needs JPEG or PNG files of at least --min-side pixels a side");
+    throw example::InputError("no photographs found to " +
+                              std::string(split.training.empty() ? "train on; --data"
+                                                                 : "evaluate on; "
+                                                                   "--validation") +
+                              " needs JPEG or PNG files of at least --min-side pixels a side");
   }
   const std::int64_t scale = options.network.scale;
   const std::size_t threads = std::max<std::size_t>(1, options.workers);
@@ -92,7 +92,7 @@ void write_results(Edsr& network, const Data& data, const Report& report, const 
   if (ronde::rank() != 0) return;
   const std::filesystem::path picture = options.output / "comparison.png";
   write_png(picture, compare_side_by_side(network, data.held_out, report.evaluation));
-  if (!options.json.empty()) write_text(options.json, to_json(report));
+  if (!options.json.empty()) example::write_text(options.json, to_json(report));
   std::printf("\n%s\npicture     %s\ncheckpoint  %s\nloss curve  %s\n", to_table(report).c_str(),
               picture.c_str(), (options.output / kCheckpointName).c_str(),
               (options.output / kLossCurveName).c_str());
@@ -100,13 +100,8 @@ void write_results(Edsr& network, const Data& data, const Report& report, const 
 
 void prepare_output(const Options& options) {
   if (ronde::rank() != 0) return;
-  prepare_folder(options.output, "--output");
-  if (options.json.empty()) return;
-  if (std::filesystem::is_directory(options.json)) {
-    throw InputError("--json " + options.json.string() + " is a folder; give the name of a file");
-  }
-  const bool here = !options.json.has_parent_path();
-  prepare_folder(here ? std::filesystem::path(".") : options.json.parent_path(), "--json");
+  example::prepare_folder(options.output, "--output");
+  if (!options.json.empty()) example::prepare_file(options.json, "--json");
 }
 
 int run(const Options& options) {
@@ -132,47 +127,17 @@ int run(const Options& options) {
   report.images_per_s_per_rank = report.images_per_s_total / ronde::size();
   report.loss_first = training.position.loss_first;
   report.loss_last = training.loss_last;
-  report.parameters_identical = parameters_identical(network);
+  report.parameters_identical = example::parameters_identical(*network);
   report.evaluation = evaluate(network, data.held_out);
   write_results(network, data, report, options);
   return report.parameters_identical ? 0 : 1;
-}
-
-/// Without shutdown: leaving so tells the other ranks, and they stop with a GroupError.
-int fail(int rank, const std::exception& error) {
-  std::fprintf(stderr, "edsr: rank %d: %s\n", rank, error.what());
-  return 1;
-}
-
-/// Wrong options: the same on every rank, so rank 0 alone says it.
-int explain(int rank, const CLI::ParseError& error) {
-  const bool help = error.get_exit_code() == 0;
-  if (!help && rank == 0) std::fprintf(stderr, "edsr: %s\n", error.what());
-  try {
-    ronde::shutdown();
-  } catch (const std::exception& shutdown_error) {
-    // Another rank's options were right, or it died: rank 0 may not have said what is wrong here.
-    if (!help && rank != 0) fail(rank, error);
-    return fail(rank, shutdown_error);
-  }
-  return help ? 0 : 2;
 }
 
 }  // namespace
 }  // namespace edsr
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  int rank = 0;
-  try {
-    ronde::init();
-    rank = ronde::rank();
-    const int status = edsr::run(edsr::parse_options(argc, argv));
-    ronde::shutdown();
-    return status;
-  } catch (const CLI::ParseError& error) {
-    return edsr::explain(rank, error);
-  } catch (const std::exception& error) {
-    return edsr::fail(rank, error);
-  }
+  return example::run_program("edsr", argc, argv, [](int count, const char* const* words) {
+    return edsr::run(edsr::parse_options(count, words));
+  });
 }

@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "errors.h"
+#include "common/errors.h"
 
 namespace edsr {
 namespace {
@@ -20,11 +20,12 @@ torch::Tensor div2k_mean_like(const torch::Tensor& image) {
 
 void check(const EdsrOptions& options) {
   if (options.scale < 2 || options.scale > 4) {
-    throw InputError("scale " + std::to_string(options.scale) + " is not 2, 3 or 4");
+    throw example::InputError("scale " + std::to_string(options.scale) + " is not 2, 3 or 4");
   }
   if (options.blocks < 1 || options.features < 1) {
-    throw InputError("blocks and features must be at least 1, not " +
-                     std::to_string(options.blocks) + " and " + std::to_string(options.features));
+    throw example::InputError("blocks and features must be at least 1, not " +
+                              std::to_string(options.blocks) + " and " +
+                              std::to_string(options.features));
   }
 }
 

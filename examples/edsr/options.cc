@@ -5,7 +5,7 @@
 #include <array>
 #include <string_view>
 
-#include "errors.h"
+#include "common/program.h"
 
 namespace edsr {
 namespace {
@@ -164,12 +164,7 @@ Options parse_options(int argc, const char* const* argv) {
   add_network_options(app, options);
   add_training_options(app, options);
   add_output_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    app.exit(help);
-    throw;
-  }
+  example::parse_command_line(app, argc, argv);
   apply_preset(app, options);
   return options;
 }

@@ -10,8 +10,8 @@
 #include <set>
 #include <thread>
 
-#include "checksum.h"
-#include "errors.h"
+#include "common/checksum.h"
+#include "common/errors.h"
 #include "image_io.h"
 #include "resample.h"
 
@@ -62,10 +62,10 @@ void scan_place(const fs::path& place, std::int64_t min_side, ScanResult& result
     const std::size_t found = result.files.size() + result.skipped.size();
     consider(place, min_side, result);
     if (result.files.size() + result.skipped.size() == found) {
-      throw InputError("image " + place.string() + ": neither a JPEG nor a PNG file");
+      throw example::InputError("image " + place.string() + ": neither a JPEG nor a PNG file");
     }
   } else {
-    throw InputError("no such file or folder of photographs: " + place.string());
+    throw example::InputError("no such file or folder of photographs: " + place.string());
   }
 }
 
@@ -77,7 +77,8 @@ ScanResult scan_photographs(const std::vector<fs::path>& places, std::int64_t mi
     try {
       scan_place(place, min_side, result);
     } catch (const fs::filesystem_error& error) {
-      throw InputError("photographs in " + place.string() + " cannot be listed: " + error.what());
+      throw example::InputError("photographs in " + place.string() +
+                                " cannot be listed: " + error.what());
     }
   }
   std::sort(result.files.begin(), result.files.end());
@@ -87,9 +88,9 @@ ScanResult scan_photographs(const std::vector<fs::path>& places, std::int64_t mi
 
 Split split_photographs(const std::vector<fs::path>& files, std::size_t count) {
   if (files.size() <= count) {
-    throw InputError("found " + std::to_string(files.size()) +
-                     " photographs, too few to hold out " + std::to_string(count) +
-                     " and train on the rest; give more by --data");
+    throw example::InputError("found " + std::to_string(files.size()) +
+                              " photographs, too few to hold out " + std::to_string(count) +
+                              " and train on the rest; give more by --data");
   }
   Split split;
   std::set<std::size_t> chosen;
@@ -108,9 +109,10 @@ Photograph load_photograph(const fs::path& file, std::int64_t max_side, std::int
   const std::int64_t height = photograph.high.size(1);
   const std::int64_t width = photograph.high.size(2);
   if (std::min(height, width) < min_side) {
-    throw InputError("image " + file.string() + ": " + dimensions(width, height) +
-                     " pixels after scaling, but a patch needs " + std::to_string(min_side) +
-                     "; raise --max-side, lower --patch, or leave the image out");
+    throw example::InputError("image " + file.string() + ": " + dimensions(width, height) +
+                              " pixels after scaling, but a patch needs " +
+                              std::to_string(min_side) +
+                              "; raise --max-side, lower --patch, or leave the image out");
   }
   photograph.low = bicubic_resize(photograph.high, height / scale, width / scale);
   return photograph;
@@ -143,7 +145,7 @@ std::vector<Photograph> load_photographs(const std::vector<fs::path>& files, std
 }
 
 std::uint64_t fingerprint(const std::vector<Photograph>& photographs) {
-  Checksum checksum;
+  example::Checksum checksum;
   for (const Photograph& photograph : photographs) {
     checksum.add(std::filesystem::path(photograph.name).filename().string());
     checksum.add(photograph.high);

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "errors.h"
+#include "common/errors.h"
 #include "group.h"
 #include "loss_curve.h"
 #include "photo_dataset.h"
@@ -58,9 +58,10 @@ class Bookkeeper {
         curve_(options.output / kLossCurveName, start.step),
         line_(ronde::rank() == 0, options.progress_seconds) {
     if (finished()) {
-      throw InputError("nothing left to train: the checkpoint has used " +
-                       std::to_string(start.step) + " steps and " +
-                       std::to_string(start.seconds / 60) + " minutes; raise --steps or --minutes");
+      throw example::InputError("nothing left to train: the checkpoint has used " +
+                                std::to_string(start.step) + " steps and " +
+                                std::to_string(start.seconds / 60) +
+                                " minutes; raise --steps or --minutes");
     }
   }
 

@@ -4,13 +4,14 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "checksum.h"
+#include "common/checksum.h"
 #include "support.h"
 
 namespace edsr {
 namespace {
 
 using Catch::Contains;
+using example::parameter_checksum;
 using testing::input_error;
 using testing::TemporaryFolder;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "files.h"
+#include "common/files.h"
 
 #include <sys/resource.h>
 
@@ -14,6 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
+using example::AtomicFile;
+using example::prepare_folder;
+using example::write_text;
 using testing::input_error;
 using testing::TemporaryFolder;
 

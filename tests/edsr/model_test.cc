@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "errors.h"
+#include "common/errors.h"
 #include "support.h"
 
 namespace edsr {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "checksum.h"
+#include "common/checksum.h"
 #include "comparison.h"
 #include "label.h"
 #include "support.h"
@@ -14,6 +14,8 @@ namespace edsr {
 namespace {
 
 using Catch::Contains;
+using example::Checksum;
+using example::parameter_checksum;
 
 Report make_report() {
   Report report;

@@ -3,10 +3,8 @@
 
 #include <turbojpeg.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
 
 #include "image_io.h"
@@ -15,17 +13,6 @@
 namespace edsr::testing {
 
 namespace fs = std::filesystem;
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (fs::temp_directory_path() / "edsr_test_XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder " + name);
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;  // a destructor has no one to tell
-  fs::remove_all(path_, ignored);
-}
 
 torch::Tensor make_image(std::int64_t variant, std::int64_t height, std::int64_t width) {
   auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(variant) + 17);
@@ -61,14 +48,6 @@ void write_jpeg(const fs::path& path, const torch::Tensor& image, bool grey) {
   const std::unique_ptr<unsigned char, decltype(&tjFree)> owner(bytes, tjFree);
   if (result != 0) throw std::runtime_error("JPEG compression failed");
   write_bytes(path, std::string(bytes, bytes + size));
-}
-
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw std::runtime_error("cannot read " + path.string());
-  return text.str();
 }
 
 void write_bytes(const fs::path& path, const std::string& bytes) {

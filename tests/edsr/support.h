@@ -7,24 +7,13 @@
 
 #include <torch/torch.h>
 
-#include "errors.h"
+#include "common/errors.h"
+#include "tests/support/temporary_folder.h"
 
 namespace edsr::testing {
 
-/// A fresh folder that is removed with all it holds.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
+using ronde::test::read_text;
+using ronde::test::TemporaryFolder;
 
 /// An image with smooth parts, edges and texture, different for each `variant`: uint8 [3, H, W].
 torch::Tensor make_image(std::int64_t variant, std::int64_t height, std::int64_t width);
@@ -35,7 +24,6 @@ void make_photographs(const std::filesystem::path& folder, std::int64_t count,
 
 void write_jpeg(const std::filesystem::path& path, const torch::Tensor& image, bool grey = false);
 
-std::string read_text(const std::filesystem::path& path);
 void write_bytes(const std::filesystem::path& path, const std::string& bytes);
 
 /// The text of the InputError that `action` throws; empty when it throws none.
@@ -43,7 +31,7 @@ template <typename Action>
 std::string input_error(Action action) {
   try {
     action();
-  } catch (const InputError& error) {
+  } catch (const example::InputError& error) {
     return error.what();
   }
   return "";

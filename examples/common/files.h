@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace edsr {
+namespace example {
 
 /// A file that appears under its name only when it is complete and durable: written beside it,
 /// fsynced and renamed by commit(). Destroyed without commit, it leaves nothing behind. Every
@@ -35,4 +35,8 @@ void write_text(const std::filesystem::path& path, const std::string& text);
 /// written. Throws InputError with the system's reason and the `option` by which to choose another.
 void prepare_folder(const std::filesystem::path& folder, const std::string& option);
 
-}  // namespace edsr
+/// Proves before a long run that `file` can be written at its end: its folder as prepare_folder
+/// does it, and that no folder has its name.
+void prepare_file(const std::filesystem::path& file, const std::string& option);
+
+}  // namespace example

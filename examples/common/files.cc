@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "files.h"
+#include "common/files.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,9 +8,9 @@
 #include <cstring>
 #include <system_error>
 
-#include "errors.h"
+#include "common/errors.h"
 
-namespace edsr {
+namespace example {
 namespace {
 
 namespace fs = std::filesystem;
@@ -88,4 +88,11 @@ void prepare_folder(const fs::path& folder, const std::string& option) {
   ::unlink(probe.c_str());
 }
 
-}  // namespace edsr
+void prepare_file(const fs::path& file, const std::string& option) {
+  if (fs::is_directory(file)) {
+    throw InputError(option + " " + file.string() + " is a folder; give the name of a file");
+  }
+  prepare_folder(folder_of(file), option);
+}
+
+}  // namespace example

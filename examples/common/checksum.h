@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include <torch/nn/module.h>
 #include <torch/types.h>
 
-namespace edsr {
+namespace example {
 
 /// A running 64-bit FNV-1a checksum over 8-byte words (the last word padded with zeros, then the
 /// length): enough to tell whether two ranks hold the same bytes, not meant against an adversary.
@@ -29,19 +32,14 @@ class Checksum {
   std::uint64_t state_ = 0xCBF29CE484222325;
 };
 
-/// Over every parameter and buffer of a module, in the order of their names.
-template <typename Module>
-std::uint64_t parameter_checksum(const Module& module) {
-  Checksum checksum;
-  for (const auto& item : module.named_parameters()) {
-    checksum.add(item.key());
-    checksum.add(item.value());
-  }
-  for (const auto& item : module.named_buffers()) {
-    checksum.add(item.key());
-    checksum.add(item.value());
-  }
-  return checksum.value();
-}
+/// Over every parameter of a module, in the order of their names.
+std::uint64_t parameter_checksum(const torch::nn::Module& module);
 
-}  // namespace edsr
+/// The checksums of all ranks, in rank order. Collective; `name` is the operation's.
+std::vector<std::uint64_t> gather_checksums(std::uint64_t mine, const std::string& name);
+
+/// Whether all ranks hold the same bytes of parameters, by their checksums. Collective; the same
+/// answer on every rank.
+bool parameters_identical(const torch::nn::Module& module);
+
+}  // namespace example

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace edsr {
+namespace example {
 
 /// Something the user gave is wrong: an option, an image, a checkpoint, a folder. The text names
 /// it, says why, and what to do where that is not obvious.
@@ -13,4 +13,4 @@ class InputError : public std::runtime_error {
   explicit InputError(const std::string& text) : std::runtime_error(text) {}
 };
 
-}  // namespace edsr
+}  // namespace example
