@@ -45,3 +45,5 @@ ronde_summary_target("ronde::torch  " ronde_torch "needs LibTorch and nlohmann-j
 ronde_summary_target("ronde command " ronde_tool "RONDE_BUILD_TOOLS=OFF, or no CLI11 or nlohmann-json")
 ronde_summary_target("edsr example  " edsr
   "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, libturbojpeg, libpng, CLI11 or nlohmann-json")
+ronde_summary_target("resnet example" resnet_synthetic
+  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, CLI11 or nlohmann-json")

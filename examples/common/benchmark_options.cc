@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/benchmark_options.h"
+
+#include <CLI/CLI.hpp>
+
+namespace example {
+
+void add_benchmark_options(CLI::App& app, BenchmarkOptions& options) {
+  const auto count = [&](const char* name, std::int64_t& value, const char* text) {
+    return app.add_option(name, value, text)->capture_default_str()->group(kBenchmarkGroup);
+  };
+  const auto flag = [&](const char* name, bool& value, const char* text) {
+    app.add_flag(name, value, text)->group(kBenchmarkGroup);
+  };
+  count("--batch-size", options.batch_size, "Images per rank and step")->check(CLI::PositiveNumber);
+  count("--num-warmup-batches", options.num_warmup_batches,
+        "Steps before measuring; with --efficiency before every round of either kind")
+      ->check(CLI::NonNegativeNumber);
+  count("--num-batches-per-iter", options.num_batches_per_iter, "Steps per iteration or round")
+      ->check(CLI::PositiveNumber);
+  count("--num-iters", options.num_iters, "Iterations, or with --efficiency rounds")
+      ->check(CLI::PositiveNumber);
+  flag("--fp16-allreduce", options.fp16_allreduce,
+       "Send gradients as fp16 (refused: it comes with compression)");
+  flag("--no-distributed", options.no_distributed,
+       "Train ranks side by side that exchange nothing during steps");
+  flag("--efficiency", options.efficiency,
+       "Measure both kinds in turns, and print the scaling efficiency");
+}
+
+void check_benchmark_options(const BenchmarkOptions& options) {
+  if (options.fp16_allreduce) {
+    throw CLI::ValidationError(
+        "--fp16-allreduce",
+        "this version of Ronde cannot compress gradients; the option comes with compression. Run "
+        "without it: gradients then travel in their own type");
+  }
+  if (options.efficiency && options.no_distributed) {
+    throw CLI::ExcludesError("--efficiency", "--no-distributed");
+  }
+  if (!options.json.empty() && !options.efficiency) {
+    throw CLI::RequiresError("--json", "--efficiency");
+  }
+}
+
+}  // namespace example

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace CLI {
+class App;
+}
+
+namespace example {
+
+inline constexpr const char* kBenchmarkGroup = "Synthetic benchmark";
+
+/// The command line of a synthetic benchmark.
+struct BenchmarkOptions {
+  std::int64_t batch_size = 32;  ///< images a rank and step
+  std::int64_t num_warmup_batches = 10;
+  std::int64_t num_batches_per_iter = 10;
+  std::int64_t num_iters = 10;
+  bool fp16_allreduce = false;
+  bool no_distributed = false;
+  bool efficiency = false;
+  std::filesystem::path json = {};
+};
+
+/// Adds all but --json as the group kBenchmarkGroup; what `options` holds are the defaults.
+void add_benchmark_options(CLI::App& app, BenchmarkOptions& options);
+
+/// Throws CLI::ParseError for what single options cannot tell: combinations that make no sense,
+/// and what Ronde cannot do yet.
+void check_benchmark_options(const BenchmarkOptions& options);
+
+}  // namespace example

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/efficiency.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/statistics.h"
+
+namespace example {
+
+Efficiency summarize(const std::vector<Round>& rounds) {
+  std::vector<double> connected;
+  std::vector<double> unconnected;
+  std::vector<double> ratios;
+  for (const Round& round : rounds) {
+    connected.push_back(round.step_ms);
+    unconnected.push_back(round.step_ms_unconnected);
+    ratios.push_back(round.efficiency());
+  }
+  const auto [lowest, highest] = std::minmax_element(ratios.begin(), ratios.end());
+  return {{median(connected), median(unconnected)}, *lowest, *highest};
+}
+
+std::string to_json(const std::string& model, int ranks, const Efficiency& efficiency) {
+  const nlohmann::ordered_json json{
+      {"model", model},
+      {"ranks", ranks},
+      {"step_ms", efficiency.median.step_ms},
+      {"step_ms_unconnected", efficiency.median.step_ms_unconnected},
+      {"efficiency", efficiency.median.efficiency()},
+  };
+  return json.dump(2) + "\n";
+}
+
+}  // namespace example

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include <ronde/torch/distributed_optimizer.h>
+#include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+namespace example {
+
+/// What one rank trains: a module, and its loss on a batch that never changes.
+struct Task {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<torch::Tensor()> loss;
+};
+
+/// Connected ranks train as one through Ronde; unconnected ones exchange nothing.
+enum class Link { connected, unconnected };
+
+/// Steps of SGD on a task. Both links run the same code but for the optimiser that is called.
+class Trainer {
+ public:
+  /// `learning_rate` is for one rank: connected ranks, whose batch is so many times as large,
+  /// multiply it by their number. Connecting is collective.
+  Trainer(Task task, double learning_rate, Link link);
+  Trainer(const Trainer&) = delete;  // distributed_ refers to sgd_
+  Trainer& operator=(const Trainer&) = delete;
+
+  void run(std::int64_t steps);
+
+  /// As run(), and returns the seconds that it took, those of a GPU's queue included.
+  double time(std::int64_t steps);
+
+  const torch::nn::Module& module() const { return *task_.module; }
+
+ private:
+  void step();
+  void finish_queue() const;
+
+  Task task_;
+  torch::optim::SGD sgd_;
+  std::optional<ronde::DistributedOptimizer> distributed_;
+};
+
+}  // namespace example

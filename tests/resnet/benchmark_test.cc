@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// How what was measured is summarised.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "common/efficiency.h"
+#include "common/statistics.h"
+
+namespace example {
+
+TEST_CASE("mean, deviation and median of a list") {
+  CHECK(mean({2, 4, 9}) == Approx(5));
+  CHECK(standard_deviation({2, 4, 4, 4, 5, 5, 7, 9}) == Approx(2));
+  CHECK(standard_deviation({3}) == 0);
+  CHECK(median({9, 1, 5}) == 5);
+  CHECK(median({9, 1, 5, 7}) == 6);
+  CHECK(median({4}) == 4);
+}
+
+TEST_CASE("the efficiency is the ratio of the medians, with the range of the rounds") {
+  const Efficiency result = summarize({{100, 90}, {200, 100}, {110, 99}});
+  CHECK(result.median.step_ms == 110);
+  CHECK(result.median.step_ms_unconnected == 99);
+  CHECK(result.median.efficiency() == Approx(0.9));
+  CHECK(result.lowest == Approx(0.5));
+  CHECK(result.highest == Approx(0.9));
+  const nlohmann::json json = nlohmann::json::parse(to_json("resnet50", 2, result));
+  const nlohmann::json expected{{"model", "resnet50"},
+                                {"ranks", 2},
+                                {"step_ms", 110.0},
+                                {"step_ms_unconnected", 99.0},
+                                {"efficiency", 99.0 / 110.0}};
+  CHECK(json == expected);
+}
+
+}  // namespace example

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two kinds of ranks, connected and unconnected, exchange and end with.
+#include "tests/torch/support.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "common/checksum.h"
+#include "workload.h"
+
+namespace resnet {
+namespace {
+
+using example::Link;
+using example::Trainer;
+
+constexpr double kLearningRate = 0.01;
+
+example::Task small_task() {
+  const Options options{.model = "resnet18", .image_size = 32, .benchmark = {.batch_size = 2}};
+  return make_workload(options).make_task(torch::kCPU);
+}
+
+std::int64_t operations() {
+  return nlohmann::json::parse(ronde::stats())["submission"]["operations"];
+}
+
+std::size_t different_ranks(const Trainer& trainer) {
+  const auto all =
+      example::gather_checksums(example::parameter_checksum(trainer.module()), "checksum");
+  return std::set<std::uint64_t>(all.begin(), all.end()).size();
+}
+
+}  // namespace
+
+TEST_CASE("connected ranks exchange every gradient of a step and stay bit-identical") {
+  ronde_test::use_ronde();
+  Trainer trainer(small_task(), kLearningRate, Link::connected);
+  const auto before = example::parameter_checksum(trainer.module());
+  const std::int64_t operations_before = operations();
+  trainer.run(3);
+  CHECK(operations() - operations_before == 3 * 62);
+  CHECK(example::parameter_checksum(trainer.module()) != before);
+  CHECK(different_ranks(trainer) == 1);
+  CHECK(example::parameters_identical(trainer.module()));
+}
+
+TEST_CASE("unconnected ranks exchange nothing and part", "[n2]") {
+  ronde_test::use_ronde();
+  const std::int64_t operations_before = operations();
+  Trainer trainer(small_task(), kLearningRate, Link::unconnected);
+  const auto before = example::parameter_checksum(trainer.module());
+  trainer.run(3);
+  CHECK(trainer.time(1) > 0);
+  CHECK(operations() == operations_before);
+  CHECK(example::parameter_checksum(trainer.module()) != before);
+  CHECK(different_ranks(trainer) == 2);
+  CHECK_FALSE(example::parameters_identical(trainer.module()));
+}
+
+TEST_CASE("both kinds take the same steps of SGD", "[n2]") {
+  ronde_test::use_ronde();
+  // One step from equal parameters: connected ranks average their gradients and use a rate so many
+  // times as large, so they move by the sum of what unconnected ranks move.
+  example::Task alone = small_task();
+  example::Task together = small_task();
+  ronde::broadcast_parameters(*alone.module, 0);
+  const torch::Tensor start = ronde_test::flatten(alone.module->parameters());
+  Trainer unconnected(alone, kLearningRate, Link::unconnected);
+  Trainer connected(together, kLearningRate, Link::connected);
+  unconnected.run(1);
+  connected.run(1);
+  const torch::Tensor mine = ronde_test::flatten(alone.module->parameters()) - start;
+  const torch::Tensor moved = ronde_test::flatten(together.module->parameters()) - start;
+  const torch::Tensor sum = ronde::allreduce(mine, {.name = "moves", .op = ronde::ReduceOp::Sum});
+  CHECK(mine.abs().max().item<double>() > 1e-4);
+  CHECK(ronde_test::near(moved, sum, 1e-5));
+}
+
+}  // namespace resnet
