@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains EDSR on a folder of photographs, on one rank or, started by mpiexec, on many.
+// Trains EDSR on a folder of photographs, on one rank or, started by mpiexec, on many. Or measures
+// how fast it trains.
 #include <ronde/torch.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/benchmark.h"
 #include "common/checksum.h"
 #include "common/errors.h"
 #include "common/files.h"
@@ -18,6 +20,7 @@
 #include "group.h"
 #include "image_io.h"
 #include "report.h"
+#include "synthetic.h"
 #include "train.h"
 
 namespace edsr {
@@ -138,6 +141,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   return example::run_program("edsr", argc, argv, [](int count, const char* const* words) {
-    return edsr::run(edsr::parse_options(count, words));
+    const edsr::Options options = edsr::parse_options(count, words);
+    if (!options.synthetic) return edsr::run(options);
+    example::run_benchmark(edsr::make_workload(options), options.benchmark);
+    return 0;
   });
 }

@@ -29,6 +29,7 @@ constexpr std::array kPresets{
 };
 
 constexpr double kDefaultMinutes = 3;
+constexpr const char* kSyntheticPreset = "baseline";
 
 /// Fills what the preset says wherever the command line is silent.
 void apply_preset(const CLI::App& app, Options& options) {
@@ -50,8 +51,8 @@ void apply_preset(const CLI::App& app, Options& options) {
 
 void add_data_options(CLI::App& app, Options& options) {
   app.add_option("--data", options.data,
-                 "Folder of JPEG or PNG photographs (with sub-folders), or one image; repeatable")
-      ->required()
+                 "Folder of JPEG or PNG photographs (with sub-folders), or one image; repeatable "
+                 "[required without --synthetic]")
       ->take_all()
       ->group("Photographs");
   app.add_option("--validation", options.validation,
@@ -76,9 +77,10 @@ void add_data_options(CLI::App& app, Options& options) {
 }
 
 void add_network_options(CLI::App& app, Options& options) {
-  app.add_option("--preset", options.preset, "tiny (4x32), baseline (16x64) or full (32x256)")
+  app.add_option(
+         "--preset", options.preset,
+         "tiny (4x32), baseline (16x64) or full (32x256) [tiny; with --synthetic: baseline]")
       ->check(CLI::IsMember({"tiny", "baseline", "full"}))
-      ->capture_default_str()
       ->group("Network");
   app.add_option("--blocks", options.network.blocks, "Residual blocks [by preset]")
       ->check(CLI::Range(1, 1000))
@@ -136,7 +138,9 @@ void add_output_options(CLI::App& app, Options& options) {
   app.add_option("--output", options.output, "Folder for checkpoint, loss curve and PNG")
       ->capture_default_str()
       ->group("Output");
-  app.add_option("--json", options.json, "Write the final table to this file")->group("Output");
+  app.add_option("--json", options.json,
+                 "Write the final table, or the result of --efficiency, to this file")
+      ->group("Output");
   app.add_option("--checkpoint-every", options.checkpoint_every,
                  "Also write the checkpoint every so many steps")
       ->check(CLI::PositiveNumber)
@@ -150,12 +154,53 @@ void add_output_options(CLI::App& app, Options& options) {
       ->group("Output");
 }
 
+void add_synthetic_options(CLI::App& app, Options& options) {
+  app.add_flag("--synthetic", options.synthetic,
+               "Measure training on random patches instead of photographs; implied by --efficiency "
+               "and --no-distributed")
+      ->group(example::kBenchmarkGroup);
+  example::add_benchmark_options(app, options.benchmark);
+}
+
+/// Whether a synthetic benchmark reads an option of the network or of training.
+bool is_for_benchmark(const CLI::Option& option) {
+  const std::string name = option.get_name();
+  return option.get_group() == "Network" || option.get_group() == example::kBenchmarkGroup ||
+         name == "--patch" || name == "--seed" || name == "--json";
+}
+
+/// Refuses what the chosen kind of run, training or benchmark, would ignore.
+void check_kind(const CLI::App& app, const Options& options) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0) continue;
+    if (options.synthetic && !is_for_benchmark(*option)) {
+      throw CLI::ExcludesError("--synthetic", option->get_name());
+    }
+    if (!options.synthetic && option->get_group() == example::kBenchmarkGroup) {
+      throw CLI::RequiresError(option->get_name(), "--synthetic");
+    }
+  }
+  if (!options.synthetic && options.data.empty()) throw CLI::RequiredError("--data");
+}
+
+/// What follows from the options together.
+void complete(const CLI::App& app, Options& options) {
+  options.synthetic |= options.benchmark.efficiency || options.benchmark.no_distributed;
+  check_kind(app, options);
+  if (options.synthetic) {
+    options.benchmark.json = options.json;
+    example::check_benchmark_options(options.benchmark);
+    if (app.count("--preset") == 0) options.preset = kSyntheticPreset;
+  }
+  apply_preset(app, options);
+}
+
 }  // namespace
 
 Options parse_options(int argc, const char* const* argv) {
   CLI::App app(
-      "Trains EDSR, single-image super-resolution, on a folder of photographs. Start it "
-      "with mpiexec for several ranks.",
+      "Trains EDSR, single-image super-resolution, on a folder of photographs, or measures how "
+      "fast it trains (--synthetic). Start it with mpiexec for several ranks.",
       "edsr");
   // The last one counts, so that a script's options can be overridden by what follows.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -164,8 +209,9 @@ Options parse_options(int argc, const char* const* argv) {
   add_network_options(app, options);
   add_training_options(app, options);
   add_output_options(app, options);
+  add_synthetic_options(app, options);
   example::parse_command_line(app, argc, argv);
-  apply_preset(app, options);
+  complete(app, options);
   return options;
 }
 

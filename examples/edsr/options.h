@@ -7,12 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "common/benchmark_options.h"
 #include "model.h"
 
 namespace edsr {
 
-/// Everything the command line says. Sizes of the data are in pixels.
+/// Everything the command line says. Sizes of the data are in pixels. A synthetic benchmark reads
+/// network, patch, seed and benchmark alone.
 struct Options {
+  bool synthetic = false;
+  example::BenchmarkOptions benchmark{.batch_size = 4};
+
   std::vector<std::filesystem::path> data;
   std::vector<std::filesystem::path> validation;  ///< given: evaluate on these, hold out none
   std::size_t held_out = 4;

@@ -10,9 +10,16 @@
 namespace edsr {
 namespace {
 
-Options parse(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), {"edsr", "--data", "photos"});
+using Catch::Contains;
+
+Options parse_alone(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "edsr");
   return parse_options(static_cast<int>(arguments.size()), arguments.data());
+}
+
+Options parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), {"--data", "photos"});
+  return parse_alone(arguments);
 }
 
 Schedule schedule(std::vector<const char*> arguments) {
@@ -71,6 +78,28 @@ TEST_CASE("nonsense on the command line is refused") {
   CHECK_THROWS_AS(parse({"--unknown"}), CLI::ParseError);
   const std::vector<const char*> no_data{"edsr"};
   CHECK_THROWS_AS(parse_options(1, no_data.data()), CLI::ParseError);
+}
+
+TEST_CASE("a synthetic benchmark needs no photographs and has a size of its own") {
+  const Options options = parse_alone({"--synthetic"});
+  CHECK(options.network == EdsrOptions{.blocks = 16, .features = 64});
+  CHECK(options.patch == 48);
+  CHECK(options.benchmark.batch_size == 4);
+  CHECK(parse_alone({"--no-distributed"}).synthetic);
+  const Options tiny = parse_alone({"--efficiency", "--preset", "tiny", "--json", "x"});
+  CHECK(tiny.synthetic);
+  CHECK(tiny.network.features == 32);
+  CHECK(tiny.benchmark.json == "x");
+  CHECK_FALSE(parse({}).synthetic);
+}
+
+TEST_CASE("training and benchmark refuse each other's options") {
+  CHECK_THROWS_WITH(parse({"--efficiency"}), Contains("--synthetic excludes --data"));
+  CHECK_THROWS_WITH(parse_alone({"--synthetic", "--batch", "8"}), Contains("excludes --batch"));
+  CHECK_THROWS_WITH(parse_alone({"--efficiency", "--steps", "8"}), Contains("excludes --steps"));
+  CHECK_THROWS_WITH(parse({"--num-iters", "8"}), Contains("--num-iters requires --synthetic"));
+  CHECK_THROWS_WITH(parse_alone({"--synthetic", "--json", "x"}), Contains("requires --efficiency"));
+  CHECK_THROWS_WITH(parse_alone({"--synthetic", "--fp16-allreduce"}), Contains("compression"));
 }
 
 TEST_CASE("a budget of steps ends at its last step whatever the time") {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "checkpoint.h"
-#include "checksum.h"
+#include "common/checksum.h"
 #include "image_io.h"
 #include "run.h"
 #include "support.h"
@@ -15,6 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
+using example::parameter_checksum;
 using testing::loss_curve;
 using testing::make_photographs;
 using testing::Outcome;
@@ -217,6 +218,24 @@ TEST_CASE("help is printed without training") {
   const Outcome outcome = run_edsr(1, "--help");
   CHECK(outcome.status == 0);
   CHECK_THAT(outcome.output, Contains("--data") && Contains("--resume"));
+}
+
+TEST_CASE("two ranks measure their scaling efficiency without photographs") {
+  const TemporaryFolder folder;
+  const fs::path result = folder / "e.json";
+  const Outcome outcome =
+      run_edsr(2,
+               "--efficiency --blocks 1 --features 4 --patch 8 --batch-size 1 --num-iters 2 "
+               "--num-batches-per-iter 2 --num-warmup-batches 1 --json " +
+                   result.string());
+  INFO(outcome.output);
+  REQUIRE(outcome.status == 0);
+  CHECK_THAT(outcome.output, Contains("Model: edsr-1x4") && Contains("Batch size: 1") &&
+                                 Contains("Scaling efficiency on 2 CPU(s): "));
+  const nlohmann::json json = nlohmann::json::parse(testing::read_text(result));
+  CHECK(json["model"] == "edsr-1x4");
+  CHECK(json["ranks"] == 2);
+  CHECK(json["efficiency"].get<double>() > 0);
 }
 
 }  // namespace edsr
