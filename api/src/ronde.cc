@@ -56,17 +56,31 @@ Work submit(Request request) {
   return use("ronde::submit()")->submit(std::move(request));
 }
 
-Work barrier_async(const BarrierOptions& options) {
+// Waits on the handle alone, so that the Runtime stays free to shut down meanwhile.
+void run(Request request) {
+  request.caller_waits = true;
+  use("ronde::run()")->submit(std::move(request)).wait();
+}
+
+namespace {
+
+Work submit_barrier(const BarrierOptions& options, bool caller_waits) {
   Request request;
   request.kind = Collective::Barrier;
   request.set = options.process_set;
   request.timeout = options.timeout;
+  request.caller_waits = caller_waits;
   return use("ronde::barrier()")->submit(std::move(request));
 }
 
-// Waits on the handle alone, so that the Runtime stays free to shut down meanwhile.
+}  // namespace
+
+Work barrier_async(const BarrierOptions& options) {
+  return submit_barrier(options, false);
+}
+
 void barrier(const BarrierOptions& options) {
-  barrier_async(options).wait();
+  submit_barrier(options, true).wait();
 }
 
 void abort(const std::string& text) {

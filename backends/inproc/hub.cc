@@ -2,6 +2,7 @@
 #include "backends/inproc/hub.h"
 
 #include <atomic>
+#include <utility>
 
 namespace ronde::inproc {
 
@@ -18,15 +19,20 @@ void Hub::send(int from, int to, std::string_view bytes) {
   mailbox(to).changed.notify_one();
 }
 
-Incoming Hub::receive(int rank, Transport::Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
+Incoming Hub::poll(int rank) {
+  const std::lock_guard lock(mutex_);
   Mailbox& mine = mailbox(rank);
-  mine.changed.wait_until(lock, deadline, [&] { return !mine.incoming.empty() || mine.woken; });
-  mine.woken = false;
   if (mine.incoming.empty()) return {};
   Incoming next = std::move(mine.incoming.front());
   mine.incoming.pop_front();
   return next;
+}
+
+bool Hub::wait(int rank, Transport::Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  Mailbox& mine = mailbox(rank);
+  mine.changed.wait_until(lock, deadline, [&] { return !mine.incoming.empty() || mine.woken; });
+  return std::exchange(mine.woken, false);
 }
 
 void Hub::wake(int rank) noexcept {
@@ -62,9 +68,8 @@ class InprocTransport final : public Transport {
     sent_.fetch_add(1, std::memory_order_relaxed);
     hub_->send(topology_.rank, peer, message);
   }
-  Incoming receive(Clock::time_point deadline) override {
-    return hub_->receive(topology_.rank, deadline);
-  }
+  Incoming poll() override { return hub_->poll(topology_.rank); }
+  bool wait(Clock::time_point deadline) override { return hub_->wait(topology_.rank, deadline); }
   void wake() noexcept override { hub_->wake(topology_.rank); }
   void close(bool, Clock::time_point) override { hub_->leave(topology_.rank, "it closed"); }
 

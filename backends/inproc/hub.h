@@ -21,7 +21,8 @@ class Hub {
   const std::vector<int>& host_of() const noexcept { return host_of_; }
 
   void send(int from, int to, std::string_view bytes);
-  Incoming receive(int rank, Transport::Clock::time_point deadline);
+  Incoming poll(int rank);
+  bool wait(int rank, Transport::Clock::time_point deadline);
   void wake(int rank) noexcept;
 
   /// `rank` is gone: it hears nothing more, and those who listen to it are told `text`.

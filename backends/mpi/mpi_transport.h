@@ -30,8 +30,10 @@ class MpiTransport final : public Transport {
   std::string_view name() const noexcept override { return "mpi"; }
   const Topology& topology() const noexcept override { return star_->topology(); }
   void send(int peer, std::string_view message) override { star_->send(peer, message); }
-  Incoming receive(Clock::time_point deadline) override { return star_->receive(deadline); }
+  Incoming poll() override { return star_->poll(); }
+  bool wait(Clock::time_point deadline) override { return star_->wait(deadline); }
   void wake() noexcept override { star_->wake(); }
+  int wake_fd() const noexcept override { return star_->wake_fd(); }
   void close(bool graceful, Clock::time_point deadline) override;
   StatsGroup stats() const override { return star_->stats("mpi transport"); }
 

@@ -56,7 +56,6 @@ SocketStar::SocketStar(const StarOptions& options, const Exchange& exchange)
     : rank_(options.rank),
       wake_fd_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
-  register_fd(wake_fd_.get(), Source::Wake, 0);
   Meeting meeting = meet(options, exchange);
   topology_ = topology_of(options.rank, meeting.hosts);
   for (Peer& peer : meeting.peers) add_peer(std::move(peer));
@@ -96,7 +95,7 @@ void SocketStar::send(int peer, std::string_view message) {
                 ": messages only travel between rank 0 and the others");
   }
   const auto entry = counterparts_.find(peer);
-  if (entry == counterparts_.end()) return;  // lost: receive() tells
+  if (entry == counterparts_.end()) return;  // lost: poll() tells
   entry->second.connection.queue(message);
   ++counters_.messages_sent;
   counters_.sent_bytes += message.size();
@@ -117,20 +116,15 @@ void SocketStar::flush(int rank, Counterpart& counterpart) {
   }
 }
 
-Incoming SocketStar::receive(Clock::time_point deadline) {
-  while (arrived_.empty()) {
-    if (std::exchange(woken_, false)) return {};
-    if (poll_events()) continue;
-    if (Clock::now() >= deadline) return {};
-    wait_for_event(deadline);
-  }
+Incoming SocketStar::poll() {
+  if (arrived_.empty()) take_events();
+  if (arrived_.empty()) return {};
   Incoming incoming = std::move(arrived_.front());
   arrived_.pop_front();
   return incoming;
 }
 
-/// Handles what is there without waiting; false if nothing was.
-bool SocketStar::poll_events() {
+void SocketStar::take_events() {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), /*timeout=*/0);
@@ -140,26 +134,24 @@ bool SocketStar::poll_events() {
     handle(static_cast<Source>(event.data.u64 >> 32),
            static_cast<int>(event.data.u64 & 0xffff'ffffU), event.events);
   }
-  return count > 0;
 }
 
-/// ppoll on the epoll descriptor: epoll_wait itself only counts in milliseconds.
-void SocketStar::wait_for_event(Clock::time_point deadline) {
-  pollfd entry = {epoll_.get(), POLLIN, 0};
+/// ppoll on the epoll descriptor: epoll_wait itself only counts in milliseconds. It touches nothing
+/// that poll() does but the kernel's side of it.
+bool SocketStar::wait(Clock::time_point deadline) {
+  std::array<pollfd, 2> entries = {{{epoll_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}}};
   const timespec timeout = time_until(deadline);
   ++counters_.waits;
-  if (::ppoll(&entry, 1, &timeout, nullptr) < 0 && errno != EINTR) {
-    throw Error("ppoll failed: " + errno_text(errno));
+  if (::ppoll(entries.data(), entries.size(), &timeout, nullptr) < 0) {
+    if (errno != EINTR) throw Error("ppoll failed: " + errno_text(errno));
+    return false;
   }
+  std::uint64_t count = 0;
+  // Only this thread reads it.
+  return entries[1].revents != 0 && ::read(wake_fd_.get(), &count, sizeof count) == sizeof count;
 }
 
 void SocketStar::handle(Source source, int rank, std::uint32_t events) {
-  if (source == Source::Wake) {
-    std::uint64_t count = 0;
-    // Fails only if another wake() was read before, which is as good.
-    if (::read(wake_fd_.get(), &count, sizeof count) == sizeof count) woken_ = true;
-    return;
-  }
   // An event of the same batch may have been the loss of this rank.
   const auto entry = counterparts_.find(rank);
   if (entry == counterparts_.end()) return;

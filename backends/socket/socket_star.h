@@ -23,7 +23,7 @@ namespace ronde::net {
 /// Death shows as the end of a connection. On one host it also shows on a pidfd, which sees a
 /// process end even while a child that it forked still holds the socket open.
 ///
-/// Thread-safety: as Transport: one thread, but for wake() and stats().
+/// Thread-safety: as Transport.
 class SocketStar {
  public:
   /// Meets the other ranks. Throws GroupError naming who is missing once options.timeout passed.
@@ -33,8 +33,10 @@ class SocketStar {
 
   // As in Transport.
   void send(int peer, std::string_view message);
-  Incoming receive(Clock::time_point deadline);
+  Incoming poll();
+  bool wait(Clock::time_point deadline);
   void wake() noexcept;
+  int wake_fd() const noexcept { return wake_fd_.get(); }
 
   /// Writes what is queued, at most until `deadline`, and closes the connections.
   void close(Clock::time_point deadline);
@@ -43,7 +45,7 @@ class SocketStar {
 
  private:
   /// What an epoll entry stands for; its low half is a rank.
-  enum class Source : std::uint32_t { Wake, Socket, Process };
+  enum class Source : std::uint32_t { Socket, Process };
 
   struct Counterpart {
     Counterpart(UniqueFd socket, pid_t peer_pid) : connection(std::move(socket)), pid(peer_pid) {}
@@ -58,8 +60,7 @@ class SocketStar {
   void watch_process(int rank, Counterpart& counterpart);
   void register_fd(int fd, Source source, int rank);
   void flush(int rank, Counterpart& counterpart);
-  bool poll_events();
-  void wait_for_event(Clock::time_point deadline);
+  void take_events();
   void handle(Source source, int rank, std::uint32_t events);
   void read_from(int rank);
   Connection::ReadState read_once(int rank, Counterpart& counterpart);
@@ -72,10 +73,9 @@ class SocketStar {
   int rank_;
   Topology topology_;
   UniqueFd wake_fd_;  ///< stays open until destruction: any thread may write to it
-  UniqueFd epoll_;
+  UniqueFd epoll_;    ///< the counterparts
   std::map<int, Counterpart> counterparts_;  ///< by rank; those that are lost are gone
   std::deque<Incoming> arrived_;
-  bool woken_ = false;
 
   /// Written by the one thread, read by any.
   struct Counters {

@@ -6,7 +6,6 @@
 #include <thread>
 #include <variant>
 
-#include "exception_text.h"
 #include "rank_list.h"
 #include "ronde/error.h"
 
@@ -42,7 +41,9 @@ Coordinator::Coordinator(RuntimeOptions options)
       queue_(std::make_shared<SubmissionQueue>(
           from_ms(options_.config.cycle_time_ms),
           std::max<std::uint64_t>(options_.config.fusion_bytes, 1),
-          [this] { transport_->wake(); })),
+          [this] {
+            if (asleep_.load()) transport_->wake();
+          })),
       stalls_(options_.config.stall_warn_s, options_.config.stall_abort_s) {}
 
 Coordinator::~Coordinator() = default;
@@ -54,21 +55,9 @@ void Coordinator::run() noexcept {
   changed_.notify_all();
 }
 
-void Coordinator::live() noexcept {
-  try {
-    while (cycle()) {
-    }
-    stop();
-  } catch (const GroupFailure& seen) {
-    die(settle(seen));
-  } catch (...) {
-    const int rank = topology_.rank;
-    die(settle({{rank, rank_name(rank) + " failed: " + exception_text(), false}}));
-  }
-}
-
 bool Coordinator::cycle() {
   counters_.cycles.add();
+  if (driver_failure_) std::rethrow_exception(driver_failure_);
   receive();
   obey_requests();
   take_submissions();
@@ -80,17 +69,19 @@ bool Coordinator::cycle() {
 }
 
 void Coordinator::receive() {
-  Incoming incoming = transport_->receive(next_event());
-  while (incoming.kind != Incoming::Kind::Nothing) {
+  for (;;) {
+    const Incoming incoming = transport_->poll();
+    if (incoming.kind == Incoming::Kind::Nothing) return;
+    counters_.messages.add();
     handle(incoming);
-    incoming = transport_->receive(Clock::time_point{});
   }
 }
 
 Coordinator::Clock::time_point Coordinator::next_event() const {
   const Clock::time_point now = Clock::now();
   const bool stopping = shutdown_requested_.load() && announcer_->announced_shutdown() == false;
-  if (executor_->busy() || stopping || leave_requested_.load()) return now;
+  const bool ending = stopping || leave_requested_.load() || abort_requested_.load();
+  if (executor_->busy() || ending || driver_failure_ || all_finished_) return now;
   // Far away, and safe to do arithmetic on.
   Clock::time_point next = now + std::chrono::hours(24);
   if (const auto due = queue_->due()) next = std::min(next, *due);
@@ -142,6 +133,7 @@ void Coordinator::obey_requests() {
     throw GroupFailure{
         {rank, rank_name(rank) + " left without calling ronde::shutdown()" + pending_text()}};
   }
+  if (!abort_requested_.load()) return;
   const std::lock_guard lock(mutex_);
   if (abort_text_) throw GroupFailure{{rank, rank_name(rank) + " aborted: " + *abort_text_}};
 }
@@ -176,6 +168,7 @@ void Coordinator::negotiate() {
 }
 
 void Coordinator::apply(const DecisionMessage& decision) {
+  counters_.decisions.add();
   AppliedDecision applied = announcer_->apply(decision);
   for (Refused& refused : applied.refused) {
     complete(refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
@@ -393,7 +386,7 @@ Work Coordinator::submit(Request request) {
   if (request.timeout.count() > 0 && request.timeout < Clock::time_point::max() - now) {
     submission.deadline = now + request.timeout;
   }
-  submission.work = std::make_shared<WorkState>(name, queue_, log_);
+  submission.work = std::make_shared<WorkState>(name, weak_from_this(), log_);
   submission.request = std::move(request);
   Work work(submission.work);
   queue_->push(std::move(submission));
@@ -420,6 +413,7 @@ void Coordinator::request_abort(const std::string& text) {
     const std::lock_guard lock(mutex_);
     if (!abort_text_) abort_text_ = text;
   }
+  abort_requested_.store(true);
   queue_->wake();
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "announcer.h"
@@ -31,8 +32,15 @@ struct GroupFailure {
   bool is_verdict = false;
 };
 
-/// The background thread of one rank. Its loop is the protocol (docs/protocol.md):
+/// The engine of one rank. Its loop is the protocol (docs/protocol.md):
 /// receive -> take submissions -> negotiate -> advance operations -> inspect.
+///
+/// Note [Who runs the loop]
+/// A thread of its own, which sleeps while there is nothing to do. To hand an operation over to it
+/// and to be woken by it costs more than a small operation itself, so a caller that waits takes the
+/// loop over (help()) for as long as it gets on, and leaves the thread asleep. engine_ is held by
+/// whoever runs the loop; the thread gives it up while it sleeps. A failure that a caller meets is
+/// kept for the thread, which is woken to end the group.
 ///
 /// Note [Buffers after a group error]
 /// A library may write into the memory of an operation that it will never complete. So backends
@@ -47,12 +55,12 @@ struct GroupFailure {
 ///
 /// Thread-safety: run() is called once, on the coordinator thread; what is marked so may be called
 /// from any thread.
-class Coordinator {
+class Coordinator final : public WaitHelper, public std::enable_shared_from_this<Coordinator> {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Coordinator(RuntimeOptions options);
-  ~Coordinator();
+  ~Coordinator() override;
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
@@ -70,6 +78,8 @@ class Coordinator {
   std::exception_ptr failure() const;
 
   Work submit(Request request);
+  void help(const WorkState& work, TimePoint deadline) noexcept override;
+  bool asleep() const noexcept { return waits_.load(); }
   void request_shutdown();
   void request_leave();
   void request_abort(const std::string& text);
@@ -95,8 +105,13 @@ class Coordinator {
   Incoming receive_bootstrap(Clock::time_point deadline, const std::vector<bool>& arrived);
   std::string validate(const RequestMeta& meta) const;
 
-  // coordinator.cc: the loop.
+  // coordinator_drive.cc: who runs the loop, and when it sleeps.
   void live() noexcept;
+  void sleep(std::unique_lock<std::mutex>& engine);
+  void drive(const WorkState& work, TimePoint deadline);
+  std::uint64_t progress() const;
+
+  // coordinator.cc: the loop.
   bool cycle();
   void receive();
   Clock::time_point next_event() const;
@@ -142,8 +157,12 @@ class Coordinator {
   Topology topology_;
   std::string transport_name_;
   std::map<DeviceKind, std::string> backend_names_;
+  bool outnumbers_cores_ = false;  ///< the ranks of this host do
 
-  // Owned by the coordinator thread.
+  // Guarded by engine_, once started.
+  std::mutex engine_;
+  bool is_live_ = false;               ///< the loop may be run
+  std::exception_ptr driver_failure_;  ///< met by a caller that ran it
   std::unique_ptr<Transport> transport_;
   Backends backends_;
   std::unique_ptr<Announcer> announcer_;
@@ -159,13 +178,17 @@ class Coordinator {
   bool start_ends_alike_ = false;  ///< no rank can start, and all know it
 
   struct Counters {
-    Counter cycles, ready_messages, stall_reports;
+    Counter cycles, sleeps, driven_by_callers, messages, decisions, ready_messages, stall_reports;
   };
   Counters counters_;
 
   // Any thread.
+  std::atomic<std::thread::id> driver_{};  ///< who runs the loop
+  std::atomic<bool> asleep_{false};        ///< the thread has to be woken to see anything new
+  std::atomic<bool> waits_{false};         ///< it does sleep
   std::atomic<bool> shutdown_requested_{false};
   std::atomic<bool> leave_requested_{false};
+  std::atomic<bool> abort_requested_{false};
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

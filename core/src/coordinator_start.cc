@@ -49,6 +49,9 @@ void Coordinator::start() {
   topology_ = transport_->topology();
   transport_name_ = transport_->name();
   log_->set_rank(topology_.rank);
+  // 0: unknown
+  const unsigned cores = std::thread::hardware_concurrency();
+  outnumbers_cores_ = cores != 0 && static_cast<unsigned>(topology_.local_size) > cores;
   announcer_ = std::make_unique<Announcer>(topology_.rank);
   compare_configurations();
   make_backends();

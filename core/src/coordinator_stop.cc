@@ -150,6 +150,8 @@ Stats Coordinator::live_stats() const {
                     {"flushes_by_waiters", queue.flushes.get()}}});
   stats.push_back({"coordinator",
                    {{"cycles", counters_.cycles.get()},
+                    {"sleeps", counters_.sleeps.get()},
+                    {"driven_by_callers", counters_.driven_by_callers.get()},
                     {"ready_messages", counters_.ready_messages.get()},
                     {"stall_reports", counters_.stall_reports.get()}}});
   if (announcer_) {

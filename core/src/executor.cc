@@ -152,6 +152,11 @@ bool Executor::poll() {
   return true;
 }
 
+std::uint64_t Executor::progress() const {
+  const bool runs = busy() && buckets_.front().operation;
+  return counters_.buckets.get() + (runs ? buckets_.front().operation->progress() : 0);
+}
+
 void Executor::start(Bucket& bucket) {
   bucket.started = Clock::now();
   const RequestMeta& meta = bucket.items.front().submission.meta;

@@ -43,6 +43,9 @@ class Executor {
 
   bool busy() const noexcept { return !buckets_.empty(); }
 
+  /// Changes whenever poll() got on.
+  std::uint64_t progress() const;
+
   /// Starts or advances the first bucket without blocking; true if that finished it. Throws
   /// ronde::Error if the backend or the memory of a result failed, which is fatal to the group.
   bool poll();

@@ -117,6 +117,15 @@ Work Runtime::submit(Request request) {
   return impl_->coordinator().submit(std::move(request));
 }
 
+void Runtime::run(Request request) {
+  request.caller_waits = true;
+  submit(std::move(request)).wait();
+}
+
+bool Runtime::asleep() const noexcept {
+  return impl_->coordinator().asleep();
+}
+
 void Runtime::shutdown() {
   impl_->shutdown();
 }

@@ -21,6 +21,7 @@ void SubmissionQueue::push(Submission submission) {
                      "second operation another name");
   }
   if (submission.request.name.empty()) ++unnamed_;
+  const bool quietly = submission.request.caller_waits;
   counters_.submitted.add();
   counters_.submitted_bytes.add(bytes);
   const bool was_empty = waiting_.empty();
@@ -28,7 +29,8 @@ void SubmissionQueue::push(Submission submission) {
   if (was_empty) first_ = Clock::now();
   bytes_ += bytes;
   waiting_.push_back(std::move(submission));
-  if (was_empty || (!was_full && bytes_ >= gather_bytes_)) wake_locked();
+  const bool is_full = bytes_ >= gather_bytes_;
+  if (!quietly && (was_empty || (!was_full && is_full))) wake_locked();
 }
 
 void SubmissionQueue::flush() noexcept {
@@ -36,7 +38,6 @@ void SubmissionQueue::flush() noexcept {
   if (waiting_.empty() || urgent_) return;
   urgent_ = true;
   counters_.flushes.add();
-  wake_locked();
 }
 
 void SubmissionQueue::wake_locked() {
@@ -72,7 +73,7 @@ void SubmissionQueue::close(std::exception_ptr reason) {
 
 void SubmissionQueue::wake() noexcept {
   const std::lock_guard lock(mutex_);
-  if (wake_) wake_();
+  wake_locked();
 }
 
 void SubmissionQueue::detach() {

@@ -21,7 +21,7 @@ namespace ronde {
 /// waits for a result.
 ///
 /// Thread-safety: every member may be called from any thread.
-class SubmissionQueue : public FlushSignal {
+class SubmissionQueue {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -34,11 +34,12 @@ class SubmissionQueue : public FlushSignal {
                   std::function<void()> wake);
 
   /// Adds an operation; fills in its key, which reserves the name until release(). Throws
-  /// UsageError on a name in flight, or what close() gave.
+  /// UsageError on a name in flight, or what close() gave. Wakes the coordinator where that
+  /// has to look at it now, unless the caller waits.
   void push(Submission submission);
 
-  /// Somebody waits: what was submitted until now is due at once.
-  void flush() noexcept override;
+  /// Somebody waits: what was submitted until now is due at once. Wakes nobody.
+  void flush() noexcept;
 
   /// When the coordinator must come for what is here: a past time if at once, nullopt if empty.
   std::optional<Clock::time_point> due() const;

@@ -7,7 +7,7 @@
 
 namespace ronde {
 
-WorkState::WorkState(std::string name, std::weak_ptr<FlushSignal> engine,
+WorkState::WorkState(std::string name, std::weak_ptr<WaitHelper> engine,
                      std::shared_ptr<Logger> log)
     : name_(std::move(name)), engine_(std::move(engine)), log_(std::move(log)) {}
 
@@ -24,11 +24,11 @@ void WorkState::complete(std::exception_ptr error, bool contributed) {
   std::vector<std::function<void()>> callbacks;
   {
     const std::lock_guard lock(mutex_);
-    if (done_) return;
-    done_ = true;
+    if (done()) return;
     error_ = std::move(error);
     contributed_ = contributed;
     callbacks.swap(callbacks_);
+    done_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
   for (const auto& callback : callbacks) {
@@ -38,11 +38,6 @@ void WorkState::complete(std::exception_ptr error, bool contributed) {
       log_->error("a callback of " + name_ + " threw, which it must not: " + exception_text());
     }
   }
-}
-
-bool WorkState::done() const {
-  const std::lock_guard lock(mutex_);
-  return done_;
 }
 
 bool WorkState::contributed() const {
@@ -72,10 +67,11 @@ std::vector<std::int64_t> WorkState::received_splits() {
 
 bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
   if (!done()) {
-    if (const auto engine = engine_.lock()) engine->flush();
+    const auto engine = engine_.lock();
+    if (engine) engine->help(*this, deadline ? *deadline : WaitHelper::TimePoint::max());
   }
   std::unique_lock lock(mutex_);
-  const auto is_done = [this] { return done_; };
+  const auto is_done = [this] { return done(); };
   if (deadline == nullptr) {
     changed_.wait(lock, is_done);
   } else if (!changed_.wait_until(lock, *deadline, is_done)) {
@@ -91,7 +87,7 @@ bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline
 void WorkState::on_done(std::function<void()> callback) {
   {
     const std::lock_guard lock(mutex_);
-    if (!done_) {
+    if (!done()) {
       callbacks_.push_back(std::move(callback));
       return;
     }

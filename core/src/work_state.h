@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -15,11 +16,18 @@
 
 namespace ronde {
 
-/// What a waiting caller tells the engine: do not gather any longer, somebody waits.
-class FlushSignal {
+class WorkState;
+
+/// The engine, as somebody who waits for one of its operations sees it.
+class WaitHelper {
  public:
-  virtual ~FlushSignal() = default;
-  virtual void flush() noexcept = 0;
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  virtual ~WaitHelper() = default;
+
+  /// `work` is waited for until `deadline`: the engine does not gather any longer, and may use this
+  /// thread to get on. Returns when the work is done, or when there is nothing to do but block.
+  virtual void help(const WorkState& work, TimePoint deadline) noexcept = 0;
 };
 
 /// The shared part of all handles to one operation. Completes exactly once.
@@ -28,7 +36,7 @@ class FlushSignal {
 class WorkState {
  public:
   /// `name` is for texts. `log` takes an error that nobody read.
-  WorkState(std::string name, std::weak_ptr<FlushSignal> engine, std::shared_ptr<Logger> log);
+  WorkState(std::string name, std::weak_ptr<WaitHelper> engine, std::shared_ptr<Logger> log);
   ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
@@ -39,7 +47,7 @@ class WorkState {
   /// Before complete(): what received_splits() will give.
   void set_received_splits(std::vector<std::int64_t> rows);
 
-  bool done() const;
+  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   bool contributed() const;
   std::exception_ptr error();
   std::vector<std::int64_t> received_splits();
@@ -52,13 +60,14 @@ class WorkState {
  private:
   // Constant after construction.
   const std::string name_;
-  const std::weak_ptr<FlushSignal> engine_;
+  const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
+
+  std::atomic<bool> done_{false};  ///< written under mutex_, after what it stands for
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool done_ = false;
   bool contributed_ = true;
   bool error_read_ = false;
   std::exception_ptr error_;

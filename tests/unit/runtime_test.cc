@@ -6,26 +6,19 @@
 
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/requests.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
 
-Request allreduce(std::vector<float>& values, const std::string& name) {
-  Request request;
-  request.name = name;
-  request.shape = {static_cast<std::int64_t>(values.size())};
-  request.input = request.output = values.data();
-  return request;
-}
-
 }  // namespace
 
 TEST_CASE("one rank alone sums itself") {
   run_group(1, [](int, Runtime& runtime) {
     std::vector<float> values{1, 2, 3};
-    runtime.submit(allreduce(values, "x")).wait();
+    runtime.submit(sum_request(values, "x")).wait();
     check(values == std::vector<float>{1, 2, 3}, "the sum over one rank is its own");
   });
 }
@@ -41,7 +34,7 @@ TEST_CASE("three ranks sum, many steps, by cache slot from the second step on") 
       // Every rank submits in another order.
       for (int i = 0; i < 5; ++i) {
         const auto k = static_cast<std::size_t>((i * (rank + 1)) % 5);
-        works.push_back(runtime.submit(allreduce(tensors[k], "t" + std::to_string(k))));
+        works.push_back(runtime.submit(sum_request(tensors[k], "t" + std::to_string(k))));
       }
       for (const Work& work : works) work.wait();
       for (std::size_t i = 0; i < 5; ++i) {
@@ -53,5 +46,43 @@ TEST_CASE("three ranks sum, many steps, by cache slot from the second step on") 
       check(group.counters[0].second == 49 * 5, "hits");
       check(group.counters[1].second == 5, "misses");
     }
+  });
+}
+
+TEST_CASE("a caller that waits runs the engine's loop itself") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    for (int i = 0; i < 200; ++i) {
+      std::vector<float> values(10, static_cast<float>(rank + i));
+      runtime.run(sum_request(values, "x"));
+      check(values[9] == static_cast<float>(2 * i + 1), "the sum of round " + std::to_string(i));
+    }
+    check(counter_of(runtime, "coordinator", "driven_by_callers") >= 200, "callers drove");
+  });
+}
+
+TEST_CASE("the engine sleeps once there is nothing to do") {
+  run_group(2, [](int, Runtime& runtime) {
+    std::vector<float> values(10, 1.0F);
+    runtime.run(sum_request(values, "x"));
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!runtime.asleep() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    check(runtime.asleep(), "it sleeps");
+  });
+}
+
+TEST_CASE("several threads of a rank wait at once") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    run_ranks(4, [&](int thread) {
+      for (int i = 0; i < 50; ++i) {
+        std::vector<float> values(10, static_cast<float>(rank + thread));
+        const Request request = sum_request(values, "of thread " + std::to_string(thread));
+        if ((i + thread) % 2 == 0) {
+          runtime.run(request);
+        } else {
+          runtime.submit(request).wait();
+        }
+        check(values[0] == static_cast<float>(2 * thread + 1), "the sum of thread and round");
+      }
+    });
   });
 }

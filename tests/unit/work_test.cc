@@ -13,14 +13,14 @@ namespace {
 
 using namespace ronde;
 
-struct CountedFlush final : FlushSignal {
-  void flush() noexcept override { ++flushes; }
-  std::atomic<int> flushes{0};
+struct CountedHelp final : WaitHelper {
+  void help(const WorkState&, TimePoint) noexcept override { ++calls; }
+  std::atomic<int> calls{0};
 };
 
 struct Fixture {
   std::shared_ptr<std::string> logged = std::make_shared<std::string>();
-  std::shared_ptr<CountedFlush> engine = std::make_shared<CountedFlush>();
+  std::shared_ptr<CountedHelp> engine = std::make_shared<CountedHelp>();
   std::shared_ptr<WorkState> state = std::make_shared<WorkState>(
       "allreduce 'x'", engine,
       std::make_shared<Logger>(LogLevel::Info, 2,
@@ -63,10 +63,10 @@ TEST_CASE("waiting for a while and giving up harms nothing") {
   const Work work(fixture.state);
   CHECK_FALSE(work.wait_for(std::chrono::milliseconds(1)));
   CHECK_FALSE(work.wait_for(std::chrono::nanoseconds(-5)));
-  CHECK(fixture.engine->flushes == 2);
+  CHECK(fixture.engine->calls == 2);
   fixture.state->complete(nullptr);
   CHECK(work.wait_for(std::chrono::nanoseconds(0)));
-  CHECK(fixture.engine->flushes == 2);
+  CHECK(fixture.engine->calls == 2);
 }
 
 TEST_CASE("waiting for longer than the clock can hold is waiting for ever") {

@@ -50,6 +50,9 @@ Runtime& default_runtime();
 /// Starts an operation on raw buffers: Runtime::submit of the default Runtime.
 Work submit(Request request);
 
+/// submit() and wait(), the fastest way (Request::caller_waits).
+void run(Request request);
+
 /// Returns once every rank has called it.
 void barrier(const BarrierOptions& options = {});
 Work barrier_async(const BarrierOptions& options = {});

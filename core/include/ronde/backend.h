@@ -99,6 +99,10 @@ class Operation {
   /// rank has entered, so it is polled hot at first; see Capabilities::rings_peers for later.
   /// Throws ronde::Error if the backend failed: the group is then dead.
   virtual bool poll() = 0;
+
+  /// Grows whenever poll() got on, where that is worth telling: a caller looks on for a while after
+  /// each progress, and then blocks.
+  virtual std::uint64_t progress() const { return 0; }
 };
 
 /// What a backend can do, asked before anything is started.

@@ -56,6 +56,9 @@ struct Request {
   /// False, in a reduction: this rank has nothing to add and `input` (if any) counts as the neutral
   /// element, but it takes part. If no rank contributes, the work completes untouched and says so.
   bool contributes = true;
+  /// The caller calls Work::wait() right after submitting: the operation is not gathered with
+  /// others, and no thread is woken for it, as the waiting one does the engine's work if it can.
+  bool caller_waits = false;
   /// Allgather, alltoall, reducescatter: called once with the shape of the result, on Ronde's
   /// thread; returns its memory.
   std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output;

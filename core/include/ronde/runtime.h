@@ -73,6 +73,12 @@ class Runtime {
   /// What only the ranks together can see is reported by the Work.
   Work submit(Request request);
 
+  /// submit() and wait(), the fastest way (Request::caller_waits).
+  void run(Request request);
+
+  /// Ronde's thread sleeps until somebody calls, a message comes or a time limit passes.
+  bool asleep() const noexcept;
+
   /// Collective and idempotent: lets operations that all ranks submitted finish, then stops. Throws
   /// GroupError if the others do not come within RONDE_SHUTDOWN_TIMEOUT_S, or the group dies in it;
   /// does nothing if it was dead before.

@@ -11,10 +11,10 @@
 
 namespace ronde {
 
-/// What Transport::receive returns.
+/// What Transport::poll returns.
 struct Incoming {
   enum class Kind {
-    Nothing,   ///< the deadline passed, or wake() was called
+    Nothing,   ///< nothing has come
     Message,   ///< `bytes` from `peer`
     PeerLost,  ///< `peer` is gone; `bytes` says how that was learnt. Reported once a peer.
   };
@@ -29,9 +29,9 @@ struct Incoming {
 /// pair the first sent is the first received; a PeerLost comes after every message that the peer
 /// had sent. Rank 0 learns of the loss of any rank, the others of the loss of rank 0.
 ///
-/// Thread-safety: all calls come from one thread, but for wake() and stats(), which any
-/// thread may call.
-/// Nothing here spins: a waiting receive() must leave the core to those who compute.
+/// Thread-safety: send(), poll() and close() are called by one thread at a time, not always the
+/// same. wait() is called by one thread, also while another one is in those. Any thread may call
+/// wake() and stats().
 class Transport {
  public:
   using Clock = std::chrono::steady_clock;
@@ -46,14 +46,24 @@ class Transport {
 
   virtual const Topology& topology() const noexcept = 0;
 
-  /// Queues `message` for `peer` and returns at once. A lost peer swallows it: receive() tells.
+  /// Queues `message` for `peer` and returns at once. A lost peer swallows it: poll() tells.
   virtual void send(int peer, std::string_view message) = 0;
 
-  /// Blocks until a message, a loss or a wake(), at most until `deadline` (a past one polls).
-  virtual Incoming receive(Clock::time_point deadline) = 0;
+  /// The next message or loss, if there is one; never blocks.
+  virtual Incoming poll() = 0;
 
-  /// Makes the current or the next receive() return. Wakes are not counted: many may act as one.
+  /// Blocks until poll() may have something, until a wake(), at most until `deadline`. True if it
+  /// was woken. Must not spin: it leaves the core to those who compute.
+  virtual bool wait(Clock::time_point deadline) = 0;
+
+  /// poll(), waiting until `deadline` (a past one: not at all) or a wake() for something to come.
+  Incoming receive(Clock::time_point deadline);
+
+  /// Makes the current or the next wait() return. Wakes are not counted: many may act as one.
   virtual void wake() noexcept = 0;
+
+  /// An eventfd whose writing is a wake(), for the ranks of this host; -1 if there is none.
+  virtual int wake_fd() const noexcept { return -1; }
 
   /// Tries until `deadline` to hand every queued message to the system, then closes. `graceful`:
   /// all ranks have agreed to stop, so that collective clean-up (finalising MPI) is allowed;

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/transport.h"
+
+namespace ronde {
+
+Incoming Transport::receive(Clock::time_point deadline) {
+  for (;;) {
+    Incoming incoming = poll();
+    if (incoming.kind != Incoming::Kind::Nothing || Clock::now() >= deadline) return incoming;
+    if (wait(deadline)) return poll();
+  }
+}
+
+}  // namespace ronde
