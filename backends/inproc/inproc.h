@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "ronde/backend.h"
+#include "ronde/board.h"
 #include "ronde/transport.h"
 
 namespace ronde::inproc {
 
 class Hub;
 class Exchange;
+class SharedBoard;
 
 /// A group of ranks that are threads of this process: each makes a Runtime of its transport and of
 /// the one backend. This is what the unit tests run on, what a program that embeds several ranks
@@ -30,6 +32,10 @@ class Group {
   std::function<std::unique_ptr<Transport>()> transport(int rank) const;
   BackendFactory backend_factory() const;
 
+  /// The memory that the ranks share as if they were processes of one host. Of no use to ranks that
+  /// were given several hosts.
+  MakeBoard board() const;
+
   /// What the others see when a process dies: the transport of `rank` falls silent and they are
   /// told of the loss. Its own calls do nothing from then on.
   void kill(int rank);
@@ -37,6 +43,7 @@ class Group {
  private:
   std::shared_ptr<Hub> hub_;
   std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<SharedBoard> board_;
 };
 
 }  // namespace ronde::inproc

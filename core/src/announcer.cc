@@ -2,13 +2,19 @@
 #include "announcer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ronde/error.h"
 
 namespace ronde {
 
+Agreed agreed_of(Submission submission, const CachedResponse& response, bool contributed) {
+  return {std::move(submission), response.rows, contributed};
+}
+
 void Announcer::add(Submission submission) {
   unannounced_.push_back(submission.key);
+  after_wait_ = after_wait_ || submission.after_wait;
   std::string key = submission.key;
   pending_.emplace(std::move(key), Pending{std::move(submission)});
 }
@@ -28,6 +34,7 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
     counters_.expired.add();
     message.expired.push_back(key);
   }
+  message.after_wait = std::exchange(after_wait_, false);
   message.shutdown = shutdown && !shutdown_told_;
   shutdown_told_ = shutdown_told_ || shutdown;
   if (message.empty()) return std::nullopt;
@@ -46,6 +53,11 @@ void Announcer::announce_one(const std::string& key, ReadyMessage& message) {
   }
   counters_.cache_hits.add();
   pending.slot = *slot;
+  if (contributes) {
+    absent_.reset(*slot);
+  } else {
+    absent_.set(*slot);
+  }
   if (is_unnamed(key)) {
     message.unnamed.push_back({std::stoull(key.substr(1)), *slot, contributes});
     return;
@@ -75,8 +87,7 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
 
 void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& applied) {
   const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed) {
-    const CachedResponse& cached = cache_.at(slot);
-    applied.agreed.push_back({take(key), cached.rows, contributed});
+    applied.agreed.push_back(agreed_of(take(key), cache_.at(slot), contributed));
   };
   decision.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
@@ -165,6 +176,8 @@ std::vector<Submission> Announcer::drain() {
   for (auto& [key, pending] : pending_) drained.push_back(std::move(pending.submission));
   pending_.clear();
   unannounced_.clear();
+  std::sort(drained.begin(), drained.end(),
+            [](const Submission& a, const Submission& b) { return a.number < b.number; });
   return drained;
 }
 

@@ -22,6 +22,9 @@ struct Agreed {
   bool contributed = true;  ///< false: nobody did; nothing is to be moved
 };
 
+/// `response`: what was agreed on for it.
+Agreed agreed_of(Submission submission, const CachedResponse& response, bool contributed);
+
 /// An operation that failed in negotiation.
 struct Refused {
   Submission submission;
@@ -57,13 +60,17 @@ class Announcer {
   /// Decisions must come in order, each once. Throws ronde::Error if one does not fit.
   AppliedDecision apply(const DecisionMessage& decision);
 
+  /// What the last agreement on a slot said, and whether this rank contributed.
+  const CachedResponse& response(std::uint32_t slot) const { return cache_.at(slot); }
+  bool contributed(std::uint32_t slot) const { return !absent_.test(slot); }
+
   /// When the next timeout of an announced operation passes.
   std::optional<TimePoint> next_deadline() const;
 
   /// When the oldest undecided operation was announced.
   std::optional<TimePoint> oldest_announcement() const;
 
-  /// Removes and returns everything undecided.
+  /// Removes and returns everything undecided, in the order of submission.
   std::vector<Submission> drain();
 
   /// Names of everything undecided, for texts.
@@ -90,6 +97,8 @@ class Announcer {
   ResponseCache cache_;
   std::uint64_t decisions_seen_ = 0;
   bool shutdown_told_ = false;
+  bool after_wait_ = false;  ///< of what is in unannounced_
+  BitVector absent_;         ///< slots to which this rank did not contribute the last time
   std::unordered_map<std::string, Pending> pending_;
   std::vector<std::string> unannounced_;  ///< keys in pending_, in order of submission
   Counters counters_;

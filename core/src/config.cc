@@ -17,6 +17,7 @@ constexpr double kLongestSeconds = 1e9;  // fits a steady_clock duration in nano
 constexpr double kLongestCycleMs = 60'000;
 constexpr std::uint64_t kLargestFusion = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMostCacheEntries = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMostFreezeSteps = 1'000'000;
 constexpr std::uint64_t kMostThreads = 4096;
 
 /// What the manual says of a variable.
@@ -111,6 +112,13 @@ std::vector<ConfigEntry> engine_entries() {
                    .unit = "entries",
                    .text = "Agreed operations that are remembered, so that repeating one costs a "
                            "bit instead of a message. 0 turns the cache off."}),
+      count_entry(&Config::freeze_after_steps, "a number of steps", kMostFreezeSteps,
+                  {.name = "RONDE_FREEZE_AFTER_STEPS",
+                   .horovod_twin = "",
+                   .unit = "steps",
+                   .text = "Ranks of one host that repeat the same operations so many times keep "
+                           "their order and fusion from then on, and need no messages until one "
+                           "of them does something else. 0: never."}),
       text_entry(&Config::cpu_backend, parse_backend_name,
                  {.name = "RONDE_CPU_BACKEND",
                   .horovod_twin = "HOROVOD_CPU_OPERATIONS",

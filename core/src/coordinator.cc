@@ -15,6 +15,8 @@ namespace {
 using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 
+/// How often the time limits of an operation are looked at while its peers let this rank sleep.
+constexpr milliseconds kLongestSleepInOperation{100};
 /// How long operations are polled before messages are looked at again.
 constexpr std::chrono::microseconds kPollSlice{20};
 /// How much longer the others wait than rank 0, in shutdown and for stalled operations: it knows
@@ -81,10 +83,16 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
   const Clock::time_point now = Clock::now();
   const bool stopping = shutdown_requested_.load() && announcer_->announced_shutdown() == false;
   const bool ending = stopping || leave_requested_.load() || abort_requested_.load();
-  if (executor_->busy() || ending || driver_failure_ || all_finished_) return now;
+  const bool has_news = schedule_ && schedule_->has_news();
+  const bool is_hot = executor_->busy() && (!may_sleep_in_operation() || now < hot_until_);
+  if (is_hot || ending || has_news || driver_failure_ || all_finished_) return now;
   // Far away, and safe to do arithmetic on.
   Clock::time_point next = now + std::chrono::hours(24);
+  if (executor_->busy()) next = now + kLongestSleepInOperation;
   if (const auto due = queue_->due()) next = std::min(next, *due);
+  if (schedule_) {
+    if (const auto due = schedule_->due()) next = std::min(next, *due);
+  }
   if (const auto deadline = announcer_->next_deadline()) next = std::min(next, *deadline);
   if (shutdown_since_) {
     next = std::min(next, *shutdown_since_ + from_s(options_.config.shutdown_timeout_s) +
@@ -142,6 +150,8 @@ void Coordinator::take_submissions() {
   const Clock::time_point now = Clock::now();
   const bool shutdown = shutdown_requested_.load();
   if (shutdown && !shutdown_since_) shutdown_since_ = now;
+  if (schedule_ && shutdown) schedule_->thaw(FrozenSchedule::Thaw::Shutdown);
+  follow_schedule();
   const auto due = queue_->due();
   if (due && (*due <= now || shutdown)) {
     for (Submission& submission : queue_->drain()) announcer_->add(std::move(submission));
@@ -159,7 +169,8 @@ void Coordinator::take_submissions() {
 void Coordinator::negotiate() {
   if (!negotiator_) return;
   // What applying a decision announces anew may complete another one.
-  while (const std::optional<DecisionMessage> decision = negotiator_->decide()) {
+  while (std::optional<DecisionMessage> decision = negotiator_->decide()) {
+    learn(*decision);
     send_to_all(*decision);
     apply(*decision);
     take_submissions();
@@ -175,14 +186,17 @@ void Coordinator::apply(const DecisionMessage& decision) {
   }
   executor_->enqueue(std::move(applied.agreed));
   agreed_to_stop_ = agreed_to_stop_ || applied.shutdown;
+  if (!decision.schedule.buckets.empty()) freeze(decision.schedule);
 }
 
 void Coordinator::advance_operations() {
   if (!executor_->busy()) return;
+  const std::uint64_t before = progress();
   const Clock::time_point slice_end = Clock::now() + kPollSlice;
   while (executor_->busy()) {
     if (!executor_->poll() && Clock::now() >= slice_end) break;
   }
+  if (progress() != before) hot_until_ = Clock::now() + patience();
   // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
   // this one to get on.
   if (executor_->busy()) std::this_thread::yield();
@@ -208,6 +222,7 @@ void Coordinator::note_finished(int rank) {
 
 void Coordinator::inspect() {
   const Clock::time_point now = Clock::now();
+  if (schedule_) schedule_->inspect(now);
   if (executor_->busy()) {
     std::optional<Clock::duration> limit;
     if (options_.config.stall_abort_s > 0) limit = from_s(options_.config.stall_abort_s);
@@ -299,7 +314,11 @@ void Coordinator::complete(Submission& submission, std::exception_ptr error, boo
 
 std::string Coordinator::pending_text() const {
   constexpr std::size_t kMost = 3;
-  const std::vector<std::string> names = announcer_->pending_names();
+  std::vector<std::string> names = announcer_->pending_names();
+  if (schedule_) {
+    const std::vector<std::string> scheduled = schedule_->pending_names();
+    names.insert(names.end(), scheduled.begin(), scheduled.end());
+  }
   if (names.empty()) return {};
   std::string text = " (" + rank_name(topology_.rank) + " was waiting for ";
   for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) {

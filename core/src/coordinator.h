@@ -16,10 +16,12 @@
 #include "announcer.h"
 #include "counter.h"
 #include "executor.h"
+#include "frozen_schedule.h"
 #include "messages.h"
 #include "negotiator.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
+#include "schedule_learner.h"
 #include "stall_inspector.h"
 #include "submission_queue.h"
 
@@ -79,6 +81,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   Work submit(Request request);
   void help(const WorkState& work, TimePoint deadline) noexcept override;
+  void note_wait() noexcept override { queue_->note_wait(); }
   bool asleep() const noexcept { return waits_.load(); }
   void request_shutdown();
   void request_leave();
@@ -98,6 +101,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void start();
   void compare_configurations();
   void pin_thread();
+  void make_board();
   void make_backends();
   void make_backend(DeviceKind device, const std::string& wanted);
   std::vector<std::string> exchange(std::string_view blob);
@@ -109,7 +113,12 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void live() noexcept;
   void sleep(std::unique_lock<std::mutex>& engine);
   void drive(const WorkState& work, TimePoint deadline);
+  void look_on(const WorkState& work, TimePoint deadline);
+  void look_again();
+  bool may_sleep_in_operation() const;
+  void say_asleep(bool asleep);
   std::uint64_t progress() const;
+  Clock::duration patience() const;
 
   // coordinator.cc: the loop.
   bool cycle();
@@ -121,6 +130,9 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void take_submissions();
   void negotiate();
   void apply(const DecisionMessage& decision);
+  void learn(DecisionMessage& decision);
+  void freeze(const ScheduleMessage& schedule);
+  void follow_schedule();
   void advance_operations();
   void conclude();
   void note_finished(int rank);
@@ -157,13 +169,18 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Topology topology_;
   std::string transport_name_;
   std::map<DeviceKind, std::string> backend_names_;
-  bool outnumbers_cores_ = false;  ///< the ranks of this host do
+  std::unique_ptr<Board> board_;              ///< null where the ranks share no memory
+  std::unique_ptr<FrozenSchedule> schedule_;  ///< null without a board, or if never to be used
+  bool outnumbers_cores_ = false;             ///< the ranks of this host do
 
   // Guarded by engine_, once started.
   std::mutex engine_;
   bool is_live_ = false;               ///< the loop may be run
   std::exception_ptr driver_failure_;  ///< met by a caller that ran it
+  Clock::time_point sleeps_until_{};   ///< the thread does
+  Clock::time_point hot_until_{};      ///< an operation in progress is polled without sleeping
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<ScheduleLearner> learner_;  ///< rank 0 only
   Backends backends_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<Negotiator> negotiator_;  ///< rank 0 only
@@ -183,9 +200,10 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Counters counters_;
 
   // Any thread.
-  std::atomic<std::thread::id> driver_{};  ///< who runs the loop
-  std::atomic<bool> asleep_{false};        ///< the thread has to be woken to see anything new
-  std::atomic<bool> waits_{false};         ///< it does sleep
+  std::atomic<std::thread::id> driver_{};   ///< who runs the loop
+  std::atomic<bool> uses_schedule_{false};  ///< schedule_ is there, and stays
+  std::atomic<bool> asleep_{false};         ///< the thread has to be woken to see anything new
+  std::atomic<bool> waits_{false};          ///< it does sleep
   std::atomic<bool> shutdown_requested_{false};
   std::atomic<bool> leave_requested_{false};
   std::atomic<bool> abort_requested_{false};

@@ -11,6 +11,10 @@ namespace {
 
 /// How long a caller that waits looks on without anything happening before it blocks.
 constexpr std::chrono::microseconds kPatience{50};
+/// The same where a peer may need this core to get on.
+constexpr std::chrono::microseconds kPatienceWhereCoresAreFew{5};
+/// How often a caller that waits looks for messages while a schedule is frozen.
+constexpr unsigned kRoundsWithoutMessages = 16;
 
 /// Gives a lock up for a scope.
 class Unlocked {
@@ -48,48 +52,93 @@ void Coordinator::live() noexcept {
 void Coordinator::sleep(std::unique_lock<std::mutex>& engine) {
   // First said, then looked: whoever adds something afterwards wakes this thread.
   asleep_.store(true);
-  const Clock::time_point until = next_event();
-  if (until > Clock::now()) {
+  say_asleep(true);
+  look_again();
+  sleeps_until_ = next_event();
+  if (sleeps_until_ > Clock::now()) {
     counters_.sleeps.add();
     waits_.store(true);
     driver_.store({});
     const Unlocked unlocked(engine);
-    transport_->wait(until);
+    transport_->wait(sleeps_until_);
     waits_.store(false);
   }
   driver_.store(std::this_thread::get_id());
+  say_asleep(false);
   asleep_.store(false);
+}
+
+void Coordinator::say_asleep(bool asleep) {
+  if (board_) board_->set_asleep(asleep);
+}
+
+bool Coordinator::may_sleep_in_operation() const {
+  return board_ && executor_->may_sleep();
+}
+
+/// An operation that may sleep is polled once more after that was said, and hot again if it got on.
+void Coordinator::look_again() {
+  if (!executor_->busy() || !may_sleep_in_operation()) return;
+  const std::uint64_t before = progress();
+  executor_->poll();
+  if (progress() != before) hot_until_ = Clock::now() + patience();
 }
 
 void Coordinator::help(const WorkState& work, TimePoint deadline) noexcept {
   queue_->flush();
+  if (uses_schedule_.load(std::memory_order_acquire)) schedule_->wait_for(work);
   // A callback that waits finds the loop in use by its own thread.
   if (driver_.load() != std::this_thread::get_id()) {
     const std::unique_lock engine(engine_, std::try_to_lock);
-    if (engine) drive(work, deadline);
+    if (engine && is_live_) {
+      drive(work, deadline);
+      return;
+    }
   }
-  if (!work.done()) queue_->wake();
+  queue_->wake();
 }
 
 void Coordinator::drive(const WorkState& work, TimePoint deadline) {
   counters_.driven_by_callers.add();
   driver_.store(std::this_thread::get_id());
+  say_asleep(false);
   try {
-    std::uint64_t seen = progress();
-    TimePoint give_up = Clock::now() + kPatience;
-    while (is_live_ && !driver_failure_ && !work.done()) {
-      if (!cycle()) break;
-      const TimePoint now = Clock::now();
-      const std::uint64_t reached = progress();
-      if (reached != seen) give_up = now + kPatience;
-      seen = reached;
-      if (now >= std::min(give_up, deadline)) break;
-      if (outnumbers_cores_) std::this_thread::yield();
-    }
+    look_on(work, deadline);
+    // As in sleep(): first said, then looked.
+    say_asleep(true);
+    look_again();
   } catch (...) {
     driver_failure_ = std::current_exception();
   }
+  if (driver_failure_ || next_event() < sleeps_until_) queue_->wake();
   driver_.store({});
+}
+
+void Coordinator::look_on(const WorkState& work, TimePoint deadline) {
+  std::uint64_t seen = progress();
+  TimePoint give_up = Clock::now() + patience();
+  for (unsigned round = 0; !driver_failure_ && !work.done(); ++round) {
+    // Looking for messages costs a system call; a frozen schedule needs none.
+    const bool looks_for_messages =
+        !schedule_ || !schedule_->is_frozen() || round % kRoundsWithoutMessages == 1;
+    if (!looks_for_messages) {
+      follow_schedule();
+      advance_operations();
+    } else if (!cycle()) {
+      return;
+    }
+    const TimePoint now = Clock::now();
+    const std::uint64_t reached = progress();
+    if (reached != seen) give_up = now + patience();
+    seen = reached;
+    if (now >= std::min(give_up, deadline)) return;
+    if (outnumbers_cores_) std::this_thread::yield();
+  }
+}
+
+/// How long nothing may happen before a thread that looks on goes to sleep.
+Coordinator::Clock::duration Coordinator::patience() const {
+  return outnumbers_cores_ ? kPatienceWhereCoresAreFew : kPatience;
 }
 
 /// Changes whenever something happens.

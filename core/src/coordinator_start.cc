@@ -15,6 +15,10 @@
 namespace ronde {
 namespace {
 
+/// A frozen schedule is given up after this part of the time after which a stall is warned of, as
+/// only rank 0's negotiation knows who is missing.
+constexpr double kThawsBeforeWarning = 2.0;
+
 /// How much longer than rank 0 the others wait in initialisation.
 constexpr std::chrono::seconds kArbiterHeadStart{2};
 
@@ -54,6 +58,7 @@ void Coordinator::start() {
   outnumbers_cores_ = cores != 0 && static_cast<unsigned>(topology_.local_size) > cores;
   announcer_ = std::make_unique<Announcer>(topology_.rank);
   compare_configurations();
+  make_board();
   make_backends();
   pin_thread();
   executor_ = std::make_unique<Executor>(
@@ -100,6 +105,29 @@ void Coordinator::pin_thread() {
                 std::to_string(*core) + " (" + std::strerror(code) + "); it stays unpinned");
 }
 
+void Coordinator::make_board() {
+  if (topology_.size == 1 || topology_.hosts() > 1 || !options_.make_board) return;
+  BoardContext context;
+  context.topology = &topology_;
+  context.exchange = [this](std::string_view blob) { return exchange(blob); };
+  context.wake_fd = transport_->wake_fd();
+  board_ = options_.make_board(context);
+  if (!board_ || options_.config.freeze_after_steps == 0) return;
+  const double longest_wait_s = options_.config.stall_warn_s > 0
+                                    ? options_.config.stall_warn_s / kThawsBeforeWarning
+                                    : options_.config.stall_abort_s / kThawsBeforeWarning;
+  schedule_ = std::make_unique<FrozenSchedule>(
+      *board_, topology_.rank, topology_.size,
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(longest_wait_s)));
+  queue_->use(schedule_.get());
+  uses_schedule_.store(true, std::memory_order_release);
+  if (is_arbiter()) {
+    learner_ =
+        std::make_unique<ScheduleLearner>(options_.config.freeze_after_steps,
+                                          options_.config.fusion_bytes, schedule_->most_buckets());
+  }
+}
+
 void Coordinator::make_backends() {
   // Every rank must reach both exchanges, or the others would wait for it.
   std::string error;
@@ -124,7 +152,9 @@ void Coordinator::make_backend(DeviceKind device, const std::string& wanted) {
   BackendContext context;
   context.topology = &topology_;
   context.exchange = [this](std::string_view blob) { return exchange(blob); };
-  context.ring_peers = [] {};  // no rank sleeps in an operation yet
+  context.ring_peers = [this] {
+    if (board_) board_->ring();
+  };
   backend_names_[device] = name;
   backends_[device] = create_backend(factory, context, options_.config.fusion_bytes);
 }

@@ -97,6 +97,7 @@ void Coordinator::fail_everything(const FailureMessage& failure) {
     for (Submission& submission : submissions) complete(submission, error, true);
   };
   fail(executor_->drain());
+  if (schedule_) fail(schedule_->drain());
   fail(announcer_->drain());
   fail(queue_->drain());
 }
@@ -125,6 +126,7 @@ void Coordinator::end_anyhow(bool graceful) noexcept {
 void Coordinator::end(bool graceful, Clock::time_point deadline) {
   if (!transport_) return;
   queue_->detach();
+  queue_->use(nullptr);
   Stats last = stats();
   {
     const std::lock_guard lock(mutex_);
@@ -170,6 +172,17 @@ Stats Coordinator::live_stats() const {
                       {"agreed_in_full", negotiator.agreed_in_full.get()},
                       {"refused", negotiator.refused.get()},
                       {"evictions", negotiator.evictions.get()}}});
+  }
+  if (schedule_) {
+    const auto& schedule = schedule_->counters();
+    stats.push_back({"schedule",
+                     {{"freezes", schedule.freezes.get()},
+                      {"thaws", schedule.thaws.get()},
+                      {"thaws_by_submission", schedule.thaws_by_submission.get()},
+                      {"thaws_by_wait", schedule.thaws_by_wait.get()},
+                      {"thaws_by_time_limit", schedule.thaws_by_time_limit.get()},
+                      {"tensors", schedule.tensors.get()},
+                      {"buckets", schedule.buckets.get()}}});
   }
   if (executor_) {
     const auto& executor = executor_->counters();

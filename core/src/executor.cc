@@ -109,11 +109,7 @@ void Executor::enqueue(std::vector<Agreed> agreed) {
   std::vector<Agreed> moving;
   std::vector<PlanItem> plan;
   for (Agreed& item : agreed) {
-    if (moves_nothing(item)) {
-      if (item.submission.meta.kind != Collective::Barrier) counters_.skipped_tensors.add();
-      finish(item);
-      continue;
-    }
+    if (finish_if_it_moves_nothing(item)) continue;
     plan.push_back({item.submission.meta, wire_bytes(item)});
     moving.push_back(std::move(item));
   }
@@ -124,18 +120,45 @@ void Executor::enqueue(std::vector<Agreed> agreed) {
   }
 }
 
+void Executor::enqueue_bucket(std::vector<Agreed> agreed) {
+  Bucket bucket;
+  for (Agreed& item : agreed) {
+    if (!finish_if_it_moves_nothing(item)) bucket.items.push_back(std::move(item));
+  }
+  if (!bucket.items.empty()) buckets_.push_back(std::move(bucket));
+}
+
+bool Executor::finish_if_it_moves_nothing(Agreed& item) {
+  if (!moves_nothing(item)) return false;
+  if (item.submission.meta.kind != Collective::Barrier) counters_.skipped_tensors.add();
+  finish(item);
+  return true;
+}
+
 bool Executor::moves_nothing(const Agreed& item) const {
   return item.submission.meta.kind == Collective::Barrier || !item.contributed ||
          elements_of_all(item) == 0;
 }
 
+/// Of an allgather, alltoall or reducescatter it is this rank's result that counts.
 std::uint64_t Executor::wire_bytes(const Agreed& item) const {
   const RequestMeta& meta = item.submission.meta;
-  if (is_reduction(meta.kind)) {
-    const bool widens = backends_.at(meta.device)->capabilities().widen_halves;
-    return element_count(meta.shape) * size_of(wire_dtype(meta.dtype, widens));
-  }
+  if (is_reduction(meta.kind)) return wire_bytes(meta);
   return element_count(result_shape(item)) * size_of(meta.dtype);
+}
+
+std::uint64_t Executor::wire_bytes(const RequestMeta& meta) const {
+  DataType dtype = meta.dtype;
+  if (is_reduction(meta.kind)) {
+    dtype = wire_dtype(dtype, backends_.at(meta.device)->capabilities().widen_halves);
+  }
+  return element_count(meta.shape) * size_of(dtype);
+}
+
+bool Executor::may_sleep() const {
+  if (!busy()) return true;
+  const RequestMeta& meta = buckets_.front().items.front().submission.meta;
+  return buckets_.front().operation && backends_.at(meta.device)->capabilities().rings_peers;
 }
 
 bool Executor::poll() {

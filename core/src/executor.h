@@ -41,7 +41,13 @@ class Executor {
   /// Plans what one decision agreed on, behind everything planned before.
   void enqueue(std::vector<Agreed> agreed);
 
+  /// One bucket as it was planned before.
+  void enqueue_bucket(std::vector<Agreed> agreed);
+
   bool busy() const noexcept { return !buckets_.empty(); }
+
+  /// The operation in progress rings this rank when it can get on.
+  bool may_sleep() const;
 
   /// Changes whenever poll() got on.
   std::uint64_t progress() const;
@@ -49,6 +55,9 @@ class Executor {
   /// Starts or advances the first bucket without blocking; true if that finished it. Throws
   /// ronde::Error if the backend or the memory of a result failed, which is fatal to the group.
   bool poll();
+
+  /// Bytes of such a tensor as the backend moves them.
+  std::uint64_t wire_bytes(const RequestMeta& meta) const;
 
   /// Why the bucket in progress has taken too long: a timeout of one of its operations, or `limit`
   /// since its start. Empty if it has not.
@@ -76,7 +85,9 @@ class Executor {
   void* output_of(Agreed& item) const;
   std::byte* output_of(Bucket& bucket) const;
   void expect_output(const Agreed& item) const;
+  bool finish_if_it_moves_nothing(Agreed& item);
   bool moves_nothing(const Agreed& item) const;
+  std::uint64_t wire_bytes(const Agreed& item) const;
   void finish(Agreed& item);
   void start(Bucket& bucket);
   std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend) const;
@@ -84,7 +95,6 @@ class Executor {
   std::unique_ptr<Operation> start_allgather(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_alltoall(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_reducescatter(Bucket& bucket, Backend& backend) const;
-  std::uint64_t wire_bytes(const Agreed& item) const;
   void count(const Bucket& bucket);
 
   Backends& backends_;

@@ -143,6 +143,7 @@ void write(Writer& out, const ReadyMessage& message) {
   });
   out.list(message.expired, [&](const std::string& key) { out.text(key); });
   out.number(message.shutdown);
+  out.number(message.after_wait);
 }
 
 ReadyMessage read_ready(Reader& in) {
@@ -160,6 +161,7 @@ ReadyMessage read_ready(Reader& in) {
   });
   message.expired = in.list<std::string>([&] { return in.text(); });
   message.shutdown = in.flag();
+  message.after_wait = in.flag();
   return message;
 }
 
@@ -188,6 +190,30 @@ Response read_response(Reader& in) {
   return response;
 }
 
+void write(Writer& out, const ScheduleMessage& message) {
+  out.list(message.buckets, [&](const std::vector<ScheduledSlot>& bucket) {
+    out.list(bucket, [&](const ScheduledSlot& item) {
+      out.number(item.slot);
+      out.number(item.contributed);
+    });
+  });
+  out.number(message.patience_ms);
+}
+
+ScheduleMessage read_schedule(Reader& in) {
+  ScheduleMessage message;
+  message.buckets = in.list<std::vector<ScheduledSlot>>([&] {
+    return in.list<ScheduledSlot>([&] {
+      ScheduledSlot item;
+      item.slot = in.number<std::uint32_t>();
+      item.contributed = in.flag();
+      return item;
+    });
+  });
+  message.patience_ms = in.number<std::uint64_t>();
+  return message;
+}
+
 void write(Writer& out, const DecisionMessage& message) {
   out.number(message.number);
   out.bits(message.cached);
@@ -195,6 +221,7 @@ void write(Writer& out, const DecisionMessage& message) {
   out.list(message.unnamed, [&](const UnnamedSlot& item) { write(out, item); });
   out.list(message.responses, [&](const Response& response) { write(out, response); });
   out.number(message.shutdown);
+  write(out, message.schedule);
 }
 
 DecisionMessage read_decision(Reader& in) {
@@ -205,6 +232,7 @@ DecisionMessage read_decision(Reader& in) {
   message.unnamed = in.list<UnnamedSlot>([&] { return read_unnamed(in); });
   message.responses = in.list<Response>([&] { return read_response(in); });
   message.shutdown = in.flag();
+  message.schedule = read_schedule(in);
   return message;
 }
 

@@ -41,6 +41,8 @@ struct ReadyMessage {
   std::vector<FullRequest> requests;
   std::vector<std::string> expired;  ///< keys whose timeout passed before they were agreed
   bool shutdown = false;             ///< this rank submits nothing more
+  /// It had waited for a result before it submitted the first of these.
+  bool after_wait = false;
 
   bool empty() const {
     return cached.empty() && unnamed.empty() && requests.empty() && expired.empty() && !shutdown;
@@ -58,6 +60,18 @@ struct Response {
   std::int32_t slot = -1;  ///< where every rank caches it, -1: nowhere
 };
 
+/// A cached operation of a frozen schedule.
+struct ScheduledSlot {
+  std::uint32_t slot = 0;
+  bool contributed = true;  ///< false: no rank contributes
+};
+
+/// What all ranks repeat from now on: Note [Frozen schedule].
+struct ScheduleMessage {
+  std::vector<std::vector<ScheduledSlot>> buckets;  ///< empty: no schedule
+  std::uint64_t patience_ms = 0;
+};
+
 /// Rank 0 to all: operations to execute, in this order: cached, unnamed, responses.
 struct DecisionMessage {
   std::uint64_t number = 0;  ///< counts from 1, without gaps
@@ -65,7 +79,8 @@ struct DecisionMessage {
   BitVector skipped;  ///< those of `cached` to which no rank contributes
   std::vector<UnnamedSlot> unnamed;
   std::vector<Response> responses;
-  bool shutdown = false;  ///< all ranks asked for it: the last decision
+  bool shutdown = false;     ///< all ranks asked for it: the last decision
+  ScheduleMessage schedule;  ///< to keep to, once these are under way
 
   bool empty() const { return cached.empty() && unnamed.empty() && responses.empty() && !shutdown; }
 };

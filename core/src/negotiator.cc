@@ -37,6 +37,10 @@ Negotiator::Negotiator(int size, std::uint64_t cache_capacity, ValidateRequest v
       shutdown_(index(size), false) {}
 
 void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
+  if (message.shutdown) shutdown_[index(rank)] = true;
+  if (message.decisions_seen < frozen_at_) return;
+  // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
+  after_wait_ = after_wait_ || (rank == 0 && message.after_wait);
   add_cached(rank, message, now);
   add_unnamed(rank, message, now);
   for (const FullRequest& request : message.requests) {
@@ -46,7 +50,6 @@ void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
     add_part(rank, request.key, std::move(part), now);
   }
   for (const std::string& key : message.expired) add_expired(rank, key, now);
-  if (message.shutdown) shutdown_[index(rank)] = true;
 }
 
 void Negotiator::add_cached(int rank, const ReadyMessage& message, TimePoint now) {
@@ -192,6 +195,19 @@ std::optional<DecisionMessage> Negotiator::decide() {
   ++decisions_;
   counters_.decisions.add();
   return decision;
+}
+
+bool Negotiator::may_freeze() const {
+  return latecomers_.empty() && refusals_.empty() &&
+         std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end();
+}
+
+void Negotiator::freeze() {
+  frozen_at_ = decisions_;
+  for (BitVector& ready : ready_) ready = {};
+  for (BitVector& absent : absent_) absent = {};
+  pending_.clear();
+  complete_.clear();
 }
 
 void Negotiator::decide_cached(DecisionMessage& decision) {

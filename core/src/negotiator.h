@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "counter.h"
@@ -55,6 +56,17 @@ class Negotiator {
 
   /// What has been agreed since the last call, if anything.
   std::optional<DecisionMessage> decide();
+
+  /// Rank 0 had waited for a result before it submitted some of what the last decision, or one soon
+  /// after it, agreed on.
+  bool take_after_wait() noexcept { return std::exchange(after_wait_, false); }
+
+  /// Nothing stands in the way of a frozen schedule.
+  bool may_freeze() const;
+
+  /// The last decision freezes a schedule: what ranks have announced until they see it is void, and
+  /// those ranks know.
+  void freeze();
 
   /// Everything that some rank waits for, oldest first.
   std::vector<WaitingOperation> waiting() const;
@@ -128,6 +140,8 @@ class Negotiator {
   /// others.
   std::unordered_map<std::string, std::unordered_map<int, std::deque<std::string>>> latecomers_;
   std::vector<bool> shutdown_;  ///< by rank
+  bool after_wait_ = false;
+  std::uint64_t frozen_at_ = 0;  ///< number of the last decision that froze a schedule
   bool stopped_ = false;
   Counters counters_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,8 @@ struct Submission {
   std::string key;  ///< Note [Keys]
   RequestMeta meta;
   std::shared_ptr<WorkState> work;
+  std::uint64_t number = 0;  ///< counts the operations of this rank
+  bool after_wait = false;   ///< somebody had waited for a result since the one before
   std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "submission_queue.h"
 
+#include <iterator>
+
 #include "ronde/error.h"
 
 namespace ronde {
@@ -21,16 +23,47 @@ void SubmissionQueue::push(Submission submission) {
                      "second operation another name");
   }
   if (submission.request.name.empty()) ++unnamed_;
-  const bool quietly = submission.request.caller_waits;
   counters_.submitted.add();
   counters_.submitted_bytes.add(bytes);
-  const bool was_empty = waiting_.empty();
-  const bool was_full = bytes_ >= gather_bytes_;
-  if (was_empty) first_ = Clock::now();
-  bytes_ += bytes;
+  submission.number = submitted_++;
+  submission.after_wait = waited_.exchange(false, std::memory_order_relaxed);
+  const bool quietly = submission.request.caller_waits;
+  using Intake = FrozenSchedule::Intake;
+  const Intake intake = schedule_ != nullptr ? schedule_->accept(submission) : Intake::Deviates;
+  bool has_news = intake == Intake::Committed || intake == Intake::Watched;
+  if (intake == Intake::Deviates) {
+    const bool was_empty = waiting_.empty();
+    const bool was_full = bytes_ >= gather_bytes_;
+    keep(std::move(submission));
+    has_news = was_empty || (!was_full && bytes_ >= gather_bytes_);
+  }
+  if (has_news && !quietly) wake_locked();
+}
+
+void SubmissionQueue::keep(Submission submission) {
+  if (waiting_.empty()) first_ = Clock::now();
+  bytes_ += element_count(submission.meta.shape) * size_of(submission.meta.dtype);
   waiting_.push_back(std::move(submission));
-  const bool is_full = bytes_ >= gather_bytes_;
-  if (!quietly && (was_empty || (!was_full && is_full))) wake_locked();
+}
+
+void SubmissionQueue::use(FrozenSchedule* schedule) {
+  const std::lock_guard lock(mutex_);
+  schedule_ = schedule;
+}
+
+void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> pending) {
+  const std::lock_guard lock(mutex_);
+  schedule_->freeze(std::move(plan));
+  std::vector<Submission> later;
+  later.swap(waiting_);
+  bytes_ = 0;
+  std::move(later.begin(), later.end(), std::back_inserter(pending));
+  for (Submission& submission : pending) {
+    if (schedule_->accept(submission) == FrozenSchedule::Intake::Deviates) {
+      keep(std::move(submission));
+      urgent_ = true;  // it has been announced before
+    }
+  }
 }
 
 void SubmissionQueue::flush() noexcept {

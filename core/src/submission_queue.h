@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "counter.h"
+#include "frozen_schedule.h"
 #include "submission.h"
 
 namespace ronde {
@@ -38,6 +40,15 @@ class SubmissionQueue {
   /// has to look at it now, unless the caller waits.
   void push(Submission submission);
 
+  /// The next operation may depend on the result of an earlier one.
+  void note_wait() noexcept { waited_.store(true, std::memory_order_relaxed); }
+
+  /// From now on `schedule` is asked first; null: no longer. It outlives the queue's use of it.
+  void use(FrozenSchedule* schedule);
+
+  /// Freezes the schedule in use: `pending` and what is here goes to it, as far as it fits.
+  void freeze(FrozenSchedule::Plan plan, std::vector<Submission> pending);
+
   /// Somebody waits: what was submitted until now is due at once. Wakes nobody.
   void flush() noexcept;
 
@@ -62,6 +73,7 @@ class SubmissionQueue {
   const Counters& counters() const noexcept { return counters_; }
 
  private:
+  void keep(Submission submission);
   void wake_locked();
 
   // Constant after construction.
@@ -69,6 +81,7 @@ class SubmissionQueue {
   const std::uint64_t gather_bytes_;
 
   Counters counters_;
+  std::atomic<bool> waited_{false};
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
@@ -77,6 +90,8 @@ class SubmissionQueue {
   Clock::time_point first_;
   std::uint64_t bytes_ = 0;
   bool urgent_ = false;
+  std::uint64_t submitted_ = 0;
+  FrozenSchedule* schedule_ = nullptr;
   std::uint64_t unnamed_ = 0;
   std::unordered_set<std::string> in_flight_;
   std::exception_ptr closed_;

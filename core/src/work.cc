@@ -66,9 +66,9 @@ std::vector<std::int64_t> WorkState::received_splits() {
 }
 
 bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
-  if (!done()) {
-    const auto engine = engine_.lock();
-    if (engine) engine->help(*this, deadline ? *deadline : WaitHelper::TimePoint::max());
+  if (const auto engine = engine_.lock()) {
+    if (!done()) engine->help(*this, deadline ? *deadline : WaitHelper::TimePoint::max());
+    engine->note_wait();
   }
   std::unique_lock lock(mutex_);
   const auto is_done = [this] { return done(); };

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ class WaitHelper {
   /// `work` is waited for until `deadline`: the engine does not gather any longer, and may use this
   /// thread to get on. Returns when the work is done, or when there is nothing to do but block.
   virtual void help(const WorkState& work, TimePoint deadline) noexcept = 0;
+
+  /// Somebody asked for a result that was there: what is submitted from now on may depend on it.
+  virtual void note_wait() noexcept = 0;
 };
 
 /// The shared part of all handles to one operation. Completes exactly once.
@@ -57,13 +61,23 @@ class WorkState {
 
   const std::string& name() const noexcept { return name_; }
 
+  /// The bucket of a frozen schedule in which the operation waits to be run.
+  std::optional<std::size_t> bucket() const noexcept {
+    const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
+    return bucket > 0 ? std::optional(bucket - 1) : std::nullopt;
+  }
+  void set_bucket(std::optional<std::size_t> bucket) noexcept {
+    bucket_.store(bucket ? *bucket + 1 : 0, std::memory_order_relaxed);
+  }
+
  private:
   // Constant after construction.
   const std::string name_;
   const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
 
-  std::atomic<bool> done_{false};  ///< written under mutex_, after what it stands for
+  std::atomic<std::size_t> bucket_{0};  ///< plus one
+  std::atomic<bool> done_{false};       ///< written under mutex_, after what it stands for
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

@@ -31,6 +31,7 @@ inline RuntimeOptions options_of(const inproc::Group& group, int rank,
   RuntimeOptions options;
   options.config = std::move(config);
   options.make_transport = group.transport(rank);
+  options.make_board = group.board();
   options.backends["inproc"] = group.backend_factory();
   return options;
 }

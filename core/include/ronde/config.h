@@ -16,6 +16,7 @@ struct Config {
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;
   double cycle_time_ms = 1.0;
   std::uint64_t cache_capacity = 1024;
+  std::uint64_t freeze_after_steps = 3;
   std::string cpu_backend = "auto";
   double stall_warn_s = 30.0;
   double stall_abort_s = 600.0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ronde/backend.h"
+#include "ronde/board.h"
 #include "ronde/config.h"
 #include "ronde/request.h"
 #include "ronde/stats.h"
@@ -40,6 +41,8 @@ struct RuntimeOptions {
   std::string config_error;
   /// Makes the control plane; called on the coordinator thread.
   std::function<std::unique_ptr<Transport>()> make_transport;
+  /// Makes the memory that ranks of one host share; may be empty.
+  MakeBoard make_board;
   /// Backends to choose from.
   BackendRegistry backends;
   StallCallback on_stall;

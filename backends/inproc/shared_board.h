@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backends/inproc/hub.h"
+#include "ronde/board.h"
+
+namespace ronde::inproc {
+
+/// What the boards of a group's ranks share. Thread-safety: every member may be called from any
+/// thread.
+class SharedBoard {
+ public:
+  explicit SharedBoard(std::shared_ptr<Hub> hub);
+
+  std::span<Board::Word> words() noexcept { return words_; }
+  void set_asleep(int rank, bool asleep) noexcept;
+  void ring_others(int rank) noexcept;
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+  std::vector<Board::Word> words_;
+  std::vector<Board::Word> asleep_;  ///< by rank
+};
+
+std::unique_ptr<Board> make_board(std::shared_ptr<SharedBoard> shared, int rank);
+
+}  // namespace ronde::inproc

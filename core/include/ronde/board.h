@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ronde/topology.h"
+
+namespace ronde {
+
+/// Memory that all ranks of a group share, and a bell for those that sleep: what the ranks of one
+/// host agree by without messages.
+///
+/// Thread-safety: every member may be called from any thread.
+class Board {
+ public:
+  /// A word on a cache line of its own.
+  struct alignas(64) Word {
+    std::atomic<std::uint64_t> value{0};
+  };
+
+  virtual ~Board() = default;
+  Board() = default;
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  /// The same memory on all ranks; zero at first.
+  virtual std::span<Word> words() noexcept = 0;
+
+  /// Whether ring() of a peer has to wake this rank. To be said before looking once more at what
+  /// one is about to sleep for: the call is a full fence.
+  virtual void set_asleep(bool asleep) noexcept = 0;
+
+  /// Wakes every other rank that said it sleeps. Called after the change has been stored; a full
+  /// fence. Cheap where nobody sleeps.
+  virtual void ring() noexcept = 0;
+};
+
+/// What making a board may use.
+struct BoardContext {
+  const Topology* topology = nullptr;
+  /// As BackendContext::exchange.
+  std::function<std::vector<std::string>(std::string_view blob)> exchange;
+  /// Transport::wake_fd.
+  int wake_fd = -1;
+};
+
+/// Makes one, on all ranks at the same time; null where the ranks share no memory.
+using MakeBoard = std::function<std::unique_ptr<Board>(BoardContext&)>;
+
+}  // namespace ronde

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "ronde/board.h"
+
+namespace ronde {
+
+/// How ranks agree to start the buckets of a frozen schedule: one word a bucket in shared memory.
+///
+/// Note [Arrival words]
+/// A word holds a generation (the decision that froze the schedule), a step, and how many ranks
+/// have raised the bucket in it. The last rank's raise commits: from then on every rank will run
+/// it. Until then it can be withdrawn, by closing the word: the same compare-and-swap decides
+/// between a raise and a closing, so either all ranks run the bucket or none does. A rank that
+/// leaves the plan closes every word, and then the generation; what was committed by then is final
+/// and the same for all who read it. Words of an older generation count as untouched.
+///
+/// Thread-safety: every member may be called from any thread.
+class ArrivalWords {
+ public:
+  ArrivalWords(Board& board, int ranks);
+
+  /// Buckets that a schedule may have.
+  std::size_t capacity() const noexcept { return board_.words().size() - 1; }
+
+  enum class Raised { Waiting, Committed, Closed };
+
+  /// This rank is ready for `bucket` in `step` (counted from 1, without gaps).
+  Raised raise(std::uint32_t generation, std::size_t bucket, std::uint32_t step);
+
+  /// The last step in which all ranks have raised `bucket`; 0: none.
+  std::uint32_t committed(std::uint32_t generation, std::size_t bucket) const;
+
+  /// Nothing more is committed in `generation`, which has `buckets`. Any rank, any number of times;
+  /// the first one's `reason` is kept.
+  void close(std::uint32_t generation, std::size_t buckets, std::uint8_t reason);
+
+  /// Why a rank closed the generation; nothing as long as not all its words are closed.
+  std::optional<std::uint8_t> closed(std::uint32_t generation) const;
+
+ private:
+  std::atomic<std::uint64_t>& word(std::size_t bucket) const;
+
+  Board& board_;
+  const std::uint64_t ranks_;
+};
+
+}  // namespace ronde

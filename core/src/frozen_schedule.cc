@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "frozen_schedule.h"
+
+#include <algorithm>
+
+namespace ronde {
+
+FrozenSchedule::FrozenSchedule(Board& board, int rank, int ranks, Clock::duration longest_wait)
+    : board_(board), rank_(rank), longest_wait_(longest_wait), words_(board, ranks) {}
+
+void FrozenSchedule::freeze(Plan plan) {
+  const std::lock_guard lock(mutex_);
+  reset();
+  ++generation_;
+  frozen_ = true;
+  patience_ = plan.patience;
+  for (std::vector<Item>& items : plan.buckets) {
+    Bucket bucket;
+    bucket.missing = items.size();
+    for (Item& item : items) {
+      const Place place{buckets_.size(), bucket.entries.size()};
+      if (item.response.name.empty()) {
+        unnamed_.push_back(place);
+      } else {
+        places_[item.response.name] = place;
+      }
+      RequestMeta meta = item.response.request_of(rank_);
+      bucket.entries.push_back({std::move(item), std::move(meta), std::nullopt});
+    }
+    buckets_.push_back(std::move(bucket));
+  }
+  counters_.freezes.add();
+}
+
+void FrozenSchedule::reset() {
+  frozen_ = thawing_ = false;
+  buckets_.clear();
+  places_.clear();
+  unnamed_.clear();
+  next_ = next_unnamed_ = 0;
+}
+
+FrozenSchedule::Intake FrozenSchedule::accept(Submission& submission) {
+  Intake intake = Intake::Deviates;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!frozen_) return Intake::Deviates;
+    const Place* const place = thawing_ ? nullptr : find(submission);
+    if (place != nullptr) intake = put(*place, submission);
+    if (intake == Intake::Deviates) thaw_locked(Thaw::Submission);
+  }
+  if (intake == Intake::Committed) board_.ring();
+  return intake;
+}
+
+const FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) const {
+  const Place* place = nullptr;
+  if (!submission.request.name.empty()) {
+    const auto found = places_.find(submission.request.name);
+    if (found != places_.end()) place = &found->second;
+  } else if (!unnamed_.empty()) {
+    place = &unnamed_[next_unnamed_];
+  }
+  if (place == nullptr) return nullptr;
+  const Entry& entry = buckets_[place->bucket].entries[place->entry];
+  // The last one of an operation without a name may still wait for its turn.
+  const bool fits = !entry.submission && !buckets_[place->bucket].raised &&
+                    entry.item.contributes == submission.request.contributes &&
+                    entry.meta == submission.meta;
+  return fits ? place : nullptr;
+}
+
+FrozenSchedule::Intake FrozenSchedule::put(Place place, Submission& submission) {
+  Bucket& bucket = buckets_[place.bucket];
+  if (submission.request.name.empty()) next_unnamed_ = (next_unnamed_ + 1) % unnamed_.size();
+  if (bucket.missing == bucket.entries.size()) bucket.since = Clock::now();
+  const Intake taken = submission.deadline ? Intake::Watched : Intake::Taken;
+  submission.work->set_bucket(place.bucket);
+  bucket.entries[place.entry].submission = std::move(submission);
+  counters_.tensors.add();
+  if (--bucket.missing > 0) return taken;
+  bucket.raised = true;
+  bucket.since = Clock::now();
+  switch (words_.raise(generation_, place.bucket, bucket.step)) {
+    case ArrivalWords::Raised::Committed:
+      return Intake::Committed;
+    case ArrivalWords::Raised::Closed:
+      // A peer has thawed; this submission goes the way of all that are left.
+      thaw_locked(Thaw::Submission);
+      return Intake::Committed;
+    case ArrivalWords::Raised::Waiting:
+      break;
+  }
+  return taken;
+}
+
+void FrozenSchedule::wait_for(const WorkState& work) {
+  const std::lock_guard lock(mutex_);
+  const std::optional<std::size_t> target = work.bucket();
+  if (!frozen_ || thawing_ || !target || *target >= buckets_.size()) return;
+  for (std::size_t bucket = next_;; bucket = (bucket + 1) % buckets_.size()) {
+    if (!buckets_[bucket].raised) return thaw_locked(Thaw::Wait);
+    if (bucket == *target) return;
+  }
+}
+
+void FrozenSchedule::thaw(Thaw reason) {
+  const std::lock_guard lock(mutex_);
+  if (frozen_ && !thawing_) thaw_locked(reason);
+}
+
+void FrozenSchedule::thaw_locked(Thaw reason) {
+  if (thawing_) return;
+  thawing_ = true;
+  // Also after a peer's: it may be in the middle of it.
+  words_.close(generation_, buckets_.size(), static_cast<std::uint8_t>(reason));
+  if (reason == Thaw::Wait) counters_.thaws_by_wait.add();
+  if (reason == Thaw::Submission) counters_.thaws_by_submission.add();
+  if (reason == Thaw::TimeLimit) counters_.thaws_by_time_limit.add();
+  board_.ring();
+}
+
+std::optional<FrozenSchedule::Clock::time_point> FrozenSchedule::due() const {
+  const std::lock_guard lock(mutex_);
+  if (!frozen_ || thawing_) return std::nullopt;
+  const Clock::duration limit =
+      longest_wait_.count() > 0 ? std::min(patience_, longest_wait_) : patience_;
+  Clock::time_point due = Clock::now() + limit / 2;
+  const auto earlier = [&due](Clock::time_point time) { due = std::min(due, time); };
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.missing == bucket.entries.size()) continue;
+    if (!bucket.raised) earlier(bucket.since + patience_);
+    if (bucket.raised && longest_wait_.count() > 0) earlier(bucket.since + longest_wait_);
+    for (const Entry& entry : bucket.entries) {
+      if (entry.submission && entry.submission->deadline) earlier(*entry.submission->deadline);
+    }
+  }
+  return due;
+}
+
+void FrozenSchedule::inspect(Clock::time_point now) {
+  const auto limit = due();
+  if (limit && *limit <= now && !has_news()) thaw(Thaw::TimeLimit);
+}
+
+bool FrozenSchedule::committed(std::size_t bucket) const {
+  const Bucket& candidate = buckets_[bucket];
+  return candidate.raised && words_.committed(generation_, bucket) >= candidate.step;
+}
+
+bool FrozenSchedule::has_news() const {
+  const std::lock_guard lock(mutex_);
+  return frozen_ && (words_.closed(generation_) || committed(next_));
+}
+
+std::optional<std::vector<Agreed>> FrozenSchedule::take() {
+  const std::lock_guard lock(mutex_);
+  if (!frozen_ || !committed(next_)) return std::nullopt;
+  std::vector<Agreed> agreed = empty(buckets_[next_]);
+  next_ = (next_ + 1) % buckets_.size();
+  return agreed;
+}
+
+std::vector<Agreed> FrozenSchedule::empty(Bucket& bucket) {
+  std::vector<Agreed> agreed;
+  agreed.reserve(bucket.entries.size());
+  for (Entry& entry : bucket.entries) {
+    entry.submission->work->set_bucket(std::nullopt);
+    agreed.push_back(
+        agreed_of(std::move(*entry.submission), entry.item.response, entry.item.contributed));
+    entry.submission.reset();
+  }
+  bucket.missing = bucket.entries.size();
+  bucket.raised = false;
+  ++bucket.step;
+  counters_.buckets.add();
+  return agreed;
+}
+
+std::optional<FrozenSchedule::Remains> FrozenSchedule::finish_thaw() {
+  const std::lock_guard lock(mutex_);
+  if (!frozen_) return std::nullopt;
+  const std::optional<std::uint8_t> reason = words_.closed(generation_);
+  if (!reason) return std::nullopt;
+  counters_.thaws.add();
+  Remains remains;
+  remains.reason = static_cast<Thaw>(*reason);
+  remains.rounds = buckets_.front().step - 1;
+  // In the order in which they would have run: the rest of this round, then the next one.
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const std::size_t bucket = (next_ + i) % buckets_.size();
+    if (committed(bucket)) remains.buckets.push_back(empty(buckets_[bucket]));
+  }
+  for (Bucket& bucket : buckets_) {
+    for (Entry& entry : bucket.entries) {
+      if (entry.submission) remains.submissions.push_back(std::move(*entry.submission));
+    }
+  }
+  reset();
+  return remains;
+}
+
+std::vector<Submission> FrozenSchedule::drain() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Submission> drained;
+  for (Bucket& bucket : buckets_) {
+    for (Entry& entry : bucket.entries) {
+      if (entry.submission) drained.push_back(std::move(*entry.submission));
+    }
+  }
+  reset();
+  return drained;
+}
+
+bool FrozenSchedule::is_frozen() const {
+  const std::lock_guard lock(mutex_);
+  return frozen_;
+}
+
+std::vector<std::string> FrozenSchedule::pending_names() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (const Bucket& bucket : buckets_) {
+    for (const Entry& entry : bucket.entries) {
+      if (!entry.submission) continue;
+      names.push_back(display_name(entry.submission->meta.kind, entry.submission->key));
+    }
+  }
+  return names;
+}
+
+}  // namespace ronde
