@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/compose.h"
 
+#include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
 
 #ifdef RONDE_HAVE_MPI
@@ -24,6 +25,7 @@ BuiltIn compose_built_in(const Config& config) {
   options.init_timeout_s = config.init_timeout_s;
   BuiltIn built_in;
   built_in.make_transport = mpi_transport_factory(options);
+  built_in.make_board = shm_board_factory();
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
   return built_in;

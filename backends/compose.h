@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ronde/backend.h"
+#include "ronde/board.h"
 #include "ronde/config.h"
 #include "ronde/transport.h"
 
@@ -15,6 +16,7 @@ namespace ronde {
 /// What this build of Ronde brings.
 struct BuiltIn {
   std::function<std::unique_ptr<Transport>()> make_transport;
+  MakeBoard make_board;  ///< of ranks of one host
   BackendRegistry backends;
 };
 

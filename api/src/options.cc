@@ -57,6 +57,7 @@ StartOptions load_start_options(const BackendRegistry& registered, StallCallback
   }
   BuiltIn built_in = compose_built_in(options.config);
   options.make_transport = std::move(built_in.make_transport);
+  options.make_board = std::move(built_in.make_board);
   options.backends = std::move(built_in.backends);
   options.backends.insert(registered.begin(), registered.end());
   options.on_stall = std::move(on_stall);

@@ -176,6 +176,50 @@ TEST_CASE("operations without names are matched by their order", "[n2][n3]") {
   });
 }
 
+/// A counter of ronde::stats().
+std::uint64_t counter_of(const std::string& part, const std::string& name) {
+  for (const StatsGroup& group : default_runtime().stats()) {
+    for (const auto& [key, value] : group.counters) {
+      if (group.part == part && key == name) return value;
+    }
+  }
+  return 0;
+}
+
+/// The same stream again and again freezes; another one in between thaws it.
+void check_repeated_streams(const Variables& variables) {
+  with_group(
+      [](PlainMpi& mpi) {
+        for (unsigned seed = 20; seed < 23; ++seed) {
+          std::vector<InFlight> items = make_stream(mpi, seed, 25);
+          for (int round = 0; round < 25; ++round) {
+            for (InFlight& item : items) item.work = submit(item);
+            for (const InFlight& item : items) item.work.wait();
+          }
+          for (InFlight& item : items) {
+            CAPTURE(seed, item.operation.name);
+            CHECK(difference(mpi, item) == "");
+            CHECK(mpi.same_everywhere(item.output.bytes()));
+          }
+        }
+        const bool shares_memory = mpi.size() > 1;
+        CHECK((counter_of("schedule", "freezes") >= 1) == shares_memory);
+        CHECK((counter_of("schedule", "thaws") >= 1) == shares_memory);
+        mpi.barrier();  // a shutdown thaws as well
+      },
+      variables);
+}
+
+[[maybe_unused]] const bool kRepeatedRegistered = [] {
+  for (const std::string backend : {"shm", "mpi"}) {
+    add_case("a stream that repeats itself runs from a frozen schedule, with " + backend,
+             "[n2][n3][n4]", [backend] {
+               check_repeated_streams({{"RONDE_CPU_BACKEND", backend}});
+             });
+  }
+  return true;
+}();
+
 /// Each rank contributes one special value, to an element of its own and to one that all share.
 void check_special_values(DataType dtype) {
   using Limits = std::numeric_limits<double>;
