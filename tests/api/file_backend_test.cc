@@ -139,7 +139,8 @@ TEST_CASE("the file backend exchanges and scatters uneven parts") {
     check(received == expected, "what each rank sent here");
     check(work.received_splits() == exchange.splits, "symmetric splits");
     std::vector<float> values(100);
-    for (std::size_t i = 0; i < 100; ++i) values[i] = static_cast<float>(i) + 1000.0F * rank;
+    const float of_rank = 1000.0F * static_cast<float>(rank);
+    for (std::size_t i = 0; i < 100; ++i) values[i] = static_cast<float>(i) + of_rank;
     Request scatter = in_place(values, DataType::F32, ReduceOp::Sum, "scatter");
     scatter.kind = ronde::Collective::Reducescatter;
     runtime.submit(scatter).wait();
