@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_subject.h"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "ronde/ronde.h"
@@ -10,9 +12,22 @@ namespace {
 
 class Engine final : public Subject {
  public:
-  std::string backend() const override { return default_runtime().backend_name(DeviceKind::Cpu); }
-  void run(Request request) override { submit(std::move(request)).wait(); }
-  void settle() override {}
+  std::string backend() const override { return runtime_.backend_name(DeviceKind::Cpu); }
+  void run(Request request) override { ronde::run(std::move(request)); }
+
+  void settle() override {
+    constexpr std::chrono::seconds kPatience{10};
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!runtime_.asleep()) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      throw Error("rank " + std::to_string(runtime_.topology().rank) +
+                  ": the engine, which has nothing to do, did not go to sleep within 10 s");
+    }
+  }
+
+ private:
+  Runtime& runtime_ = default_runtime();
 };
 
 }  // namespace
