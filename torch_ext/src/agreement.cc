@@ -70,7 +70,7 @@ std::vector<T> gather(const std::string& name, DataType dtype, const std::vector
     return raw->output.data();
   };
   request.keep_alive = memory;
-  submit(std::move(request)).wait();
+  run(std::move(request));
   return std::move(memory->output);
 }
 

@@ -103,6 +103,21 @@ at::Tensor empty_result(at::IntArrayRef sizes, const at::Tensor& like) {
   return at::empty(sizes, at::TensorOptions().dtype(like.scalar_type()).device(like.device()));
 }
 
+// While one lives, the requests that this thread makes are waited for at once
+// (Request::caller_waits): the forms that wait are those that do not, and a wait.
+class CallerWaits {
+ public:
+  CallerWaits() { here_ = true; }
+  ~CallerWaits() { here_ = false; }
+  CallerWaits(const CallerWaits&) = delete;
+  CallerWaits& operator=(const CallerWaits&) = delete;
+
+  static bool here() noexcept { return here_; }
+
+ private:
+  static inline thread_local bool here_ = false;
+};
+
 // What a request's memory lives in until Ronde is through with it.
 struct Memory {
   at::Tensor input;
@@ -143,6 +158,7 @@ Request broadcast_request(const at::Tensor& tensor, const BroadcastOptions& opti
 TensorWork start(Request request, Memory memory) {
   if (memory.input.defined()) request.input = memory.input.const_data_ptr();
   if (memory.output.defined()) request.output = memory.output.mutable_data_ptr();
+  request.caller_waits = CallerWaits::here();
   std::shared_ptr<TensorOperation> operation = memory.operation;
   request.keep_alive = std::make_shared<Memory>(std::move(memory));
   Work work = submit(std::move(request));
@@ -274,10 +290,12 @@ TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& op
 }
 
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
+  const detail::CallerWaits waits;
   return allreduce_async(tensor, options).wait_host();
 }
 
 at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
+  const detail::CallerWaits waits;
   return allreduce_async_(tensor, options).wait_host();
 }
 
@@ -294,10 +312,12 @@ TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& op
 }
 
 at::Tensor broadcast(const at::Tensor& tensor, const BroadcastOptions& options) {
+  const detail::CallerWaits waits;
   return broadcast_async(tensor, options).wait_host();
 }
 
 at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options) {
+  const detail::CallerWaits waits;
   return broadcast_async_(tensor, options).wait_host();
 }
 
@@ -312,6 +332,7 @@ TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& opt
 }
 
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
+  const detail::CallerWaits waits;
   return allgather_async(tensor, options).wait_host();
 }
 
@@ -328,6 +349,7 @@ TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOpti
 }
 
 at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
+  const detail::CallerWaits waits;
   return reducescatter_async(tensor, options).wait_host();
 }
 
@@ -344,6 +366,7 @@ TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits,
 
 at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
                     const AlltoallOptions& options) {
+  const detail::CallerWaits waits;
   return alltoall_async(tensor, splits, options).wait_host();
 }
 
