@@ -505,3 +505,45 @@ TEST_CASE("a rank without a contribution gets its part of the others' reducescat
     }
   });
 }
+
+TEST_CASE("what has rows of its own on each rank runs from a frozen schedule, and thaws it") {
+  constexpr int kSteps = 60;
+  constexpr int kDeviation = 40;
+  run_group(2, [](int rank, Runtime& runtime) {
+    for (int step = 0; step < kSteps; ++step) {
+      const auto number = static_cast<float>(step);
+      std::vector<float> values(12, number + static_cast<float>(rank));
+      const Rows splits = rank == 1 && step == kDeviation ? Rows{4, 0} : Rows{1, 3};
+      Allocated exchanged(DataType::F32);
+      const Work exchange =
+          runtime.submit(alltoall_request(values, {4, kColumns}, splits, exchanged));
+      Allocated gathered(DataType::F32);
+      Request gather = alltoall_request(values, {1 + rank, kColumns}, {}, gathered);
+      gather.kind = Collective::Allgather;
+      gather.name = "gather";
+      const Work gathering = runtime.submit(gather);
+      Allocated scattered(DataType::F32);
+      Request scatter = alltoall_request(values, {3, kColumns}, {}, scattered);
+      scatter.kind = Collective::Reducescatter;
+      scatter.name = "scatter";
+      runtime.submit(scatter).wait();
+      gathering.wait();
+      exchange.wait();
+      const std::int64_t of_first = rank == 0 ? 1 : 3;
+      std::int64_t of_second = of_first;
+      if (step == kDeviation) of_second = rank == 0 ? 4 : 0;
+      check(exchange.received_splits() == Rows{of_first, of_second}, "the splits of this step");
+      const std::size_t first = index(of_first * kColumns);
+      for (std::size_t i = 0; i < exchanged.elements->count(); ++i) {
+        check(exchanged.elements->get(i) == number + (i < first ? 0 : 1), "an exchanged element");
+      }
+      check(gathered.shape == Rows{3, kColumns}, "three rows together");
+      check(gathered.elements->get(0) == number && gathered.elements->get(8) == number + 1,
+            "the rows of both");
+      check(scattered.shape == Rows{rank == 0 ? 2 : 1, kColumns}, "its rows");
+      check(scattered.elements->get(0) == 2 * number + 1, "the sum");
+    }
+    check(counter_of(runtime, "schedule", "freezes") >= 1, "the steps were frozen");
+    check(counter_of(runtime, "schedule", "thaws") >= 1, "and the deviation thawed them");
+  });
+}
