@@ -47,6 +47,7 @@ struct RingContext {
 class RingOperation : public Operation {
  public:
   bool poll() final;
+  std::uint64_t progress() const final { return staged_ + reduced_ + consumed_; }
 
  protected:
   explicit RingOperation(std::shared_ptr<RingContext> context);
