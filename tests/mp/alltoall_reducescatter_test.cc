@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alltoall and reducescatter over MPI, against the inputs gathered by plain MPI.
+// Alltoall and reducescatter over shared memory and over MPI, against the inputs gathered by plain
+// MPI.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -145,7 +146,8 @@ void check_reducescatter(PlainMpi& mpi, const Reduction& reduction, std::int64_t
 }
 
 void check_reducescatters(DataType dtype) {
-  with_group([&](PlainMpi& mpi) {
+  with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
+    CAPTURE(backend);
     for (const ReduceOp op : kAllReduceOps) {
       if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
       Reduction reduction = {dtype, op, 1.0, 1.0, mpi.size()};
@@ -165,7 +167,8 @@ void check_reducescatters(DataType dtype) {
 
 [[maybe_unused]] const bool kRegistered = [] {
   add_case("alltoall of every type equals plain MPI", "[alltoall]", [] {
-    with_group([](PlainMpi& mpi) {
+    with_each_backend([](PlainMpi& mpi, const std::string& backend) {
+      CAPTURE(backend);
       for (const DataType dtype : kAllDataTypes) {
         for (int variant = 0; variant < 5; ++variant) {
           for (const std::uint64_t round : {0U, 1U}) check_alltoall(mpi, dtype, variant, round);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broadcast and allgather of every element type over MPI, bit for bit against plain MPI.
+// Broadcast and allgather of every element type over shared memory and over MPI, bit for bit
+// against plain MPI.
 #include <string>
 #include <vector>
 
@@ -60,8 +61,9 @@ void broadcast_from(PlainMpi& mpi, DataType dtype, int root, bool in_place) {
 }
 
 void check_broadcast(DataType dtype) {
-  with_group([&](PlainMpi& mpi) {
+  with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
     for (const std::uint64_t round : {0U, 1U}) {
+      CAPTURE(backend);
       for (int root = 0; root < mpi.size(); ++root) {
         CAPTURE(round);
         broadcast_from(mpi, dtype, root, false);
@@ -178,8 +180,9 @@ std::vector<Gather> make_gathers(int ranks) {
 }
 
 void check_allgather(DataType dtype) {
-  with_group([&](PlainMpi& mpi) {
+  with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
     for (const std::uint64_t round : {0U, 1U}) {
+      CAPTURE(backend);
       for (const Gather& gather : make_gathers(mpi.size())) {
         check_gather(mpi, dtype, gather, round);
       }

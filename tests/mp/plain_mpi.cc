@@ -109,4 +109,13 @@ void with_group(const std::function<void(PlainMpi& mpi)>& body, const Variables&
   ronde::shutdown();
 }
 
+void with_each_backend(const std::function<void(PlainMpi& mpi, const std::string& backend)>& body,
+                       const Variables& variables) {
+  for (const std::string backend : {"shm", "mpi"}) {
+    Variables with_backend = variables;
+    with_backend.emplace_back("RONDE_CPU_BACKEND", backend);
+    with_group([&](PlainMpi& mpi) { body(mpi, backend); }, with_backend);
+  }
+}
+
 }  // namespace ronde::test

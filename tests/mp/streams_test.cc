@@ -104,15 +104,15 @@ void submit_in_own_order(std::vector<InFlight>& items, int rank, unsigned seed) 
 }
 
 void check_stream(unsigned seed, const Variables& variables) {
-  with_group(
-      [&](PlainMpi& mpi) {
+  with_each_backend(
+      [&](PlainMpi& mpi, const std::string& backend) {
         for (unsigned round = 0; round < 4; ++round) {
           // Every second round repeats the shapes of the one before, so that it runs from the
           // cache.
           std::vector<InFlight> items = make_stream(mpi, seed + round / 2, 60);
           submit_in_own_order(items, mpi.rank(), seed + round);
           for (InFlight& item : items) {
-            CAPTURE(seed, round, item.operation.name);
+            CAPTURE(backend, seed, round, item.operation.name);
             item.work.wait();
             CHECK(difference(mpi, item) == "");
             CHECK(mpi.same_everywhere(item.output.bytes()));
@@ -223,7 +223,7 @@ void check_repeated_streams(const Variables& variables) {
 /// Each rank contributes one special value, to an element of its own and to one that all share.
 void check_special_values(DataType dtype) {
   using Limits = std::numeric_limits<double>;
-  with_group([&](PlainMpi& mpi) {
+  with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
     const std::vector<double> specials = {Limits::quiet_NaN(), Limits::infinity(),
                                           -Limits::infinity(), -0.0};
     for (const ReduceOp op : kAllReduceOps) {
@@ -239,7 +239,7 @@ void check_special_values(DataType dtype) {
         item.input.set_number(i * (ranks + 1) + ranks, specials[(i + own) % specials.size()]);
       }
       submit(item).wait();
-      CAPTURE(to_string(op));
+      CAPTURE(backend, to_string(op));
       CHECK(difference(mpi, item) == "");
       CHECK(mpi.same_everywhere(item.output.bytes()));
     }

@@ -142,6 +142,17 @@ void add_streams() {
          .moment = "in a stream",
          .end = "is killed",
          .victims = {victim},
+         .seed = seed,
+         .variables = {{"RONDE_CPU_BACKEND", seed % 2 == 0 ? "mpi" : "shm"}}});
+  }
+  // These spend nearly all their time inside one operation.
+  for (unsigned seed = 1; seed <= 9; ++seed) {
+    const int victim = static_cast<int>(seed % 3);
+    add("rank " + std::to_string(victim) + " of 3 is killed in large operation " +
+            std::to_string(seed),
+        {.moment = "in a stream of large operations",
+         .end = "is killed",
+         .victims = {victim},
          .seed = seed});
   }
 }

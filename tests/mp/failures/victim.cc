@@ -109,12 +109,12 @@ void finish_sum(const Pending& pending) {
 }
 
 /// Many operations of all sizes, several in flight, until told to stop or thrown out.
-void run_stream(unsigned seed, const std::atomic<bool>& stops) {
+void run_stream(unsigned seed, std::size_t scale, const std::atomic<bool>& stops) {
   std::mt19937 random(seed);  // the same on every rank
   std::deque<Pending> window;
   for (unsigned i = 0; !stops.load(); ++i) {
     // Half of the names come again with another shape, so that the response cache changes, too.
-    const std::size_t count = 1 + (random() % 1000) * (random() % 300);
+    const std::size_t count = 1 + scale * (random() % 1000) * (random() % 300);
     window.push_back(start_sum("tensor " + std::to_string(i % 2 == 0 ? i : i % 23), count));
     if (window.size() < 5) continue;
     finish_sum(window.front());
@@ -133,10 +133,13 @@ class Rank {
   int live() { return arguments_.victims.contains(rank_) ? fail() : survive(); }
 
  private:
+  bool is_stream() const { return arguments_.moment.starts_with("in a stream"); }
+  std::size_t scale() const { return arguments_.moment.ends_with("large operations") ? 20 : 1; }
+
   // A victim.
 
   int fail() {
-    if (arguments_.moment == "in a stream") return fail_in_stream();
+    if (is_stream()) return fail_in_stream();
     if (arguments_.moment != "while idle") {
       for (int rank = 0; rank < ronde::size(); ++rank) {
         if (!arguments_.victims.contains(rank)) notes_.await("waits", rank);
@@ -154,7 +157,7 @@ class Rank {
       stream_ends_.store(true);
     }).detach();
     try {
-      run_stream(arguments_.seed, stream_ends_);
+      run_stream(arguments_.seed, scale(), stream_ends_);
     } catch (const ronde::GroupError&) {
       // Another victim was first.
     }
@@ -194,8 +197,8 @@ class Rank {
       for (const int victim : arguments_.victims) await_death(victim);
       return report_error([] { finish_sum(start_sum("after the end", 1000)); });
     }
-    if (arguments_.moment == "in a stream") {
-      return report_error([&] { run_stream(arguments_.seed, stream_ends_); });
+    if (is_stream()) {
+      return report_error([&] { run_stream(arguments_.seed, scale(), stream_ends_); });
     }
     if (arguments_.moment == "while others shut down") {
       return report_error([&] {
