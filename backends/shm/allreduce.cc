@@ -25,6 +25,9 @@ void find_staged(std::vector<const void*>& inputs, const Ring& ring, std::uint64
   }
 }
 
+/// Results pass through a block of this size, which stays in the first-level cache.
+constexpr std::size_t kBlockBytes = std::size_t{4} << 10;
+
 const void* own_input(const Piece& piece, std::size_t skipped, std::size_t element_bytes) {
   if (piece.segment->input == nullptr) return nullptr;
   return advanced(piece.segment->input, (piece.offset + skipped) * element_bytes);
@@ -58,6 +61,7 @@ void FlatAllreduce::stage(std::uint64_t round) {
 }
 
 void FlatAllreduce::consume(std::uint64_t round) {
+  stores_.move(consuming_.next_count() * element_bytes_);
   const StoreChoice::Use::Timing timing(stores_);
   consuming_.advance([&](const Piece& piece) {
     const std::size_t at = piece.position * element_bytes_;
@@ -78,7 +82,8 @@ SlicedAllreduce::SlicedAllreduce(std::shared_ptr<RingContext> context, const All
       staging_(walk_of(call, ring().shape())),
       reducing_(staging_),
       consuming_(staging_),
-      inputs_(ring().ranks(), nullptr) {}
+      inputs_(ring().ranks(), nullptr),
+      block_(kBlockBytes) {}
 
 SlicedAllreduce::Slice SlicedAllreduce::slice_of(std::size_t rank,
                                                  std::size_t round_elements) const {
@@ -116,23 +121,41 @@ void SlicedAllreduce::stage(std::uint64_t round) {
 }
 
 bool SlicedAllreduce::reduce(std::uint64_t round) {
-  // The result slot was free once the slot was.
   if (reducing_.at_end() || !ring().staged_by_all(absolute(round))) return false;
   const StoreChoice::Use::Timing timing(stores_);
   const Slice own = slice_of(ring().rank(), reducing_.next_count());
-  std::byte* const result = ring().result(ring().rank(), absolute(round));
   reducing_.advance([&](const Piece& piece) {
     const std::size_t begin = std::max(own.begin, piece.position);
     const std::size_t end = std::min(own.end, piece.position + piece.count);
-    if (begin >= end) return;
-    find_staged(inputs_, ring(), absolute(round), piece.index, begin * element_bytes_);
-    inputs_[ring().rank()] = own_input(piece, begin - piece.position, element_bytes_);
-    const std::size_t bytes = (end - begin) * element_bytes_;
-    kernels().reduce(result + (begin - own.begin) * element_bytes_, inputs_, end - begin,
-                     reduction_, stores_.ring(bytes));
+    if (begin < end) reduce_part(round, piece, begin, end);
   });
   ring().publish_reduced(absolute(round));
   return true;
+}
+
+/// Elements [begin, end) of the round, which belong to `piece`.
+void SlicedAllreduce::reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin,
+                                  std::size_t end) {
+  const std::size_t own = ring().rank();
+  const std::size_t most = kBlockBytes / element_bytes_;
+  std::byte* const results = ring().slot(holder_of(own), absolute(round));
+  for (std::size_t at = begin; at < end; at += most) {
+    const std::size_t count = std::min(most, end - at);
+    const std::size_t bytes = count * element_bytes_;
+    const std::size_t skipped = at - piece.position;
+    find_staged(inputs_, ring(), absolute(round), piece.index, at * element_bytes_);
+    inputs_[own] = own_input(piece, skipped, element_bytes_);
+    std::byte* const output =
+        advanced(piece.segment->output, (piece.offset + skipped) * element_bytes_);
+    // What was streamed away could not be read again for the slot.
+    const bool streams = stores_.output(bytes) == Store::Streaming;
+    std::byte* const first = streams ? block_.data() : output;
+    kernels().reduce(first, inputs_, count, reduction_, Store::Regular);
+    if (ring().ranks() > 1) {
+      kernels().copy(results + at * element_bytes_, first, bytes, stores_.ring(bytes));
+    }
+    if (streams) kernels().copy(output, first, bytes, Store::Streaming);
+  }
 }
 
 bool SlicedAllreduce::may_consume(std::uint64_t round) {
@@ -140,19 +163,21 @@ bool SlicedAllreduce::may_consume(std::uint64_t round) {
 }
 
 void SlicedAllreduce::consume(std::uint64_t round) {
-  const StoreChoice::Use::Timing timing(stores_);
   const std::size_t elements = consuming_.next_count();
+  stores_.move(elements * element_bytes_);
+  const StoreChoice::Use::Timing timing(stores_);
   consuming_.advance([&](const Piece& piece) {
     for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
+      if (rank == ring().rank()) continue;
       const Slice slice = slice_of(rank, elements);
       const std::size_t begin = std::max(slice.begin, piece.position);
       const std::size_t end = std::min(slice.end, piece.position + piece.count);
       if (begin >= end) continue;
       const std::size_t skipped = begin - piece.position;
       const std::size_t bytes = (end - begin) * element_bytes_;
-      kernels().copy(advanced(piece.segment->output, (piece.offset + skipped) * element_bytes_),
-                     ring().result(rank, absolute(round)) + (begin - slice.begin) * element_bytes_,
-                     bytes, stores_.output(bytes));
+      read_slot(advanced(piece.segment->output, (piece.offset + skipped) * element_bytes_),
+                ring().slot(holder_of(rank), absolute(round)) + begin * element_bytes_, bytes,
+                stores_.output(bytes));
     }
   });
   ring().publish_consumed(absolute(round));

@@ -38,13 +38,9 @@ struct Ring::Header {
   alignas(kLinePair) std::array<AbsentPieces, kMostSlots> absent;
 };
 
-std::size_t RingShape::result_bytes() const noexcept {
-  return rounded_up(slot_bytes / ranks, kLine) + 2 * kLine;
-}
-
 std::size_t RingShape::bytes_of_rank() const noexcept {
   constexpr std::size_t kHeaderBytes = kRingAlignment;
-  return rounded_up(kHeaderBytes + slots * (slot_bytes + result_bytes()), kRingAlignment);
+  return rounded_up(kHeaderBytes + slots * slot_bytes, kRingAlignment);
 }
 
 Ring::Ring(std::span<std::byte> memory, const RingShape& shape, std::size_t rank,
@@ -72,12 +68,6 @@ Ring::Header& Ring::header(std::size_t rank) const noexcept {
 std::byte* Ring::slot(std::size_t rank, std::uint64_t round) const noexcept {
   std::byte* const part = memory_.data() + rank * shape_.bytes_of_rank();
   return part + kRingAlignment + (round % shape_.slots) * shape_.slot_bytes;
-}
-
-std::byte* Ring::result(std::size_t rank, std::uint64_t round) const noexcept {
-  std::byte* const part = memory_.data() + rank * shape_.bytes_of_rank();
-  return part + kRingAlignment + shape_.slots * shape_.slot_bytes +
-         (round % shape_.slots) * shape_.result_bytes();
 }
 
 const AbsentPieces* Ring::absent(std::size_t rank, std::uint64_t round) const noexcept {

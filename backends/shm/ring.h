@@ -21,8 +21,6 @@ struct RingShape {
   std::size_t slots = 4;
   std::size_t slot_bytes = std::size_t{128} << 10;
 
-  /// Bytes of a result slot: those of a slot divided among the ranks, with room for rounding.
-  std::size_t result_bytes() const noexcept;
   std::size_t bytes_of_rank() const noexcept;
   std::size_t bytes() const noexcept { return ranks * bytes_of_rank(); }
 };
@@ -39,13 +37,13 @@ using AbsentPieces = std::bitset<kMostPieces>;
 /// A rank writes its part of round k into its own slot k modulo `slots` and then counts it as
 /// staged. Once the others have staged it they read the slot, and count the round as consumed when
 /// they will not read it again. Only then is the slot written again, for round k + slots. In an
-/// operation by slices there is a step between: each rank reduces its slice of all slots into its
-/// own result slot and counts the round as reduced; consuming then means copying the results.
-/// Counters belong to the rank that counts, only ever grow, and go on from operation to operation,
-/// so nothing is ever reset and no rank has to wait at the end of one: it may stage the next while
-/// others still read the last. A store to a slot is ordered before the release store of its
-/// counter; a reader's acquire load of the counter is ordered before its loads of the slot.
-/// A rank that dies stops counting: the others wait, until the control plane tells.
+/// operation by slices there is a step between: each rank reduces its slice of all slots, writes
+/// the result into one of them and counts the round as reduced; consuming then means copying
+/// results. Counters belong to the rank that counts, only ever grow, and go on from operation to
+/// operation, so nothing is ever reset and no rank has to wait at the end of one: it may stage the
+/// next while others still read the last. A store to a slot is ordered before the release store of
+/// its counter; a reader's acquire load of the counter is ordered before its loads of the slot. A
+/// rank that dies stops counting: the others wait, until the control plane tells.
 ///
 /// Thread-safety: of one rank, as Backend; between ranks, by the rounds.
 class Ring {
@@ -79,7 +77,6 @@ class Ring {
   void publish_consumed(std::uint64_t round) { publish(kConsumed, round + 1); }
 
   std::byte* slot(std::size_t rank, std::uint64_t round) const noexcept;
-  std::byte* result(std::size_t rank, std::uint64_t round) const noexcept;
   /// What `rank` told with the round; null where it contributes to every piece.
   const AbsentPieces* absent(std::size_t rank, std::uint64_t round) const noexcept;
 

@@ -74,6 +74,8 @@ class RingOperation : public Operation {
   /// Copies into this rank's slot, at `offset` bytes.
   void write_slot(std::uint64_t round, std::size_t offset, const void* input, std::size_t bytes,
                   Store store);
+  /// Copies `bytes` out of another rank's slot.
+  void read_slot(std::byte* output, const std::byte* slot, std::size_t bytes, Store store) const;
   std::uint64_t rounds_reduced() const noexcept { return reduced_; }
   /// The number of `round` among all rounds of the ring.
   std::uint64_t absolute(std::uint64_t round) const noexcept { return first_round_ + round; }

@@ -74,11 +74,10 @@ bool ShmBackend::by_slices(std::size_t bytes) const {
   if (options_.reduce != ShmOptions::Reduce::Auto) {
     return options_.reduce == ShmOptions::Reduce::Sliced;
   }
-  // Flat reads (n - 1) times the bytes, by slices 2 (n - 1) / n times. A second wait for the peers
-  // costs as much as reading some kilobytes.
-  constexpr std::size_t kWaitBytes = std::size_t{16} << 10;
-  const std::size_t ranks = context_->ring.ranks();
-  return bytes * (ranks - 1) * (ranks - 2) / ranks > kWaitBytes;
+  // By slices a rank reads 2 / n of what it reads flat, and of two ranks each reduces the half; but
+  // a second wait for the peers costs as much as moving some kilobytes.
+  constexpr std::size_t kWaitBytes = std::size_t{8} << 10;
+  return bytes * (context_->ring.ranks() - 1) > kWaitBytes;
 }
 
 std::unique_ptr<Operation> ShmBackend::allreduce(const AllreduceCall& call) {

@@ -13,23 +13,20 @@ constexpr std::size_t kLeastBytes = std::size_t{8} << 10;
 constexpr std::array<std::size_t, 3> kSizeLimits = {std::size_t{64} << 10, std::size_t{512} << 10,
                                                     std::size_t{4} << 20};
 
+/// Larger operations consist of several stretches.
+constexpr std::size_t kStretchBytes = std::size_t{2} << 20;
+
 /// Each kind is tried that often; the first time does not count, as it still pays for what the kind
 /// before it left in the caches.
 constexpr int kRuns = 3;
 /// Another kind has to be that much faster to be taken.
 constexpr double kGain = 0.95;
-/// An operation counts as slow from this multiple of the time of the last trial on; so many in a
-/// row make a new trial, but not within `kLeastBetweenTrials` operations.
+/// A stretch counts as slow from this multiple of the time of the last trial on; so many in a row
+/// make a new trial, but not within `kLeastBetweenTrials` stretches.
 constexpr double kSlow = 1.4;
 constexpr int kSlowInARow = 4;
 constexpr std::uint64_t kLeastBetweenTrials = 64;
 constexpr std::uint64_t kMostBetweenTrials = 2048;
-
-/// Kind number: bit 0 for a streaming ring, bit 1 for a streaming output.
-StoreKinds kinds_of(std::size_t kind) {
-  return {(kind & 1) != 0 ? Store::Streaming : Store::Regular,
-          (kind & 2) != 0 ? Store::Streaming : Store::Regular};
-}
 
 /// In the leader's word.
 constexpr std::size_t kBitsOfClass = 8;
@@ -37,40 +34,67 @@ constexpr std::uint64_t kMaskOfClass = 3;
 
 }  // namespace
 
+bool StoreTrials::learn(std::size_t kind, std::uint64_t picoseconds_a_byte) {
+  ++stretches_;
+  if (is_trying()) return learn_trial(kind, picoseconds_a_byte);
+  const double usual = static_cast<double>(speed_[kind]);
+  slow_ = static_cast<double>(picoseconds_a_byte) > kSlow * usual ? slow_ + 1 : 0;
+  const bool became_slow = slow_ >= kSlowInARow && stretches_ >= kLeastBetweenTrials;
+  if (became_slow || stretches_ >= kMostBetweenTrials) tried_ = 0;
+  return false;
+}
+
+bool StoreTrials::learn_trial(std::size_t kind, std::uint64_t picoseconds_a_byte) {
+  if (kind != tried_) return false;  // of an operation that began before
+  const int run = runs_++;
+  if (run == 1) speed_[kind] = picoseconds_a_byte;
+  if (run > 1) speed_[kind] = std::min(speed_[kind], picoseconds_a_byte);
+  if (runs_ < kRuns) return false;
+  runs_ = 0;
+  if (++tried_ < kStoreKinds) return false;
+  const auto fastest = std::min_element(speed_.begin(), speed_.end());
+  if (static_cast<double>(*fastest) < kGain * static_cast<double>(speed_[chosen_])) {
+    chosen_ = static_cast<std::size_t>(fastest - speed_.begin());
+  }
+  stretches_ = 0;
+  slow_ = 0;
+  return true;
+}
+
 StoreChoice::StoreChoice(ShmOptions::Stores mode, bool leads,
                          std::atomic<std::uint64_t>& leaders_word)
     : mode_(mode), leads_(leads), leaders_word_(leaders_word) {}
 
 StoreChoice::Use StoreChoice::begin(std::size_t bytes, bool in_place) {
-  const bool tries = mode_ == ShmOptions::Stores::Auto && bytes >= kLeastBytes;
-  if (!tries || !leads_) return borrow(bytes, in_place);
-  const std::size_t index = class_of(bytes, in_place);
-  Class& of_size = classes_[index];
-  const std::size_t kind = of_size.tried < kKinds ? of_size.tried : of_size.chosen;
-  tell(index, kind);
-  Use use = use_of(kind);
+  if (mode_ != ShmOptions::Stores::Auto || bytes < kLeastBytes) return borrow(bytes, in_place);
+  Use use;
   use.owner_ = this;
-  use.class_ = index;
-  use.kind_ = kind;
-  use.bytes_ = bytes;
+  use.measures_ = leads_;
+  use.class_ = class_of(bytes, in_place);
+  use.begin_stretch();
   return use;
 }
 
 StoreChoice::Use StoreChoice::borrow(std::size_t bytes, bool in_place) {
-  if (mode_ == ShmOptions::Stores::Streaming) return use_of(kKinds - 1);
+  if (mode_ == ShmOptions::Stores::Streaming) return use_of(kStoreKinds - 1);
   if (mode_ == ShmOptions::Stores::Regular || bytes < kLeastBytes) return use_of(0);
   const std::size_t index = class_of(bytes, in_place);
-  return use_of(leads_ ? classes_[index].chosen : told(index));
+  return use_of(leads_ ? classes_[index].chosen() : told(index));
 }
 
 StoreChoice::Use StoreChoice::use_of(std::size_t kind) {
   Use use;
-  use.kinds_ = kinds_of(kind);
-  if (use.kinds_.ring == Store::Streaming) streaming_ring_.fetch_add(1, std::memory_order_relaxed);
-  if (use.kinds_.output == Store::Streaming) {
-    streaming_output_.fetch_add(1, std::memory_order_relaxed);
-  }
+  use.kind_ = kind;
+  use.kinds_ = store_kinds(kind);
   return use;
+}
+
+/// For the next stretch of an operation.
+std::size_t StoreChoice::next_kind(std::size_t index) {
+  if (!leads_) return told(index);
+  const std::size_t kind = classes_[index].next();
+  tell(index, kind);
+  return kind;
 }
 
 std::size_t StoreChoice::class_of(std::size_t bytes, bool in_place) {
@@ -92,53 +116,53 @@ std::size_t StoreChoice::told(std::size_t index) const {
   return (word >> (kBitsOfClass * index)) & kMaskOfClass;
 }
 
-void StoreChoice::end(std::size_t index, std::size_t kind, std::uint64_t picoseconds_a_byte) {
-  Class& of_size = classes_[index];
-  std::uint64_t& speed = of_size.speed[kind];
-  ++of_size.operations;
-  if (of_size.tried < kKinds) {
-    const int run = of_size.runs++;
-    if (run == 1) speed = picoseconds_a_byte;
-    if (run > 1) speed = std::min(speed, picoseconds_a_byte);
-    if (of_size.runs < kRuns) return;
-    of_size.runs = 0;
-    if (++of_size.tried == kKinds) end_trial(index);
-    return;
-  }
-  const bool is_slow = static_cast<double>(picoseconds_a_byte) > kSlow * static_cast<double>(speed);
-  of_size.slow = is_slow ? of_size.slow + 1 : 0;
-  const bool became_slow = of_size.slow >= kSlowInARow && of_size.operations >= kLeastBetweenTrials;
-  if (became_slow || of_size.operations >= kMostBetweenTrials) of_size.tried = 0;
-}
-
-void StoreChoice::end_trial(std::size_t index) {
-  Class& of_size = classes_[index];
-  const auto fastest = std::min_element(of_size.speed.begin(), of_size.speed.end());
-  const double incumbent = static_cast<double>(of_size.speed[of_size.chosen]);
-  if (static_cast<double>(*fastest) < kGain * incumbent) {
-    of_size.chosen = static_cast<std::size_t>(fastest - of_size.speed.begin());
-  }
-  of_size.operations = 0;
-  of_size.slow = 0;
+void StoreChoice::learn(std::size_t index, std::size_t kind, std::uint64_t picoseconds_a_byte) {
+  const StoreTrials& trials = classes_[index];
+  if (!classes_[index].learn(kind, picoseconds_a_byte)) return;
   trials_.fetch_add(1, std::memory_order_relaxed);
   if (index % kSizes != kSizes - 1) return;
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    largest_speed_[kind].store(of_size.speed[kind], std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kStoreKinds; ++i) {
+    largest_speed_[i].store(trials.speed(i), std::memory_order_relaxed);
   }
+}
+
+void StoreChoice::Use::begin_stretch() {
+  kind_ = owner_->next_kind(class_);
+  kinds_ = store_kinds(kind_);
+  bytes_ = 0;
+  busy_ = Clock::duration{0};
+}
+
+void StoreChoice::Use::end_stretch() {
+  const auto count = [this](Store kind, std::atomic<std::uint64_t>& counter) {
+    if (kind == Store::Streaming) counter.fetch_add(bytes_, std::memory_order_relaxed);
+  };
+  count(kinds_.ring, owner_->streamed_ring_bytes_);
+  count(kinds_.output, owner_->streamed_output_bytes_);
+  if (!measures_ || bytes_ == 0) return;
+  using Picoseconds = std::chrono::duration<std::uint64_t, std::pico>;
+  owner_->learn(class_, kind_, std::chrono::duration_cast<Picoseconds>(busy_).count() / bytes_);
+}
+
+void StoreChoice::Use::move(std::size_t bytes) {
+  if (owner_ == nullptr) return;
+  if (bytes_ >= kStretchBytes) {
+    end_stretch();
+    begin_stretch();
+  }
+  bytes_ += bytes;
 }
 
 void StoreChoice::Use::end() {
-  if (owner_ == nullptr) return;
-  using Picoseconds = std::chrono::duration<std::uint64_t, std::pico>;
-  owner_->end(class_, kind_, std::chrono::duration_cast<Picoseconds>(busy_).count() / bytes_);
+  if (owner_ != nullptr) end_stretch();
 }
 
 void StoreChoice::add_stats(StatsGroup& group) const {
   const auto add = [&](const char* name, const std::atomic<std::uint64_t>& value) {
     group.counters.emplace_back(name, value.load(std::memory_order_relaxed));
   };
-  add("streaming_ring_operations", streaming_ring_);
-  add("streaming_output_operations", streaming_output_);
+  add("streamed_ring_bytes", streamed_ring_bytes_);
+  add("streamed_output_bytes", streamed_output_bytes_);
   add("store_trials", trials_);
   add("trial_regular_ps_per_byte", largest_speed_[0]);
   add("trial_streaming_ring_ps_per_byte", largest_speed_[1]);

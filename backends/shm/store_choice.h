@@ -19,6 +19,42 @@ struct StoreKinds {
   Store output = Store::Regular;
 };
 
+/// How many kinds there are.
+inline constexpr std::size_t kStoreKinds = 4;
+
+/// Kind number: bit 0 for a streaming ring, bit 1 for a streaming output.
+constexpr StoreKinds store_kinds(std::size_t number) noexcept {
+  return {(number & 1) != 0 ? Store::Streaming : Store::Regular,
+          (number & 2) != 0 ? Store::Streaming : Store::Regular};
+}
+
+/// Which of the kinds is the fastest, by what is learnt of stretches of similar operations. It
+/// knows no clock. Not thread-safe.
+class StoreTrials {
+ public:
+  /// The number of the kind for the next stretch.
+  std::size_t next() const noexcept { return is_trying() ? tried_ : chosen_; }
+  /// The fastest so far.
+  std::size_t chosen() const noexcept { return chosen_; }
+
+  /// A stretch of `kind` took that long. True if this ended a trial.
+  bool learn(std::size_t kind, std::uint64_t picoseconds_a_byte);
+
+  /// Picoseconds a byte in the last trial; 0: never tried.
+  std::uint64_t speed(std::size_t kind) const noexcept { return speed_[kind]; }
+
+ private:
+  bool is_trying() const noexcept { return tried_ < kStoreKinds; }
+  bool learn_trial(std::size_t kind, std::uint64_t picoseconds_a_byte);
+
+  std::size_t chosen_ = 0;
+  std::size_t tried_ = 0;  ///< kStoreKinds: no trial is on
+  int runs_ = 0;           ///< of the kind that is being tried
+  std::array<std::uint64_t, kStoreKinds> speed_ = {};
+  std::uint64_t stretches_ = 0;  ///< since the last trial
+  int slow_ = 0;                 ///< stretches in a row that were
+};
+
 /// Finds out which kinds of stores are fast, from the operations themselves.
 ///
 /// Note [Choosing the stores]
@@ -28,10 +64,10 @@ struct StoreKinds {
 /// is larger than the caches is written faster by streaming stores, but not one in place, whose
 /// lines were just read. Which cores a virtual machine's processors are changes within minutes, so
 /// neither the machine nor a calibration at start tells. Therefore local rank 0 tries all
-/// combinations in turn on the first operations of each size, takes the fastest by its own time at
-/// work (waiting does not count), and tries again when that becomes slower, and now and then
-/// anyway. The others follow its choice through a word of the ring; one that reads it late is as
-/// correct.
+/// combinations in turn on the first stretches of operations of each size (a stretch is an
+/// operation, or some MiB of a larger one), takes the fastest by its own time at work (waiting does
+/// not count), and tries again when that becomes slower, and now and then anyway. The others follow
+/// its choice through a word of the ring; one that reads it late is as correct.
 ///
 /// Thread-safety: as Backend, but for stats(), which any thread may call.
 class StoreChoice {
@@ -49,36 +85,25 @@ class StoreChoice {
   void add_stats(StatsGroup& group) const;
 
  private:
-  static constexpr std::size_t kKinds = 4;
   static constexpr std::size_t kSizes = 4;
   static constexpr std::size_t kClasses = 2 * kSizes;
 
-  /// What is known of operations of similar size. Speeds are in picoseconds a byte; 0: unknown.
-  struct Class {
-    std::size_t chosen = 0;
-    std::size_t tried = 0;  ///< kKinds: no trial is on
-    int runs = 0;           ///< of the kind that is being tried
-    std::array<std::uint64_t, kKinds> speed = {};
-    std::uint64_t operations = 0;  ///< since the last trial
-    int slow = 0;                  ///< operations in a row that were
-  };
-
   static std::size_t class_of(std::size_t bytes, bool in_place);
-  Use use_of(std::size_t kind);
+  static Use use_of(std::size_t kind);
   void tell(std::size_t index, std::size_t kind);
   std::size_t told(std::size_t index) const;
-  void end(std::size_t index, std::size_t kind, std::uint64_t picoseconds_a_byte);
-  void end_trial(std::size_t index);
+  std::size_t next_kind(std::size_t index);
+  void learn(std::size_t index, std::size_t kind, std::uint64_t picoseconds_a_byte);
 
   const ShmOptions::Stores mode_;
   const bool leads_;
   std::atomic<std::uint64_t>& leaders_word_;
-  std::array<Class, kClasses> classes_ = {};
+  std::array<StoreTrials, kClasses> classes_ = {};
 
   std::atomic<std::uint64_t> trials_ = 0;
-  std::atomic<std::uint64_t> streaming_ring_ = 0;
-  std::atomic<std::uint64_t> streaming_output_ = 0;
-  std::array<std::atomic<std::uint64_t>, kKinds> largest_speed_ = {};
+  std::atomic<std::uint64_t> streamed_ring_bytes_ = 0;
+  std::atomic<std::uint64_t> streamed_output_bytes_ = 0;
+  std::array<std::atomic<std::uint64_t>, kStoreKinds> largest_speed_ = {};
 };
 
 class StoreChoice::Use {
@@ -90,7 +115,7 @@ class StoreChoice::Use {
   /// Counts the time until it is destroyed as work.
   class Timing {
    public:
-    explicit Timing(Use& use) : use_(use.owner_ != nullptr ? &use : nullptr) {
+    explicit Timing(Use& use) : use_(use.measures_ ? &use : nullptr) {
       if (use_ != nullptr) start_ = Clock::now();
     }
     ~Timing() {
@@ -104,6 +129,8 @@ class StoreChoice::Use {
     std::chrono::steady_clock::time_point start_;
   };
 
+  /// To be called before so many bytes are stored: now and then the kinds change.
+  void move(std::size_t bytes);
   /// The operation is finished.
   void end();
 
@@ -117,11 +144,15 @@ class StoreChoice::Use {
     return bytes < kLeast ? Store::Regular : wanted;
   }
 
+  void begin_stretch();
+  void end_stretch();
+
   StoreKinds kinds_;
-  StoreChoice* owner_ = nullptr;  ///< null: nothing is measured
+  StoreChoice* owner_ = nullptr;  ///< null: the kinds are fixed
+  bool measures_ = false;
   std::size_t class_ = 0;
   std::size_t kind_ = 0;
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0;  ///< of the stretch
   Clock::duration busy_{0};
 };
 

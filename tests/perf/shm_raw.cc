@@ -59,13 +59,24 @@ std::vector<std::string> exchange(std::string_view blob) {
   return blobs;
 }
 
+struct Free {
+  void operator()(float* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<float[], Free>;
+
+/// Ones, aligned as LibTorch aligns tensors.
+Memory aligned(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 64;
+  auto* const memory = static_cast<float*>(std::aligned_alloc(kAlignment, bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::fill_n(memory, bytes / sizeof(float), 1.0F);
+  return Memory(memory);
+}
+
 class Bench {
  public:
   Bench(ronde::Backend& backend, int rounds)
-      : backend_(backend),
-        rounds_(rounds),
-        memory_(kMemory / sizeof(float), 1.0F),
-        copy_(kLargest / sizeof(float), 1.0F) {}
+      : backend_(backend), rounds_(rounds), memory_(aligned(kMemory)), copy_(aligned(kLargest)) {}
 
   struct Row {
     std::vector<double> mpi, shm, copy;
@@ -90,7 +101,7 @@ class Bench {
         if (i % kPollsBeforeYield == 0) std::this_thread::yield();
       }
     };
-    const auto copy = [&](float* data) { std::memcpy(copy_.data(), data, bytes); };
+    const auto copy = [&](float* data) { std::memcpy(copy_.get(), data, bytes); };
     time_of(mpi), time_of(shm), time_of(copy);
     Row row;
     for (int round = 0; round < rounds_; ++round) {
@@ -113,14 +124,14 @@ class Bench {
   }
 
   float* next() {
-    if (!rotates_) return memory_.data();
+    if (!rotates_) return memory_.get();
     if ((at_ + 1) * bytes_ > kMemory) at_ = 0;
-    return memory_.data() + at_++ * (bytes_ / sizeof(float));
+    return memory_.get() + at_++ * (bytes_ / sizeof(float));
   }
 
   ronde::Backend& backend_;
   const int rounds_;
-  std::vector<float> memory_, copy_;
+  Memory memory_, copy_;
   int repeats_ = 1;
   std::size_t bytes_ = 0;
   bool rotates_ = false;

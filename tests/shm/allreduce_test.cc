@@ -177,11 +177,11 @@ const std::vector<Variant>& variants() {
 }();
 
 std::vector<Call> large_calls(int ranks) {
-  const std::vector<std::size_t> tiny(600, 3);
+  const std::vector<std::size_t> tiny(600, 2);
   std::vector<Call> calls;
   for (const bool in_place : {false, true}) {
     for (const auto& counts : std::vector<std::vector<std::size_t>>{
-             {50'000}, {4096}, {16'385, 1, 32'768}, tiny, {1, 12'000, 3, 7, 22'001}}) {
+             {12'000}, {1024}, {4097, 1, 8192}, tiny, {1, 3000, 3, 7, 5501}}) {
       calls.push_back({{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, counts, in_place});
     }
   }
@@ -197,7 +197,7 @@ std::vector<Call> large_calls(int ranks) {
         for (const Stores stores : {Stores::Auto, Stores::Streaming}) {
           CAPTURE(static_cast<int>(reduce), static_cast<int>(stores));
           check_calls(large_calls(ranks),
-                      with({.slots = 3, .slot_bytes = 16 << 10}, reduce, stores));
+                      with({.slots = 3, .slot_bytes = 4 << 10}, reduce, stores));
         }
       }
     });

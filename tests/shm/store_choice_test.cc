@@ -1,71 +1,109 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/store_choice.h"
 
-#include <thread>
+#include <set>
+#include <utility>
 
 #include "case_table.h"
 
 namespace ronde::test {
 namespace {
 
+using shm::kStoreKinds;
 using shm::StoreChoice;
+using shm::StoreTrials;
 
 constexpr std::size_t kBytes = std::size_t{1} << 20;
 
-/// Runs one operation whose work takes `cost(ring, output)` of its own thread's time.
-template <typename Cost>
-void run(StoreChoice& choice, std::size_t bytes, bool in_place, Cost cost) {
-  StoreChoice::Use use = choice.begin(bytes, in_place);
-  {
-    const StoreChoice::Use::Timing timing(use);
-    const auto end = std::chrono::steady_clock::now() + cost(use.ring(bytes), use.output(bytes));
-    while (std::chrono::steady_clock::now() < end) {
-    }
+/// Stretches on a machine where `fast` takes 100 ps a byte, and the others 500.
+void run_on(StoreTrials& trials, std::size_t fast, int stretches) {
+  for (int i = 0; i < stretches; ++i) {
+    const std::size_t kind = trials.next();
+    trials.learn(kind, kind == fast ? 100 : 500);
   }
-  use.end();
 }
 
-std::pair<Store, Store> chosen(StoreChoice& choice, std::size_t bytes, bool in_place) {
-  const StoreChoice::Use use = choice.borrow(bytes, in_place);
+TEST_CASE("the fastest kind of stores is found, and found again when the machine changes") {
+  StoreTrials trials;
+  CHECK(trials.chosen() == 0);
+  for (const std::size_t fast : {2U, 1U, 3U, 0U, 2U}) {
+    // What became slow is noticed soon, but not more often than every 64 stretches.
+    run_on(trials, fast, 100);
+    CAPTURE(fast);
+    CHECK(trials.chosen() == fast);
+    CHECK(trials.next() == fast);
+    CHECK(trials.speed(fast) == 100);
+  }
+}
+
+TEST_CASE("a kind that became the fastest unnoticed is found now and then") {
+  StoreTrials trials;
+  run_on(trials, 1, 100);
+  // The chosen kind is as fast as before, but another is faster now.
+  bool found = false;
+  for (int i = 0; i < 3000 && !found; ++i) {
+    const std::size_t kind = trials.next();
+    trials.learn(kind, kind == 1 ? 100 : kind == 3 ? 50 : 500);
+    found = trials.chosen() == 3;
+  }
+  CHECK(found);
+}
+
+TEST_CASE("neither a single slow stretch nor a small gain changes the kind") {
+  StoreTrials trials;
+  run_on(trials, 0, 100);
+  for (int i = 0; i < 1000; ++i) {
+    CHECK(trials.next() == 0);
+    trials.learn(0, i % 2 == 0 ? 9000 : 100);
+  }
+  StoreTrials close;
+  for (std::size_t i = 0; i < 100; ++i) close.learn(close.next(), close.next() == 2 ? 97 : 100);
+  CHECK(close.chosen() == 0);
+}
+
+using Kinds = std::pair<Store, Store>;
+
+Kinds kinds_of(const StoreChoice::Use& use, std::size_t bytes) {
   return {use.ring(bytes), use.output(bytes)};
 }
 
-/// A machine on which one combination takes a tenth of the time of the others.
-auto machine(Store ring, Store output) {
-  return [=](Store used_ring, Store used_output) {
-    const bool fast = used_ring == ring && used_output == output;
-    return std::chrono::microseconds(fast ? 50 : 500);
-  };
-}
-
-TEST_CASE("the fastest kinds of stores are found, and found again when they change") {
+TEST_CASE("all kinds are tried within one large operation, and the others follow the leader") {
   std::atomic<std::uint64_t> word{0};
   StoreChoice leader(ShmOptions::Stores::Auto, true, word);
   StoreChoice follower(ShmOptions::Stores::Auto, false, word);
-  const std::vector<std::pair<Store, Store>> machines = {{Store::Streaming, Store::Regular},
-                                                         {Store::Regular, Store::Streaming},
-                                                         {Store::Streaming, Store::Streaming},
-                                                         {Store::Regular, Store::Regular}};
-  for (const auto& [ring, output] : machines) {
-    for (int i = 0; i < 120; ++i) run(leader, kBytes, false, machine(ring, output));
-    CHECK(chosen(leader, kBytes, false) == std::pair(ring, output));
-    CHECK(chosen(follower, kBytes, false) == std::pair(ring, output));
-    // Other sizes, and operations in place, are matters of their own.
-    CHECK(chosen(follower, kBytes, true) == std::pair(Store::Regular, Store::Regular));
-    CHECK(chosen(follower, 16 * kBytes, false) == std::pair(Store::Regular, Store::Regular));
+  std::set<Kinds> seen;
+  StoreChoice::Use use = leader.begin(64 * kBytes, true);
+  for (int i = 0; i < 64; ++i) {
+    use.move(kBytes);
+    seen.insert(kinds_of(use, kBytes));
+    CHECK(kinds_of(follower.begin(64 * kBytes, true), kBytes) == kinds_of(use, kBytes));
+    CHECK(kinds_of(follower.borrow(64 * kBytes, true), kBytes) == kinds_of(use, kBytes));
+    // Other sizes, and operations out of place, are matters of their own.
+    CHECK(kinds_of(follower.begin(kBytes, true), kBytes) == Kinds{});
+    CHECK(kinds_of(follower.begin(64 * kBytes, false), kBytes) == Kinds{});
+  }
+  use.end();
+  CHECK(seen.size() == kStoreKinds);
+  StatsGroup stats;
+  leader.add_stats(stats);
+  for (const auto& [name, value] : stats.counters) {
+    if (name == "store_trials") CHECK(value == 1);
+    if (name == "streamed_ring_bytes") CHECK(value >= 12 * kBytes);
   }
 }
 
 TEST_CASE("small operations and small pieces are stored regularly; a setting holds for all") {
+  const Kinds regular = {Store::Regular, Store::Regular};
+  const Kinds streaming = {Store::Streaming, Store::Streaming};
   std::atomic<std::uint64_t> word{~std::uint64_t{0}};  // the leader says: streaming, always
   StoreChoice follower(ShmOptions::Stores::Auto, false, word);
-  CHECK(chosen(follower, kBytes, true) == std::pair(Store::Streaming, Store::Streaming));
-  CHECK(chosen(follower, 1000, true) == std::pair(Store::Regular, Store::Regular));
-  CHECK(follower.begin(kBytes, true).ring(64) == Store::Regular);
-  StoreChoice regular(ShmOptions::Stores::Regular, false, word);
-  CHECK(chosen(regular, kBytes, true) == std::pair(Store::Regular, Store::Regular));
-  StoreChoice streaming(ShmOptions::Stores::Streaming, true, word);
-  CHECK(chosen(streaming, kBytes, true) == std::pair(Store::Streaming, Store::Streaming));
+  CHECK(kinds_of(follower.begin(kBytes, true), kBytes) == streaming);
+  CHECK(kinds_of(follower.begin(1000, true), 1000) == regular);
+  CHECK(kinds_of(follower.begin(kBytes, true), 64) == regular);
+  StoreChoice always_regular(ShmOptions::Stores::Regular, false, word);
+  CHECK(kinds_of(always_regular.begin(kBytes, true), kBytes) == regular);
+  StoreChoice always_streaming(ShmOptions::Stores::Streaming, true, word);
+  CHECK(kinds_of(always_streaming.begin(kBytes, true), kBytes) == streaming);
 }
 
 }  // namespace
