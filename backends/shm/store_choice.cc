@@ -2,6 +2,7 @@
 #include "backends/shm/store_choice.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 namespace ronde::shm {
@@ -16,13 +17,17 @@ constexpr std::array<std::size_t, 3> kSizeLimits = {std::size_t{64} << 10, std::
 /// Larger operations consist of several stretches.
 constexpr std::size_t kStretchBytes = std::size_t{2} << 20;
 
-/// Each kind is tried that often; the first time does not count, as it still pays for what the kind
-/// before it left in the caches.
+/// The first stretches pay for cold memory, and are no trial.
+constexpr std::uint64_t kWarmUp = 8;
+/// A trial goes through the kinds that often, and each time tries each kind that often in a row, of
+/// which the first does not count: it pays for what the kind before it left in the caches.
+constexpr int kSweeps = 2;
 constexpr int kRuns = 3;
 /// Another kind has to be that much faster to be taken.
-constexpr double kGain = 0.95;
+constexpr double kGain = 0.9;
 /// A stretch counts as slow from this multiple of the time of the last trial on; so many in a row
-/// make a new trial, but not within `kLeastBetweenTrials` stretches.
+/// make a new trial, but not within `kLeastBetweenTrials` stretches. Without them the next trial
+/// comes after twice as many stretches as the last, at most `kMostBetweenTrials`.
 constexpr double kSlow = 1.4;
 constexpr int kSlowInARow = 4;
 constexpr std::uint64_t kLeastBetweenTrials = 64;
@@ -37,28 +42,47 @@ constexpr std::uint64_t kMaskOfClass = 3;
 bool StoreTrials::learn(std::size_t kind, std::uint64_t picoseconds_a_byte) {
   ++stretches_;
   if (is_trying()) return learn_trial(kind, picoseconds_a_byte);
+  if (patience_ == 0) {
+    if (stretches_ >= kWarmUp) begin_trial();
+    return false;
+  }
   const double usual = static_cast<double>(speed_[kind]);
   slow_ = static_cast<double>(picoseconds_a_byte) > kSlow * usual ? slow_ + 1 : 0;
   const bool became_slow = slow_ >= kSlowInARow && stretches_ >= kLeastBetweenTrials;
-  if (became_slow || stretches_ >= kMostBetweenTrials) tried_ = 0;
+  if (became_slow || stretches_ >= patience_) begin_trial();
   return false;
+}
+
+void StoreTrials::begin_trial() {
+  tried_ = 0;
+  runs_ = 0;
+  sweeps_ = 0;
+  speed_.fill(std::numeric_limits<std::uint64_t>::max());
 }
 
 bool StoreTrials::learn_trial(std::size_t kind, std::uint64_t picoseconds_a_byte) {
   if (kind != tried_) return false;  // of an operation that began before
-  const int run = runs_++;
-  if (run == 1) speed_[kind] = picoseconds_a_byte;
-  if (run > 1) speed_[kind] = std::min(speed_[kind], picoseconds_a_byte);
+  if (runs_++ > 0) speed_[kind] = std::min(speed_[kind], picoseconds_a_byte);
   if (runs_ < kRuns) return false;
   runs_ = 0;
   if (++tried_ < kStoreKinds) return false;
+  if (++sweeps_ < kSweeps) {
+    tried_ = 0;
+    return false;
+  }
+  end_trial();
+  return true;
+}
+
+void StoreTrials::end_trial() {
   const auto fastest = std::min_element(speed_.begin(), speed_.end());
   if (static_cast<double>(*fastest) < kGain * static_cast<double>(speed_[chosen_])) {
     chosen_ = static_cast<std::size_t>(fastest - speed_.begin());
+    patience_ = 0;
   }
+  patience_ = std::clamp(2 * patience_, kLeastBetweenTrials, kMostBetweenTrials);
   stretches_ = 0;
   slow_ = 0;
-  return true;
 }
 
 StoreChoice::StoreChoice(ShmOptions::Stores mode, bool leads,

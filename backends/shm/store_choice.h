@@ -46,10 +46,14 @@ class StoreTrials {
  private:
   bool is_trying() const noexcept { return tried_ < kStoreKinds; }
   bool learn_trial(std::size_t kind, std::uint64_t picoseconds_a_byte);
+  void begin_trial();
+  void end_trial();
 
   std::size_t chosen_ = 0;
-  std::size_t tried_ = 0;  ///< kStoreKinds: no trial is on
-  int runs_ = 0;           ///< of the kind that is being tried
+  std::size_t tried_ = kStoreKinds;  ///< kStoreKinds: no trial is on
+  int runs_ = 0;                     ///< of the kind that is being tried
+  int sweeps_ = 0;
+  std::uint64_t patience_ = 0;  ///< stretches until the next trial; 0: none was yet
   std::array<std::uint64_t, kStoreKinds> speed_ = {};
   std::uint64_t stretches_ = 0;  ///< since the last trial
   int slow_ = 0;                 ///< stretches in a row that were
