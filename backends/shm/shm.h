@@ -23,9 +23,10 @@ struct ShmOptions {
     Streaming,
   };
 
-  /// A rank's part of the ring: slots, and bytes in each (a multiple of 64).
+  /// A rank's part of the ring: slots, and bytes in each (a multiple of 64; 0: by the numbers of
+  /// ranks and cores).
   std::size_t slots = 4;
-  std::size_t slot_bytes = std::size_t{128} << 10;
+  std::size_t slot_bytes = 0;
   Reduce reduce = Reduce::Auto;
   Stores stores = Stores::Auto;
 };

@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "backends/shm/allreduce.h"
 #include "backends/shm/broadcast.h"
@@ -25,22 +27,36 @@ bool is_in_place(std::span<const Segment> segments) {
   });
 }
 
-std::unique_ptr<Backend> create_backend(const ShmOptions& options, const BackendContext& context) {
-  const Meeting meeting = {*context.topology, context.exchange};
-  const auto ranks = static_cast<std::size_t>(context.topology->local_size);
-  const auto rank = static_cast<std::size_t>(context.topology->local_rank);
-  const std::size_t bytes = ring_shape(options, ranks).bytes();
-  if (ranks == 1) {
-    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kRingAlignment, bytes));
-    if (memory == nullptr) throw std::bad_alloc();
-    return std::make_unique<ShmBackend>(std::span(memory, bytes),
-                                        std::shared_ptr<void>(memory, &std::free), options, ranks,
-                                        rank, context.ring_peers);
-  }
-  const auto memory = std::make_shared<SharedMemory>(share_memory(meeting, bytes));
+std::unique_ptr<Backend> create_alone(const ShmOptions& options, const BackendContext& context) {
+  const RingShape shape = ring_shape(options, 1, 1);
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kRingAlignment, shape.bytes()));
+  if (memory == nullptr) throw std::bad_alloc();
+  const std::shared_ptr<void> owner(memory, &std::free);
+  return std::make_unique<ShmBackend>(std::span(memory, shape.bytes()), owner, shape, options, 0,
+                                      context.ring_peers);
+}
+
+std::unique_ptr<Backend> create_backend(ShmOptions options, const BackendContext& context) {
+  const Topology& topology = *context.topology;
+  const auto ranks = static_cast<std::size_t>(topology.local_size);
+  if (ranks == 1) return create_alone(options, context);
+  const Meeting meeting = {topology, context.exchange};
+  constexpr const char* kGoal = "cannot start the shm backend";
+  // How many cores a rank may use may differ: all take the number of the host's first rank.
+  const std::vector<std::string> sizes = in_step(meeting, kGoal, [&] {
+    const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
+    return std::to_string(ring_shape(options, ranks, cores).slot_bytes);
+  });
+  const int host = topology.host_of[static_cast<std::size_t>(topology.rank)];
+  const auto leader = std::find(topology.host_of.begin(), topology.host_of.end(), host);
+  options.slot_bytes =
+      std::stoul(sizes.at(static_cast<std::size_t>(leader - topology.host_of.begin())));
+  const RingShape shape = ring_shape(options, ranks, 1);
+  const auto memory = std::make_shared<SharedMemory>(share_memory(meeting, shape.bytes()));
   std::unique_ptr<Backend> backend;
-  in_step(meeting, "cannot start the shm backend", [&] {
-    backend = std::make_unique<ShmBackend>(memory->bytes(), memory, options, ranks, rank,
+  in_step(meeting, kGoal, [&] {
+    backend = std::make_unique<ShmBackend>(memory->bytes(), memory, shape, options,
+                                           static_cast<std::size_t>(topology.local_rank),
                                            context.ring_peers);
     return std::string();
   });
@@ -49,16 +65,28 @@ std::unique_ptr<Backend> create_backend(const ShmOptions& options, const Backend
 
 }  // namespace
 
-RingShape ring_shape(const ShmOptions& options, std::size_t ranks) {
-  return {.ranks = ranks, .slots = options.slots, .slot_bytes = options.slot_bytes};
+RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores) {
+  constexpr std::size_t kKiB = std::size_t{1} << 10;
+  constexpr std::size_t kSlot = 128 * kKiB;  // the slots of two ranks share a second-level cache
+  // Where ranks take turns on a core, waiting costs more than memory: fewer and larger rounds.
+  constexpr std::size_t kSlotOfMany = 512 * kKiB;
+  constexpr std::size_t kMostBytes = 48 * kKiB * kKiB;
+  constexpr std::size_t kUnit = 4 * kKiB;
+  std::size_t slot_bytes = options.slot_bytes;
+  if (slot_bytes == 0) {
+    const std::size_t wanted = ranks > cores ? kSlotOfMany : kSlot;
+    const std::size_t share = kMostBytes / (ranks * std::max<std::size_t>(options.slots, 1));
+    slot_bytes = std::max(std::min(wanted, share) / kUnit * kUnit, kUnit);
+  }
+  return {.ranks = ranks, .slots = options.slots, .slot_bytes = slot_bytes};
 }
 
 ShmBackend::ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner,
-                       const ShmOptions& options, std::size_t ranks, std::size_t rank,
+                       const RingShape& shape, const ShmOptions& options, std::size_t rank,
                        std::function<void()> ring_peers)
     : options_(options),
-      context_(std::make_shared<RingContext>(memory, std::move(owner), ring_shape(options, ranks),
-                                             rank, std::move(ring_peers), options.stores)) {}
+      context_(std::make_shared<RingContext>(memory, std::move(owner), shape, rank,
+                                             std::move(ring_peers), options.stores)) {}
 
 Capabilities ShmBackend::capabilities() const {
   Capabilities capabilities;

@@ -12,7 +12,8 @@
 
 namespace ronde::shm {
 
-RingShape ring_shape(const ShmOptions& options, std::size_t ranks);
+/// The ring for so many ranks on so many cores.
+RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores);
 
 /// Collectives of the ranks of one host, through a ring of shared memory that stays in the caches.
 /// User memory is read and written by its own rank alone; nothing is ever waited for in a call.
@@ -23,8 +24,8 @@ RingShape ring_shape(const ShmOptions& options, std::size_t ranks);
 class ShmBackend final : public Backend {
  public:
   /// `memory` as Ring; kept alive by `owner` for as long as an operation lives.
-  ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner, const ShmOptions& options,
-             std::size_t ranks, std::size_t rank, std::function<void()> ring_peers);
+  ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner, const RingShape& shape,
+             const ShmOptions& options, std::size_t rank, std::function<void()> ring_peers);
 
   std::string_view name() const noexcept override { return "shm"; }
   Capabilities capabilities() const override;

@@ -51,12 +51,13 @@ void run_contexts(const std::vector<int>& host_of,
 void run_backends(int ranks, const ShmOptions& options,
                   const std::function<void(int rank, shm::ShmBackend& backend)>& body) {
   const auto size = static_cast<std::size_t>(ranks);
-  const std::size_t bytes = shm::ring_shape(options, size).bytes();
+  const shm::RingShape shape = shm::ring_shape(options, size, size);
+  const std::size_t bytes = shape.bytes();
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(shm::kRingAlignment, bytes));
   if (memory == nullptr) throw std::bad_alloc();
   const std::shared_ptr<void> owner(memory, &std::free);
   run_contexts(std::vector<int>(size, 0), [&](int rank, const BackendContext& context) {
-    shm::ShmBackend backend({memory, bytes}, owner, options, size, static_cast<std::size_t>(rank),
+    shm::ShmBackend backend({memory, bytes}, owner, shape, options, static_cast<std::size_t>(rank),
                             context.ring_peers);
     context.exchange({});
     body(rank, backend);

@@ -27,7 +27,7 @@ TEST_CASE("ranks reduce through memory that is really shared, and count it") {
     BackendContext counting = context;
     int rings = 0;
     counting.ring_peers = [&] { ++rings; };
-    const auto backend = shm_backend_factory().create(counting);
+    const auto backend = shm_backend_factory({.slot_bytes = 64 << 10}).create(counting);
     check(backend->name() == "shm", "its name");
     check(backend->capabilities().rings_peers, "it rings");
     std::vector<float> values(100'000, static_cast<float>(rank));
@@ -47,8 +47,14 @@ TEST_CASE("ranks reduce through memory that is really shared, and count it") {
   });
 }
 
-TEST_CASE("the ring of 64 ranks takes less than 64 MiB") {
-  CHECK(shm::ring_shape({}, 64).bytes() < std::size_t{64} << 20);
+TEST_CASE("the ring takes less than 64 MiB, and its slots are larger where ranks share cores") {
+  for (const std::size_t cores : {1U, 64U}) {
+    for (std::size_t ranks = 1; ranks <= 64; ++ranks) {
+      CHECK(shm::ring_shape({}, ranks, cores).bytes() < std::size_t{64} << 20);
+    }
+  }
+  CHECK(shm::ring_shape({}, 4, 2).slot_bytes > shm::ring_shape({}, 4, 4).slot_bytes);
+  CHECK(shm::ring_shape({.slot_bytes = 192}, 4, 2).slot_bytes == 192);
 }
 
 TEST_CASE("an operation that a dead peer left unfinished can be dropped") {
@@ -68,7 +74,7 @@ TEST_CASE("an operation that a dead peer left unfinished can be dropped") {
 
 TEST_CASE("a wrong ring is refused") {
   for (const ShmOptions& options : std::vector<ShmOptions>{
-           {.slots = 0}, {.slots = 17}, {.slot_bytes = 0}, {.slot_bytes = 100}}) {
+           {.slots = 0}, {.slots = 17}, {.slot_bytes = 8}, {.slot_bytes = 100}}) {
     CHECK_THROWS_AS(run_backends(2, options, [](int, shm::ShmBackend&) {}), Error);
   }
 }
