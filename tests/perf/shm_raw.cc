@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // mpiexec -n 2 shm_raw [rounds] [slots] [slot KiB] [auto|regular|streaming] [auto|flat|sliced]
 //
-// The shared-memory backend without the engine: every rank enters at once and polls hot. In every
+// The shared-memory backend without the engine: every rank enters at once and polls hot, in calls
+// apart from each other. In every
 // round it takes turns with plain MPI_Allreduce and with a memcpy of as many bytes in all processes
 // at once, so that noise of the machine and its regime meet all three; a ratio is the median of the
 // rounds' ratios. Once on buffers that are used again and again, once walking through more memory
@@ -84,7 +85,7 @@ class Bench {
 
   Row measure(std::size_t bytes, bool rotates) {
     // About the same time for every size, and at least three calls.
-    repeats_ = static_cast<int>(std::clamp<std::size_t>((8U << 20) / bytes, 2, 2000));
+    repeats_ = static_cast<int>(std::clamp<std::size_t>((8U << 20) / bytes, 3, 50));
     bytes_ = bytes;
     rotates_ = rotates;
     at_ = 0;
@@ -113,14 +114,21 @@ class Bench {
   }
 
  private:
-  /// Microseconds that one call takes on this rank.
+  /// Microseconds that one call takes on this rank, in the median. A buffer that is used again is
+  /// written before, as gradients are, so that its lines are in this core's cache; else they would
+  /// lie where the contender before left them.
   double time_of(const std::function<void(float*)>& call) {
-    call(next());
-    MPI_Barrier(MPI_COMM_WORLD);
-    const auto start = Clock::now();
-    for (int i = 0; i < repeats_; ++i) call(next());
-    const std::chrono::duration<double, std::micro> taken = Clock::now() - start;
-    return taken.count() / repeats_;
+    std::vector<double> times;
+    for (int i = 0; i < repeats_; ++i) {
+      float* const data = next();
+      if (!rotates_) std::fill_n(data, bytes_ / sizeof(float), 1.0F);
+      MPI_Barrier(MPI_COMM_WORLD);
+      const auto start = Clock::now();
+      call(data);
+      const std::chrono::duration<double, std::micro> taken = Clock::now() - start;
+      times.push_back(taken.count());
+    }
+    return median(times);
   }
 
   float* next() {

@@ -36,6 +36,9 @@ class Ring {
     return last_;
   }
 
+  /// The slot if there is but one.
+  std::byte* only() const { return slots_ == 1 ? static_cast<std::byte*>(memory_.get()) : nullptr; }
+
   /// What next() gave last.
   std::byte* last() const { return last_; }
 

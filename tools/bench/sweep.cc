@@ -44,6 +44,19 @@ class Case {
 
   std::size_t bytes() const { return count_ * element(); }
 
+  /// Writes the buffer anew, with what it holds, as a program writes its gradients before they are
+  /// reduced: else its lines would lie where the contender before left them, which for an MPI that
+  /// copies between processes is the peer's cache. Memory to walk through is in no cache when its
+  /// turn comes, and stays so.
+  void renew() {
+    std::byte* const slot = memory_.only();
+    if (slot == nullptr) return;
+    for (std::size_t at = 0; at < slot_bytes(); at += kLine) {
+      volatile std::byte& first_of_line = slot[at];
+      first_of_line = first_of_line;
+    }
+  }
+
   /// Does the operation in the next slot, whatever that holds.
   void call(Subject& subject) { subject.run(request(memory_.next())); }
 
@@ -174,8 +187,12 @@ std::vector<Samples> measure(const CollectiveBenchmark& benchmark, Session& sess
                              std::size_t count) {
   Case one_case(benchmark, session, memory, count);
   Subject& ours = session.subject();
-  const auto settle = [&ours] { ours.settle(); };
-  std::vector<Contender> contenders = {{[&] { one_case.call(ours); }}};
+  const auto renew = [&one_case] { one_case.renew(); };
+  const auto settle = [&] {
+    one_case.renew();
+    ours.settle();
+  };
+  std::vector<Contender> contenders = {{[&] { one_case.call(ours); }, renew}};
   if (one_case.bytes() < kSleepsBelow) contenders[0].prepare = settle;
   const bool has_result = benchmark.output != Extent::Nothing;
   if (has_result) one_case.check(ours);
