@@ -125,31 +125,21 @@ struct Memory {
   std::shared_ptr<TensorOperation> operation;
 };
 
-// The parts of a request that a tensor decides.
-Request request_for(Collective kind, const at::Tensor& tensor) {
+// What a tensor and the options decide of a request: each struct of options has some of the fields.
+template <typename Options>
+Request request_for(Collective kind, const at::Tensor& tensor, const Options& options) {
   Request request;
   request.kind = kind;
   request.dtype = data_type_of(tensor.scalar_type()).value();
   request.shape = tensor.sizes().vec();
   request.device = native_device(tensor);
-  return request;
-}
-
-Request allreduce_request(const at::Tensor& tensor, const AllreduceOptions& options) {
-  Request request = request_for(Collective::Allreduce, tensor);
   request.name = options.name;
-  request.op = options.op;
-  request.prescale = options.prescale;
-  request.postscale = options.postscale;
-  request.set = options.process_set;
-  request.timeout = options.timeout;
-  return request;
-}
-
-Request broadcast_request(const at::Tensor& tensor, const BroadcastOptions& options) {
-  Request request = request_for(Collective::Broadcast, tensor);
-  request.name = options.name;
-  request.root = options.root;
+  if constexpr (requires { options.op; }) {
+    request.op = options.op;
+    request.prescale = options.prescale;
+    request.postscale = options.postscale;
+  }
+  if constexpr (requires { options.root; }) request.root = options.root;
   request.set = options.process_set;
   request.timeout = options.timeout;
   return request;
@@ -255,7 +245,7 @@ void check_writable(const std::string& what, const at::Tensor& tensor) {
 TensorWork start_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
                             Contribution contribution) {
   check_writable(caller("allreduce_", options.name), tensor);
-  Request request = allreduce_request(tensor, options);
+  Request request = request_for(Collective::Allreduce, tensor, options);
   request.contributes = contribution == Contribution::Tensor;
   return start_in_place(std::move(request), tensor, true);
 }
@@ -282,7 +272,8 @@ at::Tensor TensorWork::result() const {
 
 TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
   detail::check_tensor(detail::caller("allreduce", options.name), tensor);
-  return detail::start_out_of_place(detail::allreduce_request(tensor, options), tensor, true);
+  return detail::start_out_of_place(detail::request_for(Collective::Allreduce, tensor, options),
+                                    tensor, true);
 }
 
 TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options) {
@@ -301,13 +292,13 @@ at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options)
 
 TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& options) {
   detail::check_tensor(detail::caller("broadcast", options.name), tensor);
-  return detail::start_out_of_place(detail::broadcast_request(tensor, options), tensor,
-                                    rank() == options.root);
+  return detail::start_out_of_place(detail::request_for(Collective::Broadcast, tensor, options),
+                                    tensor, rank() == options.root);
 }
 
 TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& options) {
   detail::check_writable(detail::caller("broadcast_", options.name), tensor);
-  return detail::start_in_place(detail::broadcast_request(tensor, options), tensor,
+  return detail::start_in_place(detail::request_for(Collective::Broadcast, tensor, options), tensor,
                                 rank() == options.root);
 }
 
@@ -324,10 +315,7 @@ at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options)
 TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options) {
   detail::check_tensor(detail::caller("allgather", options.name), tensor);
   const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
-  Request request = detail::request_for(Collective::Allgather, rows);
-  request.name = options.name;
-  request.set = options.process_set;
-  request.timeout = options.timeout;
+  Request request = detail::request_for(Collective::Allgather, rows, options);
   return detail::start_allocating(std::move(request), rows);
 }
 
@@ -338,13 +326,7 @@ at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) 
 
 TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options) {
   detail::check_tensor(detail::caller("reducescatter", options.name), tensor);
-  Request request = detail::request_for(Collective::Reducescatter, tensor);
-  request.name = options.name;
-  request.op = options.op;
-  request.prescale = options.prescale;
-  request.postscale = options.postscale;
-  request.set = options.process_set;
-  request.timeout = options.timeout;
+  Request request = detail::request_for(Collective::Reducescatter, tensor, options);
   return detail::start_allocating(std::move(request), tensor);
 }
 
@@ -356,11 +338,8 @@ at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& o
 TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits,
                           const AlltoallOptions& options) {
   detail::check_tensor(detail::caller("alltoall", options.name), tensor);
-  Request request = detail::request_for(Collective::Alltoall, tensor);
-  request.name = options.name;
+  Request request = detail::request_for(Collective::Alltoall, tensor, options);
   request.splits = splits.vec();
-  request.set = options.process_set;
-  request.timeout = options.timeout;
   return detail::start_allocating(std::move(request), tensor);
 }
 
