@@ -127,9 +127,12 @@ std::optional<FrozenSchedule::Clock::time_point> FrozenSchedule::due() const {
       longest_wait_.count() > 0 ? std::min(patience_, longest_wait_) : patience_;
   Clock::time_point due = Clock::now() + limit / 2;
   const auto earlier = [&due](Clock::time_point time) { due = std::min(due, time); };
-  for (const Bucket& bucket : buckets_) {
+  bool owes = false;  // this rank, something that comes before the bucket
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const Bucket& bucket = buckets_[(next_ + i) % buckets_.size()];
+    owes = owes || !bucket.raised;
     if (bucket.missing == bucket.entries.size()) continue;
-    if (!bucket.raised) earlier(bucket.since + patience_);
+    if (owes) earlier(bucket.since + patience_);
     if (bucket.raised && longest_wait_.count() > 0) earlier(bucket.since + longest_wait_);
     for (const Entry& entry : bucket.entries) {
       if (entry.submission && entry.submission->deadline) earlier(*entry.submission->deadline);

@@ -49,7 +49,7 @@ class FrozenSchedule {
   };
   struct Plan {
     std::vector<std::vector<Item>> buckets;
-    /// How long a bucket may stay incomplete on this rank.
+    /// How long a bucket may stay incomplete on this rank, or stand behind one that is.
     Clock::duration patience{};
   };
 

@@ -58,11 +58,17 @@ void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> 
   later.swap(waiting_);
   bytes_ = 0;
   std::move(later.begin(), later.end(), std::back_inserter(pending));
+  std::vector<std::shared_ptr<WorkState>> works;
   for (Submission& submission : pending) {
+    works.push_back(submission.work);
     if (schedule_->accept(submission) == FrozenSchedule::Intake::Deviates) {
       keep(std::move(submission));
       urgent_ = true;  // it has been announced before
     }
+  }
+  // Who waited before there was a schedule could not tell it so.
+  for (const std::shared_ptr<WorkState>& work : works) {
+    if (work->is_awaited()) schedule_->wait_for(*work);
   }
 }
 

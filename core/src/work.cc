@@ -66,6 +66,7 @@ std::vector<std::int64_t> WorkState::received_splits() {
 }
 
 bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
+  awaited_.store(true, std::memory_order_relaxed);
   if (const auto engine = engine_.lock()) {
     if (!done()) engine->help(*this, deadline ? *deadline : WaitHelper::TimePoint::max());
     engine->note_wait();

@@ -61,6 +61,9 @@ class WorkState {
 
   const std::string& name() const noexcept { return name_; }
 
+  /// Somebody waits for it, or has. Set before WaitHelper::help is called.
+  bool is_awaited() const noexcept { return awaited_.load(std::memory_order_relaxed); }
+
   /// The bucket of a frozen schedule in which the operation waits to be run.
   std::optional<std::size_t> bucket() const noexcept {
     const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
@@ -78,6 +81,7 @@ class WorkState {
 
   std::atomic<std::size_t> bucket_{0};  ///< plus one
   std::atomic<bool> done_{false};       ///< written under mutex_, after what it stands for
+  std::atomic<bool> awaited_{false};
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/frozen_schedule.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/src/submission_queue.h"
+#include "ronde/log.h"
+
+namespace {
+
+using namespace ronde;
+using Thaw = FrozenSchedule::Thaw;
+using Clock = FrozenSchedule::Clock;
+
+constexpr std::chrono::milliseconds kPatience{1};
+
+class PlainBoard final : public Board {
+ public:
+  std::span<Word> words() noexcept override { return words_; }
+  void set_asleep(bool) noexcept override {}
+  void ring() noexcept override {}
+
+ private:
+  std::vector<Word> words_ = std::vector<Word>(10);
+};
+
+Submission submission(const std::string& name) {
+  Submission made;
+  made.request.name = made.key = name;
+  made.request.shape = {1};
+  made.meta = meta_of(made.request);
+  made.work = std::make_shared<WorkState>(name, std::weak_ptr<WaitHelper>(),
+                                          std::make_shared<Logger>(LogLevel::Off));
+  return made;
+}
+
+/// One of two ranks, with a plan of one operation a bucket and no limit for the peer.
+struct Fixture {
+  PlainBoard board;
+  FrozenSchedule schedule{board, 0, 2, std::chrono::hours(0)};
+  SubmissionQueue queue{std::chrono::hours(1), 100, [] {}};
+
+  Fixture() { queue.use(&schedule); }
+
+  static FrozenSchedule::Plan plan(const std::vector<std::string>& names) {
+    FrozenSchedule::Plan plan;
+    plan.patience = kPatience;
+    for (const std::string& name : names) {
+      plan.buckets.push_back({{{name, submission(name).meta, {}}, true, true}});
+    }
+    return plan;
+  }
+};
+
+/// Waits, but not long.
+void wait_for(const Submission& waited) {
+  const auto now = Clock::now();
+  CHECK_FALSE(waited.work->wait_until(&now));
+}
+
+}  // namespace
+
+TEST_CASE("who waited before the schedule froze thaws it where something has to come first") {
+  Fixture fixture;
+  Submission second = submission("second");
+  wait_for(second);
+  fixture.queue.freeze(Fixture::plan({"first", "second"}), {second});
+  REQUIRE(fixture.schedule.has_news());
+  const auto remains = fixture.schedule.finish_thaw();
+  REQUIRE(remains);
+  CHECK(remains->reason == Thaw::Wait);
+  REQUIRE(remains->submissions.size() == 1);
+  CHECK(remains->submissions[0].key == second.key);
+}
+
+TEST_CASE("who waited before the schedule froze leaves it where nothing has to come first") {
+  Fixture fixture;
+  const Submission first = submission("first");
+  wait_for(first);
+  fixture.queue.freeze(Fixture::plan({"first", "second"}), {first});
+  CHECK(fixture.schedule.is_frozen());
+  CHECK_FALSE(fixture.schedule.has_news());
+}
+
+TEST_CASE("who only asks for what something has to come before does not ask for ever") {
+  Fixture fixture;
+  fixture.queue.freeze(Fixture::plan({"first", "second"}), {submission("second")});
+  const auto limit = Clock::now() + std::chrono::seconds(20);
+  while (!fixture.schedule.has_news() && Clock::now() < limit) {
+    fixture.schedule.inspect(Clock::now());
+  }
+  const auto remains = fixture.schedule.finish_thaw();
+  REQUIRE(remains);
+  CHECK(remains->reason == Thaw::TimeLimit);
+}
+
+TEST_CASE("a schedule without a limit waits for late peers") {
+  Fixture fixture;
+  fixture.queue.freeze(Fixture::plan({"first", "second"}), {submission("first")});
+  const auto later = Clock::now() + 3 * kPatience;
+  while (Clock::now() < later) fixture.schedule.inspect(Clock::now());
+  CHECK_FALSE(fixture.schedule.has_news());
+}
