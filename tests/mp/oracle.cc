@@ -122,11 +122,10 @@ std::int64_t reduce(const Reduction& reduction, const std::vector<std::int64_t>&
 }
 
 template <typename Number>
-std::vector<Number> of_element(const std::vector<Number>& inputs, std::size_t element,
-                               std::size_t count) {
-  std::vector<Number> values;
+void gather_element(const std::vector<Number>& inputs, std::size_t element, std::size_t count,
+                    std::vector<Number>& values) {
+  values.clear();
   for (std::size_t i = element; i < inputs.size(); i += count) values.push_back(inputs[i]);
-  return values;
 }
 
 template <typename Number>
@@ -143,8 +142,9 @@ std::string describe(std::size_t element, Number got, Number expected,
 
 std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
                              const Elements& result) {
+  std::vector<double> values;
   for (std::size_t i = 0; i < result.count(); ++i) {
-    const std::vector<double> values = of_element(inputs, i, result.count());
+    gather_element(inputs, i, result.count(), values);
     const Approximate expected = reduce(reduction, values);
     const double got = result.number(i);
     const bool close =
@@ -158,8 +158,9 @@ std::string first_difference(const Reduction& reduction, const std::vector<doubl
 
 std::string first_difference(const Reduction& reduction, const std::vector<std::int64_t>& inputs,
                              const Elements& result) {
+  std::vector<std::int64_t> values;
   for (std::size_t i = 0; i < result.count(); ++i) {
-    const std::vector<std::int64_t> values = of_element(inputs, i, result.count());
+    gather_element(inputs, i, result.count(), values);
     const std::int64_t expected = reduce(reduction, values);
     const std::int64_t got = result.integer(i);
     // A true bool is 1, whatever byte it was.

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random programs on ranks that are threads of this process, over both backends that can be had so.
+#include <atomic>
+#include <iostream>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/shm/shm.h"
+#include "tests/support/case_table.h"
+#include "tests/support/random_rank.h"
+#include "tests/support/ranks.h"
+
+namespace ronde::test {
+namespace {
+
+#ifdef __SANITIZE_THREAD__
+constexpr int kGroups = 5;
+constexpr int kRounds = 60;
+#else
+constexpr int kGroups = 10;
+constexpr int kRounds = 100;
+#endif
+
+enum class Backing { Inproc, Shm };
+
+/// The first thing that went wrong: what the other ranks meet follows from it. Thread-safe.
+class FirstError {
+ public:
+  void note(int rank, const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (text_.empty()) text_ = "rank " + std::to_string(rank) + ": " + text;
+  }
+  std::string text() const {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
+RuntimeOptions options_over(Backing backing, const inproc::Group& group, int rank,
+                            const Config& config) {
+  RuntimeOptions options = options_of(group, rank, config);
+  if (backing == Backing::Shm) options.backends = {{"shm", shm_backend_factory()}};
+  return options;
+}
+
+struct Outcome {
+  std::vector<RandomRank> ranks;
+  FirstError error;
+  std::atomic<std::uint64_t> freezes{0};  ///< of all ranks
+  std::atomic<std::uint64_t> thaws_by_time_limit{0};
+};
+
+void play(Runtime& runtime, RandomRank& player, std::uint64_t seed, int ranks) {
+  RandomProgram program(seed, ranks);
+  for (int round = 0; round < kRounds; ++round) player.play(program.next());
+  runtime.shutdown();
+}
+
+void run_program(Outcome& outcome, Backing backing, int ranks, std::uint64_t seed,
+                 const Config& config) {
+  const inproc::Group group(ranks);
+  std::vector<std::unique_ptr<Runtime>> runtimes(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    // After a failure operations may still be in progress: their memory outlives the Runtime.
+    outcome.ranks.emplace_back(
+        [&runtimes, rank](Request request) {
+          return runtimes[static_cast<std::size_t>(rank)]->submit(std::move(request));
+        },
+        rank, ranks, seed);
+  }
+  run_ranks(ranks, [&](int rank) {
+    auto& runtime = runtimes[static_cast<std::size_t>(rank)];
+    try {
+      runtime = std::make_unique<Runtime>(options_over(backing, group, rank, config));
+      play(*runtime, outcome.ranks[static_cast<std::size_t>(rank)], seed, ranks);
+    } catch (const std::exception& error) {
+      outcome.error.note(rank, error.what());
+    }
+    if (runtime && config.freeze_after_steps > 0) {
+      outcome.freezes += counter_of(*runtime, "schedule", "freezes");
+      outcome.thaws_by_time_limit += counter_of(*runtime, "schedule", "thaws_by_time_limit");
+    }
+    runtime.reset();
+  });
+}
+
+void check_same_bits(const std::vector<RandomRank>& ranks) {
+  const RandomRank& first = ranks.front();
+  for (const RandomRank& other : ranks) {
+    REQUIRE(other.checksums().size() == first.checksums().size());
+    for (std::size_t i = 0; i < first.checksums().size(); ++i) {
+      if (other.checksums()[i] == first.checksums()[i]) continue;
+      FAIL("not the same bits on every rank: " << first.checksum_text(i));
+    }
+  }
+}
+
+void check_programs(Backing backing, int ranks) {
+  const std::uint64_t seed = test_seed();
+  std::cout << seed_text(seed) << std::endl;
+  Dice dice(seed);
+  std::uint64_t freezes = 0;
+  std::uint64_t thaws_by_time_limit = 0;
+  for (int group = 0; group < kGroups; ++group) {
+    const Config config = random_settings(dice, test_config());
+    const std::uint64_t program = dice.number();
+    Outcome outcome;
+    run_program(outcome, backing, ranks, program, config);
+    INFO(seed_text(seed) << ", group " << group << "\n" << group_wide_fingerprint(config));
+    REQUIRE(outcome.error.text() == "");
+    check_same_bits(outcome.ranks);
+    freezes += outcome.freezes;
+    thaws_by_time_limit += outcome.thaws_by_time_limit;
+  }
+  std::cout << "schedules frozen " << freezes << ", given up after a time limit "
+            << thaws_by_time_limit << std::endl;
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  const std::vector<std::pair<std::string, Backing>> backings = {{"inproc", Backing::Inproc},
+                                                                 {"shm", Backing::Shm}};
+  for (const auto& [name, backing] : backings) {
+    for (const int ranks : {2, 3, 4}) {
+      add_case("random programs of " + std::to_string(ranks) + " threads over " + name, "",
+               [backing = backing, ranks] { check_programs(backing, ranks); });
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace ronde::test

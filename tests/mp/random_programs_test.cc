@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random programs on ranks that are processes, over both backends between them.
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "case_table.h"
+#include "plain_mpi.h"
+#include "random_rank.h"
+#include "ronde/ronde.h"
+
+namespace ronde::test {
+namespace {
+
+constexpr int kGroups = 5;
+constexpr int kRounds = 100;
+
+/// Rank 0's.
+std::uint64_t common_seed(PlainMpi& mpi) {
+  const std::uint64_t own = test_seed();
+  const auto seed = static_cast<std::uint64_t>(
+      mpi.gather(std::vector<std::int64_t>{static_cast<std::int64_t>(own)})[0]);
+  if (mpi.rank() == 0) std::cout << seed_text(seed) << std::endl;
+  return seed;
+}
+
+Variables variables_of(const Config& config, const std::string& backend) {
+  return {{"RONDE_CPU_BACKEND", backend},
+          {"RONDE_FUSION_BYTES", std::to_string(config.fusion_bytes)},
+          {"RONDE_CACHE_CAPACITY", std::to_string(config.cache_capacity)},
+          {"RONDE_FREEZE_AFTER_STEPS", std::to_string(config.freeze_after_steps)},
+          {"RONDE_CYCLE_TIME_MS", std::to_string(config.cycle_time_ms)},
+          {"RONDE_STALL_WARN_S", "0"},
+          {"RONDE_STALL_ABORT_S", "0"}};
+}
+
+void check_same_bits(PlainMpi& mpi, const RandomRank& player) {
+  const std::vector<std::int64_t>& own = player.checksums();
+  const std::vector<std::int64_t> all = mpi.gather(own);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == own[i % own.size()]) continue;
+    FAIL("not the same bits on every rank: " << player.checksum_text(i % own.size()));
+  }
+}
+
+void check_programs(const std::string& backend) {
+  PlainMpi& mpi = PlainMpi::instance();
+  const std::uint64_t seed = common_seed(mpi);
+  Dice dice(seed);
+  for (int group = 0; group < kGroups; ++group) {
+    const Config config = random_settings(dice, Config());
+    const std::uint64_t program_seed = dice.number();
+    INFO(seed_text(seed) << ", group " << group << "\n" << group_wide_fingerprint(config));
+    // After a failure operations may still be in progress, so that their memory stays for good.
+    auto player = std::make_unique<RandomRank>(
+        [](Request request) { return ronde::submit(std::move(request)); }, mpi.rank(), mpi.size(),
+        program_seed);
+    with_group(
+        [&](PlainMpi&) {
+          RandomProgram program(program_seed, mpi.size());
+          try {
+            for (int round = 0; round < kRounds; ++round) player->play(program.next());
+          } catch (...) {
+            static_cast<void>(player.release());
+            throw;
+          }
+          check_same_bits(mpi, *player);
+        },
+        variables_of(config, backend));
+  }
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  for (const std::string backend : {"shm", "mpi"}) {
+    add_case("random programs over " + backend, "[n3]", [backend] { check_programs(backend); });
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace ronde::test

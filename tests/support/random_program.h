@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ronde/collective.h"
+#include "ronde/config.h"
+#include "ronde/dtype.h"
+
+namespace ronde::test {
+
+/// RONDE_TEST_SEED, or a new one. Throws std::runtime_error on anything but a number.
+std::uint64_t test_seed();
+
+/// The variable that makes a test run the same programs again, for its output.
+std::string seed_text(std::uint64_t seed);
+
+/// Random choices: the same for the same seed.
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : engine_(seed) {}
+
+  std::uint64_t number() { return engine_(); }
+  /// 0 to `bound` - 1.
+  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(engine_() % bound); }
+  bool one_in(std::size_t bound) { return below(bound) == 0; }
+
+  template <typename Choices>
+  auto among(const Choices& choices) {
+    return *(std::begin(choices) + static_cast<std::ptrdiff_t>(below(std::size(choices))));
+  }
+  template <typename Value>
+  void shuffle(std::vector<Value>& values) {
+    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[below(i)]);
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+/// One operation of all ranks. Shapes are [rows, columns].
+struct RandomOperation {
+  std::string name;  ///< empty: matched by the order of calls
+  Collective kind = Collective::Allreduce;
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int root = 0;
+  std::vector<std::int64_t> rows;  ///< by rank: equal, but for an allgather or alltoall
+  std::int64_t columns = 1;
+  /// Of an alltoall, by rank; all empty: equally many to each.
+  std::vector<std::vector<std::int64_t>> splits;
+  std::vector<bool> contributes;  ///< by rank
+  bool is_mismatched = false;     ///< one rank has another shape: it has to fail on all
+  std::uint64_t data = 0;         ///< what the elements are drawn from
+
+  std::size_t count(int rank) const;
+  /// For messages.
+  std::string text() const;
+};
+
+/// Operations that a rank may submit in any order, and before it waits for any of them; those
+/// without a name in the order given.
+using Phase = std::vector<RandomOperation>;
+
+/// A step of the program. A rank waits for operations of earlier phases only, unless `in_order`:
+/// all ranks then submit each phase as it stands, and may wait in the middle of it.
+struct Round {
+  std::string text;
+  bool in_order = false;
+  std::vector<Phase> phases;
+};
+
+/// What all ranks of a group do, as it follows from a seed: a set of tensors of all kinds comes
+/// again for some rounds, so that the schedule freezes, with deviations at random; then another
+/// set.
+class RandomProgram {
+ public:
+  RandomProgram(std::uint64_t seed, int ranks);
+
+  Round next();
+
+ private:
+  void make_plan();
+  RandomOperation make_operation();
+  void choose_shape(RandomOperation& operation);
+  void choose_rows_by_rank(RandomOperation& operation, std::size_t most);
+  std::string deviate(Round& round);
+  void silence_some(RandomOperation& operation);
+  std::string change_one(RandomOperation& operation);
+
+  const int ranks_;
+  Dice dice_;
+  std::uint64_t rounds_ = 0;
+  std::uint64_t names_ = 0;
+  std::size_t left_ = 0;  ///< rounds of the plan
+  Round plan_;
+};
+
+/// Settings that a group of ranks may have, from none to all of fusion, cache and frozen schedule.
+Config random_settings(Dice& dice, Config config);
+
+}  // namespace ronde::test

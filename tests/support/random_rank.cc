@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "random_rank.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "ronde/error.h"
+#include "tests/mp/oracle.h"
+
+namespace ronde::test {
+namespace {
+
+/// What is in the memory of a result before it comes.
+constexpr int kUntouched = 0x5a;
+/// Long enough never to pass: operations with a limit take other ways.
+constexpr std::chrono::minutes kLongTimeout{10};
+
+void pause(Dice& dice) {
+  const std::size_t turns = dice.one_in(25) ? dice.below(300) : dice.below(3);
+  for (std::size_t i = 0; i < turns; ++i) std::this_thread::yield();
+}
+
+bool is_reduction(Collective kind) {
+  return kind == Collective::Allreduce || kind == Collective::Reducescatter;
+}
+
+bool is_by_rank(Collective kind) {
+  return kind == Collective::Alltoall || kind == Collective::Reducescatter;
+}
+
+Elements input_of(const RandomOperation& operation, int rank) {
+  const std::size_t count = operation.count(rank);
+  return is_reduction(operation.kind)
+             ? make_input(operation.dtype, operation.op, count, rank, operation.data)
+             : make_bytes(operation.dtype, count, rank, operation.data);
+}
+
+bool anybody_contributes(const RandomOperation& operation) {
+  return std::find(operation.contributes.begin(), operation.contributes.end(), true) !=
+         operation.contributes.end();
+}
+
+/// FNV-1a (Fowler, Noll, Vo).
+std::int64_t checksum(std::span<const std::byte> bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const std::byte byte : bytes) {
+    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3ULL;
+  }
+  return static_cast<std::int64_t>(hash);
+}
+
+bool all_untouched(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(),
+                     [](std::byte byte) { return byte == std::byte{kUntouched}; });
+}
+
+}  // namespace
+
+RandomRank::RandomRank(Submit submit, int rank, int ranks, std::uint64_t seed)
+    : submit_(std::move(submit)),
+      rank_(rank),
+      ranks_(ranks),
+      dice_(seed * 64 + static_cast<std::uint64_t>(rank) + 1) {}
+
+void RandomRank::play(const Round& round) {
+  round_ = round.text;
+  for (const Phase& phase : round.phases) {
+    play_phase(phase, round.in_order);
+    if (dice_.one_in(2)) wait_for_all();
+  }
+  wait_for_all();
+  for (const InFlight& item : flight_) keep_checksum(item);
+  flight_.clear();
+}
+
+void RandomRank::play_phase(const Phase& phase, bool in_order) {
+  const std::size_t first = flight_.size();
+  for (const RandomOperation& operation : phase) flight_.push_back(prepare(operation));
+  const std::vector<InFlight*> order = own_order(first, in_order);
+  if (!in_order && order.size() > 1 && dice_.one_in(4)) return submit_from_two_threads(order);
+  for (InFlight* item : order) {
+    pause(dice_);
+    const bool is_last = item == order.back();
+    submit_one(*item, dice_, (in_order || is_last) && dice_.one_in(10));
+    if (in_order && dice_.one_in(20)) wait_for(*item);
+    if (dice_.one_in(20)) wait_for_some(first);
+  }
+}
+
+/// Those without a name keep their order.
+std::vector<RandomRank::InFlight*> RandomRank::own_order(std::size_t first, bool in_order) {
+  std::vector<InFlight*> order;
+  std::vector<InFlight*> unnamed;
+  for (std::size_t i = first; i < flight_.size(); ++i) {
+    order.push_back(&flight_[i]);
+    if (flight_[i].operation->name.empty()) unnamed.push_back(&flight_[i]);
+  }
+  if (in_order || dice_.one_in(3)) return order;
+  dice_.shuffle(order);
+  auto next = unnamed.begin();
+  for (InFlight*& item : order) {
+    if (item->operation->name.empty()) item = *next++;
+  }
+  return order;
+}
+
+void RandomRank::submit_from_two_threads(const std::vector<InFlight*>& order) {
+  std::vector<InFlight*> others;
+  std::vector<InFlight*> own;
+  for (InFlight* item : order) {
+    (!item->operation->name.empty() && dice_.one_in(2) ? others : own).push_back(item);
+  }
+  std::exception_ptr error;
+  Dice others_dice(dice_.number());
+  std::thread thread([&] {
+    try {
+      for (InFlight* item : others) submit_one(*item, others_dice, false);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  std::exception_ptr own_error;
+  try {
+    for (InFlight* item : own) submit_one(*item, dice_, false);
+  } catch (...) {
+    own_error = std::current_exception();
+  }
+  thread.join();
+  if (own_error) std::rethrow_exception(own_error);
+  if (error) std::rethrow_exception(error);
+}
+
+void RandomRank::submit_one(InFlight& item, Dice& dice, bool caller_waits) {
+  Request request = request_of(item, dice);
+  request.caller_waits = caller_waits;
+  item.work = submit_(std::move(request));
+  if (caller_waits) wait_for(item);
+}
+
+RandomRank::InFlight RandomRank::prepare(const RandomOperation& operation) {
+  if (operation.kind == Collective::Barrier) {
+    return {&operation, Elements(DataType::U8, 0), Elements(DataType::U8, 0)};
+  }
+  InFlight item{&operation, input_of(operation, rank_), output_of(operation)};
+  item.in_place = operation.kind == Collective::Allreduce && dice_.one_in(2);
+  if (item.in_place) {
+    item.output = item.input;
+  } else {
+    std::memset(item.output.data(), kUntouched, item.output.bytes().size());
+  }
+  if (operation.kind == Collective::Broadcast && operation.root == rank_ && dice_.one_in(2)) {
+    item.in_place = true;
+    item.output = item.input;
+  }
+  return item;
+}
+
+std::int64_t RandomRank::part_rows(const RandomOperation& operation, int rank) const {
+  const std::int64_t rows = operation.rows[0];
+  return rows / ranks_ + (rank < rows % ranks_ ? 1 : 0);
+}
+
+/// In rows, of the part that this rank keeps.
+std::int64_t RandomRank::part_begin(const RandomOperation& operation) const {
+  std::int64_t begin = 0;
+  for (int rank = 0; rank < rank_; ++rank) begin += part_rows(operation, rank);
+  return begin;
+}
+
+/// What rank `from` sends to rank `to` in an alltoall.
+std::int64_t rows_sent(const RandomOperation& operation, int from, int to) {
+  const auto sender = static_cast<std::size_t>(from);
+  if (operation.splits[sender].empty()) {
+    return operation.rows[sender] / static_cast<std::int64_t>(operation.rows.size());
+  }
+  return operation.splits[sender][static_cast<std::size_t>(to)];
+}
+
+Elements RandomRank::output_of(const RandomOperation& operation) const {
+  std::int64_t rows = operation.rows[static_cast<std::size_t>(rank_)];
+  if (operation.kind == Collective::Allgather) {
+    rows = std::accumulate(operation.rows.begin(), operation.rows.end(), std::int64_t{0});
+  }
+  if (operation.kind == Collective::Reducescatter) rows = part_rows(operation, rank_);
+  if (operation.kind == Collective::Alltoall) {
+    rows = 0;
+    for (int from = 0; from < ranks_; ++from) rows += rows_sent(operation, from, rank_);
+  }
+  return Elements(operation.dtype, static_cast<std::size_t>(rows * operation.columns));
+}
+
+Request RandomRank::request_of(InFlight& item, Dice& dice) const {
+  const RandomOperation& operation = *item.operation;
+  Request request;
+  request.kind = operation.kind;
+  request.name = operation.name;
+  if (dice.one_in(20)) request.timeout = kLongTimeout;
+  if (operation.kind == Collective::Barrier) return request;
+  const auto rank = static_cast<std::size_t>(rank_);
+  request.dtype = operation.dtype;
+  request.op = operation.op;
+  request.prescale = operation.prescale;
+  request.postscale = operation.postscale;
+  request.root = operation.root;
+  request.shape = {operation.rows[rank], operation.columns};
+  request.contributes = operation.contributes[rank];
+  if (operation.kind == Collective::Alltoall) request.splits = operation.splits[rank];
+  request.input = item.in_place ? item.output.data() : item.input.data();
+  if (!request.contributes && dice.one_in(2)) request.input = nullptr;
+  const bool may_allocate = is_by_rank(operation.kind) || operation.kind == Collective::Allgather;
+  if (may_allocate && dice.one_in(2)) {
+    request.allocate_output = [&item](const std::vector<std::int64_t>& shape) {
+      item.allocated = shape;
+      return item.output.data();
+    };
+  } else {
+    request.output = item.output.data();
+  }
+  return request;
+}
+
+/// Of what was submitted before the phase that begins at `end`: all ranks will submit it.
+void RandomRank::wait_for_some(std::size_t end) {
+  if (end > 0) wait_for(flight_[dice_.below(end)]);
+}
+
+void RandomRank::wait_for_all() {
+  std::vector<InFlight*> order;
+  for (InFlight& item : flight_) order.push_back(&item);
+  dice_.shuffle(order);
+  for (InFlight* item : order) wait_for(*item);
+}
+
+void RandomRank::wait_for(InFlight& item) {
+  if (item.waited) return;
+  switch (dice_.below(4)) {
+    case 0:
+      // Whoever only asks does not say that it waits, so a frozen schedule is given up late.
+      for (std::size_t i = dice_.below(200); i > 0 && !item.work.done(); --i) {
+        std::this_thread::yield();
+      }
+      break;
+    case 1:
+      try {
+        static_cast<void>(item.work.wait_for(std::chrono::microseconds(dice_.below(500))));
+      } catch (const UsageError&) {
+        // Judged in finish(), where it is thrown again.
+      }
+      break;
+    default:
+      break;
+  }
+  finish(item);
+}
+
+void RandomRank::finish(InFlight& item) {
+  item.waited = true;
+  const std::string text = round_ + ": " + item.operation->text();
+  bool refused = false;
+  try {
+    item.work.wait();
+  } catch (const UsageError& error) {
+    if (!item.operation->is_mismatched) throw std::runtime_error(text + ": " + error.what());
+    refused = true;
+  }
+  if (refused != item.operation->is_mismatched) {
+    throw std::runtime_error(text + ": the shapes differ, and nothing was thrown");
+  }
+  const std::string difference = refused ? "" : this->difference(item);
+  if (!item.work.done()) throw std::runtime_error(text + ": waited for, and not done");
+  if (!difference.empty()) {
+    throw std::runtime_error(text + ": rank " + std::to_string(rank_) + ": " + difference);
+  }
+}
+
+std::string RandomRank::difference(const InFlight& item) const {
+  const RandomOperation& operation = *item.operation;
+  if (operation.kind == Collective::Barrier) return "";
+  if (!item.in_place && item.input != input_of(operation, rank_)) return "the input was changed";
+  if (item.allocated) {
+    const std::int64_t elements = (*item.allocated)[0] * operation.columns;
+    const bool fits = item.allocated->size() == 2 && (*item.allocated)[1] == operation.columns &&
+                      static_cast<std::size_t>(elements) == item.output.count();
+    if (!fits) return "the result's shape is wrong";
+  }
+  if (is_reduction(operation.kind)) return difference_of_reduction(item);
+  return difference_of_bytes(item);
+}
+
+std::string RandomRank::difference_of_reduction(const InFlight& item) const {
+  const RandomOperation& operation = *item.operation;
+  if (item.work.contributed() != anybody_contributes(operation)) return "contributed() is wrong";
+  if (!item.work.contributed()) {
+    const bool kept = item.in_place ? item.output == input_of(operation, rank_)
+                                    : all_untouched(item.output.bytes());
+    return kept ? "" : "nobody contributed, and the output was written";
+  }
+  const bool scatters = operation.kind == Collective::Reducescatter;
+  const auto begin =
+      static_cast<std::size_t>(scatters ? part_begin(operation) * operation.columns : 0);
+  const std::size_t count = item.output.count();
+  std::vector<double> numbers;
+  std::vector<std::int64_t> integers;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!operation.contributes[static_cast<std::size_t>(rank)]) continue;
+    const Elements input = input_of(operation, rank);
+    for (std::size_t i = begin; i < begin + count; ++i) {
+      if (is_floating(operation.dtype)) {
+        numbers.push_back(input.number(i));
+      } else {
+        integers.push_back(input.integer(i));
+      }
+    }
+  }
+  const Reduction reduction = {operation.dtype, operation.op, operation.prescale,
+                               operation.postscale, ranks_};
+  return is_floating(operation.dtype) ? first_difference(reduction, numbers, item.output)
+                                      : first_difference(reduction, integers, item.output);
+}
+
+std::string RandomRank::difference_of_bytes(const InFlight& item) const {
+  const RandomOperation& operation = *item.operation;
+  const std::size_t row_bytes =
+      static_cast<std::size_t>(operation.columns) * size_of(operation.dtype);
+  std::vector<std::byte> expected;
+  std::vector<std::int64_t> received;
+  for (int from = 0; from < ranks_; ++from) {
+    if (operation.kind == Collective::Broadcast && from != operation.root) continue;
+    const Elements input = input_of(operation, from);
+    std::size_t begin = 0;
+    std::size_t bytes = input.bytes().size();
+    if (operation.kind == Collective::Alltoall) {
+      for (int to = 0; to < rank_; ++to) {
+        begin += static_cast<std::size_t>(rows_sent(operation, from, to)) * row_bytes;
+      }
+      received.push_back(rows_sent(operation, from, rank_));
+      bytes = static_cast<std::size_t>(received.back()) * row_bytes;
+    }
+    const auto part = input.bytes().subspan(begin, bytes);
+    expected.insert(expected.end(), part.begin(), part.end());
+  }
+  if (item.work.received_splits() != received) return "the received splits are wrong";
+  const auto got = item.output.bytes();
+  return std::equal(got.begin(), got.end(), expected.begin(), expected.end()) ? ""
+                                                                              : "other bytes came";
+}
+
+void RandomRank::keep_checksum(const InFlight& item) {
+  const RandomOperation& operation = *item.operation;
+  if (operation.kind == Collective::Barrier || is_by_rank(operation.kind)) return;
+  if (operation.is_mismatched || !anybody_contributes(operation)) return;
+  checksums_.push_back(checksum(item.output.bytes()));
+  checksum_texts_.push_back(round_ + ": " + operation.text());
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "random_program.h"
+#include "ronde/request.h"
+#include "ronde/work.h"
+#include "tests/mp/elements.h"
+
+namespace ronde::test {
+
+/// One rank that runs a random program: in an order, with pauses and waits of its own. Every result
+/// is compared with what the inputs of all ranks, known from the program, make in double precision
+/// or 64-bit integers.
+///
+/// Thread-safety: none; but it submits from a second thread at times.
+class RandomRank {
+ public:
+  using Submit = std::function<Work(Request)>;
+
+  RandomRank(Submit submit, int rank, int ranks, std::uint64_t seed);
+
+  /// Throws what the operations throw, and std::runtime_error on the first wrong result.
+  void play(const Round& round);
+
+  /// One a result that has to be the same bits on every rank, since the start.
+  const std::vector<std::int64_t>& checksums() const noexcept { return checksums_; }
+  /// What the checksum stands for.
+  const std::string& checksum_text(std::size_t index) const { return checksum_texts_[index]; }
+
+ private:
+  struct InFlight {
+    const RandomOperation* operation;
+    Elements input;
+    Elements output;
+    bool in_place = false;
+    bool waited = false;
+    std::optional<std::vector<std::int64_t>> allocated =
+        {};  ///< shape, where Ronde asked for memory
+    Work work = {};
+  };
+
+  void play_phase(const Phase& phase, bool in_order);
+  std::vector<InFlight*> own_order(std::size_t first, bool in_order);
+  void submit_from_two_threads(const std::vector<InFlight*>& order);
+  void submit_one(InFlight& item, Dice& dice, bool caller_waits);
+  Request request_of(InFlight& item, Dice& dice) const;
+  InFlight prepare(const RandomOperation& operation);
+  Elements output_of(const RandomOperation& operation) const;
+  void wait_for(InFlight& item);
+  void wait_for_some(std::size_t end);
+  void wait_for_all();
+  void finish(InFlight& item);
+
+  std::string difference(const InFlight& item) const;
+  std::string difference_of_reduction(const InFlight& item) const;
+  std::string difference_of_bytes(const InFlight& item) const;
+  std::int64_t part_begin(const RandomOperation& operation) const;
+  std::int64_t part_rows(const RandomOperation& operation, int rank) const;
+  void keep_checksum(const InFlight& item);
+
+  const Submit submit_;
+  const int rank_;
+  const int ranks_;
+  Dice dice_;                    ///< of this rank alone
+  std::string round_;            ///< for messages
+  std::deque<InFlight> flight_;  ///< of this round
+  std::vector<std::int64_t> checksums_;
+  std::vector<std::string> checksum_texts_;
+};
+
+}  // namespace ronde::test
