@@ -2,12 +2,14 @@
 // Ranks that die, leave or hang: what the others get of it. Verdicts come from the ranks' own
 // reports (job.h), as a launcher's exit status says little.
 #include <algorithm>
+#include <iostream>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "case_table.h"
 #include "job.h"
+#include "random_program.h"
 
 namespace ronde::test {
 namespace {
@@ -73,9 +75,10 @@ void check_clean_end(const JobResult& result) {
   CHECK(result.exit_status != 0);
   CHECK(result.left_processes == std::vector<std::string>());
   CHECK(result.left_in_dev_shm == std::vector<std::string>());
+  CHECK(result.left_memory == std::vector<std::string>());
 }
 
-void check_failure(const Failure& failure) {
+JobResult check_failure(const Failure& failure) {
   const JobResult result = run_job(job_of(failure));
   CAPTURE(result.output);
   check_clean_end(result);
@@ -90,6 +93,55 @@ void check_failure(const Failure& failure) {
   }
   // Rank 0 tells the others, so all say the same; without it each speaks for itself.
   if (victims_live || !contains(failure.victims, 0)) CHECK(verdicts.size() == 1);
+  return result;
+}
+
+/// The victim dies when the ring has gone round so often, with many operations in flight.
+void check_kills_in_operations() {
+  constexpr int kKills = 10;
+  constexpr int kRanks = 3;
+  const std::uint64_t seed = test_seed();
+  std::cout << seed_text(seed) << std::endl;
+  INFO(seed_text(seed));
+  Dice dice(seed);
+  for (int i = 0; i < kKills; ++i) {
+    const JobResult result = check_failure({.ranks = kRanks,
+                                            .moment = "in a stream of many at once",
+                                            .end = "is killed",
+                                            .victims = {static_cast<int>(dice.below(kRanks))},
+                                            .seed = static_cast<unsigned>(dice.below(1'000'000)),
+                                            .variables = {{"RONDE_CPU_BACKEND", "shm"}}});
+    CHECK_FALSE(result.shared_memory.empty());
+  }
+}
+
+/// The others give up in time, and say what they waited for.
+void check_absence(int absent, const std::string& who_starts_mpi) {
+  constexpr double kTimeout = 2.0;
+  constexpr double kLongest = kTimeout + 8.0;
+  constexpr int kRanks = 3;
+  JobSpec spec;
+  spec.ranks = kRanks;
+  spec.program = {RONDE_TEST_ABSENT};
+  spec.arguments = {std::to_string(absent), who_starts_mpi};
+  spec.variables = {{"RONDE_INIT_TIMEOUT_S", "2"}, {"RONDE_LOG_LEVEL", "warning"}};
+  const JobResult result = run_job(spec);
+  CAPTURE(result.output);
+  check_clean_end(result);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == absent) continue;
+    REQUIRE(result.reports.contains(rank));
+    const nlohmann::json& report = result.reports.at(rank);
+    CAPTURE(rank, report.dump(2));
+    REQUIRE(report["threw"] == "GroupError");
+    const std::string text = report["text"].get<std::string>();
+    CHECK(text.find("has not called ronde::init()") != std::string::npos);
+    // MPI does not tell whom it waits for.
+    CHECK(report["failed_rank"] == -1);
+    CHECK(report["waited_s"].get<double>() >= kTimeout);
+    CHECK(report["waited_s"].get<double>() < kLongest);
+    CHECK(report["is_initialized"] == false);
+  }
 }
 
 void check_uncaught(bool launcher_spares_survivors) {
@@ -103,7 +155,7 @@ void check_uncaught(bool launcher_spares_survivors) {
 }
 
 void add(const std::string& name, const Failure& failure) {
-  add_case(name, "", [failure] { check_failure(failure); });
+  add_case(name, "", [failure] { static_cast<void>(check_failure(failure)); });
 }
 
 void add_ends() {
@@ -183,6 +235,14 @@ void add_hangs() {
   add_streams();
   add_pairs();
   add_hangs();
+  add_case("ranks are killed inside operations at random", "", check_kills_in_operations);
+  for (const std::string who_starts_mpi : {"ronde", "program"}) {
+    for (const int absent : {0, 2}) {
+      add_case("rank " + std::to_string(absent) + " of 3 never calls init, and the " +
+                   (who_starts_mpi == "ronde" ? "others" : "program") + " started MPI",
+               "", [absent, who_starts_mpi] { check_absence(absent, who_starts_mpi); });
+    }
+  }
   add_case("survivors that do not catch the error end the job", "", [] { check_uncaught(true); });
   add_case("a launcher that ends the survivors leaves nothing behind", "",
            [] { check_uncaught(false); });

@@ -119,6 +119,24 @@ std::vector<std::string> leaked_memory(const std::set<std::string>& before) {
   }
 }
 
+std::vector<std::string> noted_memory(const JobSpec& spec, const fs::path& folder) {
+  std::set<std::string> noted;
+  for (int rank = 0; rank < spec.ranks; ++rank) {
+    std::istringstream lines(contents_of(folder / ("memory." + std::to_string(rank))));
+    for (std::string line; std::getline(lines, line);) noted.insert(line);
+  }
+  return {noted.begin(), noted.end()};
+}
+
+/// Memory without a name lives as long as a process maps it.
+std::vector<std::string> left_memory(const std::vector<std::string>& noted) {
+  std::vector<std::string> left;
+  for (const std::string& memory : noted) {
+    if (is_mapped(" " + memory + " ")) left.push_back(memory);
+  }
+  return left;
+}
+
 std::vector<std::string> left_processes(const fs::path& folder) {
   std::vector<std::string> left;
   for (const pid_t process : processes_of(folder)) {
@@ -236,6 +254,8 @@ JobResult run_job(const JobSpec& spec) {
   result.exit_status = status_of(process);
   result.left_processes = left_processes(folder.path());
   result.left_in_dev_shm = leaked_memory(memory_before);
+  result.shared_memory = noted_memory(spec, folder.path());
+  result.left_memory = left_memory(result.shared_memory);
   result.output = contents_of(folder.path() / "output");
   for (int rank = 0; rank < spec.ranks; ++rank) {
     const fs::path report = folder.path() / report_file(rank);

@@ -32,6 +32,9 @@ struct JobResult {
   std::map<int, nlohmann::json> reports;     ///< of the ranks that wrote one
   std::vector<std::string> left_processes;   ///< of the job, at the deadline
   std::vector<std::string> left_in_dev_shm;  ///< new files that no process maps
+  /// Of the ranks that noted it (the files memory.<rank>, a line "device inode" each).
+  std::vector<std::string> shared_memory;
+  std::vector<std::string> left_memory;  ///< of it, what a process maps after the end
 };
 
 /// Runs it to its end; at the deadline all its processes are killed. Blocks.

@@ -22,20 +22,17 @@
 #include <thread>
 #include <vector>
 
+#include "notes.h"
 #include "ronde/ronde.h"
 
 namespace {
 
 namespace fs = std::filesystem;
+using ronde::test::Notes;
+using ronde::test::now_s;
 using namespace std::chrono_literals;
 
 constexpr int kSurvivorStatus = 9;
-
-/// The system's clock, common to all processes of the host.
-double now_s() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
 
 struct Arguments {
   fs::path folder;
@@ -43,42 +40,6 @@ struct Arguments {
   std::string end;
   std::set<int> victims;
   unsigned seed;
-};
-
-/// Files by which the ranks tell each other and the driver, beside Ronde.
-class Notes {
- public:
-  Notes(fs::path folder, int rank) : folder_(std::move(folder)), rank_(rank) {}
-
-  /// Appears as a whole or not at all.
-  void write(const std::string& file, const std::string& text) const {
-    const fs::path draft = folder_ / (file + ".draft");
-    std::ofstream(draft) << text << std::flush;
-    fs::rename(draft, folder_ / file);
-  }
-  void write_own(const std::string& what, const std::string& text = "") const {
-    write(name(what, rank_), text);
-  }
-  bool exists(const std::string& what, int rank) const {
-    return fs::exists(folder_ / name(what, rank));
-  }
-  std::string read(const std::string& what, int rank) const {
-    std::ifstream file(folder_ / name(what, rank));
-    std::string text;
-    std::getline(file, text);
-    return text;
-  }
-  void await(const std::string& what, int rank) const {
-    while (!exists(what, rank)) std::this_thread::sleep_for(1ms);
-  }
-
- private:
-  static std::string name(const std::string& what, int rank) {
-    return what + "." + std::to_string(rank);
-  }
-
-  fs::path folder_;
-  int rank_;
 };
 
 /// An operation that is waited for later. Its memory lives as long as the process: a victim may end
@@ -108,18 +69,43 @@ void finish_sum(const Pending& pending) {
   pending.data->shrink_to_fit();
 }
 
-/// Many operations of all sizes, several in flight, until told to stop or thrown out.
-void run_stream(unsigned seed, std::size_t scale, const std::atomic<bool>& stops) {
+/// Many operations of all sizes, up to `most` in flight, until told to stop or thrown out.
+void run_stream(unsigned seed, std::size_t scale, std::size_t most,
+                const std::atomic<bool>& stops) {
   std::mt19937 random(seed);  // the same on every rank
   std::deque<Pending> window;
   for (unsigned i = 0; !stops.load(); ++i) {
     // Half of the names come again with another shape, so that the response cache changes, too.
     const std::size_t count = 1 + scale * (random() % 1000) * (random() % 300);
-    window.push_back(start_sum("tensor " + std::to_string(i % 2 == 0 ? i : i % 23), count));
-    if (window.size() < 5) continue;
+    window.push_back(start_sum("tensor " + std::to_string(i % 2 == 0 ? i : i % 53), count));
+    if (window.size() < most) continue;
     finish_sum(window.front());
     window.pop_front();
   }
+}
+
+/// How often data went through the ring of shared memory: it counts within operations.
+std::uint64_t ring_rounds() {
+  for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
+    for (const auto& [name, value] : group.counters) {
+      if (group.part == "shm" && name == "rounds") return value;
+    }
+  }
+  throw std::runtime_error("the backend between these ranks has no ring");
+}
+
+/// Device and inode of every memory that this process shares with other ranks.
+std::string shared_memory() {
+  std::ifstream maps("/proc/self/maps");
+  std::string found;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:ronde") == std::string::npos) continue;
+    std::istringstream words(line);
+    std::string address, access, offset, device, inode;
+    words >> address >> access >> offset >> device >> inode;
+    found += device + " " + inode + "\n";
+  }
+  return found;
 }
 
 class Rank {
@@ -127,6 +113,7 @@ class Rank {
   explicit Rank(const Arguments& arguments)
       : arguments_(arguments), rank_(ronde::rank()), notes_(arguments.folder, rank_) {
     notes_.write_own("pid", std::to_string(getpid()));
+    notes_.write_own("memory", shared_memory());
     ronde::barrier();
   }
 
@@ -134,7 +121,9 @@ class Rank {
 
  private:
   bool is_stream() const { return arguments_.moment.starts_with("in a stream"); }
+  bool counts_rounds() const { return arguments_.moment.ends_with("many at once"); }
   std::size_t scale() const { return arguments_.moment.ends_with("large operations") ? 20 : 1; }
+  std::size_t most_in_flight() const { return counts_rounds() ? 40 : 5; }
 
   // A victim.
 
@@ -152,12 +141,17 @@ class Rank {
   int fail_in_stream() {
     std::thread([this] {
       std::mt19937 random(arguments_.seed + static_cast<unsigned>(rank_));
-      std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+      if (counts_rounds()) {
+        const std::uint64_t last = ring_rounds() + 1 + random() % 3000;
+        while (ring_rounds() < last) std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+      }
       if (arguments_.end == "is killed" || arguments_.end == "quits by _exit") end();
       stream_ends_.store(true);
     }).detach();
     try {
-      run_stream(arguments_.seed, scale(), stream_ends_);
+      run_stream(arguments_.seed, scale(), most_in_flight(), stream_ends_);
     } catch (const ronde::GroupError&) {
       // Another victim was first.
     }
@@ -198,7 +192,8 @@ class Rank {
       return report_error([] { finish_sum(start_sum("after the end", 1000)); });
     }
     if (is_stream()) {
-      return report_error([&] { run_stream(arguments_.seed, scale(), stream_ends_); });
+      return report_error(
+          [&] { run_stream(arguments_.seed, scale(), most_in_flight(), stream_ends_); });
     }
     if (arguments_.moment == "while others shut down") {
       return report_error([&] {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of a job in which a rank never calls ronde::init(): mp_absent <folder> <absent> <mpi>.
+// <mpi> says who starts MPI: "ronde", or "program" (then the absent rank does start MPI). The
+// others write what init() threw into the folder; the absent one lives until they have.
+#include <mpi.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "notes.h"
+#include "ronde/ronde.h"
+
+namespace {
+
+using ronde::test::Notes;
+using ronde::test::now_s;
+
+/// What the launcher says, as Ronde cannot be asked.
+int launched(const char* variable) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) throw std::runtime_error(std::string(variable) + " is not set");
+  return std::stoi(text);
+}
+
+void report_init(const Notes& notes, int rank) {
+  nlohmann::json report;
+  const double start = now_s();
+  try {
+    ronde::init();
+    report["threw"] = "nothing";
+  } catch (const ronde::GroupError& error) {
+    report["threw"] = "GroupError";
+    report["failed_rank"] = error.failed_rank();
+    report["text"] = error.what();
+  } catch (const std::exception& error) {
+    report["threw"] = error.what();
+  }
+  report["waited_s"] = now_s() - start;
+  report["is_initialized"] = ronde::is_initialized();
+  notes.write("report." + std::to_string(rank) + ".json", report.dump(2));
+  notes.write_own("report");
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (count != 4) {
+    std::cerr << "usage: mp_absent <folder> <absent> <mpi>\n";
+    return 2;
+  }
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  const int rank = launched("PMI_RANK");
+  const int absent = std::stoi(words[2]);
+  const Notes notes(words[1], rank);
+  if (std::string(words[3]) == "program") {
+    int provided = MPI_THREAD_SINGLE;
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) return 3;
+  }
+  if (rank != absent) {
+    report_init(notes, rank);
+    return 9;
+  }
+  for (int other = 0; other < launched("PMI_SIZE"); ++other) {
+    if (other != absent) notes.await("report", other);
+  }
+  // MPI was not finalised by the others: to do so here would wait for them.
+  _exit(9);
+}
