@@ -7,6 +7,7 @@
 #ifdef RONDE_HAVE_MPI
 #include <regex>
 
+#include "backends/hierarchical/hierarchical.h"
 #include "backends/mpi/mpi.h"
 #else
 #include <cstdlib>
@@ -23,11 +24,15 @@ namespace ronde {
 BuiltIn compose_built_in(const Config& config) {
   MpiOptions options;
   options.init_timeout_s = config.init_timeout_s;
+  options.host = config.host_id;
+  // Hosts that bear names may be one machine.
+  options.offer_loopback = !config.host_id.empty();
   BuiltIn built_in;
   built_in.make_transport = mpi_transport_factory(options);
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
+  built_in.backends.emplace("hierarchical", hierarchical_backend_factory({.mpi = options}));
   return built_in;
 }
 

@@ -18,9 +18,9 @@ struct MpiOptions {
   double init_timeout_s = 120.0;
   /// Most elements in one MPI call; tests lower it to see the chunks.
   std::size_t max_count = std::numeric_limits<int>::max();
-  /// For tests: an identity other than this host's. Ranks of different ones use TCP.
+  /// An identity other than this host's (RONDE_HOST_ID). Ranks of different ones use TCP.
   std::string host = {};
-  /// For tests: TCP may use 127.0.0.1, which another host could not.
+  /// TCP may use 127.0.0.1, which another machine could not.
   bool offer_loopback = false;
 };
 

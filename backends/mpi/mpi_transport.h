@@ -15,7 +15,7 @@ namespace ronde::mpi {
 
 struct MpiTransportOptions {
   std::chrono::milliseconds init_timeout{120'000};
-  /// For tests: see net::StarOptions.
+  /// See net::StarOptions.
   std::string host = {};
   bool offer_loopback = false;
 };

@@ -19,19 +19,12 @@ void find_staged(std::vector<const void*>& inputs, const Ring& ring, std::uint64
                  std::size_t piece, std::size_t offset_bytes) {
   for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
     if (rank == ring.rank()) continue;
-    const AbsentPieces* const absent = ring.absent(rank, round);
-    const bool adds = absent == nullptr || !absent->test(piece);
-    inputs[rank] = adds ? ring.slot(rank, round) + offset_bytes : nullptr;
+    inputs[rank] = ring.operand(rank, round, piece, offset_bytes);
   }
 }
 
 /// Results pass through a block of this size, which stays in the first-level cache.
 constexpr std::size_t kBlockBytes = std::size_t{4} << 10;
-
-const void* own_input(const Piece& piece, std::size_t skipped, std::size_t element_bytes) {
-  if (piece.segment->input == nullptr) return nullptr;
-  return advanced(piece.segment->input, (piece.offset + skipped) * element_bytes);
-}
 
 }  // namespace
 
@@ -49,7 +42,7 @@ void FlatAllreduce::stage(std::uint64_t round) {
   const StoreChoice::Use::Timing timing(stores_);
   AbsentPieces absent;
   staging_.advance([&](const Piece& piece) {
-    const void* const input = own_input(piece, 0, element_bytes_);
+    const void* const input = piece.input(0, element_bytes_);
     const std::size_t bytes = piece.count * element_bytes_;
     if (input == nullptr) {
       absent.set(piece.index);
@@ -66,9 +59,9 @@ void FlatAllreduce::consume(std::uint64_t round) {
   consuming_.advance([&](const Piece& piece) {
     const std::size_t at = piece.position * element_bytes_;
     find_staged(inputs_, ring(), absolute(round), piece.index, at);
-    inputs_[ring().rank()] = own_input(piece, 0, element_bytes_);
-    kernels().reduce(advanced(piece.segment->output, piece.offset * element_bytes_), inputs_,
-                     piece.count, reduction_, stores_.output(piece.count * element_bytes_));
+    inputs_[ring().rank()] = piece.input(0, element_bytes_);
+    kernels().reduce(piece.output(0, element_bytes_), inputs_, piece.count, reduction_,
+                     stores_.output(piece.count * element_bytes_));
   });
   ring().publish_consumed(absolute(round));
 }
@@ -85,13 +78,9 @@ SlicedAllreduce::SlicedAllreduce(std::shared_ptr<RingContext> context, const All
       inputs_(ring().ranks(), nullptr),
       block_(kBlockBytes) {}
 
-SlicedAllreduce::Slice SlicedAllreduce::slice_of(std::size_t rank,
-                                                 std::size_t round_elements) const {
+Slice SlicedAllreduce::slice_of(std::size_t rank, std::size_t round_elements) const {
   constexpr std::size_t kLine = 64;
-  const std::size_t ranks = inputs_.size();
-  const std::size_t unit = kLine / element_bytes_;
-  const std::size_t width = ((round_elements + ranks - 1) / ranks + unit - 1) / unit * unit;
-  return {std::min(rank * width, round_elements), std::min((rank + 1) * width, round_elements)};
+  return even_slice(rank, inputs_.size(), round_elements, kLine / element_bytes_);
 }
 
 void SlicedAllreduce::stage(std::uint64_t round) {
@@ -105,9 +94,8 @@ void SlicedAllreduce::stage(std::uint64_t round) {
     end = std::min(end, piece.position + piece.count);
     if (begin >= end) return;
     const std::size_t bytes = (end - begin) * element_bytes_;
-    write_slot(round, begin * element_bytes_,
-               own_input(piece, begin - piece.position, element_bytes_), bytes,
-               stores_.ring(bytes));
+    write_slot(round, begin * element_bytes_, piece.input(begin - piece.position, element_bytes_),
+               bytes, stores_.ring(bytes));
   };
   staging_.advance([&](const Piece& piece) {
     if (piece.segment->input == nullptr) {
@@ -144,9 +132,8 @@ void SlicedAllreduce::reduce_part(std::uint64_t round, const Piece& piece, std::
     const std::size_t bytes = count * element_bytes_;
     const std::size_t skipped = at - piece.position;
     find_staged(inputs_, ring(), absolute(round), piece.index, at * element_bytes_);
-    inputs_[own] = own_input(piece, skipped, element_bytes_);
-    std::byte* const output =
-        advanced(piece.segment->output, (piece.offset + skipped) * element_bytes_);
+    inputs_[own] = piece.input(skipped, element_bytes_);
+    std::byte* const output = piece.output(skipped, element_bytes_);
     // What was streamed away could not be read again for the slot.
     const bool streams = stores_.output(bytes) == Store::Streaming;
     std::byte* const first = streams ? block_.data() : output;
@@ -175,7 +162,7 @@ void SlicedAllreduce::consume(std::uint64_t round) {
       if (begin >= end) continue;
       const std::size_t skipped = begin - piece.position;
       const std::size_t bytes = (end - begin) * element_bytes_;
-      read_slot(advanced(piece.segment->output, (piece.offset + skipped) * element_bytes_),
+      read_slot(piece.output(skipped, element_bytes_),
                 ring().slot(holder_of(rank), absolute(round)) + begin * element_bytes_, bytes,
                 stores_.output(bytes));
     }

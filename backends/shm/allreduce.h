@@ -46,11 +46,6 @@ class SlicedAllreduce final : public RingOperation {
                   StoreChoice::Use stores);
 
  private:
-  /// Elements [begin, end) of a round.
-  struct Slice {
-    std::size_t begin, end;
-  };
-
   Slice slice_of(std::size_t rank, std::size_t round_elements) const;
   /// In whose slot the results of `rank`'s slice are.
   std::size_t holder_of(std::size_t rank) const { return (rank + 1) % inputs_.size(); }

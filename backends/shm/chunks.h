@@ -40,6 +40,21 @@ inline std::size_t chunk_elements(std::size_t total, std::size_t element_bytes,
   return std::min((even + unit - 1) / unit * unit, most);
 }
 
+/// Elements [begin, end) of a round.
+struct Slice {
+  std::size_t begin, end;
+
+  std::size_t count() const noexcept { return end - begin; }
+};
+
+/// The `index`-th of `slices` parts of [0, elements), which are about as large and begin at a
+/// multiple of `unit`; the last ones may be empty.
+inline Slice even_slice(std::size_t index, std::size_t slices, std::size_t elements,
+                        std::size_t unit) noexcept {
+  const std::size_t width = ((elements + slices - 1) / slices + unit - 1) / unit * unit;
+  return {std::min(index * width, elements), std::min((index + 1) * width, elements)};
+}
+
 /// A part of a segment within a round.
 struct Piece {
   std::size_t index;     ///< among the pieces of the round
@@ -47,6 +62,21 @@ struct Piece {
   std::size_t count;
   const Segment* segment;
   std::size_t offset;  ///< of its first element in the segment
+
+  /// Where it is read, behind its first `skipped` elements; null if there is no input.
+  const std::byte* input(std::size_t skipped, std::size_t element_bytes) const noexcept {
+    if (segment->input == nullptr) return nullptr;
+    return advanced(segment->input, (offset + skipped) * element_bytes);
+  }
+  std::byte* output(std::size_t skipped, std::size_t element_bytes) const noexcept {
+    return advanced(segment->output, (offset + skipped) * element_bytes);
+  }
+
+  /// What of it lies in `slice`.
+  Slice within(const Slice& slice) const noexcept {
+    const std::size_t begin = std::max(slice.begin, position);
+    return {begin, std::max(begin, std::min(slice.end, position + count))};
+  }
 };
 
 /// Walks a segment list round by round, alike on every rank.

@@ -76,6 +76,13 @@ const AbsentPieces* Ring::absent(std::size_t rank, std::uint64_t round) const no
   return of_rank.steps[kStaged].has_absent[slot] ? &of_rank.absent[slot] : nullptr;
 }
 
+const std::byte* Ring::operand(std::size_t rank, std::uint64_t round, std::size_t piece,
+                               std::size_t offset) const noexcept {
+  const AbsentPieces* const pieces = absent(rank, round);
+  const bool adds = pieces == nullptr || !pieces->test(piece);
+  return adds ? slot(rank, round) + offset : nullptr;
+}
+
 std::atomic<std::uint64_t>& Ring::leaders_word() const noexcept {
   return header(0).leaders_word;
 }

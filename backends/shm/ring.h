@@ -80,6 +80,11 @@ class Ring {
   /// What `rank` told with the round; null where it contributes to every piece.
   const AbsentPieces* absent(std::size_t rank, std::uint64_t round) const noexcept;
 
+  /// What `rank` staged of the round, `offset` bytes into its slot and in the given piece; null if
+  /// it adds nothing to that.
+  const std::byte* operand(std::size_t rank, std::uint64_t round, std::size_t piece,
+                           std::size_t offset) const noexcept;
+
   /// A word by which local rank 0 tells the others its choices; ordered with nothing.
   std::atomic<std::uint64_t>& leaders_word() const noexcept;
 

@@ -28,9 +28,9 @@ class SharedMemory {
   std::span<std::byte> bytes_;
 };
 
-// Every rank calls these, of all hosts, at the same time and with equal arguments. If one rank
-// fails, all throw the same GroupError, which names it. Ranks may be processes (also of different
-// pid namespaces) or threads of one.
+// Every rank calls these, of all hosts, at the same time and, on a host, with equal arguments. If
+// one rank fails, all throw the same GroupError, which names it. Ranks may be processes (also of
+// different pid namespaces) or threads of one.
 
 /// `bytes` of zeroed memory, common to the ranks of a host. No page is touched yet: who touches it
 /// first has it on its NUMA node.

@@ -24,9 +24,9 @@ struct StarOptions {
   int size = 1;
   /// By when all ranks have to be connected.
   std::chrono::milliseconds timeout{120'000};
-  /// For tests: another identity than this host's. Ranks of different identities use TCP.
+  /// Another identity than this host's. Ranks of different identities use TCP.
   std::string host = {};
-  /// For tests: let TCP peers try 127.0.0.1 as well.
+  /// Let TCP peers try 127.0.0.1 as well.
   bool offer_loopback = false;
 };
 

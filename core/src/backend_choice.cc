@@ -38,11 +38,14 @@ const BackendRegistry::value_type& choose_backend(const BackendRegistry& backend
 
 std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendContext& context,
                                         std::uint64_t fusion_bytes) {
-  std::unique_ptr<Backend> backend = factory.create(context);
-  if (!backend->capabilities().wants_packed) return backend;
-  const std::uint64_t limit = fusion_bytes > 0 ? fusion_bytes : kChunkBytes;
-  return std::make_unique<PackingBackend>(std::move(backend), context.topology->size,
-                                          context.topology->rank, static_cast<std::size_t>(limit));
+  context.pack = [fusion_bytes, size = context.topology->size,
+                  rank = context.topology->rank](std::unique_ptr<Backend> backend) {
+    if (!backend->capabilities().wants_packed) return backend;
+    const std::uint64_t limit = fusion_bytes > 0 ? fusion_bytes : kChunkBytes;
+    return std::unique_ptr<Backend>(std::make_unique<PackingBackend>(
+        std::move(backend), size, rank, static_cast<std::size_t>(limit)));
+  };
+  return context.pack(factory.create(context));
 }
 
 }  // namespace ronde

@@ -186,6 +186,17 @@ std::string parse_backend_name(std::string_view text) {
   return std::string(text);
 }
 
+std::string parse_host_name(std::string_view text) {
+  constexpr std::size_t kLongest = 255;  // as a host's name in POSIX
+  const bool is_word =
+      std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
+  if (!is_word || text.size() > kLongest) {
+    reject(text, "the name of a host: write up to " + std::to_string(kLongest) +
+                     " letters, digits or signs without a space");
+  }
+  return std::string(text);
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

@@ -36,6 +36,9 @@ std::vector<int> parse_core_list(std::string_view text);
 /// The name of a backend: small letters, digits, '-' and '_'.
 std::string parse_backend_name(std::string_view text);
 
+/// The text itself, if it is a word of a sensible length, or empty.
+std::string parse_host_name(std::string_view text);
+
 /// Number of single-character insertions, deletions and substitutions from `a` to `b`.
 /// (Levenshtein 1966; the two-row form of Wagner and Fischer 1974.)
 std::size_t edit_distance(std::string_view a, std::string_view b);

@@ -112,6 +112,18 @@ void check_allreduces(DataType dtype) {
   });
 }
 
+/// A few types on each placement; all of them are for tests/hierarchical.
+void check_hosts(const std::string& hosts, const std::vector<DataType>& dtypes) {
+  with_hosts(hosts, [&](PlainMpi& mpi) {
+    for (const DataType dtype : dtypes) {
+      for (const ReduceOp op : kAllReduceOps) {
+        CAPTURE(hosts, to_string(dtype), to_string(op));
+        check_allreduce(mpi, dtype, op);
+      }
+    }
+  });
+}
+
 void check_refused_average_of_bools() {
   with_group([](PlainMpi& mpi) {
     Job job{{DataType::Bool, ReduceOp::Average, 1.0, 1.0, mpi.size()},
@@ -133,6 +145,14 @@ void check_refused_average_of_bools() {
     add_case("allreduce of " + std::string(to_string(dtype)) + " equals plain MPI", "[allreduce]",
              [dtype] { check_allreduces(dtype); });
   }
+  add_case("allreduces over two hosts, of which one has a rank more, equal plain MPI",
+           "[allreduce][n3]", [] {
+             check_hosts("aba", {DataType::F32, DataType::BF16});
+           });
+  add_case("allreduces over two and three hosts equal plain MPI", "[allreduce][n4]", [] {
+    check_hosts("aabb", {DataType::F32, DataType::F16, DataType::I32});
+    check_hosts("abca", {DataType::F64, DataType::U8});
+  });
   add_case("allreduce average of bool is refused and the job goes on", "[allreduce]",
            check_refused_average_of_bools);
   return true;

@@ -109,6 +109,15 @@ void with_group(const std::function<void(PlainMpi& mpi)>& body, const Variables&
   ronde::shutdown();
 }
 
+void with_hosts(const std::string& hosts, const std::function<void(PlainMpi& mpi)>& body,
+                const Variables& variables) {
+  const auto rank = static_cast<std::size_t>(PlainMpi::instance().rank());
+  Variables with_host = variables;
+  with_host.emplace_back("RONDE_CPU_BACKEND", "hierarchical");
+  with_host.emplace_back("RONDE_HOST_ID", std::string(1, hosts.at(rank)));
+  with_group(body, with_host);
+}
+
 void with_each_backend(const std::function<void(PlainMpi& mpi, const std::string& backend)>& body,
                        const Variables& variables) {
   for (const std::string backend : {"shm", "mpi"}) {

@@ -54,6 +54,11 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 /// What `body` throws goes on without a shutdown.
 void with_group(const std::function<void(PlainMpi& mpi)>& body, const Variables& variables = {});
 
+/// The same over ranks on simulated hosts, with the backend for several: `hosts` has a letter for
+/// each rank, such as "aabb".
+void with_hosts(const std::string& hosts, const std::function<void(PlainMpi& mpi)>& body,
+                const Variables& variables = {});
+
 /// The same once over each backend between ranks of one host: `body(mpi, backend)`.
 void with_each_backend(const std::function<void(PlainMpi& mpi, const std::string& backend)>& body,
                        const Variables& variables = {});

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -103,23 +104,41 @@ void submit_in_own_order(std::vector<InFlight>& items, int rank, unsigned seed) 
   }
 }
 
-void check_stream(unsigned seed, const Variables& variables) {
+void check_stream(PlainMpi& mpi, unsigned seed) {
+  for (unsigned round = 0; round < 4; ++round) {
+    // Every second round repeats the shapes of the one before, so that it runs from the cache.
+    std::vector<InFlight> items = make_stream(mpi, seed + round / 2, 60);
+    submit_in_own_order(items, mpi.rank(), seed + round);
+    for (InFlight& item : items) {
+      CAPTURE(seed, round, item.operation.name);
+      item.work.wait();
+      CHECK(difference(mpi, item) == "");
+      CHECK(mpi.same_everywhere(item.output.bytes()));
+    }
+  }
+}
+
+void check_streams(unsigned seed, const Variables& variables) {
   with_each_backend(
       [&](PlainMpi& mpi, const std::string& backend) {
-        for (unsigned round = 0; round < 4; ++round) {
-          // Every second round repeats the shapes of the one before, so that it runs from the
-          // cache.
-          std::vector<InFlight> items = make_stream(mpi, seed + round / 2, 60);
-          submit_in_own_order(items, mpi.rank(), seed + round);
-          for (InFlight& item : items) {
-            CAPTURE(backend, seed, round, item.operation.name);
-            item.work.wait();
-            CHECK(difference(mpi, item) == "");
-            CHECK(mpi.same_everywhere(item.output.bytes()));
-          }
-        }
+        CAPTURE(backend);
+        check_stream(mpi, seed);
       },
       variables);
+}
+
+void check_stream_of_hosts(const std::string& hosts) {
+  with_hosts(hosts, [&](PlainMpi& mpi) {
+    CAPTURE(hosts);
+    const std::set<char> names(hosts.begin(), hosts.end());
+    const int own = static_cast<int>(
+        std::count(hosts.begin(), hosts.end(), hosts.at(static_cast<std::size_t>(mpi.rank()))));
+    CHECK(ronde::local_size() == own);
+    CHECK(ronde::topology().is_homogeneous() ==
+          (mpi.size() == own * static_cast<int>(names.size())));
+    check_stream(mpi, 600);
+    CHECK(ronde::stats().find("sent_between_hosts_bytes") != std::string::npos);
+  });
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
@@ -133,9 +152,14 @@ void check_stream(unsigned seed, const Variables& variables) {
   unsigned seed = 1;
   for (const auto& [name, variables] : settings) {
     add_case("ranks that submit in different orders agree, with " + name, "[n2][n3][n4]",
-             [seed, variables = variables] { check_stream(seed, variables); });
+             [seed, variables = variables] { check_streams(seed, variables); });
     seed += 100;
   }
+  add_case("ranks of two hosts agree, where one host has a rank more", "[n3]",
+           [] { check_stream_of_hosts("aab"); });
+  add_case("ranks of two and three hosts agree", "[n4]", [] {
+    for (const std::string hosts : {"aabb", "abbb", "abca"}) check_stream_of_hosts(hosts);
+  });
   return true;
 }();
 

@@ -79,6 +79,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
       {"RONDE_INIT_TIMEOUT_S", "12"},      {"RONDE_SHUTDOWN_TIMEOUT_S", "3e1"},
       {"RONDE_LOG_LEVEL", "trace"},        {"RONDE_COMPUTE_THREADS", "3"},
       {"RONDE_THREAD_AFFINITY", "4,0,12"}, {"RONDE_FREEZE_AFTER_STEPS", "5"},
+      {"RONDE_HOST_ID", "node-1.example"},
   };
   REQUIRE(other.size() == ronde::config_table().size());
   const Config config = load(other).config;
@@ -94,6 +95,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.log_level == "trace");
   CHECK(config.compute_threads == 3);
   CHECK(config.thread_affinity == "4,0,12");
+  CHECK(config.host_id == "node-1.example");
   for (const ConfigEntry& entry : ronde::config_table()) {
     Config copy = config;
     entry.set(copy, entry.get(config));
@@ -129,6 +131,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_SHUTDOWN_TIMEOUT_S", {"0", "0.0", "soon"}},
       {"RONDE_LOG_LEVEL", {"", "INFO", "verbose", "2"}},
       {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
+      {"RONDE_HOST_ID", {"a b", "tab\t", std::string(256, 'x')}},
       {"RONDE_THREAD_AFFINITY", {",", "0,", ",0", "0;1", "-1", "0, 1", "a", "99999999999"}},
   };
   REQUIRE(garbage.size() == ronde::config_table().size());

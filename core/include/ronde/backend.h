@@ -168,6 +168,9 @@ struct BackendContext {
   /// one. To be called after the change has been stored; cheap where nobody sleeps. Outlives the
   /// backend.
   std::function<void()> ring_peers;
+  /// Puts Ronde's packing around a backend that wants it (Capabilities::wants_packed), for one that
+  /// is built on another.
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> pack;
 };
 
 /// How a backend is made. `create` runs on Ronde's thread, on all ranks at the same time.

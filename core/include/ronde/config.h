@@ -25,6 +25,7 @@ struct Config {
   std::string log_level = "info";
   std::uint64_t compute_threads = 0;
   std::string thread_affinity;
+  std::string host_id;
 };
 
 /// Whether all ranks must hold the same value (compared in init) or each may have its own.

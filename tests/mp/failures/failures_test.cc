@@ -197,6 +197,18 @@ void add_streams() {
          .seed = seed,
          .variables = {{"RONDE_CPU_BACKEND", seed % 2 == 0 ? "mpi" : "shm"}}});
   }
+  // Two simulated hosts: the operations are large, so that messages between them are on their way.
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    const int victim = static_cast<int>(seed % 4);
+    add("rank " + std::to_string(victim) + " of 4 on two hosts is killed in large operation " +
+            std::to_string(seed),
+        {.ranks = 4,
+         .moment = "in a stream of large operations",
+         .end = "is killed",
+         .victims = {victim},
+         .seed = seed,
+         .variables = {{"RONDE_TEST_HOSTS", "aabb"}, {"RONDE_CPU_BACKEND", "hierarchical"}}});
+  }
   // These spend nearly all their time inside one operation.
   for (unsigned seed = 1; seed <= 9; ++seed) {
     const int victim = static_cast<int>(seed % 3);

@@ -288,6 +288,14 @@ Arguments parse(char** words) {
   return arguments;
 }
 
+/// RONDE_TEST_HOSTS has a letter for each rank, which names its host.
+void stand_on_simulated_host() {
+  const char* const hosts = std::getenv("RONDE_TEST_HOSTS");
+  const char* const rank = std::getenv("PMI_RANK");
+  if (hosts == nullptr || rank == nullptr) return;
+  setenv("RONDE_HOST_ID", std::string(1, std::string(hosts).at(std::stoul(rank))).c_str(), 1);
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -298,6 +306,7 @@ int main(int count, char** words) {
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
   const Arguments arguments = parse(words);
+  stand_on_simulated_host();
   ronde::init();
   // A rank that fails by an exception is not to have it caught here.
   return Rank(arguments).live();

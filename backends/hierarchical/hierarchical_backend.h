@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "backends/hierarchical/hierarchical.h"
+#include "backends/hierarchical/hierarchical_allreduce.h"
+#include "backends/mpi/mpi_environment.h"
+#include "backends/shm/ring.h"
+#include "ronde/backend.h"
+
+namespace ronde::hierarchical {
+
+/// The ring of this rank's host; its slots are as large on all hosts.
+shm::RingShape ring_shape(const HierarchicalOptions& options, const Topology& topology);
+
+/// Allreduces through the shared memory of each host and one shard a rank between hosts, straight
+/// from and to the segments; results are the same bits on every rank and from run to run, as far as
+/// the ranks are placed on hosts alike. The other collectives are those of the packed MPI backend.
+///
+/// Thread-safety: as Backend. One operation at a time.
+class HierarchicalBackend final : public Backend {
+ public:
+  /// `communicator` is freed by close(); `others`: takes segments, and does the other collectives.
+  HierarchicalBackend(std::shared_ptr<mpi::MpiEnvironment> environment, MPI_Comm communicator,
+                      std::shared_ptr<shm::RingContext> ring, const Topology& topology,
+                      std::unique_ptr<Backend> others);
+
+  std::string_view name() const noexcept override { return "hierarchical"; }
+  Capabilities capabilities() const override;
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  void abort() noexcept override;
+  void close() override;
+  StatsGroup stats() const override;
+
+ private:
+  mpi::MpiMembership mpi_;
+  MPI_Comm communicator_;
+  const std::shared_ptr<Hierarchy> hierarchy_;
+  const std::unique_ptr<Backend> others_;
+};
+
+}  // namespace ronde::hierarchical

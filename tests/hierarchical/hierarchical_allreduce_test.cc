@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Allreduce of every type and op over hosts of all sizes, against numbers reduced in double
+// precision or 64-bit integers; and the same bits on every rank.
+#include "backends/hierarchical/hierarchical_allreduce.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "calls.h"
+#include "case_table.h"
+#include "group.h"
+#include "memory_wire.h"
+
+namespace ronde::test {
+namespace {
+
+using hierarchical::HierarchicalAllreduce;
+using hierarchical::Hierarchy;
+using hierarchical::Shards;
+using hierarchical::shards_of;
+using Hosts = std::vector<int>;  // by rank
+
+/// Memory of this process for the ring of each host.
+class Rings {
+ public:
+  Rings(const Hosts& hosts, std::size_t slots, std::size_t slot_bytes) {
+    std::map<int, std::size_t> ranks;
+    for (const int host : hosts) ++ranks[host];
+    for (const auto& [host, count] : ranks) {
+      const shm::RingShape shape = {count, slots, slot_bytes};
+      auto* const memory =
+          static_cast<std::byte*>(std::aligned_alloc(shm::kRingAlignment, shape.bytes()));
+      if (memory == nullptr) throw std::bad_alloc();
+      rings_.emplace(host, Ring{shape, {memory, &std::free}});
+    }
+  }
+
+  std::shared_ptr<shm::RingContext> context(const Topology& topology) const {
+    const Ring& ring = rings_.at(topology.host_of[static_cast<std::size_t>(topology.rank)]);
+    const std::span bytes(static_cast<std::byte*>(ring.memory.get()), ring.shape.bytes());
+    return std::make_shared<shm::RingContext>(
+        bytes, ring.memory, ring.shape, static_cast<std::size_t>(topology.local_rank), [] {},
+        ShmOptions::Stores::Regular);
+  }
+
+ private:
+  struct Ring {
+    shm::RingShape shape;
+    std::shared_ptr<void> memory;
+  };
+  std::map<int, Ring> rings_;
+};
+
+void run_hosts(const Hosts& hosts, std::size_t slots, std::size_t slot_bytes,
+               const std::function<void(const Topology&, std::shared_ptr<Hierarchy>)>& body) {
+  const Rings rings(hosts, slots, slot_bytes);
+  Exchange exchange;
+  run_contexts(hosts, [&](int rank, const BackendContext& context) {
+    const Shards shards = shards_of(*context.topology);
+    std::unique_ptr<MemoryWire> wire;
+    if (shards.own) wire = std::make_unique<MemoryWire>(exchange, rank, shards.owners);
+    const auto hierarchy =
+        std::make_shared<Hierarchy>(rings.context(*context.topology), shards, std::move(wire));
+    context.exchange({});
+    body(*context.topology, hierarchy);
+    // The last messages are copied out of this rank's memory.
+    context.exchange({});
+  });
+}
+
+RunRanks ranks_of(const Hosts& hosts, std::size_t slots, std::size_t slot_bytes) {
+  return [=](const std::function<void(int rank, const RunAllreduce&)>& body) {
+    run_hosts(hosts, slots, slot_bytes,
+              [&](const Topology& topology, const std::shared_ptr<Hierarchy>& hierarchy) {
+                body(topology.rank, [&](const AllreduceCall& call) {
+                  HierarchicalAllreduce operation(hierarchy, call);
+                  finish(operation);
+                });
+              });
+  };
+}
+
+const std::vector<Hosts> kPlacements = {
+    {0, 0, 1, 1},        // two ranks each
+    {0, 1, 0},           // one has a rank more
+    {0, 1, 2, 0},        // three hosts
+    {0, 0, 0, 1, 1, 1},  // as many shards as a line of 128 bytes has no room for
+};
+
+[[maybe_unused]] const bool kRegistered = [] {
+  for (const DataType dtype : kAllDataTypes) {
+    add_case("every op of " + std::string(to_string(dtype)) + " over hosts of all sizes", "",
+             [dtype] {
+               for (const Hosts& hosts : kPlacements) {
+                 for (const ReduceOp op : kAllReduceOps) {
+                   if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
+                   const int ranks = static_cast<int>(hosts.size());
+                   CAPTURE(to_string(op), ranks);
+                   check_type_and_op(dtype, op, ranks, ranks_of(hosts, 2, 128));
+                 }
+               }
+             });
+  }
+  return true;
+}();
+
+TEST_CASE("ranks of several hosts may add nothing to some of the segments") {
+  for (const Hosts& hosts : kPlacements) {
+    const int ranks = static_cast<int>(hosts.size());
+    CAPTURE(ranks);
+    const RunRanks run = ranks_of(hosts, 3, 4096);
+    check_absent(DataType::F32, ReduceOp::Sum, ranks, run);
+    check_absent(DataType::F32, ReduceOp::Min, ranks, run);
+    check_absent(DataType::I16, ReduceOp::Product, ranks, run);
+    check_absent(DataType::F16, ReduceOp::Average, ranks, run);
+  }
+}
+
+TEST_CASE("results over hosts are the same bits whatever the ring, and from run to run") {
+  for (const DataType dtype : {DataType::F32, DataType::BF16}) {
+    const std::vector<Call> calls = {
+        {{dtype, ReduceOp::Sum, 0.3, 1.7, 4}, {1000, 1, 0, 333}, false},
+        {{dtype, ReduceOp::Average, 1.0, 1.0, 4}, {4097}, true}};
+    const Hosts hosts = {0, 1, 1, 0};
+    const auto first = results_of(calls, ranks_of(hosts, 4, 128 << 10));
+    CHECK(results_of(calls, ranks_of(hosts, 4, 128 << 10)) == first);
+    CHECK(results_of(calls, ranks_of(hosts, 1, 192)) == first);
+    CHECK(results_of(calls, ranks_of(hosts, 2, 4096)) == first);
+  }
+}
+
+/// Bytes that each of two hosts sends in a sum of `count` floats.
+std::vector<std::uint64_t> sent_bytes(const Hosts& hosts, std::size_t count) {
+  std::vector<std::uint64_t> sent(2, 0);
+  std::mutex mutex;
+  run_hosts(hosts, 4, 4096,
+            [&](const Topology& topology, const std::shared_ptr<Hierarchy>& hierarchy) {
+              std::vector<float> data(count, 1.0F);
+              const Segment segment = {data.data(), data.data(), count};
+              HierarchicalAllreduce operation(hierarchy, {.segments = {&segment, 1}});
+              finish(operation);
+              const std::lock_guard lock(mutex);
+              const auto rank = static_cast<std::size_t>(topology.rank);
+              sent.at(static_cast<std::size_t>(topology.host_of.at(rank))) +=
+                  hierarchy->counters.sent_bytes;
+            });
+  return sent;
+}
+
+TEST_CASE("hosts send the same bytes whatever the number of their ranks") {
+  constexpr std::size_t kCount = 100'001;
+  const std::vector<std::uint64_t> expected(2, kCount * sizeof(float));
+  const std::vector<Hosts> placements = {{0, 1}, {0, 0, 1, 1}, {0, 0, 1}, {0, 0, 0, 1, 1, 1}};
+  for (const Hosts& hosts : placements) {
+    CAPTURE(hosts.size());
+    CHECK(sent_bytes(hosts, kCount) == expected);
+  }
+}
+
+TEST_CASE("an operation that is given up keeps what its messages may touch") {
+  std::vector<float> data(5000, 1.0F);
+  const Segment segment = {data.data(), data.data(), data.size()};
+  const Topology topology = make_topology(0, {0, 1});
+  const Rings rings({0, 1}, 2, 4096);
+  Exchange exchange;
+  auto wire = std::make_unique<MemoryWire>(exchange, 0, std::vector<int>{0, 1});
+  MemoryWire& seen = *wire;
+  const auto hierarchy =
+      std::make_shared<Hierarchy>(rings.context(topology), shards_of(topology), std::move(wire));
+  {
+    // The other host never comes.
+    HierarchicalAllreduce operation(hierarchy, {.segments = {&segment, 1}});
+    for (int i = 0; i < 100; ++i) CHECK_FALSE(operation.poll());
+  }
+  REQUIRE(seen.kept.size() == 1);
+  CHECK(seen.kept.front() == hierarchy);
+  seen.kept.clear();
+}
+
+}  // namespace
+}  // namespace ronde::test

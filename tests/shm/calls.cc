@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "calls.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <utility>
+
+namespace ronde::test {
+namespace {
+
+std::size_t total(const std::vector<std::size_t>& counts) {
+  std::size_t sum = 0;
+  for (const std::size_t count : counts) sum += count;
+  return sum;
+}
+
+/// What every rank puts in, rank after rank.
+std::vector<Elements> inputs_of(const Call& call) {
+  std::vector<Elements> inputs;
+  for (int rank = 0; rank < call.reduction.ranks; ++rank) {
+    inputs.push_back(
+        make_input(call.reduction.dtype, call.reduction.op, total(call.counts), rank, call.seed));
+  }
+  return inputs;
+}
+
+/// Whether `rank` contributes to `segment`, in calls where some do not.
+bool is_absent(int rank, std::size_t segment, std::uint64_t seed) {
+  return (static_cast<std::uint64_t>(rank) * 7 + segment * 3 + seed) % 3 == 0;
+}
+
+AllreduceCall as_call(const Call& call, const std::vector<Segment>& segments) {
+  return {.segments = segments,
+          .dtype = call.reduction.dtype,
+          .op = call.reduction.op,
+          .prescale = call.reduction.prescale,
+          .postscale = call.reduction.postscale};
+}
+
+std::vector<Segment> segments_of(const std::vector<std::size_t>& counts, const Elements& input,
+                                 Elements& output) {
+  std::vector<Segment> segments;
+  std::size_t offset = 0;
+  for (const std::size_t count : counts) {
+    const auto* from = static_cast<const std::byte*>(input.data()) + offset;
+    auto* to = static_cast<std::byte*>(output.data()) + offset;
+    segments.push_back({from, to, count});
+    offset += count * size_of(input.dtype());
+  }
+  return segments;
+}
+
+std::string difference(const Call& call, const std::vector<Elements>& inputs,
+                       const Elements& result) {
+  if (is_floating(call.reduction.dtype)) {
+    std::vector<double> numbers;
+    for (const Elements& input : inputs) {
+      const std::vector<double> more = input.numbers();
+      numbers.insert(numbers.end(), more.begin(), more.end());
+    }
+    return first_difference(call.reduction, numbers, result);
+  }
+  std::vector<std::int64_t> integers;
+  for (const Elements& input : inputs) {
+    const std::vector<std::int64_t> more = input.integers();
+    integers.insert(integers.end(), more.begin(), more.end());
+  }
+  return first_difference(call.reduction, integers, result);
+}
+
+std::string describe(const Call& call) {
+  return std::to_string(total(call.counts)) + " elements in " + std::to_string(call.counts.size()) +
+         " segments" + (call.in_place ? ", in place" : "") +
+         (call.reduction.prescale != 1.0 ? ", scaled" : "");
+}
+
+/// Lists that slots of 128 bytes and of 128 KiB cut in all ways.
+const std::vector<std::vector<std::size_t>> kLists = {
+    {}, {0}, {1}, {7}, {64}, {129}, {1000}, {0, 1, 0, 31, 2, 0, 500, 33, 1, 1, 64, 0},
+};
+
+}  // namespace
+
+std::vector<std::vector<Elements>> results_of(const std::vector<Call>& calls,
+                                              const RunRanks& run_ranks) {
+  const int ranks = calls.front().reduction.ranks;
+  std::vector<std::vector<Elements>> results(static_cast<std::size_t>(ranks));
+  run_ranks([&](int rank, const RunAllreduce& allreduce) {
+    for (const Call& call : calls) {
+      const Elements input = inputs_of(call)[static_cast<std::size_t>(rank)];
+      Elements output = call.in_place ? input : Elements(input.dtype(), input.count());
+      const auto segments = segments_of(call.counts, call.in_place ? output : input, output);
+      allreduce(as_call(call, segments));
+      results[static_cast<std::size_t>(rank)].push_back(std::move(output));
+    }
+  });
+  return results;
+}
+
+void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks) {
+  const auto results = results_of(calls, run_ranks);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    CAPTURE(describe(calls[i]));
+    CHECK(difference(calls[i], inputs_of(calls[i]), results[0][i]) == "");
+    for (const auto& of_rank : results) CHECK(of_rank[i] == results[0][i]);
+  }
+}
+
+void check_type_and_op(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ranks) {
+  std::vector<Call> calls;
+  for (const bool scaled : {false, true}) {
+    if (scaled && dtype == DataType::Bool) continue;
+    const double prescale = !scaled ? 1.0 : is_floating(dtype) ? 0.3 : 0.5;
+    const double postscale = !scaled ? 1.0 : is_floating(dtype) ? 1.7 : 0.25;
+    for (const bool in_place : {false, true}) {
+      for (const auto& counts : kLists) {
+        calls.push_back(
+            {{dtype, op, prescale, postscale, ranks}, counts, in_place, calls.size() + 1});
+      }
+    }
+  }
+  check_calls(calls, run_ranks);
+}
+
+void check_absent(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ranks) {
+  constexpr std::uint64_t kSeed = 4;
+  // More pieces than a round may have.
+  std::vector<std::size_t> counts(1100, 2);
+  counts.insert(counts.end(), {1, 100, 0, 257, 64});
+  // A scale that a neutral element would not survive, had it been written as a number.
+  const double prescale = dtype == DataType::F32 ? -2.0 : 1.0;
+  std::vector<Elements> results(static_cast<std::size_t>(ranks), Elements(dtype, total(counts)));
+  run_ranks([&](int rank, const RunAllreduce& allreduce) {
+    const Elements input = make_input(dtype, op, total(counts), rank, kSeed);
+    auto segments = segments_of(counts, input, results[static_cast<std::size_t>(rank)]);
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      if (is_absent(rank, i, kSeed)) segments[i].input = nullptr;
+    }
+    allreduce({.segments = segments, .dtype = dtype, .op = op, .prescale = prescale});
+  });
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    CAPTURE(i);
+    std::vector<Elements> present;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (is_absent(rank, i, kSeed)) continue;
+      const Elements all = make_input(dtype, op, total(counts), rank, kSeed);
+      Elements part(dtype, counts[i]);
+      std::copy_n(static_cast<const std::byte*>(all.data()) + offset, part.bytes().size(),
+                  static_cast<std::byte*>(part.data()));
+      present.push_back(part);
+    }
+    Elements result(dtype, counts[i]);
+    std::copy_n(static_cast<const std::byte*>(results[0].data()) + offset, result.bytes().size(),
+                static_cast<std::byte*>(result.data()));
+    offset += result.bytes().size();
+    if (present.empty()) continue;
+    const Call call = {{dtype, op, prescale, 1.0, ranks}, {counts[i]}, false};
+    CHECK(difference(call, present, result) == "");
+  }
+  for (const Elements& result : results) CHECK(result == results[0]);
+}
+
+}  // namespace ronde::test

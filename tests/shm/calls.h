@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "elements.h"
+#include "oracle.h"
+#include "ronde/backend.h"
+
+namespace ronde::test {
+
+/// One allreduce on a list of segments.
+struct Call {
+  Reduction reduction;
+  std::vector<std::size_t> counts;  ///< of the segments
+  bool in_place = false;
+  std::uint64_t seed = 1;
+};
+
+/// A rank's allreduce, from start to end.
+using RunAllreduce = std::function<void(const AllreduceCall& call)>;
+
+/// Runs `body(rank, allreduce)` on a thread for each rank of a backend under test.
+using RunRanks =
+    std::function<void(const std::function<void(int rank, const RunAllreduce& allreduce)>& body)>;
+
+/// The results of all ranks, of calls one after the other on the same backend.
+std::vector<std::vector<Elements>> results_of(const std::vector<Call>& calls,
+                                              const RunRanks& run_ranks);
+
+/// Against numbers reduced in double precision or 64-bit integers; equal bits on all ranks.
+void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks);
+
+/// The same for one type and op: lists of all kinds, in place and not, scaled and not.
+void check_type_and_op(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ranks);
+
+/// Ranks that add nothing to some of the segments: the oracle leaves them out.
+void check_absent(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ranks);
+
+}  // namespace ronde::test
