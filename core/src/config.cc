@@ -179,13 +179,14 @@ std::vector<ConfigEntry> process_entries() {
                   .text = "Cores for the coordinator threads of a host, separated by commas, by "
                           "local rank: at least as many as the host has ranks. Empty: not pinned.",
                   .scope = ConfigScope::PerRank}),
-      text_entry(&Config::host_id, parse_host_name,
-                 {.name = "RONDE_HOST_ID",
-                  .horovod_twin = "",
-                  .unit = "",
-                  .text = "What this rank's host is called, if Ronde is not to find out which ranks "
-                          "share one: ranks of equal names share memory, others talk by TCP.",
-                  .scope = ConfigScope::PerRank}),
+      text_entry(
+          &Config::host_id, parse_host_name,
+          {.name = "RONDE_HOST_ID",
+           .horovod_twin = "",
+           .unit = "",
+           .text = "What this rank's host is called, if Ronde is not to find out which ranks "
+                   "share one: ranks of equal names share memory, others talk by TCP.",
+           .scope = ConfigScope::PerRank}),
   };
 }
 

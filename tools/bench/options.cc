@@ -51,7 +51,7 @@ void add_bench_options(CLI::App& command, const OptionSet& set,
   }
   if (set.engine) {
     command.add_option("--backend", words->backend,
-                       "auto, shm or mpi [what RONDE_CPU_BACKEND says]");
+                       "auto, shm, mpi or hierarchical [what RONDE_CPU_BACKEND says]");
   }
   if (set.subject) {
     command.add_flag("--raw", words->raw, "Call the backend itself, without the coordinator");
