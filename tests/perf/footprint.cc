@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// mpiexec -n 2 footprint [model] [pieces]
+//
+// What Ronde takes from the host besides time: the memory of all ranks together before init and
+// after a model's gradients were exchanged (each tensor cut into so many pieces), and the processor
+// time of a rank that has nothing to do or waits for a late one. Prints markdown tables.
+#include <mpi.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ronde/ronde.h"
+#include "tests/perf/rounds.h"
+#include "tools/bench/gradient_lists.h"
+
+namespace {
+
+using ronde::perf::median;
+using Clock = std::chrono::steady_clock;
+using Tensors = std::vector<std::vector<float>>;
+
+constexpr int kExchanges = 20;
+constexpr int kWaits = 5;
+constexpr std::chrono::seconds kLateness{1};
+constexpr std::chrono::seconds kIdleness{5};
+
+double sum_of_ranks(double value) {
+  MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  return value;
+}
+
+double largest_of_ranks(double value) {
+  MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return value;
+}
+
+/// Of all ranks, in MiB: what they share is counted once.
+double memory_of_host() {
+  MPI_Barrier(MPI_COMM_WORLD);
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("Pss:", 0) == 0) return sum_of_ranks(std::stod(line.substr(4)) / 1024);
+  }
+  throw std::runtime_error("/proc/self/smaps_rollup has no line 'Pss:'");
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+/// Processor time of this process in percent of the time that `action` takes.
+template <typename Action>
+double load_of(Action action) {
+  const double cpu_before = cpu_seconds();
+  const auto start = Clock::now();
+  action();
+  const std::chrono::duration<double> taken = Clock::now() - start;
+  return 100.0 * (cpu_seconds() - cpu_before) / taken.count();
+}
+
+ronde::Work allreduce(std::vector<float>& data, const std::string& name) {
+  ronde::Request request;
+  request.name = name;
+  request.shape = {static_cast<std::int64_t>(data.size())};
+  request.input = request.output = data.data();
+  return ronde::submit(std::move(request));
+}
+
+/// With every page touched, so that it counts before init.
+Tensors make_tensors(const std::string& model, std::size_t pieces) {
+  Tensors tensors;
+  for (const std::size_t count : ronde::tool::gradient_list(model).tensors) {
+    for (std::size_t i = 0; i < pieces; ++i) {
+      const std::size_t size = count / pieces + (i < count % pieces ? 1 : 0);
+      if (size > 0) tensors.emplace_back(size, 1.0F);
+    }
+  }
+  return tensors;
+}
+
+void exchange(Tensors& tensors) {
+  std::vector<ronde::Work> works;
+  for (std::size_t i = tensors.size(); i-- > 0;) {
+    works.push_back(allreduce(tensors[i], std::to_string(i)));
+  }
+  for (const ronde::Work& work : works) work.wait();
+}
+
+void measure_memory(const std::string& model, std::size_t pieces) {
+  Tensors tensors = make_tensors(model, pieces);
+  const double before = memory_of_host();
+  ronde::init();
+  const double after_init = memory_of_host();
+  for (int i = 0; i < kExchanges; ++i) exchange(tensors);
+  const double after = memory_of_host();
+  if (ronde::rank() != 0) return;
+  std::printf(
+      "%d ranks, backend %s, %s: %zu tensors\n\n"
+      "| memory of all ranks, MiB: before init | after init | after %d exchanges | more than "
+      "before "
+      "|\n|---|---|---|---|\n| %.1f | %.1f | %.1f | %.1f |\n\n",
+      ronde::size(), ronde::default_runtime().backend_name(ronde::DeviceKind::Cpu).c_str(),
+      model.c_str(), tensors.size(), kExchanges, before, after_init, after, after - before);
+}
+
+/// The last rank is late each time: of the others, the one with the highest load.
+double load_while_waiting(std::vector<float>& data) {
+  const bool is_late = ronde::rank() == ronde::size() - 1;
+  std::vector<double> loads;
+  for (int i = 0; i < kWaits; ++i) {
+    allreduce(data, "warm").wait();
+    const double load = load_of([&] {
+      if (is_late) std::this_thread::sleep_for(kLateness);
+      allreduce(data, "late").wait();
+    });
+    loads.push_back(largest_of_ranks(is_late ? 0.0 : load));
+  }
+  return median(loads);
+}
+
+void measure_load() {
+  std::vector<float> data(1000, 1.0F);
+  const double waiting = load_while_waiting(data);
+  const double idle = largest_of_ranks(load_of([] { std::this_thread::sleep_for(kIdleness); }));
+  if (ronde::rank() != 0) return;
+  std::printf(
+      "| processor time, %% of a core: idle | waiting 1 s for a late rank |\n|---|---|\n"
+      "| %.2f | %.2f |\n",
+      idle, waiting);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string model = argc > 1 ? argv[1] : "resnet50";
+  const int pieces = argc > 2 ? std::max(1, std::atoi(argv[2])) : 1;
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  measure_memory(model, static_cast<std::size_t>(pieces));
+  measure_load();
+  ronde::shutdown();
+  MPI_Finalize();
+  return 0;
+}
