@@ -10,8 +10,6 @@
 #include "backends/hierarchical/hierarchical.h"
 #include "backends/mpi/mpi.h"
 #else
-#include <cstdlib>
-
 #include "backends/inproc/inproc.h"
 #include "backends/launcher.h"
 #include "ronde/error.h"
@@ -47,13 +45,8 @@ std::vector<LinkedLibrary> linked_libraries() {
 
 namespace {
 
-std::optional<std::string> process_variable(const std::string& name) {
-  const char* const text = std::getenv(name.c_str());
-  return text != nullptr ? std::optional<std::string>(text) : std::nullopt;
-}
-
 std::unique_ptr<Transport> transport_of_one(const inproc::Group& alone) {
-  if (const std::string variable = foreign_launcher(process_variable); !variable.empty()) {
+  if (const std::string variable = foreign_launcher(process_environment()); !variable.empty()) {
     throw UsageError("the launcher started several ranks (" + variable +
                      "), but this build of Ronde has no MPI, so that every rank would train alone. "
                      "Build it with RONDE_WITH_MPI=ON, or start a single process");

@@ -29,12 +29,6 @@ std::string level_name(int level) {
   }
 }
 
-std::optional<std::string> process_variable(const std::string& name) {
-  const char* const text = std::getenv(name.c_str());
-  if (text == nullptr) return std::nullopt;
-  return text;
-}
-
 /// "MPICH Version: 4.0.2" of a version text with tabs and more lines.
 std::string first_line(const std::string& text) {
   std::string line = text.substr(0, text.find('\n'));
@@ -70,7 +64,7 @@ bool launched_on_one_host(const EnvironmentLookup& variables) {
 
 std::shared_ptr<MpiEnvironment> MpiEnvironment::of_process() {
   static auto* const environment = new std::shared_ptr<MpiEnvironment>(
-      std::make_shared<MpiEnvironment>(MpiApi{}, process_variable));
+      std::make_shared<MpiEnvironment>(MpiApi{}, process_environment()));
   return *environment;
 }
 

@@ -118,6 +118,13 @@ std::string load_entry(LoadedConfig& loaded, const ConfigEntry& entry,
 
 }  // namespace
 
+EnvironmentLookup process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  };
+}
+
 LoadedConfig load_config(const EnvironmentLookup& lookup, const std::vector<std::string>& names) {
   LoadedConfig loaded;
   loaded.warnings = unknown_name_warnings(names);
@@ -135,11 +142,7 @@ LoadedConfig load_config_from_environment() {
     const std::string_view text = *variable;
     names.emplace_back(text.substr(0, text.find('=')));
   }
-  const auto lookup = [](const std::string& name) -> std::optional<std::string> {
-    const char* const value = std::getenv(name.c_str());
-    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
-  };
-  return load_config(lookup, names);
+  return load_config(process_environment(), names);
 }
 
 std::string describe(const LoadedConfig& loaded) {

@@ -6,10 +6,10 @@
 #include <torch/cuda.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <thread>
 
+#include "ronde/config.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
 
@@ -28,7 +28,7 @@ int usable_cores() noexcept {
 void apply_thread_rule(Runtime& runtime) {
   const Topology& topology = runtime.topology();
   const std::uint64_t configured = runtime.config().compute_threads;
-  const bool omp_set = std::getenv("OMP_NUM_THREADS") != nullptr;
+  const bool omp_set = process_environment()("OMP_NUM_THREADS").has_value();
   const int cores = usable_cores();
   const int threads = detail::compute_threads(configured, omp_set, cores, topology.local_size);
   if (threads > 0) at::set_num_threads(threads);

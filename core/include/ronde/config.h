@@ -70,6 +70,9 @@ std::string describe(const LoadedConfig& loaded);
 /// Looks a variable up: nullopt if unset.
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
+/// Looks a variable of this process up.
+EnvironmentLookup process_environment();
+
 /// Reads the configuration. `names` are all variables that are set (to warn of unknown RONDE_*
 /// ones). Throws UsageError naming the variable, its text and what is accepted.
 LoadedConfig load_config(const EnvironmentLookup& lookup, const std::vector<std::string>& names);
