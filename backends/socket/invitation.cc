@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/socket/invitation.h"
+
+#include "backends/socket/host.h"
+#include "ronde/error.h"
+
+namespace ronde::net {
+
+std::string pack_invitation(const Invitation& invitation) {
+  std::vector<std::string> fields = {invitation.unix_name, std::to_string(invitation.port),
+                                     invitation.hello_token, invitation.reply_token};
+  fields.insert(fields.end(), invitation.addresses.begin(), invitation.addresses.end());
+  return pack(fields);
+}
+
+Invitation unpack_invitation(std::string_view bytes) {
+  const std::vector<std::string> fields = unpack(bytes);
+  if (fields.size() < 4 || fields[2].size() != kTokenBytes || fields[3].size() != kTokenBytes) {
+    throw Error(
+        "rank 0 sent a bootstrap message that cannot be read (do all ranks run the same "
+        "build of Ronde?)");
+  }
+  Invitation invitation;
+  invitation.unix_name = fields[0];
+  invitation.port = static_cast<std::uint16_t>(std::stoul(fields[1]));
+  invitation.hello_token = fields[2];
+  invitation.reply_token = fields[3];
+  invitation.addresses.assign(fields.begin() + 4, fields.end());
+  return invitation;
+}
+
+}  // namespace ronde::net

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/socket/reception.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "backends/socket/host.h"
+#include "backends/socket/sockets.h"
+#include "ronde/error.h"
+
+namespace ronde::net {
+
+std::vector<Peer> Reception::run(Clock::time_point deadline) {
+  const auto start = Clock::now();
+  while (!missing().empty()) {
+    std::vector<pollfd> fds = watched();
+    // Strangers that say nothing are dropped even if nobody else comes.
+    const auto wake = std::min(deadline, Clock::now() + kHandshakeTimeout);
+    if (!wait_for_events(fds, wake) && wake == deadline) {
+      fail(std::chrono::round<std::chrono::seconds>(Clock::now() - start));
+    }
+    for (std::size_t i = 0; i < guests_.size(); ++i) {
+      if (fds[listeners_.size() + i].revents != 0) read_hello(guests_[i]);
+      if (Clock::now() >= guests_[i].deadline) guests_[i].finished = true;
+    }
+    std::erase_if(guests_, [](const Guest& guest) { return guest.finished; });
+    for (std::size_t i = 0; i < listeners_.size(); ++i) {
+      if (fds[i].revents != 0) accept_from(listeners_[i]);
+    }
+  }
+  peers_.erase(peers_.begin());
+  return std::move(peers_);
+}
+
+std::vector<pollfd> Reception::watched() const {
+  std::vector<pollfd> fds;
+  for (const UniqueFd& listener : listeners_) fds.push_back({listener.get(), POLLIN, 0});
+  for (const Guest& guest : guests_) fds.push_back({guest.socket.get(), POLLIN, 0});
+  return fds;
+}
+
+std::vector<int> Reception::missing() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 1; rank < peers_.size(); ++rank) {
+    if (!peers_[rank].socket) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+void Reception::fail(std::chrono::seconds waited) const {
+  const std::vector<int> ranks = missing();
+  std::string list;
+  for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  std::string text = "rank 0 waited " + std::to_string(waited.count()) +
+                     " s for connections from " + std::to_string(ranks.size()) +
+                     " rank(s): " + list +
+                     ". They may have died or hang; across hosts, a firewall may block TCP port " +
+                     std::to_string(invitation_.port);
+  if (refused_ > 0) {
+    text += ". " + std::to_string(refused_) + " connection(s) without the job's token were refused";
+  }
+  throw GroupError(ranks.front(), text);
+}
+
+void Reception::accept_from(const UniqueFd& listener) {
+  while (true) {
+    sockaddr_storage from = {};
+    socklen_t length = sizeof from;
+    UniqueFd socket(::accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &length,
+                              SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EMFILE || errno == ENFILE) {
+        throw Error("rank 0 cannot accept connections: " + errno_text(errno) +
+                    "; raise the limit with 'ulimit -n'");
+      }
+      return;  // nobody there, or one that gave up: the listener says when to look again
+    }
+    const bool tcp = from.ss_family != AF_UNIX;
+    guests_.push_back({std::move(socket), tcp, {}, Clock::now() + kHandshakeTimeout, false});
+  }
+}
+
+void Reception::read_hello(Guest& guest) {
+  char buffer[sizeof(Hello)];
+  const ssize_t got =
+      ::recv(guest.socket.get(), buffer, sizeof(Hello) - guest.received.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) {
+    guest.finished = true;  // it tries another address, or died: it shows in missing()
+    return;
+  }
+  guest.received.append(buffer, static_cast<std::size_t>(got));
+  if (guest.received.size() < sizeof(Hello)) return;
+  guest.finished = true;
+  Hello hello;
+  std::memcpy(&hello, guest.received.data(), sizeof hello);
+  const bool known = hello.magic == kMagic && hello.rank > 0 && hello.rank < peers_.size() &&
+                     std::string_view(hello.token.data(), kTokenBytes) == invitation_.hello_token;
+  if (known) {
+    admit(guest, static_cast<int>(hello.rank));
+  } else {
+    ++refused_;
+  }
+}
+
+/// A rank that comes twice gave its first connection up: the last one counts.
+void Reception::admit(Guest& guest, int rank) {
+  const int fd = guest.socket.get();
+  if (guest.tcp) tune_tcp(fd);
+  const std::string& reply = invitation_.reply_token;
+  const ssize_t sent = ::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent != static_cast<ssize_t>(reply.size())) return;
+  const pid_t pid = guest.tcp ? 0 : process_of(fd);
+  peers_[static_cast<std::size_t>(rank)] = Peer{rank, std::move(guest.socket), pid};
+}
+
+}  // namespace ronde::net
