@@ -106,6 +106,13 @@ inline Death death_of(const std::function<void()>& action) {
   throw CheckFailed("no GroupError was thrown");
 }
 
+/// The text of the UsageError with which `work` ends. The handle outlives the error's text:
+/// ThreadSanitizer does not see what orders the two ends of an exception_ptr, but it sees the
+/// handle's.
+inline std::string usage_error_of(const Work& work) {
+  return text_of<UsageError>([&] { work.wait(); });
+}
+
 /// `text` contains `part`; both are shown if not.
 inline void check_contains(const std::string& text, const std::string& part) {
   check(text.find(part) != std::string::npos, "'" + part + "' in '" + text + "'");

@@ -8,10 +8,12 @@
 
 #include "core/src/submission_queue.h"
 #include "ronde/log.h"
+#include "tests/unit/submissions.h"
 
 namespace {
 
 using namespace ronde;
+using namespace ronde::test;
 using Thaw = FrozenSchedule::Thaw;
 using Clock = FrozenSchedule::Clock;
 
@@ -27,11 +29,9 @@ class PlainBoard final : public Board {
   std::vector<Word> words_ = std::vector<Word>(10);
 };
 
-Submission submission(const std::string& name) {
-  Submission made;
-  made.request.name = made.key = name;
-  made.request.shape = {1};
-  made.meta = meta_of(made.request);
+/// With a handle that can be waited for.
+Submission submitted(const std::string& name) {
+  Submission made = submission(name);
   made.work = std::make_shared<WorkState>(name, std::weak_ptr<WaitHelper>(),
                                           std::make_shared<Logger>(LogLevel::Off));
   return made;
@@ -65,7 +65,7 @@ void wait_for(const Submission& waited) {
 
 TEST_CASE("who waited before the schedule froze thaws it where something has to come first") {
   Fixture fixture;
-  Submission second = submission("second");
+  Submission second = submitted("second");
   wait_for(second);
   fixture.queue.freeze(Fixture::plan({"first", "second"}), {second});
   REQUIRE(fixture.schedule.has_news());
@@ -78,7 +78,7 @@ TEST_CASE("who waited before the schedule froze thaws it where something has to 
 
 TEST_CASE("who waited before the schedule froze leaves it where nothing has to come first") {
   Fixture fixture;
-  const Submission first = submission("first");
+  const Submission first = submitted("first");
   wait_for(first);
   fixture.queue.freeze(Fixture::plan({"first", "second"}), {first});
   CHECK(fixture.schedule.is_frozen());
@@ -87,7 +87,7 @@ TEST_CASE("who waited before the schedule froze leaves it where nothing has to c
 
 TEST_CASE("who only asks for what something has to come before does not ask for ever") {
   Fixture fixture;
-  fixture.queue.freeze(Fixture::plan({"first", "second"}), {submission("second")});
+  fixture.queue.freeze(Fixture::plan({"first", "second"}), {submitted("second")});
   const auto limit = Clock::now() + std::chrono::seconds(20);
   while (!fixture.schedule.has_news() && Clock::now() < limit) {
     fixture.schedule.inspect(Clock::now());
@@ -99,7 +99,7 @@ TEST_CASE("who only asks for what something has to come before does not ask for 
 
 TEST_CASE("a schedule without a limit waits for late peers") {
   Fixture fixture;
-  fixture.queue.freeze(Fixture::plan({"first", "second"}), {submission("first")});
+  fixture.queue.freeze(Fixture::plan({"first", "second"}), {submitted("first")});
   const auto later = Clock::now() + 3 * kPatience;
   while (Clock::now() < later) fixture.schedule.inspect(Clock::now());
   CHECK_FALSE(fixture.schedule.has_news());

@@ -5,20 +5,16 @@
 
 #include "core/src/announcer.h"
 #include "ronde/error.h"
+#include "tests/unit/submissions.h"
 
 namespace {
 
 using namespace ronde;
+using namespace ronde::test;
 using std::chrono::milliseconds;
 using TimePoint = Negotiator::TimePoint;
 
 const TimePoint kStart{std::chrono::hours(1)};
-
-RequestMeta meta_with(std::vector<std::int64_t> shape) {
-  RequestMeta meta;
-  meta.shape = std::move(shape);
-  return meta;
-}
 
 ReadyMessage request(const std::string& key, RequestMeta meta = meta_with({2})) {
   ReadyMessage message;
@@ -68,15 +64,6 @@ Response only_response(Negotiator& negotiator) {
   REQUIRE(decision);
   REQUIRE(decision->responses.size() == 1);
   return decision->responses[0];
-}
-
-Submission submission(const std::string& name, TimePoint deadline = TimePoint::max()) {
-  Submission made;
-  made.request.name = made.key = name;
-  made.request.shape = {2};
-  made.meta = meta_of(made.request);
-  if (deadline != TimePoint::max()) made.deadline = deadline;
-  return made;
 }
 
 }  // namespace
@@ -436,82 +423,4 @@ TEST_CASE("a departure is an operation that waits for a rank that has shut down"
   CHECK(failure->rank == 2);
   CHECK_THAT(failure->text, Catch::Contains("rank 2 called shutdown()"));
   CHECK_THAT(failure->text, Catch::Contains("rank 0 still waited for allreduce 'x'"));
-}
-
-TEST_CASE("decisions must be applied in order") {
-  Announcer announcer(0);
-  DecisionMessage decision;
-  decision.number = 2;
-  CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("decision 2 came after decision 0"));
-}
-
-TEST_CASE("a decision on what was never submitted is nonsense") {
-  Announcer announcer(4);
-  DecisionMessage decision;
-  decision.number = 1;
-  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, -1}};
-  CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("rank 4 has not submitted"));
-}
-
-TEST_CASE("operations taken by a decision that makes no sense are still there to be failed") {
-  Announcer announcer(0);
-  announcer.add(submission("x"));
-  announcer.add(submission("y"));
-  DecisionMessage decision;
-  decision.number = 1;
-  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, -1},
-                        {"y", "refused", -1, meta_with({2}), {}, true, -1},
-                        {"unknown", "", -1, meta_with({2}), {}, true, -1}};
-  CHECK_THROWS_AS(announcer.apply(decision), Error);
-  CHECK(announcer.drain().size() == 2);
-}
-
-TEST_CASE("an announcer tells each thing once") {
-  Announcer announcer(0);
-  CHECK_FALSE(announcer.announce(kStart, false));
-  announcer.add(submission("x", kStart + milliseconds(5)));
-  CHECK(announcer.next_deadline() == kStart + milliseconds(5));
-  CHECK(announcer.announce(kStart, false)->requests.size() == 1);
-  CHECK_FALSE(announcer.announce(kStart, false));
-  CHECK(announcer.announce(kStart + milliseconds(5), false)->expired.size() == 1);
-  CHECK_FALSE(announcer.announce(kStart + milliseconds(9), false));
-  CHECK_FALSE(announcer.next_deadline());
-  CHECK(announcer.announce(kStart, true)->shutdown);
-  CHECK(announcer.announced_shutdown());
-  CHECK_FALSE(announcer.announce(kStart, true));
-  CHECK(announcer.pending_names() == std::vector<std::string>{"allreduce 'x'"});
-  CHECK(announcer.drain().size() == 1);
-  CHECK(announcer.pending_names().empty());
-}
-
-TEST_CASE("an error meant for another rank leaves this one's operation alone") {
-  Announcer announcer(0);
-  announcer.add(submission("x"));
-  DecisionMessage decision;
-  decision.number = 1;
-  decision.responses = {{"x", "too late", 1, meta_with({2}), {}, true, -1}};
-  CHECK(announcer.apply(decision).refused.empty());
-  decision.number = 2;
-  decision.responses[0].only_rank = 0;
-  const AppliedDecision applied = announcer.apply(decision);
-  REQUIRE(applied.refused.size() == 1);
-  CHECK(applied.refused[0].text == "too late");
-}
-
-TEST_CASE("an operation that loses its slot and fails in one decision is not announced again") {
-  Announcer announcer(0);
-  announcer.add(submission("x"));
-  static_cast<void>(announcer.announce(kStart, false));
-  DecisionMessage decision;
-  decision.number = 1;
-  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, 0}};
-  REQUIRE(announcer.apply(decision).agreed.size() == 1);
-  announcer.add(submission("x"));
-  announcer.add(submission("y"));
-  CHECK(announcer.announce(kStart, false)->cached.test(0));
-  decision.number = 2;
-  decision.responses = {{"y", "", -1, meta_with({2}), {}, true, 0},
-                        {"x", "timed out", 0, meta_with({2}), {}, true, -1}};
-  REQUIRE(announcer.apply(decision).refused.size() == 1);
-  CHECK_FALSE(announcer.announce(kStart, false));
 }

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on whole runtimes that are refused, while the job goes on.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <limits>
+
+#include "ronde/error.h"
+#include "tests/support/case_table.h"
+#include "tests/support/ranks.h"
+#include "tests/support/requests.h"
+#include "tests/unit/goes_on.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+/// Ranks disagree after `change` on rank 1 of 3: all are told, and `expected` is in the text.
+void check_mismatch(const std::function<void(Request&)>& change, const std::string& expected) {
+  for (const bool named : {true, false}) {
+    run_group(3, [&](int rank, Runtime& runtime) {
+      std::vector<float> values(6, 1.0F);
+      // Cached first, then refused, then as before.
+      for (int step = 0; step < 3; ++step) {
+        Request request = sum_request(values, named ? "x" : "");
+        if (step == 1 && rank == 1) change(request);
+        const Work work = runtime.submit(request);
+        if (step != 1) {
+          work.wait();
+          continue;
+        }
+        const std::string text = usage_error_of(work);
+        check_contains(text, "differs between ranks");
+        check_contains(text, "ranks 0,2: allreduce f32 [6] sum on cpu");
+        check_contains(text, "rank 1: " + expected);
+      }
+      check(values[0] == 9.0F, "only two sums were done");
+      check_goes_on(runtime);
+    });
+  }
+}
+
+const bool registered = [] {
+  const auto add = [](const std::string& what, std::function<void(Request&)> change,
+                      const std::string& expected) {
+    add_case("ranks that disagree on the " + what + " are told what each sent", "",
+             [=] { check_mismatch(change, expected); });
+  };
+  add(
+      "shape",
+      [](Request& r) {
+        r.shape = {2, 3};
+      },
+      "allreduce f32 [2, 3] sum on cpu");
+  add(
+      "dtype", [](Request& r) { r.dtype = DataType::I32; }, "allreduce i32 [6] sum on cpu");
+  add(
+      "op", [](Request& r) { r.op = ReduceOp::Max; }, "allreduce f32 [6] max on cpu");
+  add(
+      "prescale", [](Request& r) { r.prescale = 2; }, "allreduce f32 [6] sum prescale 2 on cpu");
+  add(
+      "postscale", [](Request& r) { r.postscale = 3; }, "allreduce f32 [6] sum postscale 3 on cpu");
+  add(
+      "device", [](Request& r) { r.device.kind = DeviceKind::Cuda; },
+      "allreduce f32 [6] sum on cuda");
+  add(
+      "process set", [](Request& r) { r.set.id = 1; },
+      "allreduce f32 [6] sum on cpu in process set 1");
+  add(
+      "kind", [](Request& r) { r.kind = Collective::Broadcast; },
+      "broadcast f32 [6] root 0 on cpu");
+  return true;
+}();
+
+/// What all ranks ask for, equally, is refused on all of them.
+void check_refused(const std::function<void(Request&)>& change, const std::string& expected) {
+  run_group(2, [&](int, Runtime& runtime) {
+    std::vector<float> values(6, 1.0F);
+    for (int step = 0; step < 2; ++step) {
+      Request request = sum_request(values, "x");
+      change(request);
+      check_contains(usage_error_of(runtime.submit(request)), expected);
+    }
+    check(values == std::vector<float>(6, 1.0F), "nothing was done");
+    check_goes_on(runtime);
+  });
+}
+
+/// What this rank alone can see to be wrong throws at once.
+void check_refused_at_once(const std::function<void(Request&)>& change,
+                           const std::string& expected) {
+  run_group(1, [&](int, Runtime& runtime) {
+    std::vector<float> values(6, 1.0F);
+    Request request = sum_request(values, "x");
+    change(request);
+    check_contains(text_of<UsageError>([&] { runtime.submit(request); }), expected);
+    check_goes_on(runtime);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("ranks that disagree on the root are told what each sent") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values(2, static_cast<float>(rank));
+    Request request = sum_request(values, "b");
+    request.kind = Collective::Broadcast;
+    request.root = rank;
+    const std::string text = usage_error_of(runtime.submit(request));
+    check_contains(text, "rank 0: broadcast f32 [2] root 0 on cpu");
+    check_contains(text, "rank 1: broadcast f32 [2] root 1 on cpu");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("allgathers must agree on all but the first dimension") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values(4);
+    std::vector<float> output(8);
+    Request request;
+    request.kind = Collective::Allgather;
+    request.shape = rank == 0 ? std::vector<std::int64_t>{2, 2} : std::vector<std::int64_t>{1, 4};
+    request.input = values.data();
+    request.output = output.data();
+    check_contains(usage_error_of(runtime.submit(request)), "rank 1: allgather f32 [1, 4]");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a root out of range is refused on every rank") {
+  for (const int root : {-1, 2}) {
+    check_refused(
+        [root](Request& request) {
+          request.kind = Collective::Broadcast;
+          request.root = root;
+        },
+        "root " + std::to_string(root) + " is out of range: there are ranks 0 to 1");
+  }
+}
+
+TEST_CASE("an average of bools is refused on every rank") {
+  check_refused(
+      [](Request& request) {
+        request.dtype = DataType::Bool;
+        request.op = ReduceOp::Average;
+      },
+      "bools have no average");
+}
+
+TEST_CASE("a buffer on a device without a backend is refused on every rank") {
+  check_refused([](Request& request) { request.device.kind = DeviceKind::Cuda; },
+                "no backend for cuda");
+}
+
+TEST_CASE("an unknown process set is refused on every rank") {
+  check_refused([](Request& request) { request.set.id = 3; }, "process set 3 does not exist");
+}
+
+TEST_CASE("a gather of scalars is refused on every rank") {
+  check_refused(
+      [](Request& request) {
+        request.kind = Collective::Allgather;
+        request.shape = {};
+      },
+      "a scalar has no first dimension");
+}
+
+TEST_CASE("impossible shapes are refused on every rank") {
+  check_refused([](Request& request) { request.shape = {3, -1}; }, "negative dimension");
+  check_refused([](Request& request) { request.shape = {std::int64_t{1} << 40, 1 << 30}; }, "2^62");
+}
+
+TEST_CASE("null buffers are refused at once") {
+  check_refused_at_once([](Request& request) { request.input = nullptr; },
+                        "allreduce 'x': input is null");
+  check_refused_at_once([](Request& request) { request.output = nullptr; }, "output is null");
+  check_refused_at_once(
+      [](Request& request) {
+        request.kind = Collective::Allgather;
+        request.output = nullptr;
+      },
+      "neither output nor allocate_output");
+}
+
+TEST_CASE("a name that begins with NUL is refused at once") {
+  check_refused_at_once([](Request& request) { request.name = std::string(1, '\0'); }, "NUL");
+}
+
+TEST_CASE("only a reduction can go without a contribution") {
+  check_refused_at_once(
+      [](Request& request) {
+        request.kind = Collective::Broadcast;
+        request.contributes = false;
+      },
+      "contribution");
+}
+
+TEST_CASE("values outside their enumeration and scales that are no number are refused at once") {
+  check_refused_at_once([](Request& request) { request.dtype = static_cast<DataType>(10); },
+                        "none that there is");
+  check_refused_at_once([](Request& request) { request.op = static_cast<ReduceOp>(5); },
+                        "none that there is");
+  check_refused_at_once([](Request& request) { request.kind = static_cast<Collective>(6); },
+                        "none that there is");
+  check_refused_at_once(
+      [](Request& request) { request.postscale = std::numeric_limits<double>::quiet_NaN(); },
+      "a scale is NaN");
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// How groups end by agreement, and what can go wrong then.
+#include <catch2/catch.hpp>
+#include <latch>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "ronde/error.h"
+#include "tests/unit/faulty_group.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+}  // namespace
+
+TEST_CASE("a backend that cannot be closed fails the shutdown of its rank") {
+  FaultyGroup all(2);
+  all.faults[1]->fail_close("the cable is cut");
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(all.options(rank));
+    if (rank == 0) return runtime.shutdown();
+    const Death death = death_of([&] { runtime.shutdown(); });
+    check(death.rank == 1, "itself");
+    check_contains(death.text, "rank 1 cannot close its backend: the cable is cut");
+  });
+}
+
+TEST_CASE("shutdown can be called again, and by several threads") {
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    std::thread other([&] { runtime.shutdown(); });
+    runtime.shutdown();
+    other.join();
+    runtime.shutdown();
+    check_contains(text_of<UsageError>([&] { runtime.submit(barrier_request()); }),
+                   "shutdown() has been called");
+  });
+}
+
+TEST_CASE("operations that every rank has submitted end before a shutdown does") {
+  const inproc::Group group(3);
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    config.cycle_time_ms = 10000.0;
+    Runtime runtime(options_of(group, rank, config));
+    std::vector<float> values(5000, 1.0F);
+    const Work work = runtime.submit(sum_request(values, "x"));
+    runtime.shutdown();
+    check(work.done(), "done by then");
+    work.wait();
+    check(values[4999] == 3.0F, "the sum");
+  });
+}
+
+TEST_CASE("a rank that shuts down while another waits for it is named on all") {
+  for (const int leaver : {0, 1}) {
+    const inproc::Group group(2);
+    std::vector<Death> deaths(2);
+    run_ranks(2, [&](int rank) {
+      Runtime runtime(options_of(group, rank));
+      deaths[static_cast<std::size_t>(rank)] =
+          rank == leaver ? death_of([&] { runtime.shutdown(); }) : death_in_barrier(runtime);
+    });
+    CHECK(deaths[0] == deaths[1]);
+    CHECK(deaths[0].rank == leaver);
+    CHECK_THAT(deaths[0].text, Catch::Contains("called shutdown() while"));
+    CHECK_THAT(deaths[0].text, Catch::Contains("barrier number 0 without a name"));
+  }
+}
+
+TEST_CASE("a rank that does not come to the shutdown is named when its time is up") {
+  for (const int absent : {0, 1}) {
+    const inproc::Group group(2);
+    std::latch over(1);
+    run_ranks(2, [&](int rank) {
+      Config config = test_config();
+      config.shutdown_timeout_s = 0.2;
+      Runtime runtime(options_of(group, rank, config));
+      if (rank == absent) {
+        over.wait();
+        check(death_in_barrier(runtime).rank == absent, "itself");
+        return;
+      }
+      const Death death = death_of([&] { runtime.shutdown(); });
+      over.count_down();
+      check(death.rank == absent, "the absent rank");
+      check_contains(death.text, "RONDE_SHUTDOWN_TIMEOUT_S");
+    });
+  }
+}
+
+TEST_CASE("a rank that dies after all agreed to stop, in an operation, is named") {
+  FaultyGroup all(3);
+  all.faults[1]->hold_starts();
+  std::vector<std::unique_ptr<Runtime>> runtimes(3);
+  run_ranks(3, [&](int rank) {
+    runtimes[static_cast<std::size_t>(rank)] = std::make_unique<Runtime>(all.options(rank));
+  });
+  std::vector<std::vector<float>> values(3, std::vector<float>(4, 1.0F));
+  std::vector<Death> deaths(3);
+  std::latch survivors_know(2);
+  run_ranks(4, [&](int rank) {
+    if (rank == 3) {
+      // The operation is the first decision, the agreement to stop the second.
+      const auto decisions = [&] { return counter_of(*runtimes[0], "negotiation", "decisions"); };
+      while (decisions() < 2) std::this_thread::yield();
+      all.group.kill(1);
+      survivors_know.wait();
+      runtimes[1]->abort("the test is over");
+      return;
+    }
+    const auto index = static_cast<std::size_t>(rank);
+    const Work work = runtimes[index]->submit(sum_request(values[index], "x"));
+    all.faults[index]->wait_begun(1);
+    deaths[index] = death_of([&] { runtimes[index]->shutdown(); });
+    if (rank != 1) survivors_know.count_down();
+  });
+  CHECK(deaths[0] == deaths[2]);
+  CHECK(deaths[0].rank == 1);
+  CHECK_THAT(deaths[0].text, Catch::Contains("rank 1 was lost: it was killed"));
+}
+
+TEST_CASE("a group that is dead before shutdown lets it pass in silence") {
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    if (rank == 1) runtime.abort("over");
+    death_in_barrier(runtime);
+    runtime.shutdown();
+  });
+}
