@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.h"
 
+#include <poll.h>
 #include <spawn.h>
+#include <sys/inotify.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
-#include <thread>
 
+#include "backends/socket/unique_fd.h"
 #include "support.h"
 
 namespace edsr::testing {
 namespace {
+
+using ronde::net::UniqueFd;
 
 // Hydra would otherwise kill the survivors of a failing rank before they can say what they saw.
 constexpr const char* kKeepSurvivors = "-disable-auto-cleanup ";
@@ -58,33 +62,53 @@ pid_t start_alone(const std::string& options) {
   return child;
 }
 
-/// False if the child ends before, or after a minute.
-bool await_file(const std::filesystem::path& file, pid_t child) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (std::filesystem::exists(file)) return true;
-    siginfo_t end = {};
-    // WNOWAIT: it is collected later, and until then its pid is nobody else's.
-    if (::waitid(P_PID, static_cast<id_t>(child), &end, WEXITED | WNOHANG | WNOWAIT) != 0) {
-      throw std::system_error(errno, std::generic_category(), "waitid");
-    }
-    if (end.si_pid == child) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+UniqueFd checked(int fd, const char* call) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), call);
+  return UniqueFd(fd);
+}
+
+/// Becomes readable when something appears in `folder`.
+UniqueFd watch_folder(const std::filesystem::path& folder) {
+  UniqueFd watch = checked(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK), "inotify_init1");
+  if (::inotify_add_watch(watch.get(), folder.c_str(), IN_CREATE | IN_MOVED_TO) < 0) {
+    throw std::system_error(errno, std::generic_category(), "inotify_add_watch");
   }
-  return false;
+  return watch;
+}
+
+/// False if the child ends before, or nothing appears for a minute. `watch` is older than the
+/// child.
+bool await_file(const std::filesystem::path& file, const UniqueFd& watch, pid_t child) {
+  constexpr int kMinute = 60'000;
+  const UniqueFd process =
+      checked(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)), "pidfd_open");
+  std::array<pollfd, 2> events = {pollfd{watch.get(), POLLIN, 0}, pollfd{process.get(), POLLIN, 0}};
+  while (!std::filesystem::exists(file)) {
+    const int ready = ::poll(events.data(), events.size(), kMinute);
+    if (ready < 0 && errno != EINTR) {
+      throw std::system_error(errno, std::generic_category(), "poll");
+    }
+    if (ready == 0 || events[1].revents != 0) return std::filesystem::exists(file);
+    std::array<char, 4096> names;
+    while (::read(watch.get(), names.data(), names.size()) > 0) {
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
 void kill_edsr_once_there_is(const std::filesystem::path& file, const std::string& options) {
+  std::filesystem::create_directories(file.parent_path());
+  const UniqueFd watch = watch_folder(file.parent_path());
   const pid_t child = start_alone(options);
-  const bool is_there = await_file(file, child);
+  const bool is_there = await_file(file, watch, child);
   ::kill(child, SIGKILL);
   int status = 0;
   if (::waitpid(child, &status, 0) != child) {
     throw std::system_error(errno, std::generic_category(), "waitpid");
   }
-  if (!is_there) throw std::runtime_error("no " + file.string() + " after a minute, or at the end");
+  if (!is_there) throw std::runtime_error("no " + file.string() + " for a minute, or at the end");
   if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
     throw std::runtime_error("the run ended before it could be killed");
   }

@@ -21,7 +21,7 @@ Outcome run_edsr(int ranks, const std::string& options, const std::string& launc
 Outcome run_edsr_pair(const std::string& first, const std::string& second);
 
 /// Starts `edsr options` as a single rank without a launcher and kills it by SIGKILL as soon as
-/// `file` exists. Throws if the run ends before, or if there is no such file after a minute.
+/// `file` exists. Throws if the run ends before, or if nothing appears in its folder for a minute.
 void kill_edsr_once_there_is(const std::filesystem::path& file, const std::string& options);
 
 /// Options of a small, quick run on the photographs in a folder.
