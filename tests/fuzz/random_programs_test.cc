@@ -19,7 +19,7 @@ constexpr int kGroups = 5;
 constexpr int kRounds = 60;
 #else
 constexpr int kGroups = 10;
-constexpr int kRounds = 100;
+constexpr int kRounds = 50;
 #endif
 
 enum class Backing { Inproc, Shm };

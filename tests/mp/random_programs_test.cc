@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random programs on ranks that are processes, over both backends between them.
+// Random programs on ranks that are processes, over every backend between them.
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -14,7 +15,7 @@ namespace ronde::test {
 namespace {
 
 constexpr int kGroups = 5;
-constexpr int kRounds = 100;
+constexpr int kRounds = 50;
 
 /// Rank 0's.
 std::uint64_t common_seed(PlainMpi& mpi) {
@@ -25,9 +26,8 @@ std::uint64_t common_seed(PlainMpi& mpi) {
   return seed;
 }
 
-Variables variables_of(const Config& config, const std::string& backend) {
-  return {{"RONDE_CPU_BACKEND", backend},
-          {"RONDE_FUSION_BYTES", std::to_string(config.fusion_bytes)},
+Variables variables_of(const Config& config) {
+  return {{"RONDE_FUSION_BYTES", std::to_string(config.fusion_bytes)},
           {"RONDE_CACHE_CAPACITY", std::to_string(config.cache_capacity)},
           {"RONDE_FREEZE_AFTER_STEPS", std::to_string(config.freeze_after_steps)},
           {"RONDE_CYCLE_TIME_MS", std::to_string(config.cycle_time_ms)},
@@ -44,7 +44,11 @@ void check_same_bits(PlainMpi& mpi, const RandomRank& player) {
   }
 }
 
-void check_programs(const std::string& backend) {
+/// with_group, or with_hosts on some.
+using WithRanks =
+    std::function<void(const std::function<void(PlainMpi& mpi)>& body, const Variables& variables)>;
+
+void check_programs(const WithRanks& with_ranks) {
   PlainMpi& mpi = PlainMpi::instance();
   const std::uint64_t seed = common_seed(mpi);
   Dice dice(seed);
@@ -56,7 +60,7 @@ void check_programs(const std::string& backend) {
     auto player = std::make_unique<RandomRank>(
         [](Request request) { return ronde::submit(std::move(request)); }, mpi.rank(), mpi.size(),
         program_seed);
-    with_group(
+    with_ranks(
         [&](PlainMpi&) {
           RandomProgram program(program_seed, mpi.size());
           try {
@@ -67,13 +71,26 @@ void check_programs(const std::string& backend) {
           }
           check_same_bits(mpi, *player);
         },
-        variables_of(config, backend));
+        variables_of(config));
   }
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
   for (const std::string backend : {"shm", "mpi"}) {
-    add_case("random programs over " + backend, "[n3]", [backend] { check_programs(backend); });
+    add_case("random programs over " + backend, "[n3]", [backend] {
+      check_programs([&](const auto& body, Variables variables) {
+        variables.emplace_back("RONDE_CPU_BACKEND", backend);
+        with_group(body, variables);
+      });
+    });
+  }
+  for (const std::string hosts : {"abb", "aabb"}) {
+    add_case("random programs on the hosts " + hosts, "[n" + std::to_string(hosts.size()) + "]",
+             [hosts] {
+               check_programs([&](const auto& body, const Variables& variables) {
+                 with_hosts(hosts, body, variables);
+               });
+             });
   }
   return true;
 }();

@@ -19,8 +19,9 @@ constexpr int kUntouched = 0x5a;
 /// Long enough never to pass: operations with a limit take other ways.
 constexpr std::chrono::minutes kLongTimeout{10};
 
+/// Few turns: on a busy machine each costs a time slice of somebody else's.
 void pause(Dice& dice) {
-  const std::size_t turns = dice.one_in(25) ? dice.below(300) : dice.below(3);
+  const std::size_t turns = dice.one_in(50) ? dice.below(20) : dice.below(8) / 6;
   for (std::size_t i = 0; i < turns; ++i) std::this_thread::yield();
 }
 
@@ -240,7 +241,7 @@ void RandomRank::wait_for(InFlight& item) {
   switch (dice_.below(4)) {
     case 0:
       // Whoever only asks does not say that it waits, so a frozen schedule is given up late.
-      for (std::size_t i = dice_.below(200); i > 0 && !item.work.done(); --i) {
+      for (std::size_t i = dice_.below(6); i > 0 && !item.work.done(); --i) {
         std::this_thread::yield();
       }
       break;
