@@ -15,8 +15,8 @@ namespace ronde::test {
 namespace {
 
 #ifdef __SANITIZE_THREAD__
-constexpr int kGroups = 5;
-constexpr int kRounds = 60;
+constexpr int kGroups = 4;
+constexpr int kRounds = 40;
 #else
 constexpr int kGroups = 10;
 constexpr int kRounds = 50;

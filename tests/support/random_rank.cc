@@ -2,7 +2,6 @@
 #include "random_rank.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <numeric>
 #include <stdexcept>
@@ -15,7 +14,7 @@ namespace ronde::test {
 namespace {
 
 /// What is in the memory of a result before it comes.
-constexpr int kUntouched = 0x5a;
+constexpr std::byte kUntouched{0x5a};
 /// Long enough never to pass: operations with a limit take other ways.
 constexpr std::chrono::minutes kLongTimeout{10};
 
@@ -55,8 +54,7 @@ std::int64_t checksum(std::span<const std::byte> bytes) {
 }
 
 bool all_untouched(std::span<const std::byte> bytes) {
-  return std::all_of(bytes.begin(), bytes.end(),
-                     [](std::byte byte) { return byte == std::byte{kUntouched}; });
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == kUntouched; });
 }
 
 }  // namespace
@@ -151,7 +149,8 @@ RandomRank::InFlight RandomRank::prepare(const RandomOperation& operation) {
   if (item.in_place) {
     item.output = item.input;
   } else {
-    std::memset(item.output.data(), kUntouched, item.output.bytes().size());
+    std::fill_n(static_cast<std::byte*>(item.output.data()), item.output.bytes().size(),
+                kUntouched);
   }
   if (operation.kind == Collective::Broadcast && operation.root == rank_ && dice_.one_in(2)) {
     item.in_place = true;
