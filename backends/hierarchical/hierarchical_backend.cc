@@ -58,8 +58,9 @@ std::unique_ptr<Backend> create_backend(const HierarchicalOptions& options,
 
 shm::RingShape ring_shape(const HierarchicalOptions& options, const Topology& topology) {
   constexpr std::size_t kKiB = std::size_t{1} << 10;
-  constexpr std::size_t kMessage = 64 * kKiB;
-  constexpr std::size_t kLeast = 128 * kKiB;
+  // Small enough that MPI sends it without asking the receiver first, which may look late.
+  constexpr std::size_t kMessage = 32 * kKiB;
+  constexpr std::size_t kLeast = 64 * kKiB;
   constexpr std::size_t kMost = 2048 * kKiB;
   constexpr std::size_t kMostOfHost = 48 * kKiB * kKiB;
   constexpr std::size_t kUnit = 4 * kKiB;
@@ -98,6 +99,7 @@ Capabilities HierarchicalBackend::capabilities() const {
   capabilities.widen_halves = false;
   // What comes over the wire rings nobody.
   capabilities.rings_peers = false;
+  capabilities.tells_progress = true;
   return capabilities;
 }
 

@@ -17,6 +17,9 @@ using std::chrono::milliseconds;
 
 /// How often the time limits of an operation are looked at while its peers let this rank sleep.
 constexpr milliseconds kLongestSleepInOperation{100};
+/// The same where nobody would wake it: short against the time that a message needs, once one has
+/// taken longer than patience().
+constexpr std::chrono::microseconds kPause{50};
 /// How long operations are polled before messages are looked at again.
 constexpr std::chrono::microseconds kPollSlice{20};
 /// How much longer the others wait than rank 0, in shutdown and for stalled operations: it knows
@@ -84,11 +87,14 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
   const bool stopping = shutdown_requested_.load() && announcer_->announced_shutdown() == false;
   const bool ending = stopping || leave_requested_.load() || abort_requested_.load();
   const bool has_news = schedule_ && schedule_->has_news();
-  const bool is_hot = executor_->busy() && (!may_sleep_in_operation() || now < hot_until_);
+  const bool is_rung = may_sleep_in_operation();
+  const bool may_wait = is_rung || executor_->may_pause();
+  const bool is_hot = executor_->busy() && (!may_wait || now < hot_until_);
   if (is_hot || ending || has_news || driver_failure_ || all_finished_) return now;
   // Far away, and safe to do arithmetic on.
   Clock::time_point next = now + std::chrono::hours(24);
-  if (executor_->busy()) next = now + kLongestSleepInOperation;
+  if (executor_->busy())
+    next = now + (is_rung ? Clock::duration(kLongestSleepInOperation) : kPause);
   if (const auto due = queue_->due()) next = std::min(next, *due);
   if (schedule_) {
     if (const auto due = schedule_->due()) next = std::min(next, *due);

@@ -161,6 +161,12 @@ bool Executor::may_sleep() const {
   return buckets_.front().operation && backends_.at(meta.device)->capabilities().rings_peers;
 }
 
+bool Executor::may_pause() const {
+  if (!busy() || !buckets_.front().operation) return false;
+  const RequestMeta& meta = buckets_.front().items.front().submission.meta;
+  return backends_.at(meta.device)->capabilities().tells_progress;
+}
+
 bool Executor::poll() {
   Bucket& bucket = buckets_.front();
   if (!bucket.operation) start(bucket);

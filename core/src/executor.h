@@ -49,6 +49,9 @@ class Executor {
   /// The operation in progress rings this rank when it can get on.
   bool may_sleep() const;
 
+  /// The operation in progress tells by progress() when there is no need to poll it hot.
+  bool may_pause() const;
+
   /// Changes whenever poll() got on.
   std::uint64_t progress() const;
 

@@ -14,6 +14,11 @@ namespace {
 
 constexpr std::size_t kLargestElement = 8;  // bytes, of any dtype
 
+/// Bytes of a rank's share of a chunk of an allreduce or broadcast. A chunk that stays in the caches
+/// is packed, reduced and unpacked faster, and beyond this size a library gains nothing from more
+/// (docs/performance.md).
+constexpr std::size_t kShare = std::size_t{512} << 10;
+
 const std::byte* advanced(const void* base, std::size_t bytes) {
   return static_cast<const std::byte*>(base) + bytes;
 }
@@ -131,7 +136,7 @@ class PackingBackend::SegmentStream : public ChunkedOperation {
   bool finished() const final { return remaining_ == 0; }
 
   std::unique_ptr<Operation> start_chunk() final {
-    count_ = std::min(remaining_, owner_.buffer_.limit() / width_);
+    count_ = std::min(remaining_, owner_.chunk_bytes_ / width_);
     memory_ = buffer(count_ * width_);
     if (reads()) {
       std::byte* position = memory_;
@@ -393,7 +398,8 @@ PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int ra
       size_(size),
       rank_(rank),
       // A PartStream has an element of every part in the buffer, at least.
-      buffer_(std::max(buffer_bytes, kLargestElement * (static_cast<std::size_t>(size) + 1))) {}
+      buffer_(std::max(buffer_bytes, kLargestElement * (static_cast<std::size_t>(size) + 1))),
+      chunk_bytes_(std::min(buffer_.limit(), kShare * static_cast<std::size_t>(size))) {}
 
 PackingBackend::~PackingBackend() = default;
 

@@ -60,6 +60,7 @@ class PackingBackend final : public Backend {
   const int size_;
   const int rank_;
   FusionBuffer buffer_;
+  const std::size_t chunk_bytes_;  ///< most of a segment list that is in the buffer at a time
   Counters counters_;
 };
 

@@ -170,6 +170,14 @@ TEST_CASE("exchange runs on one rank, with a row a model") {
   check_exchange(rows[1], "resnet18", 62, 46758048);
 }
 
+TEST_CASE("exchange runs without a baseline") {
+  const json rows = rows_of(1, {"exchange", "--model", "edsr", "--no-baseline"}, "1");
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0]["p50_ms"].get<double>() > 0);
+  CHECK(rows[0]["baseline_ms"].is_null());
+  CHECK(rows[0]["ratio"].is_null());
+}
+
 TEST_CASE("exchange runs on two ranks") {
   if (!RONDE_MPI_IS_LINKED) return;
   const json rows = rows_of(2, {"exchange", "--model", "edsr"}, "1");

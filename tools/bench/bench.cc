@@ -45,7 +45,7 @@ int run(const BenchOptions& options, const Benchmark& benchmark) {
 int run_checked(const BenchWords& words, bool always_compares, const Benchmark& benchmark) {
   try {
     BenchOptions options = parse_bench_options(words);
-    options.baseline = options.baseline || always_compares;
+    options.baseline = options.baseline || (always_compares && !words.no_baseline);
     return run(options, benchmark);
   } catch (const UsageError& error) {
     if (launched_rank() == 0) std::cerr << "ronde bench: " << error.what() << '\n';

@@ -62,6 +62,8 @@ void add_bench_options(CLI::App& command, const OptionSet& set,
     command.add_option("--model", words->models, "resnet18, resnet50, edsr, edsr-full; repeatable")
         ->delimiter(',')
         ->capture_default_str();
+    command.add_flag("--no-baseline", words->no_baseline,
+                     "Ronde alone, as for a sweep over its settings");
   }
   command.add_option("--iters", words->iterations, "Calls that are timed [fewer for more bytes]")
       ->check(CLI::PositiveNumber);

@@ -44,6 +44,7 @@ struct BenchWords {
   int warmup = 10;
   bool raw = false;
   bool baseline = false;
+  bool no_baseline = false;
   std::vector<std::string> models = {"resnet50"};
   std::string json;
   const CLI::Option* rotate_option = nullptr;  ///< tells --rotate without a size from none
@@ -55,7 +56,7 @@ struct OptionSet {
   bool dtype = false;    ///< --dtype
   bool engine = false;   ///< --backend
   bool subject = false;  ///< --raw, --baseline
-  bool models = false;   ///< --model
+  bool models = false;   ///< --model, --no-baseline
   std::string_view default_max = "64MiB";
 };
 

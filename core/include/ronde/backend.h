@@ -121,6 +121,10 @@ struct Capabilities {
   /// The backend calls BackendContext::ring_peers whenever a peer's poll() may get on because of
   /// it, so that Ronde may sleep between two polls. False: it is polled until it is finished.
   bool rings_peers = false;
+  /// One that does not, but whose operations tell their progress(): while they tell none, Ronde
+  /// pauses between two polls, for a fraction of what a slow network takes, and leaves the core to
+  /// those who compute.
+  bool tells_progress = false;
 
   bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
   bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(op)); }
