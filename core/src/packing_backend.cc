@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::size_t kLargestElement = 8;  // bytes, of any dtype
 
-/// Bytes of a rank's share of a chunk of an allreduce or broadcast. A chunk that stays in the caches
-/// is packed, reduced and unpacked faster, and beyond this size a library gains nothing from more
-/// (docs/performance.md).
+/// Bytes of a rank's share of a chunk of an allreduce or broadcast. A chunk that stays in the
+/// caches is packed, reduced and unpacked faster, and beyond this size a library gains nothing from
+/// more (docs/performance.md).
 constexpr std::size_t kShare = std::size_t{512} << 10;
 
 const std::byte* advanced(const void* base, std::size_t bytes) {
