@@ -19,8 +19,9 @@ constexpr std::string_view kOwnPrefix = "RONDE_";
 constexpr std::string_view kTwinPrefix = "HOROVOD_";
 
 // Read by Ronde's own scripts and tests, never by the library.
-constexpr std::array<std::string_view, 6> kScriptNames = {
-    "RONDE_BUILD", "RONDE_JOBS", "RONDE_MINUTES", "RONDE_PYTHON", "RONDE_RANKS", "RONDE_VENV"};
+constexpr std::array<std::string_view, 8> kScriptNames = {
+    "RONDE_BUILD",   "RONDE_JOBS",   "RONDE_LINK_RATE", "RONDE_MINUTES",
+    "RONDE_MPIEXEC", "RONDE_PYTHON", "RONDE_RANKS",     "RONDE_VENV"};
 constexpr std::string_view kTestPrefix = "RONDE_TEST_";
 
 /// How a value of a Horovod variable is written for Ronde. Most are taken as they are.

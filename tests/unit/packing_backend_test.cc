@@ -408,6 +408,25 @@ TEST_CASE("an operation goes on where it was once its chunk is done") {
   CHECK(record.calls.size() == 3);
 }
 
+TEST_CASE("chunks of a large buffer are as large as its ranks are many, to stay in the caches") {
+  constexpr std::size_t kBytes = std::size_t{5} << 20;
+  for (const std::size_t ranks : {1U, 2U, 8U}) {
+    CAPTURE(ranks);
+    Record record;
+    const auto backend = packing(record, static_cast<int>(ranks), std::size_t{64} << 20);
+    std::vector<float> values(kBytes / sizeof(float), 1.0F);
+    const Segment segment{values.data(), values.data(), values.size()};
+    CHECK(backend->allreduce({.segments = {&segment, 1}})->poll());
+    std::size_t total = 0;
+    for (const Recorded& call : record.calls) {
+      CHECK(call.bytes <= ranks << 19);
+      total += call.bytes;
+    }
+    CHECK(total == kBytes);
+    CHECK(record.calls.size() == (kBytes + (ranks << 19) - 1) / (ranks << 19));
+  }
+}
+
 TEST_CASE("an aborted backend leaves its buffer to whoever still writes to it") {
   Record record;
   record.finishes = false;
