@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DSOURCE=<tree> -DWORK=<scratch> -DGENERATOR=<g> -P ...
-# With a compiler, spdlog and Catch2 and nothing else, core builds and its unit tests run.
+# cmake -DSOURCE=<tree> -DWORK=<scratch> -DGENERATOR=<g> -DBUILD_TYPE=<type> -DWERROR=<bool> -P ...
+# With a compiler, spdlog and Catch2 and nothing else, core builds and its unit tests run. The flags are
+# those of the build that runs this test: ccache, where there is one, has the objects.
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(REMOVE_RECURSE "${WORK}")
 
@@ -8,7 +9,7 @@ run_step("configure" "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${WORK}" -G "${GENERA
   -DRONDE_WITH_TORCH=OFF -DRONDE_WITH_MPI=OFF -DRONDE_WITH_CUDA=OFF -DRONDE_WITH_NCCL=OFF
   -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON -DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON
   -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_LibTorch=ON
-  -DCMAKE_BUILD_TYPE=Release --no-warn-unused-cli)
+  "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}" "-DRONDE_WERROR=${WERROR}" --no-warn-unused-cli)
 expect_contains("${run_step_output}" "nlohmann-json not found")
 run_step("build" "${CMAKE_COMMAND}" --build "${WORK}" --parallel 2 --target unit_tests)
 run_step("ldd" ldd "${WORK}/bin/unit_tests")
