@@ -14,8 +14,12 @@ class InprocBoard final : public Board {
       : shared_(std::move(shared)), rank_(rank) {}
 
   std::span<Word> words() noexcept override { return shared_->words(); }
-  void set_asleep(bool asleep) noexcept override { shared_->set_asleep(rank_, asleep); }
-  void ring() noexcept override { shared_->ring_others(rank_); }
+  void set_asleep(Sleep sleep) noexcept override { shared_->set_asleep(rank_, sleep); }
+  void ring(Whom whom) noexcept override {
+    for (int other = 0; other < shared_->size(); ++other) {
+      if (other != rank_ && is_meant(shared_->sleep_of(other), whom)) shared_->wake(other);
+    }
+  }
 
  private:
   const std::shared_ptr<SharedBoard> shared_;
@@ -27,17 +31,18 @@ class InprocBoard final : public Board {
 SharedBoard::SharedBoard(std::shared_ptr<Hub> hub)
     : hub_(std::move(hub)), words_(kWords), asleep_(static_cast<std::size_t>(hub_->size())) {}
 
-// An exchange rather than a store and a fence: sequentially consistent read-modify-writes on both
-// sides order "asleep, then look" against "change, then ring", and ThreadSanitizer knows them.
-void SharedBoard::set_asleep(int rank, bool asleep) noexcept {
-  asleep_[static_cast<std::size_t>(rank)].value.exchange(asleep ? 1 : 0);
+// Exchanges rather than stores and fences: sequentially consistent read-modify-writes on both sides
+// order "asleep, then look" against "change, then ring", and ThreadSanitizer knows them.
+void SharedBoard::set_asleep(int rank, Board::Sleep sleep) noexcept {
+  word_of(rank).exchange(static_cast<std::uint64_t>(sleep));
 }
 
-void SharedBoard::ring_others(int rank) noexcept {
-  for (int other = 0; other < hub_->size(); ++other) {
-    if (other == rank) continue;
-    if (asleep_[static_cast<std::size_t>(other)].value.exchange(0) != 0) hub_->wake(other);
-  }
+Board::Sleep SharedBoard::sleep_of(int rank) noexcept {
+  return static_cast<Board::Sleep>(word_of(rank).fetch_add(0));
+}
+
+void SharedBoard::wake(int rank) noexcept {
+  if (word_of(rank).exchange(0) != 0) hub_->wake(rank);
 }
 
 std::unique_ptr<Board> make_board(std::shared_ptr<SharedBoard> shared, int rank) {

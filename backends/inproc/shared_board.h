@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -18,10 +20,17 @@ class SharedBoard {
   explicit SharedBoard(std::shared_ptr<Hub> hub);
 
   std::span<Board::Word> words() noexcept { return words_; }
-  void set_asleep(int rank, bool asleep) noexcept;
-  void ring_others(int rank) noexcept;
+  int size() const noexcept { return hub_->size(); }
+  void set_asleep(int rank, Board::Sleep sleep) noexcept;
+  Board::Sleep sleep_of(int rank) noexcept;
+  /// Unless it was woken meanwhile.
+  void wake(int rank) noexcept;
 
  private:
+  std::atomic<std::uint64_t>& word_of(int rank) noexcept {
+    return asleep_[static_cast<std::size_t>(rank)].value;
+  }
+
   const std::shared_ptr<Hub> hub_;
   std::vector<Board::Word> words_;
   std::vector<Board::Word> asleep_;  ///< by rank

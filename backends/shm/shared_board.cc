@@ -47,16 +47,17 @@ class SharedBoard final : public Board {
 
   // Note [Asleep, then look]: of "say asleep, then look at the change" and "change, then look who
   // sleeps" at least one sees the other, as a full fence stands in the middle of both.
-  void set_asleep(bool asleep) noexcept override {
-    asleep_[rank_].value.store(asleep ? 1 : 0, std::memory_order_relaxed);
+  void set_asleep(Sleep sleep) noexcept override {
+    asleep_[rank_].value.store(static_cast<std::uint64_t>(sleep), std::memory_order_relaxed);
     full_fence();
   }
 
-  void ring() noexcept override {
+  void ring(Whom whom) noexcept override {
     full_fence();
     for (std::size_t other = 0; other < asleep_.size(); ++other) {
       std::atomic<std::uint64_t>& asleep = asleep_[other].value;
-      if (other == rank_ || asleep.load(std::memory_order_relaxed) == 0) continue;
+      const auto sleep = static_cast<Sleep>(asleep.load(std::memory_order_relaxed));
+      if (other == rank_ || !is_meant(sleep, whom)) continue;
       if (asleep.exchange(0, std::memory_order_relaxed) != 0) wake(bells_[other]);
     }
   }

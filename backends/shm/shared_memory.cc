@@ -71,6 +71,11 @@ SharedMemory::~SharedMemory() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
+void SharedMemory::leave_out_of_core_dumps() noexcept {
+  // Advice: where it is not taken, dumps are larger.
+  static_cast<void>(::madvise(bytes_.data(), bytes_.size(), MADV_DONTDUMP));
+}
+
 SharedMemory share_memory(const Meeting& meeting, std::size_t bytes) {
   const auto ranks = static_cast<std::size_t>(meeting.topology.local_size);
   const bool leads = meeting.topology.local_rank == 0;

@@ -21,6 +21,9 @@ class SharedMemory {
 
   std::span<std::byte> bytes() const noexcept { return bytes_; }
 
+  /// What is large and mostly never touched would only make them slow to read.
+  void leave_out_of_core_dumps() noexcept;
+
  private:
   friend SharedMemory share_memory(const Meeting& meeting, std::size_t bytes);
   explicit SharedMemory(std::span<std::byte> bytes) noexcept : bytes_(bytes) {}

@@ -14,6 +14,7 @@
 #include "backends/shm/in_step.h"
 #include "backends/shm/partwise.h"
 #include "backends/shm/shared_memory.h"
+#include "ronde/error.h"
 
 namespace ronde::shm {
 namespace {
@@ -36,6 +37,41 @@ std::unique_ptr<Backend> create_alone(const ShmOptions& options, const BackendCo
                                       context.ring_peers);
 }
 
+constexpr std::size_t rounded_up(std::size_t bytes) {
+  return (bytes + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
+}
+
+/// Null if none is wanted, or if there is not enough address space for it: then on every rank.
+std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
+                                                   const BackendContext& context) {
+  if (context.symmetric_heap_bytes == 0) return nullptr;
+  const auto ranks = static_cast<std::size_t>(meeting.topology.local_size);
+  const auto rank = static_cast<std::size_t>(meeting.topology.local_rank);
+  const std::size_t part_bytes = rounded_up(context.symmetric_heap_bytes);
+  const std::size_t claims_bytes = rounded_up(ChunkClaims::bytes_for(ranks));
+  std::shared_ptr<SharedMemory> memory;
+  try {
+    memory =
+        std::make_shared<SharedMemory>(share_memory(meeting, claims_bytes + ranks * part_bytes));
+  } catch (const GroupError& error) {
+    // Every rank throws it, or is lost, which the next exchange tells.
+    if (context.warn) {
+      context.warn(std::string(error.what()) +
+                   ". So there is no symmetric heap, and gradients are "
+                   "staged. RONDE_SYMMETRIC_HEAP_BYTES sets its size, 0 does without");
+    }
+    return nullptr;
+  }
+  memory->leave_out_of_core_dumps();
+  std::vector<std::span<std::byte>> parts;
+  for (std::size_t i = 0; i < ranks; ++i) {
+    parts.push_back(memory->bytes().subspan(claims_bytes + i * part_bytes, part_bytes));
+  }
+  return std::make_shared<SymmetricContext>(
+      memory->bytes().first(claims_bytes),
+      std::make_shared<SymmetricHeap>(std::move(parts), rank, memory), rank, context.ring_peers);
+}
+
 std::unique_ptr<Backend> create_backend(ShmOptions options, const BackendContext& context) {
   const Topology& topology = *context.topology;
   const auto ranks = static_cast<std::size_t>(topology.local_size);
@@ -53,11 +89,12 @@ std::unique_ptr<Backend> create_backend(ShmOptions options, const BackendContext
       std::stoul(sizes.at(static_cast<std::size_t>(leader - topology.host_of.begin())));
   const RingShape shape = ring_shape(options, ranks, 1);
   const auto memory = std::make_shared<SharedMemory>(share_memory(meeting, shape.bytes()));
+  const std::shared_ptr<SymmetricContext> symmetric = create_symmetric(meeting, context);
   std::unique_ptr<Backend> backend;
   in_step(meeting, kGoal, [&] {
     backend = std::make_unique<ShmBackend>(memory->bytes(), memory, shape, options,
                                            static_cast<std::size_t>(topology.local_rank),
-                                           context.ring_peers);
+                                           context.ring_peers, symmetric);
     return std::string();
   });
   return backend;
@@ -83,10 +120,16 @@ RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t c
 
 ShmBackend::ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner,
                        const RingShape& shape, const ShmOptions& options, std::size_t rank,
-                       std::function<void()> ring_peers)
+                       std::function<void()> ring_peers,
+                       std::shared_ptr<SymmetricContext> symmetric)
     : options_(options),
       context_(std::make_shared<RingContext>(memory, std::move(owner), shape, rank,
-                                             std::move(ring_peers), options.stores)) {}
+                                             std::move(ring_peers), options.stores)),
+      symmetric_(std::move(symmetric)) {}
+
+std::shared_ptr<SymmetricHeap> ShmBackend::symmetric_heap() const {
+  return symmetric_ ? symmetric_->heap : nullptr;
+}
 
 Capabilities ShmBackend::capabilities() const {
   Capabilities capabilities;
@@ -109,6 +152,7 @@ bool ShmBackend::by_slices(std::size_t bytes) const {
 }
 
 std::unique_ptr<Operation> ShmBackend::allreduce(const AllreduceCall& call) {
+  if (call.symmetric && symmetric_) return std::make_unique<SymmetricAllreduce>(symmetric_, call);
   const std::size_t bytes = total_elements(call.segments) * size_of(call.dtype);
   const StoreChoice::Use stores = context_->stores.begin(bytes, is_in_place(call.segments));
   if (by_slices(bytes)) {
@@ -145,6 +189,16 @@ StatsGroup ShmBackend::stats() const {
                        {"sliced_operations", counters.sliced_operations},
                        {"ring_bytes", context_->ring.shape().bytes()}}};
   context_->stores.add_stats(group);
+  if (symmetric_) {
+    const SymmetricContext& symmetric = *symmetric_;
+    group.counters.insert(group.counters.end(),
+                          {{"symmetric_operations", symmetric.operations},
+                           {"symmetric_bytes", symmetric.bytes},
+                           {"symmetric_chunks", symmetric.chunks},
+                           {"symmetric_chunks_here", symmetric.chunks_here},
+                           {"symmetric_heap_bytes", symmetric.heap->bytes()},
+                           {"symmetric_heap_reserved_bytes", symmetric.heap->reserved_bytes()}});
+  }
   return group;
 }
 

@@ -8,6 +8,7 @@
 
 #include "backends/shm/ring_operation.h"
 #include "backends/shm/shm.h"
+#include "backends/shm/symmetric_allreduce.h"
 #include "ronde/backend.h"
 
 namespace ronde::shm {
@@ -16,16 +17,19 @@ namespace ronde::shm {
 RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores);
 
 /// Collectives of the ranks of one host, through a ring of shared memory that stays in the caches.
-/// User memory is read and written by its own rank alone; nothing is ever waited for in a call.
+/// User memory is read and written by its own rank alone, but for what lies in the symmetric heap;
+/// nothing is ever waited for in a call.
 /// Results are the same bits on every rank and from run to run, whatever the options: elements are
 /// combined in rank order with one rounding at the end.
 ///
 /// Thread-safety: as Backend. One operation at a time.
 class ShmBackend final : public Backend {
  public:
-  /// `memory` as Ring; kept alive by `owner` for as long as an operation lives.
+  /// `memory` as Ring; kept alive by `owner` for as long as an operation lives. `symmetric`: null
+  /// without a symmetric heap.
   ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner, const RingShape& shape,
-             const ShmOptions& options, std::size_t rank, std::function<void()> ring_peers);
+             const ShmOptions& options, std::size_t rank, std::function<void()> ring_peers,
+             std::shared_ptr<SymmetricContext> symmetric = nullptr);
 
   std::string_view name() const noexcept override { return "shm"; }
   Capabilities capabilities() const override;
@@ -34,7 +38,8 @@ class ShmBackend final : public Backend {
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
-  /// The others never touch this rank's memory but the ring, which stays.
+  std::shared_ptr<SymmetricHeap> symmetric_heap() const override;
+  /// The others touch nothing of this rank's but the ring and the symmetric heap, which stay.
   void abort() noexcept override {}
   void close() override {}
   StatsGroup stats() const override;
@@ -44,6 +49,7 @@ class ShmBackend final : public Backend {
 
   const ShmOptions options_;
   const std::shared_ptr<RingContext> context_;
+  const std::shared_ptr<SymmetricContext> symmetric_;
 };
 
 }  // namespace ronde::shm

@@ -16,6 +16,7 @@ constexpr double kNever = 0;
 constexpr double kLongestSeconds = 1e9;  // fits a steady_clock duration in nanoseconds
 constexpr double kLongestCycleMs = 60'000;
 constexpr std::uint64_t kLargestFusion = std::uint64_t{1} << 40;
+constexpr std::uint64_t kLargestHeap = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMostCacheEntries = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostFreezeSteps = 1'000'000;
 constexpr std::uint64_t kMostThreads = 4096;
@@ -125,6 +126,13 @@ std::vector<ConfigEntry> engine_entries() {
                   .unit = "",
                   .text = "Backend for tensors in host memory: auto takes the best one that suits; "
                           "`ronde info` lists the names."}),
+      bytes_entry(&Config::symmetric_heap_bytes, kLargestHeap,
+                  {.name = "RONDE_SYMMETRIC_HEAP_BYTES",
+                   .horovod_twin = "",
+                   .unit = "bytes",
+                   .text = "Address space of a rank for gradients that the ranks of its host "
+                           "reduce in place (gradient views); only what is used takes memory. 0: "
+                           "none, every tensor is staged."}),
   };
 }
 

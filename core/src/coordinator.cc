@@ -6,6 +6,7 @@
 #include <thread>
 #include <variant>
 
+#include "elementwise.h"
 #include "rank_list.h"
 #include "ronde/error.h"
 
@@ -393,6 +394,22 @@ void check_buffers(const Request& request, int rank) {
   }
 }
 
+/// What tells where a symmetric buffer is (RequestMeta::symmetric_place); 0 for another one.
+std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap) {
+  if (!request.symmetric) return 0;
+  const std::uint64_t bytes = element_count(request.shape) * size_of(request.dtype);
+  const auto offset = heap != nullptr ? heap->offset_of(request.output, bytes) : std::nullopt;
+  const bool in_place = request.input == request.output || !request.contributes;
+  // A neutral element of another op would have to survive the scaling.
+  const bool is_neutral =
+      request.contributes || request.op == ReduceOp::Sum || request.op == ReduceOp::Average;
+  const bool is_allreduce = request.kind == Collective::Allreduce;
+  if (offset && in_place && is_neutral && is_allreduce) return *offset + 1;
+  throw UsageError(std::string(to_string(request.kind)) + " '" + request.name +
+                   "': only an allreduce in place on memory of the symmetric heap is symmetric, "
+                   "and only a sum or average where this rank does not contribute");
+}
+
 }  // namespace
 
 Work Coordinator::submit(Request request) {
@@ -400,6 +417,12 @@ Work Coordinator::submit(Request request) {
   check_buffers(request, rank);
   Submission submission;
   submission.meta = meta_of(request);
+  submission.meta.symmetric_place = symmetric_place(request, heap_.get());
+  if (request.symmetric && !request.contributes) {
+    // Peers may reduce this buffer before this rank looks at it again.
+    fill_neutral(request.output, element_count(request.shape), request.dtype, request.op, false);
+    request.input = request.output;
+  }
   if (request.kind == Collective::Broadcast && request.root == rank && request.input == nullptr) {
     request.input = request.output;
   }

@@ -81,6 +81,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   Work submit(Request request);
   void help(const WorkState& work, TimePoint deadline) noexcept override;
+  void rouse(const WorkState& work) noexcept override;
   void note_wait() noexcept override { queue_->note_wait(); }
   bool asleep() const noexcept { return waits_.load(); }
   void request_shutdown();
@@ -94,6 +95,10 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::string backend_name(DeviceKind device) const;
 
   Stats stats() const;
+  void add_stats(std::function<StatsGroup()> part);
+
+  /// Constant once wait_started() has returned; null if there is none.
+  const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept { return heap_; }
 
  private:
   // coordinator_start.cc: before the loop.
@@ -169,6 +174,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Topology topology_;
   std::string transport_name_;
   std::map<DeviceKind, std::string> backend_names_;
+  std::shared_ptr<SymmetricHeap> heap_;       ///< null where there is none
   std::unique_ptr<Board> board_;              ///< null where the ranks share no memory
   std::unique_ptr<FrozenSchedule> schedule_;  ///< null without a board, or if never to be used
   bool outnumbers_cores_ = false;             ///< the ranks of this host do
@@ -217,6 +223,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::exception_ptr failure_;
   std::optional<std::string> abort_text_;
   std::optional<Stats> final_stats_;
+  std::vector<std::function<StatsGroup()>> more_stats_;
 };
 
 }  // namespace ronde

@@ -69,7 +69,14 @@ void Coordinator::sleep(std::unique_lock<std::mutex>& engine) {
 }
 
 void Coordinator::say_asleep(bool asleep) {
-  if (board_) board_->set_asleep(asleep);
+  if (!board_) return;
+  const bool waiting = executor_->busy() || (schedule_ && schedule_->is_roused());
+  const Board::Sleep sleep = waiting ? Board::Sleep::Waiting : Board::Sleep::Idle;
+  board_->set_asleep(asleep ? sleep : Board::Sleep::None);
+}
+
+void Coordinator::rouse(const WorkState& work) noexcept {
+  if (uses_schedule_.load(std::memory_order_acquire) && schedule_->rouse(work)) queue_->wake();
 }
 
 bool Coordinator::may_sleep_in_operation() const {

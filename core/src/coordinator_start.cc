@@ -153,10 +153,15 @@ void Coordinator::make_backend(DeviceKind device, const std::string& wanted) {
   context.topology = &topology_;
   context.exchange = [this](std::string_view blob) { return exchange(blob); };
   context.ring_peers = [this] {
-    if (board_) board_->ring();
+    if (board_) board_->ring(Board::Whom::Waiting);
   };
+  context.warn = [this](const std::string& text) {
+    if (is_arbiter()) log_->warning(text);
+  };
+  context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
   backend_names_[device] = name;
   backends_[device] = create_backend(factory, context, options_.config.fusion_bytes);
+  if (device == DeviceKind::Cpu) heap_ = backends_[device]->symmetric_heap();
 }
 
 std::vector<std::string> Coordinator::exchange(std::string_view blob) {

@@ -127,10 +127,9 @@ void Coordinator::end(bool graceful, Clock::time_point deadline) {
   if (!transport_) return;
   queue_->detach();
   queue_->use(nullptr);
-  Stats last = stats();
   {
     const std::lock_guard lock(mutex_);
-    final_stats_ = std::move(last);
+    final_stats_ = live_stats();
   }
   backends_.clear();
   const std::unique_ptr<Transport> closing = std::move(transport_);
@@ -139,7 +138,14 @@ void Coordinator::end(bool graceful, Clock::time_point deadline) {
 
 Stats Coordinator::stats() const {
   const std::lock_guard lock(mutex_);
-  return final_stats_ ? *final_stats_ : live_stats();
+  Stats stats = final_stats_ ? *final_stats_ : live_stats();
+  for (const auto& part : more_stats_) stats.push_back(part());
+  return stats;
+}
+
+void Coordinator::add_stats(std::function<StatsGroup()> part) {
+  const std::lock_guard lock(mutex_);
+  more_stats_.push_back(std::move(part));
 }
 
 Stats Coordinator::live_stats() const {

@@ -215,7 +215,8 @@ void Executor::start(Bucket& bucket) {
 std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& backend) const {
   for (Agreed& item : bucket.items) {
     const Request& request = item.submission.request;
-    const void* input = request.contributes ? request.input : nullptr;
+    const bool adds = request.contributes || request.symmetric;  // by then it is neutral
+    const void* input = adds ? request.input : nullptr;
     bucket.segments.push_back({input, request.output, elements(item)});
   }
   const Request& first = bucket.items.front().submission.request;
@@ -224,7 +225,8 @@ std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& ba
                             .op = first.op,
                             .prescale = first.prescale,
                             .postscale = first.postscale,
-                            .device = first.device});
+                            .device = first.device,
+                            .symmetric = first.symmetric});
 }
 
 std::unique_ptr<Operation> Executor::start_broadcast(Bucket& bucket, Backend& backend) const {

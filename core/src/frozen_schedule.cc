@@ -2,6 +2,7 @@
 #include "frozen_schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ronde {
 
@@ -29,11 +30,13 @@ void FrozenSchedule::freeze(Plan plan) {
     }
     buckets_.push_back(std::move(bucket));
   }
+  roused_ = buckets_.size();  // somebody may wait for what was submitted before
   counters_.freezes.add();
 }
 
 void FrozenSchedule::reset() {
   frozen_ = thawing_ = false;
+  roused_ = 0;
   buckets_.clear();
   places_.clear();
   unnamed_.clear();
@@ -42,15 +45,22 @@ void FrozenSchedule::reset() {
 
 FrozenSchedule::Intake FrozenSchedule::accept(Submission& submission) {
   Intake intake = Intake::Deviates;
+  bool is_lazy = false;
+  bool is_due = true;
   {
     const std::lock_guard lock(mutex_);
     if (!frozen_) return Intake::Deviates;
     const Place* const place = thawing_ ? nullptr : find(submission);
-    if (place != nullptr) intake = put(*place, submission);
+    if (place != nullptr) {
+      intake = put(*place, submission);
+      is_lazy = buckets_[place->bucket].lazy;
+      is_due = thawing_ || next_is_due();
+    }
     if (intake == Intake::Deviates) thaw_locked(Thaw::Submission);
   }
-  if (intake == Intake::Committed) board_.ring();
-  return intake;
+  if (intake != Intake::Committed) return intake;
+  board_.ring(is_lazy ? Board::Whom::Waiting : Board::Whom::All);
+  return is_due ? Intake::Committed : Intake::Taken;
 }
 
 const FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) const {
@@ -75,6 +85,7 @@ FrozenSchedule::Intake FrozenSchedule::put(Place place, Submission& submission) 
   if (submission.request.name.empty()) next_unnamed_ = (next_unnamed_ + 1) % unnamed_.size();
   if (bucket.missing == bucket.entries.size()) bucket.since = Clock::now();
   const Intake taken = submission.deadline ? Intake::Watched : Intake::Taken;
+  bucket.lazy = bucket.lazy && submission.request.lazy && submission.request.symmetric;
   submission.work->set_bucket(place.bucket);
   bucket.entries[place.entry].submission = std::move(submission);
   counters_.tensors.add();
@@ -94,8 +105,28 @@ FrozenSchedule::Intake FrozenSchedule::put(Place place, Submission& submission) 
   return taken;
 }
 
+bool FrozenSchedule::rouse(const WorkState& work) {
+  const std::lock_guard lock(mutex_);
+  return rouse_locked(work);
+}
+
+bool FrozenSchedule::rouse_locked(const WorkState& work) {
+  const std::optional<std::size_t> target = work.bucket();
+  if (!frozen_ || !target || *target >= buckets_.size()) return false;
+  const std::size_t ahead = (*target + buckets_.size() - next_) % buckets_.size() + 1;
+  if (ahead <= roused_) return false;
+  roused_ = ahead;
+  return true;
+}
+
+bool FrozenSchedule::is_roused() const {
+  const std::lock_guard lock(mutex_);
+  return roused_ > 0;
+}
+
 void FrozenSchedule::wait_for(const WorkState& work) {
   const std::lock_guard lock(mutex_);
+  rouse_locked(work);
   const std::optional<std::size_t> target = work.bucket();
   if (!frozen_ || thawing_ || !target || *target >= buckets_.size()) return;
   for (std::size_t bucket = next_;; bucket = (bucket + 1) % buckets_.size()) {
@@ -117,7 +148,7 @@ void FrozenSchedule::thaw_locked(Thaw reason) {
   if (reason == Thaw::Wait) counters_.thaws_by_wait.add();
   if (reason == Thaw::Submission) counters_.thaws_by_submission.add();
   if (reason == Thaw::TimeLimit) counters_.thaws_by_time_limit.add();
-  board_.ring();
+  board_.ring(Board::Whom::All);
 }
 
 std::optional<FrozenSchedule::Clock::time_point> FrozenSchedule::due() const {
@@ -127,11 +158,14 @@ std::optional<FrozenSchedule::Clock::time_point> FrozenSchedule::due() const {
       longest_wait_.count() > 0 ? std::min(patience_, longest_wait_) : patience_;
   Clock::time_point due = Clock::now() + limit / 2;
   const auto earlier = [&due](Clock::time_point time) { due = std::min(due, time); };
-  bool owes = false;  // this rank, something that comes before the bucket
+  bool owes = false;     // this rank, something that comes before the bucket
+  bool can_run = true;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    const Bucket& bucket = buckets_[(next_ + i) % buckets_.size()];
+    const std::size_t index = (next_ + i) % buckets_.size();
+    const Bucket& bucket = buckets_[index];
     owes = owes || !bucket.raised;
-    if (bucket.missing == bucket.entries.size()) continue;
+    can_run = can_run && committed(index);
+    if (can_run || bucket.missing == bucket.entries.size()) continue;
     if (owes) earlier(bucket.since + patience_);
     if (bucket.raised && longest_wait_.count() > 0) earlier(bucket.since + longest_wait_);
     for (const Entry& entry : bucket.entries) {
@@ -151,16 +185,29 @@ bool FrozenSchedule::committed(std::size_t bucket) const {
   return candidate.raised && words_.committed(generation_, bucket) >= candidate.step;
 }
 
+/// The next bucket can run, and is not put off.
+bool FrozenSchedule::next_is_due() const {
+  if (!committed(next_)) return false;
+  if (roused_ > 0) return true;
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const std::size_t bucket = (next_ + i) % buckets_.size();
+    if (!committed(bucket)) return false;
+    if (!buckets_[bucket].lazy) return true;
+  }
+  return false;
+}
+
 bool FrozenSchedule::has_news() const {
   const std::lock_guard lock(mutex_);
-  return frozen_ && (words_.closed(generation_) || committed(next_));
+  return frozen_ && (words_.closed(generation_) || next_is_due());
 }
 
 std::optional<std::vector<Agreed>> FrozenSchedule::take() {
   const std::lock_guard lock(mutex_);
-  if (!frozen_ || !committed(next_)) return std::nullopt;
+  if (!frozen_ || !next_is_due()) return std::nullopt;
   std::vector<Agreed> agreed = empty(buckets_[next_]);
   next_ = (next_ + 1) % buckets_.size();
+  if (roused_ > 0) --roused_;
   return agreed;
 }
 
@@ -175,6 +222,7 @@ std::vector<Agreed> FrozenSchedule::empty(Bucket& bucket) {
   }
   bucket.missing = bucket.entries.size();
   bucket.raised = false;
+  bucket.lazy = true;
   ++bucket.step;
   counters_.buckets.add();
   return agreed;

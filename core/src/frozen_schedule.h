@@ -36,6 +36,12 @@ namespace ronde {
 /// have submitted it, and a rank submits nothing before it has seen the thaw, the order stays the
 /// same everywhere.
 ///
+/// Note [Lazy buckets]
+/// A bucket of lazy operations may be committed long before this rank looks at it: peers that wait
+/// do the work for it, as the buffers are symmetric. Here it is run only once somebody waits, asks,
+/// or has submitted something behind it that is not lazy; nobody is woken before, so that the cores
+/// go on computing.
+///
 /// Thread-safety: every member may be called from any thread.
 class FrozenSchedule {
  public:
@@ -77,7 +83,13 @@ class FrozenSchedule {
   /// Takes the submission over if it belongs to the plan.
   Intake accept(Submission& submission);
 
-  /// Somebody waits for `work`: thaws if this rank has to submit something else first.
+  /// Somebody wants `work` done: lazy buckets are run like others up to its own. False: they are
+  /// already.
+  bool rouse(const WorkState& work);
+  bool is_roused() const;
+
+  /// Somebody waits for `work`: as rouse(), and thaws if this rank has to submit something else
+  /// first.
   void wait_for(const WorkState& work);
 
   /// Gives the plan up, if there is one.
@@ -124,6 +136,7 @@ class FrozenSchedule {
     std::size_t missing = 0;
     std::uint32_t step = 1;  ///< the one it is filled for
     bool raised = false;
+    bool lazy = true;         ///< all that came in are (Request::lazy)
     Clock::time_point since;  ///< of the first submission, or of the raise
   };
   struct Place {
@@ -136,6 +149,8 @@ class FrozenSchedule {
   bool raise(std::size_t bucket);
   void thaw_locked(Thaw reason);
   bool committed(std::size_t bucket) const;
+  bool next_is_due() const;
+  bool rouse_locked(const WorkState& work);
   std::vector<Agreed> empty(Bucket& bucket);
   void reset();
 
@@ -152,7 +167,8 @@ class FrozenSchedule {
   bool thawing_ = false;  ///< frozen, but the words are closed
   Clock::duration patience_{};
   std::vector<Bucket> buckets_;
-  std::size_t next_ = 0;                           ///< the bucket to run next
+  std::size_t next_ = 0;    ///< the bucket to run next
+  std::size_t roused_ = 0;  ///< so many buckets from next_ on are not put off
   std::unordered_map<std::string, Place> places_;  ///< by name
   std::vector<Place> unnamed_;                     ///< in the order of calls
   std::size_t next_unnamed_ = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fusion_plan.h"
 
+#include <algorithm>
+
 namespace ronde {
 namespace {
 
@@ -11,7 +13,17 @@ bool may_fuse(const RequestMeta& meta) {
 bool alike(const RequestMeta& a, const RequestMeta& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.device == b.device &&
          a.set == b.set && a.root == b.root && a.prescale == b.prescale &&
-         a.postscale == b.postscale;
+         a.postscale == b.postscale && a.symmetric() == b.symmetric();
+}
+
+/// Symmetric buffers cost nothing to start on, and a bucket of them can start once the last of it
+/// is ready: so small ones, but not so many that agreeing on them would cost more.
+std::uint64_t limit_of_symmetric(std::span<const PlanItem> items, std::uint64_t limit_bytes) {
+  constexpr std::uint64_t kEnough = std::uint64_t{4} << 20;
+  constexpr std::uint64_t kMostBuckets = 128;
+  std::uint64_t total = 0;
+  for (const PlanItem& item : items) total += item.meta.symmetric() ? item.bytes : 0;
+  return std::min(limit_bytes, std::max(kEnough, total / kMostBuckets));
 }
 
 }  // namespace
@@ -20,14 +32,16 @@ std::vector<std::vector<std::size_t>> plan_fusion(std::span<const PlanItem> item
                                                   std::uint64_t limit_bytes) {
   std::vector<std::vector<std::size_t>> buckets;
   std::vector<bool> planned(items.size(), false);
+  const std::uint64_t symmetric_limit = limit_of_symmetric(items, limit_bytes);
   for (std::size_t first = 0; first < items.size(); ++first) {
     if (planned[first]) continue;
     std::vector<std::size_t> bucket{first};
     std::uint64_t bytes = items[first].bytes;
-    const bool open = may_fuse(items[first].meta) && bytes <= limit_bytes;
+    const std::uint64_t limit = items[first].meta.symmetric() ? symmetric_limit : limit_bytes;
+    const bool open = may_fuse(items[first].meta) && bytes <= limit;
     for (std::size_t next = first + 1; open && next < items.size(); ++next) {
       if (planned[next] || !alike(items[first].meta, items[next].meta)) continue;
-      if (items[next].bytes > limit_bytes - bytes) continue;
+      if (items[next].bytes > limit - bytes) continue;
       planned[next] = true;
       bytes += items[next].bytes;
       bucket.push_back(next);

@@ -100,6 +100,7 @@ void write(Writer& out, const RequestMeta& meta) {
   out.number(meta.postscale);
   out.numbers(meta.shape);
   out.numbers(meta.splits);
+  out.number(meta.symmetric_place);
 }
 
 RequestMeta read_meta(Reader& in) {
@@ -114,6 +115,7 @@ RequestMeta read_meta(Reader& in) {
   meta.postscale = in.number<double>();
   meta.shape = in.numbers<std::int64_t>();
   meta.splits = in.numbers<std::int64_t>();
+  meta.symmetric_place = in.number<std::uint64_t>();
   return meta;
 }
 

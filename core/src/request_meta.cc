@@ -78,6 +78,7 @@ std::string to_string(const RequestMeta& meta) {
   }
   if (meta.kind == Collective::Broadcast) text << " root " << meta.root;
   text << " on " << to_string(meta.device);
+  if (meta.symmetric()) text << " at " << meta.symmetric_place - 1 << " of the symmetric heap";
   if (meta.set != 0) text << " in process set " << meta.set;
   return text.str();
 }

@@ -23,6 +23,10 @@ struct RequestMeta {
   double postscale = 1.0;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> splits;  ///< alltoall, as given
+  /// Where a symmetric buffer begins in the symmetric heap, plus one; 0: the buffer is an own one.
+  std::uint64_t symmetric_place = 0;
+
+  bool symmetric() const noexcept { return symmetric_place > 0; }
 
   friend bool operator==(const RequestMeta&, const RequestMeta&) = default;
 };

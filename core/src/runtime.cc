@@ -134,6 +134,14 @@ void Runtime::abort(const std::string& text) {
   impl_->coordinator().request_abort(text);
 }
 
+void Runtime::add_stats(std::function<StatsGroup()> part) {
+  impl_->coordinator().add_stats(std::move(part));
+}
+
+std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
+  return impl_->coordinator().symmetric_heap();
+}
+
 Stats Runtime::stats() const {
   return impl_->coordinator().stats();
 }

@@ -7,7 +7,7 @@ namespace ronde {
 namespace {
 
 /// A plan that ran fewer rounds than this did not pay.
-constexpr std::uint64_t kWorthwhileRounds = 20;
+constexpr std::uint64_t kWorthwhileRounds = 4;
 constexpr std::uint64_t kMostNeeded = 1000;
 /// How long a bucket may stay incomplete: this many of the longest step seen, and a second.
 constexpr int kPatienceSteps = 4;

@@ -40,6 +40,14 @@ void WorkState::complete(std::exception_ptr error, bool contributed) {
   }
 }
 
+bool WorkState::ask() const noexcept {
+  if (done()) return true;
+  // In a bucket, only what is lazy can be put off.
+  if (!bucket()) return false;
+  if (const auto engine = engine_.lock()) engine->rouse(*this);
+  return false;
+}
+
 bool WorkState::contributed() const {
   const std::lock_guard lock(mutex_);
   return contributed_;
@@ -86,6 +94,7 @@ bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline
 }
 
 void WorkState::on_done(std::function<void()> callback) {
+  ask();
   {
     const std::lock_guard lock(mutex_);
     if (!done()) {
@@ -97,7 +106,7 @@ void WorkState::on_done(std::function<void()> callback) {
 }
 
 bool Work::done() const {
-  return !state_ || state_->done();
+  return !state_ || state_->ask();
 }
 
 void Work::wait() const {

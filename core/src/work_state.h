@@ -30,6 +30,9 @@ class WaitHelper {
   /// thread to get on. Returns when the work is done, or when there is nothing to do but block.
   virtual void help(const WorkState& work, TimePoint deadline) noexcept = 0;
 
+  /// Somebody wants to know when `work` is done, without waiting: it is not put off any longer.
+  virtual void rouse(const WorkState& work) noexcept = 0;
+
   /// Somebody asked for a result that was there: what is submitted from now on may depend on it.
   virtual void note_wait() noexcept = 0;
 };
@@ -52,6 +55,8 @@ class WorkState {
   void set_received_splits(std::vector<std::int64_t> rows);
 
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  /// The same from outside: who asks again and again wants it done.
+  bool ask() const noexcept;
   bool contributed() const;
   std::exception_ptr error();
   std::vector<std::int64_t> received_splits();

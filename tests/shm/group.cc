@@ -2,7 +2,9 @@
 #include "group.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -48,17 +50,37 @@ void run_contexts(const std::vector<int>& host_of,
   }
 }
 
+namespace {
+
+/// Zeroed, and freed with the last that shares it.
+std::shared_ptr<std::byte> make_memory(std::size_t bytes) {
+  const std::size_t even = (bytes + shm::kRingAlignment - 1) / shm::kRingAlignment;
+  void* const memory = std::aligned_alloc(shm::kRingAlignment, even * shm::kRingAlignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, bytes);
+  return {static_cast<std::byte*>(memory), &std::free};
+}
+
+}  // namespace
+
 void run_backends(int ranks, const ShmOptions& options,
                   const std::function<void(int rank, shm::ShmBackend& backend)>& body) {
   const auto size = static_cast<std::size_t>(ranks);
   const shm::RingShape shape = shm::ring_shape(options, size, size);
   const std::size_t bytes = shape.bytes();
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(shm::kRingAlignment, bytes));
-  if (memory == nullptr) throw std::bad_alloc();
-  const std::shared_ptr<void> owner(memory, &std::free);
+  const std::shared_ptr<std::byte> ring = make_memory(bytes);
+  const std::shared_ptr<std::byte> claims = make_memory(shm::ChunkClaims::bytes_for(size));
+  const std::shared_ptr<std::byte> heap = make_memory(size * kHeapBytes);
+  std::vector<std::span<std::byte>> parts;
+  for (std::size_t i = 0; i < size; ++i)
+    parts.emplace_back(heap.get() + i * kHeapBytes, kHeapBytes);
   run_contexts(std::vector<int>(size, 0), [&](int rank, const BackendContext& context) {
-    shm::ShmBackend backend({memory, bytes}, owner, shape, options, static_cast<std::size_t>(rank),
-                            context.ring_peers);
+    const auto local_rank = static_cast<std::size_t>(rank);
+    const auto symmetric = std::make_shared<shm::SymmetricContext>(
+        std::span(claims.get(), shm::ChunkClaims::bytes_for(size)),
+        std::make_shared<SymmetricHeap>(parts, local_rank, heap), local_rank, context.ring_peers);
+    shm::ShmBackend backend({ring.get(), bytes}, ring, shape, options, local_rank,
+                            context.ring_peers, symmetric);
     context.exchange({});
     body(rank, backend);
     backend.close();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,8 @@
 #include "ronde/backend.h"
 
 namespace ronde::test {
+
+inline constexpr std::size_t kHeapBytes = std::size_t{1} << 20;
 
 /// Where threads that stand for ranks exchange blobs. Thread-safe.
 class BlobExchange {
@@ -36,7 +39,8 @@ class BlobExchange {
 void run_contexts(const std::vector<int>& host_of,
                   const std::function<void(int rank, const BackendContext& context)>& body);
 
-/// The same with a backend of each, all on one host, over memory of this process.
+/// The same with a backend of each, all on one host, over memory of this process: a ring, and a
+/// symmetric heap of kHeapBytes a rank.
 void run_backends(int ranks, const ShmOptions& options,
                   const std::function<void(int rank, shm::ShmBackend& backend)>& body);
 

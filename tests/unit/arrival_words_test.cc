@@ -19,8 +19,8 @@ class PlainBoard final : public Board {
  public:
   explicit PlainBoard(std::size_t words) : words_(words) {}
   std::span<Word> words() noexcept override { return words_; }
-  void set_asleep(bool) noexcept override {}
-  void ring() noexcept override {}
+  void set_asleep(Sleep) noexcept override {}
+  void ring(Whom) noexcept override {}
 
  private:
   std::vector<Word> words_;

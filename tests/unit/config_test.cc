@@ -80,6 +80,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
       {"RONDE_LOG_LEVEL", "trace"},        {"RONDE_COMPUTE_THREADS", "3"},
       {"RONDE_THREAD_AFFINITY", "4,0,12"}, {"RONDE_FREEZE_AFTER_STEPS", "5"},
       {"RONDE_HOST_ID", "node-1.example"},
+      {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
   };
   REQUIRE(other.size() == ronde::config_table().size());
   const Config config = load(other).config;
@@ -87,6 +88,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.cycle_time_ms == 0.25);
   CHECK(config.cache_capacity == 7);
   CHECK(config.freeze_after_steps == 5);
+  CHECK(config.symmetric_heap_bytes == 3ull << 20);
   CHECK(config.cpu_backend == "my-backend_2");
   CHECK(config.stall_warn_s == 2.5);
   CHECK(config.stall_abort_s == 5);
@@ -124,6 +126,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_CYCLE_TIME_MS", {"", "-0.5", "nan", "inf", "1ms", "1 ", "fast", "60001", "1e400"}},
       {"RONDE_CACHE_CAPACITY", {"", "-1", "1.0", "1k", "1048577", "many"}},
       {"RONDE_FREEZE_AFTER_STEPS", {"", "-1", "2.5", "1000001", "never"}},
+      {"RONDE_SYMMETRIC_HEAP_BYTES", {"", "-1", "2TiB", "all"}},
       {"RONDE_CPU_BACKEND", {"", "MPI", "a b", "mpi,shm"}},
       {"RONDE_STALL_WARN_S", {"", "-1", "nan", "30s", "1e10"}},
       {"RONDE_STALL_ABORT_S", {"-0.001", "never", "NaN"}},
@@ -268,7 +271,8 @@ TEST_CASE("every group-wide variable takes part in the comparison") {
                                {"RONDE_CACHE_CAPACITY", "9"},    {"RONDE_CPU_BACKEND", "other"},
                                {"RONDE_STALL_WARN_S", "9"},      {"RONDE_STALL_ABORT_S", "99"},
                                {"RONDE_INIT_TIMEOUT_S", "9"},    {"RONDE_SHUTDOWN_TIMEOUT_S", "9"},
-                               {"RONDE_FREEZE_AFTER_STEPS", "9"}};
+                               {"RONDE_FREEZE_AFTER_STEPS", "9"},
+                               {"RONDE_SYMMETRIC_HEAP_BYTES", "9"}};
   std::size_t group_wide = 0;
   for (const ConfigEntry& entry : ronde::config_table()) {
     if (entry.scope == ConfigScope::PerRank) {

@@ -16,6 +16,7 @@ using namespace ronde;
 struct CountedHelp final : WaitHelper {
   void help(const WorkState&, TimePoint) noexcept override { ++calls; }
   void note_wait() noexcept override {}
+  void rouse(const WorkState&) noexcept override {}
   std::atomic<int> calls{0};
 };
 

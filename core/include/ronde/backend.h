@@ -16,6 +16,7 @@
 #include "ronde/collective.h"
 #include "ronde/dtype.h"
 #include "ronde/stats.h"
+#include "ronde/symmetric_heap.h"
 #include "ronde/topology.h"
 
 namespace ronde {
@@ -38,6 +39,10 @@ struct AllreduceCall {
   double prescale = 1.0;
   double postscale = 1.0;
   Device device = {};
+  /// Every segment is reduced in place and lies at the same offset in the symmetric heap of each
+  /// rank (Backend::symmetric_heap), with the neutral element where a rank adds nothing. Whoever
+  /// has entered may reduce for all: the others have written their inputs.
+  bool symmetric = false;
 };
 
 /// Copies the root's inputs into everybody's outputs.
@@ -151,6 +156,9 @@ class Backend {
   virtual std::unique_ptr<Operation> alltoall(const AlltoallCall& call) = 0;
   virtual std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) = 0;
 
+  /// Memory in which the ranks of this host reach each other's buffers; null if there is none.
+  virtual std::shared_ptr<SymmetricHeap> symmetric_heap() const { return nullptr; }
+
   /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
   /// that a peer or a library may still write to has to outlive this object.
   virtual void abort() noexcept = 0;
@@ -168,13 +176,17 @@ struct BackendContext {
   /// The blobs of all ranks in rank order; every rank must call it (bootstrap only). Throws
   /// GroupError, on all, if a rank is lost or late.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
-  /// Wakes the ranks of this host that sleep while they wait for memory that they share with this
-  /// one. To be called after the change has been stored; cheap where nobody sleeps. Outlives the
-  /// backend.
+  /// Wakes the ranks of this host that sleep in an operation, waiting for memory that they share
+  /// with this one. To be called after the change has been stored; cheap where nobody sleeps.
+  /// Outlives the backend.
   std::function<void()> ring_peers;
   /// Puts Ronde's packing around a backend that wants it (Capabilities::wants_packed), for one that
   /// is built on another.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> pack;
+  /// Tells the user of something that works, but not as well as it could.
+  std::function<void(const std::string& text)> warn;
+  /// Bytes of this rank's part of a symmetric heap, if the backend makes one; 0: none is wanted.
+  std::uint64_t symmetric_heap_bytes = 0;
 };
 
 /// How a backend is made. `create` runs on Ronde's thread, on all ranks at the same time.

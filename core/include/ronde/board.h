@@ -34,13 +34,27 @@ class Board {
   /// The same memory on all ranks; zero at first.
   virtual std::span<Word> words() noexcept = 0;
 
+  /// How a rank sleeps.
+  enum class Sleep : std::uint64_t {
+    None,     ///< it is awake
+    Waiting,  ///< somebody waits there, or an operation is in progress: every change matters
+    Idle,     ///< what the others can do without it does not matter
+  };
+
   /// Whether ring() of a peer has to wake this rank. To be said before looking once more at what
   /// one is about to sleep for: the call is a full fence.
-  virtual void set_asleep(bool asleep) noexcept = 0;
+  virtual void set_asleep(Sleep sleep) noexcept = 0;
 
-  /// Wakes every other rank that said it sleeps. Called after the change has been stored; a full
-  /// fence. Cheap where nobody sleeps.
-  virtual void ring() noexcept = 0;
+  enum class Whom { All, Waiting };
+
+  /// Wakes every other rank that said it sleeps, or those alone that wait. Called after the change
+  /// has been stored; a full fence. Cheap where nobody sleeps.
+  virtual void ring(Whom whom) noexcept = 0;
+
+ protected:
+  static constexpr bool is_meant(Sleep sleep, Whom whom) noexcept {
+    return sleep == Sleep::Waiting || (sleep == Sleep::Idle && whom == Whom::All);
+  }
 };
 
 /// What making a board may use.

@@ -18,6 +18,7 @@ struct Config {
   std::uint64_t cache_capacity = 1024;
   std::uint64_t freeze_after_steps = 3;
   std::string cpu_backend = "auto";
+  std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
   double stall_warn_s = 30.0;
   double stall_abort_s = 600.0;
   double init_timeout_s = 120.0;

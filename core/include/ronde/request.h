@@ -59,6 +59,14 @@ struct Request {
   /// The caller calls Work::wait() right after submitting: the operation is not gathered with
   /// others, and no thread is woken for it, as the waiting one does the engine's work if it can.
   bool caller_waits = false;
+  /// Allreduce in place: the buffer lies in Runtime::symmetric_heap(), at the same offset on every
+  /// rank, so that ranks may reduce it for each other without a copy. One that does not contribute
+  /// is filled with the neutral element by submit().
+  bool symmetric = false;
+  /// Of a symmetric allreduce that a program repeats: this rank needs its cores for something else
+  /// until somebody here waits for the result, or asks for it. Nobody is woken to run it before;
+  /// ranks that do wait reduce for this one meanwhile.
+  bool lazy = false;
   /// Allgather, alltoall, reducescatter: called once with the shape of the result, on Ronde's
   /// thread; returns its memory.
   std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output;

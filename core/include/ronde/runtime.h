@@ -13,6 +13,7 @@
 #include "ronde/config.h"
 #include "ronde/request.h"
 #include "ronde/stats.h"
+#include "ronde/symmetric_heap.h"
 #include "ronde/topology.h"
 #include "ronde/transport.h"
 #include "ronde/work.h"
@@ -91,6 +92,13 @@ class Runtime {
   void abort(const std::string& text);
 
   Stats stats() const;
+  /// A part of stats() that a library above the engine counts. `part` may be called by any thread
+  /// and at any time, also after this object is gone; it must not throw.
+  void add_stats(std::function<StatsGroup()> part);
+
+  /// Where buffers of symmetric allreduces lie (Request::symmetric); null if the backend has none.
+  /// It may outlive this object.
+  std::shared_ptr<SymmetricHeap> symmetric_heap() const;
 
  private:
   class Impl;

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Symmetric allreduces end to end: ranks as threads, each with a Runtime over really shared memory.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/shm/shm.h"
+#include "tests/support/ranks.h"
+#include "tests/support/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using Clock = std::chrono::steady_clock;
+
+RuntimeOptions symmetric_options(const inproc::Group& group, int rank) {
+  RuntimeOptions options = options_of(group, rank);
+  options.config.cpu_backend = "shm";
+  options.config.symmetric_heap_bytes = std::uint64_t{16} << 20;
+  options.config.freeze_after_steps = 2;
+  options.backends["shm"] = shm_backend_factory();
+  return options;
+}
+
+void run_symmetric(int size, const std::function<void(int rank, Runtime& runtime)>& body) {
+  const inproc::Group group(size);
+  run_ranks(size, [&](int rank) {
+    Runtime runtime(symmetric_options(group, rank));
+    body(rank, runtime);
+    runtime.shutdown();
+  });
+}
+
+/// One rank's buffers in the symmetric heap: each element of buffer i is rank + i + step at first.
+class Buffers {
+ public:
+  Buffers(Runtime& runtime, int count) : runtime_(runtime), heap_(runtime.symmetric_heap()) {
+    check(heap_ != nullptr, "there is a symmetric heap");
+    for (int i = 0; i < count; ++i) {
+      const std::size_t elements = i % 3 == 0 ? 50'000 : 10 + static_cast<std::size_t>(i);
+      const auto offset = heap_->find(elements * sizeof(float));
+      check(offset && heap_->reserve(*offset, elements * sizeof(float)), "there is room");
+      buffers_.emplace_back(reinterpret_cast<float*>(heap_->own(*offset)), elements);
+    }
+  }
+
+  int count() const { return static_cast<int>(buffers_.size()); }
+
+  Request request(int i, int step) {
+    const std::span<float> buffer = buffers_[static_cast<std::size_t>(i)];
+    std::fill(buffer.begin(), buffer.end(),
+              static_cast<float>(runtime_.topology().rank + i + step));
+    Request request;
+    request.name = "b" + std::to_string(i);
+    request.shape = {static_cast<std::int64_t>(buffer.size())};
+    request.input = request.output = buffer.data();
+    request.symmetric = request.lazy = true;
+    return request;
+  }
+
+  std::vector<Work> submit_all(int step) {
+    std::vector<Work> works;
+    for (int i = 0; i < count(); ++i) works.push_back(runtime_.submit(request(i, step)));
+    return works;
+  }
+
+  void check_sum(int i, int step) const {
+    const int ranks = runtime_.topology().size;
+    const auto expected = static_cast<float>(ranks * (ranks - 1) / 2 + ranks * (i + step));
+    const std::span<float> buffer = buffers_[static_cast<std::size_t>(i)];
+    check(std::all_of(buffer.begin(), buffer.end(), [&](float at) { return at == expected; }),
+          "the sum of buffer " + std::to_string(i) + " in step " + std::to_string(step));
+  }
+
+  void check_sums(int step) const {
+    for (int i = 0; i < count(); ++i) check_sum(i, step);
+  }
+
+  void step(int number) {
+    for (const Work& work : submit_all(number)) work.wait();
+    check_sums(number);
+  }
+
+  void freeze() {
+    const auto limit = Clock::now() + std::chrono::seconds(60);
+    for (int number = 0; counter_of(runtime_, "schedule", "freezes") == 0; ++number) {
+      check(Clock::now() < limit, "the ranks repeat themselves, so they freeze");
+      step(number);
+    }
+    step(0);  // decisions on their way have come
+  }
+
+  std::uint64_t chunks_here() const { return counter_of(runtime_, "shm", "symmetric_chunks_here"); }
+
+ private:
+  Runtime& runtime_;
+  const std::shared_ptr<SymmetricHeap> heap_;
+  std::vector<std::span<float>> buffers_;
+};
+
+void poll(const Work& work) {
+  const auto limit = Clock::now() + std::chrono::seconds(60);
+  while (!work.done() && Clock::now() < limit) std::this_thread::yield();
+  check(work.done(), "who asks again and again has it done");
+}
+
+}  // namespace
+
+TEST_CASE("a rank that waits reduces for those that compute") {
+  for (const int ranks : {2, 3}) {
+    std::latch submitted(ranks);
+    std::latch reduced(1);
+    run_symmetric(ranks, [&](int rank, Runtime& runtime) {
+      Buffers buffers(runtime, 7);
+      buffers.freeze();
+      const std::uint64_t chunks = buffers.chunks_here();
+      const std::vector<Work> works = buffers.submit_all(5);
+      submitted.arrive_and_wait();
+      if (rank == 0) {
+        for (const Work& work : works) work.wait();
+        check(buffers.chunks_here() > chunks, "rank 0 did the work");
+        reduced.count_down();
+      } else {
+        reduced.wait();  // without a look at Ronde
+        for (const Work& work : works) work.wait();
+        check(buffers.chunks_here() == chunks, "of this rank, too");
+      }
+      buffers.check_sums(5);
+      for (int step = 0; step < 20; ++step) buffers.step(step);
+      check(counter_of(runtime, "shm", "staged_bytes") == 0, "nothing was staged");
+    });
+  }
+}
+
+TEST_CASE("lazy operations are run for whoever asks, has a callback, or submits what is not lazy") {
+  const std::string how = GENERATE("ask", "callback", "another", "wait for the last");
+  CAPTURE(how);
+  run_symmetric(2, [&](int, Runtime& runtime) {
+    Buffers buffers(runtime, 4);
+    std::vector<float> values(100);
+    const auto plain = [&](int step) {
+      std::fill(values.begin(), values.end(), static_cast<float>(step));
+      return runtime.submit(sum_request(values, "plain"));
+    };
+    const auto limit = Clock::now() + std::chrono::seconds(60);
+    for (int step = 0; counter_of(runtime, "schedule", "tensors") < 30; ++step) {
+      check(Clock::now() < limit, "the ranks repeat themselves, so they freeze");
+      std::vector<Work> works = buffers.submit_all(step);
+      std::atomic<int> called{0};
+      if (how == "callback") {
+        for (const Work& work : works) work.on_done([&called] { ++called; });
+        while (called < 4 && Clock::now() < limit) std::this_thread::yield();
+        check(called == 4, "every callback ran");
+      }
+      works.push_back(plain(step));
+      if (how == "another") {
+        // Nobody waits, and only the last one is asked for, which is not lazy.
+        poll(works.back());
+        check(works.front().done(), "what was before it is done");
+      }
+      if (how == "ask") poll(works.front());
+      if (how == "wait for the last") works.back().wait();
+      for (const Work& work : works) work.wait();
+      buffers.check_sums(step);
+      check(values.front() == static_cast<float>(2 * step), "the plain one's sum");
+    }
+  });
+}
+
+TEST_CASE("lazy operations survive thaws and shutdown") {
+  const std::string what = GENERATE("another tensor", "a barrier", "shutdown");
+  CAPTURE(what);
+  run_symmetric(3, [&](int rank, Runtime& runtime) {
+    Buffers buffers(runtime, 5);
+    buffers.freeze();
+    std::vector<Work> works;
+    for (int i = 0; i < 3; ++i) works.push_back(runtime.submit(buffers.request(i, 7)));
+    std::vector<float> odd(3, 1.0F);
+    if (what == "another tensor" && rank == 1) runtime.submit(sum_request(odd, "odd"));
+    if (what == "a barrier" && rank == 1) runtime.run(barrier_request());
+    for (int i = 3; i < 5; ++i) works.push_back(runtime.submit(buffers.request(i, 7)));
+    if (what == "another tensor" && rank != 1) runtime.submit(sum_request(odd, "odd"));
+    if (what == "a barrier" && rank != 1) runtime.run(barrier_request());
+    if (what == "shutdown") runtime.shutdown();
+    for (const Work& work : works) work.wait();
+    buffers.check_sums(7);
+    if (what != "shutdown") {
+      for (int step = 0; step < 10; ++step) buffers.step(step);
+    }
+  });
+}
+
+TEST_CASE("a rank that adds nothing to a symmetric average counts as zero") {
+  run_symmetric(3, [](int rank, Runtime& runtime) {
+    Buffers buffers(runtime, 1);
+    for (int step = 0; step < 8; ++step) {
+      Request request = buffers.request(0, step);
+      auto* const values = static_cast<float*>(request.output);
+      request.op = ReduceOp::Average;
+      request.contributes = rank != 1;
+      runtime.run(request);
+      check(values[3] == static_cast<float>(0 + step + 2 + step) / 3, "the average");
+    }
+  });
+}
+
+TEST_CASE("what is not symmetric is refused") {
+  run_symmetric(2, [](int rank, Runtime& runtime) {
+    Buffers buffers(runtime, 2);
+    std::vector<float> elsewhere(10);
+    Request outside = sum_request(elsewhere, "outside");
+    outside.symmetric = true;
+    check_contains(text_of<UsageError>([&] { runtime.submit(outside); }), "'outside'");
+    Request wrong_kind = buffers.request(1, 0);
+    wrong_kind.kind = Collective::Broadcast;
+    text_of<UsageError>([&] { runtime.submit(wrong_kind); });
+    Request no_neutral = buffers.request(1, 0);
+    no_neutral.op = ReduceOp::Min;
+    no_neutral.contributes = false;
+    text_of<UsageError>([&] { runtime.submit(no_neutral); });
+    // At different offsets: every rank is told.
+    Request apart = buffers.request(1, 0);
+    if (rank == 1) {
+      apart.input = apart.output = static_cast<float*>(apart.output) + 1;
+    }
+    check_contains(text_of<UsageError>([&] { runtime.run(apart); }), "of the symmetric heap");
+    buffers.step(3);
+  });
+  run_group(2, [](int, Runtime& runtime) {
+    check(runtime.symmetric_heap() == nullptr, "the inproc backend has no symmetric heap");
+    std::vector<float> values(1);
+    Request request = sum_request(values, "x");
+    request.symmetric = true;
+    text_of<UsageError>([&] { runtime.submit(request); });
+  });
+}
+
+TEST_CASE("a rank that dies with lazy operations under way is named by those that wait") {
+  inproc::Group group(3);
+  std::latch submitted(3);
+  run_ranks(3, [&](int rank) {
+    Runtime runtime(symmetric_options(group, rank));
+    Buffers buffers(runtime, 4);
+    buffers.freeze();
+    const std::vector<Work> works = buffers.submit_all(1);
+    submitted.arrive_and_wait();
+    if (rank == 2) {
+      group.kill(2);
+      return;
+    }
+    const Death death = death_of([&] {
+      for (const Work& work : works) work.wait();
+      for (int step = 0; step < 1'000'000; ++step) buffers.step(step);
+    });
+    check(death.rank == 2, "rank 2 is named: " + death.text);
+  });
+}
+
+TEST_CASE("random programs with lazy operations give no wrong result and do not hang") {
+  const std::uint32_t seed = GENERATE(1U, 2U, 3U);
+  CAPTURE(seed);
+  run_symmetric(3, [&](int rank, Runtime& runtime) {
+    std::mt19937 common(seed);  // what all ranks do alike
+    std::mt19937 own(seed * 31 + static_cast<std::uint32_t>(rank));
+    Buffers buffers(runtime, 2 + static_cast<int>(common() % 6));
+    std::vector<float> plain(5);
+    for (int step = 0; step < 120; ++step) {
+      const bool has_plain = common() % 8 != 0;
+      const bool barrier = common() % 20 == 0;
+      std::vector<int> order(static_cast<std::size_t>(buffers.count()) + (has_plain ? 1 : 0));
+      for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+      std::shuffle(order.begin(), order.end(), own);
+      std::vector<Work> works;
+      for (const int i : order) {
+        if (own() % 20 == 0) std::this_thread::yield();
+        if (i < buffers.count()) {
+          Request request = buffers.request(i, step);
+          request.lazy = own() % 5 != 0;
+          works.push_back(runtime.submit(request));
+        } else {
+          std::fill(plain.begin(), plain.end(), static_cast<float>(step));
+          works.push_back(runtime.submit(sum_request(plain, "plain")));
+        }
+      }
+      if (barrier) runtime.run(barrier_request());
+      std::shuffle(works.begin(), works.end(), own);
+      for (const Work& work : works) {
+        if (own() % 3 == 0) poll(work);
+        work.wait();
+      }
+      buffers.check_sums(step);
+      if (has_plain) check(plain[4] == static_cast<float>(3 * step), "the plain one's sum");
+    }
+  });
+}
