@@ -158,7 +158,7 @@ std::optional<FrozenSchedule::Clock::time_point> FrozenSchedule::due() const {
       longest_wait_.count() > 0 ? std::min(patience_, longest_wait_) : patience_;
   Clock::time_point due = Clock::now() + limit / 2;
   const auto earlier = [&due](Clock::time_point time) { due = std::min(due, time); };
-  bool owes = false;     // this rank, something that comes before the bucket
+  bool owes = false;  // this rank, something that comes before the bucket
   bool can_run = true;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const std::size_t index = (next_ + i) % buckets_.size();

@@ -79,8 +79,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
       {"RONDE_INIT_TIMEOUT_S", "12"},      {"RONDE_SHUTDOWN_TIMEOUT_S", "3e1"},
       {"RONDE_LOG_LEVEL", "trace"},        {"RONDE_COMPUTE_THREADS", "3"},
       {"RONDE_THREAD_AFFINITY", "4,0,12"}, {"RONDE_FREEZE_AFTER_STEPS", "5"},
-      {"RONDE_HOST_ID", "node-1.example"},
-      {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
+      {"RONDE_HOST_ID", "node-1.example"}, {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
   };
   REQUIRE(other.size() == ronde::config_table().size());
   const Config config = load(other).config;
@@ -267,12 +266,12 @@ TEST_CASE("equal configurations do not differ, per-rank values may") {
 }
 
 TEST_CASE("every group-wide variable takes part in the comparison") {
-  const Environment changed = {{"RONDE_FUSION_BYTES", "1"},      {"RONDE_CYCLE_TIME_MS", "9"},
-                               {"RONDE_CACHE_CAPACITY", "9"},    {"RONDE_CPU_BACKEND", "other"},
-                               {"RONDE_STALL_WARN_S", "9"},      {"RONDE_STALL_ABORT_S", "99"},
-                               {"RONDE_INIT_TIMEOUT_S", "9"},    {"RONDE_SHUTDOWN_TIMEOUT_S", "9"},
-                               {"RONDE_FREEZE_AFTER_STEPS", "9"},
-                               {"RONDE_SYMMETRIC_HEAP_BYTES", "9"}};
+  const Environment changed = {
+      {"RONDE_FUSION_BYTES", "1"},       {"RONDE_CYCLE_TIME_MS", "9"},
+      {"RONDE_CACHE_CAPACITY", "9"},     {"RONDE_CPU_BACKEND", "other"},
+      {"RONDE_STALL_WARN_S", "9"},       {"RONDE_STALL_ABORT_S", "99"},
+      {"RONDE_INIT_TIMEOUT_S", "9"},     {"RONDE_SHUTDOWN_TIMEOUT_S", "9"},
+      {"RONDE_FREEZE_AFTER_STEPS", "9"}, {"RONDE_SYMMETRIC_HEAP_BYTES", "9"}};
   std::size_t group_wide = 0;
   for (const ConfigEntry& entry : ronde::config_table()) {
     if (entry.scope == ConfigScope::PerRank) {

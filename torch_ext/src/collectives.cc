@@ -250,6 +250,15 @@ TensorWork start_allreduce_(const at::Tensor& tensor, const AllreduceOptions& op
   return start_in_place(std::move(request), tensor, true);
 }
 
+TensorWork start_symmetric_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
+                                      Contribution contribution, bool lazy) {
+  Request request = request_for(Collective::Allreduce, tensor, options);
+  request.contributes = contribution == Contribution::Tensor;
+  request.symmetric = true;
+  request.lazy = lazy;
+  return start_in_place(std::move(request), tensor, true);
+}
+
 }  // namespace detail
 
 at::Tensor TensorWork::wait() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "gradient_views.h"
 #include "ronde/config.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
@@ -67,9 +68,14 @@ int compute_threads(unsigned long long configured, bool omp_num_threads_set, int
   return std::max(1, cores / std::max(1, local_size));
 }
 
+bool computing_takes_all_cores() {
+  return at::get_num_threads() * local_size() >= usable_cores();
+}
+
 bool install_thread_rule() {
   static const bool installed = [] {
     add_init_hook(apply_thread_rule);
+    add_init_hook(count_gradients);
     return true;
   }();
   return installed;

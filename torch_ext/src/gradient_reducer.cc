@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradient_reducer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/variable.h>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "ronde/error.h"
+#include "ronde/torch/device.h"
 #include "tensor_request.h"
 
 namespace ronde::detail {
@@ -90,6 +92,12 @@ bool positive_or_negative(double scale) {
   return std::isfinite(scale) && scale != 0.0;
 }
 
+/// Gradients that are reduced where they lie must be laid out alike.
+std::string layout_text(const at::Tensor& parameter) {
+  if (parameter.layout() != at::kStrided || parameter.is_contiguous()) return {};
+  return " with strides " + describe_shape(parameter.strides());
+}
+
 std::string text_of(double value) {
   // Exactly: 17 digits tell any two doubles apart.
   std::array<char, 32> text{};
@@ -140,9 +148,10 @@ std::vector<std::string> state_parameters(const std::vector<NamedParameter>& par
       "op " + std::string(to_string(options.op)) + ", prescale " + text_of(options.prescale) +
       ", postscale " + text_of(options.postscale) + ", backward_passes_per_step " +
       std::to_string(options.backward_passes_per_step) + ", average_aggregated_gradients " +
-      (options.average_aggregated_gradients ? "true" : "false")};
+      (options.average_aggregated_gradients ? "true" : "false") + ", gradient_views " +
+      (options.gradient_views ? "true" : "false")};
   for (const auto& [name, parameter] : parameters) {
-    lines.push_back(name + ": " + describe(parameter) +
+    lines.push_back(name + ": " + describe(parameter) + layout_text(parameter) +
                     (parameter.requires_grad() ? "" : ", frozen"));
   }
   return lines;
@@ -173,7 +182,11 @@ GradientReducer::GradientReducer(const std::string& scope, DistributedOptimizerO
     : scope_(scope), options_(std::move(options)) {}
 
 GradientReducer::~GradientReducer() {
-  for (Slot& slot : slots_) remove_hooks(slot);
+  for (Slot& slot : slots_) {
+    remove_hooks(slot);
+    // Nobody waits for it any more: who asks has it done all the same.
+    if (slot.submitted) static_cast<void>(slot.work.done());
+  }
 }
 
 void GradientReducer::watch(std::vector<NamedParameter> parameters) {
@@ -184,9 +197,21 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
     slot.parameter = std::move(named.parameter);
     slots_.push_back(std::move(slot));
   }
+  make_views();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].parameter.requires_grad()) install_hooks(i);
   }
+}
+
+void GradientReducer::make_views() {
+  const bool has_neutral = options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average;
+  if (!options_.gradient_views || !has_neutral) return;
+  std::vector<at::Tensor> parameters;
+  for (const Slot& slot : slots_) parameters.push_back(slot.parameter);
+  std::vector<GradientView> views = make_gradient_views(scope_, parameters, options_.process_set);
+  for (std::size_t i = 0; i < views.size(); ++i) slots_[i].view = std::move(views[i]);
+  if (views.empty()) return;
+  is_lazy_ = computing_takes_all_cores();
 }
 
 void GradientReducer::install_hooks(std::size_t index) {
@@ -198,10 +223,15 @@ void GradientReducer::install_hooks(std::size_t index) {
   slot.accumulator->add_pre_hook(std::move(before));
   slot.after =
       slot.accumulator->add_post_hook(std::make_unique<AfterAccumulation>(weak_from_this(), index));
+  if (!slot.view) return;
+  slot.view->attract(slot.accumulator.get(), [this, index] {
+    return !slots_[index].submitted && !slots_[index].parameter.grad().defined();
+  });
 }
 
 void GradientReducer::remove_hooks(Slot& slot) noexcept {
   if (!slot.accumulator) return;
+  if (slot.view) GradientPlacement::instance().remove(slot.accumulator.get());
   auto& before = slot.accumulator->pre_hooks();
   std::erase_if(before, [&](const auto& hook) { return hook.get() == slot.before; });
   slot.accumulator->del_post_hook(slot.after);
@@ -231,7 +261,11 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
   Slot& slot = slots_[index];
   at::Tensor& gradient = slot.parameter.mutable_grad();
   if (!gradient.defined()) return;
-  if (!slot.had_gradient && shares_memory(gradient, incoming)) gradient = gradient.clone();
+  if (slot.view) {
+    slot.view->adopt(gradient, slot.had_gradient);
+  } else if (!slot.had_gradient && shares_memory(gradient, incoming)) {
+    gradient = gradient.clone();
+  }
   if (no_sync_depth_ > 0) return;
   ++slot.passes;
   if (slot.passes >= options_.backward_passes_per_step) submit(slot);
@@ -244,9 +278,6 @@ void GradientReducer::submit(Slot& slot) {
            "its gradient is sparse, which Ronde does not reduce. Construct the layer with "
            "sparse(false)");
   }
-  const at::Tensor& parameter = slot.parameter;
-  slot.stands_in = !gradient.defined();
-  slot.reduced = gradient.defined() ? gradient : at::zeros(parameter.sizes(), parameter.options());
   AllreduceOptions options{.name = slot.operation_name,
                            .op = options_.op,
                            .prescale = options_.prescale,
@@ -254,9 +285,29 @@ void GradientReducer::submit(Slot& slot) {
                            .process_set = options_.process_set,
                            .timeout = options_.timeout};
   if (options_.average_aggregated_gradients) options.prescale /= options_.backward_passes_per_step;
-  slot.work = start_allreduce_(slot.reduced, options,
-                               slot.stands_in ? Contribution::Nothing : Contribution::Tensor);
+  slot.stands_in = !gradient.defined();
+  if (slot.view) {
+    submit_view(slot, options);
+  } else {
+    const at::Tensor& parameter = slot.parameter;
+    slot.reduced = slot.stands_in ? at::zeros(parameter.sizes(), parameter.options()) : gradient;
+    slot.work = start_allreduce_(slot.reduced, options,
+                                 slot.stands_in ? Contribution::Nothing : Contribution::Tensor);
+  }
   slot.submitted = true;
+}
+
+void GradientReducer::submit_view(Slot& slot, const AllreduceOptions& options) {
+  const at::Tensor& gradient = slot.parameter.grad();
+  slot.copies_back = !slot.stands_in && !slot.view->holds(gradient);
+  if (slot.copies_back) {
+    const at::NoGradGuard no_grad;
+    slot.view->tensor().copy_(gradient);
+  }
+  slot.reduced = slot.stands_in ? slot.view->tensor() : gradient;
+  slot.work = start_symmetric_allreduce_(
+      slot.view->flat(), options, slot.stands_in ? Contribution::Nothing : Contribution::Tensor,
+      is_lazy_);
 }
 
 // The gradients that backward did not submit, in the same order on every rank.
@@ -271,12 +322,19 @@ void GradientReducer::submit_rest() {
 void GradientReducer::finish(Slot& slot) {
   slot.work.wait();
   if (!slot.stands_in) {
-    if (slot.parameter.grad().is_same(slot.reduced)) return;
+    if (slot.parameter.grad().is_same(slot.reduced)) {
+      if (slot.copies_back) slot.reduced.detach().copy_(slot.view->tensor());
+      return;
+    }
     refuse(slot,
            "its gradient was cleared or replaced while it was being reduced. Between "
            "backward() and step() call neither zero_grad() nor set gradients");
   }
   if (!slot.work.contributed()) return;
+  if (slot.view) {
+    slot.parameter.mutable_grad() = slot.reduced;
+    return;
+  }
   // As autograd would have made it: with the parameter's strides.
   at::Tensor gradient = at::empty_like(slot.parameter);
   slot.parameter.mutable_grad() = gradient.copy_(slot.reduced);

@@ -8,9 +8,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "gradient_views.h"
+#include "ronde/options.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/work.h"
 
@@ -46,6 +49,12 @@ void check_same_parameters(const torch::optim::Optimizer& inner, std::size_t exp
 /// Note [Why a hook before and one after]: the hook after accumulation submits. The one before it
 /// refuses a backward that would add to memory which is being reduced right now, and remembers
 /// whether a gradient existed: autograd may make its own tensor the gradient if none did.
+///
+/// Note [Gradient views]
+/// A gradient that is reduced where it lies must lie where the peers can reach it. With views the
+/// hook after accumulation sees to it, whoever made or replaced the gradient: at best backward has
+/// written it there (Note [Placing gradients]) or added to what was there (zero_grad(false));
+/// otherwise it is copied, once, and the view becomes the gradient.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(const std::string& scope, DistributedOptimizerOptions options);
@@ -54,7 +63,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   GradientReducer& operator=(const GradientReducer&) = delete;
 
   /// Installs the hooks. Frozen parameters are kept, and watched once they require grad. Throws
-  /// UsageError if a parameter has another DistributedOptimizer.
+  /// UsageError if a parameter has another DistributedOptimizer. Collective if options ask for
+  /// gradient views.
   void watch(std::vector<NamedParameter> parameters);
   std::size_t parameter_count() const noexcept { return slots_.size(); }
 
@@ -83,18 +93,22 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::shared_ptr<torch::autograd::Node> accumulator;  // null while frozen
     torch::autograd::FunctionPreHook* before = nullptr;
     std::uintptr_t after = 0;
+    std::optional<GradientView> view;
     bool had_gradient = false;
     int passes = 0;
     // Of the reduction in flight.
     bool submitted = false;
-    bool stands_in = false;  // `reduced` is a buffer of zeros, not the parameter's gradient
+    bool stands_in = false;    // `reduced` is a buffer of zeros, not the parameter's gradient
+    bool copies_back = false;  // the view is reduced, and is not the gradient
     at::Tensor reduced;
     TensorWork work;
   };
 
   void install_hooks(std::size_t index);
   void remove_hooks(Slot& slot) noexcept;
+  void make_views();
   void submit(Slot& slot);
+  void submit_view(Slot& slot, const AllreduceOptions& options);
   void submit_rest();
   void finish(Slot& slot);
   [[noreturn]] void refuse(const Slot& slot, const std::string& text) const;
@@ -104,6 +118,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<Slot> slots_;
   Phase phase_ = Phase::Accumulating;
   int no_sync_depth_ = 0;
+  bool is_lazy_ = false;  // reductions wait until this rank does: it computes on all cores
 };
 
 }  // namespace ronde::detail

@@ -39,4 +39,9 @@ enum class Contribution { Tensor, Nothing };
 TensorWork start_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
                             Contribution contribution);
 
+/// The same for memory of the symmetric heap (Request::symmetric), row-major. `lazy`:
+/// Request::lazy.
+TensorWork start_symmetric_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
+                                      Contribution contribution, bool lazy);
+
 }  // namespace ronde::detail

@@ -17,8 +17,11 @@ namespace detail {
 int compute_threads(unsigned long long configured, bool omp_num_threads_set, int cores,
                     int local_size) noexcept;
 
+/// Whether the threads that LibTorch computes with on this host leave no core to Ronde.
+bool computing_takes_all_cores();
+
 /// Makes every later init apply that rule with at::set_num_threads and log it once on rank 0.
-/// Installing it again changes nothing. Returns true.
+/// Installing it again changes nothing. Returns true. Also counts gradients anew for each init.
 bool install_thread_rule();
 
 }  // namespace detail

@@ -30,6 +30,11 @@ struct DistributedOptimizerOptions {
   int backward_passes_per_step = 1;
   /// Divides what adds up by backward_passes_per_step.
   bool average_aggregated_gradients = false;
+  /// On the CPU, and where all ranks share a host: gradients live in memory that its ranks share,
+  /// and are reduced there, in place, by whoever has time. Costs that memory, once the model's
+  /// size. A gradient that the program keeps over zero_grad() then shows the next one's values.
+  /// Without effect elsewhere, and where op is neither Sum nor Average.
+  bool gradient_views = true;
 };
 
 /// Reduces gradients over the ranks, then lets `inner` step. Each gradient starts to travel as soon

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients in memory that the ranks of a host share.
+#include "support.h"
+
+using namespace ronde_test;
+
+namespace {
+
+std::uint64_t counted(const std::string& part, const std::string& name) {
+  for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
+    if (group.part != part) continue;
+    for (const auto& [key, value] : group.counters) {
+      if (key == name) return value;
+    }
+  }
+  FAIL("no counter " << part << "." << name);
+  return 0;
+}
+
+torch::nn::Sequential make_net() {
+  torch::manual_seed(5);
+  return torch::nn::Sequential(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 5).bias(false)), torch::nn::ReLU(),
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 32, 3).bias(false)), torch::nn::Flatten(),
+      torch::nn::Linear(torch::nn::LinearOptions(32 * 6 * 6, 50).bias(false)));
+}
+
+at::Tensor loss_of(torch::nn::Sequential& net, int step) {
+  torch::manual_seed(100 * step + ronde::rank());
+  return net->forward(torch::randn({2, 3, 12, 12})).square().mean();
+}
+
+struct Training {
+  bool views = true;
+  bool set_to_none = true;
+};
+
+/// The parameters after some steps.
+std::vector<at::Tensor> train(const Training& training, int steps) {
+  torch::nn::Sequential net = make_net();
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(),
+                                        {.gradient_views = training.views});
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad(training.set_to_none);
+    loss_of(net, step).backward();
+    optimizer.step();
+  }
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& parameter : net->parameters()) {
+    parameters.push_back(parameter.detach().clone());
+  }
+  return parameters;
+}
+
+}  // namespace
+
+TEST_CASE("gradients in shared memory train to the same bits as gradients of their own") {
+  use_ronde();
+  const std::vector<at::Tensor> expected = train({.views = false}, 12);
+  for (const bool set_to_none : {true, false}) {
+    const std::vector<at::Tensor> trained = train({.set_to_none = set_to_none}, 12);
+    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(torch::equal(trained[i], expected[i]));
+  }
+}
+
+TEST_CASE("backward writes gradients where they are reduced, once it has learnt how", "[n2]") {
+  use_ronde();
+  if (!ronde::default_runtime().symmetric_heap()) return;
+  train({}, 3);
+  const std::uint64_t copied = counted("gradients", "copied");
+  const std::uint64_t placed = counted("gradients", "placed");
+  constexpr int kSteps = 10;
+  train({}, kSteps);
+  // Three weights, all large enough; the first step of each may guess wrong.
+  CHECK(counted("gradients", "copied") - copied <= 3);
+  CHECK(counted("gradients", "placed") - placed >= 3 * (kSteps - 1));
+  const std::uint64_t accumulated = counted("gradients", "accumulated");
+  train({.set_to_none = false}, kSteps);
+  CHECK(counted("gradients", "accumulated") - accumulated == 3 * (kSteps - 1));
+}
+
+TEST_CASE("a gradient that was replaced is reduced all the same", "[n2]") {
+  use_ronde();
+  const at::Tensor p = at::ones({3, 4}, at::kDouble).requires_grad_();
+  torch::OrderedDict<std::string, at::Tensor> names;
+  names.insert("p", p);
+  torch::optim::SGD sgd({p}, 1.0);
+  ronde::DistributedOptimizer optimizer(sgd, names, {.op = ronde::ReduceOp::Sum});
+  const double ranks = ronde::size();
+  for (int step = 0; step < 3; ++step) {
+    p.mutable_grad() = at::full({3, 4}, 2.0, at::kDouble);
+    (p * 5).sum().backward();  // adds to it
+    optimizer.synchronize();
+    CHECK(torch::equal(p.grad(), at::full({3, 4}, 7 * ranks, at::kDouble)));
+    optimizer.zero_grad();
+    (p * 3).sum().backward();
+    {
+      // As a program that scales gradients by hand does.
+      const at::NoGradGuard no_grad;
+      p.mutable_grad() = p.grad();
+    }
+    optimizer.synchronize();
+    CHECK(torch::equal(p.grad(), at::full({3, 4}, 3 * ranks, at::kDouble)));
+    optimizer.zero_grad();
+  }
+}
+
+TEST_CASE("the memory of gradients is given back, but not while one is in use", "[n2]") {
+  use_ronde();
+  const auto heap = ronde::default_runtime().symmetric_heap();
+  if (!heap) return;
+  const std::size_t before = heap->reserved_bytes();
+  at::Tensor kept;
+  {
+    torch::nn::Sequential net = make_net();
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    ronde::DistributedOptimizer optimizer(sgd, net->named_parameters());
+    CHECK(heap->reserved_bytes() > before);
+    loss_of(net, 0).backward();
+    optimizer.step();
+    kept = net->parameters().back().grad();
+  }
+  CHECK(heap->reserved_bytes() > before);
+  const at::Tensor copy = kept.clone();
+  train({}, 2);
+  CHECK(torch::equal(kept, copy));
+  kept.reset();
+  CHECK(heap->reserved_bytes() == before);
+}
+
+TEST_CASE("parameters that are laid out differently on the ranks are refused", "[n2]") {
+  use_ronde();
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(4, 4, 3));
+  if (ronde::rank() == 1) {
+    const at::NoGradGuard no_grad;
+    conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  torch::optim::SGD sgd(conv->parameters(), 0.1);
+  const std::string text =
+      usage_error([&] { ronde::DistributedOptimizer(sgd, conv->named_parameters()); });
+  CHECK(contains(text, "strides [36, 1, 12, 4]"));
+}

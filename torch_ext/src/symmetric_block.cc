@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "symmetric_block.h"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "ronde/ronde.h"
+
+namespace ronde::detail {
+namespace {
+
+std::int64_t agreed(std::int64_t mine, ReduceOp op, const std::string& name, ProcessSet set) {
+  std::int64_t result = mine;
+  Request request;
+  request.name = name;
+  request.dtype = DataType::I64;
+  request.input = request.output = &result;
+  request.op = op;
+  request.set = set;
+  run(std::move(request));
+  return result;
+}
+
+}  // namespace
+
+std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, std::size_t bytes,
+                                                     ProcessSet set) {
+  std::shared_ptr<SymmetricHeap> heap = default_runtime().symmetric_heap();
+  if (!heap) return nullptr;
+  // The lowest place that is free on every rank: all go up until nobody has to go further. Ranks
+  // may have given back different blocks.
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  std::int64_t highest = 0;
+  for (;;) {
+    const auto place = heap->find(bytes, static_cast<std::size_t>(highest));
+    const std::int64_t mine = place ? static_cast<std::int64_t>(*place) : kNone;
+    highest = agreed(mine, ReduceOp::Max, name, set);
+    if (highest == kNone) return nullptr;
+    const auto offset = static_cast<std::size_t>(highest);
+    const bool reserved = mine == highest && heap->reserve(offset, bytes);
+    if (agreed(reserved ? 1 : 0, ReduceOp::Min, name, set) == 1) {
+      return std::make_shared<SymmetricBlock>(std::move(heap), offset);
+    }
+    if (reserved) heap->release(offset);
+  }
+}
+
+}  // namespace ronde::detail
