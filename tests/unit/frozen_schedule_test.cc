@@ -22,8 +22,8 @@ constexpr std::chrono::milliseconds kPatience{1};
 class PlainBoard final : public Board {
  public:
   std::span<Word> words() noexcept override { return words_; }
-  void set_asleep(bool) noexcept override {}
-  void ring() noexcept override {}
+  void set_asleep(Sleep) noexcept override {}
+  void ring(Whom) noexcept override {}
 
  private:
   std::vector<Word> words_ = std::vector<Word>(10);
