@@ -88,10 +88,12 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
   const bool stopping = shutdown_requested_.load() && announcer_->announced_shutdown() == false;
   const bool ending = stopping || leave_requested_.load() || abort_requested_.load();
   const bool has_news = schedule_ && schedule_->has_news();
+  // The last operation may have ended in a look before a sleep.
+  const bool concludes = agreed_to_stop_ && !told_finished_ && !executor_->busy();
   const bool is_rung = may_sleep_in_operation();
   const bool may_wait = is_rung || executor_->may_pause();
   const bool is_hot = executor_->busy() && (!may_wait || now < hot_until_);
-  if (is_hot || ending || has_news || driver_failure_ || all_finished_) return now;
+  if (is_hot || ending || has_news || concludes || driver_failure_ || all_finished_) return now;
   // Far away, and safe to do arithmetic on.
   Clock::time_point next = now + std::chrono::hours(24);
   if (executor_->busy())

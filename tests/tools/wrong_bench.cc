@@ -69,7 +69,9 @@ class WrongBackend final : public ronde::Backend {
 
 ronde::BackendFactory wrong_in_the(int nth) {
   // Over the backend that is always there: by MPI, or of one process.
-  ronde::BackendFactory factory = ronde::compose_built_in({}).backends.begin()->second;
+  const ronde::BackendRegistry backends = ronde::compose_built_in({}).backends;
+  const auto mpi = backends.find("mpi");
+  ronde::BackendFactory factory = mpi != backends.end() ? mpi->second : backends.at("inproc");
   factory.priority = -1;
   factory.create = [nth, right = factory.create](ronde::BackendContext& context) {
     const bool is_last = context.topology->rank == context.topology->size - 1;
