@@ -80,6 +80,44 @@ TEST_CASE("backward writes gradients where they are reduced, once it has learnt 
   CHECK(counted("gradients", "accumulated") - accumulated == 3 * (kSteps - 1));
 }
 
+TEST_CASE("gradients that are not the parameters' are left alone", "[n2]") {
+  use_ronde();
+  // Weights and the gradients of activations have one size, so that either may get the memory.
+  constexpr std::int64_t kSize = 96;
+  std::vector<std::vector<at::Tensor>> trained;
+  for (const bool views : {false, true}) {
+    torch::manual_seed(3);
+    torch::nn::Sequential net;
+    for (int i = 0; i < 4; ++i) {
+      net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kSize, kSize).bias(false)));
+      net->push_back(torch::nn::Tanh());
+    }
+    torch::optim::SGD sgd(net->parameters(), 0.05);
+    ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(), {.gradient_views = views});
+    for (int step = 0; step < 6; ++step) {
+      torch::manual_seed(50 * step + ronde::rank());
+      const std::int64_t rows = step % 2 == 0 ? kSize : kSize / 2;
+      const at::Tensor input = torch::randn({rows, kSize}).requires_grad_();
+      optimizer.zero_grad();
+      const at::Tensor loss = net->forward(input).square().mean();
+      // What autograd::grad returns is the caller's, also while backward runs again.
+      const auto kept = torch::autograd::grad({loss}, net->parameters(), {}, true);
+      std::vector<at::Tensor> copies;
+      for (const at::Tensor& gradient : kept) copies.push_back(gradient.clone());
+      loss.backward();
+      optimizer.step();
+      for (std::size_t i = 0; i < kept.size(); ++i) CHECK(torch::equal(kept[i], copies[i]));
+    }
+    auto& result = trained.emplace_back();
+    for (const at::Tensor& parameter : net->parameters()) {
+      result.push_back(parameter.detach().clone());
+    }
+  }
+  for (std::size_t i = 0; i < trained[0].size(); ++i) {
+    CHECK(torch::equal(trained[0][i], trained[1][i]));
+  }
+}
+
 TEST_CASE("a gradient that was replaced is reduced all the same", "[n2]") {
   use_ronde();
   const at::Tensor p = at::ones({3, 4}, at::kDouble).requires_grad_();

@@ -3,6 +3,8 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <atomic>
 #include <mutex>
@@ -82,6 +84,33 @@ class GradientPlacement::Allocator final : public c10::Allocator {
   }
 };
 
+namespace {
+
+/// Only the parameters get gradients in the backward that runs, and no graph is made.
+bool is_plain_backward() {
+  if (c10::GradMode::is_enabled()) return false;
+  const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
+  return wanted == nullptr || wanted->empty();
+}
+
+/// How many results of `node` have so many bytes.
+int results_of_size(const Node& node, std::size_t bytes) {
+  int count = 0;
+  for (const torch::autograd::Edge& edge : node.next_edges()) {
+    if (!edge.is_valid()) continue;
+    const auto& expected = edge.function->input_metadata(edge.input_nr);
+    if (expected.is_nested_tensor()) continue;
+    std::size_t size = expected.dtype().itemsize();
+    for (const auto& dimension : expected.shape_as_dim_vector()) {
+      size *= static_cast<std::size_t>(dimension.guard_int(__FILE__, __LINE__));
+    }
+    if (size == bytes) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
 std::shared_ptr<GradientPlace> GradientPlacement::State::find(const Node& running,
                                                               std::size_t bytes) const {
   for (const torch::autograd::Edge& edge : running.next_edges()) {
@@ -102,9 +131,10 @@ std::shared_ptr<GradientPlace> GradientPlacement::State::find(const Node& runnin
 /// What the node that runs on this thread allocates now.
 GradientPlacement::State::Candidate GradientPlacement::State::candidate(std::size_t bytes) {
   const std::shared_ptr<Node> running = torch::autograd::get_current_node();
-  if (!running) return {};
+  if (!running || !is_plain_backward()) return {};
   const std::lock_guard lock(mutex);
   const std::shared_ptr<GradientPlace> place = find(*running, bytes);
+  if (place && results_of_size(*running, bytes) != 1) return {};
   if (!place || place->seen_ == GradientPlace::kMostSeen) return {};
   Candidate candidate{place, place->seen_++};
   if (candidate.number != place->wanted_ || place->lent_ || !place->is_free_()) return candidate;
@@ -128,7 +158,7 @@ bool GradientPlacement::State::take_back(const void* data) noexcept {
   const auto found = lent.find(data);
   if (found == lent.end()) return false;
   place = std::move(found->second);
-  place->lent_ = false;
+  place->lent_ = place->holds_gradient_ = false;
   lent.erase(found);
   lent_count.fetch_sub(1, std::memory_order_relaxed);
   return true;
@@ -170,6 +200,12 @@ void GradientPlace::learn(const void* data) noexcept {
   }
   seen_ = 0;
   addresses_ = {};
+  if (lent_ && data == data_) holds_gradient_ = true;
+}
+
+bool GradientPlace::is_occupied() const noexcept {
+  const std::lock_guard lock(GradientPlacement::instance().state_->mutex);
+  return lent_ && !holds_gradient_;
 }
 
 }  // namespace ronde::detail

@@ -20,6 +20,9 @@ class GradientPlace {
   /// The gradient is at `data` in the end: next time it is this allocation that gets the place.
   void learn(const void* data) noexcept;
 
+  /// Something else than a gradient lives there now.
+  bool is_occupied() const noexcept;
+
  private:
   friend class GradientPlacement;
   static constexpr int kMostSeen = 8;
@@ -30,6 +33,7 @@ class GradientPlace {
   const std::function<bool()> is_free_;
   // Guarded by the placement's mutex.
   bool lent_ = false;
+  bool holds_gradient_ = false;  ///< what it was lent to became the gradient
   int wanted_ = 0;  ///< which allocation of its size, of the operation that makes the gradient
   int seen_ = 0;
   std::array<const void*, kMostSeen> addresses_ = {};
@@ -44,9 +48,11 @@ class GradientPlace {
 /// gradient its outputs are. So an allocator in front of LibTorch's own hands out the place of a
 /// parameter's gradient for an allocation of exactly its size, made by the node right before the
 /// parameter's (or with views between). An operation may allocate several times that size; which of
-/// them became the gradient is learnt from the last time. A wrong guess costs a copy, never more:
-/// memory is memory. A place goes out once until it is freed. Everything else goes through to the
-/// allocator that was there before.
+/// them became the gradient is learnt from the last time. If another result of the operation has
+/// that size, nothing is handed out, nor in a backward that makes a graph or that gives gradients
+/// to somebody else than the parameters: so whatever gets the place by a wrong guess lives no
+/// longer than the operation, and until then nobody else writes there (is_occupied). Everything
+/// else goes through to the allocator that was there before.
 ///
 /// Thread-safety: every member may be called from any thread.
 class GradientPlacement {

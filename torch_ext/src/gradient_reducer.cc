@@ -268,7 +268,9 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
   }
   if (no_sync_depth_ > 0) return;
   ++slot.passes;
-  if (slot.passes >= options_.backward_passes_per_step) submit(slot);
+  if (slot.passes < options_.backward_passes_per_step) return;
+  if (slot.view && slot.view->is_occupied()) return;  // synchronize() submits it
+  submit(slot);
 }
 
 void GradientReducer::submit(Slot& slot) {
@@ -298,6 +300,11 @@ void GradientReducer::submit(Slot& slot) {
 }
 
 void GradientReducer::submit_view(Slot& slot, const AllreduceOptions& options) {
+  if (slot.view->is_occupied()) {
+    refuse(slot,
+           "the memory of its gradient view is in use by another tensor that backward made. "
+           "Set DistributedOptimizerOptions::gradient_views to false, and please report this");
+  }
   const at::Tensor& gradient = slot.parameter.grad();
   slot.copies_back = !slot.stands_in && !slot.view->holds(gradient);
   if (slot.copies_back) {

@@ -83,7 +83,7 @@ void GradientView::adopt(at::Tensor& gradient, bool had_gradient) {
     (had_gradient ? counters_->accumulated : counters_->placed).fetch_add(1);
     return;
   }
-  if (!is_dense || gradient.requires_grad()) return;
+  if (!is_dense || gradient.requires_grad() || is_occupied()) return;
   const at::NoGradGuard no_grad;
   tensor_.copy_(gradient);
   gradient = tensor_;

@@ -55,6 +55,9 @@ class GradientView {
   /// was one before.
   void adopt(at::Tensor& gradient, bool had_gradient);
 
+  /// Something else lives there, so that nothing may be written. Passes by itself, in backward.
+  bool is_occupied() const { return place_ && place_->is_occupied(); }
+
   /// Has gradients that flow into `accumulator` written there from now on, where `is_free` allows.
   void attract(const torch::autograd::Node* accumulator, std::function<bool()> is_free);
 
