@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ronde/topology.h"
 #include "ronde/transport.h"
 
 namespace ronde::inproc {
@@ -36,9 +37,13 @@ class Hub {
     bool gone = false;
   };
 
+  bool are_neighbours(int a, int b) const {
+    return tree_.parent_of(a) == b || tree_.parent_of(b) == a;
+  }
   Mailbox& mailbox(int rank) { return *mailboxes_[static_cast<std::size_t>(rank)]; }
 
   const std::vector<int> host_of_;
+  const Topology tree_;
 
   // Guarded by mutex_.
   std::mutex mutex_;

@@ -14,12 +14,12 @@ MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment,
     : mpi_(std::move(environment)) {
   const auto deadline = Clock::now() + options.init_timeout;
   communicator_ = mpi_->duplicate_world(deadline);
-  const net::StarOptions star_options = {.rank = mpi_->rank(),
+  const net::TreeOptions tree_options = {.rank = mpi_->rank(),
                                          .size = mpi_->size(),
                                          .timeout = options.init_timeout,
                                          .host = options.host,
                                          .offer_loopback = options.offer_loopback};
-  star_.emplace(star_options, [&](std::string_view blob) { return exchange(blob, deadline); });
+  tree_.emplace(tree_options, [&](std::string_view blob) { return exchange(blob, deadline); });
 }
 
 std::vector<std::string> MpiTransport::exchange(std::string_view blob, Clock::time_point deadline) {
@@ -72,7 +72,7 @@ void MpiTransport::wait_for_exchange(MPI_Request& request, std::shared_ptr<void>
 }
 
 void MpiTransport::close(bool graceful, Clock::time_point deadline) {
-  star_->close(deadline);
+  tree_->close(deadline);
   if (graceful) mpi_->free(communicator_);
   mpi_.leave(graceful);
 }

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "backends/mpi/mpi_environment.h"
-#include "backends/socket/socket_star.h"
+#include "backends/socket/socket_tree.h"
 #include "ronde/transport.h"
 
 namespace ronde::mpi {
 
 struct MpiTransportOptions {
   std::chrono::milliseconds init_timeout{120'000};
-  /// See net::StarOptions.
+  /// See net::TreeOptions.
   std::string host = {};
   bool offer_loopback = false;
 };
@@ -28,14 +28,14 @@ class MpiTransport final : public Transport {
   MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiTransportOptions& options);
 
   std::string_view name() const noexcept override { return "mpi"; }
-  const Topology& topology() const noexcept override { return star_->topology(); }
-  void send(int peer, std::string_view message) override { star_->send(peer, message); }
-  Incoming poll() override { return star_->poll(); }
-  bool wait(Clock::time_point deadline) override { return star_->wait(deadline); }
-  void wake() noexcept override { star_->wake(); }
-  int wake_fd() const noexcept override { return star_->wake_fd(); }
+  const Topology& topology() const noexcept override { return tree_->topology(); }
+  void send(int peer, std::string_view message) override { tree_->send(peer, message); }
+  Incoming poll() override { return tree_->poll(); }
+  bool wait(Clock::time_point deadline) override { return tree_->wait(deadline); }
+  void wake() noexcept override { tree_->wake(); }
+  int wake_fd() const noexcept override { return tree_->wake_fd(); }
   void close(bool graceful, Clock::time_point deadline) override;
-  StatsGroup stats() const override { return star_->stats("mpi transport"); }
+  StatsGroup stats() const override { return tree_->stats("mpi transport"); }
 
  private:
   std::vector<std::string> exchange(std::string_view blob, Clock::time_point deadline);
@@ -44,7 +44,7 @@ class MpiTransport final : public Transport {
 
   MpiMembership mpi_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  std::optional<net::SocketStar> star_;
+  std::optional<net::SocketTree> tree_;
 };
 
 }  // namespace ronde::mpi

@@ -13,12 +13,12 @@ std::string pack_invitation(const Invitation& invitation) {
   return pack(fields);
 }
 
-Invitation unpack_invitation(std::string_view bytes) {
+Invitation unpack_invitation(std::string_view bytes, int sender) {
   const std::vector<std::string> fields = unpack(bytes);
   if (fields.size() < 4 || fields[2].size() != kTokenBytes || fields[3].size() != kTokenBytes) {
-    throw Error(
-        "rank 0 sent a bootstrap message that cannot be read (do all ranks run the same "
-        "build of Ronde?)");
+    throw Error("rank " + std::to_string(sender) +
+                " sent a bootstrap message that cannot be read (do all ranks run the same build "
+                "of Ronde?)");
   }
   Invitation invitation;
   invitation.unix_name = fields[0];

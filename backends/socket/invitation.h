@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-// What the two sides of a connection say to each other: Note [Bootstrap of the star].
+// What the two sides of a connection say to each other: Note [Bootstrap of the tree].
 namespace ronde::net {
 
 inline constexpr std::uint64_t kMagic = 0x31'65'64'6e'6f'52'01'00;
@@ -24,7 +24,7 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 32);
 
-/// Where rank 0 can be reached and how both sides prove who they are.
+/// Where a rank can be reached by its children, and how both sides prove who they are.
 struct Invitation {
   std::string unix_name;
   std::uint16_t port = 0;
@@ -35,7 +35,7 @@ struct Invitation {
 
 std::string pack_invitation(const Invitation& invitation);
 
-/// Throws Error on what is none.
-Invitation unpack_invitation(std::string_view bytes);
+/// Throws Error on what is none; `sender` is for its text.
+Invitation unpack_invitation(std::string_view bytes, int sender);
 
 }  // namespace ronde::net

@@ -15,15 +15,13 @@
 
 namespace ronde::net {
 
-std::vector<Peer> Reception::run(Clock::time_point deadline) {
+void Reception::run(Clock::time_point deadline, Meeting& meeting) {
   const auto start = Clock::now();
   while (!missing().empty()) {
     std::vector<pollfd> fds = watched();
     // Strangers that say nothing are dropped even if nobody else comes.
     const auto wake = std::min(deadline, Clock::now() + kHandshakeTimeout);
-    if (!wait_for_events(fds, wake) && wake == deadline) {
-      fail(std::chrono::round<std::chrono::seconds>(Clock::now() - start));
-    }
+    if (!wait_for_events(fds, wake) && wake == deadline) break;
     for (std::size_t i = 0; i < guests_.size(); ++i) {
       if (fds[listeners_.size() + i].revents != 0) read_hello(guests_[i]);
       if (Clock::now() >= guests_[i].deadline) guests_[i].finished = true;
@@ -33,8 +31,12 @@ std::vector<Peer> Reception::run(Clock::time_point deadline) {
       if (fds[i].revents != 0) accept_from(listeners_[i]);
     }
   }
-  peers_.erase(peers_.begin());
-  return std::move(peers_);
+  meeting.missing = missing();
+  if (!meeting.missing.empty()) {
+    meeting.missing_text =
+        missing_text(std::chrono::round<std::chrono::seconds>(Clock::now() - start));
+  }
+  for (auto& [rank, peer] : peers_) meeting.peers.push_back(std::move(peer));
 }
 
 std::vector<pollfd> Reception::watched() const {
@@ -46,17 +48,17 @@ std::vector<pollfd> Reception::watched() const {
 
 std::vector<int> Reception::missing() const {
   std::vector<int> ranks;
-  for (std::size_t rank = 1; rank < peers_.size(); ++rank) {
-    if (!peers_[rank].socket) ranks.push_back(static_cast<int>(rank));
+  for (const int rank : children_) {
+    if (!peers_.contains(rank)) ranks.push_back(rank);
   }
   return ranks;
 }
 
-void Reception::fail(std::chrono::seconds waited) const {
+std::string Reception::missing_text(std::chrono::seconds waited) const {
   const std::vector<int> ranks = missing();
   std::string list;
   for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
-  std::string text = "rank 0 waited " + std::to_string(waited.count()) +
+  std::string text = "rank " + std::to_string(rank_) + " waited " + std::to_string(waited.count()) +
                      " s for connections from " + std::to_string(ranks.size()) +
                      " rank(s): " + list +
                      ". They may have died or hang; across hosts, a firewall may block TCP port " +
@@ -64,7 +66,7 @@ void Reception::fail(std::chrono::seconds waited) const {
   if (refused_ > 0) {
     text += ". " + std::to_string(refused_) + " connection(s) without the job's token were refused";
   }
-  throw GroupError(ranks.front(), text);
+  return text;
 }
 
 void Reception::accept_from(const UniqueFd& listener) {
@@ -75,8 +77,8 @@ void Reception::accept_from(const UniqueFd& listener) {
                               SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE) {
-        throw Error("rank 0 cannot accept connections: " + errno_text(errno) +
-                    "; raise the limit with 'ulimit -n'");
+        throw Error("rank " + std::to_string(rank_) + " cannot accept connections: " +
+                    errno_text(errno) + "; raise the limit with 'ulimit -n'");
       }
       return;  // nobody there, or one that gave up: the listener says when to look again
     }
@@ -99,10 +101,12 @@ void Reception::read_hello(Guest& guest) {
   guest.finished = true;
   Hello hello;
   std::memcpy(&hello, guest.received.data(), sizeof hello);
-  const bool known = hello.magic == kMagic && hello.rank > 0 && hello.rank < peers_.size() &&
+  const auto rank = static_cast<int>(hello.rank);
+  const bool known = hello.magic == kMagic &&
+                     std::find(children_.begin(), children_.end(), rank) != children_.end() &&
                      std::string_view(hello.token.data(), kTokenBytes) == invitation_.hello_token;
   if (known) {
-    admit(guest, static_cast<int>(hello.rank));
+    admit(guest, rank);
   } else {
     ++refused_;
   }
@@ -116,7 +120,7 @@ void Reception::admit(Guest& guest, int rank) {
   const ssize_t sent = ::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent != static_cast<ssize_t>(reply.size())) return;
   const pid_t pid = guest.tcp ? 0 : process_of(fd);
-  peers_[static_cast<std::size_t>(rank)] = Peer{rank, std::move(guest.socket), pid};
+  peers_[rank] = Peer{rank, std::move(guest.socket), pid};
 }
 
 }  // namespace ronde::net

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,15 +14,18 @@
 
 namespace ronde::net {
 
-/// Rank 0's side: takes connections until every other rank has proved itself.
+/// A parent's side: takes connections until every child has proved itself.
 class Reception {
  public:
-  Reception(int size, const Invitation& invitation, std::vector<UniqueFd> listeners)
-      : invitation_(invitation),
-        listeners_(std::move(listeners)),
-        peers_(static_cast<std::size_t>(size)) {}
+  Reception(int rank, std::vector<int> children, const Invitation& invitation,
+            std::vector<UniqueFd> listeners)
+      : rank_(rank),
+        children_(std::move(children)),
+        invitation_(invitation),
+        listeners_(std::move(listeners)) {}
 
-  std::vector<Peer> run(Clock::time_point deadline);
+  /// Adds the children to `meeting`: those that come until `deadline`, and those that do not.
+  void run(Clock::time_point deadline, Meeting& meeting);
 
  private:
   struct Guest {
@@ -37,11 +41,13 @@ class Reception {
   void admit(Guest& guest, int rank);
   std::vector<pollfd> watched() const;
   std::vector<int> missing() const;
-  [[noreturn]] void fail(std::chrono::seconds waited) const;
+  std::string missing_text(std::chrono::seconds waited) const;
 
+  const int rank_;
+  const std::vector<int> children_;
   const Invitation& invitation_;
   std::vector<UniqueFd> listeners_;
-  std::vector<Peer> peers_;  ///< by rank; [0] stays empty
+  std::map<int, Peer> peers_;  ///< by rank
   std::vector<Guest> guests_;
   int refused_ = 0;
 };

@@ -2,6 +2,7 @@
 #include "backends/socket/rendezvous.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "backends/socket/host.h"
@@ -10,38 +11,53 @@
 #include "backends/socket/sockets.h"
 #include "backends/socket/visit.h"
 
-// Note [Bootstrap of the star]
+// Note [Bootstrap of the tree]
 // 1. All ranks exchange their host identities.
-// 2. Rank 0 listens: at an abstract Unix socket for the ranks of its host, at a TCP port only if
-//    there are other hosts. It exchanges names, addresses and two random tokens.
-// 3. The others connect and send (magic, rank, first token); rank 0 answers with the second one.
-//    An address may lead to the wrong machine (every host can have the same bridge address), so a
-//    connection only counts once both tokens were right.
+// 2. Every rank that has children listens: at an abstract Unix socket for the ranks of its host;
+//    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and two
+//    random tokens each.
+// 3. A rank connects to its parent and sends (magic, rank, first token); the parent answers with
+//    the second one. An address may lead to the wrong machine (every host can have the same bridge
+//    address), so a connection only counts once both tokens were right.
+// 4. Then it takes the connections of its children. In this order, so that a leader whose children
+//    do not come can tell rank 0 of them.
 
 namespace ronde::net {
 namespace {
 
-Meeting receive_all(const StarOptions& options, const Exchange& exchange, Meeting meeting,
-                    bool several_hosts, Clock::time_point deadline) {
-  Invitation invitation;
-  invitation.unix_name = "ronde-" + to_hex(random_bytes(12));
-  invitation.hello_token = random_bytes(kTokenBytes);
-  invitation.reply_token = random_bytes(kTokenBytes);
-  std::vector<UniqueFd> listeners;
-  listeners.push_back(listen_unix(invitation.unix_name));
-  if (several_hosts) {
-    listeners.push_back(listen_tcp(invitation.port));
-    invitation.addresses = interface_addresses(options.offer_loopback);
+Topology topology_of(int rank, const std::vector<std::string>& hosts) {
+  std::vector<int> host_of;
+  for (const std::string& host : hosts) {
+    const auto first = std::find(hosts.begin(), hosts.end(), host);
+    host_of.push_back(static_cast<int>(first - hosts.begin()));
   }
-  exchange(pack_invitation(invitation));
-  meeting.peers = Reception(options.size, invitation, std::move(listeners)).run(deadline);
-  return meeting;
+  return make_topology(rank, host_of);
 }
 
-Meeting visit_root(const StarOptions& options, const Exchange& exchange, Meeting meeting,
-                   Clock::time_point deadline) {
-  const Invitation invitation = unpack_invitation(exchange({}).at(0));
-  const bool same_host = meeting.hosts[static_cast<std::size_t>(options.rank)] == meeting.hosts[0];
+/// Where a rank's children can find it.
+struct Door {
+  Invitation invitation;
+  std::vector<UniqueFd> listeners;
+};
+
+Door open_door(const TreeOptions& options, const Topology& topology) {
+  Door door;
+  door.invitation.unix_name = "ronde-" + to_hex(random_bytes(12));
+  door.invitation.hello_token = random_bytes(kTokenBytes);
+  door.invitation.reply_token = random_bytes(kTokenBytes);
+  door.listeners.push_back(listen_unix(door.invitation.unix_name));
+  if (topology.rank == 0 && topology.hosts() > 1) {
+    door.listeners.push_back(listen_tcp(door.invitation.port));
+    door.invitation.addresses = interface_addresses(options.offer_loopback);
+  }
+  return door;
+}
+
+Peer visit_parent(const Topology& topology, const Invitation& invitation,
+                  Clock::time_point deadline) {
+  const int parent = topology.parent();
+  const auto host = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
+  const bool same_host = host(topology.rank) == host(parent);
   std::vector<Address> addresses;
   if (same_host) {
     addresses.push_back(unix_address(invitation.unix_name));
@@ -50,29 +66,34 @@ Meeting visit_root(const StarOptions& options, const Exchange& exchange, Meeting
       addresses.push_back(tcp_address(text, invitation.port));
     }
   }
-  UniqueFd socket = Visit(options.rank, invitation, std::move(addresses)).run(deadline);
+  UniqueFd socket = Visit(topology.rank, parent, invitation, std::move(addresses)).run(deadline);
   const pid_t pid = same_host ? process_of(socket.get()) : 0;
-  meeting.peers.push_back(Peer{0, std::move(socket), pid});
-  return meeting;
+  return {parent, std::move(socket), pid};
 }
 
 }  // namespace
 
-Meeting meet(const StarOptions& options, const Exchange& exchange) {
-  Meeting meeting;
-  if (options.size == 1) {
-    meeting.hosts = {"this host"};
-    return meeting;
-  }
+Meeting meet(const TreeOptions& options, const Exchange& exchange) {
+  if (options.size == 1) return {};
   const auto deadline = Clock::now() + options.timeout;
-  meeting.hosts = exchange(options.host.empty() ? host_identity() : options.host);
-  const bool several_hosts =
-      std::any_of(meeting.hosts.begin(), meeting.hosts.end(),
-                  [&](const auto& host) { return host != meeting.hosts[0]; });
-  if (options.rank == 0) {
-    return receive_all(options, exchange, std::move(meeting), several_hosts, deadline);
+  Meeting meeting;
+  meeting.topology =
+      topology_of(options.rank, exchange(options.host.empty() ? host_identity() : options.host));
+  const std::vector<int> children = meeting.topology.children();
+  std::optional<Door> door;
+  if (!children.empty()) door = open_door(options, meeting.topology);
+  const std::vector<std::string> invitations =
+      exchange(door ? pack_invitation(door->invitation) : std::string());
+  if (const int parent = meeting.topology.parent(); parent >= 0) {
+    const Invitation invitation =
+        unpack_invitation(invitations.at(static_cast<std::size_t>(parent)), parent);
+    meeting.peers.push_back(visit_parent(meeting.topology, invitation, deadline));
   }
-  return visit_root(options, exchange, std::move(meeting), deadline);
+  if (door) {
+    Reception reception(options.rank, children, door->invitation, std::move(door->listeners));
+    reception.run(deadline, meeting);
+  }
+  return meeting;
 }
 
 }  // namespace ronde::net

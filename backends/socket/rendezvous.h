@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/socket/unique_fd.h"
+#include "ronde/topology.h"
 
 namespace ronde::net {
 
@@ -19,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 /// throws if they do not come in time.
 using Exchange = std::function<std::vector<std::string>(std::string_view blob)>;
 
-struct StarOptions {
+struct TreeOptions {
   int rank = 0;
   int size = 1;
   /// By when all ranks have to be connected.
@@ -30,7 +31,7 @@ struct StarOptions {
   bool offer_loopback = false;
 };
 
-/// A connected counterpart: rank 0 has one for every other rank, the others have rank 0.
+/// A connected neighbour in the tree of Topology.
 struct Peer {
   int rank = -1;
   UniqueFd socket;
@@ -39,13 +40,17 @@ struct Peer {
 };
 
 struct Meeting {
-  std::vector<std::string> hosts;  ///< host identity of every rank
-  std::vector<Peer> peers;
+  Topology topology;
+  std::vector<Peer> peers = {};
+  /// Children that did not come in time, and a text that says so. No exception: this rank has to
+  /// stay until the others know of them.
+  std::vector<int> missing = {};
+  std::string missing_text = {};
 };
 
-/// Connects every rank with rank 0: by an abstract Unix socket within a host, by TCP across hosts.
-/// Both sides prove that they belong to this job by random tokens that came with the exchange.
-/// Throws GroupError naming who is missing.
-Meeting meet(const StarOptions& options, const Exchange& exchange);
+/// Connects every rank with its neighbours: by abstract Unix sockets within a host, by TCP across
+/// hosts. Both sides prove that they belong to this job by random tokens that came with the
+/// exchange. Throws GroupError if the rank's parent cannot be reached.
+Meeting meet(const TreeOptions& options, const Exchange& exchange);
 
 }  // namespace ronde::net

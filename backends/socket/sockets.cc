@@ -82,7 +82,7 @@ Address tcp_address(const std::string& numeric, std::uint16_t port) {
     ipv6.sin6_port = htons(port);
     address.length = sizeof ipv6;
   } else {
-    throw Error("rank 0 sent '" + numeric + "', which is no numeric address");
+    throw Error("a rank offered '" + numeric + "', which is no numeric address");
   }
   return address;
 }
@@ -102,18 +102,18 @@ UniqueFd make_socket(int family) {
 
 UniqueFd listen_unix(const std::string& name) {
   UniqueFd listener = listen_at(unix_address(name));
-  if (!listener) throw Error("rank 0 cannot listen at a local socket: " + errno_text(errno));
+  if (!listener) throw Error("this rank cannot listen at a local socket: " + errno_text(errno));
   return listener;
 }
 
 UniqueFd listen_tcp(std::uint16_t& port) {
   UniqueFd listener = listen_at(tcp_address("::", 0));
   if (!listener) listener = listen_at(tcp_address("0.0.0.0", 0));
-  if (!listener) throw Error("rank 0 cannot listen at a TCP port: " + errno_text(errno));
+  if (!listener) throw Error("this rank cannot listen at a TCP port: " + errno_text(errno));
   sockaddr_storage bound = {};
   socklen_t length = sizeof bound;
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
-    throw Error("rank 0 cannot tell its TCP port: " + errno_text(errno));
+    throw Error("this rank cannot tell its TCP port: " + errno_text(errno));
   }
   port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
                                            : reinterpret_cast<sockaddr_in&>(bound).sin_port);

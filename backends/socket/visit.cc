@@ -28,13 +28,14 @@ UniqueFd Visit::run(Clock::time_point deadline) {
     std::this_thread::sleep_for(kRetryPause);
   }
   const auto waited = std::chrono::round<std::chrono::seconds>(Clock::now() - start);
-  std::string text = "rank " + std::to_string(rank_) + " could not connect to rank 0 within " +
-                     std::to_string(waited.count()) + " s:";
+  const std::string parent = "rank " + std::to_string(parent_);
+  std::string text = "rank " + std::to_string(rank_) + " could not connect to " + parent +
+                     " within " + std::to_string(waited.count()) + " s:";
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     text += " " + addresses_[i].text + " (" + (errors_[i].empty() ? "no answer" : errors_[i]) + ")";
   }
-  if (addresses_.empty()) text += " rank 0 has no network address that other hosts could reach";
-  throw GroupError(0, text);
+  if (addresses_.empty()) text += " " + parent + " has no network address that others could reach";
+  throw GroupError(parent_, text);
 }
 
 void Visit::start_all() {
@@ -56,7 +57,7 @@ void Visit::start_all() {
 }
 
 std::optional<UniqueFd> Visit::advance_all(Clock::time_point deadline) {
-  // One handshake at a time: rank 0 must not take one connection and this rank another.
+  // One handshake at a time: the parent must not take one connection and this rank another.
   const bool busy = std::any_of(attempts_.begin(), attempts_.end(), [](const Attempt& attempt) {
     return attempt.state == State::AwaitingReply;
   });

@@ -13,12 +13,12 @@
 
 namespace ronde::net {
 
-/// The side of every other rank: tries all addresses of rank 0 at the same time, and takes the
-/// first one that proves to be rank 0.
+/// A child's side: tries all addresses of its parent at the same time, and takes the first one that
+/// proves to be it.
 class Visit {
  public:
-  Visit(int rank, const Invitation& invitation, std::vector<Address> addresses)
-      : rank_(rank), invitation_(invitation), addresses_(std::move(addresses)) {}
+  Visit(int rank, int parent, const Invitation& invitation, std::vector<Address> addresses)
+      : rank_(rank), parent_(parent), invitation_(invitation), addresses_(std::move(addresses)) {}
 
   UniqueFd run(Clock::time_point deadline);
 
@@ -43,6 +43,7 @@ class Visit {
   bool fail(const Attempt& attempt, const std::string& why);
 
   int rank_;
+  int parent_;
   const Invitation& invitation_;
   std::vector<Address> addresses_;
   std::vector<Attempt> attempts_;

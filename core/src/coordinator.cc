@@ -23,9 +23,9 @@ constexpr milliseconds kLongestSleepInOperation{100};
 constexpr std::chrono::microseconds kPause{50};
 /// How long operations are polled before messages are looked at again.
 constexpr std::chrono::microseconds kPollSlice{20};
-/// How much longer the others wait than rank 0, in shutdown and for stalled operations: it knows
-/// whom to name.
-constexpr std::chrono::seconds kArbiterHeadStart{2};
+/// How much longer a rank waits than its parent, in shutdown and for stalled operations: whoever is
+/// nearer to rank 0 knows better whom to name.
+constexpr std::chrono::seconds kHeadStart{2};
 
 std::chrono::nanoseconds from_ms(double ms) {
   return duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double, std::milli>(ms));
@@ -104,8 +104,8 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
   }
   if (const auto deadline = announcer_->next_deadline()) next = std::min(next, *deadline);
   if (shutdown_since_) {
-    next = std::min(next, *shutdown_since_ + from_s(options_.config.shutdown_timeout_s) +
-                              (is_arbiter() ? milliseconds(0) : milliseconds(kArbiterHeadStart)));
+    next = std::min(next,
+                    *shutdown_since_ + from_s(options_.config.shutdown_timeout_s) + head_start());
   }
   if (const auto deadline = arbiter_deadline()) next = std::min(next, *deadline);
   const bool inspects = negotiator_ && !negotiator_->idle() && stalls_.period();
@@ -115,33 +115,54 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
 
 void Coordinator::handle(const Incoming& incoming) {
   if (incoming.kind == Incoming::Kind::Message) {
-    handle_message(incoming.peer, decode(incoming.bytes));
+    const Message message = decode(incoming.bytes);
+    if (incoming.peer == parent_) {
+      handle_from_above(message, incoming.bytes);
+    } else {
+      handle_from_below(incoming.peer, message);
+    }
     return;
   }
   if (all_finished_) return;  // it closed, as this rank is about to
-  const std::string text = rank_name(incoming.peer) + " was lost: " + incoming.bytes;
-  throw GroupFailure{{incoming.peer, text + pending_text()}, !is_arbiter()};
+  throw GroupFailure{loss_of(incoming), incoming.peer == parent_};
 }
 
-void Coordinator::handle_message(int peer, const Message& message) {
-  if (const auto* failure = std::get_if<FailureMessage>(&message)) {
-    throw GroupFailure{*failure, !is_arbiter()};
-  }
+/// Note [Over the tree].
+void Coordinator::handle_from_above(const Message& message, std::string_view bytes) {
+  if (!std::holds_alternative<FailureMessage>(message)) send_down(bytes);
   if (std::holds_alternative<FinishedMessage>(message)) {
-    if (is_arbiter()) {
-      note_finished(peer);
-    } else {
-      all_finished_ = true;
-    }
-  } else if (const auto* ready = std::get_if<ReadyMessage>(&message); ready && negotiator_) {
-    negotiator_->add(peer, *ready, Clock::now());
+    all_finished_ = true;
   } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
     apply(*decision);
   } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
     if (options_.on_stall) options_.on_stall(stall->operations);
   } else {
-    throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
+    handle_message(parent_, message);
   }
+}
+
+void Coordinator::handle_from_below(int peer, const Message& message) {
+  const auto* ready = std::get_if<ReadyMessage>(&message);
+  if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
+    newly_finished_.insert(newly_finished_.end(), finished->ranks.begin(), finished->ranks.end());
+  } else if (ready != nullptr && negotiator_) {
+    negotiator_->add(peer, *ready, Clock::now());
+  } else if (ready != nullptr && combiner_) {
+    combiner_->add(peer, *ready);
+  } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && negotiator_) {
+    for (const auto& [ranks, part] : host->parts) {
+      for (const int rank : ranks) negotiator_->add(rank, part, Clock::now());
+    }
+  } else {
+    handle_message(peer, message);
+  }
+}
+
+void Coordinator::handle_message(int peer, const Message& message) {
+  if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+    throw GroupFailure{*failure, peer == parent_};
+  }
+  throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
 }
 
 void Coordinator::obey_requests() {
@@ -170,17 +191,24 @@ void Coordinator::take_submissions() {
   counters_.ready_messages.add();
   if (negotiator_) {
     negotiator_->add(topology_.rank, *ready, now);
+  } else if (combiner_) {
+    combiner_->add(topology_.rank, *ready);
   } else {
-    transport_->send(0, encode(*ready));
+    send_up(*ready);
   }
 }
 
 void Coordinator::negotiate() {
-  if (!negotiator_) return;
+  if (negotiator_) decide();
+  if (!combiner_) return;
+  if (const auto message = combiner_->take()) send_up(*message);
+}
+
+void Coordinator::decide() {
   // What applying a decision announces anew may complete another one.
   while (std::optional<DecisionMessage> decision = negotiator_->decide()) {
     learn(*decision);
-    send_to_all(*decision);
+    send_down(*decision);
     apply(*decision);
     take_submissions();
   }
@@ -213,19 +241,19 @@ void Coordinator::advance_operations() {
 
 /// Note [Two agreements to stop].
 void Coordinator::conclude() {
-  if (!agreed_to_stop_ || told_finished_ || executor_->busy()) return;
-  told_finished_ = true;
-  if (is_arbiter()) {
-    note_finished(topology_.rank);
-  } else {
-    transport_->send(0, encode(FinishedMessage{}));
+  if (agreed_to_stop_ && !told_finished_ && !executor_->busy()) {
+    told_finished_ = true;
+    newly_finished_.push_back(topology_.rank);
   }
+  if (!newly_finished_.empty()) tell_finished();
 }
 
-void Coordinator::note_finished(int rank) {
-  finished_.at(static_cast<std::size_t>(rank)) = true;
+void Coordinator::tell_finished() {
+  const FinishedMessage message{std::exchange(newly_finished_, {})};
+  if (!is_arbiter()) return send_up(message);
+  for (const int rank : message.ranks) finished_.at(static_cast<std::size_t>(rank)) = true;
   if (std::find(finished_.begin(), finished_.end(), false) != finished_.end()) return;
-  send_to_all(FinishedMessage{});
+  send_down(FinishedMessage{});
   all_finished_ = true;
 }
 
@@ -251,16 +279,21 @@ std::optional<Coordinator::Clock::time_point> Coordinator::arbiter_deadline() co
   if (is_arbiter() || options_.config.stall_abort_s <= 0) return std::nullopt;
   const auto oldest = announcer_->oldest_announcement();
   if (!oldest) return std::nullopt;
-  return *oldest + from_s(options_.config.stall_abort_s) + kArbiterHeadStart;
+  return *oldest + from_s(options_.config.stall_abort_s) + head_start();
+}
+
+Coordinator::Clock::duration Coordinator::head_start() const {
+  if (is_arbiter()) return Clock::duration::zero();
+  return parent_ == 0 ? kHeadStart : 2 * kHeadStart;
 }
 
 void Coordinator::inspect_arbiter(Clock::time_point now) {
   const auto deadline = arbiter_deadline();
   if (!deadline || now < *deadline) return;
-  throw GroupFailure{{0,
-                      "rank 0 does not answer: it let RONDE_STALL_ABORT_S pass without a word; see "
-                      "whether its process is stopped or hangs" +
-                          pending_text()},
+  throw GroupFailure{{parent_, rank_name(parent_) +
+                                   " does not answer: it let RONDE_STALL_ABORT_S pass without a "
+                                   "word; see whether its process is stopped or hangs" +
+                                   pending_text()},
                      true};
 }
 
@@ -280,7 +313,7 @@ void Coordinator::inspect_waiting(Clock::time_point now) {
   if (!finding.stalled.empty()) {
     counters_.stall_reports.add();
     log_->warning("stalled operations:\n" + stall_text(finding.stalled));
-    send_to_all(StallMessage{finding.stalled});
+    send_down(StallMessage{finding.stalled});
     if (options_.on_stall) options_.on_stall(finding.stalled);
   }
   if (finding.fatal) throw GroupFailure{*finding.fatal};
@@ -303,15 +336,21 @@ void Coordinator::inspect_shutdown(Clock::time_point now) {
                                              : " did not call shutdown() ";
     throw GroupFailure{{missing.front(), format_ranks(missing) + what + limit}};
   }
-  if (!negotiator_ && waited >= from_s(timeout_s) + kArbiterHeadStart) {
-    throw GroupFailure{{0, "rank 0 did not end the shutdown " + limit}, true};
+  if (!negotiator_ && waited >= from_s(timeout_s) + head_start()) {
+    throw GroupFailure{{parent_, rank_name(parent_) + " did not end the shutdown " + limit}, true};
   }
 }
 
-void Coordinator::send_to_all(const Message& message) {
-  if (topology_.size == 1) return;
-  const std::string bytes = encode(message);
-  for (int rank = 1; rank < topology_.size; ++rank) transport_->send(rank, bytes);
+void Coordinator::send_up(const Message& message) {
+  transport_->send(parent_, encode(message));
+}
+
+void Coordinator::send_down(const Message& message) {
+  if (!children_.empty()) send_down(encode(message));
+}
+
+void Coordinator::send_down(std::string_view bytes) {
+  for (const int child : children_) transport_->send(child, bytes);
 }
 
 void Coordinator::complete(Submission& submission, std::exception_ptr error, bool contributed) {

@@ -14,11 +14,13 @@
 #include <vector>
 
 #include "announcer.h"
+#include "combiner.h"
 #include "counter.h"
 #include "executor.h"
 #include "frozen_schedule.h"
 #include "messages.h"
 #include "negotiator.h"
+#include "ronde/error.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 #include "schedule_learner.h"
@@ -30,7 +32,7 @@ namespace ronde {
 /// The group is dead, for this reason. Thrown on the coordinator thread only, to leave the loop.
 struct GroupFailure {
   FailureMessage failure;
-  /// Rank 0 has spoken, or cannot: nobody is to be asked.
+  /// Rank 0 has spoken, or cannot be asked: the way to it is cut off.
   bool is_verdict = false;
 };
 
@@ -54,6 +56,12 @@ struct GroupFailure {
 /// The last decision says that nothing more will be submitted, but operations may still be in
 /// progress, and a rank that dies now would leave the others in them. So every rank tells when it
 /// has finished, and only when all have does anybody close; a peer that is lost before has died.
+///
+/// Note [Over the tree]
+/// Ranks speak with rank 0 over the tree of Topology. What comes from above is meant for all: every
+/// rank hands it on to its children before it obeys. What comes from below the leader of a host
+/// sends on, what is ready by way of a Combiner. A failure is not handed on but settled, and who
+/// settles it tells its children: so they hear of it also where rank 0 is the one that is gone.
 ///
 /// Thread-safety: run() is called once, on the coordinator thread; what is marked so may be called
 /// from any thread.
@@ -110,8 +118,10 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void make_backends();
   void make_backend(DeviceKind device, const std::string& wanted);
   std::vector<std::string> exchange(std::string_view blob);
-  Incoming receive_as_arbiter(Clock::time_point deadline, const std::vector<bool>& arrived);
-  Incoming receive_bootstrap(Clock::time_point deadline, const std::vector<bool>& arrived);
+  std::vector<std::string> gather(std::string_view blob, Clock::time_point deadline);
+  std::vector<std::string> hand_in(std::string_view blob, Clock::time_point deadline);
+  Incoming receive_bootstrap(Clock::time_point deadline, const std::vector<int>& missing);
+  void spread_start_failure(const GroupError& error);
   std::string validate(const RequestMeta& meta) const;
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
@@ -131,29 +141,36 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Clock::time_point next_event() const;
   void handle(const Incoming& incoming);
   void handle_message(int peer, const Message& message);
+  void handle_from_above(const Message& message, std::string_view bytes);
+  void handle_from_below(int peer, const Message& message);
   void obey_requests();
   void take_submissions();
   void negotiate();
+  void decide();
   void apply(const DecisionMessage& decision);
   void learn(DecisionMessage& decision);
   void freeze(const ScheduleMessage& schedule);
   void follow_schedule();
   void advance_operations();
   void conclude();
-  void note_finished(int rank);
+  void tell_finished();
   std::vector<int> unfinished() const;
   void inspect();
   void inspect_waiting(Clock::time_point now);
   void inspect_shutdown(Clock::time_point now);
   void inspect_arbiter(Clock::time_point now);
   std::optional<Clock::time_point> arbiter_deadline() const;
-  void send_to_all(const Message& message);
+  Clock::duration head_start() const;
+  void send_up(const Message& message);
+  void send_down(const Message& message);
+  void send_down(std::string_view bytes);
   void complete(Submission& submission, std::exception_ptr error, bool contributed);
   std::string pending_text() const;
 
   // coordinator_stop.cc: after the loop.
   FailureMessage settle(const GroupFailure& seen) noexcept;
   FailureMessage reach_verdict(const GroupFailure& seen);
+  FailureMessage loss_of(const Incoming& incoming) const;
   FailureMessage settle_as_arbiter(FailureMessage seen);
   FailureMessage ask_for_verdict(const FailureMessage& seen);
   void die(const FailureMessage& failure) noexcept;
@@ -172,6 +189,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   // Written before wait_started() returns, constant from then on.
   Topology topology_;
+  int parent_ = -1;            ///< in the tree; none of rank 0
+  std::vector<int> children_;  ///< in the tree
   std::string transport_name_;
   std::map<DeviceKind, std::string> backend_names_;
   std::shared_ptr<SymmetricHeap> heap_;       ///< null where there is none
@@ -190,15 +209,17 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Backends backends_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<Negotiator> negotiator_;  ///< rank 0 only
+  std::unique_ptr<Combiner> combiner_;      ///< leaders of several ranks only, but for rank 0
   std::unique_ptr<Executor> executor_;
   StallInspector stalls_;
   Clock::time_point next_inspection_{};
   std::optional<Clock::time_point> shutdown_since_;
-  bool agreed_to_stop_ = false;    ///< the last decision has been applied
-  bool told_finished_ = false;     ///< and nothing is in progress on this rank
-  bool all_finished_ = false;      ///< nor on any other
-  std::vector<bool> finished_;     ///< rank 0 only, by rank
-  bool start_ends_alike_ = false;  ///< no rank can start, and all know it
+  bool agreed_to_stop_ = false;               ///< the last decision has been applied
+  bool told_finished_ = false;                ///< and nothing is in progress on this rank
+  bool all_finished_ = false;                 ///< nor on any other
+  std::vector<bool> finished_;                ///< rank 0 only, by rank
+  std::vector<std::int32_t> newly_finished_;  ///< of this rank and those below it, yet to be told
+  bool start_ends_alike_ = false;             ///< no rank can start, and all know it
 
   struct Counters {
     Counter cycles, sleeps, driven_by_callers, messages, decisions, ready_messages, stall_reports;

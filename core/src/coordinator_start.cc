@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "backend_choice.h"
 #include "coordinator.h"
@@ -18,9 +19,6 @@ namespace {
 /// A frozen schedule is given up after this part of the time after which a stall is warned of, as
 /// only rank 0's negotiation knows who is missing.
 constexpr double kThawsBeforeWarning = 2.0;
-
-/// How much longer than rank 0 the others wait in initialisation.
-constexpr std::chrono::seconds kArbiterHeadStart{2};
 
 std::string rank_name(int rank) {
   return "rank " + std::to_string(rank);
@@ -51,6 +49,8 @@ bool Coordinator::try_start() noexcept {
 void Coordinator::start() {
   transport_ = options_.make_transport();
   topology_ = transport_->topology();
+  parent_ = topology_.parent();
+  children_ = topology_.children();
   transport_name_ = transport_->name();
   log_->set_rank(topology_.rank);
   // 0: unknown
@@ -72,6 +72,8 @@ void Coordinator::start() {
         std::make_unique<Negotiator>(topology_.size, options_.config.cache_capacity,
                                      [this](const RequestMeta& meta) { return validate(meta); });
     if (!options_.effective_config.empty()) log_->info(options_.effective_config);
+  } else if (!children_.empty()) {
+    combiner_ = std::make_unique<Combiner>();
   }
 }
 
@@ -165,45 +167,57 @@ void Coordinator::make_backend(DeviceKind device, const std::string& wanted) {
 }
 
 std::vector<std::string> Coordinator::exchange(std::string_view blob) {
-  const auto size = static_cast<std::size_t>(topology_.size);
   const auto patience = std::chrono::duration<double>(options_.config.init_timeout_s);
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
-  std::vector<bool> arrived(size, false);
-  if (!is_arbiter()) {
-    transport_->send(0, encode(BootstrapMessage{{std::string(blob)}}));
-    for (int rank = 1; rank < topology_.size; ++rank)
-      arrived[static_cast<std::size_t>(rank)] = true;
-    // Rank 0 gives up first, and says whom it waited for.
-    const Incoming reply = receive_bootstrap(deadline + kArbiterHeadStart, arrived);
-    return std::get<BootstrapMessage>(decode(reply.bytes)).blobs;
-  }
-  BootstrapMessage all;
-  all.blobs.resize(size);
-  all.blobs[0] = blob;
-  arrived[0] = true;
-  while (std::find(arrived.begin(), arrived.end(), false) != arrived.end()) {
-    const Incoming incoming = receive_as_arbiter(deadline, arrived);
-    const auto peer = static_cast<std::size_t>(incoming.peer);
-    all.blobs[peer] = std::get<BootstrapMessage>(decode(incoming.bytes)).blobs.at(0);
-    arrived[peer] = true;
-  }
-  send_to_all(all);
-  return all.blobs;
-}
-
-Incoming Coordinator::receive_as_arbiter(Clock::time_point deadline,
-                                         const std::vector<bool>& arrived) {
   try {
-    return receive_bootstrap(deadline, arrived);
+    return is_arbiter() ? gather(blob, deadline) : hand_in(blob, deadline);
   } catch (const GroupError& error) {
-    // The others know rank 0 alone, and would blame it.
-    send_to_all(FailureMessage{error.failed_rank(), error.what()});
+    spread_start_failure(error);
     throw;
   }
 }
 
+std::vector<std::string> Coordinator::gather(std::string_view blob, Clock::time_point deadline) {
+  const int size = topology_.size;
+  BootstrapMessage all;
+  all.blobs.resize(static_cast<std::size_t>(size));
+  all.blobs[0] = blob;
+  std::vector<int> missing(static_cast<std::size_t>(size - 1));
+  std::iota(missing.begin(), missing.end(), 1);
+  while (!missing.empty()) {
+    auto message = std::get<BootstrapMessage>(decode(receive_bootstrap(deadline, missing).bytes));
+    if (std::erase(missing, message.rank) != 1) throw Error("a rank met the others twice");
+    all.blobs.at(static_cast<std::size_t>(message.rank)) = std::move(message.blobs.at(0));
+  }
+  send_down(all);
+  return all.blobs;
+}
+
+/// Those of the children go the same way.
+std::vector<std::string> Coordinator::hand_in(std::string_view blob, Clock::time_point deadline) {
+  send_up(BootstrapMessage{topology_.rank, {std::string(blob)}});
+  // Rank 0 gives up first, and says whom it waited for.
+  const Clock::time_point limit = deadline + head_start();
+  for (;;) {
+    const Incoming incoming = receive_bootstrap(limit, {parent_});
+    if (incoming.peer != parent_) {
+      transport_->send(parent_, incoming.bytes);
+      continue;
+    }
+    send_down(incoming.bytes);
+    return std::get<BootstrapMessage>(decode(incoming.bytes)).blobs;
+  }
+}
+
+/// The others know their neighbours alone, and would blame this rank.
+void Coordinator::spread_start_failure(const GroupError& error) {
+  const FailureMessage failure{error.failed_rank(), error.what()};
+  if (!is_arbiter() && error.failed_rank() != parent_) send_up(failure);
+  send_down(failure);
+}
+
 Incoming Coordinator::receive_bootstrap(Clock::time_point deadline,
-                                        const std::vector<bool>& arrived) {
+                                        const std::vector<int>& missing) {
   for (;;) {
     Incoming incoming = transport_->receive(deadline);
     if (incoming.kind == Incoming::Kind::PeerLost) {
@@ -219,10 +233,6 @@ Incoming Coordinator::receive_bootstrap(Clock::time_point deadline,
       throw Error("a control message of " + rank_name(incoming.peer) + " came at the wrong time");
     }
     if (Clock::now() < deadline) continue;  // a wake
-    std::vector<int> missing;
-    for (std::size_t rank = 0; rank < arrived.size(); ++rank) {
-      if (!arrived[rank]) missing.push_back(static_cast<int>(rank));
-    }
     throw GroupError(missing.at(0), format_ranks(missing) +
                                         " did not complete initialisation within "
                                         "RONDE_INIT_TIMEOUT_S of " +

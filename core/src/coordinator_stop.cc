@@ -29,13 +29,25 @@ FailureMessage Coordinator::settle(const GroupFailure& seen) noexcept {
 }
 
 FailureMessage Coordinator::reach_verdict(const GroupFailure& seen) {
-  if (seen.is_verdict || topology_.size == 1 || !transport_) return seen.failure;
-  if (is_arbiter()) return settle_as_arbiter(seen.failure);
-  if (leave_requested_.load()) {
-    transport_->send(0, encode(seen.failure));
-    return seen.failure;
+  if (topology_.size == 1 || !transport_) return seen.failure;
+  FailureMessage verdict = seen.failure;
+  if (!seen.is_verdict) {
+    if (is_arbiter()) {
+      verdict = settle_as_arbiter(verdict);
+    } else if (leave_requested_.load()) {
+      send_up(verdict);
+    } else {
+      verdict = ask_for_verdict(verdict);
+    }
   }
-  return ask_for_verdict(seen.failure);
+  verdict.certain = true;
+  send_down(verdict);
+  return verdict;
+}
+
+FailureMessage Coordinator::loss_of(const Incoming& incoming) const {
+  return {incoming.peer, "rank " + std::to_string(incoming.peer) + " was lost: " + incoming.bytes +
+                             pending_text()};
 }
 
 FailureMessage Coordinator::settle_as_arbiter(FailureMessage seen) {
@@ -43,31 +55,33 @@ FailureMessage Coordinator::settle_as_arbiter(FailureMessage seen) {
   while (!seen.certain && Clock::now() < deadline) {
     const Incoming incoming = transport_->receive(deadline);
     if (incoming.kind == Incoming::Kind::PeerLost) {
-      seen = {incoming.peer, "rank " + std::to_string(incoming.peer) +
-                                 " was lost: " + incoming.bytes + pending_text()};
+      seen = loss_of(incoming);
     } else if (incoming.kind == Incoming::Kind::Message) {
       const Message message = decode(incoming.bytes);
       const auto* failure = std::get_if<FailureMessage>(&message);
       if (failure != nullptr && failure->certain) seen = *failure;
     }
   }
-  seen.certain = true;
-  send_to_all(seen);
   return seen;
 }
 
+/// The leader of a host goes on to pass on what it hears: the cause may be below it.
 FailureMessage Coordinator::ask_for_verdict(const FailureMessage& seen) {
-  transport_->send(0, encode(seen));
+  send_up(seen);
   const Clock::time_point deadline = Clock::now() + kVerdictTime;
   while (Clock::now() < deadline) {
     const Incoming incoming = transport_->receive(deadline);
+    const bool from_above = incoming.peer == parent_;
     if (incoming.kind == Incoming::Kind::PeerLost) {
-      return {incoming.peer, "rank " + std::to_string(incoming.peer) +
-                                 " was lost: " + incoming.bytes + pending_text()};
+      if (from_above) return loss_of(incoming);
+      send_up(loss_of(incoming));
     }
     if (incoming.kind != Incoming::Kind::Message) continue;
     const Message message = decode(incoming.bytes);
-    if (const auto* verdict = std::get_if<FailureMessage>(&message)) return *verdict;
+    const auto* failure = std::get_if<FailureMessage>(&message);
+    if (failure == nullptr) continue;
+    if (from_above) return *failure;
+    send_up(*failure);
   }
   return seen;
 }

@@ -279,10 +279,38 @@ StallMessage read_stall(Reader& in) {
 }
 
 void write(Writer& out, const BootstrapMessage& message) {
+  out.number(message.rank);
   out.list(message.blobs, [&](const std::string& blob) { out.text(blob); });
 }
 
-void write(Writer&, const FinishedMessage&) {}
+BootstrapMessage read_bootstrap(Reader& in) {
+  BootstrapMessage message;
+  message.rank = in.number<std::int32_t>();
+  message.blobs = in.list<std::string>([&] { return in.text(); });
+  return message;
+}
+
+void write(Writer& out, const FinishedMessage& message) {
+  out.numbers(message.ranks);
+}
+
+void write(Writer& out, const HostReadyMessage& message) {
+  out.list(message.parts, [&](const HostReadyMessage::Part& part) {
+    out.numbers(part.ranks);
+    write(out, part.ready);
+  });
+}
+
+HostReadyMessage read_host_ready(Reader& in) {
+  HostReadyMessage message;
+  message.parts = in.list<HostReadyMessage::Part>([&] {
+    HostReadyMessage::Part part;
+    part.ranks = in.numbers<std::int32_t>();
+    part.ready = read_ready(in);
+    return part;
+  });
+  return message;
+}
 
 Message read_message(Reader& in) {
   // The order of the alternatives of Message.
@@ -296,9 +324,11 @@ Message read_message(Reader& in) {
     case 3:
       return read_stall(in);
     case 4:
-      return BootstrapMessage{in.list<std::string>([&] { return in.text(); })};
+      return read_bootstrap(in);
     case 5:
-      return FinishedMessage{};
+      return FinishedMessage{in.numbers<std::int32_t>()};
+    case 6:
+      return read_host_ready(in);
     default:
       throw Error("a control message has an unknown type: do all ranks run one version of Ronde?");
   }

@@ -31,7 +31,7 @@ struct FullRequest {
   bool contributes = true;
 };
 
-/// Any rank to rank 0: what became ready since the last one.
+/// Any rank to rank 0, or to the leader of its host: what became ready since the last one.
 struct ReadyMessage {
   /// Number of the last decision this rank has applied: tells which occupant of a slot it means.
   std::uint64_t decisions_seen = 0;
@@ -47,6 +47,15 @@ struct ReadyMessage {
   bool empty() const {
     return cached.empty() && unnamed.empty() && requests.empty() && expired.empty() && !shutdown;
   }
+};
+
+/// The leader of a host to rank 0: what became ready on its host.
+struct HostReadyMessage {
+  struct Part {
+    std::vector<std::int32_t> ranks;  ///< each of these is ready for
+    ReadyMessage ready;               ///< this
+  };
+  std::vector<Part> parts;  ///< to be taken in this order
 };
 
 /// The fate of one operation that was not agreed by slot.
@@ -98,17 +107,20 @@ struct StallMessage {
   std::vector<StalledOperation> operations;
 };
 
-/// To rank 0: after the last decision, nothing is in progress on this rank any more. From rank 0:
-/// on no rank.
-struct FinishedMessage {};
+/// To rank 0: after the last decision, nothing is in progress on these ranks any more. From rank 0,
+/// without ranks: on none.
+struct FinishedMessage {
+  std::vector<std::int32_t> ranks;
+};
 
-/// Bootstrap: the blob of one rank, or of all.
+/// Bootstrap. To rank 0: the blob of `rank`; from rank 0: those of all.
 struct BootstrapMessage {
+  std::int32_t rank = 0;
   std::vector<std::string> blobs;
 };
 
 using Message = std::variant<ReadyMessage, DecisionMessage, FailureMessage, StallMessage,
-                             BootstrapMessage, FinishedMessage>;
+                             BootstrapMessage, FinishedMessage, HostReadyMessage>;
 
 std::string encode(const Message& message);
 

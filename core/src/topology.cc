@@ -43,6 +43,31 @@ bool Topology::is_homogeneous() const {
   return std::adjacent_find(ranks.begin(), ranks.end(), std::not_equal_to<>()) == ranks.end();
 }
 
+int Topology::parent_of(int other) const {
+  if (other == 0) return -1;
+  const auto leader =
+      std::find(host_of.begin(), host_of.end(), host_of[static_cast<std::size_t>(other)]);
+  const int number = static_cast<int>(leader - host_of.begin());
+  return number == other ? 0 : number;
+}
+
+std::vector<int> Topology::children() const {
+  std::vector<int> ranks;
+  for (int other = 0; other < size; ++other) {
+    if (parent_of(other) == rank) ranks.push_back(other);
+  }
+  return ranks;
+}
+
+std::vector<int> Topology::host_ranks() const {
+  const auto host = [this](int of) { return host_of[static_cast<std::size_t>(of)]; };
+  std::vector<int> ranks;
+  for (int other = 0; other < size; ++other) {
+    if (host(other) == host(rank)) ranks.push_back(other);
+  }
+  return ranks;
+}
+
 Topology make_topology(int rank, const std::vector<int>& host_of) {
   const int size = static_cast<int>(host_of.size());
   if (rank < 0 || rank >= size) {

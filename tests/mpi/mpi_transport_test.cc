@@ -36,24 +36,23 @@ Incoming next(Transport& transport) {
   return incoming;
 }
 
-/// Every rank sends to rank 0, which answers once it has heard of all: so nobody is ahead of it.
+/// Up the tree every rank sends once it has heard of all its children, then down from rank 0: so
+/// nobody is ahead of it.
 void check_exchange(Transport& transport, std::size_t bytes) {
   const ronde::Topology& topology = transport.topology();
+  std::vector<int> missing = topology.children();
+  while (!missing.empty()) {
+    const Incoming incoming = next(transport);
+    CHECK((incoming.bytes == std::string(bytes, static_cast<char>('a' + incoming.peer))));
+    CHECK(std::erase(missing, incoming.peer) == 1);
+  }
   if (topology.rank != 0) {
-    transport.send(0, std::string(bytes, static_cast<char>('a' + topology.rank)));
+    transport.send(topology.parent(), std::string(bytes, static_cast<char>('a' + topology.rank)));
     const Incoming answer = next(transport);
     CHECK(answer.kind == Incoming::Kind::Message);
     CHECK(answer.bytes == std::to_string(bytes));
-    return;
   }
-  std::vector<bool> heard(static_cast<std::size_t>(topology.size), false);
-  for (int i = 1; i < topology.size; ++i) {
-    const Incoming incoming = next(transport);
-    CHECK((incoming.bytes == std::string(bytes, static_cast<char>('a' + incoming.peer))));
-    CHECK_FALSE(heard[static_cast<std::size_t>(incoming.peer)]);
-    heard[static_cast<std::size_t>(incoming.peer)] = true;
-  }
-  for (int peer = 1; peer < topology.size; ++peer) transport.send(peer, std::to_string(bytes));
+  for (const int child : topology.children()) transport.send(child, std::to_string(bytes));
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ inline Death death_in_sum(Runtime& runtime, std::vector<float>& values) {
 
 /// A group whose backends have faults.
 struct FaultyGroup {
-  explicit FaultyGroup(int size) : group(size) {
-    for (int rank = 0; rank < size; ++rank) faults.push_back(std::make_shared<Faults>());
+  explicit FaultyGroup(int size) : FaultyGroup(std::vector<int>(static_cast<std::size_t>(size))) {}
+  explicit FaultyGroup(const std::vector<int>& host_of) : group(host_of) {
+    for (std::size_t i = 0; i < host_of.size(); ++i) faults.push_back(std::make_shared<Faults>());
   }
 
   RuntimeOptions options(int rank, Config config = test_config()) const {

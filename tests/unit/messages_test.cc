@@ -61,8 +61,13 @@ StallMessage stall_message() {
 }
 
 std::vector<Message> samples() {
-  return {ready_message(), decision_message(), FailureMessage{7, "rank 7 was lost", false},
-          stall_message(), BootstrapMessage{{"", "one", std::string(300, 'x')}}};
+  return {ready_message(),
+          decision_message(),
+          FailureMessage{7, "rank 7 was lost", false},
+          stall_message(),
+          BootstrapMessage{3, {"", "one", std::string(300, 'x')}},
+          FinishedMessage{{0, 7}},
+          HostReadyMessage{{{{4, 6}, ready_message()}, {{5}, {}}}}};
 }
 
 template <typename Type>
@@ -136,7 +141,18 @@ TEST_CASE("every field of a failure, a stall and a bootstrap message arrives") {
     CHECK(got.operations[i].waiting == sent.operations[i].waiting);
   }
   const std::vector<std::string> blobs = {"", "one", std::string(300, 'x')};
-  CHECK(round_trip(BootstrapMessage{blobs}).blobs == blobs);
+  CHECK(round_trip(BootstrapMessage{3, blobs}).blobs == blobs);
+  CHECK(round_trip(BootstrapMessage{3, blobs}).rank == 3);
+  CHECK(round_trip(FinishedMessage{{0, 7}}).ranks == std::vector<std::int32_t>{0, 7});
+}
+
+TEST_CASE("every part of a host's ready message arrives") {
+  const HostReadyMessage got = round_trip(HostReadyMessage{{{{4, 6}, ready_message()}, {{5}, {}}}});
+  REQUIRE(got.parts.size() == 2);
+  CHECK(got.parts[0].ranks == std::vector<std::int32_t>{4, 6});
+  CHECK(encode(got.parts[0].ready) == encode(ready_message()));
+  CHECK(got.parts[1].ranks == std::vector<std::int32_t>{5});
+  CHECK(got.parts[1].ready.empty());
 }
 
 TEST_CASE("every truncation of every message is refused") {
@@ -158,8 +174,8 @@ TEST_CASE("bytes behind a message are refused") {
 
 TEST_CASE("a count that the message cannot hold is refused before memory is asked for") {
   for (const std::uint64_t count : {~std::uint64_t{0}, std::uint64_t{1} << 61, std::uint64_t{9}}) {
-    // A bootstrap message: its type, a count of blobs, and eight bytes of data.
-    std::string bytes(1, '\4');
+    // A bootstrap message: its type, a rank, a count of blobs, and eight bytes of data.
+    std::string bytes("\4\0\0\0\0", 5);
     bytes.append(reinterpret_cast<const char*>(&count), sizeof count);
     bytes.append(8, '\0');
     CHECK_THROWS_AS(decode(bytes), Error);
@@ -167,14 +183,15 @@ TEST_CASE("a count that the message cannot hold is refused before memory is aske
 }
 
 TEST_CASE("a text longer than the message is refused") {
-  std::string bytes = encode(BootstrapMessage{{"blob"}});
+  std::string bytes = encode(BootstrapMessage{0, {"blob"}});
   const std::uint64_t length = ~std::uint64_t{0} - 3;
-  std::memcpy(bytes.data() + 1 + sizeof(std::uint64_t), &length, sizeof length);
+  const std::size_t text = 1 + sizeof(std::int32_t) + sizeof(std::uint64_t);
+  std::memcpy(bytes.data() + text, &length, sizeof length);
   CHECK_THROWS_AS(decode(bytes), Error);
 }
 
 TEST_CASE("an unknown type of message is refused") {
-  CHECK_THROWS_WITH(decode("\x06"), Catch::Contains("unknown type"));
+  CHECK_THROWS_WITH(decode("\x07"), Catch::Contains("unknown type"));
   CHECK_THROWS_WITH(decode("\xff"), Catch::Contains("unknown type"));
   CHECK_THROWS_AS(decode(""), Error);
 }

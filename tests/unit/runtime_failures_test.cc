@@ -21,14 +21,22 @@ using std::chrono::milliseconds;
 enum class When { Idle, Negotiating, InProgress };
 enum class How { Killed, Left };
 
-/// Rank `victim` of three ends in the way said; what the others are told.
-std::vector<Death> deaths_after(int victim, When when, How how) {
-  FaultyGroup all(3);
+/// The host of each rank.
+using Hosts = std::vector<int>;
+
+const Hosts kOneHost = {0, 0, 0};
+const std::vector<Hosts> kSeveralHosts = {
+    {0, 0, 1, 1}, {0, 1, 2}, {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 2, 2, 0}};
+
+/// Rank `victim` ends in the way said; what the others are told.
+std::vector<Death> deaths_after(const Hosts& hosts, int victim, When when, How how) {
+  const auto size = static_cast<int>(hosts.size());
+  FaultyGroup all(hosts);
   Faults& faults = *all.faults[static_cast<std::size_t>(victim)];
   if (when == When::InProgress) faults.hold_starts();
-  std::latch ready(3);
-  std::vector<Death> deaths(3);
-  run_ranks(3, [&](int rank) {
+  std::latch ready(size);
+  std::vector<Death> deaths(hosts.size());
+  run_ranks(size, [&](int rank) {
     Runtime runtime(all.options(rank));
     std::vector<float> values(4, 1.0F);
     if (rank == victim) {
@@ -55,10 +63,11 @@ std::vector<Death> deaths_after(int victim, When when, How how) {
   return deaths;
 }
 
-void check_deaths(int victim, When when, How how) {
+void check_deaths(const Hosts& hosts, int victim, When when, How how) {
+  CAPTURE(hosts, victim, when, how);
   const std::string expected = "rank " + std::to_string(victim) +
                                (how == How::Killed ? " was lost: it was killed" : " left without");
-  for (const Death& death : deaths_after(victim, when, how)) {
+  for (const Death& death : deaths_after(hosts, victim, when, how)) {
     CHECK(death.rank == victim);
     CHECK_THAT(death.text, Catch::Contains(expected));
     CHECK_THAT(death.text, Catch::Contains("The group is dead"));
@@ -69,7 +78,7 @@ const bool registered = [] {
   for (const int victim : {0, 1, 2}) {
     const std::string who = "rank " + std::to_string(victim);
     const auto add = [&](const std::string& what, When when, How how) {
-      add_case(who + what, "", [=] { check_deaths(victim, when, how); });
+      add_case(who + what, "", [=] { check_deaths(kOneHost, victim, when, how); });
     };
     add(" is killed while all are idle", When::Idle, How::Killed);
     add(" is killed while the others negotiate", When::Negotiating, How::Killed);
@@ -82,11 +91,13 @@ const bool registered = [] {
 }();
 
 /// A backend of `culprit` goes wrong as `arm` says: every rank gets the same error.
-void check_backend_failure(int culprit, const std::function<void(Faults&)>& arm) {
-  FaultyGroup all(3);
+void check_backend_failure(const Hosts& hosts, int culprit,
+                           const std::function<void(Faults&)>& arm) {
+  CAPTURE(hosts, culprit);
+  FaultyGroup all(hosts);
   arm(*all.faults[static_cast<std::size_t>(culprit)]);
-  std::vector<Death> deaths(3);
-  run_ranks(3, [&](int rank) {
+  std::vector<Death> deaths(hosts.size());
+  run_ranks(static_cast<int>(hosts.size()), [&](int rank) {
     Runtime runtime(all.options(rank));
     std::vector<float> values(4, 1.0F);
     deaths[static_cast<std::size_t>(rank)] = death_in_sum(runtime, values);
@@ -103,15 +114,47 @@ void check_backend_failure(int culprit, const std::function<void(Faults&)>& arm)
 }  // namespace
 
 TEST_CASE("a backend that fails when an operation begins fails every rank alike") {
-  for (const int culprit : {0, 2}) {
-    check_backend_failure(culprit,
-                          [](Faults& faults) { faults.fail_start(1, "the cable is cut"); });
+  const auto fail_start = [](Faults& faults) { faults.fail_start(1, "the cable is cut"); };
+  for (const int culprit : {0, 2}) check_backend_failure(kOneHost, culprit, fail_start);
+  for (const int culprit : {1, 2}) check_backend_failure({0, 1, 1, 0}, culprit, fail_start);
+}
+
+TEST_CASE("any rank of several hosts that ends is named on all others") {
+  const When when = GENERATE(When::Idle, When::Negotiating, When::InProgress);
+  const How how = GENERATE(How::Killed, How::Left);
+  for (const Hosts& hosts : kSeveralHosts) {
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      check_deaths(hosts, static_cast<int>(i), when, how);
+    }
+  }
+}
+
+TEST_CASE("a backend that breaks down for a rank of the same host that died is not blamed") {
+  // Leader 1 hears of its backend's error first, and of the death of rank 2 behind it.
+  FaultyGroup all({0, 1, 1});
+  all.faults[1]->hold_starts();
+  all.faults[1]->fail_poll(3, "the cable is cut");
+  std::vector<Death> deaths(3);
+  run_ranks(3, [&](int rank) {
+    Runtime runtime(all.options(rank));
+    std::vector<float> values(4, 1.0F);
+    if (rank == 2) {
+      const Work work = runtime.submit(sum_request(values, "x"));
+      all.faults[1]->wait_begun(1);
+      all.group.kill(2);
+      return;
+    }
+    deaths[static_cast<std::size_t>(rank)] = death_in_sum(runtime, values);
+  });
+  for (const std::size_t rank : {0U, 1U}) {
+    CHECK(deaths[rank].rank == 2);
+    CHECK_THAT(deaths[rank].text, Catch::Contains("rank 2 was lost"));
   }
 }
 
 TEST_CASE("a backend that fails in an operation fails every rank alike") {
   for (const int culprit : {0, 1}) {
-    check_backend_failure(culprit, [](Faults& faults) {
+    check_backend_failure(kOneHost, culprit, [](Faults& faults) {
       faults.hold_starts();
       faults.fail_poll(3, "the cable is cut");
     });
@@ -164,10 +207,10 @@ TEST_CASE("a result that cannot be allocated fails the group, and every waiter i
 }
 
 TEST_CASE("an abort reaches every rank with its text") {
-  for (const int speaker : {0, 2}) {
-    const inproc::Group group(3);
-    std::vector<Death> deaths(3);
-    run_ranks(3, [&](int rank) {
+  for (const int speaker : {0, 1, 2, 3}) {
+    const inproc::Group group(Hosts{0, 0, 1, 1});
+    std::vector<Death> deaths(4);
+    run_ranks(4, [&](int rank) {
       Runtime runtime(options_of(group, rank));
       if (rank == speaker) runtime.abort("the loss is NaN");
       deaths[static_cast<std::size_t>(rank)] = death_in_barrier(runtime);

@@ -185,8 +185,25 @@ TEST_CASE("a rank that dies before the others have met is named on all of them")
   }
 }
 
+TEST_CASE("a rank of several hosts that dies before the others have met is named on all of them") {
+  const std::vector<int> hosts = {0, 1, 1, 0, 2};
+  for (int victim = 0; victim < 5; ++victim) {
+    inproc::Group group(hosts);
+    group.kill(victim);
+    const auto deaths = group_errors(
+        group, 5, [&](int rank) { return rank != victim; }, [](int, RuntimeOptions&) {});
+    for (int rank = 0; rank < 5; ++rank) {
+      if (rank == victim) continue;
+      CAPTURE(victim, rank);
+      CHECK(deaths[static_cast<std::size_t>(rank)].rank == victim);
+      CHECK_THAT(deaths[static_cast<std::size_t>(rank)].text,
+                 Catch::Contains("lost during initialisation"));
+    }
+  }
+}
+
 TEST_CASE("a backend that cannot be made on one rank is told on all") {
-  const inproc::Group group(3);
+  const inproc::Group group(std::vector<int>{0, 1, 1});
   const auto deaths = group_errors(group, 3, everybody, [](int rank, RuntimeOptions& options) {
     auto faults = std::make_shared<Faults>();
     if (rank == 2) faults->fail_create("no such device");
@@ -209,7 +226,7 @@ TEST_CASE("a transport that cannot be made fails its rank with its own error") {
 }
 
 TEST_CASE("backends exchange blobs while they are made") {
-  const inproc::Group group(3);
+  const inproc::Group group(GENERATE(std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}));
   run_ranks(3, [&](int rank) {
     RuntimeOptions options = options_of(group, rank);
     const auto inner = options.backends["inproc"].create;

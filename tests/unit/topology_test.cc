@@ -28,6 +28,21 @@ TEST_CASE("hosts are numbered by first appearance, whatever numbers they came wi
   CHECK(topology.hosts() == 3);
 }
 
+TEST_CASE("leaders of hosts speak with rank 0, the others with their leader") {
+  // rank:                        0  1  2  3  4  5
+  const std::vector<int> hosts = {8, 9, 9, 8, 7, 9};
+  std::vector<int> parents;
+  std::vector<std::vector<int>> children;
+  for (int rank = 0; rank < 6; ++rank) {
+    parents.push_back(make_topology(rank, hosts).parent());
+    children.push_back(make_topology(rank, hosts).children());
+  }
+  CHECK(parents == std::vector<int>{-1, 0, 1, 0, 0, 1});
+  CHECK(children == std::vector<std::vector<int>>{{1, 3, 4}, {2, 5}, {}, {}, {}, {}});
+  CHECK(make_topology(5, hosts).host_ranks() == std::vector<int>{1, 2, 5});
+  CHECK(Topology().parent() == -1);
+}
+
 TEST_CASE("interleaved hosts give local ranks in the order of global ranks") {
   // rank:                        0  1  2  3  4  5
   const std::vector<int> hosts = {8, 9, 8, 9, 8, 9};

@@ -135,30 +135,34 @@ class RawBackend final : public RawSubject {
     }
   }
 
-  /// The blobs of all ranks, through rank 0, as the transport is a star.
+  /// The blobs of all ranks, through rank 0, over the tree of the transport.
   std::vector<std::string> exchange(std::string_view blob) {
-    if (topology().rank != 0) {
-      transport_->send(0, encode(BootstrapMessage{{std::string(blob)}}));
-      return receive().second;
-    }
+    const int parent = topology().parent();
     BootstrapMessage all;
-    all.blobs.resize(static_cast<std::size_t>(topology().size));
-    all.blobs[0] = blob;
-    for (int missing = topology().size - 1; missing > 0; --missing) {
-      auto [peer, blobs] = receive();
-      all.blobs[static_cast<std::size_t>(peer)] = std::move(blobs.at(0));
+    if (parent < 0) {
+      all.blobs.resize(static_cast<std::size_t>(topology().size));
+      all.blobs[0] = blob;
+      for (int missing = topology().size - 1; missing > 0; --missing) {
+        auto one = std::get<BootstrapMessage>(decode(receive().bytes));
+        all.blobs.at(static_cast<std::size_t>(one.rank)) = std::move(one.blobs.at(0));
+      }
+    } else {
+      transport_->send(parent, encode(BootstrapMessage{topology().rank, {std::string(blob)}}));
+      Incoming incoming = receive();
+      for (; incoming.peer != parent; incoming = receive()) {
+        transport_->send(parent, incoming.bytes);
+      }
+      all = std::get<BootstrapMessage>(decode(incoming.bytes));
     }
-    for (int peer = 1; peer < topology().size; ++peer) transport_->send(peer, encode(all));
+    for (const int child : topology().children()) transport_->send(child, encode(all));
     return all.blobs;
   }
 
-  std::pair<int, std::vector<std::string>> receive() {
+  Incoming receive() {
     const Clock::time_point limit = deadline(config_.init_timeout_s);
     for (;;) {
-      const Incoming incoming = transport_->receive(limit);
-      if (incoming.kind == Incoming::Kind::Message) {
-        return {incoming.peer, std::get<BootstrapMessage>(decode(incoming.bytes)).blobs};
-      }
+      Incoming incoming = transport_->receive(limit);
+      if (incoming.kind == Incoming::Kind::Message) return incoming;
       if (incoming.kind == Incoming::Kind::PeerLost) {
         throw GroupError(incoming.peer,
                          "rank " + std::to_string(incoming.peer) +

@@ -8,6 +8,9 @@ namespace ronde {
 /// Where this rank stands among all ranks and among those of its host. Ranks of a host are
 /// numbered (`local_rank`) in the order of their global ranks; `cross_rank` is the position of
 /// this host among those hosts that have a rank with this local rank.
+///
+/// The control plane is a tree: each host has a leader, the lowest of its ranks; leaders speak with
+/// rank 0, which is one of them, and the other ranks with the leader of their host.
 struct Topology {
   int rank = 0;
   int size = 1;
@@ -21,6 +24,14 @@ struct Topology {
   int hosts() const noexcept;
   /// Every host has the same number of ranks.
   bool is_homogeneous() const;
+
+  /// The rank above `other` in the tree; -1 above rank 0.
+  int parent_of(int other) const;
+  int parent() const { return parent_of(rank); }
+  /// The ranks below this one, ascending.
+  std::vector<int> children() const;
+  /// The ranks of this rank's host, ascending.
+  std::vector<int> host_ranks() const;
 };
 
 /// The topology of `rank`, given the host index (any numbers) of every rank.

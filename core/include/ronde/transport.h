@@ -23,11 +23,12 @@ struct Incoming {
   std::string bytes = {};
 };
 
-/// The control plane of one rank: small messages to and from rank 0, and the death of a peer.
+/// The control plane of one rank: small messages to and from its neighbours, and their deaths.
 ///
-/// Messages only travel between rank 0 and the others (a star). Of two messages between the same
-/// pair the first sent is the first received; a PeerLost comes after every message that the peer
-/// had sent. Rank 0 learns of the loss of any rank, the others of the loss of rank 0.
+/// The neighbours of a rank are its parent and its children in the tree of Topology. Of two
+/// messages between the same pair the first sent is the first received; a PeerLost comes after
+/// every message that the peer had sent. A rank learns of the loss of its neighbours, and of no
+/// other: who passes on what is the engine's business.
 ///
 /// Thread-safety: send(), poll() and close() are called by one thread at a time, not always the
 /// same. wait() is called by one thread, also while another one is in those. Any thread may call
@@ -46,7 +47,8 @@ class Transport {
 
   virtual const Topology& topology() const noexcept = 0;
 
-  /// Queues `message` for `peer` and returns at once. A lost peer swallows it: poll() tells.
+  /// Queues `message` for `peer`, a neighbour, and returns at once. A lost peer swallows it: poll()
+  /// tells.
   virtual void send(int peer, std::string_view message) = 0;
 
   /// The next message or loss, if there is one; never blocks.

@@ -3,6 +3,7 @@
 // reports (job.h), as a launcher's exit status says little.
 #include <algorithm>
 #include <iostream>
+#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,9 +20,10 @@ struct Failure {
   int ranks = 3;
   std::string moment;
   std::string end;
-  std::vector<int> victims;
+  std::vector<int> victims = {};
   unsigned seed = 1;
   std::vector<std::pair<std::string, std::string>> variables = {};
+  std::string hosts = {};  ///< a letter a rank; empty: all on one
 };
 
 std::string list_of(const std::vector<int>& ranks) {
@@ -38,6 +40,7 @@ JobSpec job_of(const Failure& failure) {
                     std::to_string(failure.seed)};
   spec.variables = failure.variables;
   spec.variables.emplace_back("RONDE_LOG_LEVEL", "warning");
+  if (!failure.hosts.empty()) spec.variables.emplace_back("RONDE_TEST_HOSTS", failure.hosts);
   if (failure.end == "stops") spec.stopped_rank = failure.victims.front();
   return spec;
 }
@@ -46,12 +49,20 @@ bool contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
+/// The leader of the rank's host is a victim: nobody else tells it anything.
+bool is_cut_off(const Failure& failure, int rank) {
+  if (failure.hosts.empty()) return contains(failure.victims, 0);
+  const auto leader = failure.hosts.find(failure.hosts.at(static_cast<std::size_t>(rank)));
+  return contains(failure.victims, static_cast<int>(leader));
+}
+
 /// By what words the reason is recognised.
-std::string words_of(const std::string& end, int failed_rank) {
+std::string words_of(const std::string& end, bool hears_nothing) {
   if (end == "returns" || end.starts_with("calls exit")) return "left without calling";
   if (end == "shuts down") return "called shutdown() while";
+  if (end == "aborts") return "aborted: enough";
   if (end == "never submits") return "has waited";
-  if (end == "stops") return failed_rank == 0 ? "rank 0 does not answer" : "has waited";
+  if (end == "stops") return hears_nothing ? "does not answer" : "has waited";
   return "was lost";
 }
 
@@ -62,8 +73,11 @@ void check_report(const Failure& failure, int rank, const nlohmann::json& report
   const int failed_rank = report["failed_rank"].get<int>();
   const std::string text = report["text"].get<std::string>();
   CHECK(contains(failure.victims, failed_rank));
-  CHECK(text.find("rank " + std::to_string(failed_rank)) != std::string::npos);
-  CHECK(text.find(words_of(failure.end, failed_rank)) != std::string::npos);
+  // Where the leader of a host is stopped, its ranks are missing as well: "ranks 2,3".
+  const std::regex name("ranks? " + std::to_string(failed_rank) + "\\b");
+  CHECK(std::regex_search(text, name));
+  const bool hears_nothing = failed_rank == 0 || is_cut_off(failure, rank);
+  CHECK(text.find(words_of(failure.end, hears_nothing)) != std::string::npos);
   const double first_end = report["ends_s"][0].get<double>();
   CHECK(report["at_s"].get<double>() - first_end < kLongest);
   CHECK(report["later"] == "the same");
@@ -82,16 +96,18 @@ JobResult check_failure(const Failure& failure) {
   const JobResult result = run_job(job_of(failure));
   CAPTURE(result.output);
   check_clean_end(result);
-  const bool victims_live = failure.end == "shuts down" || failure.end == "never submits";
+  const bool victims_live =
+      failure.end == "shuts down" || failure.end == "never submits" || failure.end == "aborts";
   std::set<std::string> verdicts;
   for (int rank = 0; rank < failure.ranks; ++rank) {
     if (!victims_live && contains(failure.victims, rank)) continue;
     CAPTURE(rank);
     REQUIRE(result.reports.contains(rank));
     check_report(failure, rank, result.reports.at(rank));
+    if (!victims_live && is_cut_off(failure, rank)) continue;
     verdicts.insert(result.reports.at(rank)["text"].get<std::string>());
   }
-  // Rank 0 tells the others, so all say the same; without it each speaks for itself.
+  // Rank 0 tells the others, so all say the same; without it each leader speaks for its host.
   if (victims_live || !contains(failure.victims, 0)) CHECK(verdicts.size() == 1);
   return result;
 }
@@ -207,7 +223,8 @@ void add_streams() {
          .end = "is killed",
          .victims = {victim},
          .seed = seed,
-         .variables = {{"RONDE_TEST_HOSTS", "aabb"}, {"RONDE_CPU_BACKEND", "hierarchical"}}});
+         .variables = {{"RONDE_CPU_BACKEND", "hierarchical"}},
+         .hosts = "aabb"});
   }
   // These spend nearly all their time inside one operation.
   for (unsigned seed = 1; seed <= 9; ++seed) {
@@ -241,12 +258,65 @@ void add_hangs() {
   }
 }
 
+/// All ranks of simulated hosts, one after the other.
+void add_each(const std::string& name, const Failure& failure) {
+  add_case(name + ", rank by rank of hosts " + failure.hosts, "", [failure] {
+    for (int victim = 0; victim < failure.ranks; ++victim) {
+      Failure one = failure;
+      one.victims = {victim};
+      CAPTURE(victim);
+      static_cast<void>(check_failure(one));
+    }
+  });
+}
+
+void add_several_hosts() {
+  for (const std::string hosts : {"aabb", "abc", "abbb", "abab"}) {
+    const int ranks = static_cast<int>(hosts.size());
+    add_each("killed while others wait",
+             {.ranks = ranks, .moment = "while others wait", .end = "is killed", .hosts = hosts});
+    add_each("killed in init",
+             {.ranks = ranks, .moment = "in init", .end = "is killed", .hosts = hosts});
+  }
+  for (const std::string end : {"returns", "calls exit", "quits by _exit"}) {
+    add_each(end + " in a stream",
+             {.ranks = 4, .moment = "in a stream", .end = end, .hosts = "aabb"});
+  }
+  add_each("killed while idle",
+           {.ranks = 4, .moment = "while idle", .end = "is killed", .hosts = "aabb"});
+  add_each("killed while others shut down",
+           {.ranks = 4, .moment = "while others shut down", .end = "is killed", .hosts = "aabb"});
+  add_each("aborts while others wait",
+           {.ranks = 4, .moment = "while others wait", .end = "aborts", .hosts = "aabb"});
+  add_each("shuts down while others wait",
+           {.ranks = 4, .moment = "while others wait", .end = "shuts down", .hosts = "aabb"});
+  const std::vector<std::pair<std::string, std::string>> limits = {{"RONDE_STALL_WARN_S", "0.5"},
+                                                                   {"RONDE_STALL_ABORT_S", "2"}};
+  for (const std::string end : {"stops", "never submits"}) {
+    add_each(end + " while others wait", {.ranks = 4,
+                                          .moment = "while others wait",
+                                          .end = end,
+                                          .variables = limits,
+                                          .hosts = "abab"});
+  }
+  for (const std::vector<int>& victims : std::vector<std::vector<int>>{{0, 2}, {2, 3}, {1, 2}}) {
+    add("ranks " + list_of(victims) + " of hosts aabb are killed at once in a stream",
+        {.ranks = 4,
+         .moment = "in a stream",
+         .end = "is killed",
+         .victims = victims,
+         .seed = 3,
+         .hosts = "aabb"});
+  }
+}
+
 [[maybe_unused]] const bool kRegistered = [] {
   add_ends();
   add_moments();
   add_streams();
   add_pairs();
   add_hangs();
+  add_several_hosts();
   add_case("ranks are killed inside operations at random", "", check_kills_in_operations);
   for (const std::string who_starts_mpi : {"ronde", "program"}) {
     for (const int absent : {0, 2}) {

@@ -170,11 +170,17 @@ class Rank {
     if (end == "quits by _exit") _exit(4);
     if (end == "shuts down") return shut_down_early();
     if (end == "never submits") return never_submit();
+    if (end == "aborts") return abort_job();
     throw std::invalid_argument("no such end: " + end);
   }
 
   int shut_down_early() {
     return report_error([] { ronde::shutdown(); });
+  }
+
+  int abort_job() {
+    ronde::abort("enough");
+    return report_error([] { finish_sum(start_sum("after the end", 5)); });
   }
 
   int never_submit() {
@@ -296,6 +302,37 @@ void stand_on_simulated_host() {
   setenv("RONDE_HOST_ID", std::string(1, std::string(hosts).at(std::stoul(rank))).c_str(), 1);
 }
 
+/// The victims end while all make their backends.
+int fail_in_init(const Arguments& arguments) {
+  const int rank = std::stoi(std::getenv("PMI_RANK"));
+  const Notes notes(arguments.folder, rank);
+  ronde::BackendFactory factory;
+  factory.create = [&](ronde::BackendContext&) -> std::unique_ptr<ronde::Backend> {
+    notes.write_own("end", std::to_string(now_s()));
+    if (arguments.victims.contains(rank)) raise(SIGKILL);
+    throw std::runtime_error("no rank gets as far as to hear of this");
+  };
+  ronde::register_backend("deadly", factory);
+  setenv("RONDE_CPU_BACKEND", "deadly", 1);
+  nlohmann::json report;
+  try {
+    ronde::init();
+    report["threw"] = "nothing";
+  } catch (const ronde::GroupError& error) {
+    report["at_s"] = now_s();
+    report["threw"] = "GroupError";
+    report["failed_rank"] = error.failed_rank();
+    report["text"] = error.what();
+    report["later"] = ronde::is_initialized() ? "initialised" : "the same";
+    report["shutdown_s"] = 0.0;
+    for (const int victim : arguments.victims) {
+      report["ends_s"].push_back(std::stod(notes.read("end", victim)));
+    }
+  }
+  notes.write("report." + std::to_string(rank) + ".json", report.dump(2));
+  return kSurvivorStatus;
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -307,6 +344,7 @@ int main(int count, char** words) {
   setrlimit(RLIMIT_CORE, &no_core);
   const Arguments arguments = parse(words);
   stand_on_simulated_host();
+  if (arguments.moment == "in init") return fail_in_init(arguments);
   ronde::init();
   // A rank that fails by an exception is not to have it caught here.
   return Rank(arguments).live();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/socket/socket_star.h"
+#include "backends/socket/socket_tree.h"
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -31,15 +31,6 @@ timespec time_until(Clock::time_point deadline) {
           static_cast<long>(std::min<std::int64_t>(rest.count(), 999'999'999))};
 }
 
-Topology topology_of(int rank, const std::vector<std::string>& hosts) {
-  std::vector<int> host_of;
-  for (const std::string& host : hosts) {
-    const auto first = std::find(hosts.begin(), hosts.end(), host);
-    host_of.push_back(static_cast<int>(first - hosts.begin()));
-  }
-  return make_topology(rank, host_of);
-}
-
 bool has_ended(const UniqueFd& process) {
   if (!process) return false;
   pollfd entry = {process.get(), POLLIN, 0};
@@ -52,16 +43,17 @@ std::string ended_text(pid_t pid) {
 
 }  // namespace
 
-SocketStar::SocketStar(const StarOptions& options, const Exchange& exchange)
+SocketTree::SocketTree(const TreeOptions& options, const Exchange& exchange)
     : rank_(options.rank),
       wake_fd_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
   Meeting meeting = meet(options, exchange);
-  topology_ = topology_of(options.rank, meeting.hosts);
+  topology_ = std::move(meeting.topology);
   for (Peer& peer : meeting.peers) add_peer(std::move(peer));
+  for (const int rank : meeting.missing) lose(rank, meeting.missing_text);
 }
 
-void SocketStar::add_peer(Peer peer) {
+void SocketTree::add_peer(Peer peer) {
   const auto [entry, added] =
       counterparts_.try_emplace(peer.rank, std::move(peer.socket), peer.pid);
   register_fd(entry->second.connection.fd(), Source::Socket, peer.rank);
@@ -69,7 +61,7 @@ void SocketStar::add_peer(Peer peer) {
 }
 
 /// Without pidfds (an old kernel, a strict sandbox) the end of the connection has to do.
-void SocketStar::watch_process(int rank, Counterpart& counterpart) {
+void SocketTree::watch_process(int rank, Counterpart& counterpart) {
   counterpart.process = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, counterpart.pid, 0)));
   if (counterpart.process) {
     register_fd(counterpart.process.get(), Source::Process, rank);
@@ -78,7 +70,7 @@ void SocketStar::watch_process(int rank, Counterpart& counterpart) {
   }
 }
 
-void SocketStar::register_fd(int fd, Source source, int rank) {
+void SocketTree::register_fd(int fd, Source source, int rank) {
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
@@ -87,22 +79,22 @@ void SocketStar::register_fd(int fd, Source source, int rank) {
   }
 }
 
-void SocketStar::send(int peer, std::string_view message) {
-  const bool possible =
-      peer != rank_ && peer >= 0 && peer < topology_.size && (rank_ == 0 || peer == 0);
-  if (!possible) {
-    throw Error("rank " + std::to_string(rank_) + " cannot send to rank " + std::to_string(peer) +
-                ": messages only travel between rank 0 and the others");
-  }
+void SocketTree::send(int peer, std::string_view message) {
   const auto entry = counterparts_.find(peer);
-  if (entry == counterparts_.end()) return;  // lost: poll() tells
+  if (entry == counterparts_.end()) {
+    const bool is_neighbour = peer >= 0 && peer < topology_.size &&
+                              (topology_.parent() == peer || topology_.parent_of(peer) == rank_);
+    if (is_neighbour) return;  // lost: poll() tells
+    throw Error("rank " + std::to_string(rank_) + " cannot send to rank " + std::to_string(peer) +
+                ", which is not its neighbour");
+  }
   entry->second.connection.queue(message);
   ++counters_.messages_sent;
   counters_.sent_bytes += message.size();
   flush(peer, entry->second);
 }
 
-void SocketStar::flush(int rank, Counterpart& counterpart) {
+void SocketTree::flush(int rank, Counterpart& counterpart) {
   counterpart.connection.flush();
   const bool wants_write = counterpart.connection.has_unsent();
   if (wants_write == counterpart.wants_write) return;
@@ -116,7 +108,7 @@ void SocketStar::flush(int rank, Counterpart& counterpart) {
   }
 }
 
-Incoming SocketStar::poll() {
+Incoming SocketTree::poll() {
   if (arrived_.empty()) take_events();
   if (arrived_.empty()) return {};
   Incoming incoming = std::move(arrived_.front());
@@ -124,7 +116,7 @@ Incoming SocketStar::poll() {
   return incoming;
 }
 
-void SocketStar::take_events() {
+void SocketTree::take_events() {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), /*timeout=*/0);
@@ -138,7 +130,7 @@ void SocketStar::take_events() {
 
 /// ppoll on the epoll descriptor: epoll_wait itself only counts in milliseconds. It touches nothing
 /// that poll() does but the kernel's side of it.
-bool SocketStar::wait(Clock::time_point deadline) {
+bool SocketTree::wait(Clock::time_point deadline) {
   std::array<pollfd, 2> entries = {{{epoll_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}}};
   const timespec timeout = time_until(deadline);
   ++counters_.waits;
@@ -151,7 +143,7 @@ bool SocketStar::wait(Clock::time_point deadline) {
   return entries[1].revents != 0 && ::read(wake_fd_.get(), &count, sizeof count) == sizeof count;
 }
 
-void SocketStar::handle(Source source, int rank, std::uint32_t events) {
+void SocketTree::handle(Source source, int rank, std::uint32_t events) {
   // An event of the same batch may have been the loss of this rank.
   const auto entry = counterparts_.find(rank);
   if (entry == counterparts_.end()) return;
@@ -164,7 +156,7 @@ void SocketStar::handle(Source source, int rank, std::uint32_t events) {
 }
 
 /// One read a turn, so that a talkative peer does not keep the others waiting.
-void SocketStar::read_from(int rank) {
+void SocketTree::read_from(int rank) {
   Counterpart& counterpart = counterparts_.at(rank);
   if (read_once(rank, counterpart) == Connection::ReadState::Ended) {
     const bool ended = has_ended(counterpart.process);
@@ -172,7 +164,7 @@ void SocketStar::read_from(int rank) {
   }
 }
 
-Connection::ReadState SocketStar::read_once(int rank, Counterpart& counterpart) {
+Connection::ReadState SocketTree::read_once(int rank, Counterpart& counterpart) {
   std::deque<std::string> messages;
   const auto state = counterpart.connection.read(messages);
   for (std::string& message : messages) {
@@ -184,21 +176,21 @@ Connection::ReadState SocketStar::read_once(int rank, Counterpart& counterpart) 
 }
 
 /// What it sent before it ended is in our socket already, and comes first.
-void SocketStar::process_ended(int rank) {
+void SocketTree::process_ended(int rank) {
   Counterpart& counterpart = counterparts_.at(rank);
   while (read_once(rank, counterpart) == Connection::ReadState::Data) {
   }
   lose(rank, ended_text(counterpart.pid));
 }
 
-void SocketStar::lose(int rank, std::string why) {
+void SocketTree::lose(int rank, std::string why) {
   ++counters_.peers_lost;
   arrived_.push_back({Incoming::Kind::PeerLost, rank, std::move(why)});
   drop(rank);
 }
 
 /// Closing alone would not end the epoll entries of a socket that a forked child holds as well.
-void SocketStar::drop(int rank) {
+void SocketTree::drop(int rank) {
   const auto entry = counterparts_.find(rank);
   if (entry == counterparts_.end()) return;
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry->second.connection.fd(), nullptr);
@@ -208,13 +200,13 @@ void SocketStar::drop(int rank) {
   counterparts_.erase(entry);
 }
 
-void SocketStar::wake() noexcept {
+void SocketTree::wake() noexcept {
   const std::uint64_t one = 1;
   // Fails only if the counter is full: then a wake is pending anyway.
   [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
 }
 
-void SocketStar::close(Clock::time_point deadline) {
+void SocketTree::close(Clock::time_point deadline) {
   while (flush_once(deadline)) {
   }
   while (!counterparts_.empty()) {
@@ -229,7 +221,7 @@ void SocketStar::close(Clock::time_point deadline) {
 
 /// Waits until something can be written, or read and thrown away (a peer that flushes as well must
 /// not block us). False: everything is written, or the deadline has passed.
-bool SocketStar::flush_once(Clock::time_point deadline) {
+bool SocketTree::flush_once(Clock::time_point deadline) {
   std::vector<pollfd> fds;
   std::vector<int> ranks;
   for (const auto& [rank, counterpart] : counterparts_) {
@@ -250,7 +242,7 @@ bool SocketStar::flush_once(Clock::time_point deadline) {
   return Clock::now() < deadline;
 }
 
-Connection::ReadState SocketStar::discard_input(Counterpart& counterpart) {
+Connection::ReadState SocketTree::discard_input(Counterpart& counterpart) {
   auto state = Connection::ReadState::Data;
   while (state == Connection::ReadState::Data) {
     std::deque<std::string> messages;
@@ -259,7 +251,7 @@ Connection::ReadState SocketStar::discard_input(Counterpart& counterpart) {
   return state;
 }
 
-StatsGroup SocketStar::stats(std::string part) const {
+StatsGroup SocketTree::stats(std::string part) const {
   return {std::move(part),
           {{"messages_sent", counters_.messages_sent},
            {"sent_bytes", counters_.sent_bytes},

@@ -17,17 +17,18 @@
 
 namespace ronde::net {
 
-/// Everything a Transport does but for starting and ending the ranks: messages between rank 0 and
-/// the others over sockets, and the death of a counterpart. Waiting blocks in the kernel.
+/// Everything a Transport does but for starting and ending the ranks: messages between neighbours
+/// over sockets, and the death of a counterpart. Waiting blocks in the kernel.
 ///
 /// Death shows as the end of a connection. On one host it also shows on a pidfd, which sees a
 /// process end even while a child that it forked still holds the socket open.
 ///
 /// Thread-safety: as Transport.
-class SocketStar {
+class SocketTree {
  public:
-  /// Meets the other ranks. Throws GroupError naming who is missing once options.timeout passed.
-  SocketStar(const StarOptions& options, const Exchange& exchange);
+  /// Meets the neighbours. Throws GroupError naming the parent if it cannot be reached within
+  /// options.timeout; children that have not come by then are lost.
+  SocketTree(const TreeOptions& options, const Exchange& exchange);
 
   const Topology& topology() const noexcept { return topology_; }
 

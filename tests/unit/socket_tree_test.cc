@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/socket/socket_star.h"
+#include "backends/socket/socket_tree.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <cstring>
 #include <ctime>
 #include <functional>
 #include <future>
+#include <latch>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -26,8 +28,8 @@ using namespace std::chrono_literals;
 using ronde::GroupError;
 using ronde::Incoming;
 using ronde::net::Clock;
-using ronde::net::SocketStar;
-using ronde::net::StarOptions;
+using ronde::net::SocketTree;
+using ronde::net::TreeOptions;
 using Kind = Incoming::Kind;
 
 /// The exchange of ranks that are threads of this process.
@@ -59,23 +61,25 @@ class ThreadExchange {
   int round_ = 0;
 };
 
-enum class Hosts { One, OneEach };
+/// Of 'TwoInTurns' the even ranks share one, and the odd ones the other.
+enum class Hosts { One, OneEach, TwoInTurns };
 
-/// Runs `body` as every rank, each on a thread with its own star; rethrows what one threw.
-void run_ranks(int ranks, Hosts hosts, const std::function<void(int, SocketStar&)>& body) {
+/// Runs `body` as every rank, each on a thread with its own tree; rethrows what one threw.
+void run_ranks(int ranks, Hosts hosts, const std::function<void(int, SocketTree&)>& body) {
   ThreadExchange exchange(static_cast<std::size_t>(ranks));
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        StarOptions options = {.rank = rank, .size = ranks, .timeout = 20s};
+        TreeOptions options = {.rank = rank, .size = ranks, .timeout = 20s};
         if (hosts == Hosts::OneEach) options.host = "host " + std::to_string(rank);
+        if (hosts == Hosts::TwoInTurns) options.host = "host " + std::to_string(rank % 2);
         options.offer_loopback = true;
-        SocketStar star(options, [&](std::string_view blob) {
+        SocketTree tree(options, [&](std::string_view blob) {
           return exchange(static_cast<std::size_t>(rank), blob);
         });
-        body(rank, star);
+        body(rank, tree);
       } catch (...) {
         failures[static_cast<std::size_t>(rank)] = std::current_exception();
       }
@@ -88,17 +92,17 @@ void run_ranks(int ranks, Hosts hosts, const std::function<void(int, SocketStar&
 }
 
 /// As Transport::receive.
-Incoming receive(SocketStar& star, Clock::time_point deadline) {
+Incoming receive(SocketTree& tree, Clock::time_point deadline) {
   for (;;) {
-    Incoming incoming = star.poll();
+    Incoming incoming = tree.poll();
     if (incoming.kind != Kind::Nothing || Clock::now() >= deadline) return incoming;
-    if (star.wait(deadline)) return star.poll();
+    if (tree.wait(deadline)) return tree.poll();
   }
 }
 
 /// The next thing that happens; throws if nothing does.
-Incoming next(SocketStar& star) {
-  Incoming incoming = receive(star, Clock::now() + 20s);
+Incoming next(SocketTree& tree) {
+  Incoming incoming = receive(tree, Clock::now() + 20s);
   if (incoming.kind == Kind::Nothing) throw std::runtime_error("nothing came within 20 s");
   return incoming;
 }
@@ -123,7 +127,7 @@ TEST_CASE("messages of every pair arrive whole and in order, locally and over TC
   const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
   constexpr int kRanks = 5;
   constexpr int kMessages = 300;
-  run_ranks(kRanks, hosts, [&](int rank, SocketStar& star) {
+  run_ranks(kRanks, hosts, [&](int rank, SocketTree& tree) {
     const auto text = [](int from, int to, int i) {
       return pattern(static_cast<std::size_t>(i * 37 % 5000), from * 1000 + to * 100 + i);
     };
@@ -132,130 +136,130 @@ TEST_CASE("messages of every pair arrive whole and in order, locally and over TC
       peers.push_back(peer);
     }
     for (int i = 0; i < kMessages; ++i) {
-      for (const int peer : peers) star.send(peer, text(rank, peer, i));
+      for (const int peer : peers) tree.send(peer, text(rank, peer, i));
     }
     // Nobody leaves before all have everything: each rank says so at the end, rank 0 after it has
     // heard of all.
     std::vector<int> seen(kRanks, 0);
     const std::size_t ends = rank == 0 ? peers.size() : 0;
     for (std::size_t i = 0; i < kMessages * peers.size() + ends; ++i) {
-      const Incoming incoming = next(star);
+      const Incoming incoming = next(tree);
       expect(incoming.kind == Kind::Message, "a message");
       const int count = seen[static_cast<std::size_t>(incoming.peer)]++;
       const bool last = count == kMessages;
       expect(incoming.bytes == (last ? "end" : text(incoming.peer, rank, count)), "in order");
-      if (rank != 0 && count == kMessages - 1) star.send(0, "end");
+      if (rank != 0 && count == kMessages - 1) tree.send(0, "end");
     }
-    for (int peer = 1; rank == 0 && peer < kRanks; ++peer) star.send(peer, "end");
-    if (rank != 0) expect(next(star).bytes == "end", "rank 0's end");
-    star.close(Clock::now() + 5s);
+    for (int peer = 1; rank == 0 && peer < kRanks; ++peer) tree.send(peer, "end");
+    if (rank != 0) expect(next(tree).bytes == "end", "rank 0's end");
+    tree.close(Clock::now() + 5s);
   });
 }
 
 TEST_CASE("large messages cross in both directions at the same time") {
   const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
   constexpr std::size_t kBytes = 24U << 20;
-  run_ranks(2, hosts, [&](int rank, SocketStar& star) {
-    star.send(1 - rank, pattern(kBytes, rank));
-    star.send(1 - rank, "end");
-    expect(next(star).bytes == pattern(kBytes, 1 - rank), "the large message is whole");
-    expect(next(star).bytes == "end", "the small one comes after it");
-    star.send(1 - rank, "bye");
-    expect(next(star).bytes == "bye", "bye");
-    star.close(Clock::now() + 5s);
+  run_ranks(2, hosts, [&](int rank, SocketTree& tree) {
+    tree.send(1 - rank, pattern(kBytes, rank));
+    tree.send(1 - rank, "end");
+    expect(next(tree).bytes == pattern(kBytes, 1 - rank), "the large message is whole");
+    expect(next(tree).bytes == "end", "the small one comes after it");
+    tree.send(1 - rank, "bye");
+    expect(next(tree).bytes == "bye", "bye");
+    tree.close(Clock::now() + 5s);
   });
 }
 
 TEST_CASE("an empty message is a message") {
-  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
-    star.send(1 - rank, "");
-    const Incoming incoming = next(star);
+  run_ranks(2, Hosts::One, [&](int rank, SocketTree& tree) {
+    tree.send(1 - rank, "");
+    const Incoming incoming = next(tree);
     expect(incoming.kind == Kind::Message && incoming.bytes.empty(), "an empty message");
-    star.send(1 - rank, "bye");
-    expect(next(star).bytes == "bye", "bye");
+    tree.send(1 - rank, "bye");
+    expect(next(tree).bytes == "bye", "bye");
   });
 }
 
 TEST_CASE("the loss of a rank comes after its messages, once, and to rank 0 alone") {
   const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
-  run_ranks(3, hosts, [&](int rank, SocketStar& star) {
+  run_ranks(3, hosts, [&](int rank, SocketTree& tree) {
     if (rank == 2) {
-      for (int i = 0; i < 50; ++i) star.send(0, std::to_string(i));
-      return star.close(Clock::now() + 5s);
+      for (int i = 0; i < 50; ++i) tree.send(0, std::to_string(i));
+      return tree.close(Clock::now() + 5s);
     }
     if (rank == 1) {
-      expect(next(star).bytes == "go", "nothing before rank 0's word");
-      return star.close(Clock::now() + 5s);
+      expect(next(tree).bytes == "go", "nothing before rank 0's word");
+      return tree.close(Clock::now() + 5s);
     }
     for (int i = 0; i < 50; ++i) {
-      const Incoming message = next(star);
+      const Incoming message = next(tree);
       expect(message.kind == Kind::Message && message.peer == 2, "messages of rank 2 first");
       expect(message.bytes == std::to_string(i), "in order");
     }
-    const Incoming loss = next(star);
+    const Incoming loss = next(tree);
     expect(loss.kind == Kind::PeerLost && loss.peer == 2, "then the loss of rank 2");
     expect(loss.bytes == "its connection was closed", "with its reason");
-    star.send(2, "into the void");
-    expect(receive(star, Clock::now() + 50ms).kind == Kind::Nothing, "and never again");
-    star.send(1, "go");
-    expect(next(star).kind == Kind::PeerLost, "rank 1 leaves");
+    tree.send(2, "into the void");
+    expect(receive(tree, Clock::now() + 50ms).kind == Kind::Nothing, "and never again");
+    tree.send(1, "go");
+    expect(next(tree).kind == Kind::PeerLost, "rank 1 leaves");
   });
 }
 
 TEST_CASE("every rank learns of the loss of rank 0") {
   const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
-  run_ranks(4, hosts, [&](int rank, SocketStar& star) {
+  run_ranks(4, hosts, [&](int rank, SocketTree& tree) {
     if (rank == 0) {
-      for (int peer = 1; peer < 4; ++peer) star.send(peer, "last words");
-      return star.close(Clock::now() + 5s);
+      for (int peer = 1; peer < 4; ++peer) tree.send(peer, "last words");
+      return tree.close(Clock::now() + 5s);
     }
-    expect(next(star).bytes == "last words", "what it said before");
-    const Incoming loss = next(star);
+    expect(next(tree).bytes == "last words", "what it said before");
+    const Incoming loss = next(tree);
     expect(loss.kind == Kind::PeerLost && loss.peer == 0, "the loss of rank 0");
   });
 }
 
-TEST_CASE("a star that is destroyed without close is a loss to the others") {
-  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
-    if (rank == 1) expect(next(star).kind == Kind::PeerLost, "the loss of rank 0");
+TEST_CASE("a tree that is destroyed without close is a loss to the others") {
+  run_ranks(2, Hosts::One, [&](int rank, SocketTree& tree) {
+    if (rank == 1) expect(next(tree).kind == Kind::PeerLost, "the loss of rank 0");
   });
 }
 
 TEST_CASE("wake ends the waiting of another thread, now or the next time") {
-  run_ranks(1, Hosts::One, [&](int, SocketStar& star) {
-    star.wake();
-    star.wake();
-    expect(receive(star, Clock::now() + 20s).kind == Kind::Nothing, "a wake before waiting");
+  run_ranks(1, Hosts::One, [&](int, SocketTree& tree) {
+    tree.wake();
+    tree.wake();
+    expect(receive(tree, Clock::now() + 20s).kind == Kind::Nothing, "a wake before waiting");
     const auto start = Clock::now();
-    expect(receive(star, start + 30ms).kind == Kind::Nothing, "wakes are not counted");
+    expect(receive(tree, start + 30ms).kind == Kind::Nothing, "wakes are not counted");
     expect(Clock::now() >= start + 30ms, "so this one waited for its deadline");
-    std::thread waker([&] { star.wake(); });
-    expect(receive(star, Clock::now() + 20s).kind == Kind::Nothing, "a wake while waiting");
+    std::thread waker([&] { tree.wake(); });
+    expect(receive(tree, Clock::now() + 20s).kind == Kind::Nothing, "a wake while waiting");
     waker.join();
     expect(Clock::now() < start + 10s, "it did not wait for the deadline");
   });
 }
 
 TEST_CASE("a receive whose deadline is past still takes what is there") {
-  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
+  run_ranks(2, Hosts::One, [&](int rank, SocketTree& tree) {
     if (rank == 1) {
-      star.send(0, "a");
-      expect(next(star).bytes == "b", "b");
+      tree.send(0, "a");
+      expect(next(tree).bytes == "b", "b");
       return;
     }
     const auto give_up = Clock::now() + 20s;
     Incoming incoming;
     while (incoming.kind == Kind::Nothing && Clock::now() < give_up) {
-      incoming = receive(star, Clock::now() - 1s);
+      incoming = receive(tree, Clock::now() - 1s);
     }
     expect(incoming.bytes == "a", "a");
-    star.send(1, "b");
-    expect(next(star).kind == Kind::PeerLost, "rank 1 leaves");
+    tree.send(1, "b");
+    expect(next(tree).kind == Kind::PeerLost, "rank 1 leaves");
   });
 }
 
 TEST_CASE("a rank that waits uses no processor time") {
-  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
+  run_ranks(2, Hosts::One, [&](int rank, SocketTree& tree) {
     const auto cpu = [] {
       timespec time = {};
       clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -263,12 +267,12 @@ TEST_CASE("a rank that waits uses no processor time") {
     };
     if (rank == 0) {
       const auto before = cpu();
-      expect(receive(star, Clock::now() + 300ms).kind == Kind::Nothing, "nobody says anything");
+      expect(receive(tree, Clock::now() + 300ms).kind == Kind::Nothing, "nobody says anything");
       expect(cpu() - before < 30ms, "the wait blocked in the kernel");
-      star.send(1, "go");
-      expect(next(star).kind == Kind::PeerLost, "rank 1 leaves");
+      tree.send(1, "go");
+      expect(next(tree).kind == Kind::PeerLost, "rank 1 leaves");
     } else {
-      expect(next(star).bytes == "go", "go");
+      expect(next(tree).bytes == "go", "go");
     }
   });
 }
@@ -276,95 +280,134 @@ TEST_CASE("a rank that waits uses no processor time") {
 TEST_CASE("close hands over what is queued although the peer is slow to read") {
   const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
   constexpr std::size_t kBytes = 8U << 20;
-  run_ranks(2, hosts, [&](int rank, SocketStar& star) {
+  run_ranks(2, hosts, [&](int rank, SocketTree& tree) {
     if (rank == 0) {
-      star.send(1, pattern(kBytes, 7));
-      star.send(1, "end");
-      return star.close(Clock::now() + 20s);
+      tree.send(1, pattern(kBytes, 7));
+      tree.send(1, "end");
+      return tree.close(Clock::now() + 20s);
     }
-    expect(next(star).bytes == pattern(kBytes, 7), "everything arrives");
-    expect(next(star).bytes == "end", "to the end");
-    expect(next(star).kind == Kind::PeerLost, "then rank 0 has left");
+    expect(next(tree).bytes == pattern(kBytes, 7), "everything arrives");
+    expect(next(tree).bytes == "end", "to the end");
+    expect(next(tree).kind == Kind::PeerLost, "then rank 0 has left");
   });
 }
 
 TEST_CASE("close gives up at its deadline if the peer does not read") {
   std::promise<void> closed;
-  run_ranks(2, Hosts::One, [&](int rank, SocketStar& star) {
+  run_ranks(2, Hosts::One, [&](int rank, SocketTree& tree) {
     if (rank == 1) return closed.get_future().wait();
-    star.send(1, pattern(64U << 20, 7));
+    tree.send(1, pattern(64U << 20, 7));
     const auto start = Clock::now();
-    star.close(start + 100ms);
+    tree.close(start + 100ms);
     closed.set_value();
     expect(Clock::now() - start < 5s, "close is bounded");
   });
 }
 
-TEST_CASE("only rank 0 and another rank can talk") {
-  run_ranks(3, Hosts::One, [&](int rank, SocketStar& star) {
-    std::vector<int> impossible = {-1, 3, rank};
-    if (rank != 0) impossible.push_back(3 - rank);
-    for (const int peer : impossible) {
+TEST_CASE("only neighbours in the tree can talk") {
+  // Leaders 0 and 1; 2 and 4 below the one, 3 and 5 below the other.
+  const std::vector<std::vector<int>> neighbours = {{1, 2, 4}, {0, 3, 5}, {0}, {1}, {0}, {1}};
+  run_ranks(6, Hosts::TwoInTurns, [&](int rank, SocketTree& tree) {
+    const std::vector<int>& mine = neighbours[static_cast<std::size_t>(rank)];
+    for (int peer = -1; peer <= 6; ++peer) {
       bool refused = false;
       try {
-        star.send(peer, "x");
+        tree.send(peer, "x");
       } catch (const ronde::Error& error) {
-        refused = std::strstr(error.what(), "only travel between rank 0") != nullptr;
+        refused = std::strstr(error.what(), "not its neighbour") != nullptr;
       }
-      expect(refused, "impossible receivers are refused");
+      const bool possible = std::find(mine.begin(), mine.end(), peer) != mine.end();
+      expect(refused != possible, "a neighbour, or it is refused");
     }
-    if (rank != 0) return star.send(0, "done");
-    for (int left = 4; left > 0; --left) {
-      const Incoming incoming = next(star);
-      expect(incoming.kind == Kind::PeerLost || incoming.bytes == "done", "both are through");
+    for (std::size_t heard = 0; heard < mine.size();) {
+      const Incoming incoming = next(tree);
+      if (incoming.kind == Kind::PeerLost) continue;  // it has heard of all already
+      expect(incoming.bytes == "x", "what neighbours said");
+      ++heard;
     }
+    tree.close(Clock::now() + 5s);
+  });
+}
+
+TEST_CASE("a loss is told to the neighbours alone, and the rest of the tree stays") {
+  run_ranks(6, Hosts::TwoInTurns, [&](int rank, SocketTree& tree) {
+    if (rank == 3) return tree.close(Clock::now() + 5s);
+    if (rank == 1) {
+      const Incoming loss = next(tree);
+      expect(loss.kind == Kind::PeerLost && loss.peer == 3, "the loss of its child");
+      tree.send(0, "my child died");
+      tree.send(5, "your sibling died");
+    }
+    if (rank == 0) {
+      const Incoming word = next(tree);
+      expect(word.peer == 1 && word.bytes == "my child died", "the word of the leader");
+      tree.send(2, "die");
+      tree.send(4, "die");
+      expect(next(tree).kind == Kind::PeerLost, "those who leave now");
+    }
+    if (rank == 2 || rank == 4) expect(next(tree).bytes == "die", "nothing before");
+    if (rank == 5) expect(next(tree).bytes == "your sibling died", "nothing before");
+    tree.close(Clock::now() + 5s);
   });
 }
 
 TEST_CASE("many ranks meet") {
   constexpr int kRanks = 48;
   const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
-  run_ranks(kRanks, hosts, [&](int rank, SocketStar& star) {
-    expect(star.topology().size == kRanks && star.topology().rank == rank, "topology");
-    expect(star.topology().hosts() == (hosts == Hosts::One ? 1 : kRanks), "hosts");
+  run_ranks(kRanks, hosts, [&](int rank, SocketTree& tree) {
+    expect(tree.topology().size == kRanks && tree.topology().rank == rank, "topology");
+    expect(tree.topology().hosts() == (hosts == Hosts::One ? 1 : kRanks), "hosts");
     if (rank > 0) {
-      star.send(0, std::to_string(rank));
-      expect(next(star).bytes == std::to_string(2 * rank), "its own answer");
-      expect(next(star).kind == Kind::PeerLost, "rank 0 leaves first");
+      tree.send(0, std::to_string(rank));
+      expect(next(tree).bytes == std::to_string(2 * rank), "its own answer");
+      expect(next(tree).kind == Kind::PeerLost, "rank 0 leaves first");
       return;
     }
     for (int i = 1; i < kRanks; ++i) {
-      const Incoming incoming = next(star);
+      const Incoming incoming = next(tree);
       expect(incoming.bytes == std::to_string(incoming.peer), "from the rank it says");
-      star.send(incoming.peer, std::to_string(2 * incoming.peer));
+      tree.send(incoming.peer, std::to_string(2 * incoming.peer));
     }
   });
 }
 
-TEST_CASE("rank 0 names the ranks that never come") {
-  ThreadExchange exchange(3);
-  std::string text;
-  int failed_rank = -2;
-  std::thread root([&] {
-    try {
-      SocketStar({.rank = 0, .size = 3, .timeout = 300ms},
-                 [&](std::string_view blob) { return exchange(0, blob); });
-    } catch (const GroupError& error) {
-      text = error.what();
-      failed_rank = error.failed_rank();
-    }
-  });
-  const std::string host = ronde::net::host_identity();
+TEST_CASE("children that never come are lost, with a text that names all of them") {
+  ThreadExchange exchange(4);
+  // Rank 3 never comes to rank 1, nor rank 2 to rank 0.
+  const auto meet = [&](std::size_t rank) {
+    const TreeOptions options = {.rank = static_cast<int>(rank),
+                                 .size = 4,
+                                 .timeout = 300ms,
+                                 .host = "host " + std::to_string(rank % 2),
+                                 .offer_loopback = true};
+    return std::make_unique<SocketTree>(
+        options, [&exchange, rank](std::string_view blob) { return exchange(rank, blob); });
+  };
+  std::vector<Incoming> seen(2);
+  std::latch done(2);
+  const auto look = [&](std::size_t rank) {
+    const auto tree = meet(rank);
+    seen[rank] = next(*tree);
+    done.arrive_and_wait();
+  };
+  std::thread root(look, 0);
+  std::thread leader(look, 1);
   std::thread absent([&] {
-    exchange(2, host);
+    exchange(2, "host 0");
     exchange(2, "");
   });
-  exchange(1, host);
-  exchange(1, "");
+  exchange(3, "host 1");
+  exchange(3, "");
   root.join();
+  leader.join();
   absent.join();
-  CHECK_THAT(text, Catch::Contains("2 rank(s): 1, 2"));
-  CHECK(failed_rank == 1);
+  for (const std::size_t rank : {0U, 1U}) {
+    const std::string child = std::to_string(rank + 2);
+    CHECK(seen[rank].kind == Kind::PeerLost);
+    CHECK(seen[rank].peer == static_cast<int>(rank + 2));
+    CHECK_THAT(seen[rank].bytes, Catch::Contains("rank " + std::to_string(rank) + " waited") &&
+                                     Catch::Contains("1 rank(s): " + child));
+  }
 }
 
 namespace {
@@ -401,12 +444,9 @@ TEST_CASE("a stranger without the token does not become a rank") {
   ThreadExchange exchange(2);
   std::string text;
   std::thread root([&] {
-    try {
-      SocketStar({.rank = 0, .size = 2, .timeout = 1s},
-                 [&](std::string_view blob) { return exchange(0, blob); });
-    } catch (const GroupError& error) {
-      text = error.what();
-    }
+    SocketTree tree({.rank = 0, .size = 2, .timeout = 1s},
+                    [&](std::string_view blob) { return exchange(0, blob); });
+    text = next(tree).bytes;
   });
   exchange(1, ronde::net::host_identity());
   const Offer offer = read_offer(exchange(1, "").at(0));
@@ -419,12 +459,9 @@ TEST_CASE("a stranger without the token does not become a rank") {
 TEST_CASE("ranks of one host open no TCP port") {
   ThreadExchange exchange(2);
   std::thread root([&] {
-    try {
-      SocketStar({.rank = 0, .size = 2, .timeout = 100ms},
-                 [&](std::string_view blob) { return exchange(0, blob); });
-    } catch (const GroupError&) {
-      // Nobody connects: this test only looks at the offer.
-    }
+    // Nobody connects: this test only looks at the offer.
+    SocketTree({.rank = 0, .size = 2, .timeout = 100ms},
+               [&](std::string_view blob) { return exchange(0, blob); });
   });
   exchange(1, ronde::net::host_identity());
   const Offer offer = read_offer(exchange(1, "").at(0));
@@ -451,7 +488,7 @@ TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
   });
   std::string text;
   try {
-    SocketStar({.rank = 1, .size = 2, .timeout = 200ms},
+    SocketTree({.rank = 1, .size = 2, .timeout = 200ms},
                [&](std::string_view blob) { return exchange(1, blob); });
   } catch (const GroupError& error) {
     text = error.what();
