@@ -38,6 +38,13 @@ class BitVector {
     return *this;
   }
 
+  /// Adds what is in `other`.
+  BitVector& operator|=(const BitVector& other) {
+    if (words_.size() < other.words_.size()) words_.resize(other.words_.size());
+    for (std::size_t i = 0; i < other.words_.size(); ++i) words_[i] |= other.words_[i];
+    return *this;
+  }
+
   /// Removes what is in `other`.
   BitVector& operator-=(const BitVector& other) {
     for (std::size_t i = 0; i < words_.size() && i < other.words_.size(); ++i) {
@@ -54,6 +61,13 @@ class BitVector {
         visit(i * 64 + static_cast<std::size_t>(std::countr_zero(word)));
       }
     }
+  }
+
+  /// How many there are.
+  std::size_t count() const {
+    std::size_t bits = 0;
+    for (const std::uint64_t word : words_) bits += static_cast<std::size_t>(std::popcount(word));
+    return bits;
   }
 
   const std::vector<std::uint64_t>& words() const noexcept { return words_; }

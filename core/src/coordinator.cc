@@ -108,6 +108,9 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
                     *shutdown_since_ + from_s(options_.config.shutdown_timeout_s) + head_start());
   }
   if (const auto deadline = arbiter_deadline()) next = std::min(next, *deadline);
+  if (combiner_) {
+    if (const auto deadline = combiner_->next_deadline()) next = std::min(next, *deadline);
+  }
   const bool inspects = negotiator_ && !negotiator_->idle() && stalls_.period();
   if (inspects) next = std::min(next, next_inspection_);
   return next;
@@ -133,6 +136,7 @@ void Coordinator::handle_from_above(const Message& message, std::string_view byt
   if (std::holds_alternative<FinishedMessage>(message)) {
     all_finished_ = true;
   } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
+    if (combiner_) combiner_->pass(*decision);
     apply(*decision);
   } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
     if (options_.on_stall) options_.on_stall(stall->operations);
@@ -148,7 +152,7 @@ void Coordinator::handle_from_below(int peer, const Message& message) {
   } else if (ready != nullptr && negotiator_) {
     negotiator_->add(peer, *ready, Clock::now());
   } else if (ready != nullptr && combiner_) {
-    combiner_->add(peer, *ready);
+    combiner_->add(peer, *ready, Clock::now());
   } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && negotiator_) {
     for (const auto& [ranks, part] : host->parts) {
       for (const int rank : ranks) negotiator_->add(rank, part, Clock::now());
@@ -192,7 +196,7 @@ void Coordinator::take_submissions() {
   if (negotiator_) {
     negotiator_->add(topology_.rank, *ready, now);
   } else if (combiner_) {
-    combiner_->add(topology_.rank, *ready);
+    combiner_->add(topology_.rank, *ready, now);
   } else {
     send_up(*ready);
   }
@@ -201,7 +205,7 @@ void Coordinator::take_submissions() {
 void Coordinator::negotiate() {
   if (negotiator_) decide();
   if (!combiner_) return;
-  if (const auto message = combiner_->take()) send_up(*message);
+  if (const auto message = combiner_->take(Clock::now())) send_up(*message);
 }
 
 void Coordinator::decide() {

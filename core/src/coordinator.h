@@ -122,6 +122,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::vector<std::string> hand_in(std::string_view blob, Clock::time_point deadline);
   Incoming receive_bootstrap(Clock::time_point deadline, const std::vector<int>& missing);
   void spread_start_failure(const GroupError& error);
+  Clock::duration combining_patience() const;
   std::string validate(const RequestMeta& meta) const;
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.

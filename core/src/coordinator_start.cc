@@ -20,6 +20,10 @@ namespace {
 /// only rank 0's negotiation knows who is missing.
 constexpr double kThawsBeforeWarning = 2.0;
 
+/// How long a leader holds back what some ranks of its host have not come to. Longer than ranks
+/// usually lie apart in a step, so that rank 0 gets one message of a host.
+constexpr std::chrono::milliseconds kMostCombiningPatience{100};
+
 std::string rank_name(int rank) {
   return "rank " + std::to_string(rank);
 }
@@ -73,7 +77,7 @@ void Coordinator::start() {
                                      [this](const RequestMeta& meta) { return validate(meta); });
     if (!options_.effective_config.empty()) log_->info(options_.effective_config);
   } else if (!children_.empty()) {
-    combiner_ = std::make_unique<Combiner>();
+    combiner_ = std::make_unique<Combiner>(topology_.host_ranks(), combining_patience());
   }
 }
 
@@ -238,6 +242,13 @@ Incoming Coordinator::receive_bootstrap(Clock::time_point deadline,
                                         "RONDE_INIT_TIMEOUT_S of " +
                                         rank_name(topology_.rank));
   }
+}
+
+/// Short against the limits on stalls, as rank 0 is to know whom it waits for.
+Coordinator::Clock::duration Coordinator::combining_patience() const {
+  const auto period = stalls_.period();
+  return period ? std::min<Clock::duration>(*period / 2, kMostCombiningPatience)
+                : Clock::duration(kMostCombiningPatience);
 }
 
 std::string Coordinator::validate(const RequestMeta& meta) const {

@@ -184,6 +184,13 @@ Stats Coordinator::live_stats() const {
                       {"reannounced", announcer.reannounced.get()},
                       {"expired", announcer.expired.get()}}});
   }
+  if (combiner_) {
+    const auto& combiner = combiner_->counters();
+    stats.push_back({"combining",
+                     {{"messages", combiner.messages.get()},
+                      {"combined", combiner.combined.get()},
+                      {"scattered", combiner.scattered.get()}}});
+  }
   if (negotiator_) {
     const auto& negotiator = negotiator_->counters();
     stats.push_back({"negotiation",

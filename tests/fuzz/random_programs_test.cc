@@ -61,9 +61,10 @@ void play(Runtime& runtime, RandomRank& player, std::uint64_t seed, int ranks) {
   runtime.shutdown();
 }
 
-void run_program(Outcome& outcome, Backing backing, int ranks, std::uint64_t seed,
-                 const Config& config) {
-  const inproc::Group group(ranks);
+void run_program(Outcome& outcome, Backing backing, const std::vector<int>& hosts,
+                 std::uint64_t seed, const Config& config) {
+  const auto ranks = static_cast<int>(hosts.size());
+  const inproc::Group group(hosts);
   std::vector<std::unique_ptr<Runtime>> runtimes(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     // After a failure operations may still be in progress: their memory outlives the Runtime.
@@ -81,7 +82,7 @@ void run_program(Outcome& outcome, Backing backing, int ranks, std::uint64_t see
     } catch (const std::exception& error) {
       outcome.error.note(rank, error.what());
     }
-    if (runtime && config.freeze_after_steps > 0) {
+    if (runtime && config.freeze_after_steps > 0 && runtime->topology().hosts() == 1) {
       outcome.freezes += counter_of(*runtime, "schedule", "freezes");
       outcome.thaws_by_time_limit += counter_of(*runtime, "schedule", "thaws_by_time_limit");
     }
@@ -100,7 +101,7 @@ void check_same_bits(const std::vector<RandomRank>& ranks) {
   }
 }
 
-void check_programs(Backing backing, int ranks) {
+void check_programs(Backing backing, const std::vector<int>& hosts) {
   const std::uint64_t seed = test_seed();
   std::cout << seed_text(seed) << std::endl;
   Dice dice(seed);
@@ -110,7 +111,7 @@ void check_programs(Backing backing, int ranks) {
     const Config config = random_settings(dice, test_config());
     const std::uint64_t program = dice.number();
     Outcome outcome;
-    run_program(outcome, backing, ranks, program, config);
+    run_program(outcome, backing, hosts, program, config);
     INFO(seed_text(seed) << ", group " << group << "\n" << group_wide_fingerprint(config));
     REQUIRE(outcome.error.text() == "");
     check_same_bits(outcome.ranks);
@@ -127,8 +128,17 @@ void check_programs(Backing backing, int ranks) {
   for (const auto& [name, backing] : backings) {
     for (const int ranks : {2, 3, 4}) {
       add_case("random programs of " + std::to_string(ranks) + " threads over " + name, "",
-               [backing = backing, ranks] { check_programs(backing, ranks); });
+               [backing = backing, ranks] {
+                 check_programs(backing, std::vector<int>(static_cast<std::size_t>(ranks)));
+               });
     }
+  }
+  for (const std::vector<int>& hosts :
+       std::vector<std::vector<int>>{{0, 1, 1}, {0, 1, 1, 0}, {0, 1, 1, 1, 2}}) {
+    std::string name;
+    for (const int host : hosts) name += std::to_string(host);
+    add_case("random programs of threads on hosts " + name + " over inproc", "",
+             [hosts] { check_programs(Backing::Inproc, hosts); });
   }
   return true;
 }();

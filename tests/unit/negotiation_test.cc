@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Announcers and the negotiator together, without threads: messages are delivered one by one, in
-// the order of their link and in random order between links.
+// Announcers, combiners and the negotiator together, without threads: messages are delivered one by
+// one, in the order of their link and in random order between links.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 
 #include "core/src/announcer.h"
+#include "core/src/combiner.h"
 #include "core/src/negotiator.h"
 #include "ronde/error.h"
+#include "ronde/topology.h"
 #include "tests/support/case_table.h"
 
 namespace {
@@ -21,6 +24,8 @@ using TimePoint = Negotiator::TimePoint;
 
 struct Settings {
   int size = 3;
+  std::vector<int> host_of = {};  ///< empty: all on one host
+  int patience_ms = 0;            ///< of combiners
   std::uint64_t capacity = 2;
   int names = 4;
   int uses = 12;           ///< of each name
@@ -63,6 +68,9 @@ struct Rank {
   std::map<std::string, int> operation_of;  ///< key in flight -> operation
   std::uint64_t next_unnamed = 0;
   bool stopped = false;
+  int parent = -1;
+  std::vector<int> children;
+  std::unique_ptr<Combiner> combiner;  ///< of a leader below rank 0
   std::deque<std::string> up;
   std::deque<std::string> down;
   std::vector<Fate> agreed;   ///< in order of execution
@@ -76,9 +84,17 @@ class Simulation {
         settings_(settings),
         random_(seed),
         negotiator_(settings.size, settings.capacity, [](const RequestMeta&) { return ""; }) {
-    for (int rank = 0; rank < settings.size; ++rank) {
-      ranks_.emplace_back(rank);
-      ranks_.back().uses.assign(static_cast<std::size_t>(settings.names) + 1, 0);
+    std::vector<int> host_of = settings.host_of;
+    host_of.resize(static_cast<std::size_t>(settings.size));
+    for (int index = 0; index < settings.size; ++index) {
+      Rank& rank = ranks_.emplace_back(index);
+      rank.uses.assign(static_cast<std::size_t>(settings.names) + 1, 0);
+      const Topology topology = make_topology(index, host_of);
+      rank.parent = topology.parent();
+      rank.children = topology.children();
+      if (index == 0 || rank.children.empty()) continue;
+      rank.combiner = std::make_unique<Combiner>(topology.host_ranks(),
+                                                 std::chrono::milliseconds(settings.patience_ms));
     }
   }
 
@@ -95,19 +111,23 @@ class Simulation {
 
   const std::deque<Rank>& ranks() const { return ranks_; }
   const Negotiator::Counters& counters() const { return negotiator_.counters(); }
+  /// From leaders to rank 0.
+  std::uint64_t host_messages() const { return host_messages_; }
 
  private:
   void act(int index) {
     Rank& rank = ranks_[static_cast<std::size_t>(index)];
-    switch (random_() % 5) {
+    switch (random_() % 6) {
       case 0:
         return submit(index, rank);
       case 1:
-        return announce(rank);
+        return announce(index, rank);
       case 2:
         return deliver_up(index, rank);
       case 3:
         return deliver_down(rank);
+      case 4:
+        return combine(rank);
       default:
         return decide();
     }
@@ -160,9 +180,21 @@ class Simulation {
     return request;
   }
 
-  void announce(Rank& rank) {
+  void announce(int index, Rank& rank) {
     const bool nothing_left = is_finished(rank);
-    if (const auto message = rank.announcer.announce(now_, nothing_left)) {
+    const auto message = rank.announcer.announce(now_, nothing_left);
+    if (!message) return;
+    if (rank.combiner) {
+      rank.combiner->add(index, *message, now_);
+    } else {
+      rank.up.push_back(encode(*message));
+    }
+  }
+
+  void combine(Rank& rank) {
+    if (!rank.combiner) return;
+    if (const auto message = rank.combiner->take(now_)) {
+      ++host_messages_;
       rank.up.push_back(encode(*message));
     }
   }
@@ -177,21 +209,41 @@ class Simulation {
 
   void deliver_up(int index, Rank& rank) {
     if (rank.up.empty()) return;
-    const auto message = std::get<ReadyMessage>(decode(rank.up.front()));
+    const Message message = decode(rank.up.front());
     rank.up.pop_front();
-    negotiator_.add(index, message, now_);
+    if (const auto* const host = std::get_if<HostReadyMessage>(&message)) {
+      for (const auto& [ranks, part] : host->parts) {
+        for (const int of : ranks) negotiator_.add(of, part, now_);
+      }
+    } else if (rank.parent > 0) {
+      ranks_[static_cast<std::size_t>(rank.parent)].combiner->add(
+          index, std::get<ReadyMessage>(message), now_);
+    } else {
+      negotiator_.add(index, std::get<ReadyMessage>(message), now_);
+    }
   }
 
   void decide() {
     const auto decision = negotiator_.decide();
     if (!decision) return;
-    for (Rank& rank : ranks_) rank.down.push_back(encode(*decision));
+    ranks_[0].down.push_back(encode(*decision));
+    send_down(ranks_[0], *decision);
+  }
+
+  void send_down(const Rank& from, const DecisionMessage& decision) {
+    for (const int child : from.children) {
+      ranks_[static_cast<std::size_t>(child)].down.push_back(encode(decision));
+    }
   }
 
   void deliver_down(Rank& rank) {
     if (rank.down.empty()) return;
     const auto message = std::get<DecisionMessage>(decode(rank.down.front()));
     rank.down.pop_front();
+    if (rank.combiner) {
+      rank.combiner->pass(message);
+      send_down(rank, message);
+    }
     AppliedDecision applied = rank.announcer.apply(message);
     for (const Agreed& agreed : applied.agreed) {
       rank.agreed.push_back(
@@ -233,6 +285,7 @@ class Simulation {
   const Settings settings_;
   std::mt19937 random_;
   TimePoint now_{};
+  std::uint64_t host_messages_ = 0;
   Negotiator negotiator_;
   std::deque<Rank> ranks_;
 };
@@ -281,6 +334,27 @@ void simulate(const Settings& settings, std::uint32_t seeds) {
   }
 }
 
+/// Every kind of program, for caches of every size.
+void simulate_everything(const std::vector<int>& host_of, int patience_ms) {
+  Settings plain;
+  plain.size = static_cast<int>(host_of.size());
+  plain.host_of = host_of;
+  plain.patience_ms = patience_ms;
+  for (const std::uint64_t capacity : {0U, 2U, 3U, 100U}) {
+    plain.capacity = capacity;
+    simulate(plain, 10);
+    for (bool Settings::*trait :
+         {&Settings::absences, &Settings::gathers, &Settings::mismatch, &Settings::expiries}) {
+      Settings settings = plain;
+      settings.*trait = true;
+      simulate(settings, 10);
+      settings.absences = settings.gathers = settings.mismatch = settings.expiries = true;
+      settings.same_shape = false;
+      simulate(settings, 10);
+    }
+  }
+}
+
 const bool registered = [] {
   for (const std::uint64_t capacity : {0U, 1U, 2U, 3U, 100U}) {
     for (const int size : {1, 2, 3, 5}) {
@@ -305,6 +379,16 @@ const bool registered = [] {
       });
     }
   }
+  // Rank 0's host goes without a combiner, so the others are the ones that matter.
+  for (const std::vector<int>& host_of : std::vector<std::vector<int>>{
+           {0, 1, 1}, {0, 0, 1, 1}, {0, 1, 0, 1, 1}, {0, 1, 2, 1, 2, 0}}) {
+    for (const int patience_ms : {0, 40, 1000}) {
+      std::string tail = " on hosts ";
+      for (const int host : host_of) tail += std::to_string(host);
+      add_case("all ranks agree" + tail + ", patience of " + std::to_string(patience_ms) + " ms",
+               "", [=] { simulate_everything(host_of, patience_ms); });
+    }
+  }
   return true;
 }();
 
@@ -320,6 +404,21 @@ TEST_CASE("the steady state is negotiated by slot alone") {
   CHECK(simulation.counters().agreed_in_full.get() == 4);
   CHECK(simulation.counters().agreed_by_slot.get() == 4 * 49);
   CHECK(simulation.counters().evictions.get() == 0);
+}
+
+TEST_CASE("in the steady state the leader of a host has at most one message for an operation") {
+  Settings settings;
+  settings.size = 4;
+  settings.host_of = {0, 1, 1, 1};
+  settings.patience_ms = 1'000'000;  // nobody is reported
+  settings.capacity = 100;
+  settings.uses = 50;
+  settings.unnamed = 30;
+  Simulation simulation(1, settings);
+  simulation.run();
+  const std::uint64_t operations = 4 * 50 + 30;
+  const std::uint64_t shutdowns = 3;
+  CHECK(simulation.host_messages() <= operations + shutdowns);
 }
 
 TEST_CASE("a cache that is too small evicts and makes ranks announce again") {

@@ -19,6 +19,29 @@ using std::chrono::milliseconds;
 
 }  // namespace
 
+TEST_CASE("a leader speaks for all ranks of its host") {
+  constexpr int kRounds = 50;
+  const inproc::Group group(std::vector<int>{0, 1, 1, 1});
+  std::vector<std::uint64_t> announced(4);
+  std::uint64_t received = 0;
+  std::uint64_t combined = 0;
+  run_ranks(4, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<float> values(3, 1.0F);
+      runtime.submit(sum_request(values, "x")).wait();
+      check(values[2] == 4.0F, "the sum");
+    }
+    announced[static_cast<std::size_t>(rank)] =
+        counter_of(runtime, "coordinator", "ready_messages");
+    if (rank == 0) received = counter_of(runtime, "inproc transport", "messages_received");
+    if (rank == 1) combined = counter_of(runtime, "combining", "combined");
+    runtime.shutdown();
+  });
+  CHECK(combined > 0);
+  CHECK(received < announced[1] + announced[2] + announced[3]);
+}
+
 TEST_CASE("a name in flight cannot be used again, and can once it is done") {
   std::latch refused(1);
   run_group(2, [&](int rank, Runtime& runtime) {

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "combiner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// Whether rank 0 may take both for one, but for who contributes.
+bool is_same(const Combiner::Item& a, const Combiner::Item& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* const unnamed = std::get_if<UnnamedSlot>(&a)) {
+    return unnamed->slot == std::get<UnnamedSlot>(b).slot;
+  }
+  return std::get<FullRequest>(a).meta == std::get<FullRequest>(b).meta;
+}
+
+bool contributes(const Combiner::Item& item) {
+  return std::visit([](const auto& form) { return form.contributes; }, item);
+}
+
+void append(ReadyMessage& message, Combiner::Item item) {
+  if (const auto* const unnamed = std::get_if<UnnamedSlot>(&item)) {
+    message.unnamed.push_back(*unnamed);
+  } else {
+    message.requests.push_back(std::get<FullRequest>(std::move(item)));
+  }
+}
+
+}  // namespace
+
+Combiner::Combiner(std::vector<int> ranks, Duration patience)
+    : ranks_(std::move(ranks)),
+      patience_(patience),
+      ready_(ranks_.size()),
+      absent_(ranks_.size()),
+      for_one_(ranks_.size()) {}
+
+std::size_t Combiner::position_of(int rank) const {
+  const auto found = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
+  if (found == ranks_.end() || *found != rank) {
+    throw Error("rank " + std::to_string(rank) +
+                " announced operations to the leader of another host");
+  }
+  return static_cast<std::size_t>(found - ranks_.begin());
+}
+
+void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
+  has_news_ = true;
+  const std::size_t position = position_of(rank);
+  add_cached(position, message, now);
+  for (const UnnamedSlot& item : message.unnamed) {
+    if (!is_stale(item.slot, message)) add_item(position, unnamed_key(item.sequence), item, now);
+  }
+  for (const FullRequest& request : message.requests) {
+    add_item(position, request.key, request, now);
+  }
+  if (message.expired.empty() && !message.shutdown) return;
+  combine_bits();
+  scatter_all();
+  ReadyMessage& mine = for_one_[position];
+  mine.expired.insert(mine.expired.end(), message.expired.begin(), message.expired.end());
+  mine.shutdown = mine.shutdown || message.shutdown;
+}
+
+bool Combiner::is_stale(std::uint32_t slot, const ReadyMessage& message) const {
+  return slot < assigned_.size() && assigned_[slot] > message.decisions_seen;
+}
+
+void Combiner::add_cached(std::size_t position, const ReadyMessage& message, TimePoint now) {
+  message.cached.for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    if (is_stale(slot, message)) return;
+    ready_[position].set(bit);
+    if (message.absent.test(bit)) absent_[position].set(bit);
+    if (!any_ready_.test(bit)) {
+      any_ready_.set(bit);
+      if (slot >= since_.size()) since_.resize(slot + std::size_t{1});
+      since_[slot] = now;
+    }
+    if (held_.empty() && scattered_keys_.empty()) return;
+    const auto name = name_of_slot_.find(slot);
+    if (name == name_of_slot_.end()) return;
+    if (held_.contains(name->second) || scattered_keys_.contains(name->second)) {
+      scatter_name(name->second);
+    }
+  });
+}
+
+void Combiner::add_item(std::size_t position, const std::string& key, Item item, TimePoint now) {
+  const auto [found, inserted] = held_.try_emplace(key);
+  Held& held = found->second;
+  if (inserted) {
+    held.items.resize(ranks_.size());
+    held.since = now;
+  }
+  if (held.items[position]) {
+    throw Error("rank " + std::to_string(ranks_[position]) + " announced an operation twice");
+  }
+  held.items[position] = std::move(item);
+  if (++held.count == ranks_.size()) {
+    combine_items(held);
+    held_.erase(found);
+    return;
+  }
+  const auto slot = slot_of_name_.find(key);
+  const bool has_bits = slot != slot_of_name_.end() && any_ready_.test(slot->second);
+  if (has_bits || scattered_keys_.contains(key)) scatter_name(key);
+}
+
+/// By bits as well as in full.
+void Combiner::scatter_name(const std::string& name) {
+  scatter_items(name);
+  const auto slot = slot_of_name_.find(name);
+  if (slot == slot_of_name_.end()) return;
+  BitVector bits;
+  bits.set(slot->second);
+  scatter_bits(bits);
+}
+
+void Combiner::pass(const DecisionMessage& decision) {
+  // What is on its way means the slots as they were.
+  seal();
+  passed_ = decision.number;
+  has_news_ = true;
+  forget_marks(decision);
+  for (const Response& response : decision.responses) {
+    if (!response.error.empty() || response.slot < 0) continue;
+    assign(static_cast<std::uint32_t>(response.slot), response.key, decision.number);
+  }
+}
+
+void Combiner::forget_marks(const DecisionMessage& decision) {
+  scattered_slots_ -= decision.cached;
+  if (scattered_keys_.empty()) return;
+  decision.cached.for_each([&](std::size_t bit) {
+    const auto name = name_of_slot_.find(static_cast<std::uint32_t>(bit));
+    if (name != name_of_slot_.end()) scattered_keys_.erase(name->second);
+  });
+  for (const UnnamedSlot& item : decision.unnamed) {
+    scattered_keys_.erase(unnamed_key(item.sequence));
+  }
+  for (const Response& response : decision.responses) {
+    // One that timed out has yet to be answered to other ranks, without delay.
+    if (response.only_rank < 0 || is_unnamed(response.key)) scattered_keys_.erase(response.key);
+  }
+}
+
+void Combiner::assign(std::uint32_t slot, const std::string& key, std::uint64_t number) {
+  if (slot >= assigned_.size()) assigned_.resize(slot + std::size_t{1});
+  assigned_[slot] = number;
+  if (const auto old = name_of_slot_.find(slot); old != name_of_slot_.end()) {
+    slot_of_name_.erase(old->second);
+    name_of_slot_.erase(old);
+  }
+  if (!is_unnamed(key)) {
+    name_of_slot_[slot] = key;
+    slot_of_name_[key] = slot;
+  }
+  drop_slot(slot);
+}
+
+/// The ranks announce these anew.
+void Combiner::drop_slot(std::uint32_t slot) {
+  any_ready_.reset(slot);
+  scattered_slots_.reset(slot);
+  for (BitVector& ready : ready_) ready.reset(slot);
+  for (BitVector& absent : absent_) absent.reset(slot);
+  for (auto entry = held_.begin(); entry != held_.end();) {
+    Held& held = entry->second;
+    for (std::optional<Item>& item : held.items) {
+      const auto* const unnamed = item ? std::get_if<UnnamedSlot>(&*item) : nullptr;
+      if (unnamed == nullptr || unnamed->slot != slot) continue;
+      item.reset();
+      --held.count;
+    }
+    entry = held.count == 0 ? held_.erase(entry) : std::next(entry);
+  }
+}
+
+std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
+  const bool is_due = oldest_ && now >= *oldest_ + patience_;
+  if (!has_news_ && !is_due) return std::nullopt;
+  has_news_ = false;
+  combine_bits();
+  // The rest of what went by itself.
+  BitVector rest = any_ready_;
+  rest &= scattered_slots_;
+  scatter_bits(rest);
+  scatter_old(now);
+  look_at_held();
+  seal();
+  if (sealed_.parts.empty()) return std::nullopt;
+  counters_.messages.add();
+  return std::exchange(sealed_, {});
+}
+
+void Combiner::combine_bits() {
+  if (any_ready_.empty()) return;
+  BitVector all = ready_[0];
+  BitVector absent = absent_[0];
+  for (std::size_t position = 1; position < ready_.size(); ++position) {
+    all &= ready_[position];
+    absent &= absent_[position];
+  }
+  if (all.empty()) return;
+  absent &= all;
+  for (BitVector& ready : ready_) ready -= all;
+  for (BitVector& rest : absent_) rest -= all;
+  any_ready_ -= all;
+  scattered_slots_ -= all;
+  for_all_.cached |= all;
+  for_all_.absent |= absent;
+  counters_.combined.add(all.count());
+}
+
+void Combiner::combine_items(Held& held) {
+  Item all = *held.items[0];
+  const auto is_alike = [&](const std::optional<Item>& item) { return is_same(*item, all); };
+  if (!std::all_of(held.items.begin(), held.items.end(), is_alike)) {
+    send_each(held);
+    return;
+  }
+  const bool contributed =
+      std::any_of(held.items.begin(), held.items.end(),
+                  [](const std::optional<Item>& item) { return contributes(*item); });
+  std::visit([&](auto& form) { form.contributes = contributed; }, all);
+  append(for_all_, std::move(all));
+  counters_.combined.add();
+}
+
+void Combiner::send_each(Held& held) {
+  for (std::size_t position = 0; position < held.items.size(); ++position) {
+    if (held.items[position]) append(for_one_[position], *std::move(held.items[position]));
+  }
+  counters_.scattered.add(held.count);
+}
+
+void Combiner::scatter_bits(const BitVector& bits) {
+  if (bits.empty()) return;
+  scattered_slots_ |= bits;
+  any_ready_ -= bits;
+  for (std::size_t position = 0; position < ready_.size(); ++position) {
+    BitVector mine = ready_[position];
+    mine &= bits;
+    if (mine.empty()) continue;
+    BitVector absent = absent_[position];
+    absent &= bits;
+    ready_[position] -= bits;
+    absent_[position] -= bits;
+    for_one_[position].cached |= mine;
+    for_one_[position].absent |= absent;
+    counters_.scattered.add(mine.count());
+  }
+}
+
+void Combiner::scatter_items(const std::string& key) {
+  scattered_keys_.insert(key);
+  const auto found = held_.find(key);
+  if (found == held_.end()) return;
+  send_each(found->second);
+  held_.erase(found);
+}
+
+void Combiner::scatter_all() {
+  scatter_bits(BitVector(any_ready_));
+  while (!held_.empty()) scatter_items(std::string(held_.begin()->first));
+}
+
+void Combiner::scatter_old(TimePoint now) {
+  BitVector old_bits;
+  any_ready_.for_each([&](std::size_t slot) {
+    if (now >= since_[slot] + patience_) old_bits.set(slot);
+  });
+  scatter_bits(old_bits);
+  std::vector<std::string> old_keys;
+  for (const auto& [key, held] : held_) {
+    if (now >= held.since + patience_) old_keys.push_back(key);
+  }
+  for (const std::string& key : old_keys) scatter_items(key);
+}
+
+void Combiner::look_at_held() {
+  oldest_.reset();
+  const auto look_at = [&](TimePoint since) { oldest_ = std::min(oldest_.value_or(since), since); };
+  any_ready_.for_each([&](std::size_t slot) { look_at(since_[slot]); });
+  for (const auto& [key, held] : held_) look_at(held.since);
+}
+
+std::optional<Combiner::TimePoint> Combiner::next_deadline() const {
+  if (!oldest_) return std::nullopt;
+  return *oldest_ + patience_;
+}
+
+/// Puts what is to be told into parts that bear the number of the last decision that has passed.
+void Combiner::seal() {
+  const auto put = [&](std::vector<std::int32_t> ranks, ReadyMessage& message) {
+    if (message.empty()) return;
+    message.decisions_seen = passed_;
+    sealed_.parts.push_back({std::move(ranks), std::exchange(message, {})});
+  };
+  put(std::vector<std::int32_t>(ranks_.begin(), ranks_.end()), for_all_);
+  for (std::size_t position = 0; position < ranks_.size(); ++position) {
+    put({ranks_[position]}, for_one_[position]);
+  }
+}
+
+}  // namespace ronde
