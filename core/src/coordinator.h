@@ -180,6 +180,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void end(bool graceful, Clock::time_point deadline);
   void end_anyhow(bool graceful) noexcept;
   Stats live_stats() const;
+  Stats negotiation_stats() const;
 
   bool is_arbiter() const noexcept { return topology_.rank == 0; }
 

@@ -162,20 +162,8 @@ void Coordinator::add_stats(std::function<StatsGroup()> part) {
   more_stats_.push_back(std::move(part));
 }
 
-Stats Coordinator::live_stats() const {
+Stats Coordinator::negotiation_stats() const {
   Stats stats;
-  const auto& queue = queue_->counters();
-  stats.push_back({"submission",
-                   {{"operations", queue.submitted.get()},
-                    {"bytes", queue.submitted_bytes.get()},
-                    {"wakes", queue.wakes.get()},
-                    {"flushes_by_waiters", queue.flushes.get()}}});
-  stats.push_back({"coordinator",
-                   {{"cycles", counters_.cycles.get()},
-                    {"sleeps", counters_.sleeps.get()},
-                    {"driven_by_callers", counters_.driven_by_callers.get()},
-                    {"ready_messages", counters_.ready_messages.get()},
-                    {"stall_reports", counters_.stall_reports.get()}}});
   if (announcer_) {
     const auto& announcer = announcer_->counters();
     stats.push_back({"response_cache",
@@ -211,6 +199,25 @@ Stats Coordinator::live_stats() const {
                       {"tensors", schedule.tensors.get()},
                       {"buckets", schedule.buckets.get()}}});
   }
+  return stats;
+}
+
+Stats Coordinator::live_stats() const {
+  Stats stats;
+  const auto& queue = queue_->counters();
+  stats.push_back({"submission",
+                   {{"operations", queue.submitted.get()},
+                    {"bytes", queue.submitted_bytes.get()},
+                    {"wakes", queue.wakes.get()},
+                    {"flushes_by_waiters", queue.flushes.get()}}});
+  stats.push_back({"coordinator",
+                   {{"cycles", counters_.cycles.get()},
+                    {"sleeps", counters_.sleeps.get()},
+                    {"driven_by_callers", counters_.driven_by_callers.get()},
+                    {"ready_messages", counters_.ready_messages.get()},
+                    {"stall_reports", counters_.stall_reports.get()}}});
+  const Stats negotiation = negotiation_stats();
+  stats.insert(stats.end(), negotiation.begin(), negotiation.end());
   if (executor_) {
     const auto& executor = executor_->counters();
     stats.push_back({"execution",
