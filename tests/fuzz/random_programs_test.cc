@@ -134,7 +134,7 @@ void check_programs(Backing backing, const std::vector<int>& hosts) {
     }
   }
   for (const std::vector<int>& hosts :
-       std::vector<std::vector<int>>{{0, 1, 1}, {0, 1, 1, 0}, {0, 1, 1, 1, 2}}) {
+       std::vector<std::vector<int>>{{0, 1, 1, 0}, {0, 1, 1, 1}, {0, 1, 1, 2}}) {
     std::string name;
     for (const int host : hosts) name += std::to_string(host);
     add_case("random programs of threads on hosts " + name + " over inproc", "",
