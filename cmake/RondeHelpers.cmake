@@ -22,8 +22,10 @@
 #       source's stem without "_test"; with RANKS, one test "...@n<k>" for each k under mpiexec.
 #       PROCESSORS says how many ranks a case starts by itself; it is <k> with RANKS.
 #       A case with tags among [n1] [n2] [n3] [n4] runs with these numbers of ranks only.
-#   ronde_add_sanitized_tests(<test program> PREFIX <prefix> LIBRARIES <target>... [TIMEOUT <s>])
+#   ronde_add_sanitized_tests(<test program> PREFIX <prefix> LIBRARIES <target>... [TIMEOUT <s>]
+#                             [SINGLE_THREADED <file>...])
 #       The same program and libraries once more under TSan and ASan+UBSan: <prefix>.tsan.*, .asan.*
+#       SINGLE_THREADED sources, which start no thread, have nothing for TSan to see: ASan alone.
 
 set(RONDE_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
 
