@@ -20,7 +20,7 @@
 #                        [ENVIRONMENT <NAME=value>...] [LAUNCHER <command>...] [PROCESSORS <n>])
 #       Every case of <target> becomes the ctest test <prefix>.<file>.<case>, where <file> is the
 #       source's stem without "_test"; with RANKS, one test "...@n<k>" for each k under mpiexec.
-#       PROCESSORS says how many ranks a case starts by itself; it is <k> with RANKS.
+#       PROCESSORS says how many processors a case keeps busy (1); it is half of <k> with RANKS.
 #       A case with tags among [n1] [n2] [n3] [n4] runs with these numbers of ranks only.
 #   ronde_add_sanitized_tests(<test program> PREFIX <prefix> LIBRARIES <target>... [TIMEOUT <s>]
 #                             [SINGLE_THREADED <file>...])
