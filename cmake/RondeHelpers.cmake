@@ -80,6 +80,7 @@ function(ronde_add_library target)
   ronde_set_common_properties(${target})
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${arg_EXPORT}
+    DEFINE_SYMBOL ""  # so that the objects of a static and of a shared library are the same
     POSITION_INDEPENDENT_CODE ON
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})

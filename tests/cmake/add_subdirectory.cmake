@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DSOURCE=<tree> -DCONSUMER=<source> -DWORK=<scratch> -DGENERATOR=<g> -P ...
+# cmake -DSOURCE=<tree> -DCONSUMER=<source> -DWORK=<scratch> -DGENERATOR=<g> -DBUILD_TYPE=<type>
+#       -DWERROR=<bool> -DCCACHE=<program> -P ...
 # Ronde as a subdirectory of another project, as static libraries (that project asks for none else).
 # LibTorch is left out: its part is built the same way, and the installed consumer uses it.
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
-file(REMOVE_RECURSE "${WORK}")
+copy_tree("${SOURCE}" "${WORK}")
 
-find_program(ccache ccache)
-if(ccache)
-  set(launcher "-DCMAKE_CXX_COMPILER_LAUNCHER=${ccache}")
+# The project that includes Ronde decides on ccache: this one has what RondeOptions.cmake sets.
+if(CCACHE)
+  set(launcher "-DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE}")
+  set(ENV{CCACHE_BASEDIR} "${WORK}")
 endif()
-run_step("configure" "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${WORK}" -G "${GENERATOR}"
-  "-DRONDE_SOURCE=${SOURCE}" -DRONDE_WITH_TORCH=OFF -DCMAKE_BUILD_TYPE=Debug ${launcher})
+run_step("configure" "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${WORK}/build" -G "${GENERATOR}"
+  "-DRONDE_SOURCE=${WORK}" -DRONDE_WITH_TORCH=OFF "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}"
+  "-DRONDE_WERROR=${WERROR}" ${launcher})
 string(REGEX MATCH "install_consumer: [^\n]*" line "${run_step_output}")
 string(REGEX MATCHALL "use_[a-z]+" programs "${line}")
-run_step("build" "${CMAKE_COMMAND}" --build "${WORK}" --parallel 2)
+run_step("build" "${CMAKE_COMMAND}" --build "${WORK}/build" --parallel 2)
 if(NOT programs MATCHES "use_core")
   message(FATAL_ERROR "the consumer got no ronde::core")
 endif()
 foreach(program IN LISTS programs)
-  run_step("run ${program}" "${WORK}/${program}")
+  run_step("run ${program}" "${WORK}/build/${program}")
 endforeach()

@@ -11,6 +11,16 @@ function(run_step what)
   set(run_step_output "${output}" PARENT_SCOPE)
 endfunction()
 
+# Copies the sources from <source> to <work>, to be built in <work>/build. There the compiler is called
+# with the same paths, relative to what RondeOptions.cmake calls ccache's base folder, as in a build in
+# <source>/build: ccache has most objects.
+function(copy_tree source work)
+  file(REMOVE_RECURSE "${work}")
+  foreach(part CMakeLists.txt api backends cmake core examples tests tools torch_ext)
+    file(COPY "${source}/${part}" DESTINATION "${work}")
+  endforeach()
+endfunction()
+
 # Ends the test unless <text> contains <part>.
 function(expect_contains text part)
   string(FIND "${text}" "${part}" position)
