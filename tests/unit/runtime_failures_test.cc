@@ -136,8 +136,8 @@ TEST_CASE("a backend that breaks down for a rank of the same host that died is n
   all.faults[1]->fail_poll(3, "the cable is cut");
   std::vector<Death> deaths(3);
   run_ranks(3, [&](int rank) {
+    std::vector<float> values(4, 1.0F);  // outlives the runtime of the rank that leaves it pending
     Runtime runtime(all.options(rank));
-    std::vector<float> values(4, 1.0F);
     if (rank == 2) {
       const Work work = runtime.submit(sum_request(values, "x"));
       all.faults[1]->wait_begun(1);
