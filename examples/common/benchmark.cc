@@ -5,6 +5,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -53,6 +54,7 @@ class Benchmark {
   }
   void introduce() const;
   double step_ms(Trainer& trainer) const;
+  void say_efficiency(const Efficiency& result) const;
   void say_round(std::int64_t number, const Round& round) const;
   void say_step(const char* kind, double ms) const;
 
@@ -107,30 +109,43 @@ void Benchmark::efficiency() const {
   introduce();
   Trainer connected = make(Link::connected);
   Trainer unconnected = make(Link::unconnected);
+  std::optional<Trainer> in_step;
+  if (options_.in_step)
+    in_step.emplace(workload_.make_task(device_), workload_.learning_rate, Link::in_step);
   say("Running warmup...\n");
   connected.run(options_.num_warmup_batches);
   unconnected.run(options_.num_warmup_batches);
+  if (in_step) in_step->run(options_.num_warmup_batches);
   say("Running benchmark...\n");
   std::vector<Round> rounds;
   for (std::int64_t i = 0; i < options_.num_iters; ++i) {
     Round round;
     // Who goes first alternates: a machine that slows down steadily is fair to both.
     if (i % 2 == 0) round.step_ms_unconnected = step_ms(unconnected);
+    if (i % 2 == 0 && in_step) round.step_ms_in_step = step_ms(*in_step);
     round.step_ms = step_ms(connected);
+    if (i % 2 != 0 && in_step) round.step_ms_in_step = step_ms(*in_step);
     if (i % 2 != 0) round.step_ms_unconnected = step_ms(unconnected);
     say_round(i, round);
     rounds.push_back(round);
   }
   require_identical(connected);
   const Efficiency result = summarize(rounds);
-  const int ranks = ronde::size();
-  say_step("Unconnected", result.median.step_ms_unconnected);
-  say_step("Distributed", result.median.step_ms);
-  say("Scaling efficiency on %d %s(s): %.1f %% (rounds: %.1f to %.1f %%)\n", ranks, device_name(),
-      100 * result.median.efficiency(), 100 * result.lowest, 100 * result.highest);
+  say_efficiency(result);
   if (!options_.json.empty() && ronde::rank() == 0) {
-    write_text(options_.json, to_json(workload_.model, ranks, result));
+    write_text(options_.json, to_json(workload_.model, ronde::size(), result));
   }
+}
+
+void Benchmark::say_efficiency(const Efficiency& result) const {
+  say_step("Unconnected", result.median.step_ms_unconnected);
+  if (result.median.step_ms_in_step) say_step("In step", *result.median.step_ms_in_step);
+  say_step("Distributed", result.median.step_ms);
+  if (result.median.step_ms_in_step) {
+    say("Scaling efficiency without exchange: %.1f %%\n", 100 * result.median.efficiency_in_step());
+  }
+  say("Scaling efficiency on %d %s(s): %.1f %% (rounds: %.1f to %.1f %%)\n", ronde::size(),
+      device_name(), 100 * result.median.efficiency(), 100 * result.lowest, 100 * result.highest);
 }
 
 void Benchmark::say_round(std::int64_t number, const Round& round) const {

@@ -14,7 +14,7 @@ void add_benchmark_options(CLI::App& app, BenchmarkOptions& options) {
   };
   count("--batch-size", options.batch_size, "Images per rank and step")->check(CLI::PositiveNumber);
   count("--num-warmup-batches", options.num_warmup_batches,
-        "Steps before measuring; with --efficiency before every round of either kind")
+        "Steps before measuring; with --efficiency before every round of each kind")
       ->check(CLI::NonNegativeNumber);
   count("--num-batches-per-iter", options.num_batches_per_iter, "Steps per iteration or round")
       ->check(CLI::PositiveNumber);
@@ -26,6 +26,9 @@ void add_benchmark_options(CLI::App& app, BenchmarkOptions& options) {
        "Train ranks side by side that exchange nothing during steps");
   flag("--efficiency", options.efficiency,
        "Measure both kinds in turns, and print the scaling efficiency");
+  flag("--in-step", options.in_step,
+       "With --efficiency: also measure ranks that wait for each other after every step and "
+       "exchange nothing, which tells waiting from exchanging");
 }
 
 void check_benchmark_options(const BenchmarkOptions& options) {
@@ -37,6 +40,9 @@ void check_benchmark_options(const BenchmarkOptions& options) {
   }
   if (options.efficiency && options.no_distributed) {
     throw CLI::ExcludesError("--efficiency", "--no-distributed");
+  }
+  if (options.in_step && !options.efficiency) {
+    throw CLI::RequiresError("--in-step", "--efficiency");
   }
   if (!options.json.empty() && !options.efficiency) {
     throw CLI::RequiresError("--json", "--efficiency");

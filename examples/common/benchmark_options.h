@@ -21,6 +21,7 @@ struct BenchmarkOptions {
   bool fp16_allreduce = false;
   bool no_distributed = false;
   bool efficiency = false;
+  bool in_step = false;
   std::filesystem::path json = {};
 };
 

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace example {
 
-/// Milliseconds a step of connected and of unconnected ranks, measured one after the other.
+/// Milliseconds a step of connected and of unconnected ranks, measured one after the other; and of
+/// ranks in step, if these were measured too.
 struct Round {
   double step_ms = 0;
   double step_ms_unconnected = 0;
+  std::optional<double> step_ms_in_step = {};
 
   double efficiency() const { return step_ms_unconnected / step_ms; }
+  /// What is left where ranks wait for each other and exchange nothing: no exchange does better.
+  /// Only if it was measured.
+  double efficiency_in_step() const { return step_ms_unconnected / step_ms_in_step.value(); }
 };
 
 /// What rounds say together: the medians of their steps, and the efficiency, which is the ratio of
@@ -25,7 +31,8 @@ struct Efficiency {
 /// Of at least one round.
 Efficiency summarize(const std::vector<Round>& rounds);
 
-/// A JSON object: model, ranks, step_ms, step_ms_unconnected, efficiency (1 is perfect).
+/// A JSON object: model, ranks, step_ms, step_ms_unconnected, efficiency (1 is perfect); and
+/// step_ms_in_step, if that was measured.
 std::string to_json(const std::string& model, int ranks, const Efficiency& efficiency);
 
 }  // namespace example

@@ -20,10 +20,11 @@ void train_step(Optimizer& optimizer, const Task& task) {
 
 Trainer::Trainer(Task task, double learning_rate, Link link)
     : task_(std::move(task)),
+      link_(link),
       sgd_(task_.module->parameters(),
            link == Link::connected ? learning_rate * ronde::size() : learning_rate) {
   task_.module->train();
-  if (link == Link::unconnected) return;
+  if (link != Link::connected) return;
   distributed_.emplace(sgd_, task_.module->named_parameters());
   ronde::broadcast_parameters(*task_.module, /*root_rank=*/0);
   ronde::broadcast_optimizer_state(sgd_, 0);
@@ -47,6 +48,7 @@ void Trainer::step() {
   } else {
     train_step(sgd_, task_);
   }
+  if (link_ == Link::in_step) ronde::barrier();
 }
 
 void Trainer::finish_queue() const {

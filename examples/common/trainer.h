@@ -19,10 +19,11 @@ struct Task {
   std::function<torch::Tensor()> loss;
 };
 
-/// Connected ranks train as one through Ronde; unconnected ones exchange nothing.
-enum class Link { connected, unconnected };
+/// Connected ranks train as one through Ronde; unconnected ones exchange nothing. Ranks in step
+/// exchange nothing either, but wait for each other after every step, as connected ones do.
+enum class Link { connected, unconnected, in_step };
 
-/// Steps of SGD on a task. Both links run the same code but for the optimiser that is called.
+/// Steps of SGD on a task. All links run the same code but for the optimiser that is called.
 class Trainer {
  public:
   /// `learning_rate` is for one rank: connected ranks, whose batch is so many times as large,
@@ -43,6 +44,7 @@ class Trainer {
   void finish_queue() const;
 
   Task task_;
+  Link link_;
   torch::optim::SGD sgd_;
   std::optional<ronde::DistributedOptimizer> distributed_;
 };

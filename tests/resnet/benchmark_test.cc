@@ -33,4 +33,12 @@ TEST_CASE("the efficiency is the ratio of the medians, with the range of the rou
   CHECK(json == expected);
 }
 
+TEST_CASE("ranks in step tell what waiting for each other costs") {
+  const Efficiency result = summarize({{100, 90, 95}, {200, 100, 160}, {110, 99, 100}});
+  CHECK(result.median.step_ms_in_step == 100);
+  CHECK(result.median.efficiency_in_step() == Approx(0.99));
+  CHECK(result.median.efficiency() == Approx(0.9));
+  CHECK(nlohmann::json::parse(to_json("edsr", 2, result))["step_ms_in_step"] == 100.0);
+}
+
 }  // namespace example

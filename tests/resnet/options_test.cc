@@ -68,6 +68,7 @@ TEST_CASE("nonsense and what cannot be done are refused in words that help") {
         Row{{"--batch-size", "1", "--image-size", "32"}, "use at least 2"},
         Row{{"--fp16-allreduce"}, "comes with compression"},
         Row{{"--efficiency", "--no-distributed"}, "--efficiency excludes --no-distributed"},
+        Row{{"--in-step"}, "--in-step requires --efficiency"},
         Row{{"--json", "x"}, "--json requires --efficiency"}, Row{{"--unknown"}, "--unknown"}}) {
     INFO(row.words);
     CHECK_THAT(refusal(row.arguments), Catch::Contains(row.words));

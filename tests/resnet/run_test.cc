@@ -130,6 +130,21 @@ TEST_CASE("the efficiency is printed by rounds and written as JSON") {
   CHECK(number_after(result.out, "Unconnected: ") == Approx(unconnected).margin(0.01));
 }
 
+TEST_CASE("ranks that only wait for each other are measured, too, if asked for") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "e.json").string();
+  const CommandResult result = run_small(2, {"--efficiency", "--in-step", "--json", file});
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  const nlohmann::json json = nlohmann::json::parse(ronde::test::read_text(file));
+  const double in_step = json["step_ms_in_step"];
+  const double unconnected = json["step_ms_unconnected"];
+  CHECK(in_step > 0);
+  CHECK(number_after(result.out, "In step: ") == Approx(in_step).margin(0.01));
+  CHECK(number_after(result.out, "Scaling efficiency without exchange: ") ==
+        Approx(100 * unconnected / in_step).margin(0.1));
+}
+
 TEST_CASE("a wrong option is explained once, before anything is trained") {
   const CommandResult result = run_small(2, {"--fp16-allreduce"});
   CHECK(result.exit_code == 2);
