@@ -53,6 +53,7 @@ struct Outcome {
   FirstError error;
   std::atomic<std::uint64_t> freezes{0};  ///< of all ranks
   std::atomic<std::uint64_t> thaws_by_time_limit{0};
+  std::atomic<std::uint64_t> symmetric{0};
 };
 
 void play(Runtime& runtime, RandomRank& player, std::uint64_t seed, int ranks) {
@@ -69,9 +70,13 @@ void run_program(Outcome& outcome, Backing backing, const std::vector<int>& host
   for (int rank = 0; rank < ranks; ++rank) {
     // After a failure operations may still be in progress: their memory outlives the Runtime.
     outcome.ranks.emplace_back(
-        [&runtimes, rank](Request request) {
-          return runtimes[static_cast<std::size_t>(rank)]->submit(std::move(request));
-        },
+        RandomRank::Engine{[&runtimes, rank](Request request) {
+                             return runtimes[static_cast<std::size_t>(rank)]->submit(
+                                 std::move(request));
+                           },
+                           [&runtimes, rank] {
+                             return runtimes[static_cast<std::size_t>(rank)]->symmetric_heap();
+                           }},
         rank, ranks, seed);
   }
   run_ranks(ranks, [&](int rank) {
@@ -85,6 +90,9 @@ void run_program(Outcome& outcome, Backing backing, const std::vector<int>& host
     if (runtime && config.freeze_after_steps > 0 && runtime->topology().hosts() == 1) {
       outcome.freezes += counter_of(*runtime, "schedule", "freezes");
       outcome.thaws_by_time_limit += counter_of(*runtime, "schedule", "thaws_by_time_limit");
+    }
+    if (runtime && runtime->symmetric_heap()) {
+      outcome.symmetric += counter_of(*runtime, "shm", "symmetric_operations");
     }
     runtime.reset();
   });
@@ -107,6 +115,7 @@ void check_programs(Backing backing, const std::vector<int>& hosts) {
   Dice dice(seed);
   std::uint64_t freezes = 0;
   std::uint64_t thaws_by_time_limit = 0;
+  std::uint64_t symmetric = 0;
   for (int group = 0; group < kGroups; ++group) {
     const Config config = random_settings(dice, test_config());
     const std::uint64_t program = dice.number();
@@ -117,9 +126,11 @@ void check_programs(Backing backing, const std::vector<int>& hosts) {
     check_same_bits(outcome.ranks);
     freezes += outcome.freezes;
     thaws_by_time_limit += outcome.thaws_by_time_limit;
+    symmetric += outcome.symmetric;
   }
   std::cout << "schedules frozen " << freezes << ", given up after a time limit "
-            << thaws_by_time_limit << std::endl;
+            << thaws_by_time_limit << ", symmetric buckets " << symmetric << std::endl;
+  CHECK((symmetric > 0) == (backing == Backing::Shm));
 }
 
 [[maybe_unused]] const bool kRegistered = [] {

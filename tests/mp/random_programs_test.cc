@@ -58,8 +58,9 @@ void check_programs(const WithRanks& with_ranks) {
     INFO(seed_text(seed) << ", group " << group << "\n" << group_wide_fingerprint(config));
     // After a failure operations may still be in progress, so that their memory stays for good.
     auto player = std::make_unique<RandomRank>(
-        [](Request request) { return ronde::submit(std::move(request)); }, mpi.rank(), mpi.size(),
-        program_seed);
+        RandomRank::Engine{[](Request request) { return ronde::submit(std::move(request)); },
+                           [] { return ronde::default_runtime().symmetric_heap(); }},
+        mpi.rank(), mpi.size(), program_seed);
     with_ranks(
         [&](PlainMpi&) {
           RandomProgram program(program_seed, mpi.size());

@@ -61,6 +61,7 @@ std::size_t RandomOperation::count(int rank) const {
 
 std::string RandomOperation::text() const {
   std::string text(to_string(kind));
+  text += symmetric ? " of symmetric buffers" : "";
   text += name.empty() ? " without a name" : " '" + name + "'";
   if (kind == Collective::Barrier) return text;
   text += " " + std::string(to_string(dtype)) + " rows";
@@ -121,6 +122,7 @@ RandomOperation RandomProgram::make_operation() {
     operation.postscale = is_floating(operation.dtype) ? dice_.among(kScales) : 0.5;
   }
   if (is_reduction(operation.kind) && dice_.one_in(10)) silence_some(operation);
+  operation.symmetric = operation.kind == Collective::Allreduce && dice_.one_in(2);
   choose_shape(operation);
   return operation;
 }

@@ -56,6 +56,7 @@ struct RandomOperation {
   /// Of an alltoall, by rank; all empty: equally many to each.
   std::vector<std::vector<std::int64_t>> splits;
   std::vector<bool> contributes;  ///< by rank
+  bool symmetric = false;         ///< an allreduce that wants symmetric buffers
   bool is_mismatched = false;     ///< one rank has another shape: it has to fail on all
   std::uint64_t data = 0;         ///< what the elements are drawn from
 

@@ -44,6 +44,14 @@ bool anybody_contributes(const RandomOperation& operation) {
          operation.contributes.end();
 }
 
+/// Only sums have a neutral element that a symmetric buffer can hold for a rank that adds nothing.
+bool may_be_symmetric(const RandomOperation& operation) {
+  const bool is_sum = operation.op == ReduceOp::Sum || operation.op == ReduceOp::Average;
+  const bool all_contribute = std::find(operation.contributes.begin(), operation.contributes.end(),
+                                        false) == operation.contributes.end();
+  return operation.symmetric && (is_sum || all_contribute);
+}
+
 /// FNV-1a (Fowler, Noll, Vo).
 std::int64_t checksum(std::span<const std::byte> bytes) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
@@ -59,14 +67,15 @@ bool all_untouched(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-RandomRank::RandomRank(Submit submit, int rank, int ranks, std::uint64_t seed)
-    : submit_(std::move(submit)),
+RandomRank::RandomRank(Engine engine, int rank, int ranks, std::uint64_t seed)
+    : engine_(std::move(engine)),
       rank_(rank),
       ranks_(ranks),
       dice_(seed * 64 + static_cast<std::uint64_t>(rank) + 1) {}
 
 void RandomRank::play(const Round& round) {
   round_ = round.text;
+  reserve_symmetric(round);
   for (const Phase& phase : round.phases) {
     play_phase(phase, round.in_order);
     if (dice_.one_in(2)) wait_for_all();
@@ -74,6 +83,33 @@ void RandomRank::play(const Round& round) {
   wait_for_all();
   for (const InFlight& item : flight_) keep_checksum(item);
   flight_.clear();
+  release_symmetric();
+}
+
+/// In the order of the program, so at the same offsets on every rank.
+void RandomRank::reserve_symmetric(const Round& round) {
+  heap_ = engine_.symmetric_heap();
+  if (!heap_) return;
+  for (const Phase& phase : round.phases) {
+    for (const RandomOperation& operation : phase) {
+      if (!may_be_symmetric(operation)) continue;
+      // In a mismatch a rank has more rows than the others.
+      const std::int64_t rows = *std::max_element(operation.rows.begin(), operation.rows.end());
+      const std::size_t bytes =
+          static_cast<std::size_t>(rows * operation.columns) * size_of(operation.dtype);
+      if (bytes == 0) continue;
+      const auto offset = heap_->find(bytes);
+      if (!offset || !heap_->reserve(*offset, bytes)) {
+        throw std::runtime_error(round_ + ": the symmetric heap is full");
+      }
+      offsets_[&operation] = *offset;
+    }
+  }
+}
+
+void RandomRank::release_symmetric() {
+  for (const auto& [operation, offset] : offsets_) heap_->release(offset);
+  offsets_.clear();
 }
 
 void RandomRank::play_phase(const Phase& phase, bool in_order) {
@@ -136,7 +172,7 @@ void RandomRank::submit_from_two_threads(const std::vector<InFlight*>& order) {
 void RandomRank::submit_one(InFlight& item, Dice& dice, bool caller_waits) {
   Request request = request_of(item, dice);
   request.caller_waits = caller_waits;
-  item.work = submit_(std::move(request));
+  item.work = engine_.submit(std::move(request));
   if (caller_waits) wait_for(item);
 }
 
@@ -146,6 +182,11 @@ RandomRank::InFlight RandomRank::prepare(const RandomOperation& operation) {
   }
   InFlight item{&operation, input_of(operation, rank_), output_of(operation)};
   item.in_place = operation.kind == Collective::Allreduce && dice_.one_in(2);
+  if (const auto offset = offsets_.find(&operation); offset != offsets_.end()) {
+    item.in_place = true;
+    item.symmetric = heap_->own(offset->second);
+    std::ranges::copy(item.input.bytes(), item.symmetric);
+  }
   if (item.in_place) {
     item.output = item.input;
   } else {
@@ -210,6 +251,12 @@ Request RandomRank::request_of(InFlight& item, Dice& dice) const {
   request.contributes = operation.contributes[rank];
   if (operation.kind == Collective::Alltoall) request.splits = operation.splits[rank];
   request.input = item.in_place ? item.output.data() : item.input.data();
+  if (item.symmetric != nullptr) {
+    request.symmetric = true;
+    request.lazy = dice.one_in(2);
+    request.input = request.output = item.symmetric;
+    return request;
+  }
   if (!request.contributes && dice.one_in(2)) request.input = nullptr;
   const bool may_allocate = is_by_rank(operation.kind) || operation.kind == Collective::Allgather;
   if (may_allocate && dice.one_in(2)) {
@@ -270,6 +317,10 @@ void RandomRank::finish(InFlight& item) {
   if (refused != item.operation->is_mismatched) {
     throw std::runtime_error(text + ": the shapes differ, and nothing was thrown");
   }
+  if (item.symmetric != nullptr) {
+    std::copy_n(item.symmetric, item.output.bytes().size(),
+                static_cast<std::byte*>(item.output.data()));
+  }
   const std::string difference = refused ? "" : this->difference(item);
   if (!item.work.done()) throw std::runtime_error(text + ": waited for, and not done");
   if (!difference.empty()) {
@@ -295,6 +346,7 @@ std::string RandomRank::difference_of_reduction(const InFlight& item) const {
   const RandomOperation& operation = *item.operation;
   if (item.work.contributed() != anybody_contributes(operation)) return "contributed() is wrong";
   if (!item.work.contributed()) {
+    if (item.symmetric != nullptr) return "";  // the neutral element, of which nothing is promised
     const bool kept = item.in_place ? item.output == input_of(operation, rank_)
                                     : all_untouched(item.output.bytes());
     return kept ? "" : "nobody contributed, and the output was written";

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "random_program.h"
 #include "ronde/request.h"
+#include "ronde/symmetric_heap.h"
 #include "ronde/work.h"
 #include "tests/mp/elements.h"
 
@@ -22,9 +25,14 @@ namespace ronde::test {
 /// Thread-safety: none; but it submits from a second thread at times.
 class RandomRank {
  public:
-  using Submit = std::function<Work(Request)>;
+  /// What the rank uses of its runtime, which may come after this.
+  struct Engine {
+    std::function<Work(Request)> submit;
+    /// Null where ranks have none.
+    std::function<std::shared_ptr<SymmetricHeap>()> symmetric_heap;
+  };
 
-  RandomRank(Submit submit, int rank, int ranks, std::uint64_t seed);
+  RandomRank(Engine engine, int rank, int ranks, std::uint64_t seed);
 
   /// Throws what the operations throw, and std::runtime_error on the first wrong result.
   void play(const Round& round);
@@ -40,12 +48,15 @@ class RandomRank {
     Elements input;
     Elements output;
     bool in_place = false;
+    std::byte* symmetric = nullptr;  ///< where the result comes, if the buffers are
     bool waited = false;
     std::optional<std::vector<std::int64_t>> allocated =
         {};  ///< shape, where Ronde asked for memory
     Work work = {};
   };
 
+  void reserve_symmetric(const Round& round);
+  void release_symmetric();
   void play_phase(const Phase& phase, bool in_order);
   std::vector<InFlight*> own_order(std::size_t first, bool in_order);
   void submit_from_two_threads(const std::vector<InFlight*>& order);
@@ -65,12 +76,14 @@ class RandomRank {
   std::int64_t part_rows(const RandomOperation& operation, int rank) const;
   void keep_checksum(const InFlight& item);
 
-  const Submit submit_;
+  const Engine engine_;
   const int rank_;
   const int ranks_;
   Dice dice_;                    ///< of this rank alone
   std::string round_;            ///< for messages
   std::deque<InFlight> flight_;  ///< of this round
+  std::shared_ptr<SymmetricHeap> heap_;
+  std::map<const RandomOperation*, std::size_t> offsets_;  ///< in the heap, of this round
   std::vector<std::int64_t> checksums_;
   std::vector<std::string> checksum_texts_;
 };

@@ -61,7 +61,8 @@ struct Request {
   bool caller_waits = false;
   /// Allreduce in place: the buffer lies in Runtime::symmetric_heap(), at the same offset on every
   /// rank, so that ranks may reduce it for each other without a copy. One that does not contribute
-  /// is filled with the neutral element by submit().
+  /// is filled with the neutral element by submit(), which therefore refuses it for anything but a
+  /// sum or an average.
   bool symmetric = false;
   /// Of a symmetric allreduce that a program repeats: this rank needs its cores for something else
   /// until somebody here waits for the result, or asks for it. Nobody is woken to run it before;
