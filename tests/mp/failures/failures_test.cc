@@ -112,17 +112,16 @@ JobResult check_failure(const Failure& failure) {
   return result;
 }
 
-/// The victim dies when the ring has gone round so often, with many operations in flight.
-void check_kills_in_operations() {
-  constexpr int kKills = 10;
+/// The victim dies at some moment within an operation, with many of them in flight.
+void check_kills_in_operations(const std::string& moment, int kills) {
   constexpr int kRanks = 3;
   const std::uint64_t seed = test_seed();
   std::cout << seed_text(seed) << std::endl;
   INFO(seed_text(seed));
   Dice dice(seed);
-  for (int i = 0; i < kKills; ++i) {
+  for (int i = 0; i < kills; ++i) {
     const JobResult result = check_failure({.ranks = kRanks,
-                                            .moment = "in a stream of many at once",
+                                            .moment = moment,
                                             .end = "is killed",
                                             .victims = {static_cast<int>(dice.below(kRanks))},
                                             .seed = static_cast<unsigned>(dice.below(1'000'000)),
@@ -317,7 +316,10 @@ void add_several_hosts() {
   add_pairs();
   add_hangs();
   add_several_hosts();
-  add_case("ranks are killed inside operations at random", "", check_kills_in_operations);
+  add_case("ranks are killed inside operations at random", "",
+           [] { check_kills_in_operations("in a stream of many at once", 10); });
+  add_case("ranks are killed inside operations on symmetric buffers at random", "",
+           [] { check_kills_in_operations("in a stream of symmetric buffers", 5); });
   for (const std::string who_starts_mpi : {"ronde", "program"}) {
     for (const int absent : {0, 2}) {
       add_case("rank " + std::to_string(absent) + " of 3 never calls init, and the " +

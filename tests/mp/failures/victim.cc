@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -13,9 +14,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -42,31 +45,71 @@ struct Arguments {
   unsigned seed;
 };
 
-/// An operation that is waited for later. Its memory lives as long as the process: a victim may end
-/// at any moment.
-struct Pending {
-  ronde::Work work;
-  std::vector<float>* data;
+/// Where an operation's data are. They live until its end is known, else as long as the process: a
+/// victim may end at any moment.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual std::span<float> data() = 0;
 };
 
-Pending start_sum(const std::string& name, std::size_t count) {
-  auto* const data = new std::vector<float>(count, static_cast<float>(ronde::rank() + 1));
+class OwnBuffer final : public Buffer {
+ public:
+  explicit OwnBuffer(std::size_t count) : data_(count) {}
+  std::span<float> data() override { return data_; }
+
+ private:
+  std::vector<float> data_;
+};
+
+/// At the same offset on all ranks that make and destroy them in the same order.
+class SymmetricBuffer final : public Buffer {
+ public:
+  explicit SymmetricBuffer(std::size_t count)
+      : heap_(ronde::default_runtime().symmetric_heap()), count_(count) {
+    if (!heap_) throw std::runtime_error("these ranks have no symmetric heap");
+    const std::size_t bytes = count * sizeof(float);
+    offset_ = heap_->find(bytes).value();
+    if (!heap_->reserve(offset_, bytes)) throw std::runtime_error("the block is not free");
+  }
+  ~SymmetricBuffer() override { heap_->release(offset_); }
+  std::span<float> data() override {
+    return {reinterpret_cast<float*>(heap_->own(offset_)), count_};
+  }
+
+ private:
+  const std::shared_ptr<ronde::SymmetricHeap> heap_;
+  const std::size_t count_;
+  std::size_t offset_ = 0;
+};
+
+/// An operation that is waited for later.
+struct Pending {
+  ronde::Work work;
+  Buffer* buffer;
+};
+
+Pending start_sum(const std::string& name, std::size_t count, bool symmetric = false) {
+  auto* const buffer = symmetric ? static_cast<Buffer*>(new SymmetricBuffer(count))
+                                 : static_cast<Buffer*>(new OwnBuffer(count));
+  std::ranges::fill(buffer->data(), static_cast<float>(ronde::rank() + 1));
   ronde::Request request;
   request.name = name;
   request.shape = {static_cast<std::int64_t>(count)};
-  request.input = request.output = data->data();
-  return {ronde::submit(std::move(request)), data};
+  request.input = request.output = buffer->data().data();
+  request.symmetric = request.lazy = symmetric;
+  return {ronde::submit(std::move(request)), buffer};
 }
 
 void finish_sum(const Pending& pending) {
   pending.work.wait();
   const auto size = static_cast<float>(ronde::size());
   const float expected = size * (size + 1.0F) / 2.0F;
-  if (pending.data->front() != expected || pending.data->back() != expected) {
+  const std::span<float> data = pending.buffer->data();
+  if (data.front() != expected || data.back() != expected) {
     throw std::runtime_error("a sum is wrong");
   }
-  pending.data->clear();
-  pending.data->shrink_to_fit();
+  delete pending.buffer;
 }
 
 /// Many operations of all sizes, up to `most` in flight, until told to stop or thrown out.
@@ -84,14 +127,30 @@ void run_stream(unsigned seed, std::size_t scale, std::size_t most,
   }
 }
 
-/// How often data went through the ring of shared memory: it counts within operations.
-std::uint64_t ring_rounds() {
+/// A training step again and again, so that its schedule freezes: sums of symmetric buffers, all
+/// submitted, then waited for.
+void run_steps(unsigned seed, const std::atomic<bool>& stops) {
+  constexpr std::size_t kTensors = 40;
+  std::mt19937 random(seed);  // the same on every rank
+  std::vector<std::size_t> counts;
+  for (std::size_t i = 0; i < kTensors; ++i) counts.push_back(1 + random() % 300'000);
+  while (!stops.load()) {
+    std::vector<Pending> step;
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      step.push_back(start_sum("gradient " + std::to_string(i), counts[i], true));
+    }
+    for (const Pending& pending : step) finish_sum(pending);
+  }
+}
+
+/// A counter of the backend for shared memory.
+std::uint64_t shm_counter(const std::string& wanted) {
   for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
     for (const auto& [name, value] : group.counters) {
-      if (group.part == "shm" && name == "rounds") return value;
+      if (group.part == "shm" && name == wanted) return value;
     }
   }
-  throw std::runtime_error("the backend between these ranks has no ring");
+  throw std::runtime_error("the backend between these ranks does not count " + wanted);
 }
 
 /// Device and inode of every memory that this process shares with other ranks.
@@ -121,9 +180,17 @@ class Rank {
 
  private:
   bool is_stream() const { return arguments_.moment.starts_with("in a stream"); }
-  bool counts_rounds() const { return arguments_.moment.ends_with("many at once"); }
-  std::size_t scale() const { return arguments_.moment.ends_with("large operations") ? 20 : 1; }
-  std::size_t most_in_flight() const { return counts_rounds() ? 40 : 5; }
+  /// By which a victim chooses its moment, as it changes within operations; empty: it waits.
+  std::string counter() const {
+    if (arguments_.moment.ends_with("symmetric buffers")) return "symmetric_chunks_here";
+    return arguments_.moment.ends_with("many at once") ? "rounds" : "";
+  }
+  void run_until_the_end() {
+    const std::string& moment = arguments_.moment;
+    if (moment.ends_with("symmetric buffers")) return run_steps(arguments_.seed, stream_ends_);
+    run_stream(arguments_.seed, moment.ends_with("large operations") ? 20 : 1,
+               counter().empty() ? 5 : 40, stream_ends_);
+  }
 
   // A victim.
 
@@ -141,9 +208,9 @@ class Rank {
   int fail_in_stream() {
     std::thread([this] {
       std::mt19937 random(arguments_.seed + static_cast<unsigned>(rank_));
-      if (counts_rounds()) {
-        const std::uint64_t last = ring_rounds() + 1 + random() % 3000;
-        while (ring_rounds() < last) std::this_thread::yield();
+      if (const std::string name = counter(); !name.empty()) {
+        const std::uint64_t last = shm_counter(name) + 1 + random() % 3000;
+        while (shm_counter(name) < last) std::this_thread::yield();
       } else {
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
       }
@@ -151,7 +218,7 @@ class Rank {
       stream_ends_.store(true);
     }).detach();
     try {
-      run_stream(arguments_.seed, scale(), most_in_flight(), stream_ends_);
+      run_until_the_end();
     } catch (const ronde::GroupError&) {
       // Another victim was first.
     }
@@ -198,8 +265,7 @@ class Rank {
       return report_error([] { finish_sum(start_sum("after the end", 1000)); });
     }
     if (is_stream()) {
-      return report_error(
-          [&] { run_stream(arguments_.seed, scale(), most_in_flight(), stream_ends_); });
+      return report_error([&] { run_until_the_end(); });
     }
     if (arguments_.moment == "while others shut down") {
       return report_error([&] {
