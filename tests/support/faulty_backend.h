@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,9 @@ class Faults {
     hold_starts_ = hold_ends_ = false;
   }
 
+  /// Backends made from now on say Capabilities::tells_progress.
+  void tell_progress() { set(tells_progress_, true); }
+
   /// The n-th operation from now, 1 for the next, throws when it is begun, or polled.
   void fail_start(int nth, std::string text) { arm(start_, nth, std::move(text)); }
   void fail_poll(int nth, std::string text) { arm(poll_, nth, std::move(text)); }
@@ -43,6 +47,15 @@ class Faults {
     const std::lock_guard lock(mutex_);
     return begun_;
   }
+  /// How often operations were polled.
+  std::uint64_t polls() const {
+    const std::lock_guard lock(mutex_);
+    return polls_;
+  }
+  bool tells_progress() const {
+    const std::lock_guard lock(mutex_);
+    return tells_progress_;
+  }
   bool aborted() const {
     const std::lock_guard lock(mutex_);
     return aborted_;
@@ -51,7 +64,13 @@ class Faults {
   // What the backend reports.
   void on_create() { strike(create_); }
   void on_close() { strike(close_); }
-  void on_poll() { strike(poll_); }
+  void on_poll() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++polls_;
+    }
+    strike(poll_);
+  }
   void on_abort() { set(aborted_, true); }
   void on_begin() {
     {
@@ -95,7 +114,9 @@ class Faults {
   bool hold_starts_ = false;
   bool hold_ends_ = false;
   bool aborted_ = false;
+  bool tells_progress_ = false;
   int begun_ = 0;
+  std::uint64_t polls_ = 0;
   Fault start_, poll_, create_, close_;
 };
 
@@ -106,7 +127,11 @@ class FaultyBackend final : public Backend {
       : inner_(std::move(inner)), faults_(std::move(faults)) {}
 
   std::string_view name() const noexcept override { return "faulty"; }
-  Capabilities capabilities() const override { return inner_->capabilities(); }
+  Capabilities capabilities() const override {
+    Capabilities capabilities = inner_->capabilities();
+    capabilities.tells_progress |= faults_->tells_progress();
+    return capabilities;
+  }
 
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
     return begin([this, call] { return inner_->allreduce(call); });

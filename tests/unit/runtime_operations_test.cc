@@ -9,6 +9,7 @@
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
+#include "tests/unit/faulty_group.h"
 #include "tests/unit/goes_on.h"
 
 namespace {
@@ -40,6 +41,29 @@ TEST_CASE("a leader speaks for all ranks of its host") {
   });
   CHECK(combined > 0);
   CHECK(received < announced[1] + announced[2] + announced[3]);
+}
+
+TEST_CASE("only an operation that tells its progress is polled with pauses") {
+  const bool tells = GENERATE(false, true);
+  constexpr std::uint64_t kEnough = 20;
+  FaultyGroup faulty(1);
+  Faults& faults = *faulty.faults[0];
+  if (tells) faults.tell_progress();
+  faults.hold_ends();
+  Runtime runtime(faulty.options(0));
+  std::vector<float> values(2, 1.0F);
+  const Work work = runtime.submit(sum_request(values, "x"));
+  faults.wait_begun(1);
+  const auto sleeps = [&] { return counter_of(runtime, "coordinator", "sleeps"); };
+  const std::uint64_t sleeps_before = sleeps();
+  const std::uint64_t polls_before = faults.polls();
+  while (faults.polls() < polls_before + kEnough || (tells && sleeps() < sleeps_before + kEnough)) {
+    std::this_thread::yield();
+  }
+  if (!tells) CHECK(sleeps() == sleeps_before);
+  faults.release();
+  work.wait();
+  runtime.shutdown();
 }
 
 TEST_CASE("a name in flight cannot be used again, and can once it is done") {
