@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients in memory that the ranks of a host share.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+
 #include "support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ronde_test;
 
@@ -29,6 +35,26 @@ at::Tensor loss_of(torch::nn::Sequential& net, int step) {
   torch::manual_seed(100 * step + ronde::rank());
   return net->forward(torch::randn({2, 3, 12, 12})).square().mean();
 }
+
+/// While it lives, what is written to standard error goes to a file.
+class StandardErrorInto {
+ public:
+  explicit StandardErrorInto(const std::filesystem::path& file) : saved_(dup(STDERR_FILENO)) {
+    const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    REQUIRE(fd >= 0);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+  }
+  ~StandardErrorInto() {
+    dup2(saved_, STDERR_FILENO);
+    close(saved_);
+  }
+  StandardErrorInto(const StandardErrorInto&) = delete;
+  StandardErrorInto& operator=(const StandardErrorInto&) = delete;
+
+ private:
+  const int saved_;
+};
 
 struct Training {
   bool views = true;
@@ -78,6 +104,24 @@ TEST_CASE("backward writes gradients where they are reduced, once it has learnt 
   const std::uint64_t accumulated = counted("gradients", "accumulated");
   train({.set_to_none = false}, kSteps);
   CHECK(counted("gradients", "accumulated") - accumulated == 3 * (kSteps - 1));
+}
+
+TEST_CASE("gradients for which there is no room are staged, and a warning says so", "[n2]") {
+  setenv("RONDE_SYMMETRIC_HEAP_BYTES", "64KiB", 1);
+  use_ronde();
+  if (!ronde::default_runtime().symmetric_heap()) return;
+  const ronde::test::TemporaryFolder folder;
+  const std::filesystem::path file = folder / "log";
+  std::vector<at::Tensor> trained;
+  {
+    const StandardErrorInto redirected(file);
+    trained = train({}, 3);
+  }
+  const std::string log = ronde::test::read_text(file);
+  CHECK(contains(log, "raise RONDE_SYMMETRIC_HEAP_BYTES") == (ronde::rank() == 0));
+  CHECK(counted("shm", "symmetric_operations") == 0);
+  const std::vector<at::Tensor> expected = train({.views = false}, 3);
+  for (std::size_t i = 0; i < expected.size(); ++i) CHECK(torch::equal(trained[i], expected[i]));
 }
 
 TEST_CASE("gradients that are not the parameters' are left alone", "[n2]") {

@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string>
 #include <utility>
+
+#include "ronde/log.h"
+#include "ronde/ronde.h"
 
 namespace ronde::detail {
 namespace {
@@ -36,6 +40,18 @@ std::shared_ptr<GradientCounters>& current_counters() {
 std::mutex& counters_mutex() {
   static std::mutex mutex;
   return mutex;
+}
+
+/// Where ranks have a symmetric heap, but no room in it for so many bytes.
+void warn_if_full(std::size_t bytes) {
+  const Runtime& runtime = default_runtime();
+  const auto heap = runtime.symmetric_heap();
+  if (!heap || runtime.topology().rank != 0) return;
+  const Logger log(parse_log_level(runtime.config().log_level), 0);
+  log.warning("there is no room for gradients of " + std::to_string(bytes) +
+              " bytes in the symmetric heap of " + std::to_string(heap->bytes()) + ", of which " +
+              std::to_string(heap->reserved_bytes()) +
+              " are taken, so they are staged, which is slower: raise RONDE_SYMMETRIC_HEAP_BYTES");
 }
 
 }  // namespace
@@ -111,8 +127,12 @@ std::vector<GradientView> make_gradient_views(const std::string& scope,
     bytes += aligned(parameter.nbytes());
   }
   const auto block = make_symmetric_block(scope + "/gradient views", bytes, set);
+  if (!block) {
+    warn_if_full(bytes);
+    return {};
+  }
   std::vector<GradientView> views;
-  for (std::size_t i = 0; block && i < parameters.size(); ++i) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
     views.emplace_back(parameters[i], block, offsets[i], gradient_counters());
   }
   return views;
