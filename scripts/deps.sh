@@ -17,6 +17,7 @@ readonly kPackages=(
   mate-backgrounds plasma-workspace-wallpapers             # its photographs
   python3 python3-venv ca-certificates                     # LibTorch, from PyPI's torch
   binutils iproute2                                        # tests: nm; ip, for two hosts on one
+  g++-aarch64-linux-gnu                                    # tests: the kernels for NEON compile
 )
 readonly kDefaultVenv="${XDG_CACHE_HOME:-$HOME/.cache}/ronde/venv-torch-${kTorch}"
 readonly kVenv="${RONDE_VENV:-$kDefaultVenv}"

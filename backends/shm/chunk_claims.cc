@@ -12,7 +12,7 @@ std::optional<std::uint64_t> ChunkClaims::claim(std::uint64_t end) noexcept {
   std::atomic<std::uint64_t>& mine = working_on(rank_).value;
   std::uint64_t next = claimed.load(std::memory_order_acquire);
   while (next < end) {
-    mine.store(next + 1, std::memory_order_relaxed);
+    mine.store(next + 1, std::memory_order_release);
     // Releases what this rank said before.
     if (claimed.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel,
                                       std::memory_order_acquire)) {

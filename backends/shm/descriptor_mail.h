@@ -23,7 +23,7 @@ class DescriptorMail {
   /// Every rank at the same time; throws on all alike.
   explicit DescriptorMail(const Meeting& meeting);
 
-  /// How many messages may wait for one rank unread: less than net.unix.max_dgram_qlen, of which
+  /// How many messages may wait for one rank unread: at most net.unix.max_dgram_qlen, of which
   /// the kernel's default is 10.
   static constexpr std::size_t kMostUnread = 10;
 

@@ -2,7 +2,6 @@
 #include "backends/shm/in_step.h"
 
 #include "backends/socket/host.h"
-#include "ronde/error.h"
 
 namespace ronde::shm {
 
@@ -22,7 +21,7 @@ std::vector<std::string> in_step(const Meeting& meeting, const std::string& goal
   for (const std::string& blob : meeting.exchange(net::pack({error, own}))) {
     const std::vector<std::string> fields = net::unpack(blob);
     if (!fields.at(0).empty()) {
-      throw GroupError(rank, "rank " + std::to_string(rank) + " " + goal + ": " + fields[0]);
+      throw StepError(rank, "rank " + std::to_string(rank) + " " + goal + ": " + fields[0]);
     }
     results.push_back(fields.at(1));
     ++rank;

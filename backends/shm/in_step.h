@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ronde/error.h"
 #include "ronde/topology.h"
 
 namespace ronde::shm {
@@ -17,8 +18,15 @@ struct Meeting {
   const std::function<std::vector<std::string>(std::string_view blob)>& exchange;
 };
 
+/// A step that failed on a rank. Every rank throws it and has met all the others, so that they can
+/// go on without. Other GroupErrors say that a rank is lost, which nobody may pass over.
+class StepError final : public GroupError {
+ public:
+  using GroupError::GroupError;
+};
+
 /// Runs `step` on every rank and returns what it returned on all of them, by rank. If it throws on
-/// any, every rank throws the same GroupError: "rank 2 <goal>: <what it threw>".
+/// any, every rank throws the same StepError: "rank 2 <goal>: <what it threw>".
 std::vector<std::string> in_step(const Meeting& meeting, const std::string& goal,
                                  const std::function<std::string()>& step);
 

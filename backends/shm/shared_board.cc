@@ -82,10 +82,18 @@ MakeBoard shm_board_factory() {
   return [](BoardContext& context) -> std::unique_ptr<Board> {
     if (context.wake_fd < 0) return nullptr;
     const shm::Meeting meeting{*context.topology, context.exchange};
-    shm::SharedMemory memory =
-        shm::share_memory(meeting, SharedBoard::bytes_for(context.topology->local_size));
-    std::vector<net::UniqueFd> bells = shm::share_descriptors(meeting, context.wake_fd);
-    return std::make_unique<SharedBoard>(*context.topology, std::move(memory), std::move(bells));
+    try {
+      shm::SharedMemory memory =
+          shm::share_memory(meeting, SharedBoard::bytes_for(context.topology->local_size));
+      std::vector<net::UniqueFd> bells = shm::share_descriptors(meeting, context.wake_fd);
+      return std::make_unique<SharedBoard>(*context.topology, std::move(memory), std::move(bells));
+    } catch (const shm::StepError& error) {
+      if (context.warn) {
+        context.warn(std::string(error.what()) +
+                     ". So every step is negotiated by messages, which is slower");
+      }
+      return nullptr;
+    }
   };
 }
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,7 +33,18 @@ Error failure_of(const char* call) {
 /// Seals keep the memory at its size: a peer that cut it would kill the others by SIGBUS.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
+/// Beyond the limit, ftruncate would not only fail but end the process by a signal.
+void check_file_limit(std::size_t bytes) {
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0) throw failure_of("getrlimit");
+  if (limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur) return;
+  throw Error(std::to_string(bytes) +
+              " bytes of shared memory are more than this process may put " + "into a file, " +
+              std::to_string(limit.rlim_cur) + " (ulimit -f)");
+}
+
 UniqueFd create_memory(std::size_t bytes) {
+  check_file_limit(bytes);
   UniqueFd fd(::memfd_create("ronde", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw failure_of("memfd_create");
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) throw failure_of("ftruncate");

@@ -53,8 +53,7 @@ std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
   try {
     memory =
         std::make_shared<SharedMemory>(share_memory(meeting, claims_bytes + ranks * part_bytes));
-  } catch (const GroupError& error) {
-    // Every rank throws it, or is lost, which the next exchange tells.
+  } catch (const StepError& error) {
     if (context.warn) {
       context.warn(std::string(error.what()) +
                    ". So there is no symmetric heap, and gradients are "

@@ -39,7 +39,8 @@ class ShmBackend final : public Backend {
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
   std::shared_ptr<SymmetricHeap> symmetric_heap() const override;
-  /// The others touch nothing of this rank's but the ring and the symmetric heap, which stay.
+  /// The others touch nothing of this rank's but the ring and the symmetric heap, which stay: see
+  /// Note [Buffers after a group error].
   void abort() noexcept override {}
   void close() override {}
   StatsGroup stats() const override;

@@ -441,8 +441,8 @@ void check_buffers(const Request& request, int rank) {
 
 /// What tells where a symmetric buffer is (RequestMeta::symmetric_place); 0 for another one.
 std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap) {
-  if (!request.symmetric) return 0;
   const std::uint64_t bytes = element_count(request.shape) * size_of(request.dtype);
+  if (!request.symmetric || bytes == 0) return 0;
   const auto offset = heap != nullptr ? heap->offset_of(request.output, bytes) : std::nullopt;
   const bool in_place = request.input == request.output || !request.contributes;
   // A neutral element of another op would have to survive the scaling.
@@ -463,11 +463,7 @@ Work Coordinator::submit(Request request) {
   Submission submission;
   submission.meta = meta_of(request);
   submission.meta.symmetric_place = symmetric_place(request, heap_.get());
-  if (request.symmetric && !request.contributes) {
-    // Peers may reduce this buffer before this rank looks at it again.
-    fill_neutral(request.output, element_count(request.shape), request.dtype, request.op, false);
-    request.input = request.output;
-  }
+  if (request.symmetric && !request.contributes) request.input = request.output;
   if (request.kind == Collective::Broadcast && request.root == rank && request.input == nullptr) {
     request.input = request.output;
   }

@@ -50,7 +50,8 @@ struct GroupFailure {
 /// A library may write into the memory of an operation that it will never complete. So backends
 /// only ever see memory that Ronde owns and abandons on failure (PackingBackend), or must
 /// themselves make sure of it (Backend::abort); a user's buffers are free once the Work is done,
-/// with or without an error.
+/// with or without an error. Symmetric buffers are not: a peer that has yet to hear of the failure
+/// may be writing its last chunk there, into memory that stays mapped.
 ///
 /// Note [Two agreements to stop]
 /// The last decision says that nothing more will be submitted, but operations may still be in

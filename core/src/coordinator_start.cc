@@ -117,6 +117,9 @@ void Coordinator::make_board() {
   context.topology = &topology_;
   context.exchange = [this](std::string_view blob) { return exchange(blob); };
   context.wake_fd = transport_->wake_fd();
+  context.warn = [this](const std::string& text) {
+    if (is_arbiter()) log_->warning(text);
+  };
   board_ = options_.make_board(context);
   if (!board_ || options_.config.freeze_after_steps == 0) return;
   const double longest_wait_s = options_.config.stall_warn_s > 0

@@ -3,6 +3,7 @@
 
 #include <iterator>
 
+#include "elementwise.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -23,6 +24,11 @@ void SubmissionQueue::push(Submission submission) {
                      "second operation another name");
   }
   if (submission.request.name.empty()) ++unnamed_;
+  if (submission.request.symmetric && !submission.request.contributes) {
+    // Not before the name is known to be free, and before peers may reduce this buffer.
+    const RequestMeta& meta = submission.meta;
+    fill_neutral(submission.request.output, element_count(meta.shape), meta.dtype, meta.op, false);
+  }
   counters_.submitted.add();
   counters_.submitted_bytes.add(bytes);
   submission.number = submitted_++;

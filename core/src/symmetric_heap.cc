@@ -30,6 +30,7 @@ SymmetricHeap::SymmetricHeap(std::vector<std::span<std::byte>> parts, std::size_
 
 std::optional<std::size_t> SymmetricHeap::find(std::size_t bytes, std::size_t begin) const {
   if (begin > this->bytes()) return std::nullopt;
+  bytes = std::max<std::size_t>(bytes, 1);  // as reserve() does
   const std::lock_guard lock(mutex_);
   std::size_t offset = rounded_up(begin);
   for (const auto& [start, length] : reserved_) {

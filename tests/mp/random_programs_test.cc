@@ -14,7 +14,8 @@
 namespace ronde::test {
 namespace {
 
-constexpr int kGroups = 5;
+/// Of programs, one after the other.
+constexpr int kGroups = 20;
 constexpr int kRounds = 50;
 
 /// Rank 0's.

@@ -92,6 +92,18 @@ std::vector<Call> large_calls(int ranks) {
   return true;
 }();
 
+TEST_CASE("as many ranks as a host may have reduce") {
+  for (const int ranks : {33, 64}) {
+    CAPTURE(ranks);
+    for (const ShmOptions::Reduce reduce : {ShmOptions::Reduce::Auto, ShmOptions::Reduce::Flat}) {
+      check_calls({{{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, {4000, 1, 30}, true},
+                   {{DataType::I32, ReduceOp::Max, 1.0, 1.0, ranks}, {33}, false}},
+                  ranks_of(ranks, with({.slots = 2, .slot_bytes = 4 << 10}, reduce,
+                                       ShmOptions::Stores::Auto)));
+    }
+  }
+}
+
 TEST_CASE("results are the same bits whatever the ring, and from run to run") {
   for (const DataType dtype : {DataType::F32, DataType::BF16}) {
     const std::vector<Call> calls = {

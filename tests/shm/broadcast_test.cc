@@ -52,6 +52,14 @@ TEST_CASE("a broadcast gives everybody the root's bits") {
   }
 }
 
+TEST_CASE("as many ranks as a host may have receive a broadcast") {
+  run_backends(64, {.slots = 2, .slot_bytes = 4 << 10}, [](int rank, shm::ShmBackend& backend) {
+    for (const int root : {0, 63}) {
+      broadcast_from(root, rank, backend, DataType::I16, {5000, 1}, root == 0);
+    }
+  });
+}
+
 /// Ranks enter at different times, and one runs ahead as far as the ring allows.
 TEST_CASE("operations of all kinds follow each other without a rest") {
   for (const ShmOptions& ring : kRings) {

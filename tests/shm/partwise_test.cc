@@ -157,6 +157,22 @@ void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& c
                                       : first_difference(reduction, integers, result)) == "");
 }
 
+TEST_CASE("as many ranks as a host may have gather, exchange and scatter") {
+  constexpr std::size_t kRanks = 64;
+  const ShmOptions ring = {.slots = 2, .slot_bytes = 4 << 10};
+  std::vector<std::size_t> counts(kRanks, 17);
+  counts[3] = 0;
+  counts[63] = 2000;
+  std::vector<std::vector<std::size_t>> sent(kRanks, std::vector<std::size_t>(kRanks, 3));
+  sent[7][63] = 500;
+  sent[63][0] = 0;
+  run_backends(kRanks, ring, [&](int rank, shm::ShmBackend& backend) {
+    gather(rank, backend, counts, rank % 2 == 0);
+    exchange_all(rank, backend, sent);
+  });
+  check_scatter({DataType::F32, ReduceOp::Average, 1.0, 1.0, kRanks}, counts, false, 9, ring);
+}
+
 TEST_CASE("a reducescatter reduces parts of any sizes") {
   const std::vector<std::vector<std::size_t>> tables = {
       {1, 1, 1}, {0, 7, 0}, {5000, 0, 1}, {40'000, 33, 40'001}, {16, 32, 48}};

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend as Ronde makes it: over really shared memory, and below a Runtime.
+#include <atomic>
 #include <string>
 #include <vector>
 
 #include "backends/shm/shm.h"
 #include "case_table.h"
+#include "file_limit.h"
 #include "group.h"
 #include "ronde/error.h"
 #include "ronde/runtime.h"
@@ -45,6 +47,64 @@ TEST_CASE("ranks reduce through memory that is really shared, and count it") {
     }
     backend->close();
   });
+}
+
+TEST_CASE("a heap beyond the limit on files is done without, with a warning") {
+  const FileLimit limit(rlim_t{8} << 20);
+  run_contexts({0, 0}, [](int, const BackendContext& context) {
+    BackendContext warned = context;
+    std::string warning;
+    warned.warn = [&](const std::string& text) { warning += text; };
+    warned.symmetric_heap_bytes = std::uint64_t{1} << 30;
+    const auto backend = shm_backend_factory().create(warned);
+    check(backend->symmetric_heap() == nullptr, "there is no heap");
+    check(warning.find("(ulimit -f)") != std::string::npos, "the reason: " + warning);
+    check(warning.find("RONDE_SYMMETRIC_HEAP_BYTES") != std::string::npos, "the variable");
+    warned.symmetric_heap_bytes = std::uint64_t{1} << 20;
+    check(shm_backend_factory().create(warned)->symmetric_heap() != nullptr, "a small one");
+  });
+}
+
+TEST_CASE("a ring that cannot be shared is an error on every rank") {
+  const FileLimit limit(4096);
+  run_contexts({0, 0, 0}, [](int, const BackendContext& context) {
+    BackendContext without_heap = context;
+    without_heap.symmetric_heap_bytes = 0;
+    std::string text;
+    try {
+      shm_backend_factory().create(without_heap);
+    } catch (const GroupError& error) {
+      check(error.failed_rank() == 0, "who could not");
+      text = error.what();
+    }
+    check(text.find("RONDE_CPU_BACKEND=mpi does without") != std::string::npos, "what to do");
+  });
+}
+
+TEST_CASE("a rank that is lost while memory is shared is not passed over") {
+  for (int lost_in = 1;; ++lost_in) {
+    std::atomic<int> made = 0;
+    run_contexts({0, 0}, [&](int, const BackendContext& context) {
+      BackendContext losing = context;
+      losing.symmetric_heap_bytes = std::uint64_t{1} << 20;
+      int exchanges = 0;
+      losing.exchange = [&](std::string_view blob) {
+        if (++exchanges == lost_in) throw GroupError(1, "rank 1 was lost");
+        return context.exchange(blob);
+      };
+      try {
+        shm_backend_factory().create(losing);
+        ++made;
+      } catch (const GroupError& error) {
+        check(std::string(error.what()) == "rank 1 was lost", error.what());
+      }
+    });
+    if (made > 0) {
+      CHECK(made == 2);
+      CHECK(lost_in > 6);  // both memories take several exchanges
+      break;
+    }
+  }
 }
 
 TEST_CASE("the ring takes less than 64 MiB, and its slots are larger where ranks share cores") {

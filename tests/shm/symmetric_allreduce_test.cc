@@ -70,6 +70,13 @@ RunRanks symmetric_ranks(int ranks, const std::vector<int>& late = {}) {
   return true;
 }();
 
+TEST_CASE("as many ranks as a host may have reduce in the symmetric heap") {
+  for (const int ranks : {33, 64}) {
+    check_calls({{{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, {40'000, 1, 30}, true}},
+                symmetric_ranks(ranks, {5}));
+  }
+}
+
 TEST_CASE("ranks that compute elsewhere are reduced for") {
   for (const int ranks : {2, 3, 4}) {
     std::vector<Call> calls;

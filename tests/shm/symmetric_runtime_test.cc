@@ -10,7 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
+#include "file_limit.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
 
@@ -122,7 +124,7 @@ TEST_CASE("a rank that waits reduces for those that compute") {
       buffers.freeze();
       const std::uint64_t chunks = buffers.chunks_here();
       const std::vector<Work> works = buffers.submit_all(5);
-      submitted.arrive_and_wait();
+      submitted.wait();
       if (rank == 0) {
         for (const Work& work : works) work.wait();
         check(buffers.chunks_here() > chunks, "rank 0 did the work");
@@ -211,6 +213,61 @@ TEST_CASE("a rank that adds nothing to a symmetric average counts as zero") {
   });
 }
 
+TEST_CASE("symmetric operations without elements end like others") {
+  run_symmetric(2, [](int, Runtime& runtime) {
+    for (int step = 0; step < 6; ++step) {
+      Request request;
+      request.name = "empty";
+      request.shape = {0, 3};
+      request.symmetric = request.lazy = true;
+      runtime.submit(request).wait();
+    }
+  });
+}
+
+TEST_CASE("a symmetric buffer is left alone by an operation that is refused") {
+  std::latch submitted(1);
+  run_symmetric(2, [&](int rank, Runtime& runtime) {
+    Buffers buffers(runtime, 1);
+    Request request = buffers.request(0, 5);
+    if (rank == 1) {
+      // Still in flight, as rank 0 has yet to come.
+      const Work work = runtime.submit(request);
+      Request silent = request;
+      silent.contributes = false;
+      text_of<UsageError>([&] { runtime.submit(silent); });
+      submitted.count_down();
+      work.wait();
+    } else {
+      submitted.wait();
+      runtime.submit(request).wait();
+    }
+    buffers.check_sum(0, 5);
+  });
+}
+
+TEST_CASE("ranks that cannot share a board negotiate every step") {
+  const FileLimit limit(0);
+  const inproc::Group group(2);
+  std::atomic<int> warnings = 0;
+  run_ranks(2, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    options.make_board = [&](BoardContext& context) {
+      context.wake_fd = 0;  // never written to: sharing fails before
+      context.warn = [&](const std::string&) { ++warnings; };
+      return shm_board_factory()(context);
+    };
+    Runtime runtime(options);
+    for (int step = 0; step < 10; ++step) {
+      std::vector<float> values(3, 1.0F);
+      runtime.submit(sum_request(values, "x")).wait();
+      check(values[2] == 2.0F, "the sum");
+    }
+    runtime.shutdown();
+  });
+  CHECK(warnings == 2);
+}
+
 TEST_CASE("what is not symmetric is refused") {
   run_symmetric(2, [](int rank, Runtime& runtime) {
     Buffers buffers(runtime, 2);
@@ -250,7 +307,7 @@ TEST_CASE("a rank that dies with lazy operations under way is named by those tha
     Buffers buffers(runtime, 4);
     buffers.freeze();
     const std::vector<Work> works = buffers.submit_all(1);
-    submitted.arrive_and_wait();
+    submitted.wait();
     if (rank == 2) {
       group.kill(2);
       return;

@@ -97,7 +97,6 @@ void RandomRank::reserve_symmetric(const Round& round) {
       const std::int64_t rows = *std::max_element(operation.rows.begin(), operation.rows.end());
       const std::size_t bytes =
           static_cast<std::size_t>(rows * operation.columns) * size_of(operation.dtype);
-      if (bytes == 0) continue;
       const auto offset = heap_->find(bytes);
       if (!offset || !heap_->reserve(*offset, bytes)) {
         throw std::runtime_error(round_ + ": the symmetric heap is full");

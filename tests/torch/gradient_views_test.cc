@@ -23,6 +23,11 @@ std::uint64_t counted(const std::string& part, const std::string& name) {
   return 0;
 }
 
+/// Two ranks or more on one host have a symmetric heap.
+bool shares_memory() {
+  return ronde::default_runtime().symmetric_heap() != nullptr;
+}
+
 torch::nn::Sequential make_net() {
   torch::manual_seed(5);
   return torch::nn::Sequential(
@@ -92,7 +97,7 @@ TEST_CASE("gradients in shared memory train to the same bits as gradients of the
 
 TEST_CASE("backward writes gradients where they are reduced, once it has learnt how", "[n2]") {
   use_ronde();
-  if (!ronde::default_runtime().symmetric_heap()) return;
+  REQUIRE(shares_memory());
   train({}, 3);
   const std::uint64_t copied = counted("gradients", "copied");
   const std::uint64_t placed = counted("gradients", "placed");
@@ -109,7 +114,7 @@ TEST_CASE("backward writes gradients where they are reduced, once it has learnt 
 TEST_CASE("gradients for which there is no room are staged, and a warning says so", "[n2]") {
   setenv("RONDE_SYMMETRIC_HEAP_BYTES", "64KiB", 1);
   use_ronde();
-  if (!ronde::default_runtime().symmetric_heap()) return;
+  REQUIRE(shares_memory());
   const ronde::test::TemporaryFolder folder;
   const std::filesystem::path file = folder / "log";
   std::vector<at::Tensor> trained;
@@ -122,6 +127,43 @@ TEST_CASE("gradients for which there is no room are staged, and a warning says s
   CHECK(counted("shm", "symmetric_operations") == 0);
   const std::vector<at::Tensor> expected = train({.views = false}, 3);
   for (std::size_t i = 0; i < expected.size(); ++i) CHECK(torch::equal(trained[i], expected[i]));
+}
+
+TEST_CASE("parameters without elements train along") {
+  use_ronde();
+  for (const bool views : {true, false}) {
+    torch::manual_seed(4);
+    torch::nn::Linear empty(8, 0);
+    torch::nn::Linear full(8, 4);
+    std::vector<at::Tensor> parameters = full->parameters();
+    for (const at::Tensor& parameter : empty->parameters()) parameters.push_back(parameter);
+    torch::OrderedDict<std::string, at::Tensor> names;
+    for (const auto& item : full->named_parameters())
+      names.insert("full." + item.key(), item.value());
+    for (const auto& item : empty->named_parameters()) {
+      names.insert("empty." + item.key(), item.value());
+    }
+    torch::optim::SGD sgd(parameters, 0.1);
+    ronde::DistributedOptimizer optimizer(sgd, names, {.gradient_views = views});
+    // One that has nothing but these.
+    torch::nn::Linear alone(3, 0, false);
+    torch::optim::SGD other(alone->parameters(), 0.1);
+    ronde::DistributedOptimizer without(other, alone->named_parameters(),
+                                        {.gradient_views = views});
+    for (int step = 0; step < 5; ++step) {
+      const at::Tensor input = normal({2, 8}, static_cast<std::uint64_t>(step), at::kFloat);
+      optimizer.zero_grad();
+      // Backward reaches the empty ones in every other step.
+      at::Tensor loss = full->forward(input).square().mean();
+      if (step % 2 == 0) loss = loss + empty->forward(input).sum();
+      loss.backward();
+      optimizer.step();
+      without.zero_grad();
+      alone->forward(torch::ones({2, 3})).sum().backward();
+      without.step();
+    }
+    CHECK(same_on_all_ranks(full->weight));
+  }
 }
 
 TEST_CASE("gradients that are not the parameters' are left alone", "[n2]") {
@@ -190,8 +232,8 @@ TEST_CASE("a gradient that was replaced is reduced all the same", "[n2]") {
 
 TEST_CASE("the memory of gradients is given back, but not while one is in use", "[n2]") {
   use_ronde();
+  REQUIRE(shares_memory());
   const auto heap = ronde::default_runtime().symmetric_heap();
-  if (!heap) return;
   const std::size_t before = heap->reserved_bytes();
   at::Tensor kept;
   {

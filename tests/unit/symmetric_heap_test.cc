@@ -29,6 +29,7 @@ TEST_CASE("the symmetric heap finds the lowest free place, also from some place 
   CHECK(heap.find(129) == 320U);
   CHECK(heap.find(64, 129) == 192U);
   CHECK(heap.find(0, 320) == 320U);
+  CHECK(heap.find(0) == 128U);  // a block without bytes has a place of its own, too
   CHECK_FALSE(heap.find(1, kPart));
   CHECK_FALSE(heap.find(1, 2 * kPart));
   CHECK(heap.reserved_bytes() == 164);

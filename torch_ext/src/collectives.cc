@@ -169,11 +169,14 @@ TensorWork start_allocating(Request request, const at::Tensor& tensor) {
   memory.input = readable(tensor);
   memory.operation = std::make_shared<TensorOperation>();
   // The memory belongs to the operation, which the request keeps alive.
-  request.allocate_output = [operation = memory.operation.get(),
-                             like = memory.input](const std::vector<std::int64_t>& shape) {
-    operation->result = empty_result(shape, like);
-    return operation->result.mutable_data_ptr();
-  };
+  request.allocate_output =
+      [operation = memory.operation.get(), like = memory.input,
+       mode = c10::InferenceMode::is_enabled()](const std::vector<std::int64_t>& shape) {
+        // Whichever thread runs the loop, the result is of the kind that the caller asked for.
+        const c10::InferenceMode inference(mode);
+        operation->result = empty_result(shape, like);
+        return operation->result.mutable_data_ptr();
+      };
   return start(std::move(request), std::move(memory));
 }
 

@@ -208,7 +208,7 @@ void GradientReducer::make_views() {
   if (!options_.gradient_views || !has_neutral) return;
   std::vector<at::Tensor> parameters;
   for (const Slot& slot : slots_) parameters.push_back(slot.parameter);
-  std::vector<GradientView> views = make_gradient_views(scope_, parameters, options_.process_set);
+  auto views = make_gradient_views(scope_, parameters, options_.process_set);
   for (std::size_t i = 0; i < views.size(); ++i) slots_[i].view = std::move(views[i]);
   if (views.empty()) return;
   is_lazy_ = computing_takes_all_cores();

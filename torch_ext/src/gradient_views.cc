@@ -114,9 +114,8 @@ void GradientView::attract(const torch::autograd::Node* accumulator,
   GradientPlacement::instance().add(accumulator, place_);
 }
 
-std::vector<GradientView> make_gradient_views(const std::string& scope,
-                                              const std::vector<at::Tensor>& parameters,
-                                              ProcessSet set) {
+std::vector<std::optional<GradientView>> make_gradient_views(
+    const std::string& scope, const std::vector<at::Tensor>& parameters, ProcessSet set) {
   const bool on_cpu = std::all_of(parameters.begin(), parameters.end(),
                                   [](const at::Tensor& parameter) { return parameter.is_cpu(); });
   if (!on_cpu) return {};
@@ -126,14 +125,16 @@ std::vector<GradientView> make_gradient_views(const std::string& scope,
     offsets.push_back(bytes);
     bytes += aligned(parameter.nbytes());
   }
+  if (bytes == 0) return {};
   const auto block = make_symmetric_block(scope + "/gradient views", bytes, set);
   if (!block) {
     warn_if_full(bytes);
     return {};
   }
-  std::vector<GradientView> views;
+  std::vector<std::optional<GradientView>> views(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    views.emplace_back(parameters[i], block, offsets[i], gradient_counters());
+    if (parameters[i].numel() == 0) continue;
+    views[i].emplace(parameters[i], block, offsets[i], gradient_counters());
   }
   return views;
 }

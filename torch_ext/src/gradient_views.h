@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,10 +70,10 @@ class GradientView {
   std::shared_ptr<GradientPlace> place_;  ///< null until attract()
 };
 
-/// One view a parameter, in one block. Collective. Empty, on all ranks, where the ranks share no
-/// memory for it, or a parameter is not on the CPU. `scope` begins the names of operations.
-std::vector<GradientView> make_gradient_views(const std::string& scope,
-                                              const std::vector<at::Tensor>& parameters,
-                                              ProcessSet set);
+/// One view a parameter, in one block; nothing for a parameter without elements. Collective. Empty,
+/// on all ranks, where the ranks share no memory for it, or a parameter is not on the CPU. `scope`
+/// begins the names of operations.
+std::vector<std::optional<GradientView>> make_gradient_views(
+    const std::string& scope, const std::vector<at::Tensor>& parameters, ProcessSet set);
 
 }  // namespace ronde::detail

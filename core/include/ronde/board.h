@@ -64,6 +64,8 @@ struct BoardContext {
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
   /// Transport::wake_fd.
   int wake_fd = -1;
+  /// Writes a warning to the log.
+  std::function<void(const std::string& text)> warn = {};
 };
 
 /// Makes one, on all ranks at the same time; null where the ranks share no memory.

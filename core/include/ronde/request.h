@@ -69,10 +69,10 @@ struct Request {
   /// ranks that do wait reduce for this one meanwhile.
   bool lazy = false;
   /// Allgather, alltoall, reducescatter: called once with the shape of the result, on Ronde's
-  /// thread; returns its memory.
+  /// thread or one that waits for an operation; returns its memory.
   std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output;
-  /// Called once after success on Ronde's thread, before the work counts as done. What it throws
-  /// fails the work.
+  /// Called once after success, before the work counts as done, on Ronde's thread or one that waits
+  /// for an operation. What it throws fails the work.
   std::function<void()> finish;
   /// Released when the work is done: owns whatever the buffers live in.
   std::shared_ptr<void> keep_alive;

@@ -41,8 +41,9 @@ class Work {
   /// Throws UsageError while the operation is pending, and its error if it failed.
   std::vector<std::int64_t> received_splits() const;
 
-  /// Runs `callback` once when the operation is done: on Ronde's thread, or at once on this thread
-  /// if it is done already. It must not block nor throw.
+  /// Runs `callback` once when the operation is done: on Ronde's thread or one that waits for an
+  /// operation, or at once on this thread if it is done already. It must not block nor throw, nor
+  /// take a lock that somebody holds while waiting.
   void on_done(std::function<void()> callback) const;
 
  private:
