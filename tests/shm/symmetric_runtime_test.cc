@@ -124,7 +124,7 @@ TEST_CASE("a rank that waits reduces for those that compute") {
       buffers.freeze();
       const std::uint64_t chunks = buffers.chunks_here();
       const std::vector<Work> works = buffers.submit_all(5);
-      submitted.wait();
+      submitted.arrive_and_wait();
       if (rank == 0) {
         for (const Work& work : works) work.wait();
         check(buffers.chunks_here() > chunks, "rank 0 did the work");
@@ -307,7 +307,7 @@ TEST_CASE("a rank that dies with lazy operations under way is named by those tha
     Buffers buffers(runtime, 4);
     buffers.freeze();
     const std::vector<Work> works = buffers.submit_all(1);
-    submitted.wait();
+    submitted.arrive_and_wait();
     if (rank == 2) {
       group.kill(2);
       return;

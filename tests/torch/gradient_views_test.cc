@@ -146,7 +146,7 @@ TEST_CASE("parameters without elements train along") {
     torch::optim::SGD sgd(parameters, 0.1);
     ronde::DistributedOptimizer optimizer(sgd, names, {.gradient_views = views});
     // One that has nothing but these.
-    torch::nn::Linear alone(3, 0, false);
+    torch::nn::Linear alone(torch::nn::LinearOptions(3, 0).bias(false));
     torch::optim::SGD other(alone->parameters(), 0.1);
     ronde::DistributedOptimizer without(other, alone->named_parameters(),
                                         {.gradient_views = views});

@@ -30,8 +30,9 @@ struct StalledOperation {
   std::chrono::milliseconds waiting{0};
 };
 
-/// Called on every rank, on Ronde's thread or one that waits for an operation, when rank 0 finds operations older than
-/// RONDE_STALL_WARN_S, and again each time that period passes. Must not block nor throw.
+/// Called on every rank, on Ronde's thread or one that waits for an operation, when rank 0 finds
+/// operations older than RONDE_STALL_WARN_S, and again each time that period passes. Must not block
+/// nor throw.
 using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 
 /// What a Runtime is made of.
