@@ -11,7 +11,8 @@
 #       Links object libraries into a library.
 #   ronde_add_executable(<target> SOURCES <file>... [LINK <lib>...] [OUTPUT_NAME <name>] [INSTALL])
 #   ronde_use_torch_pch(<target>)
-#       Compiles with the one shared precompiled <torch/torch.h>.
+#       Compiles with the one shared precompiled <torch/torch.h>, and under RONDE_UNITY several sources at
+#       once: GCC 12 spends six seconds a file on templates that the header leaves pending.
 #   ronde_add_optional_subdirectory(<dir> IF <variable or target>...)
 #       Enters <dir> if all variables are true and all targets exist.
 #   ronde_add_test_program(<target> SOURCES <file>... [LINK <lib>...])
@@ -154,6 +155,9 @@ function(ronde_use_torch_pch target)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   endif()
   target_precompile_headers(${target} REUSE_FROM ronde_torch_pch)
+  if(RONDE_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  endif()
 endfunction()
 
 function(ronde_add_optional_subdirectory dir)

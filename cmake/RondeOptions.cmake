@@ -21,6 +21,7 @@ option(RONDE_BUILD_TOOLS "Build the ronde command" ${PROJECT_IS_TOP_LEVEL})
 option(RONDE_INSTALL "Generate install rules" ${PROJECT_IS_TOP_LEVEL})
 option(RONDE_WERROR "Treat warnings as errors" OFF)
 option(RONDE_SANITIZED_TESTS "Build and register the unit tests under TSan and ASan+UBSan too" OFF)
+option(RONDE_UNITY "Compile several sources that use LibTorch at once: faster, unless few change" OFF)
 set(RONDE_SANITIZE "" CACHE STRING "Build everything with a sanitizer: thread or address")
 set_property(CACHE RONDE_SANITIZE PROPERTY STRINGS "" thread address)
 

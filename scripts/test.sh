@@ -30,7 +30,7 @@ trap 'printf "test.sh:%s all %d s\n" "$times" "$SECONDS"' EXIT
 
 build() {
   cmake --preset release -B "$kBuild" -DRONDE_WERROR=ON -DRONDE_SANITIZED_TESTS=ON \
-    -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON &&
+    -DRONDE_UNITY=ON -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON &&
     cmake --build "$kBuild" --parallel "$kJobs"
 }
 

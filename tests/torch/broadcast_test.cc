@@ -9,8 +9,8 @@ using ronde::detail::Statement;
 namespace {
 
 // Everything a module can hold: frozen and 0-dim and integer tensors, an absent bias, tied weights.
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(std::uint64_t seed, std::int64_t width = 4) {
+struct NormNetImpl : torch::nn::Module {
+  explicit NormNetImpl(std::uint64_t seed, std::int64_t width = 4) {
     conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, width, 3)));
     norm = register_module("norm", torch::nn::BatchNorm2d(width));
     head =
@@ -30,7 +30,7 @@ struct NetImpl : torch::nn::Module {
   at::Tensor tied;
   at::Tensor frozen;
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(NormNet);
 
 std::uint64_t own_seed() {
   return 10 + 100 * static_cast<std::uint64_t>(ronde::rank());
@@ -55,10 +55,10 @@ void check_equal(const torch::nn::Module& a, const torch::nn::Module& b) {
 TEST_CASE("broadcast_parameters gives every rank the root's parameters and buffers") {
   use_ronde();
   for (int root = 0; root < ronde::size(); ++root) {
-    Net net(own_seed());
+    NormNet net(own_seed());
     net->conv->to(at::kDouble);
     ronde::broadcast_parameters(*net, root);
-    Net expected(seed_of(root));
+    NormNet expected(seed_of(root));
     expected->conv->to(at::kDouble);
     check_equal(*net, *expected);
     CHECK(net->conv->weight.requires_grad());
@@ -68,14 +68,14 @@ TEST_CASE("broadcast_parameters gives every rank the root's parameters and buffe
 
 TEST_CASE("broadcast_parameters keeps memory formats, which may differ between ranks") {
   use_ronde();
-  const Net net(own_seed());
+  const NormNet net(own_seed());
   if (ronde::rank() % 2 == 0) {
     const torch::NoGradGuard no_grad;
     net->conv->weight.set_data(net->conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
   }
   const auto strides = net->conv->weight.strides().vec();
   ronde::broadcast_parameters(*net);
-  check_equal(*net, *Net(seed_of(0)));
+  check_equal(*net, *NormNet(seed_of(0)));
   CHECK(net->conv->weight.strides().vec() == strides);
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("models that differ are refused on all ranks, with each one's first di
           "[n2][n4]") {
   use_ronde();
   const int last = ronde::size() - 1;
-  const Net net(own_seed(), ronde::rank() == last ? 5 : 4);
+  const NormNet net(own_seed(), ronde::rank() == last ? 5 : 4);
   const at::Tensor before = flatten(net->parameters());
   const std::string text = usage_error([&] { ronde::broadcast_parameters(*net); });
   CAPTURE(text);
@@ -127,7 +127,7 @@ TEST_CASE("what one rank cannot broadcast is refused on all ranks", "[n2]") {
 
 TEST_CASE("a root rank that does not exist, or differs, is refused on all ranks", "[n2]") {
   use_ronde();
-  const Net net(1);
+  const NormNet net(1);
   const std::string outside = usage_error([&] { ronde::broadcast_parameters(*net, 2); });
   CAPTURE(outside);
   CHECK(contains(outside, "root_rank is 2"));

@@ -9,8 +9,8 @@ namespace {
 constexpr std::int64_t kBatch = 8;  // of each rank
 constexpr int kSteps = 6;
 
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
+struct SideNetImpl : torch::nn::Module {
+  SideNetImpl() {
     first = register_module("first", torch::nn::Linear(5, 7));
     second = register_module("second", torch::nn::Linear(7, 3));
     side = register_module("side", torch::nn::Linear(5, 3));
@@ -26,7 +26,7 @@ struct NetImpl : torch::nn::Module {
   }
   torch::nn::Linear first{nullptr}, second{nullptr}, side{nullptr}, never{nullptr};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(SideNet);
 
 at::Tensor input(int step, int rank) {
   return normal({kBatch, 5}, static_cast<std::uint64_t>(1000 + 10 * step + rank));
@@ -39,7 +39,7 @@ bool uses_side(int step, int rank) {
   return rank == 0 && step % 2 == 0;
 }
 
-at::Tensor loss_of(Net& net, int step, int rank) {
+at::Tensor loss_of(SideNet& net, int step, int rank) {
   const at::Tensor y = net->forward(input(step, rank), uses_side(step, rank));
   return torch::mse_loss(y, target(step, rank));
 }
@@ -48,7 +48,7 @@ using MakeOptimizer =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 
 struct Run {
-  Net net;
+  SideNet net;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
 
@@ -106,8 +106,8 @@ void check_same_training(const MakeOptimizer& make) {
   }
   CHECK(same_on_all_ranks(flatten(mine.net->parameters())));
   // It did train.
-  CHECK_FALSE(near(flatten(mine.net->parameters()), flatten(Net()->parameters()), 1e-3));
-  CHECK(torch::equal(mine.net->never->weight, Net()->never->weight));
+  CHECK_FALSE(near(flatten(mine.net->parameters()), flatten(SideNet()->parameters()), 1e-3));
+  CHECK(torch::equal(mine.net->never->weight, SideNet()->never->weight));
 }
 
 }  // namespace

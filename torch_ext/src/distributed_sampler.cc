@@ -13,12 +13,13 @@
 #include "ronde/ronde.h"
 
 namespace ronde {
-namespace {
 
-struct Place {
+struct EpochPlace {
   std::size_t epoch = 0;
   std::size_t position = 0;
 };
+
+namespace {
 
 void write(torch::serialize::OutputArchive& archive, const std::string& key, std::uint64_t value) {
   archive.write(key, c10::IValue(static_cast<std::int64_t>(value)));
@@ -49,7 +50,7 @@ struct DistributedSampler::State {
   std::size_t dataset_size = 0;
   DistributedSamplerOptions options;
   std::size_t ranks = 1;
-  std::optional<Place> next_place = Place{};
+  std::optional<EpochPlace> next_place = EpochPlace{};
   std::size_t epoch = 0;
   std::size_t start = 0;
   std::size_t end = 0;
@@ -70,7 +71,7 @@ struct DistributedSampler::State {
     return first + i * ranks;
   }
 
-  void begin(const Place& place) {
+  void begin(const EpochPlace& place) {
     epoch = place.epoch;
     start = place.position;
     end = end_from(start);
@@ -84,11 +85,11 @@ struct DistributedSampler::State {
   }
 
   // A place behind an epoch's last sample is the beginning of the next one.
-  Place next_begin() const {
+  EpochPlace next_begin() const {
     if (!next_place) return {epoch + 1, 0};
-    const Place& asked = *next_place;
+    const EpochPlace& asked = *next_place;
     const bool finished = asked.position > 0 && end_from(asked.position) == asked.position;
-    return finished ? Place{asked.epoch + 1, 0} : asked;
+    return finished ? EpochPlace{asked.epoch + 1, 0} : asked;
   }
 
   void resize(std::size_t size) {
@@ -101,7 +102,7 @@ struct DistributedSampler::State {
     dataset_size = size;
   }
 
-  Place place() const { return next_place.value_or(Place{epoch, start + taken * ranks}); }
+  EpochPlace place() const { return next_place.value_or(EpochPlace{epoch, start + taken * ranks}); }
 };
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options)
@@ -158,7 +159,7 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
 }
 
 void DistributedSampler::set_epoch(std::size_t epoch, std::size_t position) {
-  state_->next_place = Place{epoch, position};
+  state_->next_place = EpochPlace{epoch, position};
 }
 
 std::size_t DistributedSampler::epoch() const noexcept {
