@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "support.h"
@@ -312,6 +313,27 @@ TEST_CASE("inference tensors are taken", "[n2]") {
   const at::Tensor strided = at::ones({3, 4}).t();
   ronde::allreduce_(strided, {.op = ReduceOp::Sum});
   CHECK(torch::equal(strided, at::full({4, 3}, static_cast<double>(ronde::size()))));
+}
+
+TEST_CASE("a result is an inference tensor only where its own caller is in that mode", "[n1][n2]") {
+  use_ronde();
+  int wrong = 0;
+  for (int i = 0; i < 50; ++i) {
+    const ronde::TensorWork plain = ronde::allgather_async(at::ones({3}));
+    // This thread runs Ronde's loop while it waits, so that it may make the other's result.
+    std::thread([] {
+      const c10::InferenceMode inference;
+      ronde::allreduce_(at::ones({2}));
+    }).join();
+    if (plain.wait().is_inference()) ++wrong;
+    ronde::TensorWork inferred = [] {
+      const c10::InferenceMode inference;
+      return ronde::allgather_async(at::ones({3}));
+    }();
+    ronde::barrier();
+    if (!inferred.wait().is_inference()) ++wrong;
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("broadcast takes the root's values in all four forms, dtypes and layouts") {
