@@ -2,11 +2,9 @@
 #include "coordinator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <thread>
 #include <variant>
 
-#include "elementwise.h"
 #include "rank_list.h"
 #include "ronde/error.h"
 
@@ -33,10 +31,6 @@ std::chrono::nanoseconds from_ms(double ms) {
 
 std::chrono::nanoseconds from_s(double s) {
   return from_ms(std::min(s, 1.0e9) * 1000.0);
-}
-
-std::string rank_name(int rank) {
-  return "rank " + std::to_string(rank);
 }
 
 }  // namespace
@@ -395,91 +389,6 @@ bool Coordinator::wait_ended(Clock::time_point deadline) {
 std::exception_ptr Coordinator::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
-}
-
-namespace {
-
-/// Whether there certainly is something to write on `rank`: what others bring is not known yet.
-bool has_result(const Request& request, int rank) {
-  if (request.kind == Collective::Alltoall) return false;
-  const bool scatters = request.kind == Collective::Reducescatter && !request.shape.empty();
-  if (scatters && request.shape[0] <= rank) return false;
-  return element_count(request.shape) > 0;
-}
-
-/// What this rank alone can see to be wrong.
-void check_buffers(const Request& request, int rank) {
-  const auto refuse = [&](const std::string& what) {
-    const bool is_showable = !request.name.empty() && request.name[0] != '\0';
-    const std::string name = is_showable ? " '" + request.name + "'" : "";
-    throw UsageError(std::string(to_string(request.kind)) + name + ": " + what);
-  };
-  if (!request.name.empty() && request.name[0] == '\0') refuse("a name cannot begin with NUL");
-  const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
-                        request.dtype <= DataType::Bool && request.op <= ReduceOp::Product &&
-                        request.device.kind <= DeviceKind::Cuda;
-  if (!is_known) refuse("kind, dtype, op or device is none that there is");
-  if (std::isnan(request.prescale) || std::isnan(request.postscale)) refuse("a scale is NaN");
-  if (!request.contributes && !is_reduction(request.kind)) {
-    refuse("only a reduction can go without this rank's contribution");
-  }
-  if (!request.splits.empty() && request.kind != Collective::Alltoall) {
-    refuse("only an alltoall has splits");
-  }
-  if (request.kind == Collective::Barrier) return;
-  if (!shape_error(request.shape, request.dtype).empty()) return;  // every rank is told of it
-  const bool needs_input = request.kind != Collective::Broadcast && request.contributes;
-  if (needs_input && request.input == nullptr && element_count(request.shape) > 0) {
-    refuse("input is null");
-  }
-  const bool allocates = may_allocate(request.kind);
-  const bool has_output = request.output != nullptr || (allocates && request.allocate_output);
-  if (!has_output && has_result(request, rank)) {
-    refuse(allocates ? "neither output nor allocate_output is set" : "output is null");
-  }
-}
-
-/// What tells where a symmetric buffer is (RequestMeta::symmetric_place); 0 for another one.
-std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap) {
-  const std::uint64_t bytes = element_count(request.shape) * size_of(request.dtype);
-  if (!request.symmetric || bytes == 0) return 0;
-  const auto offset = heap != nullptr ? heap->offset_of(request.output, bytes) : std::nullopt;
-  const bool in_place = request.input == request.output || !request.contributes;
-  // A neutral element of another op would have to survive the scaling.
-  const bool is_neutral =
-      request.contributes || request.op == ReduceOp::Sum || request.op == ReduceOp::Average;
-  const bool is_allreduce = request.kind == Collective::Allreduce;
-  if (offset && in_place && is_neutral && is_allreduce) return *offset + 1;
-  throw UsageError(std::string(to_string(request.kind)) + " '" + request.name +
-                   "': only an allreduce in place on memory of the symmetric heap is symmetric, "
-                   "and only a sum or average where this rank does not contribute");
-}
-
-}  // namespace
-
-Work Coordinator::submit(Request request) {
-  const int rank = topology_.rank;
-  check_buffers(request, rank);
-  Submission submission;
-  submission.meta = meta_of(request);
-  submission.meta.symmetric_place = symmetric_place(request, heap_.get());
-  if (request.symmetric && !request.contributes) request.input = request.output;
-  if (request.kind == Collective::Broadcast && request.root == rank && request.input == nullptr) {
-    request.input = request.output;
-  }
-  const std::string name = request.name.empty()
-                               ? std::string(to_string(request.kind)) + " without a name"
-                               : display_name(request.kind, request.name);
-  // A timeout that the clock cannot hold is none.
-  const Clock::time_point now = Clock::now();
-  if (request.timeout.count() > 0 && request.timeout < Clock::time_point::max() - now) {
-    submission.deadline = now + request.timeout;
-  }
-  submission.work = std::make_shared<WorkState>(name, weak_from_this(), log_);
-  submission.request = std::move(request);
-  Work work(submission.work);
-  queue_->push(std::move(submission));
-  return work;
 }
 
 void Coordinator::request_shutdown() {

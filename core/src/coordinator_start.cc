@@ -24,10 +24,6 @@ constexpr double kThawsBeforeWarning = 2.0;
 /// usually lie apart in a step, so that rank 0 gets one message of a host.
 constexpr std::chrono::milliseconds kMostCombiningPatience{100};
 
-std::string rank_name(int rank) {
-  return "rank " + std::to_string(rank);
-}
-
 }  // namespace
 
 bool Coordinator::try_start() noexcept {

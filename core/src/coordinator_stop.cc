@@ -4,6 +4,7 @@
 
 #include "coordinator.h"
 #include "exception_text.h"
+#include "rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -46,8 +47,8 @@ FailureMessage Coordinator::reach_verdict(const GroupFailure& seen) {
 }
 
 FailureMessage Coordinator::loss_of(const Incoming& incoming) const {
-  return {incoming.peer, "rank " + std::to_string(incoming.peer) + " was lost: " + incoming.bytes +
-                             pending_text()};
+  return {incoming.peer,
+          rank_name(incoming.peer) + " was lost: " + incoming.bytes + pending_text()};
 }
 
 FailureMessage Coordinator::settle_as_arbiter(FailureMessage seen) {

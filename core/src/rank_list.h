@@ -6,6 +6,11 @@
 
 namespace ronde {
 
+/// "rank 3", for texts.
+inline std::string rank_name(int rank) {
+  return "rank " + std::to_string(rank);
+}
+
 /// "rank 3", "ranks 0-2,5", for texts. `ranks` must ascend; an empty list gives "no rank".
 std::string format_ranks(const std::vector<int>& ranks);
 
