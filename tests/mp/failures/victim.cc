@@ -2,11 +2,14 @@
 // One rank of a job in which ranks fail: mp_victim <folder> <moment> <end> <victims> <seed>.
 // The victims (ranks, separated by commas) meet their <end> at the <moment>; the other ranks write
 // what they got of it into the folder, and check that the group stays dead for them.
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -22,6 +25,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -33,7 +37,6 @@ namespace {
 namespace fs = std::filesystem;
 using ronde::test::Notes;
 using ronde::test::now_s;
-using namespace std::chrono_literals;
 
 constexpr int kSurvivorStatus = 9;
 
@@ -167,6 +170,13 @@ std::string shared_memory() {
   return found;
 }
 
+void add_error(nlohmann::json& report, const ronde::GroupError& error) {
+  report["at_s"] = now_s();
+  report["threw"] = "GroupError";
+  report["failed_rank"] = error.failed_rank();
+  report["text"] = error.what();
+}
+
 class Rank {
  public:
   explicit Rank(const Arguments& arguments)
@@ -284,15 +294,15 @@ class Rank {
 
   void await_death(int victim) const {
     notes_.await("end", victim);
-    const fs::path status = fs::path("/proc") / notes_.read("pid", victim) / "stat";
-    for (;;) {
-      std::ifstream file(status);
-      std::string line;
-      if (!std::getline(file, line)) return;
-      // After the command's name in parentheses: Z is a process that nobody has asked for yet.
-      if (line.find(") Z ") != std::string::npos) return;
-      std::this_thread::sleep_for(1ms);
+    // glibc 2.36 declares pidfd_open for C alone.
+    const auto process =
+        static_cast<int>(syscall(SYS_pidfd_open, std::stoi(notes_.read("pid", victim)), 0));
+    if (process < 0 && errno == ESRCH) return;  // its launcher has seen the end already
+    if (process < 0) throw std::system_error(errno, std::generic_category(), "pidfd_open");
+    pollfd ended = {process, POLLIN, 0};
+    while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
     }
+    close(process);
   }
 
   /// What `action` throws, and whether all that follows says the same.
@@ -303,10 +313,7 @@ class Rank {
       action();
       report["threw"] = "nothing";
     } catch (const ronde::GroupError& error) {
-      report["at_s"] = now_s();
-      report["threw"] = "GroupError";
-      report["failed_rank"] = error.failed_rank();
-      report["text"] = error.what();
+      add_error(report, error);
       check_aftermath(error, report);
     } catch (const std::exception& error) {
       report["threw"] = error.what();
@@ -385,10 +392,7 @@ int fail_in_init(const Arguments& arguments) {
     ronde::init();
     report["threw"] = "nothing";
   } catch (const ronde::GroupError& error) {
-    report["at_s"] = now_s();
-    report["threw"] = "GroupError";
-    report["failed_rank"] = error.failed_rank();
-    report["text"] = error.what();
+    add_error(report, error);
     report["later"] = ronde::is_initialized() ? "initialised" : "the same";
     report["shutdown_s"] = 0.0;
     for (const int victim : arguments.victims) {
