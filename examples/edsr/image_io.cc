@@ -15,6 +15,7 @@
 #include <torch/types.h>
 
 #include "common/errors.h"
+#include "common/png.h"
 
 namespace edsr {
 namespace {
@@ -172,17 +173,7 @@ void write_png(const std::filesystem::path& path, const torch::Tensor& image) {
   TORCH_CHECK(image.dim() == 3 && image.size(0) == kColors && image.scalar_type() == torch::kUInt8,
               "write_png takes uint8 [3, H, W], not ", image.scalar_type(), " ", image.sizes());
   const torch::Tensor pixels = image.permute({1, 2, 0}).contiguous();
-  png_image header{};
-  header.version = PNG_IMAGE_VERSION;
-  header.width = static_cast<png_uint_32>(pixels.size(1));
-  header.height = static_cast<png_uint_32>(pixels.size(0));
-  header.format = PNG_FORMAT_RGB;
-  if (png_image_write_to_file(&header, path.c_str(), 0, pixels.data_ptr<std::uint8_t>(), 0,
-                              nullptr) == 0) {
-    const std::string reason = header.message;
-    png_image_free(&header);
-    fail(path, "cannot be written: " + reason);
-  }
+  example::write_png(path, pixels.size(1), pixels.size(0), pixels.data_ptr<std::uint8_t>());
 }
 
 }  // namespace edsr

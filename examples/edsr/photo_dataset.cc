@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "counter_random.h"
+#include "common/counter_random.h"
 #include "resample.h"
 
 namespace edsr {
@@ -30,7 +30,7 @@ PhotoDataset::PhotoDataset(std::shared_ptr<const std::vector<Photograph>> photog
       epoch_(std::make_shared<std::atomic<std::int64_t>>(0)) {}
 
 torch::data::Example<> PhotoDataset::get(std::size_t index) {
-  CounterRandom random(options_.seed, static_cast<std::uint64_t>(epoch_->load()), index);
+  example::CounterRandom random(options_.seed, static_cast<std::uint64_t>(epoch_->load()), index);
   const Photograph& photograph = (*photographs_)[index % photographs_->size()];
   const std::int64_t side = options_.patch;
   const std::int64_t top = random.below(photograph.low.size(1) - side + 1);

@@ -6,12 +6,14 @@
 #include <map>
 #include <set>
 
-#include "counter_random.h"
+#include "common/counter_random.h"
 #include "photo_dataset.h"
 #include "support.h"
 
 namespace edsr {
 namespace {
+
+using example::CounterRandom;
 
 constexpr PatchOptions kOptions{.patch = 8, .scale = 2, .samples = 48, .seed = 7};
 

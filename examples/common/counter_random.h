@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-namespace edsr {
+namespace example {
 
 /// Random numbers that are a pure function of (seed, epoch, index): whichever rank or worker draws
-/// sample `index` of an epoch, and in whatever order, it draws the same. The generator is
+/// for sample `index` of an epoch, and in whatever order, it draws the same. The generator is
 /// SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
 class CounterRandom {
  public:
@@ -14,6 +14,9 @@ class CounterRandom {
       : state_(mix(mix(mix(seed) + epoch) + index)) {}
 
   std::uint64_t next() { return mix(state_ += kGamma); }
+
+  /// Uniform in (0, 1).
+  double uniform() { return (static_cast<double>(next() >> 12) + 0.5) * 0x1p-52; }
 
   /// Uniform in [0, bound), bound at least 1. The bias is below bound / 2^32.
   std::int64_t below(std::int64_t bound) {
@@ -33,4 +36,4 @@ class CounterRandom {
   std::uint64_t state_;
 };
 
-}  // namespace edsr
+}  // namespace example
