@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what Ronde is built from and tried with: Debian packages (as root, only those missing) and a
-# virtual environment that holds PyPI's torch, whose LibTorch Ronde links. Cheap when all is there.
+# Installs what Ronde is built from and tried with: Debian packages (as root, only those missing), a
+# virtual environment that holds PyPI's torch, whose LibTorch Ronde links, and the handwritten digits
+# that PyPI's scikit-learn ships, which the k-means example groups. Cheap when all is there.
 #
 #   scripts/deps.sh
 #
@@ -13,13 +14,17 @@ readonly kTorch=2.11.0
 readonly kPackages=(
   g++ cmake ninja-build ccache pkg-config                  # build
   mpich libmpich-dev libspdlog-dev libcli11-dev nlohmann-json3-dev catch2
-  libturbojpeg0-dev libpng-dev                             # the EDSR example
+  libturbojpeg0-dev libpng-dev zlib1g-dev                  # the EDSR and k-means examples
   mate-backgrounds plasma-workspace-wallpapers             # its photographs
   python3 python3-venv ca-certificates                     # LibTorch, from PyPI's torch
   binutils iproute2                                        # tests: nm; ip, for two hosts on one
   g++-aarch64-linux-gnu                                    # tests: the kernels for NEON compile
 )
-readonly kDefaultVenv="${XDG_CACHE_HOME:-$HOME/.cache}/ronde/venv-torch-${kTorch}"
+# Any release of it has the digits: of 1797 images of 8x8 pixels, 57 KB in a wheel of 10 MB.
+readonly kScikitLearn=1.7.2
+readonly kCache="${XDG_CACHE_HOME:-$HOME/.cache}/ronde"
+readonly kDigits="$kCache/digits.csv.gz"
+readonly kDefaultVenv="$kCache/venv-torch-${kTorch}"
 readonly kVenv="${RONDE_VENV:-$kDefaultVenv}"
 
 say() { printf 'deps: %s\n' "$*"; }
@@ -132,5 +137,31 @@ install_torch() {
   say "torch $kTorch: installed"
 }
 
+# Takes the one file out of the wheel, and leaves nothing else behind.
+fetch_digits() {
+  local folder
+  if [[ -f $kDigits ]]; then
+    say "digits: there, $kDigits"
+    return
+  fi
+  mkdir -p "$kCache"
+  folder="$(mktemp -d "$kCache/digits.XXXXXX")"
+  # shellcheck disable=SC2064  # this folder
+  trap "rm -rf '$folder'" EXIT
+  say "digits: fetching them from PyPI's scikit-learn $kScikitLearn"
+  "$kVenv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
+    --only-binary :all: --dest "$folder" "scikit-learn==$kScikitLearn" ||
+    fail "pip download scikit-learn==$kScikitLearn failed; run this script again"
+  "$kVenv/bin/python" - "$folder"/*.whl "$folder/digits" <<'EOF' ||
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], "wb") as digits:
+    digits.write(wheel.read("sklearn/datasets/data/digits.csv.gz"))
+EOF
+    fail "the wheel of scikit-learn $kScikitLearn holds no sklearn/datasets/data/digits.csv.gz"
+  mv "$folder/digits" "$kDigits"
+  say "digits: $kDigits"
+}
+
 install_packages
 install_torch
+fetch_digits

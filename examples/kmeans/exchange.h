@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kmeans {
+
+// Ronde's collectives on plain buffers, as this program needs them. Each waits for its result, and
+// throws ronde::GroupError when a rank has failed or left.
+
+/// Each element becomes its sum over the ranks.
+void allreduce_sum(std::span<std::int64_t> values, const std::string& name);
+
+/// Each element becomes its largest value on any rank.
+void allreduce_max(std::span<double> values, const std::string& name);
+
+/// Each element becomes its mean over the ranks.
+void allreduce_average(std::span<double> values, const std::string& name);
+
+/// The root's values, on every rank.
+void broadcast(std::span<double> values, int root, const std::string& name);
+
+/// The values of all ranks, in rank order; equally many on each.
+std::vector<double> allgather(std::span<const double> values, const std::string& name);
+
+/// The same for as many values as each rank likes; `total` is their number over all ranks.
+std::vector<std::int32_t> allgather(std::span<const std::int32_t> values, std::int64_t total,
+                                    const std::string& name);
+
+}  // namespace kmeans

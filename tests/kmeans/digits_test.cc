@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program on the handwritten digits that scripts/deps.sh fetches.
+#include <catch2/catch.hpp>
+
+#include "options.h"
+#include "run.h"
+#include "table.h"
+#include "tests/support/temporary_folder.h"
+
+namespace kmeans {
+
+TEST_CASE("the digits end on one to four ranks bit for bit where a plain k-means does") {
+  const ronde::test::TemporaryFolder folder;
+  const testing::Result result = testing::cluster_on_one_to_four(folder.path(), {});
+
+  const Table table = read_table(digits_path(), {.header = false, .labels = true}, {});
+  REQUIRE(table.rows == 1797);
+  REQUIRE(table.columns == 64);
+  testing::Rows points;
+  for (auto row = table.values.begin(); row != table.values.end(); row += 64) {
+    points.emplace_back(row, row + 64);
+  }
+  const testing::Expected expected = testing::plain_kmeans(points, result.start_rows(), 300);
+  CHECK(expected.converged);
+  CHECK(testing::parse_rows(result.files.centroids) == expected.centroids);
+  CHECK(result.assignments() == expected.assignments);
+  CHECK(result.report["iterations"] == expected.iterations);
+  CHECK(result.report["inertia"].get<double>() == Approx(expected.inertia).epsilon(1e-12));
+  // Ten clusters that knew nothing of the digits would have a purity near 0.1.
+  CHECK(result.report["purity"].get<double>() > 0.7);
+  CHECK_FALSE(result.files.picture.empty());
+}
+
+}  // namespace kmeans
