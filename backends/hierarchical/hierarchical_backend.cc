@@ -123,6 +123,14 @@ std::unique_ptr<Operation> HierarchicalBackend::reducescatter(const Reducescatte
   return others_->reducescatter(call);
 }
 
+std::unique_ptr<Operation> HierarchicalBackend::send(const SendCall& call) {
+  return others_->send(call);
+}
+
+std::unique_ptr<Operation> HierarchicalBackend::recv(const RecvCall& call) {
+  return others_->recv(call);
+}
+
 void HierarchicalBackend::abort() noexcept {
   // The communicator stays: freeing it would wait for the dead.
   others_->abort();

@@ -16,12 +16,12 @@ shm::RingShape ring_shape(const HierarchicalOptions& options, const Topology& to
 
 /// Allreduces through the shared memory of each host and one shard a rank between hosts, straight
 /// from and to the segments; results are the same bits on every rank and from run to run, as far as
-/// the ranks are placed on hosts alike. The other collectives are those of the packed MPI backend.
+/// the ranks are placed on hosts alike. All else is done by the packed MPI backend.
 ///
 /// Thread-safety: as Backend. One operation at a time.
 class HierarchicalBackend final : public Backend {
  public:
-  /// `communicator` is freed by close(); `others`: takes segments, and does the other collectives.
+  /// `communicator` is freed by close(); `others`: takes segments, and does all else.
   HierarchicalBackend(std::shared_ptr<mpi::MpiEnvironment> environment, MPI_Comm communicator,
                       std::shared_ptr<shm::RingContext> ring, const Topology& topology,
                       std::unique_ptr<Backend> others);
@@ -33,6 +33,8 @@ class HierarchicalBackend final : public Backend {
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  std::unique_ptr<Operation> send(const SendCall& call) override;
+  std::unique_ptr<Operation> recv(const RecvCall& call) override;
   void abort() noexcept override;
   void close() override;
   StatsGroup stats() const override;

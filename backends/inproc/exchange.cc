@@ -25,6 +25,26 @@ std::shared_ptr<Exchange::Round> Exchange::enter(int rank, std::uint64_t sequenc
   return mine;
 }
 
+std::shared_ptr<Exchange::Round> Exchange::pass(int from, int to, const Part& part,
+                                                std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto [place, is_first] = messages_.try_emplace({from, to});
+  if (is_first) {
+    place->second = std::make_shared<Round>();
+    place->second->parts = {part};
+    return place->second;
+  }
+  const std::shared_ptr<Round> round = std::move(place->second);
+  messages_.erase(place);
+  if (aborted_) return round;
+  const Part& first = round->parts[0];
+  const bool brings_input = part.input != nullptr;
+  std::memcpy(brings_input ? first.output : part.output, brings_input ? part.input : first.input,
+              bytes);
+  round->done.store(true, std::memory_order_release);
+  return round;
+}
+
 void Exchange::abort() noexcept {
   const std::lock_guard lock(mutex_);
   aborted_ = true;
@@ -134,6 +154,18 @@ class InprocBackend final : public Backend {
         offset += bytes;
       }
     });
+  }
+
+  std::unique_ptr<Operation> send(const SendCall& call) override {
+    const std::size_t bytes = call.count * size_of(call.dtype);
+    return std::make_unique<InprocOperation>(
+        exchange_->pass(rank_, call.peer, {.input = call.input}, bytes));
+  }
+
+  std::unique_ptr<Operation> recv(const RecvCall& call) override {
+    const std::size_t bytes = call.count * size_of(call.dtype);
+    return std::make_unique<InprocOperation>(
+        exchange_->pass(call.peer, rank_, {.output = call.output}, bytes));
   }
 
   void abort() noexcept override { exchange_->abort(); }

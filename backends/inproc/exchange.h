@@ -8,14 +8,16 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ronde/backend.h"
 
 namespace ronde::inproc {
 
-/// Where the ranks of a group meet to move data. The n-th operation of every rank belongs together;
-/// the last rank to enter does the work for all, under the lock.
+/// Where the ranks of a group meet to move data. The n-th collective of every rank belongs
+/// together; the last rank to enter does the work for all, under the lock. A message has two ranks,
+/// of which the second does the work.
 ///
 /// Thread-safety: every member may be called from any thread.
 class Exchange {
@@ -42,6 +44,10 @@ class Exchange {
   std::shared_ptr<Round> enter(int rank, std::uint64_t sequence, const Part& part,
                                const std::function<void(Round&)>& work);
 
+  /// One end of the message that goes from rank `from` to rank `to`: one brings the input, the
+  /// other the output, of `bytes` each.
+  std::shared_ptr<Round> pass(int from, int to, const Part& part, std::size_t bytes);
+
   /// From now on nobody's buffers are touched any more.
   void abort() noexcept;
 
@@ -52,6 +58,7 @@ class Exchange {
   std::mutex mutex_;
   bool aborted_ = false;
   std::map<std::uint64_t, std::shared_ptr<Round>> rounds_;
+  std::map<std::pair<int, int>, std::shared_ptr<Round>> messages_;  ///< one end is there
 };
 
 std::unique_ptr<Backend> make_backend(std::shared_ptr<Exchange> exchange, int rank);

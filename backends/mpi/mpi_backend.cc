@@ -13,6 +13,11 @@
 namespace ronde::mpi {
 namespace {
 
+// MPI messages of one tag between two ranks do not overtake each other, and both ranks start them
+// in the same order: so all those of a kind can have the same tag.
+constexpr int kPairTag = 0;
+constexpr int kMessageTag = 1;
+
 /// The type in which MPI reduces. Integer sums and products are left to the unsigned type of the
 /// same width: there they wrap by definition, and the bits are those of the signed result.
 MPI_Datatype reduction_type(DataType dtype, ReduceOp op) {
@@ -288,27 +293,52 @@ void MpiBackend::exchange_at_once(PendingCalls& pending, const AlltoallCall& cal
                 type, call.output, receive_counts, receive_offsets, type, communicator_);
 }
 
-/// Messages between two ranks do not overtake each other, so that all can have the same tag.
 void MpiBackend::exchange_in_pairs(PendingCalls& pending, const AlltoallCall& call) {
-  constexpr int kTag = 0;
   const std::size_t element_bytes = size_of(call.dtype);
-  const MPI_Datatype type = moving_type(element_bytes);
   auto* to = static_cast<std::byte*>(call.output);
   for (std::size_t rank = 0; rank < call.receive_counts.size(); ++rank) {
-    in_chunks(call.receive_counts[rank], max_count_, [&](std::size_t count) {
-      pending.start("MPI_Irecv", mpi_->api().irecv, static_cast<void*>(to), static_cast<int>(count),
-                    type, static_cast<int>(rank), kTag, communicator_);
-      to += count * element_bytes;
-    });
+    const std::size_t count = call.receive_counts[rank];
+    start_recv(pending, to, count, element_bytes, static_cast<int>(rank), kPairTag);
+    to += count * element_bytes;
   }
   const auto* from = static_cast<const std::byte*>(call.input);
   for (std::size_t rank = 0; rank < call.send_counts.size(); ++rank) {
-    in_chunks(call.send_counts[rank], max_count_, [&](std::size_t count) {
-      pending.start("MPI_Isend", mpi_->api().isend, static_cast<const void*>(from),
-                    static_cast<int>(count), type, static_cast<int>(rank), kTag, communicator_);
-      from += count * element_bytes;
-    });
+    const std::size_t count = call.send_counts[rank];
+    start_send(pending, from, count, element_bytes, static_cast<int>(rank), kPairTag);
+    from += count * element_bytes;
   }
+}
+
+void MpiBackend::start_send(PendingCalls& pending, const std::byte* data, std::size_t count,
+                            std::size_t element_bytes, int peer, int tag) {
+  in_chunks(count, max_count_, [&](std::size_t chunk) {
+    pending.start("MPI_Isend", mpi_->api().isend, static_cast<const void*>(data),
+                  static_cast<int>(chunk), moving_type(element_bytes), peer, tag, communicator_);
+    data += chunk * element_bytes;
+  });
+}
+
+void MpiBackend::start_recv(PendingCalls& pending, std::byte* data, std::size_t count,
+                            std::size_t element_bytes, int peer, int tag) {
+  in_chunks(count, max_count_, [&](std::size_t chunk) {
+    pending.start("MPI_Irecv", mpi_->api().irecv, static_cast<void*>(data), static_cast<int>(chunk),
+                  moving_type(element_bytes), peer, tag, communicator_);
+    data += chunk * element_bytes;
+  });
+}
+
+std::unique_ptr<Operation> MpiBackend::send(const SendCall& call) {
+  auto pending = begin(call.count * size_of(call.dtype));
+  start_send(*pending, static_cast<const std::byte*>(call.input), call.count, size_of(call.dtype),
+             call.peer, kMessageTag);
+  return pending;
+}
+
+std::unique_ptr<Operation> MpiBackend::recv(const RecvCall& call) {
+  auto pending = begin(call.count * size_of(call.dtype));
+  start_recv(*pending, static_cast<std::byte*>(call.output), call.count, size_of(call.dtype),
+             call.peer, kMessageTag);
+  return pending;
 }
 
 std::unique_ptr<Operation> MpiBackend::reducescatter(const ReducescatterCall& call) {

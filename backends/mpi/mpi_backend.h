@@ -22,7 +22,7 @@ struct MpiBackendOptions {
   std::size_t max_count = INT_MAX;
 };
 
-/// Moves and reduces host memory by non-blocking MPI collectives on a communicator of its own, one
+/// Moves and reduces host memory by non-blocking MPI calls on a communicator of its own, one
 /// contiguous buffer at a time (Ronde packs). Operations are started here and advanced by poll().
 ///
 /// Results are the same bits on every rank as far as the MPI library combines operands in one order
@@ -40,6 +40,8 @@ class MpiBackend final : public Backend {
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  std::unique_ptr<Operation> send(const SendCall& call) override;
+  std::unique_ptr<Operation> recv(const RecvCall& call) override;
   void abort() noexcept override;
   void close() override;
   StatsGroup stats() const override;
@@ -61,6 +63,10 @@ class MpiBackend final : public Backend {
   void gather_at_once(PendingCalls& pending, const AllgatherCall& call, bool in_place);
   void exchange_at_once(PendingCalls& pending, const AlltoallCall& call);
   void exchange_in_pairs(PendingCalls& pending, const AlltoallCall& call);
+  void start_send(PendingCalls& pending, const std::byte* data, std::size_t count,
+                  std::size_t element_bytes, int peer, int tag);
+  void start_recv(PendingCalls& pending, std::byte* data, std::size_t count,
+                  std::size_t element_bytes, int peer, int tag);
   void check_counts(std::span<const std::size_t> counts) const;
 
   MpiMembership mpi_;

@@ -30,10 +30,11 @@ bool is_in_place(std::span<const Segment> segments) {
 
 std::unique_ptr<Backend> create_alone(const ShmOptions& options, const BackendContext& context) {
   const RingShape shape = ring_shape(options, 1, 1);
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kRingAlignment, shape.bytes()));
+  const std::size_t bytes = ShmBackend::memory_bytes(shape);
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kRingAlignment, bytes));
   if (memory == nullptr) throw std::bad_alloc();
   const std::shared_ptr<void> owner(memory, &std::free);
-  return std::make_unique<ShmBackend>(std::span(memory, shape.bytes()), owner, shape, options, 0,
+  return std::make_unique<ShmBackend>(std::span(memory, bytes), owner, shape, options, 0,
                                       context.ring_peers);
 }
 
@@ -87,7 +88,8 @@ std::unique_ptr<Backend> create_backend(ShmOptions options, const BackendContext
   options.slot_bytes =
       std::stoul(sizes.at(static_cast<std::size_t>(leader - topology.host_of.begin())));
   const RingShape shape = ring_shape(options, ranks, 1);
-  const auto memory = std::make_shared<SharedMemory>(share_memory(meeting, shape.bytes()));
+  const auto memory =
+      std::make_shared<SharedMemory>(share_memory(meeting, ShmBackend::memory_bytes(shape)));
   const std::shared_ptr<SymmetricContext> symmetric = create_symmetric(meeting, context);
   std::unique_ptr<Backend> backend;
   in_step(meeting, kGoal, [&] {
@@ -122,8 +124,10 @@ ShmBackend::ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner,
                        std::function<void()> ring_peers,
                        std::shared_ptr<SymmetricContext> symmetric)
     : options_(options),
-      context_(std::make_shared<RingContext>(memory, std::move(owner), shape, rank,
-                                             std::move(ring_peers), options.stores)),
+      context_(
+          std::make_shared<RingContext>(memory, owner, shape, rank, ring_peers, options.stores)),
+      messages_(std::make_shared<MessageContext>(memory.subspan(shape.bytes()), owner, shape, rank,
+                                                 std::move(ring_peers))),
       symmetric_(std::move(symmetric)) {}
 
 std::shared_ptr<SymmetricHeap> ShmBackend::symmetric_heap() const {
@@ -178,6 +182,14 @@ std::unique_ptr<Operation> ShmBackend::reducescatter(const ReducescatterCall& ca
   return std::make_unique<Reducescatter>(context_, call);
 }
 
+std::unique_ptr<Operation> ShmBackend::send(const SendCall& call) {
+  return std::make_unique<Send>(messages_, call);
+}
+
+std::unique_ptr<Operation> ShmBackend::recv(const RecvCall& call) {
+  return std::make_unique<Recv>(messages_, call);
+}
+
 StatsGroup ShmBackend::stats() const {
   const RingCounters& counters = context_->counters;
   StatsGroup group = {"shm",
@@ -186,7 +198,9 @@ StatsGroup ShmBackend::stats() const {
                        {"staged_bytes", counters.staged_bytes},
                        {"flat_operations", counters.flat_operations},
                        {"sliced_operations", counters.sliced_operations},
-                       {"ring_bytes", context_->ring.shape().bytes()}}};
+                       {"ring_bytes", context_->ring.shape().bytes()},
+                       {"messages", messages_->messages},
+                       {"message_bytes", messages_->bytes}}};
   context_->stores.add_stats(group);
   if (symmetric_) {
     const SymmetricContext& symmetric = *symmetric_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "backends/shm/message.h"
 #include "backends/shm/ring_operation.h"
 #include "backends/shm/shm.h"
 #include "backends/shm/symmetric_allreduce.h"
@@ -16,20 +17,24 @@ namespace ronde::shm {
 /// The ring for so many ranks on so many cores.
 RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores);
 
-/// Collectives of the ranks of one host, through a ring of shared memory that stays in the caches.
-/// User memory is read and written by its own rank alone, but for what lies in the symmetric heap;
-/// nothing is ever waited for in a call.
-/// Results are the same bits on every rank and from run to run, whatever the options: elements are
-/// combined in rank order with one rounding at the end.
+/// Operations of the ranks of one host, through a ring of shared memory that stays in the caches,
+/// and outboxes for messages. User memory is read and written by its own rank alone, but for what
+/// lies in the symmetric heap; nothing is ever waited for in a call. Results are the same bits on
+/// every rank and from run to run, whatever the options: elements are combined in rank order with
+/// one rounding at the end.
 ///
 /// Thread-safety: as Backend. One operation at a time.
 class ShmBackend final : public Backend {
  public:
-  /// `memory` as Ring; kept alive by `owner` for as long as an operation lives. `symmetric`: null
-  /// without a symmetric heap.
+  /// `memory` as Ring, but memory_bytes(shape) long; kept alive by `owner` for as long as an
+  /// operation lives. `symmetric`: null without a symmetric heap.
   ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner, const RingShape& shape,
              const ShmOptions& options, std::size_t rank, std::function<void()> ring_peers,
              std::shared_ptr<SymmetricContext> symmetric = nullptr);
+
+  static std::size_t memory_bytes(const RingShape& shape) noexcept {
+    return shape.bytes() + Outboxes::bytes_for(shape);
+  }
 
   std::string_view name() const noexcept override { return "shm"; }
   Capabilities capabilities() const override;
@@ -38,9 +43,11 @@ class ShmBackend final : public Backend {
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  std::unique_ptr<Operation> send(const SendCall& call) override;
+  std::unique_ptr<Operation> recv(const RecvCall& call) override;
   std::shared_ptr<SymmetricHeap> symmetric_heap() const override;
-  /// The others touch nothing of this rank's but the ring and the symmetric heap, which stay: see
-  /// Note [Buffers after a group error].
+  /// The others touch nothing of this rank's but the shared memory and the symmetric heap, which
+  /// stay: see Note [Buffers after a group error].
   void abort() noexcept override {}
   void close() override {}
   StatsGroup stats() const override;
@@ -50,6 +57,7 @@ class ShmBackend final : public Backend {
 
   const ShmOptions options_;
   const std::shared_ptr<RingContext> context_;
+  const std::shared_ptr<MessageContext> messages_;
   const std::shared_ptr<SymmetricContext> symmetric_;
 };
 

@@ -44,6 +44,10 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
 void Announcer::announce_one(const std::string& key, ReadyMessage& message) {
   Pending& pending = pending_.at(key);
   const Submission& submission = pending.submission;
+  if (is_point_to_point(submission.meta.kind)) {
+    message.requests.push_back({key, submission.meta, true});
+    return;
+  }
   const bool contributes = submission.request.contributes;
   const auto slot = cache_.find(submission.request.name, submission.meta);
   if (!slot) {
@@ -111,6 +115,8 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
     applied.refused.push_back({std::move(submission), response.error});
     return;
   }
+  // By now it is known who sends to any rank that takes it.
+  if (is_point_to_point(submission.meta.kind)) submission.request.peer = response.meta.peer;
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
     cache_.put(slot, {submission.request.name, response.meta, response.rows});
@@ -165,7 +171,7 @@ std::optional<Announcer::TimePoint> Announcer::oldest_announcement() const {
 std::vector<std::string> Announcer::pending_names() const {
   std::vector<std::string> names;
   for (const auto& [key, pending] : pending_) {
-    names.push_back(display_name(pending.submission.meta.kind, key));
+    names.push_back(display_name(pending.submission.meta, key));
   }
   std::sort(names.begin(), names.end());
   return names;

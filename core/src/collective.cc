@@ -17,6 +17,10 @@ std::string_view to_string(Collective kind) noexcept {
       return "alltoall";
     case Collective::Reducescatter:
       return "reducescatter";
+    case Collective::Send:
+      return "send";
+    case Collective::Recv:
+      return "recv";
   }
   return "unknown collective";
 }

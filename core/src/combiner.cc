@@ -56,6 +56,10 @@ void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
     if (!is_stale(item.slot, message)) add_item(position, unnamed_key(item.sequence), item, now);
   }
   for (const FullRequest& request : message.requests) {
+    if (is_point_to_point(request.meta.kind)) {
+      for_one_[position].requests.push_back(request);
+      continue;
+    }
     add_item(position, request.key, request, now);
   }
   if (message.expired.empty() && !message.shutdown) return;

@@ -25,7 +25,8 @@ namespace ronde {
 /// it has been held for `patience` (stalls), with a timeout that passed or a shutdown, and when
 /// ranks of the host announce one name differently. Once a part of an operation went so, the rest
 /// of it does, until it is agreed. A rank's announcements may thus overtake each other, but none
-/// overtakes a timeout or a shutdown of its rank; and that is all that rank 0 relies on.
+/// overtakes a timeout or a shutdown of its rank, nor one message another, as these are never held
+/// back; and that is all that rank 0 relies on.
 ///
 /// Slots mean here what they mean to the last decision that has passed, whose number the messages
 /// bear: what names a slot that was reassigned is dropped as rank 0 would drop it, and the rank

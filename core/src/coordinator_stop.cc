@@ -186,6 +186,7 @@ Stats Coordinator::negotiation_stats() const {
                      {{"decisions", negotiator.decisions.get()},
                       {"agreed_by_slot", negotiator.agreed_by_slot.get()},
                       {"agreed_in_full", negotiator.agreed_in_full.get()},
+                      {"messages", negotiator.messages.get()},
                       {"refused", negotiator.refused.get()},
                       {"evictions", negotiator.evictions.get()}}});
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "coordinator.h"
+#include "point_to_point.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -17,13 +18,14 @@ bool has_result(const Request& request, int rank) {
 }
 
 /// What this rank alone can see to be wrong.
-void check_buffers(const Request& request, int rank) {
+void check_buffers(const Request& request, int rank, int size) {
+  const bool is_reserved = is_unnamed(request.name) || is_message(request.name);
   const auto refuse = [&](const std::string& what) {
-    const bool is_showable = !request.name.empty() && request.name[0] != '\0';
+    const bool is_showable = !request.name.empty() && !is_reserved;
     const std::string name = is_showable ? " '" + request.name + "'" : "";
     throw UsageError(std::string(to_string(request.kind)) + name + ": " + what);
   };
-  if (!request.name.empty() && request.name[0] == '\0') refuse("a name cannot begin with NUL");
+  if (is_reserved) refuse("a name cannot begin with NUL, nor with a byte 1");
   const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
                         request.dtype <= DataType::Bool && request.op <= ReduceOp::Product &&
                         request.device.kind <= DeviceKind::Cuda;
@@ -36,6 +38,11 @@ void check_buffers(const Request& request, int rank) {
     refuse("only an alltoall has splits");
   }
   if (request.kind == Collective::Barrier) return;
+  if (is_point_to_point(request.kind)) {
+    const std::string error = message_error(request, rank, size);
+    if (!error.empty()) refuse(error);
+    return;
+  }
   if (!shape_error(request.shape, request.dtype).empty()) return;  // every rank is told of it
   const bool needs_input = request.kind != Collective::Broadcast && request.contributes;
   if (needs_input && request.input == nullptr && element_count(request.shape) > 0) {
@@ -68,7 +75,7 @@ std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap)
 
 Work Coordinator::submit(Request request) {
   const int rank = topology_.rank;
-  check_buffers(request, rank);
+  check_buffers(request, rank, topology_.size);
   Submission submission;
   submission.meta = meta_of(request);
   submission.meta.symmetric_place = symmetric_place(request, heap_.get());
@@ -76,9 +83,9 @@ Work Coordinator::submit(Request request) {
   if (request.kind == Collective::Broadcast && request.root == rank && request.input == nullptr) {
     request.input = request.output;
   }
-  const std::string name = request.name.empty()
-                               ? std::string(to_string(request.kind)) + " without a name"
-                               : display_name(request.kind, request.name);
+  const bool has_text = !request.name.empty() || is_point_to_point(request.kind);
+  const std::string name = has_text ? display_name(submission.meta, request.name)
+                                    : std::string(to_string(request.kind)) + " without a name";
   // A timeout that the clock cannot hold is none.
   const Clock::time_point now = Clock::now();
   if (request.timeout.count() > 0 && request.timeout < Clock::time_point::max() - now) {

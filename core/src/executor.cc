@@ -206,6 +206,12 @@ void Executor::start(Bucket& bucket) {
     case Collective::Reducescatter:
       bucket.operation = start_reducescatter(bucket, backend);
       break;
+    case Collective::Send:
+      bucket.operation = start_send(bucket, backend);
+      break;
+    case Collective::Recv:
+      bucket.operation = start_recv(bucket, backend);
+      break;
     case Collective::Barrier:
       throw Error("a barrier moves no data");
   }
@@ -312,6 +318,24 @@ std::unique_ptr<Operation> Executor::start_reducescatter(Bucket& bucket, Backend
                                 .device = request.device});
 }
 
+std::unique_ptr<Operation> Executor::start_send(const Bucket& bucket, Backend& backend) const {
+  const Request& request = bucket.items.front().submission.request;
+  return backend.send({.input = request.input,
+                       .count = elements(bucket.items.front()),
+                       .dtype = request.dtype,
+                       .peer = request.peer,
+                       .device = request.device});
+}
+
+std::unique_ptr<Operation> Executor::start_recv(const Bucket& bucket, Backend& backend) const {
+  const Request& request = bucket.items.front().submission.request;
+  return backend.recv({.output = request.output,
+                       .count = elements(bucket.items.front()),
+                       .dtype = request.dtype,
+                       .peer = request.peer,
+                       .device = request.device});
+}
+
 void Executor::count(const Bucket& bucket) {
   std::uint64_t bytes = 0;
   for (const Agreed& item : bucket.items) bytes += wire_bytes(item);
@@ -333,6 +357,9 @@ void Executor::finish(Agreed& item) {
     if (item.submission.meta.kind == Collective::Alltoall) {
       item.submission.work->set_received_splits(received_rows(item));
     }
+    if (item.submission.meta.kind == Collective::Recv) {
+      item.submission.work->set_source(item.submission.request.peer);
+    }
     if (item.contributed && item.submission.request.finish) item.submission.request.finish();
   } catch (...) {
     error = std::current_exception();
@@ -346,12 +373,14 @@ std::string Executor::overdue(Clock::time_point now, std::optional<Clock::durati
   const Submission& first = bucket.items.front().submission;
   for (const Agreed& item : bucket.items) {
     if (!item.submission.deadline || now < *item.submission.deadline) continue;
-    return display_name(item.submission.meta.kind, item.submission.key) +
-           " had begun on every rank but did not end within its timeout on rank " +
+    const bool is_sent = is_point_to_point(item.submission.meta.kind);
+    return display_name(item.submission.meta, item.submission.key) +
+           (is_sent ? " had begun on both ranks but did not end within its timeout on rank "
+                    : " had begun on every rank but did not end within its timeout on rank ") +
            std::to_string(rank_);
   }
   if (!limit || now - bucket.started < *limit) return {};
-  return display_name(first.meta.kind, first.key) + " has been in progress on rank " +
+  return display_name(first.meta, first.key) + " has been in progress on rank " +
          std::to_string(rank_) + " for longer than RONDE_STALL_ABORT_S: is a rank stopped?";
 }
 

@@ -98,6 +98,8 @@ class Executor {
   std::unique_ptr<Operation> start_allgather(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_alltoall(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_reducescatter(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> start_send(const Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> start_recv(const Bucket& bucket, Backend& backend) const;
   void count(const Bucket& bucket);
 
   Backends& backends_;

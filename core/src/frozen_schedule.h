@@ -33,8 +33,8 @@ namespace ronde {
 /// for what can only run after something that this rank has not submitted, a time limit. The rank
 /// closes the words; every rank then runs what was committed by that time, in the order of the
 /// plan, and hands the rest over to negotiation. As an operation is negotiated only when all ranks
-/// have submitted it, and a rank submits nothing before it has seen the thaw, the order stays the
-/// same everywhere.
+/// that take part have submitted it (of a message two), and a rank submits nothing before it has
+/// seen the thaw, the order stays the same everywhere.
 ///
 /// Note [Lazy buckets]
 /// A bucket of lazy operations may be committed long before this rank looks at it: peers that wait

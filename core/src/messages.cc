@@ -101,6 +101,9 @@ void write(Writer& out, const RequestMeta& meta) {
   out.numbers(meta.shape);
   out.numbers(meta.splits);
   out.number(meta.symmetric_place);
+  if (!is_point_to_point(meta.kind)) return;
+  out.number(meta.peer);
+  out.number(meta.tag);
 }
 
 RequestMeta read_meta(Reader& in) {
@@ -116,6 +119,10 @@ RequestMeta read_meta(Reader& in) {
   meta.shape = in.numbers<std::int64_t>();
   meta.splits = in.numbers<std::int64_t>();
   meta.symmetric_place = in.number<std::uint64_t>();
+  if (is_point_to_point(meta.kind)) {
+    meta.peer = in.number<std::int32_t>();
+    meta.tag = in.number<std::int64_t>();
+  }
   return meta;
 }
 

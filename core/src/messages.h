@@ -24,7 +24,7 @@ struct UnnamedSlot {
   bool contributes = true;
 };
 
-/// An operation whose response is not cached.
+/// An operation whose response is not cached, or a message.
 struct FullRequest {
   std::string key;  ///< Note [Keys]
   RequestMeta meta;
@@ -62,7 +62,7 @@ struct HostReadyMessage {
 struct Response {
   std::string key;
   std::string error;            ///< not empty: the operation fails with this text
-  std::int32_t only_rank = -1;  ///< an error meant for this rank alone
+  std::int32_t only_rank = -1;  ///< meant for this rank alone: an error, or one end of a message
   RequestMeta meta;             ///< agreed; where ranks may differ it is that of rank 0
   RankRows rows;                ///< in what they may differ
   bool contributed = true;

@@ -34,6 +34,7 @@ Negotiator::Negotiator(int size, std::uint64_t cache_capacity, ValidateRequest v
       validate_(std::move(validate)),
       ready_(index(size)),
       absent_(index(size)),
+      messages_(size, validate_),
       shutdown_(index(size), false) {}
 
 void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
@@ -44,6 +45,10 @@ void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
   add_cached(rank, message, now);
   add_unnamed(rank, message, now);
   for (const FullRequest& request : message.requests) {
+    if (is_point_to_point(request.meta.kind)) {
+      messages_.add(rank, request.key, request.meta, now);
+      continue;
+    }
     Part part;
     part.contributes = request.contributes;
     part.meta = request.meta;
@@ -148,6 +153,7 @@ bool Negotiator::refuse_latecomer(int rank, const std::string& key) {
 }
 
 void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
+  if (is_message(key)) return messages_.expire(rank, key, now);
   demote(key);
   const auto found = pending_.find(key);
   // Decided meanwhile, or refused together with another rank's expiry: that answer is on its way.
@@ -190,6 +196,7 @@ std::optional<DecisionMessage> Negotiator::decide() {
   counters_.refused.add(refusals_.size());
   std::move(refusals_.begin(), refusals_.end(), std::back_inserter(decision.responses));
   refusals_.clear();
+  decide_messages(decision);
   if (not_shut_down().empty() && idle()) decision.shutdown = stopped_ = true;
   if (decision.empty()) return std::nullopt;
   ++decisions_;
@@ -198,7 +205,7 @@ std::optional<DecisionMessage> Negotiator::decide() {
 }
 
 bool Negotiator::may_freeze() const {
-  return latecomers_.empty() && refusals_.empty() &&
+  return latecomers_.empty() && refusals_.empty() && messages_.idle() &&
          std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end();
 }
 
@@ -249,6 +256,15 @@ void Negotiator::decide_pending(DecisionMessage& decision) {
     decision.responses.push_back(agree(key, pending));
   }
   complete_.clear();
+}
+
+void Negotiator::decide_messages(DecisionMessage& decision) {
+  for (Response& response : messages_.take()) {
+    const bool is_sent = response.error.empty() && response.meta.kind == Collective::Send;
+    if (is_sent) counters_.messages.add();
+    if (!response.error.empty()) counters_.refused.add();
+    decision.responses.push_back(std::move(response));
+  }
 }
 
 bool Negotiator::all_by_one_slot(const Pending& pending) const {
@@ -399,6 +415,7 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
     }
     operations.push_back(std::move(operation));
   }
+  messages_.add_waiting(operations);
   std::sort(operations.begin(), operations.end(),
             [](const WaitingOperation& a, const WaitingOperation& b) {
               return std::tie(a.since, a.key) < std::tie(b.since, b.key);
@@ -407,20 +424,27 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
 }
 
 bool Negotiator::idle() const {
-  return pending_.empty() && std::all_of(ready_.begin(), ready_.end(),
-                                         [](const BitVector& ready) { return ready.empty(); });
+  return pending_.empty() && messages_.idle() &&
+         std::all_of(ready_.begin(), ready_.end(),
+                     [](const BitVector& ready) { return ready.empty(); });
 }
 
 std::optional<FailureMessage> Negotiator::departure() const {
   if (std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end()) return std::nullopt;
   for (const WaitingOperation& operation : waiting()) {
+    std::vector<int> gone;
     for (const int rank : operation.missing) {
-      if (!shutdown_[index(rank)]) continue;
-      return FailureMessage{rank, "rank " + std::to_string(rank) + " called shutdown() while " +
-                                      format_ranks(operation.submitted) + " still waited for " +
-                                      display_name(operation.kind, operation.key) +
-                                      "; every rank must submit the same operations"};
+      if (shutdown_[index(rank)]) gone.push_back(rank);
     }
+    if (gone.empty() || (operation.needs_one && gone.size() < operation.missing.size())) continue;
+    if (!operation.needs_one) gone.resize(1);
+    const bool is_sent = is_point_to_point(operation.kind);
+    return FailureMessage{gone.front(),
+                          format_ranks(gone) + " called shutdown() while " +
+                              format_ranks(operation.submitted) + " still waited for " +
+                              display_name(operation) +
+                              (is_sent ? "; every send needs a recv, and every recv a send"
+                                       : "; every rank must submit the same operations")};
   }
   return std::nullopt;
 }

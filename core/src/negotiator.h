@@ -13,22 +13,12 @@
 #include <vector>
 
 #include "counter.h"
+#include "message_matcher.h"
 #include "messages.h"
 #include "response_cache.h"
+#include "waiting_operation.h"
 
 namespace ronde {
-
-/// What rank 0 is asked to check once the ranks agree: text of what is wrong with it, or empty.
-using ValidateRequest = std::function<std::string(const RequestMeta&)>;
-
-/// An operation that some ranks submitted and others did not.
-struct WaitingOperation {
-  std::string key;
-  Collective kind = Collective::Allreduce;
-  std::vector<int> submitted;
-  std::vector<int> missing;
-  std::chrono::steady_clock::time_point since;
-};
 
 /// Rank 0's side of negotiation: takes what every rank is ready for and decides what all execute.
 /// Pure bookkeeping: no I/O, no clock of its own.
@@ -46,7 +36,7 @@ class Negotiator {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   struct Counters {
-    Counter decisions, agreed_by_slot, agreed_in_full, refused, evictions;
+    Counter decisions, agreed_by_slot, agreed_in_full, messages, refused, evictions;
   };
 
   Negotiator(int size, std::uint64_t cache_capacity, ValidateRequest validate);
@@ -113,6 +103,7 @@ class Negotiator {
 
   void decide_cached(DecisionMessage& decision);
   void decide_pending(DecisionMessage& decision);
+  void decide_messages(DecisionMessage& decision);
   bool all_by_one_slot(const Pending& pending) const;
   Response agree(const std::string& key, const Pending& pending);
   static RankRows rows_of(const Pending& pending);
@@ -139,6 +130,7 @@ class Negotiator {
   /// for each that expired, so that the n-th use of a name on one rank meets the n-th on the
   /// others.
   std::unordered_map<std::string, std::unordered_map<int, std::deque<std::string>>> latecomers_;
+  MessageMatcher messages_;
   std::vector<bool> shutdown_;  ///< by rank
   bool after_wait_ = false;
   std::uint64_t frozen_at_ = 0;  ///< number of the last decision that froze a schedule

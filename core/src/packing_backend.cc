@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::size_t kLargestElement = 8;  // bytes, of any dtype
 
-/// Bytes of a rank's share of a chunk of an allreduce or broadcast. A chunk that stays in the
-/// caches is packed, reduced and unpacked faster, and beyond this size a library gains nothing from
-/// more (docs/performance.md).
+/// Bytes of a rank's share of a chunk of an allreduce, broadcast or message. A chunk that stays in
+/// the caches is packed, reduced and unpacked faster, and beyond this size a library gains nothing
+/// from more (docs/performance.md).
 constexpr std::size_t kShare = std::size_t{512} << 10;
 
 const std::byte* advanced(const void* base, std::size_t bytes) {
@@ -391,6 +391,56 @@ class PackingBackend::Reducescatter final : public PartStream {
   const Scaling final_scaling_;
 };
 
+/// Plain bytes to one rank, or from it.
+class PackingBackend::Message final : public ChunkedOperation {
+ public:
+  Message(PackingBackend& owner, const SendCall& call)
+      : Message(owner, call.input, nullptr, call.count * size_of(call.dtype), call.peer) {}
+  Message(PackingBackend& owner, const RecvCall& call)
+      : Message(owner, nullptr, call.output, call.count * size_of(call.dtype), call.peer) {}
+
+ private:
+  Message(PackingBackend& owner, const void* from, void* to, std::size_t bytes, int peer)
+      : ChunkedOperation(owner),
+        from_(from),
+        to_(to),
+        bytes_(bytes),
+        most_(std::min(owner.buffer_.limit(), 2 * kShare)),
+        peer_(peer) {}
+
+  bool finished() const override { return done_ == bytes_; }
+
+  std::unique_ptr<Operation> start_chunk() override {
+    count_ = std::min(bytes_ - done_, most_);
+    memory_ = buffer(count_);
+    if (from_ == nullptr) {
+      return owner_.packed_->recv(
+          {.output = memory_, .count = count_, .dtype = DataType::U8, .peer = peer_});
+    }
+    std::memcpy(memory_, advanced(from_, done_), count_);
+    owner_.counters_.packed_bytes.add(count_);
+    return owner_.packed_->send(
+        {.input = memory_, .count = count_, .dtype = DataType::U8, .peer = peer_});
+  }
+
+  void end_chunk() override {
+    if (from_ == nullptr) {
+      std::memcpy(advanced(to_, done_), memory_, count_);
+      owner_.counters_.unpacked_bytes.add(count_);
+    }
+    done_ += count_;
+  }
+
+  const void* const from_;  ///< null: it comes from the peer
+  void* const to_;
+  const std::size_t bytes_;
+  const std::size_t most_;  ///< bytes of a chunk
+  const int peer_;
+  std::size_t done_ = 0;
+  std::size_t count_ = 0;
+  std::byte* memory_ = nullptr;
+};
+
 PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int rank,
                                std::size_t buffer_bytes)
     : packed_(std::move(packed)),
@@ -431,6 +481,14 @@ std::unique_ptr<Operation> PackingBackend::alltoall(const AlltoallCall& call) {
 
 std::unique_ptr<Operation> PackingBackend::reducescatter(const ReducescatterCall& call) {
   return std::make_unique<Reducescatter>(*this, call);
+}
+
+std::unique_ptr<Operation> PackingBackend::send(const SendCall& call) {
+  return std::make_unique<Message>(*this, call);
+}
+
+std::unique_ptr<Operation> PackingBackend::recv(const RecvCall& call) {
+  return std::make_unique<Message>(*this, call);
 }
 
 void PackingBackend::abort() noexcept {

@@ -32,6 +32,8 @@ class PackingBackend final : public Backend {
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  std::unique_ptr<Operation> send(const SendCall& call) override;
+  std::unique_ptr<Operation> recv(const RecvCall& call) override;
   void abort() noexcept override;
   void close() override;
   StatsGroup stats() const override;
@@ -46,6 +48,7 @@ class PackingBackend final : public Backend {
   class Allgather;
   class Alltoall;
   class Reducescatter;
+  class Message;
 
   struct Counters {
     Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;

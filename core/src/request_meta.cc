@@ -5,6 +5,16 @@
 #include <sstream>
 
 namespace ronde {
+namespace {
+
+/// "to rank 2 (tag 5)" or "from any rank (tag 5)".
+std::string counterpart(const RequestMeta& meta) {
+  std::string text = meta.kind == Collective::Send ? "to " : "from ";
+  text += meta.peer == kAnyRank ? "any rank" : "rank " + std::to_string(meta.peer);
+  return text + " (tag " + std::to_string(meta.tag) + ")";
+}
+
+}  // namespace
 
 RequestMeta meta_of(const Request& request) {
   RequestMeta meta;
@@ -16,6 +26,10 @@ RequestMeta meta_of(const Request& request) {
   meta.shape = request.shape;
   if (request.kind == Collective::Broadcast) meta.root = request.root;
   if (request.kind == Collective::Alltoall) meta.splits = request.splits;
+  if (is_point_to_point(request.kind)) {
+    meta.peer = request.peer;
+    meta.tag = request.tag;
+  }
   if (is_reduction(request.kind)) {
     meta.op = request.op;
     meta.prescale = request.prescale;
@@ -77,6 +91,7 @@ std::string to_string(const RequestMeta& meta) {
     if (meta.postscale != 1.0) text << " postscale " << meta.postscale;
   }
   if (meta.kind == Collective::Broadcast) text << " root " << meta.root;
+  if (is_point_to_point(meta.kind)) text << ' ' << counterpart(meta);
   text << " on " << to_string(meta.device);
   if (meta.symmetric()) text << " at " << meta.symmetric_place - 1 << " of the symmetric heap";
   if (meta.set != 0) text << " in process set " << meta.set;
@@ -91,10 +106,23 @@ bool is_unnamed(const std::string& key) noexcept {
   return !key.empty() && key[0] == '\0';
 }
 
+std::string message_key(std::uint64_t number) {
+  return std::string(1, '\x01') + std::to_string(number);
+}
+
+bool is_message(const std::string& key) noexcept {
+  return !key.empty() && key[0] == '\x01';
+}
+
 std::string display_name(Collective kind, const std::string& key) {
   std::string text(to_string(kind));
   if (is_unnamed(key)) return text + " number " + key.substr(1) + " without a name";
   return text + " '" + key + "'";
+}
+
+std::string display_name(const RequestMeta& meta, const std::string& key) {
+  if (!is_point_to_point(meta.kind)) return display_name(meta.kind, key);
+  return std::string(to_string(meta.kind)) + ' ' + counterpart(meta);
 }
 
 }  // namespace ronde

@@ -25,6 +25,8 @@ struct RequestMeta {
   std::vector<std::int64_t> splits;  ///< alltoall, as given
   /// Where a symmetric buffer begins in the symmetric heap, plus one; 0: the buffer is an own one.
   std::uint64_t symmetric_place = 0;
+  std::int32_t peer = 0;  ///< send and recv, as is the tag
+  std::int64_t tag = 0;
 
   bool symmetric() const noexcept { return symmetric_place > 0; }
 
@@ -67,11 +69,20 @@ std::string to_string(const RequestMeta& meta);
 // Ranks match operations by key. The key of a named operation is its name. An operation without a
 // name is matched by the order of calls: its key is a NUL byte, which no user text starts with,
 // followed by its number.
+//
+// Messages are matched by ranks and tag, not by key. Theirs is a byte 1, which no user text starts
+// with either, followed by a number that means something to its own rank alone.
 
 std::string unnamed_key(std::uint64_t sequence);
 bool is_unnamed(const std::string& key) noexcept;
 
+std::string message_key(std::uint64_t number);
+bool is_message(const std::string& key) noexcept;
+
 /// "allreduce 'x'" or "allreduce number 3 without a name".
 std::string display_name(Collective kind, const std::string& key);
+
+/// The same, and of messages "send to rank 2 (tag 5)" or "recv from any rank (tag 5)".
+std::string display_name(const RequestMeta& meta, const std::string& key);
 
 }  // namespace ronde

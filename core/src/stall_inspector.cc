@@ -27,8 +27,9 @@ std::string seconds_text(Milliseconds duration) {
 StalledOperation stalled_operation(const WaitingOperation& operation,
                                    StallInspector::TimePoint now) {
   StalledOperation stalled;
-  stalled.name = is_unnamed(operation.key) ? std::string() : operation.key;
-  stalled.text = display_name(operation.kind, operation.key);
+  const bool has_name = !is_unnamed(operation.key) && !is_message(operation.key);
+  stalled.name = has_name ? operation.key : std::string();
+  stalled.text = display_name(operation);
   stalled.kind = operation.kind;
   stalled.submitted_ranks = operation.submitted;
   stalled.missing_ranks = operation.missing;

@@ -16,14 +16,12 @@ void SubmissionQueue::push(Submission submission) {
   const std::uint64_t bytes = element_count(submission.meta.shape) * size_of(submission.meta.dtype);
   const std::lock_guard lock(mutex_);
   if (closed_) std::rethrow_exception(closed_);
-  submission.key =
-      submission.request.name.empty() ? unnamed_key(unnamed_) : submission.request.name;
+  submission.key = next_key(submission.request);
   if (!in_flight_.insert(submission.key).second) {
     throw UsageError(display_name(submission.meta.kind, submission.key) +
                      " is still in flight: wait for it before using its name again, or give the "
                      "second operation another name");
   }
-  if (submission.request.name.empty()) ++unnamed_;
   if (submission.request.symmetric && !submission.request.contributes) {
     // Not before the name is known to be free, and before peers may reduce this buffer.
     const RequestMeta& meta = submission.meta;
@@ -44,6 +42,11 @@ void SubmissionQueue::push(Submission submission) {
     has_news = was_empty || (!was_full && bytes_ >= gather_bytes_);
   }
   if (has_news && !quietly) wake_locked();
+}
+
+std::string SubmissionQueue::next_key(const Request& request) {
+  if (is_point_to_point(request.kind)) return message_key(messages_++);
+  return request.name.empty() ? unnamed_key(unnamed_++) : request.name;
 }
 
 void SubmissionQueue::keep(Submission submission) {

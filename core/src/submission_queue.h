@@ -73,6 +73,7 @@ class SubmissionQueue {
   const Counters& counters() const noexcept { return counters_; }
 
  private:
+  std::string next_key(const Request& request);
   void keep(Submission submission);
   void wake_locked();
 
@@ -93,6 +94,7 @@ class SubmissionQueue {
   std::uint64_t submitted_ = 0;
   FrozenSchedule* schedule_ = nullptr;
   std::uint64_t unnamed_ = 0;
+  std::uint64_t messages_ = 0;
   std::unordered_set<std::string> in_flight_;
   std::exception_ptr closed_;
 };

@@ -64,13 +64,28 @@ void WorkState::set_received_splits(std::vector<std::int64_t> rows) {
   received_splits_ = std::move(rows);
 }
 
-std::vector<std::int64_t> WorkState::received_splits() {
+void WorkState::set_source(int rank) {
+  const std::lock_guard lock(mutex_);
+  source_ = rank;
+}
+
+void WorkState::expect_success(const char* asked) {
   if (!done()) {
-    throw UsageError(name_ + ": received_splits() was called while it is pending; wait() first");
+    throw UsageError(name_ + ": " + asked + " was called while it is pending; wait() first");
   }
   if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
+}
+
+std::vector<std::int64_t> WorkState::received_splits() {
+  expect_success("received_splits()");
   const std::lock_guard lock(mutex_);
   return received_splits_;
+}
+
+int WorkState::source() {
+  expect_success("source()");
+  const std::lock_guard lock(mutex_);
+  return source_;
 }
 
 bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
@@ -134,6 +149,10 @@ bool Work::contributed() const {
 
 std::vector<std::int64_t> Work::received_splits() const {
   return state_ ? state_->received_splits() : std::vector<std::int64_t>();
+}
+
+int Work::source() const {
+  return state_ ? state_->source() : -1;
 }
 
 void Work::on_done(std::function<void()> callback) const {

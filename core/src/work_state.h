@@ -53,6 +53,8 @@ class WorkState {
 
   /// Before complete(): what received_splits() will give.
   void set_received_splits(std::vector<std::int64_t> rows);
+  /// Before complete(): what source() will give.
+  void set_source(int rank);
 
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   /// The same from outside: who asks again and again wants it done.
@@ -60,6 +62,7 @@ class WorkState {
   bool contributed() const;
   std::exception_ptr error();
   std::vector<std::int64_t> received_splits();
+  int source();
   /// Waits until `deadline` (null: for ever); throws the error of a failed operation.
   bool wait_until(const std::chrono::steady_clock::time_point* deadline);
   void on_done(std::function<void()> callback);
@@ -79,6 +82,9 @@ class WorkState {
   }
 
  private:
+  /// Throws unless the operation has succeeded; `asked` is what somebody called.
+  void expect_success(const char* asked);
+
   // Constant after construction.
   const std::string name_;
   const std::weak_ptr<WaitHelper> engine_;
@@ -95,6 +101,7 @@ class WorkState {
   bool error_read_ = false;
   std::exception_ptr error_;
   std::vector<std::int64_t> received_splits_;
+  int source_ = -1;
   std::vector<std::function<void()>> callbacks_;
 };
 

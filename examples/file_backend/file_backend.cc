@@ -17,6 +17,9 @@
 namespace file_backend {
 namespace {
 
+/// The first number of a message between two ranks; those of collectives are below.
+constexpr std::uint64_t kMessages = std::uint64_t{1} << 63;
+
 /// What the ranks sent, by rank.
 using Parts = std::map<int, std::string>;
 
@@ -89,7 +92,9 @@ std::string blob_of(const void* data, std::size_t bytes) {
 FileBackend::FileBackend(const ronde::Topology& topology, const std::filesystem::path& folder)
     : rank_(topology.rank),
       size_(topology.size),
-      mailbox_(std::make_shared<Mailbox>(folder, topology.rank)) {}
+      mailbox_(std::make_shared<Mailbox>(folder, topology.rank)),
+      sent_(static_cast<std::size_t>(topology.size), 0),
+      received_(static_cast<std::size_t>(topology.size), 0) {}
 
 ronde::Capabilities FileBackend::capabilities() const {
   ronde::Capabilities can;
@@ -162,6 +167,22 @@ std::unique_ptr<ronde::Operation> FileBackend::reducescatter(const ronde::Reduce
   return std::make_unique<Gathering>(mailbox_, number, others(), Parts{{rank_, std::move(mine)}},
                                      [output = call.output, dtype = call.dtype, op = call.op](
                                          const Parts& parts) { reduce(dtype, op, parts, output); });
+}
+
+std::unique_ptr<ronde::Operation> FileBackend::send(const ronde::SendCall& call) {
+  const std::string blob = blob_of(call.input, call.count * size_of(call.dtype));
+  const std::uint64_t number = kMessages + sent_.at(static_cast<std::size_t>(call.peer))++;
+  mailbox_->post(number, blob, {call.peer});
+  posted_bytes_ += blob.size();
+  return std::make_unique<Gathering>(mailbox_, number, std::vector<int>{}, Parts{},
+                                     [](const Parts&) {});
+}
+
+std::unique_ptr<ronde::Operation> FileBackend::recv(const ronde::RecvCall& call) {
+  const std::uint64_t number = kMessages + received_.at(static_cast<std::size_t>(call.peer))++;
+  return std::make_unique<Gathering>(
+      mailbox_, number, std::vector<int>{call.peer}, Parts{},
+      [output = call.output](const Parts& parts) { concatenate(parts, output); });
 }
 
 std::string FileBackend::post_parts(std::uint64_t number, const void* data,

@@ -29,6 +29,8 @@ class FileBackend final : public ronde::Backend {
   std::unique_ptr<ronde::Operation> allgather(const ronde::AllgatherCall& call) override;
   std::unique_ptr<ronde::Operation> alltoall(const ronde::AlltoallCall& call) override;
   std::unique_ptr<ronde::Operation> reducescatter(const ronde::ReducescatterCall& call) override;
+  std::unique_ptr<ronde::Operation> send(const ronde::SendCall& call) override;
+  std::unique_ptr<ronde::Operation> recv(const ronde::RecvCall& call) override;
 
   void abort() noexcept override;
   void close() override {}
@@ -43,7 +45,9 @@ class FileBackend final : public ronde::Backend {
   const int rank_;
   const int size_;
   const std::shared_ptr<Mailbox> mailbox_;
-  std::uint64_t operations_ = 0;  ///< so far: numbers the messages, equally on every rank
+  std::uint64_t operations_ = 0;  ///< so far: numbers the collectives, equally on every rank
+  /// By the other rank: number the messages, which only two ranks know of.
+  std::vector<std::uint64_t> sent_, received_;
   std::atomic<std::uint64_t> posted_bytes_ = 0;
 };
 

@@ -67,7 +67,7 @@ void run_backends(int ranks, const ShmOptions& options,
                   const std::function<void(int rank, shm::ShmBackend& backend)>& body) {
   const auto size = static_cast<std::size_t>(ranks);
   const shm::RingShape shape = shm::ring_shape(options, size, size);
-  const std::size_t bytes = shape.bytes();
+  const std::size_t bytes = shm::ShmBackend::memory_bytes(shape);
   const std::shared_ptr<std::byte> ring = make_memory(bytes);
   const std::shared_ptr<std::byte> claims = make_memory(shm::ChunkClaims::bytes_for(size));
   const std::shared_ptr<std::byte> heap = make_memory(size * kHeapBytes);

@@ -148,6 +148,12 @@ class FaultyBackend final : public Backend {
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
     return begin([this, call] { return inner_->reducescatter(call); });
   }
+  std::unique_ptr<Operation> send(const SendCall& call) override {
+    return begin([this, call] { return inner_->send(call); });
+  }
+  std::unique_ptr<Operation> recv(const RecvCall& call) override {
+    return begin([this, call] { return inner_->recv(call); });
+  }
   void abort() noexcept override {
     faults_->on_abort();
     inner_->abort();

@@ -101,6 +101,25 @@ inline Request sum_request(std::vector<float>& values, const std::string& name) 
   return request;
 }
 
+/// Of all of `values`.
+inline Request send_request(const std::vector<float>& values, int peer, std::int64_t tag = 0) {
+  Request request;
+  request.kind = Collective::Send;
+  request.shape = {static_cast<std::int64_t>(values.size())};
+  request.input = values.data();
+  request.peer = peer;
+  request.tag = tag;
+  return request;
+}
+
+inline Request recv_request(std::vector<float>& values, int peer, std::int64_t tag = 0) {
+  Request request = send_request(values, peer, tag);
+  request.kind = Collective::Recv;
+  request.input = nullptr;
+  request.output = values.data();
+  return request;
+}
+
 inline Request barrier_request(const std::string& name = {}) {
   Request request;
   request.kind = Collective::Barrier;

@@ -52,6 +52,12 @@ class WrongBackend final : public ronde::Backend {
   std::unique_ptr<ronde::Operation> reducescatter(const ronde::ReducescatterCall& call) override {
     return spoil(right_->reducescatter(call), call.output);
   }
+  std::unique_ptr<ronde::Operation> send(const ronde::SendCall& call) override {
+    return right_->send(call);
+  }
+  std::unique_ptr<ronde::Operation> recv(const ronde::RecvCall& call) override {
+    return spoil(right_->recv(call), call.output);
+  }
   void abort() noexcept override { right_->abort(); }
   void close() override { right_->close(); }
   ronde::StatsGroup stats() const override { return right_->stats(); }

@@ -32,6 +32,34 @@ TEST_CASE("a decision on what was never submitted is nonsense") {
   CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("rank 4 has not submitted"));
 }
 
+TEST_CASE("messages are announced in full, and learn from whom they come") {
+  Announcer announcer(1);
+  for (int i = 0; i < 2; ++i) {
+    Submission made = submission("");
+    made.key = message_key(static_cast<std::uint64_t>(i));
+    made.request.kind = Collective::Recv;
+    made.request.peer = kAnyRank;
+    made.meta = meta_of(made.request);
+    announcer.add(std::move(made));
+  }
+  CHECK(announcer.pending_names() == std::vector<std::string>(2, "recv from any rank (tag 0)"));
+  const auto ready = announcer.announce(kStart, false);
+  REQUIRE(ready);
+  REQUIRE(ready->requests.size() == 2);
+  CHECK(ready->requests[1].meta.peer == kAnyRank);
+  DecisionMessage decision;
+  decision.number = 1;
+  RequestMeta agreed = ready->requests[1].meta;
+  agreed.peer = 3;
+  decision.responses = {{message_key(0), "", 0, agreed, {}, true, -1},  // of another rank
+                        {message_key(1), "", 1, agreed, {}, true, -1}};
+  const AppliedDecision applied = announcer.apply(decision);
+  REQUIRE(applied.agreed.size() == 1);
+  CHECK(applied.agreed[0].submission.key == message_key(1));
+  CHECK(applied.agreed[0].submission.request.peer == 3);
+  CHECK(announcer.drain().size() == 1);
+}
+
 TEST_CASE("operations taken by a decision that makes no sense are still there to be failed") {
   Announcer announcer(0);
   announcer.add(submission("x"));

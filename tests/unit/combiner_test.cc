@@ -72,6 +72,37 @@ struct Host {
 
 }  // namespace
 
+TEST_CASE("messages go on at once, rank by rank, in their order and before a timeout") {
+  Host host;
+  const auto message = [](const std::string& key, int peer) {
+    RequestMeta meta = meta_with({2});
+    meta.kind = Collective::Send;
+    meta.peer = peer;
+    return FullRequest{key, meta, true};
+  };
+  ReadyMessage first = request("x");
+  first.requests.push_back(message("b", 1));
+  first.requests.push_back(message("a", 2));
+  host.combiner.add(5, first, kStart);
+  ReadyMessage second;
+  second.requests = {message("c", 3)};
+  host.combiner.add(5, second, kStart);
+  second.requests = {message("a", 1)};  // as on rank 5: it means something else
+  second.expired = {"a"};
+  host.combiner.add(7, second, kStart);
+  const auto parts = host.take();
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].ranks == Ranks{5});
+  CHECK(parts[1].ranks == Ranks{7});
+  std::vector<std::string> keys;
+  for (const FullRequest& item : parts[0].ready.requests) {
+    if (is_point_to_point(item.meta.kind)) keys.push_back(item.key);
+  }
+  CHECK(keys == std::vector<std::string>{"b", "a", "c"});
+  CHECK(parts[1].ready.requests.at(0).key == "a");
+  CHECK(parts[1].ready.expired == std::vector<std::string>{"a"});
+}
+
 TEST_CASE("what all ranks of a host are ready for is told once, when the last one is") {
   Host host;
   host.combiner.add(5, slots({1, 70}, {70}), kStart);

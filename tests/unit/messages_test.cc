@@ -25,13 +25,24 @@ RequestMeta odd_meta(int salt) {
   return meta;
 }
 
+RequestMeta message_meta(Collective kind) {
+  RequestMeta meta;
+  meta.kind = kind;
+  meta.shape = {3};
+  meta.peer = kAnyRank;
+  meta.tag = std::int64_t{1} << 40;
+  return meta;
+}
+
 ReadyMessage ready_message() {
   ReadyMessage message;
   message.decisions_seen = 0x0123456789abcdefU;
   for (const std::size_t bit : {0U, 63U, 64U, 200U}) message.cached.set(bit);
   message.absent.set(64);
   message.unnamed = {{7, 3, false}, {8, 4000000000U, true}};
-  message.requests = {{std::string("a\0b", 3), odd_meta(1), false}, {"", odd_meta(2), true}};
+  message.requests = {{std::string("a\0b", 3), odd_meta(1), false},
+                      {"", odd_meta(2), true},
+                      {message_key(5), message_meta(Collective::Recv), true}};
   message.expired = {"late", std::string("\0"
                                          "12",
                                          3)};
@@ -47,7 +58,8 @@ DecisionMessage decision_message() {
   message.unnamed = {{1, 2, false}};
   message.responses = {
       {"key", "error text", 3, odd_meta(4), {{5, 6, 7}, {{}, {8, 9, -1}, {}}}, false, 9},
-      {"other", "", -1, odd_meta(5), {}, true, -1}};
+      {"other", "", -1, odd_meta(5), {}, true, -1},
+      {message_key(6), "", 2, message_meta(Collective::Send), {}, true, -1}};
   message.shutdown = true;
   return message;
 }
@@ -89,8 +101,8 @@ TEST_CASE("every field of a ready message arrives") {
     CHECK(got.unnamed[i].slot == sent.unnamed[i].slot);
     CHECK(got.unnamed[i].contributes == sent.unnamed[i].contributes);
   }
-  REQUIRE(got.requests.size() == 2);
-  for (std::size_t i = 0; i < 2; ++i) {
+  REQUIRE(got.requests.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
     CHECK(got.requests[i].key == sent.requests[i].key);
     CHECK(got.requests[i].meta == sent.requests[i].meta);
     CHECK(got.requests[i].contributes == sent.requests[i].contributes);
@@ -110,8 +122,8 @@ TEST_CASE("every field of a decision arrives") {
   CHECK(got.unnamed[0].sequence == 1);
   CHECK(got.unnamed[0].slot == 2);
   CHECK_FALSE(got.unnamed[0].contributes);
-  REQUIRE(got.responses.size() == 2);
-  for (std::size_t i = 0; i < 2; ++i) {
+  REQUIRE(got.responses.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
     CHECK(got.responses[i].key == sent.responses[i].key);
     CHECK(got.responses[i].error == sent.responses[i].error);
     CHECK(got.responses[i].only_rank == sent.responses[i].only_rank);

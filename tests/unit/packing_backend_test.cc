@@ -27,6 +27,7 @@ struct Recorded {
 /// What a Recorder did, kept beyond its life.
 struct Record {
   std::vector<Recorded> calls;
+  std::vector<std::byte> sent;  ///< in messages
   bool finishes = true;
   bool aborted = false;
   bool closed = false;
@@ -114,6 +115,18 @@ class Recorder final : public Backend {
         std::accumulate(call.counts.begin(), call.counts.end(), call.counts[0]);
     const Segment all{nullptr, const_cast<void*>(call.input), total};
     return record(Collective::Reducescatter, call.dtype, call.op, all);
+  }
+  std::unique_ptr<Operation> send(const SendCall& call) override {
+    const auto* input = static_cast<const std::byte*>(call.input);
+    record_.sent.insert(record_.sent.end(), input, input + call.count);
+    return record(Collective::Send, call.dtype, ReduceOp::Sum,
+                  {input, const_cast<void*>(call.input), call.count});
+  }
+  std::unique_ptr<Operation> recv(const RecvCall& call) override {
+    auto* output = static_cast<std::byte*>(call.output);
+    const auto peer = static_cast<std::size_t>(call.peer);
+    for (std::size_t i = 0; i < call.count; ++i) output[i] = gathered_byte(peer, sent_[peer]++);
+    return record(Collective::Recv, call.dtype, ReduceOp::Sum, {nullptr, output, call.count});
   }
   void abort() noexcept override { record_.aborted = true; }
   void close() override { record_.closed = true; }
@@ -286,6 +299,31 @@ void check_reducescatter(DataType dtype, bool widens, bool in_place) {
   }
 }
 
+/// To and from rank 1, through a buffer of 64 bytes.
+void check_messages(DataType dtype, std::size_t count) {
+  constexpr std::size_t kBuffer = 64;
+  Record record;
+  const auto backend = packing(record, 2, kBuffer);
+  Elements message(dtype, count);
+  for (std::size_t i = 0; i < count; ++i) message.set(i, i % 3 == 0 ? 1 : 0);
+  CHECK(
+      backend->send({.input = message.data(), .count = count, .dtype = dtype, .peer = 1})->poll());
+  REQUIRE(record.sent.size() == message.bytes());
+  CHECK(std::memcmp(record.sent.data(), message.data(), message.bytes()) == 0);
+  CHECK(record.calls.size() == (message.bytes() + kBuffer - 1) / kBuffer);
+  CHECK(
+      backend->recv({.output = message.data(), .count = count, .dtype = dtype, .peer = 1})->poll());
+  const auto* bytes = static_cast<const std::byte*>(message.data());
+  bool right = true;
+  for (std::size_t i = 0; i < message.bytes(); ++i)
+    right = right && bytes[i] == gathered_byte(1, i);
+  CHECK(right);
+  for (const Recorded& call : record.calls) {
+    CHECK(call.bytes <= kBuffer);
+    CHECK(call.dtype == DataType::U8);
+  }
+}
+
 const bool registered = [] {
   for (const DataType dtype : kAllDataTypes) {
     const std::string name(to_string(dtype));
@@ -296,6 +334,9 @@ const bool registered = [] {
     });
     add_case("chunks of " + name + " cross segments in a broadcast", "",
              [dtype] { check_broadcast_from_another(dtype); });
+    add_case("messages of " + name + " go as bytes in chunks", "", [dtype] {
+      for (const std::size_t count : {1, 8, 9, 1000}) check_messages(dtype, count);
+    });
     add_case("uneven parts of " + name + " are gathered in chunks", "", [dtype] {
       check_allgather(dtype, {5, 0, 90, 1}, 64);
       check_allgather(dtype, {0, 3}, 64);

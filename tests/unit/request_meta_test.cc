@@ -82,9 +82,31 @@ TEST_CASE("keys of operations without a name are no user's names") {
   CHECK(display_name(Collective::Barrier, unnamed_key(12)) == "barrier number 12 without a name");
 }
 
+TEST_CASE("messages tell who they are for, and their keys are no user's names") {
+  CHECK(is_message(message_key(12)));
+  CHECK_FALSE(is_message(unnamed_key(12)));
+  CHECK_FALSE(is_unnamed(message_key(12)));
+  CHECK_FALSE(is_message("12"));
+  CHECK_FALSE(is_message(""));
+  Request request;
+  request.kind = Collective::Send;
+  request.shape = {2};
+  request.peer = 3;
+  request.tag = 5;
+  CHECK(display_name(meta_of(request), message_key(1)) == "send to rank 3 (tag 5)");
+  CHECK(to_string(meta_of(request)) == "send f32 [2] to rank 3 (tag 5) on cpu");
+  request.kind = Collective::Recv;
+  request.peer = kAnyRank;
+  CHECK(display_name(meta_of(request), message_key(1)) == "recv from any rank (tag 5)");
+  request.kind = Collective::Barrier;
+  CHECK(meta_of(request).peer == 0);
+  CHECK(display_name(meta_of(request), "x") == "barrier 'x'");
+}
+
 TEST_CASE("every enumerator has its own name, and any other value one too") {
   for (const Collective kind :
-       {Collective::Allreduce, Collective::Broadcast, Collective::Allgather, Collective::Barrier}) {
+       {Collective::Allreduce, Collective::Broadcast, Collective::Allgather, Collective::Barrier,
+        Collective::Alltoall, Collective::Reducescatter, Collective::Send, Collective::Recv}) {
     CHECK(to_string(kind) != to_string(static_cast<Collective>(77)));
   }
   for (const ReduceOp op : kAllReduceOps) {

@@ -200,8 +200,9 @@ TEST_CASE("values outside their enumeration and scales that are no number are re
                         "none that there is");
   check_refused_at_once([](Request& request) { request.op = static_cast<ReduceOp>(5); },
                         "none that there is");
-  check_refused_at_once([](Request& request) { request.kind = static_cast<Collective>(6); },
-                        "none that there is");
+  check_refused_at_once(
+      [](Request& request) { request.kind = static_cast<Collective>(kCollectiveCount); },
+      "none that there is");
   check_refused_at_once(
       [](Request& request) { request.postscale = std::numeric_limits<double>::quiet_NaN(); },
       "a scale is NaN");

@@ -119,6 +119,8 @@ class RawBackend final : public RawSubject {
                                    .largest_count = count / ranks,
                                    .dtype = request.dtype});
       case Collective::Barrier:
+      case Collective::Send:
+      case Collective::Recv:
         break;
     }
     throw UsageError("--raw: " + std::string(to_string(request.kind)) +

@@ -92,7 +92,27 @@ struct ReducescatterCall {
   Device device = {};
 };
 
-/// A collective in progress. Destroying it after abort() must be safe while peers still run.
+/// A message to `peer`. Only the two ranks take part, which both give the same count, never 0, and
+/// the same dtype.
+struct SendCall {
+  const void* input = nullptr;
+  std::size_t count = 0;
+  DataType dtype = DataType::F32;
+  int peer = 0;
+  Device device = {};
+};
+
+/// A message from `peer`.
+struct RecvCall {
+  void* output = nullptr;
+  std::size_t count = 0;
+  DataType dtype = DataType::F32;
+  int peer = 0;
+  Device device = {};
+};
+
+/// A collective or message in progress. Destroying it after abort() must be safe while peers still
+/// run.
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -101,8 +121,9 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
 
   /// Advances the work without blocking; true once finished, false if it waits for a peer. Every
-  /// rank has entered, so it is polled hot at first; see Capabilities::rings_peers for later.
-  /// Throws ronde::Error if the backend failed: the group is then dead.
+  /// rank that takes part has entered, or is about to, so it is polled hot at first; see
+  /// Capabilities::rings_peers for later. Throws ronde::Error if the backend failed: the group is
+  /// then dead.
   virtual bool poll() = 0;
 
   /// Grows whenever poll() got on, where that is worth telling: a caller looks on for a while after
@@ -121,7 +142,7 @@ struct Capabilities {
   /// whole segment lists, every op and every scale.
   bool wants_packed = true;
   /// Packed backends: half types are widened to f32 before a reduction sees them. Broadcast,
-  /// allgather and alltoall always move plain bytes there (dtype U8).
+  /// allgather, alltoall, send and recv always move plain bytes there (dtype U8).
   bool widen_halves = true;
   /// The backend calls BackendContext::ring_peers whenever a peer's poll() may get on because of
   /// it, so that Ronde may sleep between two polls. False: it is polled until it is finished.
@@ -139,7 +160,9 @@ struct Capabilities {
 ///
 /// Thread-safety: one thread at a time, with everything of one call visible to the next; but not
 /// always the same thread, as callers that wait drive the engine. Operations are started in the
-/// same order on every rank, and only once every rank has agreed to start.
+/// same order on every rank, and only once every rank has agreed to start. A message is started by
+/// its two ranks alone: it is at one place in this order, but what counts operations must not count
+/// it on all ranks.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -155,6 +178,8 @@ class Backend {
   virtual std::unique_ptr<Operation> allgather(const AllgatherCall& call) = 0;
   virtual std::unique_ptr<Operation> alltoall(const AlltoallCall& call) = 0;
   virtual std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) = 0;
+  virtual std::unique_ptr<Operation> send(const SendCall& call) = 0;
+  virtual std::unique_ptr<Operation> recv(const RecvCall& call) = 0;
 
   /// Memory in which the ranks of this host reach each other's buffers; null if there is none.
   virtual std::shared_ptr<SymmetricHeap> symmetric_heap() const { return nullptr; }

@@ -16,9 +16,16 @@ enum class Collective : std::uint8_t {
   Barrier = 3,
   Alltoall = 4,
   Reducescatter = 5,
+  Send = 6,
+  Recv = 7,
 };
 
-inline constexpr std::size_t kCollectiveCount = 6;
+inline constexpr std::size_t kCollectiveCount = 8;
+
+/// A message between two ranks, in which the others take no part.
+constexpr bool is_point_to_point(Collective kind) noexcept {
+  return kind == Collective::Send || kind == Collective::Recv;
+}
 
 /// How a reduction combines elements. Integer sums and products wrap; on bool, Sum is "or",
 /// Product is "and" and Average is refused; Min and Max propagate NaN. The values travel between
@@ -41,7 +48,7 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// "allreduce", "broadcast", ...
+/// "allreduce", "broadcast", ..., "send", "recv"
 std::string_view to_string(Collective kind) noexcept;
 /// "sum", "average", ...
 std::string_view to_string(ReduceOp op) noexcept;

@@ -14,6 +14,9 @@
 
 namespace ronde {
 
+/// The peer of a recv that takes what any rank sends.
+inline constexpr int kAnyRank = -1;
+
 /// One operation of one rank on raw buffers: what Runtime::submit takes.
 ///
 /// Ranks match operations by `name`. Of the matched requests `kind`, `dtype`, `op`, `root`,
@@ -21,6 +24,12 @@ namespace ronde {
 /// dimension of an allgather or alltoall. Buffers are dense, row-major, and stay the caller's and
 /// untouched until the work is done (even if it fails: see Note [Buffers after a group error] in
 /// core/src/coordinator.h).
+///
+/// Of messages it is the sender and the receiver alone that submit a request, without a name. They
+/// are matched as in MPI: a send takes the earliest recv that its receiver has submitted for it
+/// (for the sender or for kAnyRank, with the same tag), a recv the earliest such send that rank 0
+/// knows of; so messages of one tag from one rank to another do not overtake each other. Both must
+/// agree on `dtype`, on the device kind and on how many elements there are; shapes may differ.
 struct Request {
   Collective kind = Collective::Allreduce;
   /// Empty: matched by the order of calls within the process set.
@@ -34,12 +43,12 @@ struct Request {
   /// Elements of `dtype`; may equal `output`. In an allgather, alltoall or reducescatter it may
   /// overlap `output` anywhere, which costs a copy of it but where the smaller of both is this
   /// rank's own part of the larger (allgather and reducescatter in place). May be null where the
-  /// element count is 0, for a barrier, and for a broadcast on every rank but the root.
+  /// element count is 0, for a barrier and a recv, and for a broadcast on every rank but the root.
   const void* input = nullptr;
-  /// As large as the result; may be null where that has no elements, and for an allgather, alltoall
-  /// or reducescatter that sets `allocate_output`. The result of an alltoall has the rows of
-  /// Work::received_splits(); that of a reducescatter on rank r of n has rows / n rows, and one
-  /// more if r < rows % n.
+  /// As large as the result; may be null where that has no elements, for a send, and for an
+  /// allgather, alltoall or reducescatter that sets `allocate_output`. The result of an alltoall
+  /// has the rows of Work::received_splits(); that of a reducescatter on rank r of n has rows / n
+  /// rows, and one more if r < rows % n.
   void* output = nullptr;
   ReduceOp op = ReduceOp::Sum;
   /// Applied before and after a reduction. Integers are scaled in double precision and truncated
@@ -48,10 +57,15 @@ struct Request {
   double postscale = 1.0;
   /// Rank whose buffer a broadcast distributes.
   int root = 0;
+  /// Send and recv: the other rank, within the process set; never this one.
+  int peer = 0;
+  /// Send and recv: at least 0.
+  std::int64_t tag = 0;
   Device device = {};
   ProcessSet set = kGlobalSet;
   /// How long the other ranks may take to submit their part, zero for ever. Expiry before the
-  /// operation began fails it alone, afterwards it fails the group.
+  /// operation began fails it alone (of a send or recv on this rank only, as it had no
+  /// counterpart), afterwards it fails the group.
   std::chrono::nanoseconds timeout{0};
   /// False, in a reduction: this rank has nothing to add and `input` (if any) counts as the neutral
   /// element, but it takes part. If no rank contributes, the work completes untouched and says so.

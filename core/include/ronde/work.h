@@ -41,6 +41,10 @@ class Work {
   /// Throws UsageError while the operation is pending, and its error if it failed.
   std::vector<std::int64_t> received_splits() const;
 
+  /// Recv: the rank, within the process set, that the data came from. -1 for other operations.
+  /// Throws UsageError while the operation is pending, and its error if it failed.
+  int source() const;
+
   /// Runs `callback` once when the operation is done: on Ronde's thread or one that waits for an
   /// operation, or at once on this thread if it is done already. It must not block nor throw, nor
   /// take a lock that somebody holds while waiting.
