@@ -114,6 +114,27 @@ TEST_CASE("an alltoall above the largest count becomes messages between pairs") 
   }
 }
 
+TEST_CASE("a message goes in chunks of the largest count, apart from those of an alltoall") {
+  FakeMpi fake;
+  fake.size = 3;
+  MpiBackend backend(fake.environment(), {.max_count = 1000});
+  std::vector<std::int32_t> data(2500);
+  CHECK(backend.send({.input = data.data(), .count = 2500, .dtype = DataType::I32, .peer = 2})
+            ->poll());
+  CHECK(backend.recv({.output = data.data(), .count = 1000, .dtype = DataType::I32, .peer = 1})
+            ->poll());
+  REQUIRE(fake.started.size() == 4);
+  const std::array counts = {1000, 1000, 500, 1000};
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(fake.started[i].name == (i < 3 ? "isend" : "irecv"));
+    CHECK(fake.started[i].data == data.data() + (i < 3 ? 1000 * i : 0));
+    CHECK(fake.started[i].count == counts[i]);
+    CHECK(fake.started[i].root == (i < 3 ? 2 : 1));
+    CHECK(fake.started[i].type == MPI_UINT32_T);
+  }
+  CHECK(counter(backend.stats(), "payload_bytes") == 14'000);
+}
+
 TEST_CASE("a reducescatter above the largest count becomes reductions to every rank") {
   FakeMpi fake;
   fake.size = 3;

@@ -362,6 +362,33 @@ TEST_CASE("chunked collectives give what whole ones give") {
   world.backend.close();
 }
 
+TEST_CASE("messages cross an alltoall in pairs, and each other, without being mixed up") {
+  World world({.max_count = 100});
+  const std::vector<std::int64_t> mine = random_values<std::int64_t>(777, world.rank);
+  const int next = (world.rank + 1) % world.size;
+  const int previous = (world.rank + world.size - 1) % world.size;
+  if (next != world.rank) {
+    std::vector<std::int64_t> first(777);
+    std::vector<std::int64_t> second(55);
+    std::vector<std::unique_ptr<Operation>> operations;
+    operations.push_back(world.backend.send(
+        {.input = mine.data(), .count = 777, .dtype = DataType::I64, .peer = next}));
+    check_alltoall(world, 1000);
+    operations.push_back(world.backend.send(
+        {.input = mine.data(), .count = 55, .dtype = DataType::I64, .peer = next}));
+    operations.push_back(world.backend.recv(
+        {.output = first.data(), .count = 777, .dtype = DataType::I64, .peer = previous}));
+    operations.push_back(world.backend.recv(
+        {.output = second.data(), .count = 55, .dtype = DataType::I64, .peer = previous}));
+    for (const std::unique_ptr<Operation>& operation : operations) finish(*operation);
+    const std::vector<std::int64_t> all = gather(world, mine);
+    const auto expected = all.begin() + 777 * previous;
+    CHECK(std::equal(first.begin(), first.end(), expected));
+    CHECK(std::equal(second.begin(), second.end(), expected));
+  }
+  world.backend.close();
+}
+
 TEST_CASE("alltoall and reducescatter of parts of different lengths") {
   World world;
   for (const std::size_t count : kCounts) {

@@ -79,6 +79,22 @@ TEST_CASE("broadcast of more than 2^31 elements") {
   ronde::shutdown();
 }
 
+TEST_CASE("message of more than 2^31 elements") {
+  ronde::init();
+  const Bytes values(kCount);
+  const bool sends = ronde::rank() == 1;
+  fill(values.begin(), kCount, ronde::rank());
+  Request request = request_of(sends ? Collective::Send : Collective::Recv, kCount);
+  request.name.clear();
+  request.input = sends ? values.begin() : nullptr;
+  request.output = sends ? nullptr : values.begin();
+  request.peer = 1 - ronde::rank();
+  ronde::submit(std::move(request)).wait();
+  const auto sent = [](std::size_t i) { return value_at(i, 1); };
+  CHECK(first_difference(values.begin(), kCount, sent) == kCount);
+  ronde::shutdown();
+}
+
 TEST_CASE("allgather of more than 2^31 elements") {
   ronde::init();
   // Rank 1 brings more, so that parts differ in size; together they are above the limit.

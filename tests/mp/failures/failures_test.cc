@@ -225,6 +225,17 @@ void add_streams() {
          .variables = {{"RONDE_CPU_BACKEND", "hierarchical"}},
          .hosts = "aabb"});
   }
+  for (const std::string backend : {"shm", "mpi", "hierarchical"}) {
+    for (const int victim : {0, 1, 2}) {
+      add("rank " + std::to_string(victim) + " of 3 is killed in a large message over " + backend,
+          {.moment = "in a stream of large messages",
+           .end = "is killed",
+           .victims = {victim},
+           .seed = static_cast<unsigned>(20 + victim),
+           .variables = {{"RONDE_CPU_BACKEND", backend}},
+           .hosts = backend == "hierarchical" ? "aab" : ""});
+    }
+  }
   // These spend nearly all their time inside one operation.
   for (unsigned seed = 1; seed <= 9; ++seed) {
     const int victim = static_cast<int>(seed % 3);

@@ -130,6 +130,37 @@ void run_stream(unsigned seed, std::size_t scale, std::size_t most,
   }
 }
 
+/// Large messages around the ring of ranks, each waited for before the next.
+void run_messages(unsigned seed, const std::atomic<bool>& stops) {
+  std::mt19937 random(seed);  // the same on every rank
+  const int size = ronde::size();
+  while (!stops.load()) {
+    const std::size_t count = 1 + random() % 10'000'000;
+    auto* const sent = new OwnBuffer(count);
+    auto* const received = new OwnBuffer(count);
+    std::ranges::fill(sent->data(), static_cast<float>(ronde::rank()));
+    ronde::Request request;
+    request.kind = ronde::Collective::Recv;
+    request.shape = {static_cast<std::int64_t>(count)};
+    request.output = received->data().data();
+    request.peer = (ronde::rank() + size - 1) % size;
+    const int source = request.peer;
+    const ronde::Work arrival = ronde::submit(request);
+    request.kind = ronde::Collective::Send;
+    request.input = sent->data().data();
+    request.peer = (ronde::rank() + 1) % size;
+    ronde::submit(request).wait();
+    arrival.wait();
+    const std::span<float> data = received->data();
+    const auto expected = static_cast<float>(source);
+    if (data.front() != expected || data.back() != expected) {
+      throw std::runtime_error("a message is wrong");
+    }
+    delete sent;
+    delete received;
+  }
+}
+
 /// A training step again and again, so that its schedule freezes: sums of symmetric buffers, all
 /// submitted, then waited for.
 void run_steps(unsigned seed, const std::atomic<bool>& stops) {
@@ -198,6 +229,7 @@ class Rank {
   void run_until_the_end() {
     const std::string& moment = arguments_.moment;
     if (moment.ends_with("symmetric buffers")) return run_steps(arguments_.seed, stream_ends_);
+    if (moment.ends_with("messages")) return run_messages(arguments_.seed, stream_ends_);
     run_stream(arguments_.seed, moment.ends_with("large operations") ? 20 : 1,
                counter().empty() ? 5 : 40, stream_ends_);
   }
