@@ -71,4 +71,13 @@ std::vector<LinkedLibrary> linked_libraries() {
 
 #endif
 
+BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start) {
+  BuiltIn built_in;
+  built_in.make_transport = key_value_transport_factory(
+      {.start = start, .init_timeout_s = config.init_timeout_s, .host = config.host_id});
+  built_in.make_board = shm_board_factory();
+  built_in.backends.emplace("shm", shm_backend_factory());
+  return built_in;
+}
+
 }  // namespace ronde

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/socket/key_value.h"
 #include "ronde/backend.h"
 #include "ronde/board.h"
 #include "ronde/config.h"
@@ -23,6 +24,10 @@ struct BuiltIn {
 /// The one place that knows which transports and backends are linked: MPI where it was built in,
 /// else one rank in this process.
 BuiltIn compose_built_in(const Config& config);
+
+/// The same for ranks that no launcher started, which meet through a store of keys and values: all
+/// on one host, where shared memory moves their data. Needs no MPI, and touches none.
+BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start);
 
 /// A library that the built-in parts rest on, for `ronde info`: "MPI", "MPICH Version: 4.0.2".
 struct LinkedLibrary {

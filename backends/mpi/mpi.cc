@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/mpi/mpi.h"
 
-#include <algorithm>
-#include <chrono>
-
 #include "backends/mpi/mpi_backend.h"
 #include "backends/mpi/mpi_environment.h"
 #include "backends/mpi/mpi_transport.h"
+#include "backends/timeout.h"
 
 namespace ronde {
 namespace {
 
 /// Above hosts' own memory in no case, above nothing else there is.
 constexpr int kPriority = 10;
-
-std::chrono::milliseconds milliseconds_of(double seconds) {
-  constexpr double kLongest = 1e9;
-  return std::chrono::ceil<std::chrono::milliseconds>(
-      std::chrono::duration<double>(std::min(seconds, kLongest)));
-}
 
 }  // namespace
 

@@ -11,7 +11,7 @@ namespace ronde::mpi {
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment,
                            const MpiTransportOptions& options)
-    : mpi_(std::move(environment)) {
+    : TreeTransport("mpi"), mpi_(std::move(environment)) {
   const auto deadline = Clock::now() + options.init_timeout;
   communicator_ = mpi_->duplicate_world(deadline);
   const net::TreeOptions tree_options = {.rank = mpi_->rank(),
@@ -19,7 +19,7 @@ MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment,
                                          .timeout = options.init_timeout,
                                          .host = options.host,
                                          .offer_loopback = options.offer_loopback};
-  tree_.emplace(tree_options, [&](std::string_view blob) { return exchange(blob, deadline); });
+  connect(tree_options, [&](std::string_view blob) { return exchange(blob, deadline); });
 }
 
 std::vector<std::string> MpiTransport::exchange(std::string_view blob, Clock::time_point deadline) {
@@ -72,7 +72,7 @@ void MpiTransport::wait_for_exchange(MPI_Request& request, std::shared_ptr<void>
 }
 
 void MpiTransport::close(bool graceful, Clock::time_point deadline) {
-  tree_->close(deadline);
+  TreeTransport::close(graceful, deadline);
   if (graceful) mpi_->free(communicator_);
   mpi_.leave(graceful);
 }

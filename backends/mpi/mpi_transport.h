@@ -3,13 +3,12 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/mpi/mpi_environment.h"
-#include "backends/socket/socket_tree.h"
-#include "ronde/transport.h"
+#include "backends/socket/tree_transport.h"
 
 namespace ronde::mpi {
 
@@ -23,19 +22,11 @@ struct MpiTransportOptions {
 /// The control plane of ranks that an MPI launcher started. MPI only brings them together: it says
 /// who they are and carries the addresses. Messages travel over sockets, because a wait in MPI
 /// spins, and because MPI does not tell that a peer died.
-class MpiTransport final : public Transport {
+class MpiTransport final : public net::TreeTransport {
  public:
   MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiTransportOptions& options);
 
-  std::string_view name() const noexcept override { return "mpi"; }
-  const Topology& topology() const noexcept override { return tree_->topology(); }
-  void send(int peer, std::string_view message) override { tree_->send(peer, message); }
-  Incoming poll() override { return tree_->poll(); }
-  bool wait(Clock::time_point deadline) override { return tree_->wait(deadline); }
-  void wake() noexcept override { tree_->wake(); }
-  int wake_fd() const noexcept override { return tree_->wake_fd(); }
   void close(bool graceful, Clock::time_point deadline) override;
-  StatsGroup stats() const override { return tree_->stats("mpi transport"); }
 
  private:
   std::vector<std::string> exchange(std::string_view blob, Clock::time_point deadline);
@@ -44,7 +35,6 @@ class MpiTransport final : public Transport {
 
   MpiMembership mpi_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  std::optional<net::SocketTree> tree_;
 };
 
 }  // namespace ronde::mpi

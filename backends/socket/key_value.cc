@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/socket/key_value.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backends/socket/host.h"
+#include "backends/socket/tree_transport.h"
+#include "backends/timeout.h"
+#include "ronde/error.h"
+
+// Note [Meeting through a key-value store]
+// Every exchange of the bootstrap has a number. In exchange n, rank r puts its blob at the key
+// PREFIX/n/r and gets those of all others. The first exchange compares what the ranks were told, so
+// that all of them refuse what cannot work; the tree makes the others (Note [Bootstrap of the
+// tree]). Values carry a mark and are in hexadecimal digits: stores that are meant for text, or
+// that cannot tell an empty value from none, will do.
+
+namespace ronde::net {
+namespace {
+
+constexpr std::string_view kMark = "ronde1:";
+constexpr std::size_t kLongestQuote = 40;
+
+std::string rank_text(int rank) {
+  return "rank " + std::to_string(rank);
+}
+
+std::optional<std::string> from_hex(std::string_view digits) {
+  const auto value_of = [](char digit) {
+    return static_cast<int>(std::string_view("0123456789abcdef").find(digit));
+  };
+  if (digits.size() % 2 != 0 ||
+      digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) {
+    return std::nullopt;
+  }
+  std::string bytes;
+  for (std::size_t i = 0; i < digits.size(); i += 2) {
+    bytes += static_cast<char>(16 * value_of(digits[i]) + value_of(digits[i + 1]));
+  }
+  return bytes;
+}
+
+/// The exchanges of one start.
+class KeyValueExchange {
+ public:
+  KeyValueExchange(const KeyValueStart& start, Clock::time_point deadline)
+      : start_(start), deadline_(deadline) {}
+
+  /// As Exchange.
+  std::vector<std::string> operator()(std::string_view blob) {
+    busy_ = true;
+    put(key_of(start_.rank), std::string(kMark) + to_hex(blob));
+    std::vector<std::string> blobs;
+    for (int rank = 0; rank < start_.size; ++rank) {
+      blobs.push_back(rank == start_.rank ? std::string(blob) : await(rank));
+    }
+    ++number_;
+    busy_ = false;
+    return blobs;
+  }
+
+  /// An exchange has begun and not ended: what is thrown now comes from it.
+  bool busy() const { return busy_; }
+
+ private:
+  std::string key_of(int rank) const {
+    return start_.prefix + "/" + std::to_string(number_) + "/" + std::to_string(rank);
+  }
+
+  std::string await(int rank) {
+    constexpr std::chrono::milliseconds kLongestPause{50};
+    std::chrono::milliseconds pause{1};
+    while (true) {
+      if (const std::optional<std::string> value = get(key_of(rank))) return decode(rank, *value);
+      if (Clock::now() >= deadline_) fail_waiting(rank);
+      // Somebody else's store: there is nothing to wait on but to ask again.
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+  }
+
+  /// `first` did not come; those after it may not have come either.
+  [[noreturn]] void fail_waiting(int first) const {
+    std::string list = std::to_string(first);
+    for (int rank = first + 1; rank < start_.size; ++rank) {
+      if (rank != start_.rank && !get(key_of(rank))) list += ", " + std::to_string(rank);
+    }
+    const auto waited = std::chrono::round<std::chrono::seconds>(Clock::now() - begun_);
+    throw GroupError(first, rank_text(start_.rank) + " waited " + std::to_string(waited.count()) +
+                                " s for rank(s) " + list + " of " + std::to_string(start_.size) +
+                                " to appear in the key-value store (the first at key '" +
+                                key_of(first) +
+                                "'): they were not started, hang or died, or use another store or "
+                                "prefix");
+  }
+
+  void put(const std::string& key, const std::string& value) const {
+    guarded("put", key, [&] { start_.put(key, value); });
+  }
+
+  std::optional<std::string> get(const std::string& key) const {
+    std::optional<std::string> value;
+    guarded("get", key, [&] { value = start_.get(key); });
+    return value;
+  }
+
+  template <typename Call>
+  void guarded(const char* callback, const std::string& key, const Call& call) const {
+    std::string reason = "an exception that is no std::exception";
+    try {
+      call();
+      return;
+    } catch (const std::exception& error) {
+      reason = error.what();
+    } catch (...) {
+    }
+    throw GroupError(start_.rank, rank_text(start_.rank) + " cannot start: " + callback + "('" +
+                                      key + "') of the key-value store threw: " + reason);
+  }
+
+  std::string decode(int rank, std::string_view value) const {
+    if (value.starts_with(kMark)) {
+      if (std::optional<std::string> bytes = from_hex(value.substr(kMark.size()))) {
+        return std::move(*bytes);
+      }
+    }
+    throw UsageError(rank_text(start_.rank) + ": the key-value store holds '" +
+                     std::string(value.substr(0, kLongestQuote)) + "' at key '" + key_of(rank) +
+                     "', which no rank has put there: is the prefix in use for something else, or "
+                     "does the store change values?");
+  }
+
+  const KeyValueStart& start_;
+  Clock::time_point begun_ = Clock::now();
+  Clock::time_point deadline_;
+  int number_ = 0;
+  bool busy_ = false;
+};
+
+/// What a rank was told, and found out by itself.
+struct Facts {
+  int size = 0;
+  int local_rank = -1;
+  std::string host = {};
+};
+
+std::string pack_facts(const Facts& facts) {
+  return pack({std::to_string(facts.size), std::to_string(facts.local_rank), facts.host});
+}
+
+Facts unpack_facts(const std::string& bytes, int rank) {
+  try {
+    const std::vector<std::string> fields = unpack(bytes);
+    return {std::stoi(fields.at(0)), std::stoi(fields.at(1)), fields.at(2)};
+  } catch (const std::exception&) {
+    throw UsageError("what " + rank_text(rank) +
+                     " has put into the key-value store is of another version of Ronde");
+  }
+}
+
+void check_numbers(const KeyValueStart& start) {
+  const std::string given = rank_text(start.rank) + " of " + std::to_string(start.size);
+  if (start.size < 1 || start.rank < 0 || start.rank >= start.size) {
+    throw UsageError(given + ": ranks count from 0 to the size - 1");
+  }
+  if (start.size > 1 && (!start.put || !start.get)) {
+    throw UsageError(given + ": several ranks need both put and get of a key-value store to meet");
+  }
+}
+
+/// The same verdict on every rank, unless they disagree on the size.
+void check_facts(const std::vector<Facts>& facts, bool one_host) {
+  const Facts& first = facts.front();
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    const std::string rank = rank_text(static_cast<int>(i));
+    if (facts[i].size != first.size) {
+      throw UsageError("rank 0 was started as one of " + std::to_string(first.size) + " ranks, " +
+                       rank + " as one of " + std::to_string(facts[i].size));
+    }
+    if (one_host && facts[i].host != first.host) {
+      throw UsageError("rank 0 and " + rank + " are on different hosts (" + first.host + " and " +
+                       facts[i].host +
+                       "): without MPI, tensors travel through the memory of one host alone. Keep "
+                       "all ranks on one host and in one network namespace, or start them by "
+                       "mpiexec");
+    }
+    const auto before = std::count_if(facts.begin(), facts.begin() + static_cast<std::ptrdiff_t>(i),
+                                      [&](const Facts& one) { return one.host == facts[i].host; });
+    if (facts[i].local_rank != -1 && facts[i].local_rank != before) {
+      throw UsageError(rank + " was started with local rank " +
+                       std::to_string(facts[i].local_rank) + ", but " + std::to_string(before) +
+                       " ranks of its host come before it: that is its local rank (-1: not known)");
+    }
+  }
+}
+
+class KeyValueTransport final : public TreeTransport {
+ public:
+  explicit KeyValueTransport(const KeyValueOptions& options) : TreeTransport("key-value") {
+    const KeyValueStart& start = options.start;
+    check_numbers(start);
+    const auto deadline = Clock::now() + milliseconds_of(options.init_timeout_s);
+    KeyValueExchange exchange(start, deadline);
+    const std::string host = options.host.empty() ? host_identity() : options.host;
+    if (start.size > 1) compare(start, host, options.one_host, exchange);
+    const TreeOptions tree_options = {
+        .rank = start.rank,
+        .size = start.size,
+        .timeout = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
+        .host = host,
+        .offer_loopback = options.offer_loopback};
+    try {
+      connect(tree_options, std::ref(exchange));
+    } catch (const GroupError& error) {
+      if (exchange.busy()) throw;
+      throw GroupError(error.failed_rank(),
+                       std::string(error.what()) +
+                           ". If the key-value store has served an earlier start under the prefix "
+                           "'" +
+                           start.prefix +
+                           "', these may be its addresses: give each start a "
+                           "prefix of its own");
+    }
+  }
+
+ private:
+  static void compare(const KeyValueStart& start, const std::string& host, bool one_host,
+                      KeyValueExchange& exchange) {
+    const std::vector<std::string> blobs =
+        exchange(pack_facts({start.size, start.local_rank, host}));
+    std::vector<Facts> facts;
+    for (std::size_t i = 0; i < blobs.size(); ++i) {
+      facts.push_back(unpack_facts(blobs[i], static_cast<int>(i)));
+    }
+    check_facts(facts, one_host);
+  }
+};
+
+}  // namespace
+}  // namespace ronde::net
+
+namespace ronde {
+
+std::function<std::unique_ptr<Transport>()> key_value_transport_factory(KeyValueOptions options) {
+  return
+      [options = std::move(options)] { return std::make_unique<net::KeyValueTransport>(options); };
+}
+
+}  // namespace ronde

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that no launcher started, as processes that meet through files. The hidden case is a rank.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+#include "backends/compose.h"
+#include "ronde/runtime.h"
+#include "tests/support/command.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace ronde;
+using namespace ronde::test;
+using Catch::Contains;
+
+constexpr int kGroupError = 9;
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set");
+  return value;
+}
+
+/// A key is a file's name, with '/' as '_'.
+fs::path file_of(const std::string& key) {
+  std::string name = key;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return fs::path(variable("START_STORE")) / name;
+}
+
+/// Written beside it and renamed, so that a file is never seen half written.
+void put(const std::string& key, const std::string& value) {
+  const fs::path file = file_of(key);
+  const fs::path beside = file.string() + ".new";
+  std::ofstream(beside) << value;
+  fs::rename(beside, file);
+}
+
+std::optional<std::string> get(const std::string& key) {
+  std::ifstream file(file_of(key));
+  if (!file) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(file), {}};
+}
+
+float sum_of_ranks(Runtime& runtime) {
+  float value = static_cast<float>(runtime.topology().rank);
+  Request request;
+  request.name = "rank";
+  request.shape = {1};
+  request.input = request.output = &value;
+  runtime.run(std::move(request));
+  return value;
+}
+
+/// What the victim does after the first sum.
+void end_as(const std::string& manner) {
+  if (manner == "killed") ::raise(SIGKILL);
+  if (manner == "exits") std::_Exit(3);
+}
+
+TEST_CASE("helper: a rank", "[.]") {
+  const int rank = std::stoi(variable("START_RANK"));
+  const int size = std::stoi(variable("START_SIZE"));
+  const Config config = test_config();
+  BuiltIn built_in = compose_without_launcher(
+      config, {.rank = rank, .size = size, .local_rank = rank, .put = put, .get = get});
+  RuntimeOptions options;
+  options.config = config;
+  options.make_transport = std::move(built_in.make_transport);
+  options.make_board = std::move(built_in.make_board);
+  options.backends = std::move(built_in.backends);
+  try {
+    Runtime runtime(std::move(options));
+    std::cerr << "sum " << sum_of_ranks(runtime) << " by " << runtime.backend_name(DeviceKind::Cpu)
+              << "\n";
+    if (rank == size - 1) end_as(variable("START_VICTIM"));
+    sum_of_ranks(runtime);
+    runtime.shutdown();
+  } catch (const GroupError& error) {
+    std::cerr << "group " << error.failed_rank() << ": " << error.what() << "\n";
+    std::_Exit(kGroupError);
+  }
+}
+
+/// One process a rank; the last one ends in the way of `victim`, if it is not empty.
+std::vector<CommandResult> run_processes(int size, const std::string& victim = "") {
+  const TemporaryFolder store;
+  std::vector<CommandResult> results(static_cast<std::size_t>(size));
+  run_ranks(size, [&](int rank) {
+    results[static_cast<std::size_t>(rank)] =
+        run_program({"/proc/self/exe", "helper: a rank"},
+                    {{"START_STORE", store.path().string()},
+                     {"START_RANK", std::to_string(rank)},
+                     {"START_SIZE", std::to_string(size)},
+                     {"START_VICTIM", victim},
+                     // As one rank of a foreign launcher would see it: it must not matter.
+                     {"PMI_SIZE", "7"}});
+  });
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("processes that meet through files compute over shared memory") {
+  for (const int size : {1, 2, 4}) {
+    INFO(size << " ranks");
+    const std::string sum = "sum " + std::to_string(size * (size - 1) / 2) + " by shm\n";
+    for (const CommandResult& result : run_processes(size)) {
+      INFO(result.err);
+      CHECK(result.exit_code == 0);
+      CHECK_THAT(result.err, Contains(sum));
+    }
+  }
+}
+
+TEST_CASE("the death of a rank is a GroupError on the others that names it") {
+  for (const std::string victim : {"killed", "exits"}) {
+    INFO(victim);
+    const std::vector<CommandResult> results = run_processes(3, victim);
+    for (const std::size_t survivor : {0, 1}) {
+      INFO(results[survivor].err);
+      CHECK(results[survivor].exit_code == kGroupError);
+      CHECK_THAT(results[survivor].err, Contains("sum 3 by shm\ngroup 2: "));
+    }
+    CHECK(results[2].exit_code == (victim == "killed" ? -1 : 3));
+  }
+}
