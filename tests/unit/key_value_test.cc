@@ -140,6 +140,7 @@ TEST_CASE("one store serves several starts at once, each under its prefix") {
 TEST_CASE("a get may wait or say that there is nothing yet, and a late rank is waited for") {
   MemoryStore store;
   std::atomic<int> asked_in_vain = 0;
+  std::latch done(3);
   run_ranks(3, [&](int rank) {
     KeyValueOptions options = options_of(store, rank, 3);
     // Rank 2 comes once the others have asked for it many times; rank 1 blocks in get.
@@ -163,6 +164,7 @@ TEST_CASE("a get may wait or say that there is nothing yet, and a late rank is w
     while (rank == 2 && asked_in_vain < 12) std::this_thread::yield();
     const std::unique_ptr<Transport> transport = make(options);
     check_messages(*transport);
+    done.arrive_and_wait();
     transport->close(true, Clock::now() + 5s);
   });
   CHECK(asked_in_vain >= 12);
