@@ -129,7 +129,7 @@ TEST_CASE("the death of a rank is a GroupError on the others that names it") {
     for (const std::size_t survivor : {0, 1}) {
       INFO(results[survivor].err);
       CHECK(results[survivor].exit_code == kGroupError);
-      CHECK_THAT(results[survivor].err, Contains("sum 3 by shm\ngroup 2: "));
+      CHECK_THAT(results[survivor].err, Contains("group 2: rank 2 "));
     }
     CHECK(results[2].exit_code == (victim == "killed" ? -1 : 3));
   }
