@@ -3,6 +3,7 @@
 
 #include "backends/inproc/exchange.h"
 #include "backends/inproc/hub.h"
+#include "backends/inproc/set_exchanges.h"
 #include "backends/inproc/shared_board.h"
 
 namespace ronde::inproc {
@@ -11,7 +12,7 @@ Group::Group(int size) : Group(std::vector<int>(static_cast<std::size_t>(size), 
 
 Group::Group(const std::vector<int>& host_of)
     : hub_(std::make_shared<Hub>(host_of)),
-      exchange_(std::make_shared<Exchange>(static_cast<int>(host_of.size()))),
+      exchanges_(std::make_shared<SetExchanges>()),
       board_(std::make_shared<SharedBoard>(hub_)) {}
 
 std::function<std::unique_ptr<Transport>()> Group::transport(int rank) const {
@@ -20,8 +21,10 @@ std::function<std::unique_ptr<Transport>()> Group::transport(int rank) const {
 
 BackendFactory Group::backend_factory() const {
   BackendFactory factory;
-  factory.create = [exchange = exchange_](BackendContext& context) {
-    return make_backend(exchange, context.topology->rank);
+  factory.serves_sets = true;
+  factory.create = [exchanges = exchanges_](BackendContext& context) {
+    const Topology& topology = *context.topology;
+    return make_backend(exchanges->of_set(context.set, topology.size), topology.rank);
   };
   return factory;
 }

@@ -12,7 +12,7 @@
 namespace ronde::inproc {
 
 class Hub;
-class Exchange;
+class SetExchanges;
 class SharedBoard;
 
 /// A group of ranks that are threads of this process: each makes a Runtime of its transport and of
@@ -42,7 +42,7 @@ class Group {
 
  private:
   std::shared_ptr<Hub> hub_;
-  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<SetExchanges> exchanges_;
   std::shared_ptr<SharedBoard> board_;
 };
 

@@ -14,6 +14,23 @@ constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
 
 }  // namespace
 
+const BackendRegistry::value_type& choose_set_backend(const BackendRegistry& backends,
+                                                      DeviceKind device, const std::string& wanted,
+                                                      const Topology& topology) {
+  const BackendRegistry::value_type* chosen = nullptr;
+  for (const auto& candidate : backends) {
+    const BackendFactory& factory = candidate.second;
+    const bool suits = !factory.suits || factory.suits(topology);
+    if (factory.device != device || !factory.serves_sets || !suits) continue;
+    if (candidate.first == wanted) return candidate;
+    if (chosen == nullptr || factory.priority > chosen->second.priority) chosen = &candidate;
+  }
+  if (chosen != nullptr) return *chosen;
+  throw UsageError("no backend for " + std::string(to_string(device)) +
+                   " buffers can serve a process set of ranks on " +
+                   std::to_string(topology.hosts()) + " host(s)");
+}
+
 const BackendRegistry::value_type& choose_backend(const BackendRegistry& backends,
                                                   DeviceKind device, const std::string& wanted,
                                                   const Topology& topology) {

@@ -15,6 +15,12 @@ const BackendRegistry::value_type& choose_backend(const BackendRegistry& backend
                                                   DeviceKind device, const std::string& wanted,
                                                   const Topology& topology);
 
+/// The same for a process set of ranks with this topology, among those that serve sets; the highest
+/// one also where `wanted` does not.
+const BackendRegistry::value_type& choose_set_backend(const BackendRegistry& backends,
+                                                      DeviceKind device, const std::string& wanted,
+                                                      const Topology& topology);
+
 /// Makes the backend, on all ranks at the same time, and puts the packing around one that wants it.
 /// `fusion_bytes`: RONDE_FUSION_BYTES; 0 turns fusion off.
 std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendContext& context,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "config_parse.h"
+#include "rank_list.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 
@@ -92,6 +93,10 @@ std::string checked_core_list(std::string_view text) {
   return std::string(text);
 }
 
+std::string checked_process_sets(std::string_view text) {
+  return format_process_sets(parse_process_sets(text));
+}
+
 std::vector<ConfigEntry> engine_entries() {
   return {
       bytes_entry(&Config::fusion_bytes, kLargestFusion,
@@ -133,6 +138,12 @@ std::vector<ConfigEntry> engine_entries() {
                    .text = "Address space of a rank for gradients that the ranks of its host "
                            "reduce in place (gradient views); only what is used takes memory. 0: "
                            "none, every tensor is staged."}),
+      text_entry(&Config::process_sets, checked_process_sets,
+                 {.name = "RONDE_PROCESS_SETS",
+                  .horovod_twin = "",
+                  .unit = "ranks",
+                  .text = "Process sets that init makes, numbered from 1: their ranks separated by "
+                          "commas, the sets by semicolons, such as 0,1;2,3."}),
   };
 }
 
@@ -222,6 +233,16 @@ void check_config(const Config& config) {
                      "RONDE_STALL_WARN_S too (0: no report), or raise RONDE_STALL_ABORT_S (0: "
                      "never end)");
   }
+}
+
+std::vector<std::vector<int>> static_process_sets(const Config& config) {
+  return parse_process_sets(config.process_sets);
+}
+
+std::string format_process_sets(const std::vector<std::vector<int>>& sets) {
+  std::string text;
+  for (const std::vector<int>& ranks : sets) text += (text.empty() ? "" : ";") + list_ranks(ranks);
+  return text;
 }
 
 std::optional<int> affinity_core(const Config& config, int local_rank, int local_size) {

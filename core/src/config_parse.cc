@@ -156,24 +156,48 @@ std::string format_real(double value) {
   return error == std::errc() ? std::string(text.data(), end) : std::to_string(value);
 }
 
-std::vector<int> parse_core_list(std::string_view text) {
-  constexpr std::string_view kAccepted =
-      "a list of cores: write core numbers separated by commas, one for each local rank, such as "
-      "0,2,4";
-  std::vector<int> cores;
+namespace {
+
+/// Numbers separated by commas, none of them negative; nothing where it is not that.
+std::optional<std::vector<int>> parse_numbers(std::string_view text) {
+  std::vector<int> numbers;
   for (std::string_view rest = text; !text.empty();) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
-    const auto core = whole_number<int>(rest.substr(0, comma));
-    if (!core || *core < 0) {
-      reject(text, std::string(kAccepted));
-    }
-    cores.push_back(*core);
-    if (comma == rest.size()) {
-      break;
-    }
+    const auto number = whole_number<int>(rest.substr(0, comma));
+    if (!number || *number < 0) return std::nullopt;
+    numbers.push_back(*number);
+    if (comma == rest.size()) break;
     rest.remove_prefix(comma + 1);
   }
-  return cores;
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<int> parse_core_list(std::string_view text) {
+  if (const auto cores = parse_numbers(text)) return *cores;
+  reject(
+      text,
+      "a list of cores: write core numbers separated by commas, one for each local rank, such as "
+      "0,2,4");
+}
+
+std::vector<std::vector<int>> parse_process_sets(std::string_view text) {
+  std::vector<std::vector<int>> sets;
+  for (std::string_view rest = text; !text.empty();) {
+    const std::size_t end = std::min(rest.find(';'), rest.size());
+    const auto ranks = parse_numbers(rest.substr(0, end));
+    if (!ranks || ranks->empty()) {
+      reject(
+          text,
+          "a list of process sets: write ranks separated by commas, and sets by semicolons, such "
+          "as 0,1;2,3");
+    }
+    sets.push_back(*ranks);
+    if (end == rest.size()) break;
+    rest.remove_prefix(end + 1);
+  }
+  return sets;
 }
 
 std::string parse_backend_name(std::string_view text) {

@@ -33,6 +33,9 @@ std::string format_real(double value);
 /// "0,2,4"; the empty text is the empty list.
 std::vector<int> parse_core_list(std::string_view text);
 
+/// "0,1;2,3": the ranks of each set; the empty text is no set.
+std::vector<std::vector<int>> parse_process_sets(std::string_view text);
+
 /// The name of a backend: small letters, digits, '-' and '_'.
 std::string parse_backend_name(std::string_view text);
 

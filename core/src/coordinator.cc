@@ -5,13 +5,13 @@
 #include <thread>
 #include <variant>
 
+#include "durations.h"
 #include "rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde {
 namespace {
 
-using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 
 /// How often the time limits of an operation are looked at while its peers let this rank sleep.
@@ -21,18 +21,6 @@ constexpr milliseconds kLongestSleepInOperation{100};
 constexpr std::chrono::microseconds kPause{50};
 /// How long operations are polled before messages are looked at again.
 constexpr std::chrono::microseconds kPollSlice{20};
-/// How much longer a rank waits than its parent, in shutdown and for stalled operations: whoever is
-/// nearer to rank 0 knows better whom to name.
-constexpr std::chrono::seconds kHeadStart{2};
-
-std::chrono::nanoseconds from_ms(double ms) {
-  return duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double, std::milli>(ms));
-}
-
-std::chrono::nanoseconds from_s(double s) {
-  return from_ms(std::min(s, 1.0e9) * 1000.0);
-}
-
 }  // namespace
 
 Coordinator::Coordinator(RuntimeOptions options)
@@ -44,6 +32,7 @@ Coordinator::Coordinator(RuntimeOptions options)
           [this] {
             if (asleep_.load()) transport_->wake();
           })),
+      global_(*sets_.emplace(kGlobalSet.id, std::make_unique<SetEngine>(SetInfo{})).first->second),
       stalls_(options_.config.stall_warn_s, options_.config.stall_abort_s) {}
 
 Coordinator::~Coordinator() = default;
@@ -60,6 +49,7 @@ bool Coordinator::cycle() {
   if (driver_failure_) std::rethrow_exception(driver_failure_);
   receive();
   obey_requests();
+  take_exchanges();
   take_submissions();
   negotiate();
   advance_operations();
@@ -79,34 +69,35 @@ void Coordinator::receive() {
 
 Coordinator::Clock::time_point Coordinator::next_event() const {
   const Clock::time_point now = Clock::now();
-  const bool stopping = shutdown_requested_.load() && announcer_->announced_shutdown() == false;
-  const bool ending = stopping || leave_requested_.load() || abort_requested_.load();
+  const bool stopping =
+      shutdown_requested_.load() && global_.announcer->announced_shutdown() == false;
+  const bool ending = leave_requested_.load() || abort_requested_.load();
   const bool has_news = schedule_ && schedule_->has_news();
   // The last operation may have ended in a look before a sleep.
-  const bool concludes = agreed_to_stop_ && !told_finished_ && !executor_->busy();
+  const bool is_busy = busy();
+  const bool concludes = agreed_to_stop_ && !told_finished_ && !is_busy;
   const bool is_rung = may_sleep_in_operation();
-  const bool may_wait = is_rung || executor_->may_pause();
-  const bool is_hot = executor_->busy() && (!may_wait || now < hot_until_);
-  if (is_hot || ending || has_news || concludes || driver_failure_ || all_finished_) return now;
+  const bool may_wait = is_rung || may_pause();
+  const bool is_hot = is_busy && (!may_wait || now < hot_until_);
+  const bool is_asked = stopping || ending || has_news || has_exchanges_.load();
+  if (is_hot || is_asked || concludes || driver_failure_ || all_finished_) return now;
   // Far away, and safe to do arithmetic on.
   Clock::time_point next = now + std::chrono::hours(24);
-  if (executor_->busy())
-    next = now + (is_rung ? Clock::duration(kLongestSleepInOperation) : kPause);
-  if (const auto due = queue_->due()) next = std::min(next, *due);
-  if (schedule_) {
-    if (const auto due = schedule_->due()) next = std::min(next, *due);
+  if (is_busy) next = now + (is_rung ? Clock::duration(kLongestSleepInOperation) : kPause);
+  const auto earlier = [&next](std::optional<Clock::time_point> time) {
+    if (time) next = std::min(next, *time);
+  };
+  earlier(queue_->due());
+  if (schedule_) earlier(schedule_->due());
+  for (const auto& [id, set] : sets_) {
+    if (set->announcer) earlier(set->announcer->next_deadline());
+    if (set->combiner) earlier(set->combiner->next_deadline());
   }
-  if (const auto deadline = announcer_->next_deadline()) next = std::min(next, *deadline);
   if (shutdown_since_) {
-    next = std::min(next,
-                    *shutdown_since_ + from_s(options_.config.shutdown_timeout_s) + head_start());
+    earlier(*shutdown_since_ + from_s(options_.config.shutdown_timeout_s) + head_start());
   }
-  if (const auto deadline = arbiter_deadline()) next = std::min(next, *deadline);
-  if (combiner_) {
-    if (const auto deadline = combiner_->next_deadline()) next = std::min(next, *deadline);
-  }
-  const bool inspects = negotiator_ && !negotiator_->idle() && stalls_.period();
-  if (inspects) next = std::min(next, next_inspection_);
+  earlier(arbiter_deadline());
+  if (stalls_.period() && awaits_anything()) earlier(next_inspection_);
   return next;
 }
 
@@ -116,7 +107,7 @@ void Coordinator::handle(const Incoming& incoming) {
     if (incoming.peer == parent_) {
       handle_from_above(message, incoming.bytes);
     } else {
-      handle_from_below(incoming.peer, message);
+      handle_from_below(incoming.peer, message, incoming.bytes);
     }
     return;
   }
@@ -126,31 +117,39 @@ void Coordinator::handle(const Incoming& incoming) {
 
 /// Note [Over the tree].
 void Coordinator::handle_from_above(const Message& message, std::string_view bytes) {
-  if (!std::holds_alternative<FailureMessage>(message)) send_down(bytes);
   if (std::holds_alternative<FinishedMessage>(message)) {
+    send_down(bytes);
     all_finished_ = true;
   } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
-    if (combiner_) combiner_->pass(*decision);
-    apply(*decision);
+    SetEngine& set = engine_of(decision->set);
+    send_to(set.children, bytes);
+    if (set.combiner) set.combiner->pass(*decision);
+    if (set.announcer) apply(set, *decision);
+  } else if (const auto* reply = std::get_if<ExchangeReply>(&message)) {
+    send_to(children_towards(reply->to), bytes);
+    handle_reply(*reply);
   } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
+    send_down(bytes);
     if (options_.on_stall) options_.on_stall(stall->operations);
   } else {
     handle_message(parent_, message);
   }
 }
 
-void Coordinator::handle_from_below(int peer, const Message& message) {
-  const auto* ready = std::get_if<ReadyMessage>(&message);
+void Coordinator::handle_from_below(int peer, const Message& message, std::string_view bytes) {
   if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
     newly_finished_.insert(newly_finished_.end(), finished->ranks.begin(), finished->ranks.end());
-  } else if (ready != nullptr && negotiator_) {
-    negotiator_->add(peer, *ready, Clock::now());
-  } else if (ready != nullptr && combiner_) {
-    combiner_->add(peer, *ready, Clock::now());
-  } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && negotiator_) {
+  } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
+    SetEngine& set = engine_of(ready->set);
+    add_ready(set, rank_within(set.info.ranks, peer), *ready);
+  } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && is_arbiter()) {
+    Negotiator& negotiator = *engine_of(host->set).negotiator;
     for (const auto& [ranks, part] : host->parts) {
-      for (const int rank : ranks) negotiator_->add(rank, part, Clock::now());
+      for (const int rank : ranks) negotiator.add(rank, part, Clock::now());
     }
+  } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
+    if (is_arbiter()) return add_to_desk(*request);
+    transport_->send(parent_, bytes);
   } else {
     handle_message(peer, message);
   }
@@ -182,64 +181,114 @@ void Coordinator::take_submissions() {
   follow_schedule();
   const auto due = queue_->due();
   if (due && (*due <= now || shutdown)) {
-    for (Submission& submission : queue_->drain()) announcer_->add(std::move(submission));
+    for (Submission& submission : queue_->drain()) {
+      member_engine_of(submission.meta.set).announcer->add(std::move(submission));
+    }
   }
-  const std::optional<ReadyMessage> ready = announcer_->announce(now, shutdown);
+  for (SetEngine* set : running_) announce(*set, now);
+}
+
+void Coordinator::announce(SetEngine& set, Clock::time_point now) {
+  std::optional<ReadyMessage> ready = set.announcer->announce(now, shutdown_requested_.load());
   if (!ready) return;
   counters_.ready_messages.add();
-  if (negotiator_) {
-    negotiator_->add(topology_.rank, *ready, now);
-  } else if (combiner_) {
-    combiner_->add(topology_.rank, *ready, now);
+  ready->set = set.info.id;
+  add_ready(set, set.info.topology.rank, *ready);
+}
+
+/// `rank`: within the set.
+void Coordinator::add_ready(SetEngine& set, int rank, const ReadyMessage& ready) {
+  if (set.negotiator) {
+    set.negotiator->add(rank, ready, Clock::now());
+  } else if (set.combiner) {
+    set.combiner->add(rank, ready, Clock::now());
   } else {
-    send_up(*ready);
+    send_up(ready);
   }
 }
 
 void Coordinator::negotiate() {
-  if (negotiator_) decide();
-  if (!combiner_) return;
-  if (const auto message = combiner_->take(Clock::now())) send_up(*message);
+  if (is_arbiter()) return decide();
+  for (const auto& [id, set] : sets_) {
+    if (!set->combiner) continue;
+    auto message = set->combiner->take(Clock::now());
+    if (!message) continue;
+    message->set = id;
+    send_up(*message);
+  }
 }
 
 void Coordinator::decide() {
-  // What applying a decision announces anew may complete another one.
-  while (std::optional<DecisionMessage> decision = negotiator_->decide()) {
-    learn(*decision);
-    send_down(*decision);
-    apply(*decision);
-    take_submissions();
+  answer_exchanges();
+  for (bool decided = true; decided;) {
+    decided = false;
+    for (const auto& [id, set] : sets_) decided = decide(*set) || decided;
+    // What one set decides on may make another's ranks announce something.
+    decided = decided && sets_.size() > 1;
   }
-  if (const auto departure = negotiator_->departure()) throw GroupFailure{*departure};
+  const auto departure = departure_of(desk_->waiting(), global_.negotiator->not_shut_down());
+  if (departure) throw GroupFailure{*departure};
 }
 
-void Coordinator::apply(const DecisionMessage& decision) {
+bool Coordinator::decide(SetEngine& set) {
+  bool decided = false;
+  const bool may_end = set.is_global() && may_stop();
+  // What applying a decision announces anew may complete another one.
+  while (std::optional<DecisionMessage> decision = set.negotiator->decide(may_end)) {
+    decided = true;
+    decision->set = set.info.id;
+    if (set.is_global()) learn(*decision);
+    if (!set.children.empty()) send_to(set.children, encode(*decision));
+    if (set.announcer) apply(set, *decision);
+    take_submissions();
+  }
+  if (const auto departure = set.negotiator->departure()) throw GroupFailure{*departure};
+  return decided;
+}
+
+/// Nothing but the global set stands in the way of the last decision.
+bool Coordinator::may_stop() const {
+  return desk_->idle() && std::all_of(sets_.begin(), sets_.end(), [](const auto& entry) {
+           const SetEngine& set = *entry.second;
+           const bool has_ended = set.negotiator->idle() && set.negotiator->not_shut_down().empty();
+           return set.is_global() || has_ended;
+         });
+}
+
+void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
   counters_.decisions.add();
-  AppliedDecision applied = announcer_->apply(decision);
+  AppliedDecision applied = set.announcer->apply(decision);
   for (Refused& refused : applied.refused) {
     complete(refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
   }
-  executor_->enqueue(std::move(applied.agreed));
+  set.executor->enqueue(std::move(applied.agreed));
   agreed_to_stop_ = agreed_to_stop_ || applied.shutdown;
   if (!decision.schedule.buckets.empty()) freeze(decision.schedule);
 }
 
 void Coordinator::advance_operations() {
-  if (!executor_->busy()) return;
+  if (!busy()) return;
   const std::uint64_t before = progress();
   const Clock::time_point slice_end = Clock::now() + kPollSlice;
-  while (executor_->busy()) {
-    if (!executor_->poll() && Clock::now() >= slice_end) break;
+  while (busy()) {
+    bool ended = false;
+    for (SetEngine* set : running_) ended = (set->busy() && set->executor->poll()) || ended;
+    if (!ended && Clock::now() >= slice_end) break;
   }
   if (progress() != before) hot_until_ = Clock::now() + patience();
   // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
   // this one to get on.
-  if (executor_->busy()) std::this_thread::yield();
+  if (busy()) std::this_thread::yield();
+}
+
+bool Coordinator::busy() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const SetEngine* set) { return set->busy(); });
 }
 
 /// Note [Two agreements to stop].
 void Coordinator::conclude() {
-  if (agreed_to_stop_ && !told_finished_ && !executor_->busy()) {
+  if (agreed_to_stop_ && !told_finished_ && !busy()) {
     told_finished_ = true;
     newly_finished_.push_back(topology_.rank);
   }
@@ -255,90 +304,6 @@ void Coordinator::tell_finished() {
   all_finished_ = true;
 }
 
-void Coordinator::inspect() {
-  const Clock::time_point now = Clock::now();
-  if (schedule_) schedule_->inspect(now);
-  if (executor_->busy()) {
-    std::optional<Clock::duration> limit;
-    if (options_.config.stall_abort_s > 0) limit = from_s(options_.config.stall_abort_s);
-    const std::string text = executor_->overdue(now, limit);
-    if (!text.empty()) throw GroupFailure{{topology_.rank, text, false}};
-  }
-  inspect_shutdown(now);
-  if (negotiator_) {
-    inspect_waiting(now);
-  } else {
-    inspect_arbiter(now);
-  }
-}
-
-/// By when rank 0 must have decided what this rank waits for, or have failed the group for it.
-std::optional<Coordinator::Clock::time_point> Coordinator::arbiter_deadline() const {
-  if (is_arbiter() || options_.config.stall_abort_s <= 0) return std::nullopt;
-  const auto oldest = announcer_->oldest_announcement();
-  if (!oldest) return std::nullopt;
-  return *oldest + from_s(options_.config.stall_abort_s) + head_start();
-}
-
-Coordinator::Clock::duration Coordinator::head_start() const {
-  if (is_arbiter()) return Clock::duration::zero();
-  return parent_ == 0 ? kHeadStart : 2 * kHeadStart;
-}
-
-void Coordinator::inspect_arbiter(Clock::time_point now) {
-  const auto deadline = arbiter_deadline();
-  if (!deadline || now < *deadline) return;
-  throw GroupFailure{{parent_, rank_name(parent_) +
-                                   " does not answer: it let RONDE_STALL_ABORT_S pass without a "
-                                   "word; see whether its process is stopped or hangs" +
-                                   pending_text()},
-                     true};
-}
-
-std::vector<int> Coordinator::unfinished() const {
-  std::vector<int> ranks;
-  for (std::size_t rank = 0; rank < finished_.size(); ++rank) {
-    if (!finished_[rank]) ranks.push_back(static_cast<int>(rank));
-  }
-  return ranks;
-}
-
-void Coordinator::inspect_waiting(Clock::time_point now) {
-  const auto period = stalls_.period();
-  if (!period || now < next_inspection_ || negotiator_->idle()) return;
-  next_inspection_ = now + *period;
-  const StallInspector::Finding finding = stalls_.inspect(negotiator_->waiting(), now);
-  if (!finding.stalled.empty()) {
-    counters_.stall_reports.add();
-    log_->warning("stalled operations:\n" + stall_text(finding.stalled));
-    send_down(StallMessage{finding.stalled});
-    if (options_.on_stall) options_.on_stall(finding.stalled);
-  }
-  if (finding.fatal) throw GroupFailure{*finding.fatal};
-}
-
-void Coordinator::inspect_shutdown(Clock::time_point now) {
-  if (negotiator_ && !shutdown_since_ &&
-      negotiator_->not_shut_down().size() < static_cast<std::size_t>(topology_.size)) {
-    shutdown_since_ = now;  // the first rank of all has called it
-  }
-  if (!shutdown_since_) return;
-  const double timeout_s = options_.config.shutdown_timeout_s;
-  const auto waited = now - *shutdown_since_;
-  if (all_finished_) return;
-  const std::string limit = "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did";
-  if (negotiator_ && waited >= from_s(timeout_s)) {
-    const std::vector<int> missing = agreed_to_stop_ ? unfinished() : negotiator_->not_shut_down();
-    if (missing.empty()) return;
-    const std::string what = agreed_to_stop_ ? " did not finish the last operations and shut down "
-                                             : " did not call shutdown() ";
-    throw GroupFailure{{missing.front(), format_ranks(missing) + what + limit}};
-  }
-  if (!negotiator_ && waited >= from_s(timeout_s) + head_start()) {
-    throw GroupFailure{{parent_, rank_name(parent_) + " did not end the shutdown " + limit}, true};
-  }
-}
-
 void Coordinator::send_up(const Message& message) {
   transport_->send(parent_, encode(message));
 }
@@ -348,19 +313,27 @@ void Coordinator::send_down(const Message& message) {
 }
 
 void Coordinator::send_down(std::string_view bytes) {
-  for (const int child : children_) transport_->send(child, bytes);
+  send_to(children_, bytes);
+}
+
+void Coordinator::send_to(const std::vector<int>& children, std::string_view bytes) {
+  for (const int child : children) transport_->send(child, bytes);
 }
 
 void Coordinator::complete(Submission& submission, std::exception_ptr error, bool contributed) {
   // The name is free, and what owns the buffers let go, before anybody can see the end.
-  queue_->release(submission.key);
+  queue_->release(submission.meta.set, submission.key);
   submission.request = {};
   submission.work->complete(std::move(error), contributed);
 }
 
 std::string Coordinator::pending_text() const {
   constexpr std::size_t kMost = 3;
-  std::vector<std::string> names = announcer_->pending_names();
+  std::vector<std::string> names;
+  for (const SetEngine* set : running_) {
+    const std::vector<std::string> of_set = set->announcer->pending_names();
+    names.insert(names.end(), of_set.begin(), of_set.end());
+  }
   if (schedule_) {
     const std::vector<std::string> scheduled = schedule_->pending_names();
     names.insert(names.end(), scheduled.begin(), scheduled.end());

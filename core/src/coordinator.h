@@ -13,17 +13,16 @@
 #include <thread>
 #include <vector>
 
-#include "announcer.h"
-#include "combiner.h"
 #include "counter.h"
-#include "executor.h"
+#include "exchange_desk.h"
 #include "frozen_schedule.h"
 #include "messages.h"
-#include "negotiator.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 #include "schedule_learner.h"
+#include "set_engine.h"
+#include "set_info.h"
 #include "stall_inspector.h"
 #include "submission_queue.h"
 
@@ -64,6 +63,14 @@ struct GroupFailure {
 /// sends on, what is ready by way of a Combiner. A failure is not handed on but settled, and who
 /// settles it tells its children: so they hear of it also where rank 0 is the one that is gone.
 ///
+/// Note [Making a process set]
+/// The thread that asks for a set makes it, so that the loop goes on meanwhile. It meets the other
+/// ranks by exchanges through rank 0: first all that ask agree on the ranks, and rank 0 gives the
+/// set a number (every rank between rank 0 and a member learns of it, to pass messages on); then
+/// the members make its backends, with as many exchanges as these need; at last all that asked tell
+/// whether that went well. Only then operations of the set are taken. A set is removed by one
+/// exchange, in which every rank tells what it still has in flight there.
+///
 /// Thread-safety: run() is called once, on the coordinator thread; what is marked so may be called
 /// from any thread.
 class Coordinator final : public WaitHelper, public std::enable_shared_from_this<Coordinator> {
@@ -89,6 +96,13 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::exception_ptr failure() const;
 
   Work submit(Request request);
+
+  // coordinator_sets.cc: on the calling thread, which they block.
+  ProcessSet add_process_set(const std::vector<int>& ranks);
+  ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag);
+  void remove_process_set(ProcessSet set);
+  const SetTable& process_sets() const noexcept { return sets_here_; }
+
   void help(const WorkState& work, TimePoint deadline) noexcept override;
   void rouse(const WorkState& work) noexcept override;
   void note_wait() noexcept override { queue_->note_wait(); }
@@ -110,6 +124,12 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept { return heap_; }
 
  private:
+  // coordinator_submit.cc
+  struct SetPlace {
+    int rank, size;
+  };
+  SetPlace place_in(const Request& request) const;
+
   // coordinator_start.cc: before the loop.
   bool try_start() noexcept;
   void start();
@@ -124,7 +144,10 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Incoming receive_bootstrap(Clock::time_point deadline, const std::vector<int>& missing);
   void spread_start_failure(const GroupError& error);
   Clock::duration combining_patience() const;
-  std::string validate(const RequestMeta& meta) const;
+  void make_negotiation(SetEngine& set);
+  void make_executor(SetEngine& set);
+  BackendContext backend_context(const SetInfo& info);
+  std::string validate(const SetEngine& set, const RequestMeta& meta) const;
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
   void live() noexcept;
@@ -144,12 +167,15 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void handle(const Incoming& incoming);
   void handle_message(int peer, const Message& message);
   void handle_from_above(const Message& message, std::string_view bytes);
-  void handle_from_below(int peer, const Message& message);
+  void handle_from_below(int peer, const Message& message, std::string_view bytes);
   void obey_requests();
   void take_submissions();
+  void announce(SetEngine& set, Clock::time_point now);
+  void add_ready(SetEngine& set, int rank, const ReadyMessage& ready);
   void negotiate();
   void decide();
-  void apply(const DecisionMessage& decision);
+  bool decide(SetEngine& set);
+  void apply(SetEngine& set, const DecisionMessage& decision);
   void learn(DecisionMessage& decision);
   void freeze(const ScheduleMessage& schedule);
   void follow_schedule();
@@ -160,14 +186,38 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void inspect();
   void inspect_waiting(Clock::time_point now);
   void inspect_shutdown(Clock::time_point now);
+  std::vector<WaitingOperation> waiting() const;
+  bool awaits_anything() const;
+  bool may_stop() const;
   void inspect_arbiter(Clock::time_point now);
   std::optional<Clock::time_point> arbiter_deadline() const;
   Clock::duration head_start() const;
   void send_up(const Message& message);
   void send_down(const Message& message);
   void send_down(std::string_view bytes);
+  void send_to(const std::vector<int>& children, std::string_view bytes);
+  bool busy() const;
+  bool may_pause() const;
   void complete(Submission& submission, std::exception_ptr error, bool contributed);
   std::string pending_text() const;
+
+  // coordinator_sets.cc: process sets. Of the thread that asks for one:
+  ProcessSet make_set(const ExchangeKey& key, const std::vector<int>& ranks);
+  Backends make_set_backends(const SetInfo& info);
+  std::shared_ptr<OwnExchange> meet(ExchangeKey key, std::string blob);
+  // Of the loop:
+  void take_exchanges();
+  void add_to_desk(const ExchangeRequest& request);
+  void answer_exchanges();
+  void handle_reply(const ExchangeReply& reply);
+  void finish_own(const ExchangeReply& reply, Backends removed);
+  void end_exchanges(std::exception_ptr error) noexcept;
+  void learn_set(const ExchangeReply& reply);
+  Backends forget_set(std::uint32_t id);
+  void install_sets();
+  SetEngine& engine_of(std::uint32_t set);
+  SetEngine& member_engine_of(std::uint32_t set);
+  std::vector<int> children_towards(const std::vector<int>& ranks) const;
 
   // coordinator_stop.cc: after the loop.
   FailureMessage settle(const GroupFailure& seen) noexcept;
@@ -181,7 +231,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void end(bool graceful, Clock::time_point deadline);
   void end_anyhow(bool graceful) noexcept;
   Stats live_stats() const;
-  Stats negotiation_stats() const;
+  void add_set_stats(const SetEngine& set, Stats& stats) const;
+  void add_schedule_stats(Stats& stats) const;
 
   bool is_arbiter() const noexcept { return topology_.rank == 0; }
 
@@ -209,11 +260,12 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Clock::time_point hot_until_{};      ///< an operation in progress is polled without sleeping
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ScheduleLearner> learner_;  ///< rank 0 only
-  Backends backends_;
-  std::unique_ptr<Announcer> announcer_;
-  std::unique_ptr<Negotiator> negotiator_;  ///< rank 0 only
-  std::unique_ptr<Combiner> combiner_;      ///< leaders of several ranks only, but for rank 0
-  std::unique_ptr<Executor> executor_;
+  /// By number. The global set is always there.
+  std::map<std::uint32_t, std::unique_ptr<SetEngine>> sets_;
+  SetEngine& global_;
+  std::vector<SetEngine*> running_;     ///< those with an executor, the global one first
+  std::unique_ptr<ExchangeDesk> desk_;  ///< rank 0 only
+  std::map<ExchangeKey, std::shared_ptr<OwnExchange>> exchanges_;
   StallInspector stalls_;
   Clock::time_point next_inspection_{};
   std::optional<Clock::time_point> shutdown_since_;
@@ -226,10 +278,14 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   struct Counters {
     Counter cycles, sleeps, driven_by_callers, messages, decisions, ready_messages, stall_reports;
+    Counter sets_made, sets_removed;
   };
   Counters counters_;
 
   // Any thread.
+  SetTable sets_here_;
+  std::atomic<std::uint64_t> sets_added_{0};
+  std::atomic<bool> has_exchanges_{false};  ///< asked_ or made_ is not empty
   std::atomic<std::thread::id> driver_{};   ///< who runs the loop
   std::atomic<bool> uses_schedule_{false};  ///< schedule_ is there, and stays
   std::atomic<bool> asleep_{false};         ///< the thread has to be woken to see anything new
@@ -248,6 +304,9 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::optional<std::string> abort_text_;
   std::optional<Stats> final_stats_;
   std::vector<std::function<StatsGroup()>> more_stats_;
+  std::vector<std::shared_ptr<OwnExchange>> asked_;       ///< yet to be taken by the loop
+  std::vector<std::pair<std::uint32_t, Backends>> made_;  ///< of sets: the same
+  std::exception_ptr takes_no_exchanges_;                 ///< why, once the loop has ended
 };
 
 }  // namespace ronde

@@ -70,7 +70,7 @@ void Coordinator::sleep(std::unique_lock<std::mutex>& engine) {
 
 void Coordinator::say_asleep(bool asleep) {
   if (!board_) return;
-  const bool waiting = executor_->busy() || (schedule_ && schedule_->is_roused());
+  const bool waiting = busy() || (schedule_ && schedule_->is_roused());
   const Board::Sleep sleep = waiting ? Board::Sleep::Waiting : Board::Sleep::Idle;
   board_->set_asleep(asleep ? sleep : Board::Sleep::None);
 }
@@ -80,14 +80,24 @@ void Coordinator::rouse(const WorkState& work) noexcept {
 }
 
 bool Coordinator::may_sleep_in_operation() const {
-  return board_ && executor_->may_sleep();
+  return board_ && std::all_of(running_.begin(), running_.end(),
+                               [](const SetEngine* set) { return set->executor->may_sleep(); });
+}
+
+bool Coordinator::may_pause() const {
+  return std::all_of(running_.begin(), running_.end(), [this](const SetEngine* set) {
+    const bool is_rung = board_ && set->executor->may_sleep();
+    return !set->busy() || is_rung || set->executor->may_pause();
+  });
 }
 
 /// An operation that may sleep is polled once more after that was said, and hot again if it got on.
 void Coordinator::look_again() {
-  if (!executor_->busy() || !may_sleep_in_operation()) return;
+  if (!busy() || !may_sleep_in_operation()) return;
   const std::uint64_t before = progress();
-  executor_->poll();
+  for (SetEngine* set : running_) {
+    if (set->busy()) set->executor->poll();
+  }
   if (progress() != before) hot_until_ = Clock::now() + patience();
 }
 
@@ -150,7 +160,9 @@ Coordinator::Clock::duration Coordinator::patience() const {
 
 /// Changes whenever something happens.
 std::uint64_t Coordinator::progress() const {
-  return counters_.messages.get() + counters_.decisions.get() + executor_->progress();
+  std::uint64_t progress = counters_.messages.get() + counters_.decisions.get();
+  for (const SetEngine* set : running_) progress += set->executor->progress();
+  return progress;
 }
 
 }  // namespace ronde

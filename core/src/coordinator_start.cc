@@ -56,25 +56,53 @@ void Coordinator::start() {
   // 0: unknown
   const unsigned cores = std::thread::hardware_concurrency();
   outnumbers_cores_ = cores != 0 && static_cast<unsigned>(topology_.local_size) > cores;
-  announcer_ = std::make_unique<Announcer>(topology_.rank);
+  std::vector<int> everybody(static_cast<std::size_t>(topology_.size));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  global_.info = make_set_info(kGlobalSet.id, std::move(everybody), true, topology_);
   compare_configurations();
   make_board();
   make_backends();
   pin_thread();
-  executor_ = std::make_unique<Executor>(
-      backends_, topology_.rank, topology_.size, options_.config.fusion_bytes,
+  if (is_arbiter()) {
+    desk_ = std::make_unique<ExchangeDesk>(topology_.size);
+    finished_.resize(static_cast<std::size_t>(topology_.size), false);
+    if (!options_.effective_config.empty()) log_->info(options_.effective_config);
+  }
+  for (const auto& [device, backend] : global_.backends) {
+    global_.info.backends[device] = {std::string(backend->name()), backend->capabilities()};
+  }
+  make_negotiation(global_);
+  make_executor(global_);
+  sets_here_.insert(std::make_shared<SetInfo>(global_.info));
+}
+
+/// What the ranks between rank 0 and the members need, too.
+void Coordinator::make_negotiation(SetEngine& set) {
+  set.children = children_towards(set.info.ranks);
+  if (set.info.is_member()) set.announcer = std::make_unique<Announcer>(set.info.topology.rank);
+  if (is_arbiter()) {
+    set.negotiator = std::make_unique<Negotiator>(
+        set.info.ranks, options_.config.cache_capacity,
+        [this, &set](const RequestMeta& meta) { return validate(set, meta); });
+  } else if (!set.children.empty()) {
+    std::vector<int> here;
+    for (const int rank : topology_.host_ranks()) {
+      const int within = rank_within(set.info.ranks, rank);
+      if (within >= 0) here.push_back(within);
+    }
+    std::sort(here.begin(), here.end());
+    set.combiner = std::make_unique<Combiner>(std::move(here), combining_patience());
+  }
+}
+
+void Coordinator::make_executor(SetEngine& set) {
+  const Topology& topology = set.info.topology;
+  set.executor = std::make_unique<Executor>(
+      set.backends, topology.rank, topology.size, options_.config.fusion_bytes,
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
         complete(submission, std::move(error), contributed);
       });
-  if (is_arbiter()) {
-    finished_.resize(static_cast<std::size_t>(topology_.size), false);
-    negotiator_ =
-        std::make_unique<Negotiator>(topology_.size, options_.config.cache_capacity,
-                                     [this](const RequestMeta& meta) { return validate(meta); });
-    if (!options_.effective_config.empty()) log_->info(options_.effective_config);
-  } else if (!children_.empty()) {
-    combiner_ = std::make_unique<Combiner>(topology_.host_ranks(), combining_patience());
-  }
+  running_.push_back(&set);
 }
 
 void Coordinator::compare_configurations() {
@@ -83,6 +111,10 @@ void Coordinator::compare_configurations() {
   try {
     if (!options_.config_error.empty()) throw UsageError(options_.config_error);
     check_config(options_.config);
+    for (const std::vector<int>& ranks : static_process_sets(options_.config)) {
+      const std::string error = set_error(ranks, topology_.size);
+      if (!error.empty()) throw UsageError("RONDE_PROCESS_SETS: " + error);
+    }
     static_cast<void>(affinity_core(options_.config, topology_.local_rank, topology_.local_size));
     static_cast<void>(
         choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_));
@@ -154,19 +186,27 @@ void Coordinator::make_backends() {
 
 void Coordinator::make_backend(DeviceKind device, const std::string& wanted) {
   const auto& [name, factory] = choose_backend(options_.backends, device, wanted, topology_);
-  BackendContext context;
-  context.topology = &topology_;
+  BackendContext context = backend_context(global_.info);
   context.exchange = [this](std::string_view blob) { return exchange(blob); };
+  context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
+  backend_names_[device] = name;
+  global_.backends[device] = create_backend(factory, context, options_.config.fusion_bytes);
+  if (device == DeviceKind::Cpu) heap_ = global_.backends[device]->symmetric_heap();
+}
+
+/// `info` stays while the context is used.
+BackendContext Coordinator::backend_context(const SetInfo& info) {
+  BackendContext context;
+  context.topology = &info.topology;
+  context.set = info.id;
+  context.ranks = info.ranks;
   context.ring_peers = [this] {
     if (board_) board_->ring(Board::Whom::Waiting);
   };
-  context.warn = [this](const std::string& text) {
-    if (is_arbiter()) log_->warning(text);
+  context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
+    if (speaks) log_->warning(text);
   };
-  context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
-  backend_names_[device] = name;
-  backends_[device] = create_backend(factory, context, options_.config.fusion_bytes);
-  if (device == DeviceKind::Cpu) heap_ = backends_[device]->symmetric_heap();
+  return context;
 }
 
 std::vector<std::string> Coordinator::exchange(std::string_view blob) {
@@ -250,15 +290,14 @@ Coordinator::Clock::duration Coordinator::combining_patience() const {
                 : Clock::duration(kMostCombiningPatience);
 }
 
-std::string Coordinator::validate(const RequestMeta& meta) const {
-  if (meta.set != kGlobalSet.id) {
-    return "process set " + std::to_string(meta.set) + " does not exist; there is only set 0";
-  }
+std::string Coordinator::validate(const SetEngine& set, const RequestMeta& meta) const {
+  const int size = set.info.topology.size;
   if (meta.kind == Collective::Barrier) return {};
   if (const std::string error = shape_error(meta.shape, meta.dtype); !error.empty()) return error;
-  if (meta.kind == Collective::Broadcast && (meta.root < 0 || meta.root >= topology_.size)) {
+  if (meta.kind == Collective::Broadcast && (meta.root < 0 || meta.root >= size)) {
     return "root " + std::to_string(meta.root) + " is out of range: there are ranks 0 to " +
-           std::to_string(topology_.size - 1);
+           std::to_string(size - 1) +
+           (set.is_global() ? "" : " in process set " + std::to_string(set.info.id));
   }
   if (may_allocate(meta.kind) && meta.shape.empty()) {
     return "a scalar has no first dimension to " +
@@ -266,22 +305,13 @@ std::string Coordinator::validate(const RequestMeta& meta) const {
            " along; give it the shape [1]";
   }
   if (meta.kind == Collective::Alltoall) {
-    if (const std::string error = splits_error(meta, topology_.size); !error.empty()) return error;
+    if (const std::string error = splits_error(meta, size); !error.empty()) return error;
   }
   if (is_reduction(meta.kind) && meta.dtype == DataType::Bool && meta.op == ReduceOp::Average) {
     return "bools have no average; convert them first, or use sum (or), product (and)";
   }
-  const auto found = backends_.find(meta.device);
-  if (found == backends_.end()) {
-    return "this build of Ronde has no backend for " + std::string(to_string(meta.device)) +
-           " buffers; copy them to the CPU first";
-  }
-  const Capabilities capabilities = found->second->capabilities();
-  if (!capabilities.supports(meta.dtype) ||
-      (is_reduction(meta.kind) && !capabilities.supports(meta.op))) {
-    return "backend " + std::string(found->second->name()) + " cannot do " + to_string(meta);
-  }
-  return {};
+  // Of other sets each member looks at that by itself, as rank 0 need not be one.
+  return set.is_global() ? backend_error(set.info, meta) : std::string();
 }
 
 }  // namespace ronde

@@ -107,19 +107,24 @@ void Coordinator::fail_everything(const FailureMessage& failure) {
   }
   if (is_arbiter() && topology_.size > 1 && !leave_requested_.load()) log_->error(failure.text);
   // Backends first: from here on nobody's buffers are touched any more.
-  for (auto& [device, backend] : backends_) backend->abort();
+  for (SetEngine* set : running_) {
+    for (auto& [device, backend] : set->backends) backend->abort();
+  }
   const auto fail = [&](std::vector<Submission> submissions) {
     for (Submission& submission : submissions) complete(submission, error, true);
   };
-  fail(executor_->drain());
+  for (SetEngine* set : running_) fail(set->executor->drain());
   if (schedule_) fail(schedule_->drain());
-  fail(announcer_->drain());
+  for (SetEngine* set : running_) fail(set->announcer->drain());
   fail(queue_->drain());
+  end_exchanges(error);
 }
 
 void Coordinator::stop() {
   try {
-    for (auto& [device, backend] : backends_) backend->close();
+    for (SetEngine* set : running_) {
+      for (auto& [device, backend] : set->backends) backend->close();
+    }
   } catch (...) {
     // The others are ending as well: nobody is to be asked.
     const std::string who = "rank " + std::to_string(topology_.rank);
@@ -145,8 +150,10 @@ void Coordinator::end(bool graceful, Clock::time_point deadline) {
   {
     const std::lock_guard lock(mutex_);
     final_stats_ = live_stats();
+    running_.clear();
+    for (auto& [id, set] : sets_) set->backends.clear();
   }
-  backends_.clear();
+  end_exchanges(std::make_exception_ptr(UsageError("the group of this rank has ended")));
   const std::unique_ptr<Transport> closing = std::move(transport_);
   closing->close(graceful, deadline);
 }
@@ -163,45 +170,61 @@ void Coordinator::add_stats(std::function<StatsGroup()> part) {
   more_stats_.push_back(std::move(part));
 }
 
-Stats Coordinator::negotiation_stats() const {
-  Stats stats;
-  if (announcer_) {
-    const auto& announcer = announcer_->counters();
-    stats.push_back({"response_cache",
-                     {{"hits", announcer.cache_hits.get()},
-                      {"misses", announcer.cache_misses.get()},
-                      {"reannounced", announcer.reannounced.get()},
-                      {"expired", announcer.expired.get()}}});
+void Coordinator::add_set_stats(const SetEngine& set, Stats& stats) const {
+  const std::string suffix = set.is_global() ? "" : " of set " + std::to_string(set.info.id);
+  using Values = decltype(StatsGroup::counters);
+  const auto add = [&](const std::string& part, Values values) {
+    stats.push_back({part + suffix, std::move(values)});
+  };
+  if (set.announcer) {
+    const auto& announcer = set.announcer->counters();
+    add("response_cache", Values{{"hits", announcer.cache_hits.get()},
+                                 {"misses", announcer.cache_misses.get()},
+                                 {"reannounced", announcer.reannounced.get()},
+                                 {"expired", announcer.expired.get()}});
   }
-  if (combiner_) {
-    const auto& combiner = combiner_->counters();
-    stats.push_back({"combining",
-                     {{"messages", combiner.messages.get()},
-                      {"combined", combiner.combined.get()},
-                      {"scattered", combiner.scattered.get()}}});
+  if (set.combiner) {
+    const auto& combiner = set.combiner->counters();
+    add("combining", Values{{"messages", combiner.messages.get()},
+                            {"combined", combiner.combined.get()},
+                            {"scattered", combiner.scattered.get()}});
   }
-  if (negotiator_) {
-    const auto& negotiator = negotiator_->counters();
-    stats.push_back({"negotiation",
-                     {{"decisions", negotiator.decisions.get()},
-                      {"agreed_by_slot", negotiator.agreed_by_slot.get()},
-                      {"agreed_in_full", negotiator.agreed_in_full.get()},
-                      {"messages", negotiator.messages.get()},
-                      {"refused", negotiator.refused.get()},
-                      {"evictions", negotiator.evictions.get()}}});
+  if (set.negotiator) {
+    const auto& negotiator = set.negotiator->counters();
+    add("negotiation", Values{{"decisions", negotiator.decisions.get()},
+                              {"agreed_by_slot", negotiator.agreed_by_slot.get()},
+                              {"agreed_in_full", negotiator.agreed_in_full.get()},
+                              {"messages", negotiator.messages.get()},
+                              {"refused", negotiator.refused.get()},
+                              {"evictions", negotiator.evictions.get()}});
   }
-  if (schedule_) {
-    const auto& schedule = schedule_->counters();
-    stats.push_back({"schedule",
-                     {{"freezes", schedule.freezes.get()},
-                      {"thaws", schedule.thaws.get()},
-                      {"thaws_by_submission", schedule.thaws_by_submission.get()},
-                      {"thaws_by_wait", schedule.thaws_by_wait.get()},
-                      {"thaws_by_time_limit", schedule.thaws_by_time_limit.get()},
-                      {"tensors", schedule.tensors.get()},
-                      {"buckets", schedule.buckets.get()}}});
+  if (set.executor) {
+    const auto& executor = set.executor->counters();
+    add("execution", Values{{"buckets", executor.buckets.get()},
+                            {"tensors", executor.tensors.get()},
+                            {"fused_tensors", executor.fused_tensors.get()},
+                            {"skipped_tensors", executor.skipped_tensors.get()},
+                            {"bytes", executor.bytes.get()},
+                            {"largest_bucket_bytes", executor.largest_bucket_bytes.get()},
+                            {"busy_us", executor.busy_us.get()}});
   }
-  return stats;
+  for (const auto& [device, backend] : set.backends) {
+    StatsGroup group = backend->stats();
+    group.part += suffix;
+    stats.push_back(std::move(group));
+  }
+}
+
+void Coordinator::add_schedule_stats(Stats& stats) const {
+  const auto& schedule = schedule_->counters();
+  stats.push_back({"schedule",
+                   {{"freezes", schedule.freezes.get()},
+                    {"thaws", schedule.thaws.get()},
+                    {"thaws_by_submission", schedule.thaws_by_submission.get()},
+                    {"thaws_by_wait", schedule.thaws_by_wait.get()},
+                    {"thaws_by_time_limit", schedule.thaws_by_time_limit.get()},
+                    {"tensors", schedule.tensors.get()},
+                    {"buckets", schedule.buckets.get()}}});
 }
 
 Stats Coordinator::live_stats() const {
@@ -218,20 +241,11 @@ Stats Coordinator::live_stats() const {
                     {"driven_by_callers", counters_.driven_by_callers.get()},
                     {"ready_messages", counters_.ready_messages.get()},
                     {"stall_reports", counters_.stall_reports.get()}}});
-  const Stats negotiation = negotiation_stats();
-  stats.insert(stats.end(), negotiation.begin(), negotiation.end());
-  if (executor_) {
-    const auto& executor = executor_->counters();
-    stats.push_back({"execution",
-                     {{"buckets", executor.buckets.get()},
-                      {"tensors", executor.tensors.get()},
-                      {"fused_tensors", executor.fused_tensors.get()},
-                      {"skipped_tensors", executor.skipped_tensors.get()},
-                      {"bytes", executor.bytes.get()},
-                      {"largest_bucket_bytes", executor.largest_bucket_bytes.get()},
-                      {"busy_us", executor.busy_us.get()}}});
-  }
-  for (const auto& [device, backend] : backends_) stats.push_back(backend->stats());
+  stats.push_back(
+      {"process_sets",
+       {{"made", counters_.sets_made.get()}, {"removed", counters_.sets_removed.get()}}});
+  if (schedule_) add_schedule_stats(stats);
+  for (const auto& [id, set] : sets_) add_set_stats(*set, stats);
   if (transport_) stats.push_back(transport_->stats());
   return stats;
 }

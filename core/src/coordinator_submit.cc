@@ -4,6 +4,7 @@
 
 #include "coordinator.h"
 #include "point_to_point.h"
+#include "rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -73,14 +74,32 @@ std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap)
 
 }  // namespace
 
+/// This rank's place in the set of the request. Throws UsageError where that is none of its
+/// business.
+Coordinator::SetPlace Coordinator::place_in(const Request& request) const {
+  if (request.set == kGlobalSet) return {topology_.rank, topology_.size};
+  const std::shared_ptr<const SetInfo> info = sets_here_.at(request.set);
+  std::string error;
+  if (info->is_member()) {
+    error = backend_error(*info, meta_of(request));
+  } else {
+    error = rank_name(topology_.rank) + " is not in process set " + std::to_string(request.set.id) +
+            ", which has the ranks " + list_ranks(info->ranks);
+  }
+  if (error.empty()) return {info->topology.rank, info->topology.size};
+  throw UsageError(std::string(to_string(request.kind)) +
+                   (request.name.empty() ? "" : " '" + request.name + "'") + ": " + error);
+}
+
 Work Coordinator::submit(Request request) {
-  const int rank = topology_.rank;
-  check_buffers(request, rank, topology_.size);
+  const SetPlace place = place_in(request);
+  check_buffers(request, place.rank, place.size);
   Submission submission;
   submission.meta = meta_of(request);
   submission.meta.symmetric_place = symmetric_place(request, heap_.get());
   if (request.symmetric && !request.contributes) request.input = request.output;
-  if (request.kind == Collective::Broadcast && request.root == rank && request.input == nullptr) {
+  if (request.kind == Collective::Broadcast && request.root == place.rank &&
+      request.input == nullptr) {
     request.input = request.output;
   }
   const bool has_text = !request.name.empty() || is_point_to_point(request.kind);

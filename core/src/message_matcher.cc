@@ -10,14 +10,18 @@
 
 namespace ronde {
 
-MessageMatcher::MessageMatcher(int size, ValidateRequest validate)
-    : size_(size), validate_(std::move(validate)) {}
+MessageMatcher::MessageMatcher(const std::vector<int>& members, ValidateRequest validate)
+    : members_(members), size_(static_cast<int>(members.size())), validate_(std::move(validate)) {}
+
+std::string MessageMatcher::name_of(int rank) const {
+  return rank_name(members_.at(static_cast<std::size_t>(rank)));
+}
 
 void MessageMatcher::add(int rank, const std::string& key, const RequestMeta& meta, TimePoint now) {
   const bool sends = meta.kind == Collective::Send;
   const bool from_any = !sends && meta.peer == kAnyRank;
   if ((meta.peer < 0 && !from_any) || meta.peer >= size_ || meta.peer == rank) {
-    throw Error(rank_name(rank) + " announced a " + display_name(meta, key) +
+    throw Error(name_of(rank) + " announced a " + display_name(meta, key) +
                 ", which is none to exchange messages with");
   }
   const Waiting mine{key, rank, meta, now, announced_++};
@@ -73,12 +77,12 @@ std::string MessageMatcher::refusal(const Waiting& send, const Waiting& receive)
   std::string impossible;
   for (const Waiting* const side : {&send, &receive}) {
     const std::string error = validate_(side->meta);
-    if (!error.empty()) impossible += "\n  " + rank_name(side->rank) + ": " + error;
+    if (!error.empty()) impossible += "\n  " + name_of(side->rank) + ": " + error;
   }
   if (impossible.empty()) {
-    return message_mismatch(send.rank, send.meta, receive.rank, receive.meta);
+    return message_mismatch(name_of(send.rank), send.meta, name_of(receive.rank), receive.meta);
   }
-  return "the message from " + rank_name(send.rank) + " to " + rank_name(receive.rank) + " (tag " +
+  return "the message from " + name_of(send.rank) + " to " + name_of(receive.rank) + " (tag " +
          std::to_string(send.meta.tag) + ") is impossible:" + impossible;
 }
 
@@ -107,7 +111,7 @@ bool MessageMatcher::expire_in(Queues& queues, int rank, const std::string& key,
     const bool sends = expired->meta.kind == Collective::Send;
     const std::vector<int> missing = counterparts(*expired);
     answer(*expired, expired->meta.peer,
-           display_name(expired->meta, key) + " timed out on " + rank_name(rank) + ": after " +
+           display_name(expired->meta, key) + " timed out on " + name_of(rank) + ": after " +
                std::to_string(waited) + " ms no " + (sends ? "recv" : "send") +
                " that fits had been submitted by " + format_ranks(missing) +
                "; raise its timeout or see what " +
@@ -124,11 +128,13 @@ std::vector<Response> MessageMatcher::take() {
 }
 
 std::vector<int> MessageMatcher::counterparts(const Waiting& waiting) const {
-  if (waiting.meta.peer != kAnyRank) return {waiting.meta.peer};
   std::vector<int> others;
   for (int other = 0; other < size_; ++other) {
-    if (other != waiting.rank) others.push_back(other);
+    const bool is_meant = waiting.meta.peer == kAnyRank || waiting.meta.peer == other;
+    if (is_meant && other != waiting.rank)
+      others.push_back(members_[static_cast<std::size_t>(other)]);
   }
+  std::sort(others.begin(), others.end());
   return others;
 }
 
@@ -136,12 +142,12 @@ void MessageMatcher::add_waiting(std::vector<WaitingOperation>& operations) cons
   for (const Queues* const queues : {&sends_, &receives_}) {
     for (const auto& [channel, queue] : *queues) {
       for (const Waiting& waiting : queue) {
-        operations.push_back({waiting.key,
+        operations.push_back({{},
+                              display_name(waiting.meta, waiting.key),
                               waiting.meta.kind,
-                              {waiting.rank},
+                              {members_[static_cast<std::size_t>(waiting.rank)]},
                               counterparts(waiting),
                               waiting.since,
-                              display_name(waiting.meta, waiting.key),
                               waiting.meta.peer == kAnyRank});
       }
     }

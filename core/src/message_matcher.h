@@ -35,7 +35,9 @@ class MessageMatcher {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  MessageMatcher(int size, ValidateRequest validate);
+  /// `members`: the ranks of the group that are in the set, in its order; the ranks that are spoken
+  /// of here are those within the set.
+  MessageMatcher(const std::vector<int>& members, ValidateRequest validate);
 
   /// `rank` announces a send or recv. Throws ronde::Error on one that makes no sense.
   void add(int rank, const std::string& key, const RequestMeta& meta, TimePoint now);
@@ -77,9 +79,13 @@ class MessageMatcher {
   void match(const Waiting& send, const Waiting& receive);
   std::string refusal(const Waiting& send, const Waiting& receive) const;
   void answer(const Waiting& waiting, int peer, const std::string& error);
+  /// As ranks of the group.
   std::vector<int> counterparts(const Waiting& waiting) const;
   bool expire_in(Queues& queues, int rank, const std::string& key, TimePoint now);
 
+  std::string name_of(int rank) const;
+
+  const std::vector<int> members_;
   const int size_;
   const ValidateRequest validate_;
   Queues sends_;

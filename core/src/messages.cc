@@ -141,6 +141,7 @@ UnnamedSlot read_unnamed(Reader& in) {
 }
 
 void write(Writer& out, const ReadyMessage& message) {
+  out.number(message.set);
   out.number(message.decisions_seen);
   out.bits(message.cached);
   out.bits(message.absent);
@@ -157,6 +158,7 @@ void write(Writer& out, const ReadyMessage& message) {
 
 ReadyMessage read_ready(Reader& in) {
   ReadyMessage message;
+  message.set = in.number<std::uint32_t>();
   message.decisions_seen = in.number<std::uint64_t>();
   message.cached = in.bits();
   message.absent = in.bits();
@@ -224,6 +226,7 @@ ScheduleMessage read_schedule(Reader& in) {
 }
 
 void write(Writer& out, const DecisionMessage& message) {
+  out.number(message.set);
   out.number(message.number);
   out.bits(message.cached);
   out.bits(message.skipped);
@@ -235,6 +238,7 @@ void write(Writer& out, const DecisionMessage& message) {
 
 DecisionMessage read_decision(Reader& in) {
   DecisionMessage message;
+  message.set = in.number<std::uint32_t>();
   message.number = in.number<std::uint64_t>();
   message.cached = in.bits();
   message.skipped = in.bits();
@@ -306,6 +310,7 @@ void write(Writer& out, const HostReadyMessage& message) {
     out.numbers(part.ranks);
     write(out, part.ready);
   });
+  out.number(message.set);
 }
 
 HostReadyMessage read_host_ready(Reader& in) {
@@ -316,6 +321,57 @@ HostReadyMessage read_host_ready(Reader& in) {
     part.ready = read_ready(in);
     return part;
   });
+  message.set = in.number<std::uint32_t>();
+  return message;
+}
+
+void write(Writer& out, const ExchangeKey& key) {
+  out.number(key.kind);
+  out.number(key.set);
+  out.text(key.name);
+  out.numbers(key.ranks);
+}
+
+ExchangeKey read_exchange_key(Reader& in) {
+  ExchangeKey key;
+  key.kind = in.choice(ExchangeKind::RemoveSet);
+  key.set = in.number<std::uint32_t>();
+  key.name = in.text();
+  key.ranks = in.numbers<std::int32_t>();
+  return key;
+}
+
+void write(Writer& out, const ExchangeRequest& message) {
+  write(out, message.key);
+  out.number(message.rank);
+  out.text(message.blob);
+}
+
+ExchangeRequest read_exchange_request(Reader& in) {
+  ExchangeRequest message;
+  message.key = read_exchange_key(in);
+  message.rank = in.number<std::int32_t>();
+  message.blob = in.text();
+  return message;
+}
+
+void write(Writer& out, const ExchangeReply& message) {
+  write(out, message.key);
+  out.numbers(message.to);
+  out.text(message.error);
+  out.list(message.blobs, [&](const std::string& blob) { out.text(blob); });
+  out.number(message.set);
+  out.numbers(message.members);
+}
+
+ExchangeReply read_exchange_reply(Reader& in) {
+  ExchangeReply message;
+  message.key = read_exchange_key(in);
+  message.to = in.numbers<std::int32_t>();
+  message.error = in.text();
+  message.blobs = in.list<std::string>([&] { return in.text(); });
+  message.set = in.number<std::uint32_t>();
+  message.members = in.numbers<std::int32_t>();
   return message;
 }
 
@@ -336,6 +392,10 @@ Message read_message(Reader& in) {
       return FinishedMessage{in.numbers<std::int32_t>()};
     case 6:
       return read_host_ready(in);
+    case 7:
+      return read_exchange_request(in);
+    case 8:
+      return read_exchange_reply(in);
     default:
       throw Error("a control message has an unknown type: do all ranks run one version of Ronde?");
   }

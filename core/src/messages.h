@@ -33,6 +33,7 @@ struct FullRequest {
 
 /// Any rank to rank 0, or to the leader of its host: what became ready since the last one.
 struct ReadyMessage {
+  std::uint32_t set = 0;  ///< the process set of all this
   /// Number of the last decision this rank has applied: tells which occupant of a slot it means.
   std::uint64_t decisions_seen = 0;
   BitVector cached;  ///< slots of named operations
@@ -52,10 +53,11 @@ struct ReadyMessage {
 /// The leader of a host to rank 0: what became ready on its host.
 struct HostReadyMessage {
   struct Part {
-    std::vector<std::int32_t> ranks;  ///< each of these is ready for
+    std::vector<std::int32_t> ranks;  ///< each of these (in the set) is ready for
     ReadyMessage ready;               ///< this
   };
   std::vector<Part> parts;  ///< to be taken in this order
+  std::uint32_t set = 0;
 };
 
 /// The fate of one operation that was not agreed by slot.
@@ -83,7 +85,8 @@ struct ScheduleMessage {
 
 /// Rank 0 to all: operations to execute, in this order: cached, unnamed, responses.
 struct DecisionMessage {
-  std::uint64_t number = 0;  ///< counts from 1, without gaps
+  std::uint32_t set = 0;     ///< meant for the ranks of this process set
+  std::uint64_t number = 0;  ///< counts from 1 in each set, without gaps
   BitVector cached;
   BitVector skipped;  ///< those of `cached` to which no rank contributes
   std::vector<UnnamedSlot> unnamed;
@@ -119,8 +122,45 @@ struct BootstrapMessage {
   std::vector<std::string> blobs;
 };
 
-using Message = std::variant<ReadyMessage, DecisionMessage, FailureMessage, StallMessage,
-                             BootstrapMessage, FinishedMessage, HostReadyMessage>;
+/// What ranks meet for while the engine runs: Note [Making a process set].
+enum class ExchangeKind : std::uint8_t {
+  Blobs,      ///< they want each other's blobs
+  CreateSet,  ///< a new set of just these ranks
+  AddSet,     ///< a new set that all ranks agree on; the blob says of whom
+  FinishSet,  ///< the set can be used, if no blob says why it cannot
+  RemoveSet,  ///< the set is used no more, if no blob says that it still is
+};
+
+/// What makes two requests parts of one exchange.
+struct ExchangeKey {
+  ExchangeKind kind = ExchangeKind::Blobs;
+  std::uint32_t set = 0;  ///< what it is about, if there is one already
+  std::string name;
+  std::vector<std::int32_t> ranks;  ///< who meet, in the order of the blobs
+
+  friend auto operator<=>(const ExchangeKey&, const ExchangeKey&) = default;
+};
+
+/// To rank 0: what `rank` brings to an exchange.
+struct ExchangeRequest {
+  ExchangeKey key;
+  std::int32_t rank = 0;
+  std::string blob;
+};
+
+/// Rank 0 to some or all of those that meet.
+struct ExchangeReply {
+  ExchangeKey key;
+  std::vector<std::int32_t> to;       ///< who shall have it
+  std::string error;                  ///< not empty: nothing came of it
+  std::vector<std::string> blobs;     ///< of key.ranks; empty where nobody needs them
+  std::uint32_t set = 0;              ///< the set that was made, finished or removed
+  std::vector<std::int32_t> members;  ///< of a set that was made: its ranks in their order
+};
+
+using Message =
+    std::variant<ReadyMessage, DecisionMessage, FailureMessage, StallMessage, BootstrapMessage,
+                 FinishedMessage, HostReadyMessage, ExchangeRequest, ExchangeReply>;
 
 std::string encode(const Message& message);
 

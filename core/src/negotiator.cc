@@ -28,14 +28,24 @@ bool compatible(const RequestMeta& first, const RequestMeta& other) {
 
 }  // namespace
 
-Negotiator::Negotiator(int size, std::uint64_t cache_capacity, ValidateRequest validate)
-    : size_(size),
+Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
+                       ValidateRequest validate)
+    : members_(std::move(members)),
+      size_(static_cast<int>(members_.size())),
       cache_capacity_(cache_capacity),
       validate_(std::move(validate)),
-      ready_(index(size)),
-      absent_(index(size)),
-      messages_(size, validate_),
-      shutdown_(index(size), false) {}
+      ready_(members_.size()),
+      absent_(members_.size()),
+      messages_(members_, validate_),
+      shutdown_(members_.size(), false) {}
+
+/// What the ranks of the set are called in the group, ascending.
+std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
+  std::vector<int> names;
+  for (const int rank : ranks) names.push_back(members_[index(rank)]);
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
   if (message.shutdown) shutdown_[index(rank)] = true;
@@ -106,8 +116,8 @@ void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint
   }
   Part& mine = pending.parts[index(rank)];
   if (mine.present) {
-    throw Error("rank " + std::to_string(rank) + " announced " + display_name(part.meta.kind, key) +
-                " twice");
+    throw Error(rank_name(members_[index(rank)]) + " announced " +
+                display_name(part.meta.kind, key) + " twice");
   }
   mine = std::move(part);
   mine.present = true;
@@ -168,9 +178,9 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   const auto waited =
       std::chrono::duration_cast<std::chrono::milliseconds>(now - pending.since).count();
   const std::string text = display_name(pending.parts[index(rank)].meta.kind, key) +
-                           " timed out on rank " + std::to_string(rank) + ": after " +
+                           " timed out on " + rank_name(members_[index(rank)]) + ": after " +
                            std::to_string(waited) + " ms it had not been submitted by " +
-                           format_ranks(missing) +
+                           format_ranks(named(missing)) +
                            "; raise its timeout or see what those ranks do instead";
 
   for (int other = 0; other < size_; ++other) {
@@ -187,7 +197,7 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   pending_.erase(found);
 }
 
-std::optional<DecisionMessage> Negotiator::decide() {
+std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   if (stopped_) return std::nullopt;
   DecisionMessage decision;
   decision.number = decisions_ + 1;
@@ -197,7 +207,7 @@ std::optional<DecisionMessage> Negotiator::decide() {
   std::move(refusals_.begin(), refusals_.end(), std::back_inserter(decision.responses));
   refusals_.clear();
   decide_messages(decision);
-  if (not_shut_down().empty() && idle()) decision.shutdown = stopped_ = true;
+  if (may_stop && not_shut_down().empty() && idle()) decision.shutdown = stopped_ = true;
   if (decision.empty()) return std::nullopt;
   ++decisions_;
   counters_.decisions.add();
@@ -327,7 +337,9 @@ std::string Negotiator::refusal(const std::string& key, const Pending& pending) 
   ranks_of.erase("");
   if (!ranks_of.empty()) {
     std::string text = name + " is impossible:";
-    for (const auto& [what, ranks] : ranks_of) text += "\n  " + format_ranks(ranks) + ": " + what;
+    for (const auto& [what, ranks] : ranks_of) {
+      text += "\n  " + format_ranks(named(ranks)) + ": " + what;
+    }
     return text;
   }
   if (!has_own_rows(first.kind)) return {};
@@ -348,7 +360,9 @@ std::string Negotiator::mismatch(const std::string& key, const Pending& pending)
     ranks_of[to_string(pending.parts[index(rank)].meta)].push_back(rank);
   }
   std::string text = display_name(first.kind, key) + " differs between ranks:";
-  for (const auto& [what, ranks] : ranks_of) text += "\n  " + format_ranks(ranks) + ": " + what;
+  for (const auto& [what, ranks] : ranks_of) {
+    text += "\n  " + format_ranks(named(ranks)) + ": " + what;
+  }
   text += "\nEvery rank must submit the same operation";
   text +=
       is_unnamed(key) ? "; give it a name if ranks call in different orders" : " under this name";
@@ -399,28 +413,36 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     if (!is_awaited(slot)) continue;
     const CachedResponse& cached = cache_.at(slot);
-    WaitingOperation operation{cached.name, cached.meta.kind, {}, {}, slots_[slot].waiting_since};
-    for (int rank = 0; rank < size_; ++rank) {
-      auto& ranks = ready_[index(rank)].test(slot) ? operation.submitted : operation.missing;
-      ranks.push_back(rank);
-    }
-    operations.push_back(std::move(operation));
+    operations.push_back(
+        waiting_operation(cached.name, cached.meta.kind, slots_[slot].waiting_since,
+                          [&](int rank) { return ready_[index(rank)].test(slot); }));
   }
   for (const auto& [key, pending] : pending_) {
-    WaitingOperation operation{key, Collective::Allreduce, {}, {}, pending.since};
-    for (int rank = 0; rank < size_; ++rank) {
-      const Part& part = pending.parts[index(rank)];
-      if (part.present) operation.kind = part.meta.kind;
-      (part.present ? operation.submitted : operation.missing).push_back(rank);
-    }
-    operations.push_back(std::move(operation));
+    const auto& parts = pending.parts;
+    const auto present =
+        std::find_if(parts.begin(), parts.end(), [](const Part& part) { return part.present; });
+    operations.push_back(waiting_operation(key, present->meta.kind, pending.since,
+                                           [&](int rank) { return parts[index(rank)].present; }));
   }
   messages_.add_waiting(operations);
-  std::sort(operations.begin(), operations.end(),
-            [](const WaitingOperation& a, const WaitingOperation& b) {
-              return std::tie(a.since, a.key) < std::tie(b.since, b.key);
-            });
+  std::sort(operations.begin(), operations.end(), is_older);
   return operations;
+}
+
+WaitingOperation Negotiator::waiting_operation(const std::string& key, Collective kind,
+                                               TimePoint since,
+                                               const std::function<bool(int)>& is_ready) const {
+  WaitingOperation operation;
+  operation.name = is_unnamed(key) ? std::string() : key;
+  operation.text = display_name(kind, key);
+  operation.kind = kind;
+  operation.since = since;
+  for (int rank = 0; rank < size_; ++rank) {
+    (is_ready(rank) ? operation.submitted : operation.missing).push_back(rank);
+  }
+  operation.submitted = named(operation.submitted);
+  operation.missing = named(operation.missing);
+  return operation;
 }
 
 bool Negotiator::idle() const {
@@ -431,22 +453,7 @@ bool Negotiator::idle() const {
 
 std::optional<FailureMessage> Negotiator::departure() const {
   if (std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end()) return std::nullopt;
-  for (const WaitingOperation& operation : waiting()) {
-    std::vector<int> gone;
-    for (const int rank : operation.missing) {
-      if (shutdown_[index(rank)]) gone.push_back(rank);
-    }
-    if (gone.empty() || (operation.needs_one && gone.size() < operation.missing.size())) continue;
-    if (!operation.needs_one) gone.resize(1);
-    const bool is_sent = is_point_to_point(operation.kind);
-    return FailureMessage{gone.front(),
-                          format_ranks(gone) + " called shutdown() while " +
-                              format_ranks(operation.submitted) + " still waited for " +
-                              display_name(operation) +
-                              (is_sent ? "; every send needs a recv, and every recv a send"
-                                       : "; every rank must submit the same operations")};
-  }
-  return std::nullopt;
+  return departure_of(waiting(), not_shut_down());
 }
 
 std::vector<int> Negotiator::not_shut_down() const {
@@ -454,7 +461,7 @@ std::vector<int> Negotiator::not_shut_down() const {
   for (int rank = 0; rank < size_; ++rank) {
     if (!shutdown_[index(rank)]) ranks.push_back(rank);
   }
-  return ranks;
+  return named(ranks);
 }
 
 }  // namespace ronde

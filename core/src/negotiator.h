@@ -20,7 +20,8 @@
 
 namespace ronde {
 
-/// Rank 0's side of negotiation: takes what every rank is ready for and decides what all execute.
+/// Rank 0's side of negotiation in one process set: takes what every rank of it is ready for and
+/// decides what all execute. Ranks are those within the set, but for texts and WaitingOperation.
 /// Pure bookkeeping: no I/O, no clock of its own.
 ///
 /// Note [Slots and decisions in flight]
@@ -39,13 +40,15 @@ class Negotiator {
     Counter decisions, agreed_by_slot, agreed_in_full, messages, refused, evictions;
   };
 
-  Negotiator(int size, std::uint64_t cache_capacity, ValidateRequest validate);
+  /// `members`: the ranks of the group that are in the set, in its order.
+  Negotiator(std::vector<int> members, std::uint64_t cache_capacity, ValidateRequest validate);
 
   /// Takes in one rank's message. Throws ronde::Error on one that makes no sense.
   void add(int rank, const ReadyMessage& message, TimePoint now);
 
-  /// What has been agreed since the last call, if anything.
-  std::optional<DecisionMessage> decide();
+  /// What has been agreed since the last call, if anything. `may_stop`: it may be the last decision
+  /// of all.
+  std::optional<DecisionMessage> decide(bool may_stop = true);
 
   /// Rank 0 had waited for a result before it submitted some of what the last decision, or one soon
   /// after it, agreed on.
@@ -67,7 +70,7 @@ class Negotiator {
   /// Set when an operation waits for a rank that has called shutdown and so will never come.
   std::optional<FailureMessage> departure() const;
 
-  /// Ranks that have not called shutdown.
+  /// Ranks of the group that have not called shutdown, ascending.
   std::vector<int> not_shut_down() const;
 
   const Counters& counters() const noexcept { return counters_; }
@@ -112,7 +115,12 @@ class Negotiator {
   std::int32_t choose_slot(const std::string& key);
   bool is_awaited(std::uint32_t slot) const;
   bool is_referenced(std::uint32_t slot) const;
+  WaitingOperation waiting_operation(const std::string& key, Collective kind, TimePoint since,
+                                     const std::function<bool(int)>& is_ready) const;
 
+  std::vector<int> named(const std::vector<int>& ranks) const;
+
+  const std::vector<int> members_;  ///< by rank within the set
   const int size_;
   const std::uint64_t cache_capacity_;
   const ValidateRequest validate_;

@@ -23,14 +23,14 @@ std::string message_error(const Request& request, int rank, int size) {
   return {};
 }
 
-std::string message_mismatch(int sender, const RequestMeta& send, int receiver,
-                             const RequestMeta& recv) {
+std::string message_mismatch(const std::string& sender, const RequestMeta& send,
+                             const std::string& receiver, const RequestMeta& recv) {
   const bool match = send.dtype == recv.dtype && send.device == recv.device &&
                      element_count(send.shape) == element_count(recv.shape);
   if (match) return {};
-  return "the message from " + rank_name(sender) + " to " + rank_name(receiver) + " (tag " +
-         std::to_string(send.tag) + ") differs between them:\n  " + rank_name(sender) + ": " +
-         to_string(send) + "\n  " + rank_name(receiver) + ": " + to_string(recv) +
+  return "the message from " + sender + " to " + receiver + " (tag " + std::to_string(send.tag) +
+         ") differs between them:\n  " + sender + ": " + to_string(send) + "\n  " + receiver +
+         ": " + to_string(recv) +
          "\nBoth must give as many elements, of the same type and on the same kind of device";
 }
 

@@ -12,8 +12,8 @@ namespace ronde {
 std::string message_error(const Request& request, int rank, int size);
 
 /// Why a send and the recv that it meets cannot be one message, with what each rank asked for; or
-/// empty. `sender` and `receiver` are ranks.
-std::string message_mismatch(int sender, const RequestMeta& send, int receiver,
-                             const RequestMeta& recv);
+/// empty. `sender` and `receiver`: what these ranks are called.
+std::string message_mismatch(const std::string& sender, const RequestMeta& send,
+                             const std::string& receiver, const RequestMeta& recv);
 
 }  // namespace ronde

@@ -2,6 +2,7 @@
 #include "rank_list.h"
 
 #include <cstddef>
+#include <sstream>
 
 namespace ronde {
 
@@ -23,6 +24,20 @@ std::string format_ranks(const std::vector<int>& ranks) {
     first = last + 1;
   }
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+std::vector<int> ranks_in(const std::string& text) {
+  std::vector<int> ranks;
+  std::istringstream in(text);
+  char comma = ',';
+  for (int rank = 0; in >> rank; in >> comma) ranks.push_back(rank);
+  return ranks;
 }
 
 }  // namespace ronde

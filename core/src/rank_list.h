@@ -14,4 +14,9 @@ inline std::string rank_name(int rank) {
 /// "rank 3", "ranks 0-2,5", for texts. `ranks` must ascend; an empty list gives "no rank".
 std::string format_ranks(const std::vector<int>& ranks);
 
+/// "0,2,1": in their order.
+std::string list_ranks(const std::vector<int>& ranks);
+/// The inverse, of a text that list_ranks() made.
+std::vector<int> ranks_in(const std::string& text);
+
 }  // namespace ronde

@@ -116,13 +116,15 @@ bool is_message(const std::string& key) noexcept {
 
 std::string display_name(Collective kind, const std::string& key) {
   std::string text(to_string(kind));
+  if (is_message(key)) return text + " number " + key.substr(1);
   if (is_unnamed(key)) return text + " number " + key.substr(1) + " without a name";
   return text + " '" + key + "'";
 }
 
 std::string display_name(const RequestMeta& meta, const std::string& key) {
   if (!is_point_to_point(meta.kind)) return display_name(meta.kind, key);
-  return std::string(to_string(meta.kind)) + ' ' + counterpart(meta);
+  const std::string set = meta.set == 0 ? "" : " of process set " + std::to_string(meta.set);
+  return std::string(to_string(meta.kind)) + ' ' + counterpart(meta) + set;
 }
 
 }  // namespace ronde

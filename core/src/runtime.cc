@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
-#include <algorithm>
 #include <thread>
 
 #include "coordinator.h"
+#include "durations.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -17,11 +17,6 @@ using Clock = Coordinator::Clock;
 constexpr std::chrono::seconds kSlack{10};
 /// The same for the start, whose own limits name the missing rank and so should pass first.
 constexpr std::chrono::seconds kStartSlack{3};
-
-Clock::duration seconds(double value) {
-  return std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(std::min(value, 1.0e9)));
-}
 
 }  // namespace
 
@@ -57,7 +52,7 @@ class Runtime::Impl {
     const bool was_dead = coordinator_->failure() != nullptr;
     coordinator_->request_shutdown();
     // Twice: once to agree, once to finalise.
-    const auto patience = 2 * seconds(coordinator_->config().shutdown_timeout_s) + kSlack;
+    const auto patience = 2 * from_s(coordinator_->config().shutdown_timeout_s) + kSlack;
     if (!join(Clock::now() + patience)) {
       throw GroupError(-1,
                        "shutdown() did not end in time: a rank died while the transport closed");
@@ -75,7 +70,7 @@ class Runtime::Impl {
 Runtime::Runtime(RuntimeOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));
   const auto deadline =
-      Clock::now() + seconds(impl->coordinator().config().init_timeout_s) + kStartSlack;
+      Clock::now() + from_s(impl->coordinator().config().init_timeout_s) + kStartSlack;
   bool started = false;
   try {
     started = impl->coordinator().wait_started(deadline);
@@ -93,6 +88,7 @@ Runtime::Runtime(RuntimeOptions options) {
                      "called ronde::init(), hangs or died. End this process");
   }
   impl_ = std::move(impl);
+  for (const std::vector<int>& ranks : static_process_sets(config())) add_process_set(ranks);
 }
 
 Runtime::~Runtime() = default;
@@ -111,6 +107,31 @@ std::string Runtime::transport_name() const {
 
 std::string Runtime::backend_name(DeviceKind device) const {
   return impl_->coordinator().backend_name(device);
+}
+
+ProcessSet Runtime::add_process_set(const std::vector<int>& ranks) {
+  return impl_->coordinator().add_process_set(ranks);
+}
+
+ProcessSet Runtime::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
+  return impl_->coordinator().create_process_set(ranks, tag);
+}
+
+void Runtime::remove_process_set(ProcessSet set) {
+  impl_->coordinator().remove_process_set(set);
+}
+
+std::vector<ProcessSet> Runtime::process_sets() const {
+  return impl_->coordinator().process_sets().sets();
+}
+
+std::vector<int> Runtime::ranks_of(ProcessSet set) const {
+  return impl_->coordinator().process_sets().at(set)->ranks;
+}
+
+std::optional<int> Runtime::rank_in(ProcessSet set) const {
+  const auto info = impl_->coordinator().process_sets().at(set);
+  return info->is_member() ? std::optional(info->topology.rank) : std::nullopt;
 }
 
 Work Runtime::submit(Request request) {

@@ -27,9 +27,8 @@ std::string seconds_text(Milliseconds duration) {
 StalledOperation stalled_operation(const WaitingOperation& operation,
                                    StallInspector::TimePoint now) {
   StalledOperation stalled;
-  const bool has_name = !is_unnamed(operation.key) && !is_message(operation.key);
-  stalled.name = has_name ? operation.key : std::string();
-  stalled.text = display_name(operation);
+  stalled.name = operation.name;
+  stalled.text = operation.text;
   stalled.kind = operation.kind;
   stalled.submitted_ranks = operation.submitted;
   stalled.missing_ranks = operation.missing;

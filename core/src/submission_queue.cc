@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "submission_queue.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "elementwise.h"
@@ -10,18 +11,15 @@ namespace ronde {
 
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                                  std::function<void()> wake)
-    : gather_time_(gather_time), gather_bytes_(gather_bytes), wake_(std::move(wake)) {}
+    : gather_time_(gather_time), gather_bytes_(gather_bytes), wake_(std::move(wake)) {
+  lanes_.try_emplace(kGlobalSet.id);
+}
 
 void SubmissionQueue::push(Submission submission) {
   const std::uint64_t bytes = element_count(submission.meta.shape) * size_of(submission.meta.dtype);
   const std::lock_guard lock(mutex_);
   if (closed_) std::rethrow_exception(closed_);
-  submission.key = next_key(submission.request);
-  if (!in_flight_.insert(submission.key).second) {
-    throw UsageError(display_name(submission.meta.kind, submission.key) +
-                     " is still in flight: wait for it before using its name again, or give the "
-                     "second operation another name");
-  }
+  reserve(submission);
   if (submission.request.symmetric && !submission.request.contributes) {
     // Not before the name is known to be free, and before peers may reduce this buffer.
     const RequestMeta& meta = submission.meta;
@@ -33,7 +31,9 @@ void SubmissionQueue::push(Submission submission) {
   submission.after_wait = waited_.exchange(false, std::memory_order_relaxed);
   const bool quietly = submission.request.caller_waits;
   using Intake = FrozenSchedule::Intake;
-  const Intake intake = schedule_ != nullptr ? schedule_->accept(submission) : Intake::Deviates;
+  // A schedule is of the global set; other sets go their own way beside it.
+  const bool asks_schedule = schedule_ != nullptr && submission.meta.set == kGlobalSet.id;
+  const Intake intake = asks_schedule ? schedule_->accept(submission) : Intake::Deviates;
   bool has_news = intake == Intake::Committed || intake == Intake::Watched;
   if (intake == Intake::Deviates) {
     const bool was_empty = waiting_.empty();
@@ -44,9 +44,24 @@ void SubmissionQueue::push(Submission submission) {
   if (has_news && !quietly) wake_locked();
 }
 
-std::string SubmissionQueue::next_key(const Request& request) {
-  if (is_point_to_point(request.kind)) return message_key(messages_++);
-  return request.name.empty() ? unnamed_key(unnamed_++) : request.name;
+/// Takes the key of the operation, and its name.
+void SubmissionQueue::reserve(Submission& submission) {
+  const auto lane = lanes_.find(submission.meta.set);
+  if (lane == lanes_.end() || !lane->second.is_open) {
+    throw UsageError(std::string(to_string(submission.meta.kind)) + ": process set " +
+                     std::to_string(submission.meta.set) + " is being removed");
+  }
+  submission.key = next_key(lane->second, submission.request);
+  if (!lane->second.in_flight.emplace(submission.key, submission.meta.kind).second) {
+    throw UsageError(display_name(submission.meta.kind, submission.key) +
+                     " is still in flight: wait for it before using its name again, or give the "
+                     "second operation another name");
+  }
+}
+
+std::string SubmissionQueue::next_key(Lane& lane, const Request& request) {
+  if (is_point_to_point(request.kind)) return message_key(lane.messages++);
+  return request.name.empty() ? unnamed_key(lane.unnamed++) : request.name;
 }
 
 void SubmissionQueue::keep(Submission submission) {
@@ -69,6 +84,10 @@ void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> 
   std::move(later.begin(), later.end(), std::back_inserter(pending));
   std::vector<std::shared_ptr<WorkState>> works;
   for (Submission& submission : pending) {
+    if (submission.meta.set != kGlobalSet.id) {
+      keep(std::move(submission));
+      continue;
+    }
     works.push_back(submission.work);
     if (schedule_->accept(submission) == FrozenSchedule::Intake::Deviates) {
       keep(std::move(submission));
@@ -109,9 +128,36 @@ std::vector<Submission> SubmissionQueue::drain() {
   return taken;
 }
 
-void SubmissionQueue::release(const std::string& key) {
+void SubmissionQueue::release(std::uint32_t set, const std::string& key) {
   const std::lock_guard lock(mutex_);
-  in_flight_.erase(key);
+  const auto lane = lanes_.find(set);
+  if (lane != lanes_.end()) lane->second.in_flight.erase(key);
+}
+
+void SubmissionQueue::open_set(std::uint32_t set) {
+  const std::lock_guard lock(mutex_);
+  lanes_[set].is_open = true;
+}
+
+std::vector<std::string> SubmissionQueue::close_set(std::uint32_t set) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  const auto lane = lanes_.find(set);
+  if (lane == lanes_.end()) return names;
+  lane->second.is_open = false;
+  for (const auto& [key, kind] : lane->second.in_flight) names.push_back(display_name(kind, key));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void SubmissionQueue::forget_set(std::uint32_t set) {
+  const std::lock_guard lock(mutex_);
+  lanes_.erase(set);
+}
+
+void SubmissionQueue::expect_open() const {
+  const std::lock_guard lock(mutex_);
+  if (closed_) std::rethrow_exception(closed_);
 }
 
 void SubmissionQueue::close(std::exception_ptr reason) {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "counter.h"
@@ -35,9 +35,9 @@ class SubmissionQueue {
   SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                   std::function<void()> wake);
 
-  /// Adds an operation; fills in its key, which reserves the name until release(). Throws
-  /// UsageError on a name in flight, or what close() gave. Wakes the coordinator where that
-  /// has to look at it now, unless the caller waits.
+  /// Adds an operation; fills in its key, which reserves the name within its process set until
+  /// release(). Throws UsageError on a name in flight or a set that is not open, or what close()
+  /// gave. Wakes the coordinator where that has to look at it now, unless the caller waits.
   void push(Submission submission);
 
   /// The next operation may depend on the result of an earlier one.
@@ -58,8 +58,21 @@ class SubmissionQueue {
   /// Takes all, in the order of push().
   std::vector<Submission> drain();
 
-  /// The operation is decided and over: its name may be used again.
-  void release(const std::string& key);
+  /// The operation is decided and over: its name may be used again in the set.
+  void release(std::uint32_t set, const std::string& key);
+
+  /// Operations of the set may be submitted from now on; those of the global one may from the
+  /// beginning.
+  void open_set(std::uint32_t set);
+
+  /// They no longer may. Returns what is in flight, for texts.
+  std::vector<std::string> close_set(std::uint32_t set);
+
+  /// There is no such set any more.
+  void forget_set(std::uint32_t set);
+
+  /// Throws what close() gave.
+  void expect_open() const;
 
   /// Every later push() throws `reason`. The first reason stays.
   void close(std::exception_ptr reason);
@@ -73,7 +86,16 @@ class SubmissionQueue {
   const Counters& counters() const noexcept { return counters_; }
 
  private:
-  std::string next_key(const Request& request);
+  /// The operations of a process set.
+  struct Lane {
+    std::uint64_t unnamed = 0;                              ///< so many had no name
+    std::uint64_t messages = 0;                             ///< so many were sent or received
+    std::unordered_map<std::string, Collective> in_flight;  ///< by key
+    bool is_open = true;
+  };
+
+  static std::string next_key(Lane& lane, const Request& request);
+  void reserve(Submission& submission);
   void keep(Submission submission);
   void wake_locked();
 
@@ -93,9 +115,7 @@ class SubmissionQueue {
   bool urgent_ = false;
   std::uint64_t submitted_ = 0;
   FrozenSchedule* schedule_ = nullptr;
-  std::uint64_t unnamed_ = 0;
-  std::uint64_t messages_ = 0;
-  std::unordered_set<std::string> in_flight_;
+  std::unordered_map<std::uint32_t, Lane> lanes_;  ///< by process set
   std::exception_ptr closed_;
 };
 

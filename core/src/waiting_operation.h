@@ -2,26 +2,33 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "messages.h"
 #include "request_meta.h"
 
 namespace ronde {
 
-/// An operation that some ranks submitted and others did not.
+/// An operation that some ranks submitted and others did not. Ranks are those of the group,
+/// ascending.
 struct WaitingOperation {
-  std::string key;
+  std::string name;  ///< empty if it has none
+  std::string text;  ///< for people
   Collective kind = Collective::Allreduce;
   std::vector<int> submitted;
   std::vector<int> missing;
   std::chrono::steady_clock::time_point since;
-  std::string text = {};   ///< of a message, whose key tells nothing
   bool needs_one = false;  ///< of those that are missing: a recv from any rank
 };
 
-inline std::string display_name(const WaitingOperation& operation) {
-  return operation.text.empty() ? display_name(operation.kind, operation.key) : operation.text;
-}
+/// By when they began to wait.
+bool is_older(const WaitingOperation& a, const WaitingOperation& b);
+
+/// The failure that an operation waits for ranks which have called shutdown and so will never come.
+/// `not_shut_down`: the others, ascending.
+std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& waiting,
+                                           const std::vector<int>& not_shut_down);
 
 }  // namespace ronde

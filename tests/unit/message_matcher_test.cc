@@ -6,10 +6,12 @@
 
 #include "ronde/error.h"
 #include "ronde/request.h"
+#include "tests/unit/submissions.h"
 
 namespace {
 
 using namespace ronde;
+using ronde::test::everybody;
 using std::chrono::milliseconds;
 using TimePoint = MessageMatcher::TimePoint;
 
@@ -60,7 +62,7 @@ struct Matching {
     return ends;
   }
 
-  MessageMatcher matcher{4, nothing_wrong};
+  MessageMatcher matcher{everybody(4), nothing_wrong};
 };
 
 using Ends = std::vector<End>;
@@ -187,12 +189,12 @@ TEST_CASE("what waits names who is missing, and whether one of them would do") {
   std::vector<WaitingOperation> waiting;
   ranks.matcher.add_waiting(waiting);
   REQUIRE(waiting.size() == 2);
-  CHECK(display_name(waiting[0]) == "send to rank 3 (tag 2)");
+  CHECK(waiting[0].text == "send to rank 3 (tag 2)");
   CHECK(waiting[0].kind == Collective::Send);
   CHECK(waiting[0].submitted == std::vector<int>{0});
   CHECK(waiting[0].missing == std::vector<int>{3});
   CHECK_FALSE(waiting[0].needs_one);
-  CHECK(display_name(waiting[1]) == "recv from any rank (tag 1)");
+  CHECK(waiting[1].text == "recv from any rank (tag 1)");
   CHECK(waiting[1].submitted == std::vector<int>{2});
   CHECK(waiting[1].missing == std::vector<int>{0, 1, 3});
   CHECK(waiting[1].needs_one);
@@ -210,7 +212,7 @@ TEST_CASE("ends that do not agree fail both with one text") {
       {[](RequestMeta& meta) { meta.device = DeviceKind::Cuda; },
        "recv f32 [2, 2] from rank 0 (tag 5) on cuda"}};
   for (const Row& row : rows) {
-    MessageMatcher matcher(2, nothing_wrong);
+    MessageMatcher matcher(everybody(2), nothing_wrong);
     RequestMeta receive = message(Collective::Recv, 0, 5);
     receive.shape = {2, 2};
     row.change(receive);
@@ -228,7 +230,7 @@ TEST_CASE("ends that do not agree fail both with one text") {
     CHECK(responses[1].error == responses[0].error);
     CHECK(matcher.idle());
   }
-  MessageMatcher matcher(2, nothing_wrong);
+  MessageMatcher matcher(everybody(2), nothing_wrong);
   RequestMeta receive = message(Collective::Recv, 0, 5);
   receive.shape = {2, 2};
   matcher.add(1, "r", receive, kStart);
@@ -237,7 +239,7 @@ TEST_CASE("ends that do not agree fail both with one text") {
 }
 
 TEST_CASE("what a rank asks of a message and cannot be done fails both") {
-  MessageMatcher matcher(2, [](const RequestMeta& meta) {
+  MessageMatcher matcher(everybody(2), [](const RequestMeta& meta) {
     return std::string(meta.device == DeviceKind::Cuda ? "no such backend" : "");
   });
   RequestMeta send = message(Collective::Send, 1, 5);
@@ -252,7 +254,7 @@ TEST_CASE("what a rank asks of a message and cannot be done fails both") {
 }
 
 TEST_CASE("a peer that is none makes no sense") {
-  MessageMatcher matcher(2, nothing_wrong);
+  MessageMatcher matcher(everybody(2), nothing_wrong);
   for (const int peer : {0, 2, -1, -2}) {
     CHECK_THROWS_AS(matcher.add(0, "s", message(Collective::Send, peer, 0), kStart), Error);
   }

@@ -203,18 +203,18 @@ TEST_CASE("a text longer than the message is refused") {
 }
 
 TEST_CASE("an unknown type of message is refused") {
-  CHECK_THROWS_WITH(decode("\x07"), Catch::Contains("unknown type"));
+  CHECK_THROWS_WITH(decode("\x09"), Catch::Contains("unknown type"));
   CHECK_THROWS_WITH(decode("\xff"), Catch::Contains("unknown type"));
   CHECK_THROWS_AS(decode(""), Error);
 }
 
 TEST_CASE("values outside an enumeration are refused") {
-  // Behind the type of message, the number, two bit vectors and the unnamed come the requests: a
-  // count, the key (with its length), then kind, dtype, op, device.
+  // Behind the type of message, the process set, the number, two bit vectors and the unnamed come
+  // the requests: a count, the key (with its length), then kind, dtype, op, device.
   ReadyMessage message;
   message.requests = {{"k", RequestMeta{}, true}};
   const std::string bytes = encode(message);
-  const std::size_t kind = 1 + 8 + 8 + 8 + 8 + 8 + 8 + 1;
+  const std::size_t kind = 1 + 4 + 8 + 8 + 8 + 8 + 8 + 8 + 1;
   for (std::size_t field = 0; field < 4; ++field) {
     std::string damaged = bytes;
     damaged[kind + field] = '\x7f';

@@ -15,6 +15,7 @@
 #include "ronde/error.h"
 #include "ronde/topology.h"
 #include "tests/support/case_table.h"
+#include "tests/unit/submissions.h"
 
 namespace {
 
@@ -83,7 +84,8 @@ class Simulation {
       : seed_(seed),
         settings_(settings),
         random_(seed),
-        negotiator_(settings.size, settings.capacity, [](const RequestMeta&) { return ""; }) {
+        negotiator_(test::everybody(settings.size), settings.capacity,
+                    [](const RequestMeta&) { return ""; }) {
     std::vector<int> host_of = settings.host_of;
     host_of.resize(static_cast<std::size_t>(settings.size));
     for (int index = 0; index < settings.size; ++index) {

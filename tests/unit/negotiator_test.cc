@@ -55,7 +55,7 @@ struct CachedX {
     REQUIRE(decision->responses.at(0).slot == 0);
   }
 
-  Negotiator negotiator{2, 8, nothing_wrong};
+  Negotiator negotiator{everybody(2), 8, nothing_wrong};
 };
 
 /// The only response of the next decision.
@@ -69,7 +69,7 @@ Response only_response(Negotiator& negotiator) {
 }  // namespace
 
 TEST_CASE("nothing is decided before the last rank is there") {
-  Negotiator negotiator(3, 8, nothing_wrong);
+  Negotiator negotiator(everybody(3), 8, nothing_wrong);
   negotiator.add(2, request("x"), kStart);
   negotiator.add(0, request("x"), kStart);
   CHECK_FALSE(negotiator.decide());
@@ -83,7 +83,7 @@ TEST_CASE("nothing is decided before the last rank is there") {
 }
 
 TEST_CASE("decisions are numbered from one without gaps") {
-  Negotiator negotiator(1, 8, nothing_wrong);
+  Negotiator negotiator(everybody(1), 8, nothing_wrong);
   for (std::uint64_t number = 1; number <= 3; ++number) {
     negotiator.add(0, request("x" + std::to_string(number)), kStart);
     CHECK(negotiator.decide()->number == number);
@@ -92,7 +92,7 @@ TEST_CASE("decisions are numbered from one without gaps") {
 }
 
 TEST_CASE("a mismatch lists what each rank sent") {
-  Negotiator negotiator(4, 8, nothing_wrong);
+  Negotiator negotiator(everybody(4), 8, nothing_wrong);
   RequestMeta half = meta_with({2});
   half.dtype = DataType::F16;
   negotiator.add(0, request("x"), kStart);
@@ -108,7 +108,7 @@ TEST_CASE("a mismatch lists what each rank sent") {
 }
 
 TEST_CASE("a mismatch without a name advises to give one") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   negotiator.add(0, request(unnamed_key(3)), kStart);
   negotiator.add(1, request(unnamed_key(3), meta_with({7})), kStart);
   const std::string text = only_response(negotiator).error;
@@ -117,7 +117,7 @@ TEST_CASE("a mismatch without a name advises to give one") {
 }
 
 TEST_CASE("a mismatch is not cached, and the name can be agreed on afterwards") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   negotiator.add(0, request("x"), kStart);
   negotiator.add(1, request("x", meta_with({9})), kStart);
   CHECK(only_response(negotiator).slot == -1);
@@ -127,7 +127,7 @@ TEST_CASE("a mismatch is not cached, and the name can be agreed on afterwards") 
 }
 
 TEST_CASE("what validation refuses fails with its text") {
-  Negotiator negotiator(1, 8, [](const RequestMeta&) { return "no such thing"; });
+  Negotiator negotiator(everybody(1), 8, [](const RequestMeta&) { return "no such thing"; });
   negotiator.add(0, request("x"), kStart);
   CHECK(only_response(negotiator).error == "allreduce 'x': no such thing");
 }
@@ -136,7 +136,7 @@ TEST_CASE("allgathers agree on everything but the rows") {
   RequestMeta gather = meta_with({4, 3});
   gather.kind = Collective::Allgather;
   const auto second_with = [&](std::vector<std::int64_t> shape) {
-    Negotiator negotiator(2, 8, nothing_wrong);
+    Negotiator negotiator(everybody(2), 8, nothing_wrong);
     RequestMeta other = gather;
     other.shape = std::move(shape);
     negotiator.add(0, request("g", gather), kStart);
@@ -151,7 +151,7 @@ TEST_CASE("allgathers agree on everything but the rows") {
 }
 
 TEST_CASE("an allgather and an allreduce under one name are a mismatch") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   RequestMeta gather = meta_with({2});
   gather.kind = Collective::Allgather;
   negotiator.add(0, request("x", gather), kStart);
@@ -201,7 +201,7 @@ TEST_CASE("a slot that was reassigned behind a rank's back is ignored") {
 }
 
 TEST_CASE("a slot that a rank waits on is not evicted") {
-  Negotiator negotiator(2, 1, nothing_wrong);
+  Negotiator negotiator(everybody(2), 1, nothing_wrong);
   for (const int rank : {0, 1}) negotiator.add(rank, request("x"), kStart);
   REQUIRE(only_response(negotiator).slot == 0);
   negotiator.add(0, slot_ready(1, 0), kStart);
@@ -215,7 +215,7 @@ TEST_CASE("a slot that a rank waits on is not evicted") {
 }
 
 TEST_CASE("what one decision executes by slot is not evicted by the same decision") {
-  Negotiator negotiator(1, 1, nothing_wrong);
+  Negotiator negotiator(everybody(1), 1, nothing_wrong);
   negotiator.add(0, request("x"), kStart);
   REQUIRE(only_response(negotiator).slot == 0);
   ReadyMessage both = slot_ready(1, 0);
@@ -227,7 +227,7 @@ TEST_CASE("what one decision executes by slot is not evicted by the same decisio
 }
 
 TEST_CASE("a slot that was never assigned is nonsense") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   CHECK_THROWS_AS(negotiator.add(1, slot_ready(0, 0), kStart), Error);
   ReadyMessage unnamed;
   unnamed.unnamed = {{0, 17, true}};
@@ -235,14 +235,14 @@ TEST_CASE("a slot that was never assigned is nonsense") {
 }
 
 TEST_CASE("an operation announced twice by one rank is nonsense") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   negotiator.add(1, request("x"), kStart);
   CHECK_THROWS_WITH(negotiator.add(1, request("x"), kStart),
                     Catch::Contains("rank 1 announced allreduce 'x' twice"));
 }
 
 TEST_CASE("an operation that expires on one rank fails on those that wait and those that come") {
-  Negotiator negotiator(3, 8, nothing_wrong);
+  Negotiator negotiator(everybody(3), 8, nothing_wrong);
   negotiator.add(0, request("x"), kStart);
   negotiator.add(2, request("x"), kStart);
   negotiator.add(0, expired("x"), kStart + milliseconds(250));
@@ -267,7 +267,7 @@ TEST_CASE("an operation that expires on one rank fails on those that wait and th
 }
 
 TEST_CASE("a rank that missed two expired operations fails twice") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   for (int i = 0; i < 2; ++i) {
     negotiator.add(0, request("x"), kStart);
     negotiator.add(0, expired("x"), kStart);
@@ -298,7 +298,7 @@ TEST_CASE("an expiry of a cached operation fails it") {
 
 TEST_CASE("an expiry that comes once all ranks are there is too late") {
   SECTION("in full") {
-    Negotiator negotiator(2, 8, nothing_wrong);
+    Negotiator negotiator(everybody(2), 8, nothing_wrong);
     negotiator.add(0, request("x"), kStart);
     negotiator.add(1, request("x"), kStart);
     negotiator.add(0, expired("x"), kStart);
@@ -326,7 +326,7 @@ TEST_CASE("an expiry of what was decided long ago is ignored") {
 }
 
 TEST_CASE("an expiry of an operation that only others have announced is ignored") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   negotiator.add(0, request("x"), kStart);
   negotiator.add(1, expired("x"), kStart);
   CHECK_FALSE(negotiator.decide());
@@ -368,17 +368,19 @@ TEST_CASE("waiting operations are listed oldest first with who is missing") {
   negotiator.add(0, request("a"), kStart + milliseconds(2));
   const auto waiting = negotiator.waiting();
   REQUIRE(waiting.size() == 3);
-  CHECK(waiting[0].key == unnamed_key(0));
+  CHECK(waiting[0].name.empty());
+  CHECK(waiting[0].text == "allreduce number 0 without a name");
   CHECK(waiting[0].submitted == std::vector<int>{1});
   CHECK(waiting[0].missing == std::vector<int>{0});
-  CHECK(waiting[1].key == "a");
-  CHECK(waiting[2].key == "x");
+  CHECK(waiting[1].name == "a");
+  CHECK(waiting[2].name == "x");
+  CHECK(waiting[2].text == "allreduce 'x'");
   CHECK(waiting[2].since == kStart + milliseconds(2));
   CHECK(waiting[2].missing == std::vector<int>{1});
 }
 
 TEST_CASE("a slot that is demoted to a full request keeps its age") {
-  Negotiator negotiator(3, 8, nothing_wrong);
+  Negotiator negotiator(everybody(3), 8, nothing_wrong);
   for (const int rank : {0, 1, 2}) negotiator.add(rank, request("x"), kStart);
   REQUIRE(negotiator.decide());
   negotiator.add(0, slot_ready(1, 0), kStart + milliseconds(10));
@@ -388,7 +390,7 @@ TEST_CASE("a slot that is demoted to a full request keeps its age") {
 }
 
 TEST_CASE("shutdown is decided once every rank has asked and nothing waits") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   negotiator.add(0, shutdown(), kStart);
   CHECK(negotiator.not_shut_down() == std::vector<int>{1});
   CHECK_FALSE(negotiator.decide());
@@ -401,7 +403,7 @@ TEST_CASE("shutdown is decided once every rank has asked and nothing waits") {
 }
 
 TEST_CASE("operations that all ranks submitted come with the shutdown") {
-  Negotiator negotiator(2, 8, nothing_wrong);
+  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   for (const int rank : {0, 1}) {
     ReadyMessage last = request("x");
     last.shutdown = true;
@@ -414,7 +416,7 @@ TEST_CASE("operations that all ranks submitted come with the shutdown") {
 }
 
 TEST_CASE("a departure is an operation that waits for a rank that has shut down") {
-  Negotiator negotiator(3, 8, nothing_wrong);
+  Negotiator negotiator(everybody(3), 8, nothing_wrong);
   negotiator.add(0, request("x"), kStart);
   CHECK_FALSE(negotiator.departure());
   negotiator.add(2, shutdown(), kStart);

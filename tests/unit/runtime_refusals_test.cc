@@ -64,9 +64,6 @@ const bool registered = [] {
       "device", [](Request& r) { r.device.kind = DeviceKind::Cuda; },
       "allreduce f32 [6] sum on cuda");
   add(
-      "process set", [](Request& r) { r.set.id = 1; },
-      "allreduce f32 [6] sum on cpu in process set 1");
-  add(
       "kind", [](Request& r) { r.kind = Collective::Broadcast; },
       "broadcast f32 [6] root 0 on cpu");
   return true;
@@ -152,8 +149,9 @@ TEST_CASE("a buffer on a device without a backend is refused on every rank") {
                 "no backend for cuda");
 }
 
-TEST_CASE("an unknown process set is refused on every rank") {
-  check_refused([](Request& request) { request.set.id = 3; }, "process set 3 does not exist");
+TEST_CASE("an unknown process set is refused at once") {
+  check_refused_at_once([](Request& request) { request.set.id = 3; },
+                        "process set 3 does not exist");
 }
 
 TEST_CASE("a gather of scalars is refused on every rank") {

@@ -111,7 +111,7 @@ TEST_CASE("a name is in flight until it is released") {
   static_cast<void>(fixture.queue.drain());
   CHECK_THROWS_AS(fixture.queue.push(submission("a")), UsageError);
   CHECK(fixture.queue.drain().empty());
-  fixture.queue.release("a");
+  fixture.queue.release(0, "a");
   fixture.queue.push(submission("a"));
   CHECK(fixture.queue.drain().size() == 1);
 }

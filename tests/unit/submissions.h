@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,13 @@ inline RequestMeta meta_with(std::vector<std::int64_t> shape) {
   RequestMeta meta;
   meta.shape = std::move(shape);
   return meta;
+}
+
+/// The members of the set of all ranks, of which there are `size`.
+inline std::vector<int> everybody(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 /// Of two elements, with its key; without a handle.

@@ -197,9 +197,15 @@ class Backend {
 
 /// What a factory may use.
 struct BackendContext {
+  /// Of the ranks that the backend connects, numbered as in their process set. Outlives the
+  /// backend.
   const Topology* topology = nullptr;
-  /// The blobs of all ranks in rank order; every rank must call it (bootstrap only). Throws
-  /// GroupError, on all, if a rank is lost or late.
+  /// The process set; 0: all ranks of the group.
+  std::uint32_t set = 0;
+  /// Its ranks, as they are numbered in the group.
+  std::vector<int> ranks = {};
+  /// The blobs of all these ranks in their order; each must call it (while backends are made only).
+  /// Throws GroupError, on all, if a rank is lost or late.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
   /// Wakes the ranks of this host that sleep in an operation, waiting for memory that they share
   /// with this one. To be called after the change has been stored; cheap where nobody sleeps.
@@ -214,13 +220,17 @@ struct BackendContext {
   std::uint64_t symmetric_heap_bytes = 0;
 };
 
-/// How a backend is made. `create` runs on Ronde's thread, on all ranks at the same time.
+/// How a backend is made. `create` runs on all ranks at the same time: for all ranks of the group
+/// on Ronde's thread, for a process set on the one that asks for the set.
 struct BackendFactory {
   DeviceKind device = DeviceKind::Cpu;
   /// `RONDE_CPU_BACKEND=auto` takes the highest one that `suits`.
   int priority = 0;
   /// Must answer the same on every rank. Empty: always.
   std::function<bool(const Topology&)> suits;
+  /// It can also be made for a process set, beside the one for all ranks and those of other sets,
+  /// while these are at work.
+  bool serves_sets = false;
   /// What it throws is told to all and ends their init alike, with this rank named; but a
   /// GroupError goes on as it is: to be thrown on every rank or on none.
   std::function<std::unique_ptr<Backend>(BackendContext&)> create;

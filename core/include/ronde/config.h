@@ -19,6 +19,7 @@ struct Config {
   std::uint64_t freeze_after_steps = 3;
   std::string cpu_backend = "auto";
   std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
+  std::string process_sets;
   double stall_warn_s = 30.0;
   double stall_abort_s = 600.0;
   double init_timeout_s = 120.0;
@@ -96,6 +97,10 @@ std::string config_difference(const std::vector<std::string>& fingerprints);
 /// The core that RONDE_THREAD_AFFINITY gives to a rank's coordinator thread; nullopt if it is
 /// unset. Throws UsageError if the list has fewer than `local_size` entries.
 std::optional<int> affinity_core(const Config& config, int local_rank, int local_size);
+
+/// The ranks of each set of RONDE_PROCESS_SETS, and the text for such a list.
+std::vector<std::vector<int>> static_process_sets(const Config& config);
+std::string format_process_sets(const std::vector<std::vector<int>>& sets);
 
 /// Parses "67108864", "64MiB", "64MB" (10^6), "1.5GiB"; throws UsageError.
 std::uint64_t parse_bytes(std::string_view text);

@@ -5,8 +5,8 @@
 
 namespace ronde {
 
-/// A subset of the ranks that runs collectives among itself. Only the set of all ranks exists so
-/// far; an operation that names another one is refused.
+/// Some ranks that run operations among themselves (Runtime::add_process_set). Within a set ranks
+/// are numbered by their place in it: roots, peers, splits and results are in that order.
 struct ProcessSet {
   std::uint32_t id = 0;
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,29 @@ class Runtime {
   std::string transport_name() const;
   /// The backend that serves buffers of `device`, or empty.
   std::string backend_name(DeviceKind device) const;
+
+  // Process sets. Those that make or remove one block until all its ranks have come, also where the
+  // ranks are blocked in operations of other threads; not to be called from a callback. What goes
+  // wrong with one of them is a UsageError on all ranks that take part, and the job goes on.
+
+  /// A set of these ranks, in this order: the first has rank 0 in it. Every rank of the group calls
+  /// it, with the same ranks and in the same order as others of these calls.
+  ProcessSet add_process_set(const std::vector<int>& ranks);
+
+  /// The same, called by the members alone. Calls for the same ranks match in their order; `tag`
+  /// tells apart those that may overtake each other.
+  ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag = {});
+
+  /// Every rank that made the set calls it. Refused, and the set stays, if a rank has an operation
+  /// of it in flight.
+  void remove_process_set(ProcessSet set);
+
+  /// Those that this rank made, with that of all ranks, in the order in which they were made.
+  std::vector<ProcessSet> process_sets() const;
+  /// The ranks of a set in its order. Throws UsageError if there is none.
+  std::vector<int> ranks_of(ProcessSet set) const;
+  /// This rank's number in a set; nothing if it is no member.
+  std::optional<int> rank_in(ProcessSet set) const;
 
   /// Starts an operation and returns at once. Throws UsageError for what this rank alone can see to
   /// be wrong (duplicate name in flight, null buffer), GroupError if the group is dead.

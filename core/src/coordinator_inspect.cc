@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Time limits: of stalled operations, of those in progress, of rank 0's answers, of a shutdown.
+#include <algorithm>
+#include <iterator>
+
+#include "coordinator.h"
+#include "durations.h"
+#include "rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// How much longer a rank waits than its parent, in shutdown and for stalled operations: whoever is
+/// nearer to rank 0 knows better whom to name.
+constexpr std::chrono::seconds kHeadStart{2};
+
+}  // namespace
+
+void Coordinator::inspect() {
+  const Clock::time_point now = Clock::now();
+  if (schedule_) schedule_->inspect(now);
+  std::optional<Clock::duration> limit;
+  if (options_.config.stall_abort_s > 0) limit = from_s(options_.config.stall_abort_s);
+  for (const SetEngine* set : running_) {
+    if (!set->busy()) continue;
+    const std::string text = set->executor->overdue(now, limit);
+    if (!text.empty()) throw GroupFailure{{topology_.rank, text, false}};
+  }
+  inspect_shutdown(now);
+  if (is_arbiter()) {
+    inspect_waiting(now);
+  } else {
+    inspect_arbiter(now);
+  }
+}
+
+/// By when rank 0 must have decided what this rank waits for, or have failed the group for it.
+std::optional<Coordinator::Clock::time_point> Coordinator::arbiter_deadline() const {
+  if (is_arbiter() || options_.config.stall_abort_s <= 0) return std::nullopt;
+  std::optional<Clock::time_point> oldest;
+  const auto look_at = [&oldest](std::optional<Clock::time_point> time) {
+    if (time && (!oldest || *time < *oldest)) oldest = time;
+  };
+  for (const SetEngine* set : running_) look_at(set->announcer->oldest_announcement());
+  for (const auto& [key, exchange] : exchanges_) look_at(exchange->since);
+  if (!oldest) return std::nullopt;
+  return *oldest + from_s(options_.config.stall_abort_s) + head_start();
+}
+
+Coordinator::Clock::duration Coordinator::head_start() const {
+  if (is_arbiter()) return Clock::duration::zero();
+  return parent_ == 0 ? kHeadStart : 2 * kHeadStart;
+}
+
+void Coordinator::inspect_arbiter(Clock::time_point now) {
+  const auto deadline = arbiter_deadline();
+  if (!deadline || now < *deadline) return;
+  throw GroupFailure{{parent_, rank_name(parent_) +
+                                   " does not answer: it let RONDE_STALL_ABORT_S pass without a "
+                                   "word; see whether its process is stopped or hangs" +
+                                   pending_text()},
+                     true};
+}
+
+std::vector<int> Coordinator::unfinished() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < finished_.size(); ++rank) {
+    if (!finished_[rank]) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+void Coordinator::inspect_waiting(Clock::time_point now) {
+  const auto period = stalls_.period();
+  if (!period || now < next_inspection_ || !awaits_anything()) return;
+  next_inspection_ = now + *period;
+  const StallInspector::Finding finding = stalls_.inspect(waiting(), now);
+  if (!finding.stalled.empty()) {
+    counters_.stall_reports.add();
+    log_->warning("stalled operations:\n" + stall_text(finding.stalled));
+    send_down(StallMessage{finding.stalled});
+    if (options_.on_stall) options_.on_stall(finding.stalled);
+  }
+  if (finding.fatal) throw GroupFailure{*finding.fatal};
+}
+
+bool Coordinator::awaits_anything() const {
+  if (!is_arbiter()) return false;
+  return !desk_->idle() || std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) {
+    return !entry.second->negotiator->idle();
+  });
+}
+
+/// Rank 0: all that some rank waits for, oldest first.
+std::vector<WaitingOperation> Coordinator::waiting() const {
+  std::vector<WaitingOperation> operations = desk_->waiting();
+  for (const auto& [id, set] : sets_) {
+    std::vector<WaitingOperation> of_set = set->negotiator->waiting();
+    std::move(of_set.begin(), of_set.end(), std::back_inserter(operations));
+  }
+  std::sort(operations.begin(), operations.end(), is_older);
+  return operations;
+}
+
+void Coordinator::inspect_shutdown(Clock::time_point now) {
+  if (is_arbiter() && !shutdown_since_ &&
+      global_.negotiator->not_shut_down().size() < static_cast<std::size_t>(topology_.size)) {
+    shutdown_since_ = now;  // the first rank of all has called it
+  }
+  if (!shutdown_since_) return;
+  const double timeout_s = options_.config.shutdown_timeout_s;
+  const auto waited = now - *shutdown_since_;
+  if (all_finished_) return;
+  const std::string limit = "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did";
+  if (is_arbiter() && waited >= from_s(timeout_s)) {
+    const std::vector<int> missing =
+        agreed_to_stop_ ? unfinished() : global_.negotiator->not_shut_down();
+    if (missing.empty()) return;
+    const std::string what = agreed_to_stop_ ? " did not finish the last operations and shut down "
+                                             : " did not call shutdown() ";
+    throw GroupFailure{{missing.front(), format_ranks(missing) + what + limit}};
+  }
+  if (!is_arbiter() && waited >= from_s(timeout_s) + head_start()) {
+    throw GroupFailure{{parent_, rank_name(parent_) + " did not end the shutdown " + limit}, true};
+  }
+}
+
+}  // namespace ronde

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// How process sets are made and removed: Note [Making a process set] in coordinator.h.
+#include <algorithm>
+#include <utility>
+
+#include "backend_choice.h"
+#include "coordinator.h"
+#include "exception_text.h"
+#include "rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+
+ProcessSet Coordinator::add_process_set(const std::vector<int>& ranks) {
+  ExchangeKey key;
+  key.kind = ExchangeKind::AddSet;
+  key.name = std::to_string(sets_added_.fetch_add(1));
+  key.ranks = global_.info.ranks;
+  return make_set(std::move(key), ranks);
+}
+
+ProcessSet Coordinator::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
+  std::string error = set_error(ranks, topology_.size);
+  if (error.empty() && rank_within(ranks, topology_.rank) < 0) {
+    error = rank_name(topology_.rank) + " is not among the ranks " + list_ranks(ranks) +
+            ": a set is created by its members only; add_process_set() is called by all ranks";
+  }
+  if (!error.empty()) throw UsageError("create_process_set(): " + error);
+  ExchangeKey key;
+  key.kind = ExchangeKind::CreateSet;
+  key.name = tag;
+  key.ranks = ranks;
+  return make_set(std::move(key), ranks);
+}
+
+ProcessSet Coordinator::make_set(const ExchangeKey& key, const std::vector<int>& ranks) {
+  const ExchangeReply agreed = meet(key, list_ranks(ranks))->reply;
+  const auto info = std::make_shared<SetInfo>(
+      make_set_info(agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, topology_));
+  std::string error;
+  if (info->is_member()) {
+    try {
+      Backends backends = make_set_backends(*info);
+      for (const auto& [device, backend] : backends) {
+        info->backends[device] = {std::string(backend->name()), backend->capabilities()};
+      }
+      const std::lock_guard lock(mutex_);
+      made_.emplace_back(info->id, std::move(backends));
+      has_exchanges_.store(true);
+    } catch (const GroupError&) {
+      throw;
+    } catch (...) {
+      error = exception_text();
+      if (error.empty()) error = "unknown error";
+    }
+  }
+  meet({ExchangeKind::FinishSet, info->id, "", key.ranks}, error);
+  if (info->is_member()) queue_->open_set(info->id);
+  sets_here_.insert(info);
+  return {info->id};
+}
+
+Backends Coordinator::make_set_backends(const SetInfo& info) {
+  const auto& [name, factory] = choose_set_backend(options_.backends, DeviceKind::Cpu,
+                                                   options_.config.cpu_backend, info.topology);
+  BackendContext context = backend_context(info);
+  context.exchange = [this, &info, step = 0](std::string_view blob) mutable {
+    const ExchangeKey key = {ExchangeKind::Blobs, info.id, std::to_string(step++), info.ranks};
+    return meet(key, std::string(blob))->reply.blobs;
+  };
+  Backends backends;
+  backends[DeviceKind::Cpu] = create_backend(factory, context, options_.config.fusion_bytes);
+  return backends;
+}
+
+void Coordinator::remove_process_set(ProcessSet set) {
+  if (set == kGlobalSet) throw UsageError("the process set of all ranks cannot be removed");
+  const std::shared_ptr<const SetInfo> info = sets_here_.at(set);
+  std::string in_flight;
+  if (info->is_member()) {
+    for (const std::string& name : queue_->close_set(set.id)) {
+      in_flight += (in_flight.empty() ? "" : ", ") + name;
+    }
+    if (!in_flight.empty()) in_flight += " in flight; wait for it before";
+  }
+  const std::vector<int>& ranks = info->made_by_all ? global_.info.ranks : info->ranks;
+  std::shared_ptr<OwnExchange> agreed;
+  try {
+    agreed = meet({ExchangeKind::RemoveSet, set.id, "", ranks}, in_flight);
+  } catch (const UsageError&) {
+    if (info->is_member()) queue_->open_set(set.id);
+    throw;
+  }
+  queue_->forget_set(set.id);
+  sets_here_.erase(set.id);
+  for (auto& [device, backend] : agreed->backends) backend->close();
+}
+
+/// Blocks until all ranks of the exchange have come. Throws UsageError if nothing comes of it.
+std::shared_ptr<OwnExchange> Coordinator::meet(ExchangeKey key, std::string blob) {
+  const auto own = std::make_shared<OwnExchange>();
+  own->work = std::make_shared<WorkState>(subject_of(key), weak_from_this(), log_);
+  own->request = {std::move(key), topology_.rank, std::move(blob)};
+  queue_->expect_open();
+  {
+    const std::lock_guard lock(mutex_);
+    if (takes_no_exchanges_) std::rethrow_exception(takes_no_exchanges_);
+    asked_.push_back(own);
+    has_exchanges_.store(true);
+  }
+  queue_->wake();
+  Work(own->work).wait();
+  return own;
+}
+
+void Coordinator::take_exchanges() {
+  if (!has_exchanges_.load()) return;
+  install_sets();
+  std::vector<std::shared_ptr<OwnExchange>> asked;
+  {
+    const std::lock_guard lock(mutex_);
+    asked.swap(asked_);
+    has_exchanges_.store(!made_.empty());
+  }
+  for (std::shared_ptr<OwnExchange>& own : asked) {
+    own->since = Clock::now();
+    if (!exchanges_.emplace(own->request.key, own).second) {
+      own->work->complete(std::make_exception_ptr(
+          UsageError(subject_of(own->request.key) +
+                     " is being made or removed by another thread of this rank at the same time")));
+      continue;
+    }
+    if (is_arbiter()) {
+      add_to_desk(own->request);
+    } else {
+      send_up(own->request);
+    }
+  }
+}
+
+void Coordinator::add_to_desk(const ExchangeRequest& request) {
+  desk_->add(request, Clock::now());
+}
+
+/// Rank 0.
+void Coordinator::answer_exchanges() {
+  for (const ExchangeReply& reply : desk_->take()) {
+    send_to(children_towards(reply.to), encode(reply));
+    handle_reply(reply);
+  }
+}
+
+void Coordinator::handle_reply(const ExchangeReply& reply) {
+  if (!reply.members.empty()) learn_set(reply);
+  const ExchangeKind kind = reply.key.kind;
+  const bool failed = !reply.error.empty();
+  const bool is_gone = kind == (failed ? ExchangeKind::FinishSet : ExchangeKind::RemoveSet);
+  if (kind == ExchangeKind::FinishSet && !failed) counters_.sets_made.add();
+  if (kind == ExchangeKind::RemoveSet && !failed) counters_.sets_removed.add();
+  finish_own(reply, is_gone ? forget_set(reply.key.set) : Backends());
+}
+
+void Coordinator::finish_own(const ExchangeReply& reply, Backends removed) {
+  const auto found = exchanges_.find(reply.key);
+  const bool is_meant =
+      std::find(reply.to.begin(), reply.to.end(), topology_.rank) != reply.to.end();
+  if (!is_meant || found == exchanges_.end()) return;
+  const std::shared_ptr<OwnExchange> own = std::move(found->second);
+  exchanges_.erase(found);
+  own->reply = reply;
+  own->backends = std::move(removed);
+  std::exception_ptr error;
+  if (!reply.error.empty()) error = std::make_exception_ptr(UsageError(reply.error));
+  own->work->complete(std::move(error));
+}
+
+/// Nobody will come any more.
+void Coordinator::end_exchanges(std::exception_ptr error) noexcept {
+  std::vector<std::shared_ptr<OwnExchange>> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!takes_no_exchanges_) takes_no_exchanges_ = error;
+    waiting.swap(asked_);
+    made_.clear();
+  }
+  for (auto& [key, own] : exchanges_) waiting.push_back(std::move(own));
+  exchanges_.clear();
+  for (const std::shared_ptr<OwnExchange>& own : waiting) own->work->complete(error);
+}
+
+void Coordinator::learn_set(const ExchangeReply& reply) {
+  auto set = std::make_unique<SetEngine>(
+      make_set_info(reply.set, reply.members, reply.key.kind == ExchangeKind::AddSet, topology_));
+  make_negotiation(*set);
+  if (!set->announcer && !set->negotiator && set->children.empty()) return;
+  const std::lock_guard lock(mutex_);
+  sets_[reply.set] = std::move(set);
+}
+
+/// Nothing is in flight there.
+Backends Coordinator::forget_set(std::uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = sets_.find(id);
+  if (found == sets_.end()) return {};
+  std::erase(running_, found->second.get());
+  std::erase_if(made_, [id](const auto& made) { return made.first == id; });
+  Backends backends = std::move(found->second->backends);
+  sets_.erase(found);
+  return backends;
+}
+
+/// Operations of the sets that threads have made can be taken from now on.
+void Coordinator::install_sets() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, backends] : made_) {
+    SetEngine& set = *sets_.at(id);
+    set.backends = std::move(backends);
+    make_executor(set);
+  }
+  made_.clear();
+}
+
+SetEngine& Coordinator::engine_of(std::uint32_t set) {
+  const auto found = sets_.find(set);
+  if (found != sets_.end()) return *found->second;
+  throw Error("a control message came for process set " + std::to_string(set) + ", which " +
+              rank_name(topology_.rank) + " does not know");
+}
+
+/// A set of which this rank has submitted an operation, and so has made it before.
+SetEngine& Coordinator::member_engine_of(std::uint32_t set) {
+  SetEngine& engine = engine_of(set);
+  if (!engine.executor) install_sets();
+  return engine;
+}
+
+/// Those that are among `ranks`, or lead to some of them.
+std::vector<int> Coordinator::children_towards(const std::vector<int>& ranks) const {
+  std::vector<int> towards;
+  for (const int child : children_) {
+    const bool leads = std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+      return rank == child || topology_.parent_of(rank) == child;
+    });
+    if (leads) towards.push_back(child);
+  }
+  return towards;
+}
+
+}  // namespace ronde

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "announcer.h"
+#include "combiner.h"
+#include "executor.h"
+#include "negotiator.h"
+#include "set_info.h"
+
+namespace ronde {
+
+/// One process set in the engine of one rank. Sets negotiate and execute by themselves, so that
+/// none waits for another: what a set is waiting for never holds up those that share ranks with it.
+///
+/// Thread-safety: none; owned by whoever runs the loop.
+struct SetEngine {
+  explicit SetEngine(SetInfo info_of_set) : info(std::move(info_of_set)) {}
+
+  SetInfo info;
+  std::vector<int> children;  ///< in the tree, that are members or lead to some
+
+  // Of members.
+  Backends backends;
+  std::unique_ptr<Announcer> announcer;
+  std::unique_ptr<Executor> executor;  ///< once the backends are made
+
+  std::unique_ptr<Negotiator> negotiator;  ///< rank 0 of the group only, a member or not
+  std::unique_ptr<Combiner> combiner;      ///< leaders with such children only, but for rank 0
+
+  bool is_global() const noexcept { return info.id == kGlobalSet.id; }
+  bool busy() const noexcept { return executor && executor->busy(); }
+};
+
+/// An exchange that this rank has asked for, until it is over.
+struct OwnExchange {
+  ExchangeRequest request;
+  std::shared_ptr<WorkState> work;
+  std::chrono::steady_clock::time_point since{};
+  // Written before the work completes.
+  ExchangeReply reply;
+  Backends backends;  ///< of a set that was removed
+};
+
+}  // namespace ronde

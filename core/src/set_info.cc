@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "set_info.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+
+SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_all,
+                      const Topology& group) {
+  SetInfo info;
+  info.id = id;
+  info.made_by_all = made_by_all;
+  std::vector<int> hosts;
+  for (const int rank : members) hosts.push_back(group.host_of.at(static_cast<std::size_t>(rank)));
+  const int own = rank_within(members, group.rank);
+  info.topology = make_topology(std::max(own, 0), hosts);
+  info.topology.rank = own;
+  info.ranks = std::move(members);
+  return info;
+}
+
+int rank_within(const std::vector<int>& members, int rank) {
+  const auto found = std::find(members.begin(), members.end(), rank);
+  return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+}
+
+std::string set_error(const std::vector<int>& ranks, int size) {
+  if (ranks.empty()) return "a process set needs at least one rank";
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.front() < 0 || sorted.back() >= size) {
+    const int wrong = sorted.front() < 0 ? sorted.front() : sorted.back();
+    return "rank " + std::to_string(wrong) + " of the process set of ranks " + list_ranks(ranks) +
+           " does not exist: there are ranks 0 to " + std::to_string(size - 1);
+  }
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return {};
+  return rank_name(*twice) + " comes twice in the process set of ranks " + list_ranks(ranks);
+}
+
+std::string backend_error(const SetInfo& set, const RequestMeta& meta) {
+  if (meta.kind == Collective::Barrier) return {};
+  const auto found = set.backends.find(meta.device);
+  if (found == set.backends.end()) {
+    return "this build of Ronde has no backend for " + std::string(to_string(meta.device)) +
+           " buffers; copy them to the CPU first";
+  }
+  const auto& [name, capabilities] = found->second;
+  const bool is_able = capabilities.supports(meta.dtype) &&
+                       (!is_reduction(meta.kind) || capabilities.supports(meta.op));
+  return is_able ? std::string() : "backend " + name + " cannot do " + to_string(meta);
+}
+
+void SetTable::insert(std::shared_ptr<const SetInfo> info) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t id = info->id;
+  sets_[id] = std::move(info);
+}
+
+void SetTable::erase(std::uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  sets_.erase(id);
+}
+
+std::shared_ptr<const SetInfo> SetTable::at(ProcessSet set) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sets_.find(set.id);
+  if (found != sets_.end()) return found->second;
+  throw UsageError("process set " + std::to_string(set.id) +
+                   " does not exist here: it was never made with this rank, or it was removed");
+}
+
+std::vector<ProcessSet> SetTable::sets() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ProcessSet> sets;
+  for (const auto& [id, info] : sets_) sets.push_back({id});
+  return sets;
+}
+
+}  // namespace ronde

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "request_meta.h"
+#include "ronde/backend.h"
+#include "ronde/process_set.h"
+#include "ronde/topology.h"
+
+namespace ronde {
+
+/// What a backend of this rank can do.
+struct BackendInfo {
+  std::string name;
+  Capabilities capabilities;
+};
+
+/// What a process set is, once it is made.
+struct SetInfo {
+  std::uint32_t id = 0;
+  std::vector<int> ranks;   ///< of the group, in the order of the set
+  bool made_by_all = true;  ///< by every rank of the group, not by its members alone
+  Topology topology;        ///< of the members; rank -1 where this rank is none
+  std::map<DeviceKind, BackendInfo> backends;  ///< of members
+
+  bool is_member() const noexcept { return topology.rank >= 0; }
+};
+
+/// `members` of the group described by `group`, as this rank sees them.
+SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_all,
+                      const Topology& group);
+
+/// The place of a rank of the group in `members`, or -1.
+int rank_within(const std::vector<int>& members, int rank);
+
+/// What is wrong with the ranks of a set in a group of `size`, or empty.
+std::string set_error(const std::vector<int>& ranks, int size);
+
+/// Why the backends of this rank cannot do it, or empty.
+std::string backend_error(const SetInfo& set, const RequestMeta& meta);
+
+/// The process sets that this rank can name. The global one is always there.
+///
+/// Thread-safety: every member may be called from any thread.
+class SetTable {
+ public:
+  void insert(std::shared_ptr<const SetInfo> info);
+  void erase(std::uint32_t id);
+
+  /// Throws UsageError if there is no such set.
+  std::shared_ptr<const SetInfo> at(ProcessSet set) const;
+  /// In the order in which they were made.
+  std::vector<ProcessSet> sets() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uint32_t, std::shared_ptr<const SetInfo>> sets_;  ///< guarded by mutex_
+};
+
+}  // namespace ronde

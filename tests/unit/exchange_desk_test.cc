@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/exchange_desk.h"
+
+#include <catch2/catch.hpp>
+
+#include "ronde/error.h"
+
+namespace {
+
+using namespace ronde;
+using Catch::Matchers::Contains;
+using Kind = ExchangeKind;
+using Ranks = std::vector<std::int32_t>;
+
+const ExchangeDesk::TimePoint kStart{std::chrono::hours(1)};
+
+ExchangeKey key_of(Kind kind, Ranks ranks, std::uint32_t set = 0, const std::string& name = {}) {
+  return {kind, set, name, std::move(ranks)};
+}
+
+/// The replies after `rank` has come.
+std::vector<ExchangeReply> come(ExchangeDesk& desk, const ExchangeKey& key, int rank,
+                                const std::string& blob = {}) {
+  desk.add({key, rank, blob}, kStart);
+  return desk.take();
+}
+
+/// The only reply once all have come, with these blobs.
+ExchangeReply meet(ExchangeDesk& desk, const ExchangeKey& key,
+                   const std::vector<std::string>& blobs) {
+  std::vector<ExchangeReply> replies;
+  for (std::size_t i = key.ranks.size(); i-- > 0;) {
+    REQUIRE(replies.empty());
+    replies = come(desk, key, key.ranks[i], blobs[i]);
+  }
+  REQUIRE(replies.size() == 1);
+  CHECK(desk.idle());
+  return replies[0];
+}
+
+}  // namespace
+
+TEST_CASE("an exchange gives the blobs in the order of its ranks") {
+  ExchangeDesk desk(4);
+  const ExchangeReply reply = meet(desk, key_of(Kind::Blobs, {3, 1}, 2, "0"), {"three", "one"});
+  CHECK(reply.error.empty());
+  CHECK(reply.to == Ranks{3, 1});
+  CHECK(reply.blobs == std::vector<std::string>{"three", "one"});
+}
+
+TEST_CASE("sets are numbered from one as they are made") {
+  ExchangeDesk desk(4);
+  const ExchangeReply first = meet(desk, key_of(Kind::CreateSet, {2, 0}), {"", ""});
+  CHECK(first.set == 1);
+  CHECK(first.members == Ranks{2, 0});
+  CHECK(meet(desk, key_of(Kind::CreateSet, {2, 0}), {"", ""}).set == 2);
+  const ExchangeKey add = key_of(Kind::AddSet, {0, 1, 2, 3}, 0, "0");
+  const ExchangeReply third = meet(desk, add, {"1,3", "1,3", "1,3", "1,3"});
+  CHECK(third.set == 3);
+  CHECK(third.members == Ranks{1, 3});
+}
+
+TEST_CASE("ranks that add different sets are told so") {
+  ExchangeDesk desk(3);
+  const ExchangeKey add = key_of(Kind::AddSet, {0, 1, 2}, 0, "0");
+  const ExchangeReply reply = meet(desk, add, {"0,1", "0,1", "1"});
+  CHECK_THAT(reply.error, Contains("ranks 0,1: ranks 0,1") && Contains("rank 2: ranks 1"));
+  CHECK(reply.members.empty());
+}
+
+TEST_CASE("what no set can be is refused where all ranks ask for it") {
+  ExchangeDesk desk(2);
+  const ExchangeKey add = key_of(Kind::AddSet, {0, 1}, 0, "0");
+  CHECK_THAT(meet(desk, add, {"0,5", "0,5"}).error, Contains("rank 5"));
+  CHECK_THAT(meet(desk, add, {"", ""}).error, Contains("at least one rank"));
+}
+
+TEST_CASE(
+    "created sets of one tag that wait for each other's ranks are refused, also to who is late") {
+  ExchangeDesk desk(3);
+  const ExchangeKey two = key_of(Kind::CreateSet, {0, 1}, 0, "t");
+  const ExchangeKey three = key_of(Kind::CreateSet, {0, 1, 2}, 0, "t");
+  CHECK(come(desk, two, 0).empty());
+  const auto replies = come(desk, three, 1);
+  REQUIRE(replies.size() == 2);
+  for (const ExchangeReply& reply : replies) {
+    CHECK_THAT(reply.error, Contains("rank 0: the process set of ranks 0,1 (tag 't')") &&
+                                Contains("rank 1: the process set of ranks 0,1,2"));
+    CHECK(reply.to == (reply.key == two ? Ranks{0} : Ranks{1}));
+  }
+  const auto late = come(desk, three, 2);
+  REQUIRE(late.size() == 1);
+  CHECK(late[0].error == replies[0].error);
+  CHECK(late[0].to == Ranks{2});
+  // And then all may try again; rank 1 is what {0, 1} still waits for from the first time.
+  CHECK(come(desk, two, 1).size() == 1);
+  CHECK(meet(desk, two, {"", ""}).error.empty());
+}
+
+TEST_CASE("created sets that only share ranks do not disturb each other") {
+  ExchangeDesk desk(3);
+  CHECK(come(desk, key_of(Kind::CreateSet, {0, 1}), 0).empty());
+  CHECK(come(desk, key_of(Kind::CreateSet, {1, 2}), 1).empty());
+  CHECK(come(desk, key_of(Kind::CreateSet, {2, 0}), 2).empty());
+  CHECK(come(desk, key_of(Kind::CreateSet, {0, 1}), 1).size() == 1);
+  CHECK(come(desk, key_of(Kind::CreateSet, {1, 2}), 2).size() == 1);
+  CHECK(come(desk, key_of(Kind::CreateSet, {2, 0}), 0).size() == 1);
+}
+
+TEST_CASE("a set that a rank could not make is refused to the others wherever they are") {
+  ExchangeDesk desk(3);
+  const ExchangeKey blobs = key_of(Kind::Blobs, {0, 1, 2}, 1, "0");
+  const ExchangeKey finish = key_of(Kind::FinishSet, {0, 1, 2}, 1);
+  CHECK(come(desk, blobs, 0).empty());
+  const auto refused = come(desk, finish, 1, "no memory");
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].to == Ranks{0});
+  CHECK_THAT(refused[0].error, Contains("rank 1: no memory"));
+  CHECK_THAT(come(desk, blobs, 2).at(0).error, Contains("rank 1: no memory"));
+  CHECK(come(desk, finish, 0, "as rank 1").empty());
+  const auto end = come(desk, finish, 2, "as rank 1");
+  REQUIRE(end.size() == 1);
+  CHECK(end[0].to == Ranks{0, 1, 2});
+  CHECK_THAT(end[0].error, Contains("process set 1 was not made") && Contains("no memory"));
+  CHECK(desk.idle());
+}
+
+TEST_CASE("a set in use is not removed") {
+  ExchangeDesk desk(2);
+  const ExchangeKey remove = key_of(Kind::RemoveSet, {0, 1}, 4);
+  const ExchangeReply refused = meet(desk, remove, {"", "allreduce 'x' in flight"});
+  CHECK_THAT(refused.error, Contains("process set 4 cannot be removed") &&
+                                Contains("rank 1: allreduce 'x' in flight"));
+  CHECK(meet(desk, remove, {"", ""}).error.empty());
+}
+
+TEST_CASE("exchanges that wait are listed with who is missing") {
+  ExchangeDesk desk(3);
+  desk.add({key_of(Kind::CreateSet, {2, 0}), 2, ""}, kStart);
+  const auto waiting = desk.waiting();
+  REQUIRE(waiting.size() == 1);
+  CHECK(waiting[0].text == "creating the process set of ranks 2,0");
+  CHECK(waiting[0].submitted == std::vector<int>{2});
+  CHECK(waiting[0].missing == std::vector<int>{0});
+  CHECK(waiting[0].since == kStart);
+}
+
+TEST_CASE("an exchange without its sender, or twice from one, is an error of the protocol") {
+  ExchangeDesk desk(3);
+  const ExchangeKey key = key_of(Kind::CreateSet, {0, 1});
+  CHECK_THROWS_AS(desk.add({key, 2, ""}, kStart), Error);
+  desk.add({key, 0, ""}, kStart);
+  CHECK_THROWS_AS(desk.add({key, 0, ""}, kStart), Error);
+}
