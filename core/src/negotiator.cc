@@ -178,9 +178,9 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   const auto waited =
       std::chrono::duration_cast<std::chrono::milliseconds>(now - pending.since).count();
   const std::string text = display_name(pending.parts[index(rank)].meta.kind, key) +
-                           " timed out on " + rank_name(members_[index(rank)]) + ": after " +
-                           std::to_string(waited) + " ms it had not been submitted by " +
-                           format_ranks(named(missing)) +
+                           " timed out on rank " + std::to_string(members_[index(rank)]) +
+                           ": after " + std::to_string(waited) +
+                           " ms it had not been submitted by " + format_ranks(named(missing)) +
                            "; raise its timeout or see what those ranks do instead";
 
   for (int other = 0; other < size_; ++other) {
