@@ -48,6 +48,26 @@ const Topology& topology() {
   return use("ronde::topology()")->topology();
 }
 
+// A shutdown meanwhile ends the wait of these.
+ProcessSet add_process_set(const std::vector<int>& ranks) {
+  return use("ronde::add_process_set()")->add_process_set(ranks);
+}
+ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag) {
+  return use("ronde::create_process_set()")->create_process_set(ranks, tag);
+}
+void remove_process_set(ProcessSet set) {
+  use("ronde::remove_process_set()")->remove_process_set(set);
+}
+std::vector<ProcessSet> process_sets() {
+  return use("ronde::process_sets()")->process_sets();
+}
+std::vector<int> ranks_of(ProcessSet set) {
+  return use("ronde::ranks_of()")->ranks_of(set);
+}
+std::optional<int> rank_in(ProcessSet set) {
+  return use("ronde::rank_in()")->rank_in(set);
+}
+
 Runtime& default_runtime() {
   return *use("ronde::default_runtime()");
 }

@@ -25,6 +25,7 @@ struct MpiApi {
   std::function<int(MPI_Comm, int*)> comm_size = PMPI_Comm_size;
   std::function<int(MPI_Comm, MPI_Comm*, MPI_Request*)> comm_idup = PMPI_Comm_idup;
   std::function<int(MPI_Comm*)> comm_free = PMPI_Comm_free;
+  std::function<int(MPI_Comm, int, void*, int*)> comm_get_attr = PMPI_Comm_get_attr;
   std::function<int(MPI_Comm, MPI_Errhandler)> comm_set_errhandler = PMPI_Comm_set_errhandler;
 
   std::function<int(MPI_User_function*, int, MPI_Op*)> op_create = PMPI_Op_create;

@@ -184,6 +184,25 @@ void MpiEnvironment::free(MPI_Comm& communicator) {
   if (communicator != MPI_COMM_NULL) call("MPI_Comm_free", api_.comm_free, &communicator);
 }
 
+void MpiEnvironment::set_message_communicator(MPI_Comm communicator) {
+  const std::lock_guard lock(mutex_);
+  messages_ = communicator;
+}
+
+MPI_Comm MpiEnvironment::message_communicator() const {
+  const std::lock_guard lock(mutex_);
+  return messages_;
+}
+
+int MpiEnvironment::largest_tag() const {
+  const std::lock_guard lock(mutex_);
+  constexpr int kGuaranteed = 32767;  // by the standard, 8.1.2
+  int* value = nullptr;
+  int found = 0;
+  check("MPI_Comm_get_attr", api_.comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found));
+  return found != 0 ? *value : kGuaranteed;
+}
+
 bool MpiEnvironment::test(MPI_Request& request) {
   int finished = 0;
   call("MPI_Test", api_.test, &request, &finished, MPI_STATUS_IGNORE);

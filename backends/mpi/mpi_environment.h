@@ -52,6 +52,13 @@ class MpiEnvironment {
   MPI_Comm duplicate_world(Clock::time_point deadline);
   void free(MPI_Comm& communicator);
 
+  /// The communicator of all ranks that carries the messages of process sets: Note [No communicator
+  /// a set]. Null before the transport has made one, and after it has freed it.
+  void set_message_communicator(MPI_Comm communicator);
+  MPI_Comm message_communicator() const;
+  /// The largest tag that a message may bear.
+  int largest_tag() const;
+
   /// Calls `function` under the lock; throws ronde::Error with the library's text if it fails.
   template <typename Function, typename... Args>
   void call(const char* name, const Function& function, Args... args) {
@@ -83,6 +90,7 @@ class MpiEnvironment {
   int rank_ = 0;              ///< constant once joined
   int size_ = 1;              ///< constant once joined
   int members_ = 0;
+  MPI_Comm messages_ = MPI_COMM_NULL;
   bool owns_mpi_ = false;             ///< Ronde initialised it
   int provided_ = MPI_THREAD_SINGLE;  ///< the thread level then, if so
   bool may_finalize_ = true;

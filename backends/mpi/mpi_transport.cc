@@ -20,6 +20,8 @@ MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment,
                                          .host = options.host,
                                          .offer_loopback = options.offer_loopback};
   connect(tree_options, [&](std::string_view blob) { return exchange(blob, deadline); });
+  // Nothing else uses it from here on.
+  mpi_->set_message_communicator(communicator_);
 }
 
 std::vector<std::string> MpiTransport::exchange(std::string_view blob, Clock::time_point deadline) {
@@ -73,6 +75,7 @@ void MpiTransport::wait_for_exchange(MPI_Request& request, std::shared_ptr<void>
 
 void MpiTransport::close(bool graceful, Clock::time_point deadline) {
   TreeTransport::close(graceful, deadline);
+  mpi_->set_message_communicator(MPI_COMM_NULL);
   if (graceful) mpi_->free(communicator_);
   mpi_.leave(graceful);
 }

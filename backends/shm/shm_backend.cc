@@ -223,6 +223,7 @@ BackendFactory shm_backend_factory(const ShmOptions& options) {
   BackendFactory factory;
   factory.device = DeviceKind::Cpu;
   factory.priority = shm::kPriority;
+  factory.serves_sets = true;
   factory.suits = [](const Topology& topology) { return topology.hosts() == 1; };
   factory.create = [options](BackendContext& context) {
     return shm::create_backend(options, context);

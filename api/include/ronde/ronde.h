@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ronde/backend.h"
 #include "ronde/collective.h"
@@ -42,6 +44,14 @@ int cross_rank();
 int cross_size();
 /// The reference is valid until shutdown().
 const Topology& topology();
+
+// Process sets of the default Runtime: see Runtime::add_process_set and those that follow it.
+ProcessSet add_process_set(const std::vector<int>& ranks);
+ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag = {});
+void remove_process_set(ProcessSet set);
+std::vector<ProcessSet> process_sets();
+std::vector<int> ranks_of(ProcessSet set);
+std::optional<int> rank_in(ProcessSet set);
 
 /// The default Runtime. The reference is valid until shutdown(). Throws UsageError before init and
 /// after shutdown.
