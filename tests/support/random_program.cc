@@ -59,6 +59,14 @@ std::size_t RandomOperation::count(int rank) const {
   return static_cast<std::size_t>(rows[static_cast<std::size_t>(rank)] * columns);
 }
 
+bool RandomOperation::takes_part(int rank) const {
+  return kind != Collective::Send || rank == root || rank == to;
+}
+
+std::int64_t RandomOperation::tag() const {
+  return name.empty() ? 0 : static_cast<std::int64_t>(data >> 1);
+}
+
 std::string RandomOperation::text() const {
   std::string text(to_string(kind));
   text += symmetric ? " of symmetric buffers" : "";
@@ -73,6 +81,8 @@ std::string RandomOperation::text() const {
     for (const bool each : contributes) text += each ? " 1" : " 0";
   }
   if (kind == Collective::Broadcast) text += " root " + std::to_string(root);
+  if (kind == Collective::Send)
+    text += " from " + std::to_string(root) + " to " + std::to_string(to);
   return text;
 }
 
@@ -94,6 +104,8 @@ void RandomProgram::make_plan() {
   left_ = 1 + dice_.below(kMostRepeats);
   plan_ = {};
   plan_.in_order = dice_.one_in(4);
+  // Messages keep ranks from freezing.
+  has_messages_ = dice_.one_in(4);
   plan_.phases.resize(dice_.one_in(4) ? 2 : 1);
   const std::size_t operations = 1 + dice_.below(kMostOperations);
   for (std::size_t i = 0; i < operations; ++i) {
@@ -112,6 +124,7 @@ RandomOperation RandomProgram::make_operation() {
   operation.dtype = dice_.among(kAllDataTypes);
   operation.contributes.assign(static_cast<std::size_t>(ranks_), true);
   operation.root = static_cast<int>(dice_.below(static_cast<std::size_t>(ranks_)));
+  if (ranks_ > 1 && dice_.one_in(has_messages_ ? 3 : 50)) make_message(operation);
   const bool is_bool = operation.dtype == DataType::Bool;
   do {
     operation.op = dice_.among(kAllReduceOps);
@@ -125,6 +138,12 @@ RandomOperation RandomProgram::make_operation() {
   operation.symmetric = operation.kind == Collective::Allreduce && dice_.one_in(2);
   choose_shape(operation);
   return operation;
+}
+
+void RandomProgram::make_message(RandomOperation& operation) {
+  operation.kind = Collective::Send;
+  const std::size_t others = static_cast<std::size_t>(ranks_) - 1;
+  operation.to = (operation.root + 1 + static_cast<int>(dice_.below(others))) % ranks_;
 }
 
 void RandomProgram::silence_some(RandomOperation& operation) {

@@ -50,7 +50,8 @@ struct RandomOperation {
   ReduceOp op = ReduceOp::Sum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int root = 0;
+  int root = 0;                    ///< of a message (kind Send, on its receiver Recv): who sends
+  int to = 0;                      ///< who receives it
   std::vector<std::int64_t> rows;  ///< by rank: equal, but for an allgather or alltoall
   std::int64_t columns = 1;
   /// Of an alltoall, by rank; all empty: equally many to each.
@@ -61,6 +62,10 @@ struct RandomOperation {
   std::uint64_t data = 0;         ///< what the elements are drawn from
 
   std::size_t count(int rank) const;
+  bool takes_part(int rank) const;
+  /// Of a message: one without a name has the same as others, and is matched by its order; another
+  /// one has its own, as a sender that takes no part in a round may be ahead of it.
+  std::int64_t tag() const;
   /// For messages.
   std::string text() const;
 };
@@ -89,6 +94,7 @@ class RandomProgram {
  private:
   void make_plan();
   RandomOperation make_operation();
+  void make_message(RandomOperation& operation);
   void choose_shape(RandomOperation& operation);
   void choose_rows_by_rank(RandomOperation& operation, std::size_t most);
   std::string deviate(Round& round);
@@ -99,7 +105,8 @@ class RandomProgram {
   Dice dice_;
   std::uint64_t rounds_ = 0;
   std::uint64_t names_ = 0;
-  std::size_t left_ = 0;  ///< rounds of the plan
+  std::size_t left_ = 0;       ///< rounds of the plan
+  bool has_messages_ = false;  ///< the plan does
   Round plan_;
 };
 

@@ -113,7 +113,9 @@ void RandomRank::release_symmetric() {
 
 void RandomRank::play_phase(const Phase& phase, bool in_order) {
   const std::size_t first = flight_.size();
-  for (const RandomOperation& operation : phase) flight_.push_back(prepare(operation));
+  for (const RandomOperation& operation : phase) {
+    if (operation.takes_part(rank_)) flight_.push_back(prepare(operation));
+  }
   const std::vector<InFlight*> order = own_order(first, in_order);
   if (!in_order && order.size() > 1 && dice_.one_in(4)) return submit_from_two_threads(order);
   for (InFlight* item : order) {
@@ -247,6 +249,7 @@ Request RandomRank::request_of(InFlight& item, Dice& dice) const {
   request.postscale = operation.postscale;
   request.root = operation.root;
   request.shape = {operation.rows[rank], operation.columns};
+  if (operation.kind == Collective::Send) return message_of(item, std::move(request), dice);
   request.contributes = operation.contributes[rank];
   if (operation.kind == Collective::Alltoall) request.splits = operation.splits[rank];
   request.input = item.in_place ? item.output.data() : item.input.data();
@@ -266,6 +269,20 @@ Request RandomRank::request_of(InFlight& item, Dice& dice) const {
   } else {
     request.output = item.output.data();
   }
+  return request;
+}
+
+Request RandomRank::message_of(InFlight& item, Request request, Dice& dice) const {
+  const RandomOperation& operation = *item.operation;
+  const bool sends = operation.root == rank_;
+  // Without a name, messages of several ranks have the same tag.
+  const bool from_any = !sends && !operation.name.empty() && dice.one_in(3);
+  request.name.clear();
+  request.kind = sends ? Collective::Send : Collective::Recv;
+  request.tag = operation.tag();
+  request.peer = from_any ? kAnyRank : sends ? operation.to : operation.root;
+  if (sends) request.input = item.input.data();
+  if (!sends) request.output = item.output.data();
   return request;
 }
 
@@ -338,6 +355,7 @@ std::string RandomRank::difference(const InFlight& item) const {
     if (!fits) return "the result's shape is wrong";
   }
   if (is_reduction(operation.kind)) return difference_of_reduction(item);
+  if (operation.kind == Collective::Send) return difference_of_message(item);
   return difference_of_bytes(item);
 }
 
@@ -400,9 +418,18 @@ std::string RandomRank::difference_of_bytes(const InFlight& item) const {
                                                                               : "other bytes came";
 }
 
+std::string RandomRank::difference_of_message(const InFlight& item) const {
+  const RandomOperation& operation = *item.operation;
+  const bool sends = operation.root == rank_;
+  if (item.work.source() != (sends ? -1 : operation.root)) return "the source is wrong";
+  if (sends) return all_untouched(item.output.bytes()) ? "" : "the sender's output was written";
+  return item.output == input_of(operation, operation.root) ? "" : "another message came";
+}
+
 void RandomRank::keep_checksum(const InFlight& item) {
   const RandomOperation& operation = *item.operation;
   if (operation.kind == Collective::Barrier || is_by_rank(operation.kind)) return;
+  if (operation.kind == Collective::Send) return;
   if (operation.is_mismatched || !anybody_contributes(operation)) return;
   checksums_.push_back(checksum(item.output.bytes()));
   checksum_texts_.push_back(round_ + ": " + operation.text());

@@ -62,6 +62,7 @@ class RandomRank {
   void submit_from_two_threads(const std::vector<InFlight*>& order);
   void submit_one(InFlight& item, Dice& dice, bool caller_waits);
   Request request_of(InFlight& item, Dice& dice) const;
+  Request message_of(InFlight& item, Request request, Dice& dice) const;
   InFlight prepare(const RandomOperation& operation);
   Elements output_of(const RandomOperation& operation) const;
   void wait_for(InFlight& item);
@@ -72,6 +73,7 @@ class RandomRank {
   std::string difference(const InFlight& item) const;
   std::string difference_of_reduction(const InFlight& item) const;
   std::string difference_of_bytes(const InFlight& item) const;
+  std::string difference_of_message(const InFlight& item) const;
   std::int64_t part_begin(const RandomOperation& operation) const;
   std::int64_t part_rows(const RandomOperation& operation, int rank) const;
   void keep_checksum(const InFlight& item);
