@@ -118,6 +118,7 @@ std::string display_name(Collective kind, const std::string& key) {
   std::string text(to_string(kind));
   if (is_message(key)) return text + " number " + key.substr(1);
   if (is_unnamed(key)) return text + " number " + key.substr(1) + " without a name";
+  if (is_message(key)) return text + " number " + key.substr(1);
   return text + " '" + key + "'";
 }
 

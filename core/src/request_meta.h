@@ -79,7 +79,7 @@ bool is_unnamed(const std::string& key) noexcept;
 std::string message_key(std::uint64_t number);
 bool is_message(const std::string& key) noexcept;
 
-/// "allreduce 'x'" or "allreduce number 3 without a name".
+/// "allreduce 'x'", "allreduce number 3 without a name", or of the fourth message "send number 3".
 std::string display_name(Collective kind, const std::string& key);
 
 /// The same, and of messages "send to rank 2 (tag 5)" or "recv from any rank (tag 5)".

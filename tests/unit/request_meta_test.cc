@@ -98,6 +98,9 @@ TEST_CASE("messages tell who they are for, and their keys are no user's names") 
   request.kind = Collective::Recv;
   request.peer = kAnyRank;
   CHECK(display_name(meta_of(request), message_key(1)) == "recv from any rank (tag 5)");
+  request.set = ProcessSet{4};
+  CHECK(display_name(meta_of(request), "") == "recv from any rank (tag 5) of process set 4");
+  CHECK(display_name(Collective::Send, message_key(3)) == "send number 3");
   request.kind = Collective::Barrier;
   CHECK(meta_of(request).peer == 0);
   CHECK(display_name(meta_of(request), "x") == "barrier 'x'");
