@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/collectives.h"
 
@@ -84,9 +85,13 @@ std::string objection(const at::Tensor& tensor) {
   return {};
 }
 
-std::string caller(std::string_view function, const std::string& name) {
-  return rank_prefix() + "ronde::" + std::string(function) + "(" +
-         (name.empty() ? "unnamed" : "\"" + name + "\"") + ")";
+// Nothing records what is changed after the call has returned.
+void refuse_recorded(const std::string& function, const std::string& name,
+                     const at::Tensor& tensor) {
+  if (!is_recorded_in_place(tensor)) return;
+  throw UsageError(caller(function + "_async_", name) + " (" + describe(tensor) +
+                   "): autograd computed this tensor and would not know that it changes. Call " +
+                   function + "_(), which waits, or pass tensor.detach()");
 }
 
 // Autograd's view of a tensor must neither stay alive nor be asked in an operation on raw memory.
@@ -211,6 +216,11 @@ std::string rank_prefix() {
   return "rank " + std::to_string(rank()) + ": ";
 }
 
+std::string caller(std::string_view function, const std::string& name) {
+  return rank_prefix() + "ronde::" + std::string(function) + "(" +
+         (name.empty() ? "unnamed" : "\"" + name + "\"") + ")";
+}
+
 std::string describe_shape(at::IntArrayRef sizes) {
   std::string text = "[";
   for (const std::int64_t size : sizes) {
@@ -262,6 +272,15 @@ TensorWork start_symmetric_allreduce_(const at::Tensor& tensor, const AllreduceO
   return start_in_place(std::move(request), tensor, true);
 }
 
+at::Tensor alltoall_to(std::vector<std::int64_t>& received, const at::Tensor& tensor,
+                       at::IntArrayRef splits, const AlltoallOptions& options) {
+  const CallerWaits waits;
+  const TensorWork work = alltoall_async(tensor, splits, options);
+  at::Tensor result = work.wait_host();
+  received = work.received_splits();
+  return result;
+}
+
 }  // namespace detail
 
 at::Tensor TensorWork::wait() const {
@@ -289,15 +308,18 @@ TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& opt
 }
 
 TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options) {
+  detail::refuse_recorded("allreduce", options.name, tensor);
   return detail::start_allreduce_(tensor, options, detail::Contribution::Tensor);
 }
 
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
+  if (detail::is_recorded(tensor)) return detail::recorded_allreduce(tensor, options);
   const detail::CallerWaits waits;
   return allreduce_async(tensor, options).wait_host();
 }
 
 at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
+  if (detail::is_recorded_in_place(tensor)) return detail::recorded_allreduce_(tensor, options);
   const detail::CallerWaits waits;
   return allreduce_async_(tensor, options).wait_host();
 }
@@ -309,17 +331,20 @@ TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& opt
 }
 
 TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& options) {
+  detail::refuse_recorded("broadcast", options.name, tensor);
   detail::check_writable(detail::caller("broadcast_", options.name), tensor);
   return detail::start_in_place(detail::request_for(Collective::Broadcast, tensor, options), tensor,
                                 rank() == options.root);
 }
 
 at::Tensor broadcast(const at::Tensor& tensor, const BroadcastOptions& options) {
+  if (detail::is_recorded(tensor)) return detail::recorded_broadcast(tensor, options);
   const detail::CallerWaits waits;
   return broadcast_async(tensor, options).wait_host();
 }
 
 at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options) {
+  if (detail::is_recorded_in_place(tensor)) return detail::recorded_broadcast_(tensor, options);
   const detail::CallerWaits waits;
   return broadcast_async_(tensor, options).wait_host();
 }
@@ -332,6 +357,7 @@ TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& opt
 }
 
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
+  if (detail::is_recorded(tensor)) return detail::recorded_allgather(tensor, options);
   const detail::CallerWaits waits;
   return allgather_async(tensor, options).wait_host();
 }
@@ -343,6 +369,7 @@ TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOpti
 }
 
 at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
+  if (detail::is_recorded(tensor)) return detail::recorded_reducescatter(tensor, options);
   const detail::CallerWaits waits;
   return reducescatter_async(tensor, options).wait_host();
 }
@@ -357,6 +384,7 @@ TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits,
 
 at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
                     const AlltoallOptions& options) {
+  if (detail::is_recorded(tensor)) return detail::recorded_alltoall(tensor, splits, options);
   const detail::CallerWaits waits;
   return alltoall_async(tensor, splits, options).wait_host();
 }

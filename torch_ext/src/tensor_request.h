@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ronde/options.h"
 #include "ronde/torch/work.h"
@@ -32,6 +34,9 @@ std::string describe_shape(at::IntArrayRef sizes);
 /// "rank 2: ": how this library's own texts begin.
 std::string rank_prefix();
 
+/// "rank 2: ronde::allreduce("x")": how the texts about a call begin.
+std::string caller(std::string_view function, const std::string& name);
+
 /// Whether an allreduce adds to the result (Request::contributes).
 enum class Contribution { Tensor, Nothing };
 
@@ -43,5 +48,9 @@ TensorWork start_allreduce_(const at::Tensor& tensor, const AllreduceOptions& op
 /// Request::lazy.
 TensorWork start_symmetric_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
                                       Contribution contribution, bool lazy);
+
+/// alltoall without autograd; `received`: the rows that came from each rank.
+at::Tensor alltoall_to(std::vector<std::int64_t>& received, const at::Tensor& tensor,
+                       at::IntArrayRef splits, const AlltoallOptions& options);
 
 }  // namespace ronde::detail

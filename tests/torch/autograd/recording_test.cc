@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// When autograd records a collective, what it refuses, and what its operations in backward are
+// called.
+#include <cstdint>
+#include <string>
+
+#include "support.h"
+
+using namespace ronde_test;
+using ronde::ReduceOp;
+
+namespace {
+
+std::uint64_t cache_misses() {
+  for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
+    for (const auto& [name, value] : group.counters) {
+      if (group.part == "response_cache" && name == "misses") return value;
+    }
+  }
+  throw std::runtime_error("no counter of cache misses");
+}
+
+at::Tensor leaf() {
+  return at::full({3, 2}, ronde::rank() + 1.0, at::kDouble).requires_grad_();
+}
+
+}  // namespace
+
+TEST_CASE("results require grad if autograd records the tensor, and not otherwise") {
+  use_ronde();
+  const at::Tensor tensor = leaf();
+  const std::vector<std::int64_t> splits = [] {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(ronde::size()), 0);
+    all[0] = 3;
+    return all;
+  }();
+  const auto results = [&](const at::Tensor& input) {
+    return std::vector<at::Tensor>{ronde::allreduce(input), ronde::broadcast(input),
+                                   ronde::allgather(input), ronde::reducescatter(input),
+                                   ronde::alltoall(input, splits)};
+  };
+  for (const at::Tensor& result : results(tensor)) CHECK(result.requires_grad());
+  for (const at::Tensor& result : results(tensor.detach())) CHECK_FALSE(result.requires_grad());
+  {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& result : results(tensor)) CHECK_FALSE(result.requires_grad());
+  }
+  {
+    const c10::InferenceMode inference;
+    for (const at::Tensor& result : results(tensor)) CHECK(result.is_inference());
+  }
+  CHECK_FALSE(ronde::allreduce_async(tensor).wait().requires_grad());
+  CHECK_FALSE(ronde::broadcast_async(tensor).wait().requires_grad());
+  CHECK_FALSE(ronde::allgather_async(tensor).wait().requires_grad());
+  CHECK_FALSE(ronde::reducescatter_async(tensor).wait().requires_grad());
+  CHECK_FALSE(ronde::alltoall_async(tensor, splits).wait().requires_grad());
+}
+
+TEST_CASE("a leaf and its views are written in place without a record") {
+  use_ronde();
+  const at::Tensor tensor = leaf();
+  const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
+  ronde::allreduce_(tensor, {.op = ReduceOp::Sum});
+  CHECK(tensor.is_leaf());
+  CHECK(torch::equal(tensor.detach(), at::full({3, 2}, sum, at::kDouble)));
+  ronde::allreduce_async_(tensor.view({-1}), {.op = ReduceOp::Sum}).wait();
+  ronde::broadcast_(tensor.narrow(0, 0, 1));
+  CHECK(tensor.is_leaf());
+  CHECK(torch::equal(tensor.detach(), at::full({3, 2}, sum * ronde::size(), at::kDouble)));
+}
+
+TEST_CASE("what has no gradient is refused before anything is sent, with a way out") {
+  use_ronde();
+  const at::Tensor tensor = leaf();
+  const at::Tensor computed = tensor * 2;
+  struct Case {
+    std::string name;
+    std::function<void()> call;
+    std::vector<std::string> parts;
+  };
+  const std::vector<Case> cases = {
+      {"scaled max",
+       [&] { ronde::allreduce(tensor, {.name = "m", .op = ReduceOp::Max, .prescale = 2}); },
+       {"ronde::allreduce(\"m\")", "a scaled max has no gradient", "detach()"}},
+      {"max in place",
+       [&] { ronde::allreduce_(computed, {.op = ReduceOp::Max}); },
+       {"ronde::allreduce_(unnamed)", "a max in place has no gradient"}},
+      {"reducescatter min",
+       [&] { ronde::reducescatter(tensor, {.op = ReduceOp::Min}); },
+       {"ronde::reducescatter(unnamed)", "a min has no gradient", "NoGradGuard"}},
+      {"async in place",
+       [&] { ronde::allreduce_async_(computed); },
+       {"ronde::allreduce_async_(unnamed)", "would not know that it changes", "allreduce_()"}},
+      {"async broadcast in place",
+       [&] { ronde::broadcast_async_(computed, {.name = "b"}); },
+       {"ronde::broadcast_async_(\"b\")", "broadcast_()"}},
+      {"a view that split() made",
+       [&] { ronde::allreduce_(computed.split(1)[0]); },
+       {"ronde::allreduce_(unnamed): ", "view", "inplace"}},
+  };
+  for (const Case& one : cases) {
+    const std::string text = usage_error(one.call);
+    CAPTURE(one.name, text);
+    for (const std::string& part : one.parts) CHECK(contains(text, part));
+  }
+  // The same is possible where nothing is recorded.
+  const at::NoGradGuard no_grad;
+  ronde::allreduce(tensor, {.op = ReduceOp::Max, .prescale = 2});
+  ronde::reducescatter(tensor, {.op = ReduceOp::Min});
+  ronde::allreduce_async_(computed).wait();
+}
+
+TEST_CASE("backward notices that a saved tensor was overwritten in place") {
+  use_ronde();
+  const at::Tensor tensor = leaf();
+  at::Tensor computed = tensor * 1;
+  const at::Tensor square = computed * computed;
+  ronde::allreduce_(computed);
+  CHECK_THROWS_AS(square.sum().backward(), c10::Error);
+}
+
+TEST_CASE("several uses in one graph are kept apart, and every step is as the first") {
+  use_ronde();
+  const double all = ronde::size();
+  const at::Tensor tensor = leaf();
+  std::uint64_t misses = 0;  // in backward: in forward the name of two shapes misses each time
+  for (int step = 0; step < 30; ++step) {
+    tensor.mutable_grad().reset();
+    // One name for tensors of two shapes, no name for two, and one that backward does not reach.
+    const at::Tensor wide = ronde::allreduce(tensor, {.name = "h", .op = ReduceOp::Sum});
+    const at::Tensor small = ronde::allreduce(wide.sum(0), {.name = "h", .op = ReduceOp::Sum});
+    const at::Tensor unnamed = ronde::allreduce(tensor * 3, {.op = ReduceOp::Sum});
+    const at::Tensor rows = ronde::allgather(unnamed);
+    ronde::allreduce(tensor, {.name = "looked at"});
+    const std::uint64_t before = cache_misses();
+    (small.sum() + rows.sum()).backward();
+    if (step > 0) misses += cache_misses() - before;
+    CHECK(near(tensor.grad(), at::full({3, 2}, all * all + 3 * all * all, at::kDouble), 1e-12));
+  }
+  CHECK(misses == 0);
+}
+
+TEST_CASE("a graph that is kept is run through twice") {
+  use_ronde();
+  const at::Tensor tensor = leaf();
+  const at::Tensor loss = ronde::allreduce(tensor.square(), {.name = "kept"}).sum();
+  loss.backward({}, /*retain_graph=*/true);
+  loss.backward();
+  CHECK(near(tensor.grad(), 4 * tensor.detach(), 1e-12));
+}
+
+TEST_CASE("a tensor that one rank cannot send leaves the names of later gradients alone", "[n2]") {
+  use_ronde();
+  const at::Tensor tensor = leaf();
+  if (ronde::rank() == 1) {
+    const at::Tensor sparse = at::ones({2, 2}).to_sparse().requires_grad_();
+    CHECK(contains(usage_error([&] { ronde::allreduce(sparse, {.name = "odd"}); }), "not dense"));
+  }
+  ronde::allreduce(tensor, {.name = "odd", .op = ReduceOp::Sum}).sum().backward();
+  CHECK(near(tensor.grad(), at::full({3, 2}, 2.0, at::kDouble), 1e-12));
+}
+
+TEST_CASE("layers divided among ranks learn as one process does") {
+  use_ronde();
+  // Columns of the first matrix and rows of the second belong to each rank: the hidden values are
+  // never in one place, and the sum of the parts is the result.
+  const std::int64_t hidden = 4L * ronde::size();
+  at::Tensor first = normal({5, hidden}, 1) / 3;
+  at::Tensor second = normal({hidden, 2}, 2) / 3;
+  const at::Tensor x = normal({16, 5}, 3);
+  const at::Tensor y = normal({16, 2}, 4);
+  at::Tensor my_first = first.narrow(1, 4L * ronde::rank(), 4).clone().requires_grad_();
+  at::Tensor my_second = second.narrow(0, 4L * ronde::rank(), 4).clone().requires_grad_();
+  first.requires_grad_();
+  second.requires_grad_();
+  torch::optim::SGD whole({first, second}, 0.2);
+  torch::optim::SGD divided({my_first, my_second}, 0.2);
+  for (int step = 0; step < 25; ++step) {
+    whole.zero_grad();
+    divided.zero_grad();
+    torch::mse_loss(x.mm(first).tanh().mm(second), y).backward();
+    const at::Tensor out =
+        ronde::allreduce(x.mm(my_first).tanh().mm(my_second), {.name = "out", .op = ReduceOp::Sum});
+    // Every rank has the same loss, so that the sum of the ranks' losses has each once.
+    (torch::mse_loss(out, y) / ronde::size()).backward();
+    whole.step();
+    divided.step();
+  }
+  CHECK(near(my_first, first.narrow(1, 4L * ronde::rank(), 4), 1e-10));
+  CHECK(near(my_second, second.narrow(0, 4L * ronde::rank(), 4), 1e-10));
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "ronde/options.h"
+
+// The collectives whose results have a gradient: what the forms that wait do for a tensor that
+// autograd records.
+namespace ronde::detail {
+
+/// Whether autograd records what is done with `tensor` here and now.
+bool is_recorded(const at::Tensor& tensor);
+
+/// The same for changing it in place. A leaf, or a view of one, is changed without a record, as
+/// under NoGradGuard: so are parameters given their first values.
+bool is_recorded_in_place(const at::Tensor& tensor);
+
+// Each throws what the plain form throws, and UsageError for an operation that has no gradient.
+// Their operations in backward are named after that of forward.
+at::Tensor recorded_allreduce(const at::Tensor& tensor, const AllreduceOptions& options);
+at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options);
+at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& options);
+at::Tensor recorded_broadcast_(const at::Tensor& tensor, const BroadcastOptions& options);
+at::Tensor recorded_allgather(const at::Tensor& tensor, const AllgatherOptions& options);
+at::Tensor recorded_reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options);
+at::Tensor recorded_alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
+                             const AlltoallOptions& options);
+
+}  // namespace ronde::detail
