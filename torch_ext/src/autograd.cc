@@ -28,6 +28,7 @@ using torch::autograd::variable_list;
 /// A collective with what backward does for it.
 struct Recorded : torch::CustomClassHolder {
   std::string operation;  ///< "allreduce 'x'"
+  ProcessSet set;
   std::function<at::Tensor(const at::Tensor& input)> forward;
   /// Returns the gradient of the input from that of the result. `name` is for its collective;
   /// `saved`: the input and the result, if `saves`. Runs with autograd on if the gradient is to
@@ -46,7 +47,7 @@ class CollectiveFunction : public torch::autograd::Function<CollectiveFunction> 
                             const c10::intrusive_ptr<Recorded>& recorded) {
     at::Tensor result = recorded->forward(input);
     // Not before: what this rank alone refuses must not count, as it does not for the others.
-    recorded->name = gradient_names().next(recorded->operation);
+    recorded->name = gradient_names().next(recorded->set, recorded->operation);
     if (recorded->in_place) context->mark_dirty({result});
     if (recorded->saves) context->save_for_backward({input, result});
     context->saved_data["recorded"] = c10::IValue::make_capsule(recorded);
@@ -56,7 +57,7 @@ class CollectiveFunction : public torch::autograd::Function<CollectiveFunction> 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto holder = context->saved_data["recorded"].toCapsule();
     const auto& recorded = static_cast<const Recorded&>(*holder);
-    gradient_names().restart(recorded.operation);
+    gradient_names().restart(recorded.set, recorded.operation);
     const at::Tensor gradient =
         recorded.backward(recorded.name, gradients.at(0), context->get_saved_variables());
     return {gradient, at::Tensor()};
@@ -67,11 +68,13 @@ at::Tensor run(const at::Tensor& tensor, Recorded recorded) {
   return CollectiveFunction::apply(tensor, c10::make_intrusive<Recorded>(std::move(recorded)));
 }
 
+/// A record of `function` with these options, without what it does.
 template <typename Options>
-std::string text_of(const char* function, const Options& options) {
-  const std::string set =
-      options.process_set == kGlobalSet ? "" : " in set " + std::to_string(options.process_set.id);
-  return std::string(function) + " '" + options.name + "'" + set;
+Recorded record_of(const char* function, const Options& options) {
+  Recorded recorded;
+  recorded.operation = std::string(function) + " '" + options.name + "'";
+  recorded.set = options.process_set;
+  return recorded;
 }
 
 template <typename Options>
@@ -120,7 +123,7 @@ at::Tensor gradient_of_product(const AllreduceOptions& options, const std::strin
                                const at::Tensor& gradient, const variable_list& saved) {
   const at::Tensor factors =
       allgather(saved[0].unsqueeze(0), like<AllgatherOptions>(options, name + " (factors)"));
-  const std::int64_t own = rank();
+  const std::int64_t own = rank_in(options.process_set).value();
   const at::Tensor others =
       at::cat({factors.narrow(0, 0, own), factors.narrow(0, own + 1, factors.size(0) - own - 1)});
   return sum_over_ranks(gradient, options, name) * others.prod(0);
@@ -135,9 +138,8 @@ void check_in_place(const std::string& caller, const at::Tensor& tensor) {
   }
 }
 
-Recorded linear_allreduce(const std::string& operation, const AllreduceOptions& options) {
-  Recorded recorded;
-  recorded.operation = operation;
+Recorded linear_allreduce(const char* function, const AllreduceOptions& options) {
+  Recorded recorded = record_of(function, options);
   recorded.backward = [options](const std::string& name, const at::Tensor& gradient,
                                 const variable_list&) {
     return allreduce(gradient, with_name(options, name));
@@ -145,13 +147,12 @@ Recorded linear_allreduce(const std::string& operation, const AllreduceOptions& 
   return recorded;
 }
 
-Recorded recorded_broadcast_from(const std::string& operation, const BroadcastOptions& options) {
-  Recorded recorded;
-  recorded.operation = operation;
+Recorded broadcast_from_root(const char* function, const BroadcastOptions& options) {
+  Recorded recorded = record_of(function, options);
   recorded.backward = [options](const std::string& name, const at::Tensor& gradient,
                                 const variable_list&) {
     const at::Tensor sum = sum_over_ranks(gradient, options, name);
-    if (rank() == options.root) return sum;
+    if (rank_in(options.process_set) == options.root) return sum;
     // Zero, but of the graph: where this gradient has one itself, all ranks take part in that.
     return sum.masked_fill(at::full({}, true, sum.options().dtype(at::kBool)), 0);
   };
@@ -170,8 +171,7 @@ bool is_recorded_in_place(const at::Tensor& tensor) {
 }
 
 at::Tensor recorded_allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
-  const std::string operation = text_of("allreduce", options);
-  Recorded recorded = linear_allreduce(operation, options);
+  Recorded recorded = linear_allreduce("allreduce", options);
   recorded.forward = [options](const at::Tensor& input) { return allreduce(input, options); };
   if (!is_linear(options.op)) {
     const std::string op(to_string(options.op));
@@ -189,36 +189,33 @@ at::Tensor recorded_allreduce(const at::Tensor& tensor, const AllreduceOptions& 
 }
 
 at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  const std::string operation = text_of("allreduce_", options);
   if (!is_linear(options.op)) {
     refuse(caller("allreduce_", options.name),
            "a " + std::string(to_string(options.op)) + " in place");
   }
   check_in_place(caller("allreduce_", options.name), tensor);
-  Recorded recorded = linear_allreduce(operation, options);
+  Recorded recorded = linear_allreduce("allreduce_", options);
   recorded.forward = [options](const at::Tensor& input) { return allreduce_(input, options); };
   recorded.in_place = true;
   return run(tensor, std::move(recorded));
 }
 
 at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& options) {
-  Recorded recorded = recorded_broadcast_from(text_of("broadcast", options), options);
+  Recorded recorded = broadcast_from_root("broadcast", options);
   recorded.forward = [options](const at::Tensor& input) { return broadcast(input, options); };
   return run(tensor, std::move(recorded));
 }
 
 at::Tensor recorded_broadcast_(const at::Tensor& tensor, const BroadcastOptions& options) {
-  const std::string operation = text_of("broadcast_", options);
   check_in_place(caller("broadcast_", options.name), tensor);
-  Recorded recorded = recorded_broadcast_from(operation, options);
+  Recorded recorded = broadcast_from_root("broadcast_", options);
   recorded.forward = [options](const at::Tensor& input) { return broadcast_(input, options); };
   recorded.in_place = true;
   return run(tensor, std::move(recorded));
 }
 
 at::Tensor recorded_allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
-  Recorded recorded;
-  recorded.operation = text_of("allgather", options);
+  Recorded recorded = record_of("allgather", options);
   recorded.forward = [options](const at::Tensor& input) { return allgather(input, options); };
   // Each rank's rows of the gradient go to that rank, which adds them up. How many rows the others
   // have is asked for here, so that forward, which may have no backward, need not.
@@ -239,8 +236,7 @@ at::Tensor recorded_allgather(const at::Tensor& tensor, const AllgatherOptions& 
 }
 
 at::Tensor recorded_reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
-  Recorded recorded;
-  recorded.operation = text_of("reducescatter", options);
+  Recorded recorded = record_of("reducescatter", options);
   if (!is_linear(options.op)) {
     refuse(caller("reducescatter", options.name), "a " + std::string(to_string(options.op)));
   }
@@ -248,7 +244,8 @@ at::Tensor recorded_reducescatter(const at::Tensor& tensor, const ReducescatterO
   recorded.backward = [options](const std::string& name, const at::Tensor& gradient,
                                 const variable_list&) {
     const at::Tensor rows = allgather(gradient, like<AllgatherOptions>(options, name));
-    const double ranks = options.op == ReduceOp::Average ? size() : 1;
+    const bool averages = options.op == ReduceOp::Average;
+    const double ranks = averages ? double(ranks_of(options.process_set).size()) : 1;
     const double factor = options.prescale * options.postscale / ranks;
     return factor == 1 ? rows : rows * factor;
   };
@@ -257,8 +254,7 @@ at::Tensor recorded_reducescatter(const at::Tensor& tensor, const ReducescatterO
 
 at::Tensor recorded_alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
                              const AlltoallOptions& options) {
-  Recorded recorded;
-  recorded.operation = text_of("alltoall", options);
+  Recorded recorded = record_of("alltoall", options);
   const auto received = std::make_shared<std::vector<std::int64_t>>();
   recorded.forward = [options, received, sent = splits.vec()](const at::Tensor& input) {
     return alltoall_to(*received, input, sent, options);

@@ -85,6 +85,10 @@ std::string objection(const at::Tensor& tensor) {
   return {};
 }
 
+bool is_root(const BroadcastOptions& options) {
+  return rank_in(options.process_set) == options.root;
+}
+
 // Nothing records what is changed after the call has returned.
 void refuse_recorded(const std::string& function, const std::string& name,
                      const at::Tensor& tensor) {
@@ -327,14 +331,14 @@ at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options)
 TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& options) {
   detail::check_tensor(detail::caller("broadcast", options.name), tensor);
   return detail::start_out_of_place(detail::request_for(Collective::Broadcast, tensor, options),
-                                    tensor, rank() == options.root);
+                                    tensor, detail::is_root(options));
 }
 
 TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& options) {
   detail::refuse_recorded("broadcast", options.name, tensor);
   detail::check_writable(detail::caller("broadcast_", options.name), tensor);
   return detail::start_in_place(detail::request_for(Collective::Broadcast, tensor, options), tensor,
-                                rank() == options.root);
+                                detail::is_root(options));
 }
 
 at::Tensor broadcast(const at::Tensor& tensor, const BroadcastOptions& options) {

@@ -3,16 +3,16 @@
 
 namespace ronde::detail {
 
-std::string GradientNames::next(const std::string& operation) {
+std::string GradientNames::next(ProcessSet set, const std::string& operation) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t use = ++uses_[operation];
+  const std::uint64_t use = ++uses_[{set.id, operation}];
   const std::string name = "gradient of " + operation;
   return use == 1 ? name : name + ", use " + std::to_string(use);
 }
 
-void GradientNames::restart(const std::string& operation) {
+void GradientNames::restart(ProcessSet set, const std::string& operation) {
   const std::lock_guard lock(mutex_);
-  uses_.erase(operation);
+  uses_.erase({set.id, operation});
 }
 
 GradientNames& gradient_names() {

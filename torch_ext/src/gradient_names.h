@@ -5,6 +5,9 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
+
+#include "ronde/process_set.h"
 
 namespace ronde::detail {
 
@@ -21,15 +24,17 @@ namespace ronde::detail {
 /// Thread-safe.
 class GradientNames {
  public:
-  /// For a recorded use of `operation` ("allreduce 'x'").
-  std::string next(const std::string& operation);
+  /// For a recorded use of `operation` ("allreduce 'x'") in `set`.
+  std::string next(ProcessSet set, const std::string& operation);
 
   /// Backward has reached a use of it.
-  void restart(const std::string& operation);
+  void restart(ProcessSet set, const std::string& operation);
 
  private:
   std::mutex mutex_;
-  std::map<std::string, std::uint64_t> uses_;  // guarded by mutex_; those not restarted since
+  // Guarded by mutex_: by set and operation, those not restarted since. A set's number is no part
+  // of a name: each rank may have numbered it in its own way.
+  std::map<std::pair<std::uint32_t, std::string>, std::uint64_t> uses_;
 };
 
 /// Of this process.

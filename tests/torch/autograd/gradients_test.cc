@@ -361,3 +361,46 @@ TEST_CASE("gradients have the dtype of their tensors") {
     CHECK(near(tensor.grad(), at::full({3, 2}, 1 + ranks() + 1 + ranks() + root, dtype), 1e-6));
   }
 }
+
+TEST_CASE("gradients in a process set go by its members and their order", "[n3]") {
+  use_ronde();
+  const ronde::ProcessSet set = ronde::add_process_set({2, 0});
+  if (ronde::rank() != 1) {
+    const bool first = ronde::rank() == 2;
+    const at::Tensor x2 = normal({3}, 2);
+    const at::Tensor x0 = normal({3}, 1);
+    const at::Tensor w2 = normal({6}, 4);
+    const at::Tensor w0 = normal({6}, 3);
+    const auto check = [&](const char* name, const auto& collective, const at::Tensor& of_first,
+                           const at::Tensor& of_second) {
+      CAPTURE(name);
+      const at::Tensor tensor = (first ? x2 : x0).clone().requires_grad_();
+      const at::Tensor result = collective(tensor);
+      (result * (first ? w2 : w0).narrow(0, 0, result.size(0))).sum().backward();
+      CHECK(near(tensor.grad(), first ? of_first : of_second, 1e-12));
+    };
+    const at::Tensor sum = (w2 + w0).narrow(0, 0, 3);
+    check(
+        "broadcast", [&](const auto& x) { return ronde::broadcast(x, {.process_set = set}); }, sum,
+        at::zeros({3}, at::kDouble));
+    check(
+        "average", [&](const auto& x) { return ronde::allreduce(x, {.process_set = set}); },
+        sum / 2, sum / 2);
+    check(
+        "product",
+        [&](const auto& x) {
+          return ronde::allreduce(x, {.op = ReduceOp::Product, .process_set = set});
+        },
+        x0 * sum, x2 * sum);
+    check(
+        "allgather", [&](const auto& x) { return ronde::allgather(x, {.process_set = set}); },
+        (w2 + w0).narrow(0, 0, 3), (w2 + w0).narrow(0, 3, 3));
+    const at::Tensor rows = at::cat({w2.narrow(0, 0, 2), w0.narrow(0, 0, 1)}) / 2;
+    check(
+        "reducescatter",
+        [&](const auto& x) { return ronde::reducescatter(x, {.process_set = set}); }, rows, rows);
+    const at::Tensor copy = (first ? x2 : x0).clone();
+    CHECK(torch::equal(ronde::broadcast_(copy, {.root = 1, .process_set = set}), x0));
+  }
+  ronde::remove_process_set(set);
+}
