@@ -76,6 +76,10 @@ Work submit(Request request) {
   return use("ronde::submit()")->submit(std::move(request));
 }
 
+std::vector<Work> submit_group(std::vector<Request> requests) {
+  return use("ronde::submit_group()")->submit_group(std::move(requests));
+}
+
 // Waits on the handle alone, so that the Runtime stays free to shut down meanwhile.
 void run(Request request) {
   request.caller_waits = true;

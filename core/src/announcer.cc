@@ -12,6 +12,17 @@ Agreed agreed_of(Submission submission, const CachedResponse& response, bool con
   return {std::move(submission), response.rows, contributed};
 }
 
+void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
+                bool contributed) {
+  if (!submission.is_group()) {
+    agreed.push_back({std::move(submission), rows, contributed});
+    return;
+  }
+  for (std::size_t i = 0; i < submission.members.size(); ++i) {
+    agreed.push_back({std::move(submission.members[i]), rows.members.at(i), contributed});
+  }
+}
+
 void Announcer::add(Submission submission) {
   unannounced_.push_back(submission.key);
   after_wait_ = after_wait_ || submission.after_wait;
@@ -62,8 +73,8 @@ void Announcer::announce_one(const std::string& key, ReadyMessage& message) {
   } else {
     absent_.set(*slot);
   }
-  if (is_unnamed(key)) {
-    message.unnamed.push_back({std::stoull(key.substr(1)), *slot, contributes});
+  if (is_unnamed(key) || submission.is_group()) {
+    message.keyed.push_back({key, *slot, contributes});
     return;
   }
   message.cached.set(*slot);
@@ -91,14 +102,14 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
 
 void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& applied) {
   const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed) {
-    applied.agreed.push_back(agreed_of(take(key), cache_.at(slot), contributed));
+    add_agreed(applied.agreed, take(key), cache_.at(slot).rows, contributed);
   };
   decision.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
     agree(cache_.at(slot).name, slot, !decision.skipped.test(bit));
   });
-  for (const UnnamedSlot& item : decision.unnamed) {
-    agree(unnamed_key(item.sequence), item.slot, item.contributes);
+  for (const KeyedSlot& item : decision.keyed) {
+    agree(item.key, item.slot, item.contributes);
   }
   for (const Response& response : decision.responses) apply_response(response, applied);
 }
@@ -122,7 +133,7 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
     cache_.put(slot, {submission.request.name, response.meta, response.rows});
     forget_slot(slot);
   }
-  applied.agreed.push_back({std::move(submission), response.rows, response.contributed});
+  add_agreed(applied.agreed, std::move(submission), response.rows, response.contributed);
 }
 
 void Announcer::forget_slot(std::uint32_t slot) {

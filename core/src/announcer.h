@@ -25,6 +25,10 @@ struct Agreed {
 /// `response`: what was agreed on for it.
 Agreed agreed_of(Submission submission, const CachedResponse& response, bool contributed);
 
+/// Adds what was agreed on: the operation, or the members of the group one by one.
+void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
+                bool contributed);
+
 /// An operation that failed in negotiation.
 struct Refused {
   Submission submission;

@@ -12,8 +12,8 @@ namespace {
 /// Whether rank 0 may take both for one, but for who contributes.
 bool is_same(const Combiner::Item& a, const Combiner::Item& b) {
   if (a.index() != b.index()) return false;
-  if (const auto* const unnamed = std::get_if<UnnamedSlot>(&a)) {
-    return unnamed->slot == std::get<UnnamedSlot>(b).slot;
+  if (const auto* const keyed = std::get_if<KeyedSlot>(&a)) {
+    return keyed->slot == std::get<KeyedSlot>(b).slot;
   }
   return std::get<FullRequest>(a).meta == std::get<FullRequest>(b).meta;
 }
@@ -23,8 +23,8 @@ bool contributes(const Combiner::Item& item) {
 }
 
 void append(ReadyMessage& message, Combiner::Item item) {
-  if (const auto* const unnamed = std::get_if<UnnamedSlot>(&item)) {
-    message.unnamed.push_back(*unnamed);
+  if (const auto* const keyed = std::get_if<KeyedSlot>(&item)) {
+    message.keyed.push_back(*keyed);
   } else {
     message.requests.push_back(std::get<FullRequest>(std::move(item)));
   }
@@ -52,8 +52,8 @@ void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
   has_news_ = true;
   const std::size_t position = position_of(rank);
   add_cached(position, message, now);
-  for (const UnnamedSlot& item : message.unnamed) {
-    if (!is_stale(item.slot, message)) add_item(position, unnamed_key(item.sequence), item, now);
+  for (const KeyedSlot& item : message.keyed) {
+    if (!is_stale(item.slot, message)) add_item(position, item.key, item, now);
   }
   for (const FullRequest& request : message.requests) {
     if (is_point_to_point(request.meta.kind)) {
@@ -144,8 +144,8 @@ void Combiner::forget_marks(const DecisionMessage& decision) {
     const auto name = name_of_slot_.find(static_cast<std::uint32_t>(bit));
     if (name != name_of_slot_.end()) scattered_keys_.erase(name->second);
   });
-  for (const UnnamedSlot& item : decision.unnamed) {
-    scattered_keys_.erase(unnamed_key(item.sequence));
+  for (const KeyedSlot& item : decision.keyed) {
+    scattered_keys_.erase(item.key);
   }
   for (const Response& response : decision.responses) {
     // One that timed out has yet to be answered to other ranks, without delay.
@@ -176,8 +176,8 @@ void Combiner::drop_slot(std::uint32_t slot) {
   for (auto entry = held_.begin(); entry != held_.end();) {
     Held& held = entry->second;
     for (std::optional<Item>& item : held.items) {
-      const auto* const unnamed = item ? std::get_if<UnnamedSlot>(&*item) : nullptr;
-      if (unnamed == nullptr || unnamed->slot != slot) continue;
+      const auto* const keyed = item ? std::get_if<KeyedSlot>(&*item) : nullptr;
+      if (keyed == nullptr || keyed->slot != slot) continue;
       item.reset();
       --held.count;
     }

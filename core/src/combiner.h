@@ -61,7 +61,7 @@ class Combiner {
   const Counters& counters() const noexcept { return counters_; }
 
   /// One rank's part of an operation that is not a bit: without a name, or in full.
-  using Item = std::variant<UnnamedSlot, FullRequest>;
+  using Item = std::variant<KeyedSlot, FullRequest>;
 
  private:
   struct Held {

@@ -321,6 +321,8 @@ void Coordinator::send_to(const std::vector<int>& children, std::string_view byt
 }
 
 void Coordinator::complete(Submission& submission, std::exception_ptr error, bool contributed) {
+  for (Submission& member : submission.members) complete(member, error, contributed);
+  if (submission.is_group()) return;
   // The name is free, and what owns the buffers let go, before anybody can see the end.
   queue_->release(submission.meta.set, submission.key);
   submission.request = {};

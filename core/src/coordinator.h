@@ -96,6 +96,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::exception_ptr failure() const;
 
   Work submit(Request request);
+  std::vector<Work> submit_group(std::vector<Request> requests);
 
   // coordinator_sets.cc: on the calling thread, which they block.
   ProcessSet add_process_set(const std::vector<int>& ranks);
@@ -129,6 +130,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
     int rank, size;
   };
   SetPlace place_in(const Request& request) const;
+  Submission submission_of(Request request);
 
   // coordinator_start.cc: before the loop.
   bool try_start() noexcept;

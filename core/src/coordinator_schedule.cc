@@ -12,13 +12,13 @@ void Coordinator::learn(DecisionMessage& decision) {
   bool fits = true;
   const auto add = [&](std::uint32_t slot, bool contributed) {
     const CachedResponse& response = global_.announcer->response(slot);
-    fits = fits && response.meta.kind != Collective::Barrier;
+    fits = fits && response.meta.kind != Collective::Barrier;  // nor a group
     const std::uint64_t bytes = contributed ? global_.executor->wire_bytes(response.meta) : 0;
     operations.push_back({slot, !response.name.empty(), contributed, {response.meta, bytes}});
   };
   decision.cached.for_each(
       [&](std::size_t bit) { add(static_cast<std::uint32_t>(bit), !decision.skipped.test(bit)); });
-  for (const UnnamedSlot& item : decision.unnamed) add(item.slot, item.contributes);
+  for (const KeyedSlot& item : decision.keyed) add(item.slot, item.contributes);
   for (const Response& response : decision.responses) fits = fits && !response.error.empty();
   const bool after_wait = global_.negotiator->take_after_wait();
   if (!fits) {

@@ -290,6 +290,7 @@ Coordinator::Clock::duration Coordinator::combining_patience() const {
                 : Clock::duration(kMostCombiningPatience);
 }
 
+/// Members of groups are validated one by one.
 std::string Coordinator::validate(const SetEngine& set, const RequestMeta& meta) const {
   const int size = set.info.topology.size;
   if (meta.kind == Collective::Barrier) return {};

@@ -72,6 +72,24 @@ std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap)
                    "and only a sum or average where this rank does not contribute");
 }
 
+/// What this rank alone can see to be wrong with a group.
+void check_group(const std::vector<Request>& requests) {
+  if (requests.empty()) throw UsageError("a group needs at least one operation");
+  for (const Request& request : requests) {
+    const std::string what = std::string(to_string(request.kind)) +
+                             (request.name.empty() ? "" : " '" + request.name + "'");
+    if (request.kind == Collective::Barrier || is_point_to_point(request.kind)) {
+      throw UsageError(what + ": only collectives that move data can be in a group");
+    }
+    if (request.set != requests[0].set) {
+      throw UsageError(what + ": all operations of a group must be in one process set");
+    }
+    if (request.device.kind != requests[0].device.kind) {
+      throw UsageError(what + ": all operations of a group must be on one kind of device");
+    }
+  }
+}
+
 }  // namespace
 
 /// This rank's place in the set of the request. Throws UsageError where that is none of its
@@ -92,6 +110,35 @@ Coordinator::SetPlace Coordinator::place_in(const Request& request) const {
 }
 
 Work Coordinator::submit(Request request) {
+  Submission submission = submission_of(std::move(request));
+  Work work(submission.work);
+  queue_->push(std::move(submission));
+  return work;
+}
+
+std::vector<Work> Coordinator::submit_group(std::vector<Request> requests) {
+  check_group(requests);
+  Submission group;
+  group.meta.kind = Collective::Barrier;
+  group.meta.set = requests[0].set.id;
+  group.meta.device = requests[0].device.kind;
+  group.request.caller_waits = true;
+  group.request.contributes = false;
+  std::vector<Work> works;
+  for (Request& request : requests) {
+    group.request.caller_waits = group.request.caller_waits && request.caller_waits;
+    group.request.contributes = group.request.contributes || request.contributes;
+    Submission& member = group.members.emplace_back(submission_of(std::move(request)));
+    if (member.deadline && (!group.deadline || *member.deadline < *group.deadline)) {
+      group.deadline = member.deadline;
+    }
+    works.emplace_back(member.work);
+  }
+  queue_->push(std::move(group));
+  return works;
+}
+
+Submission Coordinator::submission_of(Request request) {
   const SetPlace place = place_in(request);
   check_buffers(request, place.rank, place.size);
   Submission submission;
@@ -112,9 +159,7 @@ Work Coordinator::submit(Request request) {
   }
   submission.work = std::make_shared<WorkState>(name, weak_from_this(), log_);
   submission.request = std::move(request);
-  Work work(submission.work);
-  queue_->push(std::move(submission));
-  return work;
+  return submission;
 }
 
 }  // namespace ronde

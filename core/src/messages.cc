@@ -101,6 +101,10 @@ void write(Writer& out, const RequestMeta& meta) {
   out.numbers(meta.shape);
   out.numbers(meta.splits);
   out.number(meta.symmetric_place);
+  out.list(meta.members, [&](const RequestMeta& member) {
+    out.text(member.name);
+    write(out, member);
+  });
   if (!is_point_to_point(meta.kind)) return;
   out.number(meta.peer);
   out.number(meta.tag);
@@ -119,6 +123,12 @@ RequestMeta read_meta(Reader& in) {
   meta.shape = in.numbers<std::int64_t>();
   meta.splits = in.numbers<std::int64_t>();
   meta.symmetric_place = in.number<std::uint64_t>();
+  meta.members = in.list<RequestMeta>([&] {
+    std::string name = in.text();
+    RequestMeta member = read_meta(in);
+    member.name = std::move(name);
+    return member;
+  });
   if (is_point_to_point(meta.kind)) {
     meta.peer = in.number<std::int32_t>();
     meta.tag = in.number<std::int64_t>();
@@ -126,15 +136,15 @@ RequestMeta read_meta(Reader& in) {
   return meta;
 }
 
-void write(Writer& out, const UnnamedSlot& item) {
-  out.number(item.sequence);
+void write(Writer& out, const KeyedSlot& item) {
+  out.text(item.key);
   out.number(item.slot);
   out.number(item.contributes);
 }
 
-UnnamedSlot read_unnamed(Reader& in) {
-  UnnamedSlot item;
-  item.sequence = in.number<std::uint64_t>();
+KeyedSlot read_keyed(Reader& in) {
+  KeyedSlot item;
+  item.key = in.text();
   item.slot = in.number<std::uint32_t>();
   item.contributes = in.flag();
   return item;
@@ -145,7 +155,7 @@ void write(Writer& out, const ReadyMessage& message) {
   out.number(message.decisions_seen);
   out.bits(message.cached);
   out.bits(message.absent);
-  out.list(message.unnamed, [&](const UnnamedSlot& item) { write(out, item); });
+  out.list(message.keyed, [&](const KeyedSlot& item) { write(out, item); });
   out.list(message.requests, [&](const FullRequest& request) {
     out.text(request.key);
     write(out, request.meta);
@@ -162,7 +172,7 @@ ReadyMessage read_ready(Reader& in) {
   message.decisions_seen = in.number<std::uint64_t>();
   message.cached = in.bits();
   message.absent = in.bits();
-  message.unnamed = in.list<UnnamedSlot>([&] { return read_unnamed(in); });
+  message.keyed = in.list<KeyedSlot>([&] { return read_keyed(in); });
   message.requests = in.list<FullRequest>([&] {
     FullRequest request;
     request.key = in.text();
@@ -176,13 +186,26 @@ ReadyMessage read_ready(Reader& in) {
   return message;
 }
 
+void write(Writer& out, const RankRows& rows) {
+  out.numbers(rows.first_dims);
+  out.list(rows.splits, [&](const auto& splits) { out.numbers(splits); });
+  out.list(rows.members, [&](const RankRows& member) { write(out, member); });
+}
+
+RankRows read_rows(Reader& in) {
+  RankRows rows;
+  rows.first_dims = in.numbers<std::int64_t>();
+  rows.splits = in.list<std::vector<std::int64_t>>([&] { return in.numbers<std::int64_t>(); });
+  rows.members = in.list<RankRows>([&] { return read_rows(in); });
+  return rows;
+}
+
 void write(Writer& out, const Response& response) {
   out.text(response.key);
   out.text(response.error);
   out.number(response.only_rank);
   write(out, response.meta);
-  out.numbers(response.rows.first_dims);
-  out.list(response.rows.splits, [&](const auto& splits) { out.numbers(splits); });
+  write(out, response.rows);
   out.number(response.contributed);
   out.number(response.slot);
 }
@@ -193,9 +216,7 @@ Response read_response(Reader& in) {
   response.error = in.text();
   response.only_rank = in.number<std::int32_t>();
   response.meta = read_meta(in);
-  response.rows.first_dims = in.numbers<std::int64_t>();
-  response.rows.splits =
-      in.list<std::vector<std::int64_t>>([&] { return in.numbers<std::int64_t>(); });
+  response.rows = read_rows(in);
   response.contributed = in.flag();
   response.slot = in.number<std::int32_t>();
   return response;
@@ -230,7 +251,7 @@ void write(Writer& out, const DecisionMessage& message) {
   out.number(message.number);
   out.bits(message.cached);
   out.bits(message.skipped);
-  out.list(message.unnamed, [&](const UnnamedSlot& item) { write(out, item); });
+  out.list(message.keyed, [&](const KeyedSlot& item) { write(out, item); });
   out.list(message.responses, [&](const Response& response) { write(out, response); });
   out.number(message.shutdown);
   write(out, message.schedule);
@@ -242,7 +263,7 @@ DecisionMessage read_decision(Reader& in) {
   message.number = in.number<std::uint64_t>();
   message.cached = in.bits();
   message.skipped = in.bits();
-  message.unnamed = in.list<UnnamedSlot>([&] { return read_unnamed(in); });
+  message.keyed = in.list<KeyedSlot>([&] { return read_keyed(in); });
   message.responses = in.list<Response>([&] { return read_response(in); });
   message.shutdown = in.flag();
   message.schedule = read_schedule(in);

@@ -17,9 +17,10 @@ namespace ronde {
 // The wire format of negotiation. docs/protocol.md tells the protocol; these are its words.
 // Integers are little-endian as the host's: ranks of one job run on one architecture.
 
-/// A cached operation without a name: number `sequence` of its rank, response in `slot`.
-struct UnnamedSlot {
-  std::uint64_t sequence = 0;
+/// A cached operation that a bit cannot stand for, as it has no name, or is a group: response in
+/// `slot`.
+struct KeyedSlot {
+  std::string key;  ///< Note [Keys]
   std::uint32_t slot = 0;
   bool contributes = true;
 };
@@ -38,7 +39,7 @@ struct ReadyMessage {
   std::uint64_t decisions_seen = 0;
   BitVector cached;  ///< slots of named operations
   BitVector absent;  ///< those of them to which this rank contributes nothing
-  std::vector<UnnamedSlot> unnamed;
+  std::vector<KeyedSlot> keyed;
   std::vector<FullRequest> requests;
   std::vector<std::string> expired;  ///< keys whose timeout passed before they were agreed
   bool shutdown = false;             ///< this rank submits nothing more
@@ -46,7 +47,7 @@ struct ReadyMessage {
   bool after_wait = false;
 
   bool empty() const {
-    return cached.empty() && unnamed.empty() && requests.empty() && expired.empty() && !shutdown;
+    return cached.empty() && keyed.empty() && requests.empty() && expired.empty() && !shutdown;
   }
 };
 
@@ -89,12 +90,12 @@ struct DecisionMessage {
   std::uint64_t number = 0;  ///< counts from 1 in each set, without gaps
   BitVector cached;
   BitVector skipped;  ///< those of `cached` to which no rank contributes
-  std::vector<UnnamedSlot> unnamed;
+  std::vector<KeyedSlot> keyed;
   std::vector<Response> responses;
   bool shutdown = false;     ///< all ranks asked for it: the last decision
   ScheduleMessage schedule;  ///< to keep to, once these are under way
 
-  bool empty() const { return cached.empty() && unnamed.empty() && responses.empty() && !shutdown; }
+  bool empty() const { return cached.empty() && keyed.empty() && responses.empty() && !shutdown; }
 };
 
 /// To rank 0: this rank saw `rank` fail. From rank 0: the verdict, the same for all.

@@ -18,6 +18,12 @@ std::size_t index(int rank) {
 
 /// Whether what `other` asks for can be one operation with what `first` asks for.
 bool compatible(const RequestMeta& first, const RequestMeta& other) {
+  if (first.is_group() || other.is_group()) {
+    return std::equal(first.members.begin(), first.members.end(), other.members.begin(),
+                      other.members.end(), [](const RequestMeta& a, const RequestMeta& b) {
+                        return a.name == b.name && compatible(a, b);
+                      });
+  }
   const bool may_differ = has_own_rows(first.kind) && first.kind == other.kind;
   if (!may_differ || first.shape.empty() || other.shape.empty()) return first == other;
   RequestMeta same_rows = other;
@@ -53,7 +59,7 @@ void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
   // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
   after_wait_ = after_wait_ || (rank == 0 && message.after_wait);
   add_cached(rank, message, now);
-  add_unnamed(rank, message, now);
+  add_keyed(rank, message, now);
   for (const FullRequest& request : message.requests) {
     if (is_point_to_point(request.meta.kind)) {
       messages_.add(rank, request.key, request.meta, now);
@@ -73,7 +79,8 @@ void Negotiator::add_cached(int rank, const ReadyMessage& message, TimePoint now
     if (is_stale(slot, message)) return;
     const std::string& name = cache_.at(slot).name;
     const bool contributes = !message.absent.test(bit);
-    if (pending_.contains(name) || latecomers_.contains(name)) {
+    const bool is_in_group = has_groups_ && unit_of_name_.contains(name);
+    if (pending_.contains(name) || latecomers_.contains(name) || is_in_group) {
       add_part(rank, name, part_of_slot(rank, slot, contributes), now);
       return;
     }
@@ -83,11 +90,10 @@ void Negotiator::add_cached(int rank, const ReadyMessage& message, TimePoint now
   });
 }
 
-void Negotiator::add_unnamed(int rank, const ReadyMessage& message, TimePoint now) {
-  for (const UnnamedSlot& item : message.unnamed) {
+void Negotiator::add_keyed(int rank, const ReadyMessage& message, TimePoint now) {
+  for (const KeyedSlot& item : message.keyed) {
     if (is_stale(item.slot, message)) continue;
-    add_part(rank, unnamed_key(item.sequence), part_of_slot(rank, item.slot, item.contributes),
-             now);
+    add_part(rank, item.key, part_of_slot(rank, item.slot, item.contributes), now);
   }
 }
 
@@ -106,22 +112,29 @@ Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot, bool con
 }
 
 void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint now) {
-  if (refuse_latecomer(rank, key)) return;
-  demote(key);
-  const auto [found, inserted] = pending_.try_emplace(key);
-  Pending& pending = found->second;
-  if (inserted) {
-    pending.parts.resize(index(size_));
-    pending.since = now;
-  }
+  if (part.meta.is_group() && !has_groups_) index_names();
+  if (refuse_latecomer(rank, key, part.meta)) return;
+  const std::vector<std::string> names = names_of(key, part.meta);
+  for (const std::string& name : names) demote(name);
+  Pending& pending = pending_of(key, now);
   Part& mine = pending.parts[index(rank)];
   if (mine.present) {
-    throw Error(rank_name(members_[index(rank)]) + " announced " +
-                display_name(part.meta.kind, key) + " twice");
+    throw Error(rank_name(members_[index(rank)]) + " announced " + display_name(part.meta, key) +
+                " twice");
   }
   mine = std::move(part);
   mine.present = true;
   if (++pending.count == size_) complete_.push_back(key);
+  if (has_groups_) refuse_conflicts(key, names);
+}
+
+Negotiator::Pending& Negotiator::pending_of(const std::string& key, TimePoint since) {
+  const auto [found, inserted] = pending_.try_emplace(key);
+  if (inserted) {
+    found->second.parts.resize(index(size_));
+    found->second.since = since;
+  }
+  return found->second;
 }
 
 void Negotiator::demote(const std::string& key) {
@@ -133,68 +146,14 @@ void Negotiator::demote(const std::string& key) {
     const bool contributes = !absent_[index(rank)].test(slot);
     ready_[index(rank)].reset(slot);
     absent_[index(rank)].reset(slot);
-    const auto [pending, inserted] = pending_.try_emplace(key);
-    if (inserted) {
-      pending->second.parts.resize(index(size_));
-      pending->second.since = slots_[slot].waiting_since;
-    }
-    Part& part = pending->second.parts[index(rank)];
+    Pending& pending = pending_of(key, slots_[slot].waiting_since);
+    if (has_groups_) unit_of_name_[key] = key;
+    Part& part = pending.parts[index(rank)];
     part = part_of_slot(rank, slot, contributes);
     part.present = true;
     // All of them had come by slot, and an expiry comes before the decision.
-    if (++pending->second.count == size_) complete_.push_back(key);
+    if (++pending.count == size_) complete_.push_back(key);
   }
-}
-
-bool Negotiator::refuse_latecomer(int rank, const std::string& key) {
-  const auto late = latecomers_.find(key);
-  if (late == latecomers_.end()) return false;
-  const auto mine = late->second.find(rank);
-  if (mine == late->second.end()) return false;
-  Response response;
-  response.key = key;
-  response.error = std::move(mine->second.front());
-  response.only_rank = rank;
-  refusals_.push_back(std::move(response));
-  mine->second.pop_front();
-  if (mine->second.empty()) late->second.erase(mine);
-  if (late->second.empty()) latecomers_.erase(late);
-  return true;
-}
-
-void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
-  if (is_message(key)) return messages_.expire(rank, key, now);
-  demote(key);
-  const auto found = pending_.find(key);
-  // Decided meanwhile, or refused together with another rank's expiry: that answer is on its way.
-  if (found == pending_.end() || found->second.count == size_) return;
-  const Pending& pending = found->second;
-  if (!pending.parts[index(rank)].present) return;
-
-  std::vector<int> missing;
-  for (int other = 0; other < size_; ++other) {
-    if (!pending.parts[index(other)].present) missing.push_back(other);
-  }
-  const auto waited =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now - pending.since).count();
-  const std::string text = display_name(pending.parts[index(rank)].meta.kind, key) +
-                           " timed out on rank " + std::to_string(members_[index(rank)]) +
-                           ": after " + std::to_string(waited) +
-                           " ms it had not been submitted by " + format_ranks(named(missing)) +
-                           "; raise its timeout or see what those ranks do instead";
-
-  for (int other = 0; other < size_; ++other) {
-    if (!pending.parts[index(other)].present) {
-      latecomers_[key][other].push_back(text);
-      continue;
-    }
-    Response response;
-    response.key = key;
-    response.error = text;
-    response.only_rank = other;
-    refusals_.push_back(std::move(response));
-  }
-  pending_.erase(found);
 }
 
 std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
@@ -224,6 +183,7 @@ void Negotiator::freeze() {
   for (BitVector& ready : ready_) ready = {};
   for (BitVector& absent : absent_) absent = {};
   pending_.clear();
+  unit_of_name_.clear();
   complete_.clear();
 }
 
@@ -249,23 +209,29 @@ void Negotiator::decide_cached(DecisionMessage& decision) {
 }
 
 void Negotiator::decide_pending(DecisionMessage& decision) {
-  for (const std::string& key : complete_) {
+  // Refusing one may add to the list.
+  for (std::size_t i = 0; i < complete_.size(); ++i) {
+    const std::string key = complete_[i];
     const auto found = pending_.find(key);
-    if (found == pending_.end()) continue;
+    if (found == pending_.end() || found->second.count < size_) continue;
     const Pending pending = std::move(found->second);
-    pending_.erase(found);
-    if (is_unnamed(key) && all_by_one_slot(pending)) {
+    erase_pending(key);
+    const bool has_no_bit = is_unnamed(key) || pending.parts[0].meta.is_group();
+    if (has_no_bit && all_by_one_slot(pending)) {
       const auto slot = static_cast<std::uint32_t>(pending.parts[0].slot);
-      const bool contributed = std::any_of(pending.parts.begin(), pending.parts.end(),
-                                           [](const Part& part) { return part.contributes; });
       slots_[slot].last_used = decision.number;
-      decision.unnamed.push_back({std::stoull(key.substr(1)), slot, contributed});
+      decision.keyed.push_back({key, slot, contributed(pending)});
       counters_.agreed_by_slot.add();
       continue;
     }
     decision.responses.push_back(agree(key, pending));
   }
   complete_.clear();
+}
+
+bool Negotiator::contributed(const Pending& pending) {
+  return std::any_of(pending.parts.begin(), pending.parts.end(),
+                     [](const Part& part) { return part.contributes; });
 }
 
 void Negotiator::decide_messages(DecisionMessage& decision) {
@@ -295,11 +261,11 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   if (response.error.empty()) response.error = refusal(key, pending);
   if (!response.error.empty()) {
     counters_.refused.add();
+    if (has_groups_) settle_refusal(key, pending, response.error);
     return response;
   }
-  if (has_own_rows(response.meta.kind)) response.rows = rows_of(pending);
-  response.contributed = std::any_of(pending.parts.begin(), pending.parts.end(),
-                                     [](const Part& part) { return part.contributes; });
+  response.rows = rows_of(pending);
+  response.contributed = contributed(pending);
   response.slot = choose_slot(key);
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
@@ -310,8 +276,22 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   return response;
 }
 
+/// The parts of the ranks in one member of a group.
+Negotiator::Pending Negotiator::member_of(const Pending& group, std::size_t member) {
+  Pending pending;
+  for (const Part& part : group.parts) {
+    pending.parts.emplace_back().meta = part.meta.members.at(member);
+  }
+  return pending;
+}
+
 RankRows Negotiator::rows_of(const Pending& pending) {
   RankRows rows;
+  const RequestMeta& first = pending.parts[0].meta;
+  for (std::size_t i = 0; i < first.members.size(); ++i) {
+    rows.members.push_back(rows_of(member_of(pending, i)));
+  }
+  if (!has_own_rows(first.kind)) return rows;
   bool even = true;
   for (const Part& part : pending.parts) {
     rows.first_dims.push_back(part.meta.shape[0]);
@@ -325,7 +305,12 @@ RankRows Negotiator::rows_of(const Pending& pending) {
 /// What is impossible though all ranks agree, with the ranks that it is about.
 std::string Negotiator::refusal(const std::string& key, const Pending& pending) const {
   const RequestMeta& first = pending.parts[0].meta;
-  const std::string name = display_name(first.kind, key);
+  const std::string name = display_name(first, key);
+  for (std::size_t i = 0; i < first.members.size(); ++i) {
+    const std::string error = refusal(first.members[i].name, member_of(pending, i));
+    if (!error.empty()) return name + ": " + error;
+  }
+  if (first.is_group()) return {};
   const std::string error_of_first = validate_(first);
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {
@@ -350,16 +335,39 @@ std::string Negotiator::refusal(const std::string& key, const Pending& pending) 
   return error.empty() ? error : name + ": the rows of all ranks together: " + error;
 }
 
+/// Where groups that have the same names differ.
+std::optional<std::size_t> Negotiator::only_different_member(const Pending& pending) {
+  const std::vector<RequestMeta>& first = pending.parts[0].meta.members;
+  const auto has_same_names = [&](const Part& part) {
+    return std::equal(first.begin(), first.end(), part.meta.members.begin(),
+                      part.meta.members.end(),
+                      [](const RequestMeta& a, const RequestMeta& b) { return a.name == b.name; });
+  };
+  if (!std::all_of(pending.parts.begin(), pending.parts.end(), has_same_names)) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    for (const Part& part : pending.parts) {
+      if (!compatible(first[i], part.meta.members[i])) return i;
+    }
+  }
+  return std::nullopt;
+}
+
 std::string Negotiator::mismatch(const std::string& key, const Pending& pending) const {
   const RequestMeta& first = pending.parts[0].meta;
   const bool match = std::all_of(pending.parts.begin(), pending.parts.end(),
                                  [&](const Part& part) { return compatible(first, part.meta); });
   if (match) return {};
+  if (const auto member = only_different_member(pending)) {
+    return display_name(first, key) + ": " +
+           mismatch(first.members[*member].name, member_of(pending, *member));
+  }
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {
     ranks_of[to_string(pending.parts[index(rank)].meta)].push_back(rank);
   }
-  std::string text = display_name(first.kind, key) + " differs between ranks:";
+  std::string text = display_name(first, key) + " differs between ranks:";
   for (const auto& [what, ranks] : ranks_of) {
     text += "\n  " + format_ranks(named(ranks)) + ": " + what;
   }
@@ -414,14 +422,14 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
     if (!is_awaited(slot)) continue;
     const CachedResponse& cached = cache_.at(slot);
     operations.push_back(
-        waiting_operation(cached.name, cached.meta.kind, slots_[slot].waiting_since,
+        waiting_operation(cached.name, cached.meta, slots_[slot].waiting_since,
                           [&](int rank) { return ready_[index(rank)].test(slot); }));
   }
   for (const auto& [key, pending] : pending_) {
     const auto& parts = pending.parts;
     const auto present =
         std::find_if(parts.begin(), parts.end(), [](const Part& part) { return part.present; });
-    operations.push_back(waiting_operation(key, present->meta.kind, pending.since,
+    operations.push_back(waiting_operation(key, present->meta, pending.since,
                                            [&](int rank) { return parts[index(rank)].present; }));
   }
   messages_.add_waiting(operations);
@@ -429,13 +437,13 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
   return operations;
 }
 
-WaitingOperation Negotiator::waiting_operation(const std::string& key, Collective kind,
+WaitingOperation Negotiator::waiting_operation(const std::string& key, const RequestMeta& meta,
                                                TimePoint since,
                                                const std::function<bool(int)>& is_ready) const {
   WaitingOperation operation;
   operation.name = is_unnamed(key) ? std::string() : key;
-  operation.text = display_name(kind, key);
-  operation.kind = kind;
+  operation.text = display_name(meta, key);
+  operation.kind = meta.is_group() ? meta.members[0].kind : meta.kind;
   operation.since = since;
   for (int rank = 0; rank < size_; ++rank) {
     (is_ready(rank) ? operation.submitted : operation.missing).push_back(rank);

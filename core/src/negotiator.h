@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -96,26 +98,45 @@ class Negotiator {
   };
 
   void add_cached(int rank, const ReadyMessage& message, TimePoint now);
-  void add_unnamed(int rank, const ReadyMessage& message, TimePoint now);
+  void add_keyed(int rank, const ReadyMessage& message, TimePoint now);
   void add_part(int rank, const std::string& key, Part part, TimePoint now);
   void add_expired(int rank, const std::string& key, TimePoint now);
   Part part_of_slot(int rank, std::uint32_t slot, bool contributes) const;
   bool is_stale(std::uint32_t slot, const ReadyMessage& message) const;
-  bool refuse_latecomer(int rank, const std::string& key);
+  Pending& pending_of(const std::string& key, TimePoint since);
   void demote(const std::string& key);
+
+  // negotiator_refusals.cc
+  /// By name: ranks to which its present use was refused.
+  using Uses = std::map<std::string, std::set<int>>;
+  static std::vector<std::string> names_of(const std::string& key, const RequestMeta& meta);
+  void index_names();
+  void erase_pending(const std::string& key);
+  bool refuse_latecomer(int rank, const std::string& key, const RequestMeta& meta);
+  void refuse_conflicts(const std::string& key, const std::vector<std::string>& names);
+  void settle_refusal(const std::string& key, const Pending& pending, const std::string& text);
+  void refuse_unit(const std::string& key, const std::string& text, Uses& refused);
+  void refuse_part(int rank, const std::string& key, const std::string& text, Uses& refused);
+  void push_refusal(int rank, const std::string& key, const std::string& text);
+  void settle(Uses refused, const std::string& text);
+  bool refuse_one_more(Uses& refused, const std::string& text);
 
   void decide_cached(DecisionMessage& decision);
   void decide_pending(DecisionMessage& decision);
   void decide_messages(DecisionMessage& decision);
   bool all_by_one_slot(const Pending& pending) const;
   Response agree(const std::string& key, const Pending& pending);
+  static bool contributed(const Pending& pending);
+  static Pending member_of(const Pending& group, std::size_t member);
   static RankRows rows_of(const Pending& pending);
+  static std::optional<std::size_t> only_different_member(const Pending& pending);
   std::string mismatch(const std::string& key, const Pending& pending) const;
   std::string refusal(const std::string& key, const Pending& pending) const;
   std::int32_t choose_slot(const std::string& key);
   bool is_awaited(std::uint32_t slot) const;
   bool is_referenced(std::uint32_t slot) const;
-  WaitingOperation waiting_operation(const std::string& key, Collective kind, TimePoint since,
+  WaitingOperation waiting_operation(const std::string& key, const RequestMeta& meta,
+                                     TimePoint since,
                                      const std::function<bool(int)>& is_ready) const;
 
   std::vector<int> named(const std::vector<int>& ranks) const;
@@ -134,10 +155,13 @@ class Negotiator {
   std::unordered_map<std::string, Pending> pending_;
   std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
   std::vector<Response> refusals_;     ///< errors to send with the next decision
-  /// Expired operations: ranks that have yet to submit theirs, and will get the same errors, one
-  /// for each that expired, so that the n-th use of a name on one rank meets the n-th on the
-  /// others.
-  std::unordered_map<std::string, std::unordered_map<int, std::deque<std::string>>> latecomers_;
+  bool has_groups_ = false;            ///< there has been one
+  /// Since then: the pending operation that uses a name.
+  std::unordered_map<std::string, std::string> unit_of_name_;
+  /// Refused uses of a name: ranks that have yet to come to theirs, and the errors they will get,
+  /// one for each use. Note [Refusals in step].
+  using LateRanks = std::unordered_map<int, std::deque<std::string>>;
+  std::unordered_map<std::string, LateRanks> latecomers_;
   MessageMatcher messages_;
   std::vector<bool> shutdown_;  ///< by rank
   bool after_wait_ = false;

@@ -79,6 +79,15 @@ std::string to_string(const std::vector<std::int64_t>& shape) {
 
 std::string to_string(const RequestMeta& meta) {
   std::ostringstream text;
+  if (meta.is_group()) {
+    text << "a group of " << meta.members.size() << ':';
+    for (const RequestMeta& member : meta.members) {
+      text << (&member == &meta.members.front() ? " " : "; ");
+      if (!member.name.empty()) text << "'" << member.name << "' ";
+      text << to_string(member);
+    }
+    return text.str();
+  }
   text.precision(std::numeric_limits<double>::max_digits10);
   text << to_string(meta.kind);
   if (meta.kind != Collective::Barrier) {
@@ -123,6 +132,11 @@ std::string display_name(Collective kind, const std::string& key) {
 }
 
 std::string display_name(const RequestMeta& meta, const std::string& key) {
+  if (meta.is_group()) {
+    const std::string text = "the group of " + std::to_string(meta.members.size());
+    if (is_unnamed(key)) return text + " operations, number " + key.substr(1) + " without a name";
+    return text + " operations with '" + key + "'";
+  }
   if (!is_point_to_point(meta.kind)) return display_name(meta.kind, key);
   const std::string set = meta.set == 0 ? "" : " of process set " + std::to_string(meta.set);
   return std::string(to_string(meta.kind)) + ' ' + counterpart(meta) + set;

@@ -27,6 +27,11 @@ struct RequestMeta {
   std::uint64_t symmetric_place = 0;
   std::int32_t peer = 0;  ///< send and recv, as is the tag
   std::int64_t tag = 0;
+  std::string name;  ///< of a group's member only
+  /// Of a group: what is in it, in the order in which it is run. The rest is as for a barrier.
+  std::vector<RequestMeta> members;
+
+  bool is_group() const noexcept { return !members.empty(); }
 
   bool symmetric() const noexcept { return symmetric_place > 0; }
 
@@ -62,7 +67,8 @@ std::string shape_error(const std::vector<std::int64_t>& shape, DataType dtype);
 /// "[2, 3]"
 std::string to_string(const std::vector<std::int64_t>& shape);
 
-/// "allreduce f32 [2, 3] sum on cpu", with scales, root and process set where they matter.
+/// "allreduce f32 [2, 3] sum on cpu", with scales, root and process set where they matter; "a group
+/// of 2: ..." with all members.
 std::string to_string(const RequestMeta& meta);
 
 // Note [Keys]

@@ -5,11 +5,21 @@
 
 namespace ronde {
 
+namespace {
+
+void give_rows(RequestMeta& meta, const RankRows& rows, std::size_t rank) {
+  if (!rows.first_dims.empty()) meta.shape.at(0) = rows.first_dims.at(rank);
+  if (!rows.splits.empty()) meta.splits = rows.splits.at(rank);
+  for (std::size_t i = 0; i < rows.members.size(); ++i) {
+    give_rows(meta.members.at(i), rows.members[i], rank);
+  }
+}
+
+}  // namespace
+
 RequestMeta CachedResponse::request_of(int rank) const {
   RequestMeta request = meta;
-  const auto index = static_cast<std::size_t>(rank);
-  if (!rows.first_dims.empty()) request.shape.at(0) = rows.first_dims.at(index);
-  if (!rows.splits.empty()) request.splits = rows.splits.at(index);
+  give_rows(request, rows, static_cast<std::size_t>(rank));
   return request;
 }
 

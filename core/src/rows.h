@@ -20,8 +20,10 @@ std::string splits_error(const RequestMeta& meta, int size);
 
 /// What every rank brought along its first dimension, where that may differ between ranks.
 struct RankRows {
-  std::vector<std::int64_t> first_dims;           ///< by rank; of allgather and alltoall
-  std::vector<std::vector<std::int64_t>> splits;  ///< by rank, as given; empty: all divide evenly
+  std::vector<std::int64_t> first_dims;  ///< by rank; of allgather and alltoall
+  std::vector<std::vector<std::int64_t>> splits =
+      {};                              ///< by rank, as given; empty: all divide evenly
+  std::vector<RankRows> members = {};  ///< of a group
 
   /// Alltoall: rows from one rank to another.
   std::int64_t sent(std::size_t from, std::size_t to) const;

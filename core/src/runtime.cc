@@ -138,6 +138,10 @@ Work Runtime::submit(Request request) {
   return impl_->coordinator().submit(std::move(request));
 }
 
+std::vector<Work> Runtime::submit_group(std::vector<Request> requests) {
+  return impl_->coordinator().submit_group(std::move(requests));
+}
+
 void Runtime::run(Request request) {
   request.caller_waits = true;
   submit(std::move(request)).wait();

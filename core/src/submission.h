@@ -13,7 +13,7 @@
 
 namespace ronde {
 
-/// One operation of this rank on its way through the engine.
+/// One operation of this rank on its way through the engine, or a group of them.
 struct Submission {
   Request request;
   std::string key;  ///< Note [Keys]
@@ -22,6 +22,11 @@ struct Submission {
   std::uint64_t number = 0;  ///< counts the operations of this rank
   bool after_wait = false;   ///< somebody had waited for a result since the one before
   std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout
+  /// Of a group: in the order of RequestMeta::members. Its own request has the name and whether
+  /// this rank contributes to any of them; it has no work.
+  std::vector<Submission> members = {};
+
+  bool is_group() const noexcept { return !members.empty(); }
 };
 
 }  // namespace ronde

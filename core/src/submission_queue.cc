@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 #include "elementwise.h"
 #include "ronde/error.h"
@@ -15,20 +16,41 @@ SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint
   lanes_.try_emplace(kGlobalSet.id);
 }
 
+namespace {
+
+std::uint64_t bytes_of(const Submission& submission) {
+  std::uint64_t bytes = 0;
+  for (const Submission& member : submission.members) bytes += bytes_of(member);
+  const RequestMeta& meta = submission.meta;
+  return submission.is_group() ? bytes : element_count(meta.shape) * size_of(meta.dtype);
+}
+
+/// The same order on every rank: by name, and those without one as they were called.
+void sort_members(Submission& group) {
+  const auto comes_first = [](const Submission& a, const Submission& b) {
+    if (is_unnamed(a.key) || is_unnamed(b.key)) return !is_unnamed(a.key) && is_unnamed(b.key);
+    return a.key < b.key;
+  };
+  std::stable_sort(group.members.begin(), group.members.end(), comes_first);
+  group.key = group.members.front().key;
+  if (!is_unnamed(group.key)) group.request.name = group.key;
+  for (Submission& member : group.members) {
+    group.meta.members.push_back(member.meta);
+    group.meta.members.back().name = member.request.name;
+  }
+}
+
+}  // namespace
+
 void SubmissionQueue::push(Submission submission) {
-  const std::uint64_t bytes = element_count(submission.meta.shape) * size_of(submission.meta.dtype);
   const std::lock_guard lock(mutex_);
   if (closed_) std::rethrow_exception(closed_);
   reserve(submission);
-  if (submission.request.symmetric && !submission.request.contributes) {
-    // Not before the name is known to be free, and before peers may reduce this buffer.
-    const RequestMeta& meta = submission.meta;
-    fill_neutral(submission.request.output, element_count(meta.shape), meta.dtype, meta.op, false);
-  }
-  counters_.submitted.add();
-  counters_.submitted_bytes.add(bytes);
-  submission.number = submitted_++;
-  submission.after_wait = waited_.exchange(false, std::memory_order_relaxed);
+  counters_.submitted_bytes.add(bytes_of(submission));
+  const bool after_wait = waited_.exchange(false, std::memory_order_relaxed);
+  submission.after_wait = after_wait;
+  for (Submission& member : submission.members) enter(member);
+  if (!submission.is_group()) enter(submission);
   const bool quietly = submission.request.caller_waits;
   using Intake = FrozenSchedule::Intake;
   // A schedule is of the global set; other sets go their own way beside it.
@@ -44,19 +66,44 @@ void SubmissionQueue::push(Submission submission) {
   if (has_news && !quietly) wake_locked();
 }
 
-/// Takes the key of the operation, and its name.
+void SubmissionQueue::enter(Submission& submission) {
+  counters_.submitted.add();
+  submission.number = submitted_++;
+  if (!submission.request.symmetric || submission.request.contributes) return;
+  // Not before the name is known to be free, and before peers may reduce this buffer.
+  const RequestMeta& meta = submission.meta;
+  fill_neutral(submission.request.output, element_count(meta.shape), meta.dtype, meta.op, false);
+}
+
+/// Takes the key of the operation, or those of all members of a group, and their names.
 void SubmissionQueue::reserve(Submission& submission) {
   const auto lane = lanes_.find(submission.meta.set);
   if (lane == lanes_.end() || !lane->second.is_open) {
     throw UsageError(std::string(to_string(submission.meta.kind)) + ": process set " +
                      std::to_string(submission.meta.set) + " is being removed");
   }
-  submission.key = next_key(lane->second, submission.request);
-  if (!lane->second.in_flight.emplace(submission.key, submission.meta.kind).second) {
-    throw UsageError(display_name(submission.meta.kind, submission.key) +
-                     " is still in flight: wait for it before using its name again, or give the "
-                     "second operation another name");
+  const std::span<Submission> all =
+      submission.is_group() ? std::span(submission.members) : std::span(&submission, 1);
+  std::size_t taken = 0;
+  try {
+    for (Submission& each : all) {
+      each.key = next_key(lane->second, each.request);
+      take_name(lane->second, each);
+      ++taken;
+    }
+  } catch (...) {
+    // A number that is taken is taken on the other ranks, too, if they do the same.
+    for (const Submission& each : all.first(taken)) lane->second.in_flight.erase(each.key);
+    throw;
   }
+  if (submission.is_group()) sort_members(submission);
+}
+
+void SubmissionQueue::take_name(Lane& lane, const Submission& submission) {
+  if (lane.in_flight.emplace(submission.key, submission.meta.kind).second) return;
+  throw UsageError(display_name(submission.meta.kind, submission.key) +
+                   " is still in flight: wait for it before using its name again, or give the "
+                   "second operation another name");
 }
 
 std::string SubmissionQueue::next_key(Lane& lane, const Request& request) {
@@ -66,7 +113,7 @@ std::string SubmissionQueue::next_key(Lane& lane, const Request& request) {
 
 void SubmissionQueue::keep(Submission submission) {
   if (waiting_.empty()) first_ = Clock::now();
-  bytes_ += element_count(submission.meta.shape) * size_of(submission.meta.dtype);
+  bytes_ += bytes_of(submission);
   waiting_.push_back(std::move(submission));
 }
 
@@ -88,7 +135,7 @@ void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> 
       keep(std::move(submission));
       continue;
     }
-    works.push_back(submission.work);
+    if (submission.work) works.push_back(submission.work);
     if (schedule_->accept(submission) == FrozenSchedule::Intake::Deviates) {
       keep(std::move(submission));
       urgent_ = true;  // it has been announced before

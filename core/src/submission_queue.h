@@ -95,7 +95,9 @@ class SubmissionQueue {
   };
 
   static std::string next_key(Lane& lane, const Request& request);
+  static void take_name(Lane& lane, const Submission& submission);
   void reserve(Submission& submission);
+  void enter(Submission& submission);
   void keep(Submission submission);
   void wake_locked();
 

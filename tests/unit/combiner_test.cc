@@ -36,7 +36,7 @@ ReadyMessage unnamed(std::uint64_t sequence, std::uint32_t slot, bool contribute
                      std::uint64_t seen = 0) {
   ReadyMessage message;
   message.decisions_seen = seen;
-  message.unnamed = {{sequence, slot, contributes}};
+  message.keyed = {{unnamed_key(sequence), slot, contributes}};
   return message;
 }
 
@@ -134,9 +134,9 @@ TEST_CASE("equal requests in full, and equal slots of what has no name, are told
   REQUIRE(parts[0].ready.requests.size() == 1);
   CHECK(parts[0].ready.requests[0].key == "x");
   CHECK(parts[0].ready.requests[0].contributes);
-  REQUIRE(parts[0].ready.unnamed.size() == 1);
-  CHECK(parts[0].ready.unnamed[0].sequence == 3);
-  CHECK_FALSE(parts[0].ready.unnamed[0].contributes);
+  REQUIRE(parts[0].ready.keyed.size() == 1);
+  CHECK(parts[0].ready.keyed[0].key == unnamed_key(3));
+  CHECK_FALSE(parts[0].ready.keyed[0].contributes);
 }
 
 TEST_CASE("requests that differ go on rank by rank, in one message") {
@@ -151,7 +151,7 @@ TEST_CASE("requests that differ go on rank by rank, in one message") {
   REQUIRE(parts.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
     CHECK(parts[i].ranks == Ranks{std::vector<std::int32_t>{4, 5, 7}[i]});
-    CHECK(parts[i].ready.requests.size() + parts[i].ready.unnamed.size() == 2);
+    CHECK(parts[i].ready.requests.size() + parts[i].ready.keyed.size() == 2);
   }
   CHECK(parts[1].ready.requests[0].meta.shape == std::vector<std::int64_t>{3});
 }

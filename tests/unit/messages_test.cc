@@ -39,7 +39,7 @@ ReadyMessage ready_message() {
   message.decisions_seen = 0x0123456789abcdefU;
   for (const std::size_t bit : {0U, 63U, 64U, 200U}) message.cached.set(bit);
   message.absent.set(64);
-  message.unnamed = {{7, 3, false}, {8, 4000000000U, true}};
+  message.keyed = {{unnamed_key(7), 3, false}, {"g", 4000000000U, true}};
   message.requests = {{std::string("a\0b", 3), odd_meta(1), false},
                       {"", odd_meta(2), true},
                       {message_key(5), message_meta(Collective::Recv), true}};
@@ -55,7 +55,7 @@ DecisionMessage decision_message() {
   message.number = 99;
   message.cached.set(1);
   message.skipped.set(130);
-  message.unnamed = {{1, 2, false}};
+  message.keyed = {{unnamed_key(1), 2, false}};
   message.responses = {
       {"key", "error text", 3, odd_meta(4), {{5, 6, 7}, {{}, {8, 9, -1}, {}}}, false, 9},
       {"other", "", -1, odd_meta(5), {}, true, -1},
@@ -95,11 +95,11 @@ TEST_CASE("every field of a ready message arrives") {
   CHECK(got.decisions_seen == sent.decisions_seen);
   CHECK(got.cached.words() == sent.cached.words());
   CHECK(got.absent.words() == sent.absent.words());
-  REQUIRE(got.unnamed.size() == 2);
+  REQUIRE(got.keyed.size() == 2);
   for (std::size_t i = 0; i < 2; ++i) {
-    CHECK(got.unnamed[i].sequence == sent.unnamed[i].sequence);
-    CHECK(got.unnamed[i].slot == sent.unnamed[i].slot);
-    CHECK(got.unnamed[i].contributes == sent.unnamed[i].contributes);
+    CHECK(got.keyed[i].key == sent.keyed[i].key);
+    CHECK(got.keyed[i].slot == sent.keyed[i].slot);
+    CHECK(got.keyed[i].contributes == sent.keyed[i].contributes);
   }
   REQUIRE(got.requests.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
@@ -118,10 +118,10 @@ TEST_CASE("every field of a decision arrives") {
   CHECK(got.number == sent.number);
   CHECK(got.cached.words() == sent.cached.words());
   CHECK(got.skipped.words() == sent.skipped.words());
-  REQUIRE(got.unnamed.size() == 1);
-  CHECK(got.unnamed[0].sequence == 1);
-  CHECK(got.unnamed[0].slot == 2);
-  CHECK_FALSE(got.unnamed[0].contributes);
+  REQUIRE(got.keyed.size() == 1);
+  CHECK(got.keyed[0].key == unnamed_key(1));
+  CHECK(got.keyed[0].slot == 2);
+  CHECK_FALSE(got.keyed[0].contributes);
   REQUIRE(got.responses.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
     CHECK(got.responses[i].key == sent.responses[i].key);

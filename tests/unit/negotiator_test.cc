@@ -230,7 +230,7 @@ TEST_CASE("a slot that was never assigned is nonsense") {
   Negotiator negotiator(everybody(2), 8, nothing_wrong);
   CHECK_THROWS_AS(negotiator.add(1, slot_ready(0, 0), kStart), Error);
   ReadyMessage unnamed;
-  unnamed.unnamed = {{0, 17, true}};
+  unnamed.keyed = {{unnamed_key(0), 17, true}};
   CHECK_THROWS_AS(negotiator.add(1, unnamed, kStart), Error);
 }
 

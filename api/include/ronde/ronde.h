@@ -60,6 +60,9 @@ Runtime& default_runtime();
 /// Starts an operation on raw buffers: Runtime::submit of the default Runtime.
 Work submit(Request request);
 
+/// Starts several collectives, all or none: Runtime::submit_group of the default Runtime.
+std::vector<Work> submit_group(std::vector<Request> requests);
+
 /// submit() and wait(), the fastest way (Request::caller_waits).
 void run(Request request);
 

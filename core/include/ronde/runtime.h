@@ -102,6 +102,13 @@ class Runtime {
   /// What only the ranks together can see is reported by the Work.
   Work submit(Request request);
 
+  /// Starts several collectives (barriers, sends and recvs excepted) of one process set, all or
+  /// none: they begin together once every rank has submitted the whole group, and if one of them is
+  /// refused all are. Ranks match groups by the names in them, whatever their order; those without
+  /// a name by the order of calls. Work::contributed() speaks of the group as a whole. Returns the
+  /// handles in the order of `requests`. Throws as submit(), and then none is started.
+  std::vector<Work> submit_group(std::vector<Request> requests);
+
   /// submit() and wait(), the fastest way (Request::caller_waits).
   void run(Request request);
 

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cannot be agreed on: timeouts, groups that differ, and who is still to hear of it.
+#include <algorithm>
+#include <utility>
+
+#include "negotiator.h"
+#include "rank_list.h"
+#include "ronde/error.h"
+
+// Note [Refusals in step]
+// The n-th use of a name on one rank meets the n-th on the others. So where a use is refused to
+// some ranks, it has to be to all: to those whose use is pending in another operation (a group that
+// has the name, too), which is refused with it, and so on with the names of that one; and to those
+// that have yet to come (latecomers_), when they do.
+
+namespace ronde {
+namespace {
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+}  // namespace
+
+/// The names that an operation uses: its own, and those of a group's members.
+std::vector<std::string> Negotiator::names_of(const std::string& key, const RequestMeta& meta) {
+  std::vector<std::string> names = {key};
+  for (const RequestMeta& member : meta.members) {
+    if (!member.name.empty() && member.name != key) names.push_back(member.name);
+  }
+  return names;
+}
+
+/// From now on there are groups, and names have to be compared across operations.
+void Negotiator::index_names() {
+  has_groups_ = true;
+  for (const auto& [key, pending] : pending_) unit_of_name_[key] = key;
+}
+
+void Negotiator::erase_pending(const std::string& key) {
+  pending_.erase(key);
+  if (has_groups_)
+    std::erase_if(unit_of_name_, [&](const auto& entry) { return entry.second == key; });
+}
+
+bool Negotiator::refuse_latecomer(int rank, const std::string& key, const RequestMeta& meta) {
+  if (latecomers_.empty()) return false;
+  Uses refused;
+  std::string text;
+  for (const std::string& name : names_of(key, meta)) {
+    const auto late = latecomers_.find(name);
+    const auto mine = late == latecomers_.end() ? LateRanks::iterator() : late->second.find(rank);
+    if (late == latecomers_.end() || mine == late->second.end()) {
+      refused[name].insert(rank);
+      continue;
+    }
+    text = std::move(mine->second.front());
+    mine->second.pop_front();
+    if (mine->second.empty()) late->second.erase(mine);
+    if (late->second.empty()) latecomers_.erase(late);
+  }
+  if (text.empty()) return false;
+  push_refusal(rank, key, text);
+  settle(std::move(refused), text);
+  return true;
+}
+
+void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
+  if (is_message(key)) return messages_.expire(rank, key, now);
+  demote(key);
+  const auto found = pending_.find(key);
+  // Decided meanwhile, or refused together with another rank's expiry: that answer is on its way.
+  if (found == pending_.end() || found->second.count == size_) return;
+  const Pending& pending = found->second;
+  if (!pending.parts[index(rank)].present) return;
+
+  std::vector<int> missing;
+  for (int other = 0; other < size_; ++other) {
+    if (!pending.parts[index(other)].present) missing.push_back(other);
+  }
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now - pending.since).count();
+  const std::string text = display_name(pending.parts[index(rank)].meta, key) +
+                           " timed out on rank " + std::to_string(members_[index(rank)]) +
+                           ": after " + std::to_string(waited) +
+                           " ms it had not been submitted by " + format_ranks(named(missing)) +
+                           "; raise its timeout or see what those ranks do instead";
+  Uses refused;
+  refuse_unit(key, text, refused);
+  settle(std::move(refused), text);
+}
+
+/// Ranks that use one of these names at the same time in different operations will never agree.
+void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std::string>& names) {
+  std::string other;
+  for (const std::string& name : names) {
+    const auto [found, inserted] = unit_of_name_.emplace(name, key);
+    if (found->second != key) other = found->second;
+  }
+  if (other.empty()) return;
+  std::string text = "groups differ between ranks:";
+  for (const std::string& unit : {other, key}) {
+    std::map<std::string, std::vector<int>> ranks_of;
+    const Pending& pending = pending_.at(unit);
+    for (int rank = 0; rank < size_; ++rank) {
+      const Part& part = pending.parts[index(rank)];
+      if (!part.present) continue;
+      const std::string what =
+          part.meta.is_group() ? to_string(part.meta) : display_name(part.meta, unit);
+      ranks_of[what].push_back(rank);
+    }
+    for (const auto& [what, ranks] : ranks_of) {
+      text += "\n  " + format_ranks(named(ranks)) + ": " + what;
+    }
+  }
+  text += "\nEvery rank must put the same operations into a group";
+  Uses refused;
+  refuse_unit(other, text, refused);
+  refuse_unit(key, text, refused);
+  settle(std::move(refused), text);
+}
+
+/// All ranks have submitted the operation and were refused it. Some may have used other names in
+/// it.
+void Negotiator::settle_refusal(const std::string& key, const Pending& pending,
+                                const std::string& text) {
+  Uses refused;
+  for (int rank = 0; rank < size_; ++rank) {
+    for (const std::string& name : names_of(key, pending.parts[index(rank)].meta)) {
+      refused[name].insert(rank);
+    }
+  }
+  settle(std::move(refused), text);
+}
+
+void Negotiator::refuse_unit(const std::string& key, const std::string& text, Uses& refused) {
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto found = pending_.find(key);
+    if (found == pending_.end()) return;
+    if (found->second.parts[index(rank)].present) refuse_part(rank, key, text, refused);
+  }
+}
+
+void Negotiator::refuse_part(int rank, const std::string& key, const std::string& text,
+                             Uses& refused) {
+  Pending& pending = pending_.at(key);
+  Part& part = pending.parts[index(rank)];
+  for (const std::string& name : names_of(key, part.meta)) refused[name].insert(rank);
+  part = {};
+  push_refusal(rank, key, text);
+  if (--pending.count == 0) erase_pending(key);
+}
+
+void Negotiator::push_refusal(int rank, const std::string& key, const std::string& text) {
+  Response response;
+  response.key = key;
+  response.error = text;
+  response.only_rank = rank;
+  refusals_.push_back(std::move(response));
+}
+
+/// Note [Refusals in step].
+void Negotiator::settle(Uses refused, const std::string& text) {
+  while (refuse_one_more(refused, text)) {
+  }
+  for (const auto& [name, ranks] : refused) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (!ranks.contains(rank)) latecomers_[name][rank].push_back(text);
+    }
+  }
+}
+
+/// A pending operation that has a name whose use was refused to others.
+bool Negotiator::refuse_one_more(Uses& refused, const std::string& text) {
+  for (const auto& [name, ranks] : refused) {
+    demote(name);
+    const auto unit = unit_of_name_.find(name);
+    const std::string key = unit == unit_of_name_.end() ? name : unit->second;
+    const auto found = pending_.find(key);
+    if (found == pending_.end()) continue;
+    for (int rank = 0; rank < size_; ++rank) {
+      const Part& part = found->second.parts[index(rank)];
+      if (ranks.contains(rank) || !part.present) continue;
+      const std::vector<std::string> names = names_of(key, part.meta);
+      if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+      refuse_part(rank, key, text, refused);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace ronde
