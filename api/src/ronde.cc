@@ -107,6 +107,28 @@ void barrier(const BarrierOptions& options) {
   submit_barrier(options, true).wait();
 }
 
+namespace {
+
+Work submit_join(const JoinOptions& options, bool caller_waits) {
+  Request request;
+  request.kind = Collective::Join;
+  request.set = options.process_set;
+  request.caller_waits = caller_waits;
+  return use("ronde::join()")->submit(std::move(request));
+}
+
+}  // namespace
+
+Work join_async(const JoinOptions& options) {
+  return submit_join(options, false);
+}
+
+int join(const JoinOptions& options) {
+  const Work work = submit_join(options, true);
+  work.wait();
+  return work.last_rank();
+}
+
 void abort(const std::string& text) {
   use("ronde::abort()")->abort(text);
 }

@@ -56,7 +56,8 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
       element_bytes_(size_of(dtype_)),
       wire_bytes_(size_of(wire_dtype_)),
       prescale_(call.prescale),
-      final_(final_scaling(call.dtype, call.op, call.postscale, hierarchy_->shards.ranks)),
+      final_(final_scaling(call.dtype, call.op, call.postscale,
+                           call.divisor(static_cast<std::size_t>(hierarchy_->shards.ranks)))),
       // Half types are scaled where they are widened and narrowed.
       within_host_({.dtype = wire_dtype_,
                     .op = plain_op(call.op),

@@ -32,7 +32,8 @@ FlatAllreduce::FlatAllreduce(std::shared_ptr<RingContext> context, const Allredu
                              StoreChoice::Use stores)
     : RingOperation(std::move(context)),
       element_bytes_(size_of(call.dtype)),
-      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale, ring().ranks())),
+      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale,
+                              call.divisor(ring().ranks()))),
       stores_(std::move(stores)),
       staging_(walk_of(call, ring().shape())),
       consuming_(staging_),
@@ -70,7 +71,8 @@ SlicedAllreduce::SlicedAllreduce(std::shared_ptr<RingContext> context, const All
                                  StoreChoice::Use stores)
     : RingOperation(std::move(context)),
       element_bytes_(size_of(call.dtype)),
-      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale, ring().ranks())),
+      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale,
+                              call.divisor(ring().ranks()))),
       stores_(std::move(stores)),
       staging_(walk_of(call, ring().shape())),
       reducing_(staging_),

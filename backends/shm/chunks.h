@@ -18,13 +18,13 @@ inline const std::byte* advanced(const void* base, std::size_t bytes) {
   return static_cast<const std::byte*>(base) + bytes;
 }
 
-/// What the kernels are to do for a reduction over `ranks` ranks.
+/// What the kernels are to do for a reduction whose average divides by `divisor`.
 inline Reduction reduction_of(DataType dtype, ReduceOp op, double prescale, double postscale,
-                              std::size_t ranks) {
+                              int divisor) {
   return {.dtype = dtype,
           .op = op == ReduceOp::Average ? ReduceOp::Sum : op,
           .prescale = prescale,
-          .final = final_scaling(dtype, op, postscale, static_cast<int>(ranks))};
+          .final = final_scaling(dtype, op, postscale, divisor)};
 }
 
 /// Elements of a round of an operation on `total`: all rounds are about as large, and at most

@@ -120,8 +120,8 @@ Reducescatter::Reducescatter(std::shared_ptr<RingContext> context, const Reduces
       input_(call.input),
       output_(call.output),
       element_bytes_(size_of(call.dtype)),
-      reduction_(
-          reduction_of(call.dtype, call.op, call.prescale, call.postscale, context->ring.ranks())),
+      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale,
+                              call.divisor(context->ring.ranks()))),
       parts_(call.counts, element_bytes_),
       stores_(context->stores.borrow(parts_.total(), false)),
       inputs_(context->ring.ranks(), nullptr) {}

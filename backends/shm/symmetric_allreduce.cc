@@ -30,7 +30,7 @@ SymmetricAllreduce::SymmetricAllreduce(std::shared_ptr<SymmetricContext> context
       kernels_(best_kernels()),
       element_bytes_(size_of(call.dtype)),
       reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale,
-                              context_->heap->ranks())),
+                              call.divisor(context_->heap->ranks()))),
       chunk_elements_(kChunkBytes / element_bytes_),
       first_chunk_(context_->next_chunk),
       inputs_(context_->heap->ranks(), nullptr) {

@@ -2,6 +2,8 @@
 #include "announcer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <utility>
 
 #include "ronde/error.h"
@@ -13,17 +15,23 @@ Agreed agreed_of(Submission submission, const CachedResponse& response, bool con
 }
 
 void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
-                bool contributed) {
+                bool contributed, int average_over) {
   if (!submission.is_group()) {
-    agreed.push_back({std::move(submission), rows, contributed});
+    agreed.push_back({std::move(submission), rows, contributed, average_over});
     return;
   }
   for (std::size_t i = 0; i < submission.members.size(); ++i) {
-    agreed.push_back({std::move(submission.members[i]), rows.members.at(i), contributed});
+    agreed.push_back(
+        {std::move(submission.members[i]), rows.members.at(i), contributed, average_over});
   }
 }
 
 void Announcer::add(Submission submission) {
+  if (submission.meta.kind == Collective::Join) {
+    join_ = std::move(submission);
+    join_told_ = false;
+    return;
+  }
   unannounced_.push_back(submission.key);
   after_wait_ = after_wait_ || submission.after_wait;
   std::string key = submission.key;
@@ -46,6 +54,8 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
     message.expired.push_back(key);
   }
   message.after_wait = std::exchange(after_wait_, false);
+  message.joined = join_ && !std::exchange(join_told_, true);
+  if (message.joined) message.unnamed_before = join_->unnamed_before;
   message.shutdown = shutdown && !shutdown_told_;
   shutdown_told_ = shutdown_told_ || shutdown;
   if (message.empty()) return std::nullopt;
@@ -81,6 +91,43 @@ void Announcer::announce_one(const std::string& key, ReadyMessage& message) {
   if (!contributes) message.absent.set(*slot);
 }
 
+namespace {
+
+/// What a rank that has joined brings to an operation of the others: nothing, and memory for a
+/// result that nobody sees.
+Submission stand_in(const std::string& key, const RequestMeta& meta) {
+  Submission submission;
+  submission.key = key;
+  submission.meta = meta;
+  for (const RequestMeta& member : meta.members) {
+    submission.members.push_back(stand_in(member.name, member));
+  }
+  if (meta.is_group() || moves_no_data(meta.kind)) return submission;
+  Request& request = submission.request;
+  request.kind = meta.kind;
+  request.dtype = meta.dtype;
+  request.shape = meta.shape;
+  request.op = meta.op;
+  request.prescale = meta.prescale;
+  request.postscale = meta.postscale;
+  request.set = {meta.set};
+  request.contributes = false;
+  const auto memory =
+      std::make_shared<std::vector<std::byte>>(element_count(meta.shape) * size_of(meta.dtype));
+  request.output = memory->data();
+  request.keep_alive = memory;
+  return submission;
+}
+
+/// Where a rank has joined, its buffer at the place of a symmetric one must not be touched.
+void unshare(Submission& submission) {
+  for (Submission& member : submission.members) unshare(member);
+  submission.meta.symmetric_place = 0;
+  submission.request.symmetric = submission.request.lazy = false;
+}
+
+}  // namespace
+
 AppliedDecision Announcer::apply(const DecisionMessage& decision) {
   if (decision.number != decisions_seen_ + 1) {
     throw Error("decision " + std::to_string(decision.number) + " came after decision " +
@@ -112,6 +159,14 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
     agree(item.key, item.slot, item.contributes);
   }
   for (const Response& response : decision.responses) apply_response(response, applied);
+  if (decision.last_joined >= 0) end_join(decision, applied);
+}
+
+void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& applied) {
+  if (!join_) throw Error("rank 0 ended a join to which this rank has not come");
+  join_->work->set_last_rank(decision.last_joined);
+  applied.next_unnamed = decision.next_unnamed;
+  applied.join = std::exchange(join_, std::nullopt);
 }
 
 void Announcer::put_back(Submission submission) {
@@ -121,6 +176,12 @@ void Announcer::put_back(Submission submission) {
 
 void Announcer::apply_response(const Response& response, AppliedDecision& applied) {
   if (response.only_rank >= 0 && response.only_rank != cache_.rank()) return;
+  const auto& joined = response.joined;
+  if (std::find(joined.begin(), joined.end(), cache_.rank()) != joined.end()) {
+    add_agreed(applied.agreed, stand_in(response.key, response.meta), response.rows,
+               response.contributed, response.average_over);
+    return;
+  }
   Submission submission = take(response.key);
   if (!response.error.empty()) {
     applied.refused.push_back({std::move(submission), response.error});
@@ -133,7 +194,9 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
     cache_.put(slot, {submission.request.name, response.meta, response.rows});
     forget_slot(slot);
   }
-  add_agreed(applied.agreed, std::move(submission), response.rows, response.contributed);
+  if (!joined.empty()) unshare(submission);
+  add_agreed(applied.agreed, std::move(submission), response.rows, response.contributed,
+             response.average_over);
 }
 
 void Announcer::forget_slot(std::uint32_t slot) {
@@ -190,6 +253,7 @@ std::vector<std::string> Announcer::pending_names() const {
 
 std::vector<Submission> Announcer::drain() {
   std::vector<Submission> drained;
+  if (join_) drained.push_back(*std::exchange(join_, std::nullopt));
   for (auto& [key, pending] : pending_) drained.push_back(std::move(pending.submission));
   pending_.clear();
   unannounced_.clear();

@@ -20,6 +20,7 @@ struct Agreed {
   Submission submission;
   RankRows rows;            ///< in what the ranks' requests differ
   bool contributed = true;  ///< false: nobody did; nothing is to be moved
+  int average_over = 0;     ///< as AllreduceCall::average_over
 };
 
 /// `response`: what was agreed on for it.
@@ -27,7 +28,7 @@ Agreed agreed_of(Submission submission, const CachedResponse& response, bool con
 
 /// Adds what was agreed on: the operation, or the members of the group one by one.
 void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
-                bool contributed);
+                bool contributed, int average_over = 0);
 
 /// An operation that failed in negotiation.
 struct Refused {
@@ -40,6 +41,9 @@ struct AppliedDecision {
   std::vector<Agreed> agreed;  ///< the same operations in the same order on every rank
   std::vector<Refused> refused;
   bool shutdown = false;
+  /// All ranks have joined, as has this one by its submission here.
+  std::optional<Submission> join = {};
+  std::uint64_t next_unnamed = 0;  ///< then: as in DecisionMessage
 };
 
 /// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and tells
@@ -97,10 +101,13 @@ class Announcer {
   void apply_all(const DecisionMessage& decision, AppliedDecision& applied);
   void apply_response(const Response& response, AppliedDecision& applied);
   void forget_slot(std::uint32_t slot);
+  void end_join(const DecisionMessage& decision, AppliedDecision& applied);
 
   ResponseCache cache_;
   std::uint64_t decisions_seen_ = 0;
   bool shutdown_told_ = false;
+  std::optional<Submission> join_;  ///< this rank has joined
+  bool join_told_ = false;
   bool after_wait_ = false;  ///< of what is in unannounced_
   BitVector absent_;         ///< slots to which this rank did not contribute the last time
   std::unordered_map<std::string, Pending> pending_;

@@ -21,6 +21,8 @@ std::string_view to_string(Collective kind) noexcept {
       return "send";
     case Collective::Recv:
       return "recv";
+    case Collective::Join:
+      return "join";
   }
   return "unknown collective";
 }

@@ -62,12 +62,15 @@ void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
     }
     add_item(position, request.key, request, now);
   }
-  if (message.expired.empty() && !message.shutdown) return;
+  if (message.expired.empty() && !message.shutdown && !message.joined) return;
   combine_bits();
   scatter_all();
   ReadyMessage& mine = for_one_[position];
   mine.expired.insert(mine.expired.end(), message.expired.begin(), message.expired.end());
   mine.shutdown = mine.shutdown || message.shutdown;
+  mine.joined = mine.joined || message.joined;
+  mine.unnamed_before = std::max(mine.unnamed_before, message.unnamed_before);
+  has_joined_ = has_joined_ || message.joined;
 }
 
 bool Combiner::is_stale(std::uint32_t slot, const ReadyMessage& message) const {
@@ -129,6 +132,7 @@ void Combiner::pass(const DecisionMessage& decision) {
   // What is on its way means the slots as they were.
   seal();
   passed_ = decision.number;
+  if (decision.last_joined >= 0) has_joined_ = false;
   has_news_ = true;
   forget_marks(decision);
   for (const Response& response : decision.responses) {
@@ -194,6 +198,7 @@ std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
   BitVector rest = any_ready_;
   rest &= scattered_slots_;
   scatter_bits(rest);
+  if (has_joined_) scatter_all();
   scatter_old(now);
   look_at_held();
   seal();

@@ -23,10 +23,10 @@ namespace ronde {
 /// What only some ranks of the host have announced is held back, as it cannot be agreed on yet. It
 /// follows rank by rank (it is scattered) as soon as rank 0 may have to know who is missing: when
 /// it has been held for `patience` (stalls), with a timeout that passed or a shutdown, and when
-/// ranks of the host announce one name differently. Once a part of an operation went so, the rest
-/// of it does, until it is agreed. A rank's announcements may thus overtake each other, but none
-/// overtakes a timeout or a shutdown of its rank, nor one message another, as these are never held
-/// back; and that is all that rank 0 relies on.
+/// ranks of the host announce one name differently, or one of them has joined. Once a part of an
+/// operation went so, the rest of it does, until it is agreed. A rank's announcements may thus
+/// overtake each other, but none overtakes a timeout or a shutdown of its rank, nor one message
+/// another, as these are never held back; and that is all that rank 0 relies on.
 ///
 /// Slots mean here what they mean to the last decision that has passed, whose number the messages
 /// bear: what names a slot that was reassigned is dropped as rank 0 would drop it, and the rank
@@ -105,7 +105,8 @@ class Combiner {
   std::optional<TimePoint> oldest_;                 ///< of all that is held back
   BitVector scattered_slots_;                       ///< a part of them went by itself
   std::unordered_set<std::string> scattered_keys_;  ///< the same
-  bool has_news_ = false;                           ///< since the last take()
+  bool has_joined_ = false;  ///< a rank of the host, so that nothing will come from all of them
+  bool has_news_ = false;    ///< since the last take()
 
   ReadyMessage for_all_;               ///< to be told of every rank of the host...
   std::vector<ReadyMessage> for_one_;  ///< ...and then of single ones, by position

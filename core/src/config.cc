@@ -93,6 +93,10 @@ std::string checked_core_list(std::string_view text) {
   return std::string(text);
 }
 
+std::string checked_join_average(std::string_view text) {
+  return parse_choice(text, "what an average divides by", {"contributing", "all"});
+}
+
 std::string checked_process_sets(std::string_view text) {
   return format_process_sets(parse_process_sets(text));
 }
@@ -144,6 +148,12 @@ std::vector<ConfigEntry> engine_entries() {
                   .unit = "ranks",
                   .text = "Process sets that init makes, numbered from 1: their ranks separated by "
                           "commas, the sets by semicolons, such as 0,1;2,3."}),
+      text_entry(&Config::join_average, checked_join_average,
+                 {.name = "RONDE_JOIN_AVERAGE",
+                  .horovod_twin = "",
+                  .unit = "",
+                  .text = "What averages divide by while ranks have joined: contributing (the "
+                          "ranks that still have data) or all."}),
   };
 }
 

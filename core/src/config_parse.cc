@@ -200,6 +200,16 @@ std::vector<std::vector<int>> parse_process_sets(std::string_view text) {
   return sets;
 }
 
+std::string parse_choice(std::string_view text, std::string_view what,
+                         std::initializer_list<std::string_view> words) {
+  if (std::find(words.begin(), words.end(), text) != words.end()) return std::string(text);
+  std::string accepted = std::string(what) + ": write ";
+  for (const std::string_view word : words) {
+    accepted += (word == *words.begin() ? "" : " or ") + std::string(word);
+  }
+  reject(text, accepted);
+}
+
 std::string parse_backend_name(std::string_view text) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789-_";
   if (text.empty() || text.find_first_not_of(kLetters) != std::string_view::npos) {

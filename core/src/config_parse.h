@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,10 @@ std::vector<int> parse_core_list(std::string_view text);
 
 /// "0,1;2,3": the ranks of each set; the empty text is no set.
 std::vector<std::vector<int>> parse_process_sets(std::string_view text);
+
+/// One of these words. `what` names the thing.
+std::string parse_choice(std::string_view text, std::string_view what,
+                         std::initializer_list<std::string_view> words);
 
 /// The name of a backend: small letters, digits, '-' and '_'.
 std::string parse_backend_name(std::string_view text);

@@ -185,11 +185,12 @@ void Coordinator::take_submissions() {
       member_engine_of(submission.meta.set).announcer->add(std::move(submission));
     }
   }
-  for (SetEngine* set : running_) announce(*set, now);
+  for (SetEngine* set : running_) announce(*set, now, shutdown);
 }
 
-void Coordinator::announce(SetEngine& set, Clock::time_point now) {
-  std::optional<ReadyMessage> ready = set.announcer->announce(now, shutdown_requested_.load());
+/// `shutdown`: everything that was submitted before it has been taken.
+void Coordinator::announce(SetEngine& set, Clock::time_point now, bool shutdown) {
+  std::optional<ReadyMessage> ready = set.announcer->announce(now, shutdown);
   if (!ready) return;
   counters_.ready_messages.add();
   ready->set = set.info.id;
@@ -262,6 +263,10 @@ void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
     complete(refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
   }
   set.executor->enqueue(std::move(applied.agreed));
+  if (applied.join) {
+    queue_->continue_numbers(set.info.id, applied.next_unnamed);
+    complete(*applied.join, nullptr, true);
+  }
   agreed_to_stop_ = agreed_to_stop_ || applied.shutdown;
   if (!decision.schedule.buckets.empty()) freeze(decision.schedule);
 }
@@ -323,6 +328,7 @@ void Coordinator::send_to(const std::vector<int>& children, std::string_view byt
 void Coordinator::complete(Submission& submission, std::exception_ptr error, bool contributed) {
   for (Submission& member : submission.members) complete(member, error, contributed);
   if (submission.is_group()) return;
+  if (!submission.work) return;  // of a rank that has joined
   // The name is free, and what owns the buffers let go, before anybody can see the end.
   queue_->release(submission.meta.set, submission.key);
   submission.request = {};

@@ -172,7 +172,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void handle_from_below(int peer, const Message& message, std::string_view bytes);
   void obey_requests();
   void take_submissions();
-  void announce(SetEngine& set, Clock::time_point now);
+  void announce(SetEngine& set, Clock::time_point now, bool shutdown);
   void add_ready(SetEngine& set, int rank, const ReadyMessage& ready);
   void negotiate();
   void decide();

@@ -83,7 +83,9 @@ void Coordinator::make_negotiation(SetEngine& set) {
   if (is_arbiter()) {
     set.negotiator = std::make_unique<Negotiator>(
         set.info.ranks, options_.config.cache_capacity,
-        [this, &set](const RequestMeta& meta) { return validate(set, meta); });
+        [this, &set](const RequestMeta& meta) { return validate(set, meta); },
+        options_.config.join_average == "all" ? Negotiator::JoinAverage::All
+                                              : Negotiator::JoinAverage::Contributing);
   } else if (!set.children.empty()) {
     std::vector<int> here;
     for (const int rank : topology_.host_ranks()) {
@@ -293,7 +295,7 @@ Coordinator::Clock::duration Coordinator::combining_patience() const {
 /// Members of groups are validated one by one.
 std::string Coordinator::validate(const SetEngine& set, const RequestMeta& meta) const {
   const int size = set.info.topology.size;
-  if (meta.kind == Collective::Barrier) return {};
+  if (moves_no_data(meta.kind)) return {};
   if (const std::string error = shape_error(meta.shape, meta.dtype); !error.empty()) return error;
   if (meta.kind == Collective::Broadcast && (meta.root < 0 || meta.root >= size)) {
     return "root " + std::to_string(meta.root) + " is out of range: there are ranks 0 to " +

@@ -20,13 +20,14 @@ bool has_result(const Request& request, int rank) {
 
 /// What this rank alone can see to be wrong.
 void check_buffers(const Request& request, int rank, int size) {
-  const bool is_reserved = is_unnamed(request.name) || is_message(request.name);
+  const bool is_reserved =
+      is_unnamed(request.name) || is_message(request.name) || is_join(request.name);
   const auto refuse = [&](const std::string& what) {
     const bool is_showable = !request.name.empty() && !is_reserved;
     const std::string name = is_showable ? " '" + request.name + "'" : "";
     throw UsageError(std::string(to_string(request.kind)) + name + ": " + what);
   };
-  if (is_reserved) refuse("a name cannot begin with NUL, nor with a byte 1");
+  if (is_reserved) refuse("a name cannot begin with NUL, nor with a byte 1 or 2");
   const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
                         request.dtype <= DataType::Bool && request.op <= ReduceOp::Product &&
                         request.device.kind <= DeviceKind::Cuda;
@@ -38,7 +39,10 @@ void check_buffers(const Request& request, int rank, int size) {
   if (!request.splits.empty() && request.kind != Collective::Alltoall) {
     refuse("only an alltoall has splits");
   }
-  if (request.kind == Collective::Barrier) return;
+  if (request.kind == Collective::Join && (!request.name.empty() || request.timeout.count() > 0)) {
+    refuse("it has no name and no timeout; Work::wait_for() waits for a while");
+  }
+  if (moves_no_data(request.kind)) return;
   if (is_point_to_point(request.kind)) {
     const std::string error = message_error(request, rank, size);
     if (!error.empty()) refuse(error);
@@ -78,7 +82,7 @@ void check_group(const std::vector<Request>& requests) {
   for (const Request& request : requests) {
     const std::string what = std::string(to_string(request.kind)) +
                              (request.name.empty() ? "" : " '" + request.name + "'");
-    if (request.kind == Collective::Barrier || is_point_to_point(request.kind)) {
+    if (moves_no_data(request.kind) || is_point_to_point(request.kind)) {
       throw UsageError(what + ": only collectives that move data can be in a group");
     }
     if (request.set != requests[0].set) {

@@ -110,7 +110,7 @@ void Executor::enqueue(std::vector<Agreed> agreed) {
   std::vector<PlanItem> plan;
   for (Agreed& item : agreed) {
     if (finish_if_it_moves_nothing(item)) continue;
-    plan.push_back({item.submission.meta, wire_bytes(item)});
+    plan.push_back({item.submission.meta, wire_bytes(item), item.average_over});
     moving.push_back(std::move(item));
   }
   for (const std::vector<std::size_t>& indexes : plan_fusion(plan, fusion_bytes_)) {
@@ -136,7 +136,7 @@ bool Executor::finish_if_it_moves_nothing(Agreed& item) {
 }
 
 bool Executor::moves_nothing(const Agreed& item) const {
-  return item.submission.meta.kind == Collective::Barrier || !item.contributed ||
+  return moves_no_data(item.submission.meta.kind) || !item.contributed ||
          elements_of_all(item) == 0;
 }
 
@@ -213,7 +213,8 @@ void Executor::start(Bucket& bucket) {
       bucket.operation = start_recv(bucket, backend);
       break;
     case Collective::Barrier:
-      throw Error("a barrier moves no data");
+    case Collective::Join:
+      throw Error("a " + std::string(to_string(meta.kind)) + " moves no data");
   }
   count(bucket);
 }
@@ -232,7 +233,8 @@ std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& ba
                             .prescale = first.prescale,
                             .postscale = first.postscale,
                             .device = first.device,
-                            .symmetric = first.symmetric});
+                            .symmetric = first.symmetric,
+                            .average_over = bucket.items.front().average_over});
 }
 
 std::unique_ptr<Operation> Executor::start_broadcast(Bucket& bucket, Backend& backend) const {
@@ -315,7 +317,8 @@ std::unique_ptr<Operation> Executor::start_reducescatter(Bucket& bucket, Backend
                                 .op = request.op,
                                 .prescale = request.prescale,
                                 .postscale = request.postscale,
-                                .device = request.device});
+                                .device = request.device,
+                                .average_over = item.average_over});
 }
 
 std::unique_ptr<Operation> Executor::start_send(const Bucket& bucket, Backend& backend) const {

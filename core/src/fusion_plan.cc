@@ -10,10 +10,12 @@ bool may_fuse(const RequestMeta& meta) {
   return meta.kind == Collective::Allreduce || meta.kind == Collective::Broadcast;
 }
 
-bool alike(const RequestMeta& a, const RequestMeta& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.device == b.device &&
-         a.set == b.set && a.root == b.root && a.prescale == b.prescale &&
-         a.postscale == b.postscale && a.symmetric() == b.symmetric();
+bool alike(const PlanItem& first, const PlanItem& other) {
+  const RequestMeta& a = first.meta;
+  const RequestMeta& b = other.meta;
+  return first.average_over == other.average_over && a.kind == b.kind && a.dtype == b.dtype &&
+         a.op == b.op && a.device == b.device && a.set == b.set && a.root == b.root &&
+         a.prescale == b.prescale && a.postscale == b.postscale && a.symmetric() == b.symmetric();
 }
 
 /// Symmetric buffers cost nothing to start on, and a bucket of them can start once the last of it
@@ -40,7 +42,7 @@ std::vector<std::vector<std::size_t>> plan_fusion(std::span<const PlanItem> item
     const std::uint64_t limit = items[first].meta.symmetric() ? symmetric_limit : limit_bytes;
     const bool open = may_fuse(items[first].meta) && bytes <= limit;
     for (std::size_t next = first + 1; open && next < items.size(); ++next) {
-      if (planned[next] || !alike(items[first].meta, items[next].meta)) continue;
+      if (planned[next] || !alike(items[first], items[next])) continue;
       if (items[next].bytes > limit - bytes) continue;
       planned[next] = true;
       bytes += items[next].bytes;

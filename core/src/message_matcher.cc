@@ -123,6 +123,15 @@ bool MessageMatcher::expire_in(Queues& queues, int rank, const std::string& key,
   return false;
 }
 
+void MessageMatcher::refuse_all(const std::string& text) {
+  for (Queues* const queues : {&sends_, &receives_}) {
+    for (const auto& [channel, queue] : *queues) {
+      for (const Waiting& waiting : queue) answer(waiting, waiting.meta.peer, text);
+    }
+    queues->clear();
+  }
+}
+
 std::vector<Response> MessageMatcher::take() {
   return std::exchange(responses_, {});
 }

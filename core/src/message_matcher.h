@@ -45,6 +45,9 @@ class MessageMatcher {
   /// The timeout of `rank`'s message has passed: it fails, unless it has been matched meanwhile.
   void expire(int rank, const std::string& key, TimePoint now);
 
+  /// Every message that waits for its counterpart fails.
+  void refuse_all(const std::string& text);
+
   /// What was matched or refused since the last call, in this order.
   std::vector<Response> take();
 

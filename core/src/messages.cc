@@ -163,6 +163,8 @@ void write(Writer& out, const ReadyMessage& message) {
   });
   out.list(message.expired, [&](const std::string& key) { out.text(key); });
   out.number(message.shutdown);
+  out.number(message.unnamed_before);
+  out.number(message.joined);
   out.number(message.after_wait);
 }
 
@@ -182,6 +184,8 @@ ReadyMessage read_ready(Reader& in) {
   });
   message.expired = in.list<std::string>([&] { return in.text(); });
   message.shutdown = in.flag();
+  message.unnamed_before = in.number<std::uint64_t>();
+  message.joined = in.flag();
   message.after_wait = in.flag();
   return message;
 }
@@ -208,6 +212,8 @@ void write(Writer& out, const Response& response) {
   write(out, response.rows);
   out.number(response.contributed);
   out.number(response.slot);
+  out.numbers(response.joined);
+  out.number(response.average_over);
 }
 
 Response read_response(Reader& in) {
@@ -219,6 +225,8 @@ Response read_response(Reader& in) {
   response.rows = read_rows(in);
   response.contributed = in.flag();
   response.slot = in.number<std::int32_t>();
+  response.joined = in.numbers<std::int32_t>();
+  response.average_over = in.number<std::int32_t>();
   return response;
 }
 
@@ -254,6 +262,8 @@ void write(Writer& out, const DecisionMessage& message) {
   out.list(message.keyed, [&](const KeyedSlot& item) { write(out, item); });
   out.list(message.responses, [&](const Response& response) { write(out, response); });
   out.number(message.shutdown);
+  out.number(message.next_unnamed);
+  out.number(message.last_joined);
   write(out, message.schedule);
 }
 
@@ -266,6 +276,8 @@ DecisionMessage read_decision(Reader& in) {
   message.keyed = in.list<KeyedSlot>([&] { return read_keyed(in); });
   message.responses = in.list<Response>([&] { return read_response(in); });
   message.shutdown = in.flag();
+  message.next_unnamed = in.number<std::uint64_t>();
+  message.last_joined = in.number<std::int32_t>();
   message.schedule = read_schedule(in);
   return message;
 }

@@ -43,11 +43,14 @@ struct ReadyMessage {
   std::vector<FullRequest> requests;
   std::vector<std::string> expired;  ///< keys whose timeout passed before they were agreed
   bool shutdown = false;             ///< this rank submits nothing more
+  std::uint64_t unnamed_before = 0;  ///< if it has joined: operations without a name until then
+  bool joined = false;  ///< it submits nothing more until all ranks have said so, after all this
   /// It had waited for a result before it submitted the first of these.
   bool after_wait = false;
 
   bool empty() const {
-    return cached.empty() && keyed.empty() && requests.empty() && expired.empty() && !shutdown;
+    return cached.empty() && keyed.empty() && requests.empty() && expired.empty() && !shutdown &&
+           !joined;
   }
 };
 
@@ -70,6 +73,9 @@ struct Response {
   RankRows rows;                ///< in what they may differ
   bool contributed = true;
   std::int32_t slot = -1;  ///< where every rank caches it, -1: nowhere
+  /// Ranks that take part without having submitted it, as they have joined.
+  std::vector<std::int32_t> joined = {};
+  std::int32_t average_over = 0;  ///< what an average divides by; 0: the number of ranks
 };
 
 /// A cached operation of a frozen schedule.
@@ -92,10 +98,14 @@ struct DecisionMessage {
   BitVector skipped;  ///< those of `cached` to which no rank contributes
   std::vector<KeyedSlot> keyed;
   std::vector<Response> responses;
-  bool shutdown = false;     ///< all ranks asked for it: the last decision
-  ScheduleMessage schedule;  ///< to keep to, once these are under way
+  bool shutdown = false;           ///< all ranks asked for it: the last decision
+  std::uint64_t next_unnamed = 0;  ///< then: the number of the next operation without a name
+  std::int32_t last_joined = -1;   ///< all ranks have joined, this one as the last
+  ScheduleMessage schedule;        ///< to keep to, once these are under way
 
-  bool empty() const { return cached.empty() && keyed.empty() && responses.empty() && !shutdown; }
+  bool empty() const {
+    return cached.empty() && keyed.empty() && responses.empty() && !shutdown && last_joined < 0;
+  }
 };
 
 /// To rank 0: this rank saw `rank` fail. From rank 0: the verdict, the same for all.

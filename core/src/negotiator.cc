@@ -35,7 +35,7 @@ bool compatible(const RequestMeta& first, const RequestMeta& other) {
 }  // namespace
 
 Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
-                       ValidateRequest validate)
+                       ValidateRequest validate, JoinAverage join_average)
     : members_(std::move(members)),
       size_(static_cast<int>(members_.size())),
       cache_capacity_(cache_capacity),
@@ -43,6 +43,8 @@ Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
       ready_(members_.size()),
       absent_(members_.size()),
       messages_(members_, validate_),
+      join_average_(join_average),
+      joined_(members_.size(), false),
       shutdown_(members_.size(), false) {}
 
 /// What the ranks of the set are called in the group, ascending.
@@ -62,7 +64,7 @@ void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
   add_keyed(rank, message, now);
   for (const FullRequest& request : message.requests) {
     if (is_point_to_point(request.meta.kind)) {
-      messages_.add(rank, request.key, request.meta, now);
+      add_message(rank, request, now);
       continue;
     }
     Part part;
@@ -71,6 +73,7 @@ void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
     add_part(rank, request.key, std::move(part), now);
   }
   for (const std::string& key : message.expired) add_expired(rank, key, now);
+  if (message.joined) add_join(rank, message.unnamed_before);
 }
 
 void Negotiator::add_cached(int rank, const ReadyMessage& message, TimePoint now) {
@@ -80,7 +83,8 @@ void Negotiator::add_cached(int rank, const ReadyMessage& message, TimePoint now
     const std::string& name = cache_.at(slot).name;
     const bool contributes = !message.absent.test(bit);
     const bool is_in_group = has_groups_ && unit_of_name_.contains(name);
-    if (pending_.contains(name) || latecomers_.contains(name) || is_in_group) {
+    const bool is_special = latecomers_.contains(name) || is_in_group || joined_count_ > 0;
+    if (is_special || pending_.contains(name)) {
       add_part(rank, name, part_of_slot(rank, slot, contributes), now);
       return;
     }
@@ -124,7 +128,8 @@ void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint
   }
   mine = std::move(part);
   mine.present = true;
-  if (++pending.count == size_) complete_.push_back(key);
+  ++pending.count;
+  if (is_complete(pending)) complete_.push_back(key);
   if (has_groups_) refuse_conflicts(key, names);
 }
 
@@ -166,6 +171,7 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   std::move(refusals_.begin(), refusals_.end(), std::back_inserter(decision.responses));
   refusals_.clear();
   decide_messages(decision);
+  end_join(decision);
   if (may_stop && not_shut_down().empty() && idle()) decision.shutdown = stopped_ = true;
   if (decision.empty()) return std::nullopt;
   ++decisions_;
@@ -174,7 +180,7 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
 }
 
 bool Negotiator::may_freeze() const {
-  return latecomers_.empty() && refusals_.empty() && messages_.idle() &&
+  return joined_count_ == 0 && latecomers_.empty() && refusals_.empty() && messages_.idle() &&
          std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end();
 }
 
@@ -213,9 +219,13 @@ void Negotiator::decide_pending(DecisionMessage& decision) {
   for (std::size_t i = 0; i < complete_.size(); ++i) {
     const std::string key = complete_[i];
     const auto found = pending_.find(key);
-    if (found == pending_.end() || found->second.count < size_) continue;
-    const Pending pending = std::move(found->second);
+    if (found == pending_.end() || !is_complete(found->second)) continue;
+    Pending pending = std::move(found->second);
     erase_pending(key);
+    if (pending.count < size_) {
+      decide_without_joined(key, std::move(pending), decision);
+      continue;
+    }
     const bool has_no_bit = is_unnamed(key) || pending.parts[0].meta.is_group();
     if (has_no_bit && all_by_one_slot(pending)) {
       const auto slot = static_cast<std::uint32_t>(pending.parts[0].slot);
@@ -257,8 +267,7 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   Response response;
   response.key = key;
   response.meta = pending.parts[0].meta;
-  response.error = mismatch(key, pending);
-  if (response.error.empty()) response.error = refusal(key, pending);
+  response.error = disagreement(key, pending);
   if (!response.error.empty()) {
     counters_.refused.add();
     if (has_groups_) settle_refusal(key, pending, response.error);
@@ -280,7 +289,9 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
 Negotiator::Pending Negotiator::member_of(const Pending& group, std::size_t member) {
   Pending pending;
   for (const Part& part : group.parts) {
-    pending.parts.emplace_back().meta = part.meta.members.at(member);
+    Part& its_part = pending.parts.emplace_back();
+    its_part.stands_in = part.stands_in;
+    its_part.meta = part.meta.members.at(member);
   }
   return pending;
 }
@@ -302,6 +313,11 @@ RankRows Negotiator::rows_of(const Pending& pending) {
   return rows;
 }
 
+std::string Negotiator::disagreement(const std::string& key, const Pending& pending) const {
+  const std::string text = mismatch(key, pending);
+  return text.empty() ? refusal(key, pending) : text;
+}
+
 /// What is impossible though all ranks agree, with the ranks that it is about.
 std::string Negotiator::refusal(const std::string& key, const Pending& pending) const {
   const RequestMeta& first = pending.parts[0].meta;
@@ -315,6 +331,7 @@ std::string Negotiator::refusal(const std::string& key, const Pending& pending) 
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {
     const RequestMeta& meta = pending.parts[index(rank)].meta;
+    if (pending.parts[index(rank)].stands_in) continue;
     ranks_of[meta == first ? error_of_first : validate_(meta)].push_back(rank);
   }
   const bool alike = ranks_of.size() == 1;
@@ -365,7 +382,8 @@ std::string Negotiator::mismatch(const std::string& key, const Pending& pending)
   }
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {
-    ranks_of[to_string(pending.parts[index(rank)].meta)].push_back(rank);
+    const Part& part = pending.parts[index(rank)];
+    if (!part.stands_in) ranks_of[to_string(part.meta)].push_back(rank);
   }
   std::string text = display_name(first, key) + " differs between ranks:";
   for (const auto& [what, ranks] : ranks_of) {
@@ -446,7 +464,11 @@ WaitingOperation Negotiator::waiting_operation(const std::string& key, const Req
   operation.kind = meta.is_group() ? meta.members[0].kind : meta.kind;
   operation.since = since;
   for (int rank = 0; rank < size_; ++rank) {
-    (is_ready(rank) ? operation.submitted : operation.missing).push_back(rank);
+    if (is_ready(rank)) {
+      operation.submitted.push_back(rank);
+    } else if (!has_joined(rank)) {
+      operation.missing.push_back(rank);
+    }
   }
   operation.submitted = named(operation.submitted);
   operation.missing = named(operation.missing);
@@ -454,14 +476,16 @@ WaitingOperation Negotiator::waiting_operation(const std::string& key, const Req
 }
 
 bool Negotiator::idle() const {
-  return pending_.empty() && messages_.idle() &&
+  return joined_count_ == 0 && pending_.empty() && messages_.idle() &&
          std::all_of(ready_.begin(), ready_.end(),
                      [](const BitVector& ready) { return ready.empty(); });
 }
 
 std::optional<FailureMessage> Negotiator::departure() const {
   if (std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end()) return std::nullopt;
-  return departure_of(waiting(), not_shut_down());
+  std::vector<WaitingOperation> operations = waiting();
+  if (auto join = waiting_join()) operations.push_back(*std::move(join));
+  return departure_of(operations, not_shut_down());
 }
 
 std::vector<int> Negotiator::not_shut_down() const {

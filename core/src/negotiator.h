@@ -42,8 +42,12 @@ class Negotiator {
     Counter decisions, agreed_by_slot, agreed_in_full, messages, refused, evictions;
   };
 
+  /// What an average divides by while ranks have joined.
+  enum class JoinAverage : std::uint8_t { Contributing, All };
+
   /// `members`: the ranks of the group that are in the set, in its order.
-  Negotiator(std::vector<int> members, std::uint64_t cache_capacity, ValidateRequest validate);
+  Negotiator(std::vector<int> members, std::uint64_t cache_capacity, ValidateRequest validate,
+             JoinAverage join_average = JoinAverage::Contributing);
 
   /// Takes in one rank's message. Throws ronde::Error on one that makes no sense.
   void add(int rank, const ReadyMessage& message, TimePoint now);
@@ -81,6 +85,7 @@ class Negotiator {
   /// One rank's part of a pending operation.
   struct Part {
     bool present = false;
+    bool stands_in = false;  ///< its rank has joined: the rest is that of another
     bool contributes = true;
     RequestMeta meta;
     std::int64_t slot = -1;           ///< announced by this slot...
@@ -106,6 +111,16 @@ class Negotiator {
   Pending& pending_of(const std::string& key, TimePoint since);
   void demote(const std::string& key);
 
+  // negotiator_join.cc
+  void add_join(int rank, std::uint64_t unnamed_before);
+  void add_message(int rank, const FullRequest& request, TimePoint now);
+  bool has_joined(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
+  bool is_complete(const Pending& pending) const;
+  void decide_without_joined(const std::string& key, Pending pending, DecisionMessage& decision);
+  void end_join(DecisionMessage& decision);
+  std::string joined_text(const std::string& what) const;
+  std::optional<WaitingOperation> waiting_join() const;
+
   // negotiator_refusals.cc
   /// By name: ranks to which its present use was refused.
   using Uses = std::map<std::string, std::set<int>>;
@@ -126,6 +141,7 @@ class Negotiator {
   void decide_messages(DecisionMessage& decision);
   bool all_by_one_slot(const Pending& pending) const;
   Response agree(const std::string& key, const Pending& pending);
+  std::string disagreement(const std::string& key, const Pending& pending) const;
   static bool contributed(const Pending& pending);
   static Pending member_of(const Pending& group, std::size_t member);
   static RankRows rows_of(const Pending& pending);
@@ -163,7 +179,12 @@ class Negotiator {
   using LateRanks = std::unordered_map<int, std::deque<std::string>>;
   std::unordered_map<std::string, LateRanks> latecomers_;
   MessageMatcher messages_;
-  std::vector<bool> shutdown_;  ///< by rank
+  const JoinAverage join_average_;
+  std::vector<bool> joined_;  ///< by rank
+  int joined_count_ = 0;
+  int last_joined_ = -1;
+  std::uint64_t next_unnamed_ = 0;  ///< the most operations without a name of those that joined
+  std::vector<bool> shutdown_;      ///< by rank
   bool after_wait_ = false;
   std::uint64_t frozen_at_ = 0;  ///< number of the last decision that froze a schedule
   bool stopped_ = false;

@@ -70,13 +70,13 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   demote(key);
   const auto found = pending_.find(key);
   // Decided meanwhile, or refused together with another rank's expiry: that answer is on its way.
-  if (found == pending_.end() || found->second.count == size_) return;
+  if (found == pending_.end() || is_complete(found->second)) return;
   const Pending& pending = found->second;
   if (!pending.parts[index(rank)].present) return;
 
   std::vector<int> missing;
   for (int other = 0; other < size_; ++other) {
-    if (!pending.parts[index(other)].present) missing.push_back(other);
+    if (!pending.parts[index(other)].present && !has_joined(other)) missing.push_back(other);
   }
   const auto waited =
       std::chrono::duration_cast<std::chrono::milliseconds>(now - pending.since).count();
@@ -165,7 +165,8 @@ void Negotiator::settle(Uses refused, const std::string& text) {
   }
   for (const auto& [name, ranks] : refused) {
     for (int rank = 0; rank < size_; ++rank) {
-      if (!ranks.contains(rank)) latecomers_[name][rank].push_back(text);
+      // Those that have joined will not come to it at all.
+      if (!ranks.contains(rank) && !has_joined(rank)) latecomers_[name][rank].push_back(text);
     }
   }
 }

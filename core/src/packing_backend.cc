@@ -173,7 +173,8 @@ class PackingBackend::Allreduce final : public SegmentStream {
       : SegmentStream(owner, call.segments, size_of(owner.wire(call.dtype))),
         call_(call),
         widen_(owner.packed_capabilities_.widen_halves),
-        final_scaling_(final_scaling(call.dtype, call.op, call.postscale, owner.size_)) {}
+        final_scaling_(final_scaling(call.dtype, call.op, call.postscale,
+                                     call.divisor(static_cast<std::size_t>(owner.size_)))) {}
 
  private:
   bool reads() const override { return true; }
@@ -361,7 +362,8 @@ class PackingBackend::Reducescatter final : public PartStream {
                    largest(call.counts), size_of(owner.wire(call.dtype))),
         call_(call),
         widen_(owner.packed_capabilities_.widen_halves),
-        final_scaling_(final_scaling(call.dtype, call.op, call.postscale, owner.size_)) {}
+        final_scaling_(final_scaling(call.dtype, call.op, call.postscale,
+                                     call.divisor(static_cast<std::size_t>(owner.size_)))) {}
 
  private:
   void pack(std::byte* to, std::size_t offset, std::size_t count) override {

@@ -21,7 +21,7 @@ RequestMeta meta_of(const Request& request) {
   meta.kind = request.kind;
   meta.device = request.device.kind;
   meta.set = request.set.id;
-  if (request.kind == Collective::Barrier) return meta;
+  if (moves_no_data(request.kind)) return meta;
   meta.dtype = request.dtype;
   meta.shape = request.shape;
   if (request.kind == Collective::Broadcast) meta.root = request.root;
@@ -90,7 +90,7 @@ std::string to_string(const RequestMeta& meta) {
   }
   text.precision(std::numeric_limits<double>::max_digits10);
   text << to_string(meta.kind);
-  if (meta.kind != Collective::Barrier) {
+  if (!moves_no_data(meta.kind)) {
     text << ' ' << to_string(meta.dtype) << ' ' << to_string(meta.shape);
   }
   if (!meta.splits.empty()) text << " splits " << to_string(meta.splits);
@@ -123,8 +123,17 @@ bool is_message(const std::string& key) noexcept {
   return !key.empty() && key[0] == '\x01';
 }
 
+std::string join_key() {
+  return std::string(1, '\x02');
+}
+
+bool is_join(const std::string& key) noexcept {
+  return !key.empty() && key[0] == '\x02';
+}
+
 std::string display_name(Collective kind, const std::string& key) {
   std::string text(to_string(kind));
+  if (is_join(key)) return text;
   if (is_message(key)) return text + " number " + key.substr(1);
   if (is_unnamed(key)) return text + " number " + key.substr(1) + " without a name";
   if (is_message(key)) return text + " number " + key.substr(1);

@@ -45,6 +45,16 @@ constexpr bool is_reduction(Collective kind) noexcept {
   return kind == Collective::Allreduce || kind == Collective::Reducescatter;
 }
 
+/// Says only that a rank is there, or is no more.
+constexpr bool moves_no_data(Collective kind) noexcept {
+  return kind == Collective::Barrier || kind == Collective::Join;
+}
+
+/// Goes on without the ranks that have joined.
+constexpr bool may_lack_ranks(Collective kind) noexcept {
+  return is_reduction(kind) || kind == Collective::Barrier;
+}
+
 /// The first dimension may differ between ranks.
 constexpr bool has_own_rows(Collective kind) noexcept {
   return kind == Collective::Allgather || kind == Collective::Alltoall;
@@ -77,13 +87,17 @@ std::string to_string(const RequestMeta& meta);
 // followed by its number.
 //
 // Messages are matched by ranks and tag, not by key. Theirs is a byte 1, which no user text starts
-// with either, followed by a number that means something to its own rank alone.
+// with either, followed by a number that means something to its own rank alone. A join's is a
+// byte 2.
 
 std::string unnamed_key(std::uint64_t sequence);
 bool is_unnamed(const std::string& key) noexcept;
 
 std::string message_key(std::uint64_t number);
 bool is_message(const std::string& key) noexcept;
+
+std::string join_key();
+bool is_join(const std::string& key) noexcept;
 
 /// "allreduce 'x'", "allreduce number 3 without a name", or of the fourth message "send number 3".
 std::string display_name(Collective kind, const std::string& key);

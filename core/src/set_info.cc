@@ -43,7 +43,7 @@ std::string set_error(const std::vector<int>& ranks, int size) {
 }
 
 std::string backend_error(const SetInfo& set, const RequestMeta& meta) {
-  if (meta.kind == Collective::Barrier) return {};
+  if (moves_no_data(meta.kind)) return {};
   const auto found = set.backends.find(meta.device);
   if (found == set.backends.end()) {
     return "this build of Ronde has no backend for " + std::string(to_string(meta.device)) +

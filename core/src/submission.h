@@ -22,6 +22,7 @@ struct Submission {
   std::uint64_t number = 0;  ///< counts the operations of this rank
   bool after_wait = false;   ///< somebody had waited for a result since the one before
   std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout
+  std::uint64_t unnamed_before = 0;  ///< of a join: operations without a name that came before it
   /// Of a group: in the order of RequestMeta::members. Its own request has the name and whether
   /// this rank contributes to any of them; it has no work.
   std::vector<Submission> members = {};

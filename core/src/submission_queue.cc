@@ -82,11 +82,18 @@ void SubmissionQueue::reserve(Submission& submission) {
     throw UsageError(std::string(to_string(submission.meta.kind)) + ": process set " +
                      std::to_string(submission.meta.set) + " is being removed");
   }
+  if (lane->second.has_joined) {
+    throw UsageError(std::string(to_string(submission.meta.kind)) +
+                     ": this rank has joined, and can submit nothing more until all ranks have: "
+                     "wait for the join first");
+  }
+  lane->second.has_joined = submission.meta.kind == Collective::Join;
   const std::span<Submission> all =
       submission.is_group() ? std::span(submission.members) : std::span(&submission, 1);
   std::size_t taken = 0;
   try {
     for (Submission& each : all) {
+      each.unnamed_before = lane->second.unnamed;
       each.key = next_key(lane->second, each.request);
       take_name(lane->second, each);
       ++taken;
@@ -107,6 +114,7 @@ void SubmissionQueue::take_name(Lane& lane, const Submission& submission) {
 }
 
 std::string SubmissionQueue::next_key(Lane& lane, const Request& request) {
+  if (request.kind == Collective::Join) return join_key();
   if (is_point_to_point(request.kind)) return message_key(lane.messages++);
   return request.name.empty() ? unnamed_key(lane.unnamed++) : request.name;
 }
@@ -178,7 +186,14 @@ std::vector<Submission> SubmissionQueue::drain() {
 void SubmissionQueue::release(std::uint32_t set, const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto lane = lanes_.find(set);
-  if (lane != lanes_.end()) lane->second.in_flight.erase(key);
+  if (lane == lanes_.end()) return;
+  lane->second.in_flight.erase(key);
+  if (is_join(key)) lane->second.has_joined = false;
+}
+
+void SubmissionQueue::continue_numbers(std::uint32_t set, std::uint64_t next) {
+  const std::lock_guard lock(mutex_);
+  lanes_.at(set).unnamed = next;
 }
 
 void SubmissionQueue::open_set(std::uint32_t set) {

@@ -61,6 +61,9 @@ class SubmissionQueue {
   /// The operation is decided and over: its name may be used again in the set.
   void release(std::uint32_t set, const std::string& key);
 
+  /// Operations without a name count on from here: ranks that had joined have missed some.
+  void continue_numbers(std::uint32_t set, std::uint64_t next);
+
   /// Operations of the set may be submitted from now on; those of the global one may from the
   /// beginning.
   void open_set(std::uint32_t set);
@@ -91,6 +94,7 @@ class SubmissionQueue {
     std::uint64_t unnamed = 0;                              ///< so many had no name
     std::uint64_t messages = 0;                             ///< so many were sent or received
     std::unordered_map<std::string, Collective> in_flight;  ///< by key
+    bool has_joined = false;
     bool is_open = true;
   };
 

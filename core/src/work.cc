@@ -82,6 +82,17 @@ std::vector<std::int64_t> WorkState::received_splits() {
   return received_splits_;
 }
 
+void WorkState::set_last_rank(int rank) {
+  const std::lock_guard lock(mutex_);
+  last_rank_ = rank;
+}
+
+int WorkState::last_rank() {
+  expect_success("last_rank()");
+  const std::lock_guard lock(mutex_);
+  return last_rank_;
+}
+
 int WorkState::source() {
   expect_success("source()");
   const std::lock_guard lock(mutex_);
@@ -149,6 +160,10 @@ bool Work::contributed() const {
 
 std::vector<std::int64_t> Work::received_splits() const {
   return state_ ? state_->received_splits() : std::vector<std::int64_t>();
+}
+
+int Work::last_rank() const {
+  return state_ ? state_->last_rank() : -1;
 }
 
 int Work::source() const {

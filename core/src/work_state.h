@@ -53,8 +53,9 @@ class WorkState {
 
   /// Before complete(): what received_splits() will give.
   void set_received_splits(std::vector<std::int64_t> rows);
-  /// Before complete(): what source() will give.
+  /// Before complete(): what source() will give, and last_rank().
   void set_source(int rank);
+  void set_last_rank(int rank);
 
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   /// The same from outside: who asks again and again wants it done.
@@ -63,6 +64,7 @@ class WorkState {
   std::exception_ptr error();
   std::vector<std::int64_t> received_splits();
   int source();
+  int last_rank();
   /// Waits until `deadline` (null: for ever); throws the error of a failed operation.
   bool wait_until(const std::chrono::steady_clock::time_point* deadline);
   void on_done(std::function<void()> callback);
@@ -102,6 +104,7 @@ class WorkState {
   std::exception_ptr error_;
   std::vector<std::int64_t> received_splits_;
   int source_ = -1;
+  int last_rank_ = -1;
   std::vector<std::function<void()>> callbacks_;
 };
 

@@ -80,7 +80,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
       {"RONDE_LOG_LEVEL", "trace"},        {"RONDE_COMPUTE_THREADS", "3"},
       {"RONDE_THREAD_AFFINITY", "4,0,12"}, {"RONDE_FREEZE_AFTER_STEPS", "5"},
       {"RONDE_HOST_ID", "node-1.example"}, {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
-      {"RONDE_PROCESS_SETS", "0,1;2"},
+      {"RONDE_PROCESS_SETS", "0,1;2"},     {"RONDE_JOIN_AVERAGE", "all"},
   };
   REQUIRE(other.size() == ronde::config_table().size());
   const Config config = load(other).config;
@@ -98,6 +98,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.compute_threads == 3);
   CHECK(config.thread_affinity == "4,0,12");
   CHECK(config.host_id == "node-1.example");
+  CHECK(config.join_average == "all");
   CHECK(ronde::static_process_sets(config) == std::vector<std::vector<int>>{{0, 1}, {2}});
   for (const ConfigEntry& entry : ronde::config_table()) {
     Config copy = config;
@@ -135,6 +136,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_SHUTDOWN_TIMEOUT_S", {"0", "0.0", "soon"}},
       {"RONDE_LOG_LEVEL", {"", "INFO", "verbose", "2"}},
       {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
+      {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
       {"RONDE_PROCESS_SETS", {";", "0;", ";0", "0,;1", "-1", "0 1", "all"}},
       {"RONDE_HOST_ID", {"a b", "tab\t", std::string(256, 'x')}},
       {"RONDE_THREAD_AFFINITY", {",", "0,", ",0", "0;1", "-1", "0, 1", "a", "99999999999"}},
@@ -275,7 +277,7 @@ TEST_CASE("every group-wide variable takes part in the comparison") {
       {"RONDE_STALL_WARN_S", "9"},       {"RONDE_STALL_ABORT_S", "99"},
       {"RONDE_INIT_TIMEOUT_S", "9"},     {"RONDE_SHUTDOWN_TIMEOUT_S", "9"},
       {"RONDE_FREEZE_AFTER_STEPS", "9"}, {"RONDE_SYMMETRIC_HEAP_BYTES", "9"},
-      {"RONDE_PROCESS_SETS", "0"}};
+      {"RONDE_PROCESS_SETS", "0"},       {"RONDE_JOIN_AVERAGE", "all"}};
   std::size_t group_wide = 0;
   for (const ConfigEntry& entry : ronde::config_table()) {
     if (entry.scope == ConfigScope::PerRank) {

@@ -168,6 +168,7 @@ class PlainMpi final : public Subject {
                                            count / size_, type, MPI_COMM_WORLD));
         return;
       case Collective::Barrier:
+      case Collective::Join:
       case Collective::Send:
       case Collective::Recv:
         return;

@@ -119,6 +119,7 @@ class RawBackend final : public RawSubject {
                                    .largest_count = count / ranks,
                                    .dtype = request.dtype});
       case Collective::Barrier:
+      case Collective::Join:
       case Collective::Send:
       case Collective::Recv:
         break;

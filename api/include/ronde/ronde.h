@@ -70,6 +70,14 @@ void run(Request request);
 void barrier(const BarrierOptions& options = {});
 Work barrier_async(const BarrierOptions& options = {});
 
+/// This rank has no more data: allreduces, reducescatters and barriers of the others go on without
+/// it, until all ranks of the set have joined. Returns the rank (within the set) that joined last.
+/// What averages divide by meanwhile is RONDE_JOIN_AVERAGE. Other operations are refused on every
+/// rank as long as any has joined.
+int join(const JoinOptions& options = {});
+/// The same without waiting: Work::last_rank() tells. Nothing can be submitted before it is done.
+Work join_async(const JoinOptions& options = {});
+
 /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
 void abort(const std::string& text);
 

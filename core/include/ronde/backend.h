@@ -43,6 +43,12 @@ struct AllreduceCall {
   /// rank (Backend::symmetric_heap), with the neutral element where a rank adds nothing. Whoever
   /// has entered may reduce for all: the others have written their inputs.
   bool symmetric = false;
+  /// What an average divides by, where that is not the number of ranks; 0: it is.
+  int average_over = 0;
+
+  int divisor(std::size_t ranks) const noexcept {
+    return average_over > 0 ? average_over : static_cast<int>(ranks);
+  }
 };
 
 /// Copies the root's inputs into everybody's outputs.
@@ -90,6 +96,12 @@ struct ReducescatterCall {
   double prescale = 1.0;
   double postscale = 1.0;
   Device device = {};
+  /// As in AllreduceCall.
+  int average_over = 0;
+
+  int divisor(std::size_t ranks) const noexcept {
+    return average_over > 0 ? average_over : static_cast<int>(ranks);
+  }
 };
 
 /// A message to `peer`. Only the two ranks take part, which both give the same count, never 0, and

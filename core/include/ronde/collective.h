@@ -18,9 +18,10 @@ enum class Collective : std::uint8_t {
   Reducescatter = 5,
   Send = 6,
   Recv = 7,
+  Join = 8,
 };
 
-inline constexpr std::size_t kCollectiveCount = 8;
+inline constexpr std::size_t kCollectiveCount = 9;
 
 /// A message between two ranks, in which the others take no part.
 constexpr bool is_point_to_point(Collective kind) noexcept {

@@ -20,6 +20,7 @@ struct Config {
   std::string cpu_backend = "auto";
   std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
   std::string process_sets;
+  std::string join_average = "contributing";
   double stall_warn_s = 30.0;
   double stall_abort_s = 600.0;
   double init_timeout_s = 120.0;

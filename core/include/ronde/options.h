@@ -50,6 +50,10 @@ struct AlltoallOptions {
   std::chrono::nanoseconds timeout{0};
 };
 
+struct JoinOptions {
+  ProcessSet process_set = {};
+};
+
 struct BarrierOptions {
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};

@@ -45,6 +45,9 @@ class Work {
   /// Throws UsageError while the operation is pending, and its error if it failed.
   int source() const;
 
+  /// Join: the rank within its set that joined last. -1 for other operations; throws as source().
+  int last_rank() const;
+
   /// Runs `callback` once when the operation is done: on Ronde's thread or one that waits for an
   /// operation, or at once on this thread if it is done already. It must not block nor throw, nor
   /// take a lock that somebody holds while waiting.
