@@ -68,6 +68,11 @@ std::optional<int> rank_in(ProcessSet set) {
   return use("ronde::rank_in()")->rank_in(set);
 }
 
+Grid::Grid(std::vector<int> dimensions, const std::string& tag)
+    : Grid(*use("ronde::Grid()"), std::move(dimensions), tag) {
+  remove_set_ = remove_process_set;
+}
+
 Runtime& default_runtime() {
   return *use("ronde::default_runtime()");
 }

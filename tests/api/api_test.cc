@@ -39,6 +39,10 @@ std::vector<std::pair<std::string, std::function<void()>>> group_functions() {
           {"ronde::cross_size()", [] { ronde::cross_size(); }},
           {"ronde::topology()", [] { ronde::topology(); }},
           {"ronde::default_runtime()", [] { ronde::default_runtime(); }},
+          {"ronde::Grid()",
+           [] {
+             const ronde::Grid grid({1, 1});
+           }},
           {"ronde::submit()", [] { ronde::submit({}); }},
           {"ronde::barrier()", [] { ronde::barrier(); }},
           {"ronde::abort()", [] { ronde::abort("no reason"); }},

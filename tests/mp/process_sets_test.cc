@@ -254,6 +254,29 @@ TEST_CASE("sets that overlap are busy at the same time", "[n3][n4]") {
   });
 }
 
+TEST_CASE("every collective along every axis of a grid", "[n4]") {
+  const auto check_grids = [](PlainMpi& mpi) {
+    for (const std::vector<int>& sizes : {std::vector{2, 2}, {1, 4}, {2, 1, 2}}) {
+      ronde::Grid grid(sizes);
+      int stride = mpi.size();
+      for (int axis = 0; axis < grid.dimensions(); ++axis) {
+        // Neighbours along the axis are as many ranks apart as the axes after it have places.
+        stride /= grid.size(axis);
+        const int coordinate = mpi.rank() / stride % grid.size(axis);
+        std::vector<int> row;
+        for (int other = 0; other < grid.size(axis); ++other) {
+          row.push_back(mpi.rank() + (other - coordinate) * stride);
+        }
+        check(ronde::ranks_of(grid.set(axis)) == row, "the row");
+        check_all({grid.set(axis), row, coordinate});
+      }
+      grid.remove();
+    }
+  };
+  with_each_backend([&](PlainMpi& mpi, const std::string&) { check_grids(mpi); });
+  with_hosts("aabb", check_grids);
+}
+
 TEST_CASE("static sets come from the environment") {
   const int size = PlainMpi::instance().size();
   std::string all = "0";

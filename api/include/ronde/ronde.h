@@ -11,6 +11,7 @@
 #include "ronde/config.h"
 #include "ronde/dtype.h"
 #include "ronde/error.h"
+#include "ronde/grid.h"
 #include "ronde/options.h"
 #include "ronde/request.h"
 #include "ronde/runtime.h"
