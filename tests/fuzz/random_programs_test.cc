@@ -9,6 +9,7 @@
 #include "backends/shm/shm.h"
 #include "tests/support/case_table.h"
 #include "tests/support/random_rank.h"
+#include "tests/support/random_sets.h"
 #include "tests/support/ranks.h"
 
 namespace ronde::test {
@@ -50,15 +51,32 @@ RuntimeOptions options_over(Backing backing, const inproc::Group& group, int ran
 
 struct Outcome {
   std::vector<RandomRank> ranks;
+  std::vector<std::unique_ptr<RandomSets>> sets;  ///< by rank; outlives the Runtimes as those do
   FirstError error;
   std::atomic<std::uint64_t> freezes{0};  ///< of all ranks
   std::atomic<std::uint64_t> thaws_by_time_limit{0};
   std::atomic<std::uint64_t> symmetric{0};
 };
 
-void play(Runtime& runtime, RandomRank& player, std::uint64_t seed, int ranks) {
-  RandomProgram program(seed, ranks);
-  for (int round = 0; round < kRounds; ++round) player.play(program.next());
+std::vector<RandomSets::Membership> make_sets(Runtime& runtime, std::uint64_t seed, int ranks) {
+  std::vector<RandomSets::Membership> memberships;
+  Dice dice(seed);
+  for (const std::vector<int>& members : random_sets(dice, ranks)) {
+    const ProcessSet set = runtime.add_process_set(members);
+    const std::uint64_t program = dice.number();
+    const auto rank = runtime.rank_in(set);
+    if (rank) memberships.push_back({set, *rank, static_cast<int>(members.size()), program});
+  }
+  return memberships;
+}
+
+void play(Runtime& runtime, RandomRank& player, const RandomRank::Engine& engine,
+          std::unique_ptr<RandomSets>& sets, std::uint64_t seed, int ranks) {
+  sets = std::make_unique<RandomSets>(engine, make_sets(runtime, seed, ranks));
+  sets->play(kRounds / 2, [&] {
+    RandomProgram program(seed, ranks);
+    for (int round = 0; round < kRounds; ++round) player.play(program.next());
+  });
   runtime.shutdown();
 }
 
@@ -67,23 +85,23 @@ void run_program(Outcome& outcome, Backing backing, const std::vector<int>& host
   const auto ranks = static_cast<int>(hosts.size());
   const inproc::Group group(hosts);
   std::vector<std::unique_ptr<Runtime>> runtimes(static_cast<std::size_t>(ranks));
+  std::vector<RandomRank::Engine> engines;
+  outcome.sets.resize(runtimes.size());
   for (int rank = 0; rank < ranks; ++rank) {
+    const auto& runtime = runtimes[static_cast<std::size_t>(rank)];
+    engines.push_back(
+        {[&runtime](Request request) { return runtime->submit(std::move(request)); },
+         [&runtime](std::vector<Request> some) { return runtime->submit_group(std::move(some)); },
+         [&runtime] { return runtime->symmetric_heap(); }, config.join_average == "all"});
     // After a failure operations may still be in progress: their memory outlives the Runtime.
-    outcome.ranks.emplace_back(
-        RandomRank::Engine{[&runtimes, rank](Request request) {
-                             return runtimes[static_cast<std::size_t>(rank)]->submit(
-                                 std::move(request));
-                           },
-                           [&runtimes, rank] {
-                             return runtimes[static_cast<std::size_t>(rank)]->symmetric_heap();
-                           }},
-        rank, ranks, seed);
+    outcome.ranks.emplace_back(engines.back(), rank, ranks, seed);
   }
   run_ranks(ranks, [&](int rank) {
     auto& runtime = runtimes[static_cast<std::size_t>(rank)];
     try {
       runtime = std::make_unique<Runtime>(options_over(backing, group, rank, config));
-      play(*runtime, outcome.ranks[static_cast<std::size_t>(rank)], seed, ranks);
+      const auto index = static_cast<std::size_t>(rank);
+      play(*runtime, outcome.ranks[index], engines[index], outcome.sets[index], seed, ranks);
     } catch (const std::exception& error) {
       outcome.error.note(rank, error.what());
     }

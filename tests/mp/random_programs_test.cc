@@ -9,6 +9,7 @@
 #include "case_table.h"
 #include "plain_mpi.h"
 #include "random_rank.h"
+#include "random_sets.h"
 #include "ronde/ronde.h"
 
 namespace ronde::test {
@@ -32,6 +33,7 @@ Variables variables_of(const Config& config) {
           {"RONDE_CACHE_CAPACITY", std::to_string(config.cache_capacity)},
           {"RONDE_FREEZE_AFTER_STEPS", std::to_string(config.freeze_after_steps)},
           {"RONDE_CYCLE_TIME_MS", std::to_string(config.cycle_time_ms)},
+          {"RONDE_JOIN_AVERAGE", config.join_average},
           {"RONDE_STALL_WARN_S", "0"},
           {"RONDE_STALL_ABORT_S", "0"}};
 }
@@ -43,6 +45,18 @@ void check_same_bits(PlainMpi& mpi, const RandomRank& player) {
     if (all[i] == own[i % own.size()]) continue;
     FAIL("not the same bits on every rank: " << player.checksum_text(i % own.size()));
   }
+}
+
+std::vector<RandomSets::Membership> make_sets(std::uint64_t seed, int ranks) {
+  std::vector<RandomSets::Membership> memberships;
+  Dice dice(seed);
+  for (const std::vector<int>& members : random_sets(dice, ranks)) {
+    const ProcessSet set = ronde::add_process_set(members);
+    const std::uint64_t program = dice.number();
+    const auto rank = ronde::rank_in(set);
+    if (rank) memberships.push_back({set, *rank, static_cast<int>(members.size()), program});
+  }
+  return memberships;
 }
 
 /// with_group, or with_hosts on some.
@@ -58,17 +72,22 @@ void check_programs(const WithRanks& with_ranks) {
     const std::uint64_t program_seed = dice.number();
     INFO(seed_text(seed) << ", group " << group << "\n" << group_wide_fingerprint(config));
     // After a failure operations may still be in progress, so that their memory stays for good.
-    auto player = std::make_unique<RandomRank>(
-        RandomRank::Engine{[](Request request) { return ronde::submit(std::move(request)); },
-                           [] { return ronde::default_runtime().symmetric_heap(); }},
-        mpi.rank(), mpi.size(), program_seed);
+    const RandomRank::Engine engine = {
+        [](Request request) { return ronde::submit(std::move(request)); },
+        [](std::vector<Request> requests) { return ronde::submit_group(std::move(requests)); },
+        [] { return ronde::default_runtime().symmetric_heap(); }, config.join_average == "all"};
+    auto player = std::make_unique<RandomRank>(engine, mpi.rank(), mpi.size(), program_seed);
     with_ranks(
         [&](PlainMpi&) {
           RandomProgram program(program_seed, mpi.size());
+          auto sets = std::make_unique<RandomSets>(engine, make_sets(program_seed, mpi.size()));
           try {
-            for (int round = 0; round < kRounds; ++round) player->play(program.next());
+            sets->play(kRounds / 2, [&] {
+              for (int round = 0; round < kRounds; ++round) player->play(program.next());
+            });
           } catch (...) {
             static_cast<void>(player.release());
+            static_cast<void>(sets.release());
             throw;
           }
           check_same_bits(mpi, *player);

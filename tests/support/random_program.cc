@@ -63,6 +63,13 @@ bool RandomOperation::takes_part(int rank) const {
   return kind != Collective::Send || rank == root || rank == to;
 }
 
+bool RandomOperation::is_grouped() const {
+  const bool moves = kind != Collective::Barrier && kind != Collective::Send;
+  const bool all_contribute =
+      std::find(contributes.begin(), contributes.end(), false) == contributes.end();
+  return wants_group && moves && !name.empty() && all_contribute;
+}
+
 std::int64_t RandomOperation::tag() const {
   return name.empty() ? 0 : static_cast<std::int64_t>(data >> 1);
 }
@@ -70,6 +77,7 @@ std::int64_t RandomOperation::tag() const {
 std::string RandomOperation::text() const {
   std::string text(to_string(kind));
   text += symmetric ? " of symmetric buffers" : "";
+  text += is_grouped() ? " in a group" : "";
   text += name.empty() ? " without a name" : " '" + name + "'";
   if (kind == Collective::Barrier) return text;
   text += " " + std::string(to_string(dtype)) + " rows";
@@ -89,6 +97,7 @@ std::string RandomOperation::text() const {
 RandomProgram::RandomProgram(std::uint64_t seed, int ranks) : ranks_(ranks), dice_(seed) {}
 
 Round RandomProgram::next() {
+  if (dice_.one_in(15)) return make_join();
   if (left_ == 0) make_plan();
   --left_;
   Round round = plan_;
@@ -100,6 +109,26 @@ Round RandomProgram::next() {
   return round;
 }
 
+/// Reductions of which each rank takes part in the first so many.
+Round RandomProgram::make_join() {
+  Round round;
+  round.text = "round " + std::to_string(rounds_++) + ", a join";
+  round.in_order = true;
+  Phase& phase = round.phases.emplace_back();
+  const std::size_t operations = dice_.below(8);
+  while (phase.size() < operations) {
+    RandomOperation operation = make_operation();
+    if (!is_reduction(operation.kind)) continue;
+    operation.contributes.assign(static_cast<std::size_t>(ranks_), true);
+    operation.symmetric = false;
+    if (!dice_.one_in(3)) operation.name = "t" + std::to_string(phase.size());
+    operation.data = dice_.number();
+    phase.push_back(std::move(operation));
+  }
+  for (int rank = 0; rank < ranks_; ++rank) round.until.push_back(dice_.below(operations + 1));
+  return round;
+}
+
 void RandomProgram::make_plan() {
   left_ = 1 + dice_.below(kMostRepeats);
   plan_ = {};
@@ -107,6 +136,7 @@ void RandomProgram::make_plan() {
   // Messages keep ranks from freezing.
   has_messages_ = dice_.one_in(4);
   plan_.phases.resize(dice_.one_in(4) ? 2 : 1);
+  const bool groups = dice_.one_in(4);  // these too
   const std::size_t operations = 1 + dice_.below(kMostOperations);
   for (std::size_t i = 0; i < operations; ++i) {
     RandomOperation operation = make_operation();
@@ -114,6 +144,7 @@ void RandomProgram::make_plan() {
     if (!dice_.one_in(6)) {
       operation.name = "t" + std::to_string(dice_.one_in(2) ? i : kMostOperations + names_++);
     }
+    operation.wants_group = groups && dice_.one_in(2);
     plan_.phases[dice_.below(plan_.phases.size())].push_back(std::move(operation));
   }
 }
@@ -242,6 +273,7 @@ Config random_settings(Dice& dice, Config config) {
   config.fusion_bytes = dice.among(std::array<std::uint64_t, 4>{0, 4 << 10, 256 << 10, 64 << 20});
   config.cache_capacity = dice.among(std::array<std::uint64_t, 4>{1024, 1024, 7, 0});
   config.freeze_after_steps = dice.among(std::array<std::uint64_t, 4>{1, 2, 3, 0});
+  config.join_average = dice.one_in(2) ? "all" : "contributing";
   // A missed wake-up is to hang until the watchdog tells, not until these limits help it out.
   config.stall_warn_s = config.stall_abort_s = 0.0;
   config.cycle_time_ms = dice.among(std::array<double, 3>{0.0, 0.1, 1.0});

@@ -58,11 +58,14 @@ struct RandomOperation {
   std::vector<std::vector<std::int64_t>> splits;
   std::vector<bool> contributes;  ///< by rank
   bool symmetric = false;         ///< an allreduce that wants symmetric buffers
+  bool wants_group = false;       ///< with the others of its phase that do
   bool is_mismatched = false;     ///< one rank has another shape: it has to fail on all
   std::uint64_t data = 0;         ///< what the elements are drawn from
 
   std::size_t count(int rank) const;
   bool takes_part(int rank) const;
+  /// Of a group there are those that want to and can: they have a name, and all contribute.
+  bool is_grouped() const;
   /// Of a message: one without a name has the same as others, and is matched by its order; another
   /// one has its own, as a sender that takes no part in a round may be ahead of it.
   std::int64_t tag() const;
@@ -80,6 +83,9 @@ struct Round {
   std::string text;
   bool in_order = false;
   std::vector<Phase> phases;
+  /// By rank, if all ranks join in this round: how many operations of the only phase, which is in
+  /// order, they take part in before.
+  std::vector<std::size_t> until;
 };
 
 /// What all ranks of a group do, as it follows from a seed: a set of tensors of all kinds comes
@@ -94,6 +100,7 @@ class RandomProgram {
  private:
   void make_plan();
   RandomOperation make_operation();
+  Round make_join();
   void make_message(RandomOperation& operation);
   void choose_shape(RandomOperation& operation);
   void choose_rows_by_rank(RandomOperation& operation, std::size_t most);

@@ -75,15 +75,42 @@ RandomRank::RandomRank(Engine engine, int rank, int ranks, std::uint64_t seed)
 
 void RandomRank::play(const Round& round) {
   round_ = round.text;
+  if (!round.until.empty()) return play_join(round);
   reserve_symmetric(round);
   for (const Phase& phase : round.phases) {
     play_phase(phase, round.in_order);
     if (dice_.one_in(2)) wait_for_all();
   }
   wait_for_all();
-  for (const InFlight& item : flight_) keep_checksum(item);
+  for (const InFlight& item : flight_) {
+    if (!item.has_to_fail) keep_checksum(item);
+  }
   flight_.clear();
   release_symmetric();
+}
+
+void RandomRank::play_join(const Round& round) {
+  const Phase& phase = round.phases.front();
+  // A rank that takes no part in messages would join while others still exchange theirs.
+  Request barrier;
+  barrier.kind = Collective::Barrier;
+  engine_.submit(std::move(barrier)).wait();
+  for (std::size_t i = 0; i < round.until[static_cast<std::size_t>(rank_)]; ++i) {
+    flight_.push_back(prepare(phase[i]));
+    for (const std::size_t until : round.until) flight_.back().participants.push_back(i < until);
+    pause(dice_);
+    submit_one(flight_.back(), dice_, false);
+    if (dice_.one_in(5)) wait_for(flight_.back());
+  }
+  Request request;
+  request.kind = Collective::Join;
+  const Work join = engine_.submit(std::move(request));
+  wait_for_all();
+  join.wait();
+  if (join.last_rank() < 0 || join.last_rank() >= ranks_) {
+    throw std::runtime_error(round_ + ": no rank joined last");
+  }
+  flight_.clear();
 }
 
 /// In the order of the program, so at the same offsets on every rank.
@@ -117,8 +144,15 @@ void RandomRank::play_phase(const Phase& phase, bool in_order) {
     if (operation.takes_part(rank_)) flight_.push_back(prepare(operation));
   }
   const std::vector<InFlight*> order = own_order(first, in_order);
-  if (!in_order && order.size() > 1 && dice_.one_in(4)) return submit_from_two_threads(order);
+  const bool has_group = std::any_of(order.begin(), order.end(), [](const InFlight* item) {
+    return item->operation->is_grouped();
+  });
+  if (!in_order && !has_group && order.size() > 1 && dice_.one_in(4)) {
+    return submit_from_two_threads(order);
+  }
+  submit_group_of(order);
   for (InFlight* item : order) {
+    if (item->operation->is_grouped()) continue;
     pause(dice_);
     const bool is_last = item == order.back();
     submit_one(*item, dice_, (in_order || is_last) && dice_.one_in(10));
@@ -177,11 +211,31 @@ void RandomRank::submit_one(InFlight& item, Dice& dice, bool caller_waits) {
   if (caller_waits) wait_for(item);
 }
 
+/// The members in an order of this rank's own.
+void RandomRank::submit_group_of(const std::vector<InFlight*>& order) {
+  std::vector<InFlight*> members;
+  std::copy_if(order.begin(), order.end(), std::back_inserter(members),
+               [](const InFlight* item) { return item->operation->is_grouped(); });
+  if (members.empty()) return;
+  dice_.shuffle(members);
+  const bool has_to_fail = std::any_of(members.begin(), members.end(), [](const InFlight* item) {
+    return item->operation->is_mismatched;
+  });
+  std::vector<Request> requests;
+  for (InFlight* member : members) requests.push_back(request_of(*member, dice_));
+  const std::vector<Work> works = engine_.submit_group(std::move(requests));
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    members[i]->work = works[i];
+    members[i]->has_to_fail = has_to_fail;
+  }
+}
+
 RandomRank::InFlight RandomRank::prepare(const RandomOperation& operation) {
   if (operation.kind == Collective::Barrier) {
     return {&operation, Elements(DataType::U8, 0), Elements(DataType::U8, 0)};
   }
   InFlight item{&operation, input_of(operation, rank_), output_of(operation)};
+  item.has_to_fail = operation.is_mismatched;
   item.in_place = operation.kind == Collective::Allreduce && dice_.one_in(2);
   if (const auto offset = offsets_.find(&operation); offset != offsets_.end()) {
     item.in_place = true;
@@ -327,10 +381,10 @@ void RandomRank::finish(InFlight& item) {
   try {
     item.work.wait();
   } catch (const UsageError& error) {
-    if (!item.operation->is_mismatched) throw std::runtime_error(text + ": " + error.what());
+    if (!item.has_to_fail) throw std::runtime_error(text + ": " + error.what());
     refused = true;
   }
-  if (refused != item.operation->is_mismatched) {
+  if (refused != item.has_to_fail) {
     throw std::runtime_error(text + ": the shapes differ, and nothing was thrown");
   }
   if (item.symmetric != nullptr) {
@@ -375,7 +429,9 @@ std::string RandomRank::difference_of_reduction(const InFlight& item) const {
   std::vector<double> numbers;
   std::vector<std::int64_t> integers;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (!operation.contributes[static_cast<std::size_t>(rank)]) continue;
+    const auto index = static_cast<std::size_t>(rank);
+    if (!operation.contributes[index]) continue;
+    if (!item.participants.empty() && !item.participants[index]) continue;
     const Elements input = input_of(operation, rank);
     for (std::size_t i = begin; i < begin + count; ++i) {
       if (is_floating(operation.dtype)) {
@@ -386,9 +442,14 @@ std::string RandomRank::difference_of_reduction(const InFlight& item) const {
     }
   }
   const Reduction reduction = {operation.dtype, operation.op, operation.prescale,
-                               operation.postscale, ranks_};
+                               operation.postscale, averaged_over(item)};
   return is_floating(operation.dtype) ? first_difference(reduction, numbers, item.output)
                                       : first_difference(reduction, integers, item.output);
+}
+
+int RandomRank::averaged_over(const InFlight& item) const {
+  if (item.participants.empty() || engine_.join_averages_over_all) return ranks_;
+  return static_cast<int>(std::count(item.participants.begin(), item.participants.end(), true));
 }
 
 std::string RandomRank::difference_of_bytes(const InFlight& item) const {

@@ -28,8 +28,10 @@ class RandomRank {
   /// What the rank uses of its runtime, which may come after this.
   struct Engine {
     std::function<Work(Request)> submit;
+    std::function<std::vector<Work>(std::vector<Request>)> submit_group;
     /// Null where ranks have none.
     std::function<std::shared_ptr<SymmetricHeap>()> symmetric_heap;
+    bool join_averages_over_all = false;  ///< RONDE_JOIN_AVERAGE=all
   };
 
   RandomRank(Engine engine, int rank, int ranks, std::uint64_t seed);
@@ -50,6 +52,8 @@ class RandomRank {
     bool in_place = false;
     std::byte* symmetric = nullptr;  ///< where the result comes, if the buffers are
     bool waited = false;
+    bool has_to_fail = false;
+    std::vector<bool> participants = {};  ///< by rank, where others have joined; empty: all
     std::optional<std::vector<std::int64_t>> allocated =
         {};  ///< shape, where Ronde asked for memory
     Work work = {};
@@ -58,9 +62,12 @@ class RandomRank {
   void reserve_symmetric(const Round& round);
   void release_symmetric();
   void play_phase(const Phase& phase, bool in_order);
+  void play_join(const Round& round);
+  int averaged_over(const InFlight& item) const;
   std::vector<InFlight*> own_order(std::size_t first, bool in_order);
   void submit_from_two_threads(const std::vector<InFlight*>& order);
   void submit_one(InFlight& item, Dice& dice, bool caller_waits);
+  void submit_group_of(const std::vector<InFlight*>& order);
   Request request_of(InFlight& item, Dice& dice) const;
   Request message_of(InFlight& item, Request request, Dice& dice) const;
   InFlight prepare(const RandomOperation& operation);
