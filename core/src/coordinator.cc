@@ -238,6 +238,7 @@ bool Coordinator::decide(SetEngine& set) {
   while (std::optional<DecisionMessage> decision = set.negotiator->decide(may_end)) {
     decided = true;
     decision->set = set.info.id;
+    if (const auto warning = set.negotiator->take_warning()) log_->warning(*warning);
     if (set.is_global()) learn(*decision);
     if (!set.children.empty()) send_to(set.children, encode(*decision));
     if (set.announcer) apply(set, *decision);

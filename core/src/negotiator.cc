@@ -12,6 +12,9 @@
 namespace ronde {
 namespace {
 
+/// That much has to be evicted without having been used again until the user is told.
+constexpr std::uint64_t kWastedCachesBeforeWarning = 2;
+
 std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);
 }
@@ -412,11 +415,28 @@ std::int32_t Negotiator::choose_slot(const std::string& key) {
     }
     // What this very decision executes by slot must stay what it was.
     if (chosen == slots_.size() || slots_[chosen].last_used > decisions_) return -1;
-    slot_of_name_.erase(cache_.at(static_cast<std::uint32_t>(chosen)).name);
-    counters_.evictions.add();
+    evict(static_cast<std::uint32_t>(chosen));
   }
   if (!is_unnamed(key)) slot_of_name_[key] = static_cast<std::uint32_t>(chosen);
   return static_cast<std::int32_t>(chosen);
+}
+
+void Negotiator::evict(std::uint32_t slot) {
+  const CachedResponse& evicted = cache_.at(slot);
+  slot_of_name_.erase(evicted.name);
+  counters_.evictions.add();
+  const bool was_used = slots_[slot].last_used != slots_[slot].assigned;
+  if (was_used || ++wasted_ != kWastedCachesBeforeWarning * cache_capacity_) return;
+  const std::string set =
+      evicted.meta.set == 0 ? "" : " of process set " + std::to_string(evicted.meta.set);
+  const std::string example =
+      evicted.name.empty() ? to_string(evicted.meta) : display_name(evicted.meta, evicted.name);
+  warning_ = "operations" + set +
+             " leave the response cache (RONDE_CACHE_CAPACITY=" + std::to_string(cache_capacity_) +
+             ") before they come again, at last " + example +
+             ": every step pays for full negotiation. Give an operation the same name, or none, in "
+             "every step; if a step has more operations than the cache, raise "
+             "RONDE_CACHE_CAPACITY";
 }
 
 bool Negotiator::is_awaited(std::uint32_t slot) const {

@@ -60,6 +60,10 @@ class Negotiator {
   /// after it, agreed on.
   bool take_after_wait() noexcept { return std::exchange(after_wait_, false); }
 
+  /// What to tell the user of this set, once: the cache has evicted twice what it holds without
+  /// any of it having been used again.
+  std::optional<std::string> take_warning() { return std::exchange(warning_, std::nullopt); }
+
   /// Nothing stands in the way of a frozen schedule.
   bool may_freeze() const;
 
@@ -149,6 +153,7 @@ class Negotiator {
   std::string mismatch(const std::string& key, const Pending& pending) const;
   std::string refusal(const std::string& key, const Pending& pending) const;
   std::int32_t choose_slot(const std::string& key);
+  void evict(std::uint32_t slot);
   bool is_awaited(std::uint32_t slot) const;
   bool is_referenced(std::uint32_t slot) const;
   WaitingOperation waiting_operation(const std::string& key, const RequestMeta& meta,
@@ -168,6 +173,8 @@ class Negotiator {
   ResponseCache cache_{0};
   std::vector<Slot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_of_name_;
+  std::uint64_t wasted_ = 0;  ///< slots that were evicted without having been used
+  std::optional<std::string> warning_;
   std::unordered_map<std::string, Pending> pending_;
   std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
   std::vector<Response> refusals_;     ///< errors to send with the next decision

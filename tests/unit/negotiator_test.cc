@@ -214,6 +214,43 @@ TEST_CASE("a slot that a rank waits on is not evicted") {
   CHECK(negotiator.counters().evictions.get() == 1);
 }
 
+TEST_CASE("names that never come again are warned of once, when they have filled the cache twice") {
+  constexpr int kCapacity = 100;
+  Negotiator negotiator(everybody(2), kCapacity, nothing_wrong);
+  std::vector<std::pair<int, std::string>> warnings;
+  for (int step = 0; step < 10'000; ++step) {
+    RequestMeta meta = meta_with({2});
+    meta.set = 3;
+    for (const int rank : {0, 1}) {
+      negotiator.add(rank, request("loss of step " + std::to_string(step), meta), kStart);
+    }
+    CHECK(only_response(negotiator).error.empty());
+    if (const auto text = negotiator.take_warning()) warnings.emplace_back(step, *text);
+  }
+  CHECK(negotiator.counters().evictions.get() == 10'000 - kCapacity);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].first == 3 * kCapacity - 1);
+  CHECK(warnings[0].second ==
+        "operations of process set 3 leave the response cache (RONDE_CACHE_CAPACITY=100) before "
+        "they come again, at last allreduce 'loss of step 199': every step pays for full "
+        "negotiation. Give an operation the same name, or none, in every step; if a step has more "
+        "operations than the cache, raise RONDE_CACHE_CAPACITY");
+}
+
+TEST_CASE("slots that were used before they are evicted are no reason to warn") {
+  Negotiator negotiator(everybody(1), 1, nothing_wrong);
+  std::uint64_t decisions = 0;
+  for (int step = 0; step < 20; ++step) {
+    negotiator.add(0, request("x" + std::to_string(step)), kStart);
+    REQUIRE(only_response(negotiator).slot == 0);
+    negotiator.add(0, slot_ready(++decisions, 0), kStart);
+    REQUIRE(negotiator.decide()->cached.test(0));
+    ++decisions;
+  }
+  CHECK(negotiator.counters().evictions.get() == 19);
+  CHECK_FALSE(negotiator.take_warning());
+}
+
 TEST_CASE("what one decision executes by slot is not evicted by the same decision") {
   Negotiator negotiator(everybody(1), 1, nothing_wrong);
   negotiator.add(0, request("x"), kStart);

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the response cache is to whole ranks: steady states that hit it, names that never do.
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <string>
+
+#include "tests/support/ranks.h"
+#include "tests/support/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+/// Standard error of this process, while it lives.
+class CapturedErrors {
+ public:
+  CapturedErrors() : file_(std::tmpfile()), stderr_(dup(STDERR_FILENO)) {
+    if (file_ == nullptr || stderr_ < 0 || dup2(fileno(file_), STDERR_FILENO) < 0) {
+      throw Error("standard error cannot be captured");
+    }
+  }
+  ~CapturedErrors() {
+    dup2(stderr_, STDERR_FILENO);
+    close(stderr_);
+    std::fclose(file_);
+  }
+  CapturedErrors(const CapturedErrors&) = delete;
+  CapturedErrors& operator=(const CapturedErrors&) = delete;
+
+  std::string text() const {
+    std::string text;
+    std::array<char, 4096> part{};
+    std::rewind(file_);
+    while (const std::size_t count = std::fread(part.data(), 1, part.size(), file_)) {
+      text.append(part.data(), count);
+    }
+    return text;
+  }
+
+ private:
+  std::FILE* const file_;
+  const int stderr_;
+};
+
+std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+void sum_named(Runtime& runtime, ProcessSet set, const std::string& name) {
+  std::vector<float> values(3, 1.0F);
+  Request request = sum_request(values, name);
+  request.set = set;
+  request.caller_waits = true;
+  runtime.submit(request).wait();
+  check(values[2] == 2.0F, "the sum '" + name + "'");
+}
+
+void check_warning(const std::string& text, const std::string& whose) {
+  const std::string begin =
+      "[ronde rank 0] warning: operations" + whose + " leave the response cache";
+  check(occurrences(text, begin) == 1, "one warning of rank 0 in: " + text);
+}
+
+}  // namespace
+
+TEST_CASE("ten thousand names evict each other, with one warning for each set") {
+  Config config = test_config();
+  config.log_level = "warning";
+  const CapturedErrors errors;
+  run_group(
+      2,
+      [](int rank, Runtime& runtime) {
+        const ProcessSet set = runtime.add_process_set({1, 0});
+        for (int step = 0; step < 10'000; ++step) {
+          sum_named(runtime, kGlobalSet, "loss " + std::to_string(step));
+          sum_named(runtime, set, "part " + std::to_string(step));
+        }
+        // They hit again once their names repeat.
+        for (int step = 0; step < 10; ++step) sum_named(runtime, set, "the same");
+        check(counter_of(runtime, "response_cache of set 1", "hits") >= 9, "the cache still works");
+        if (rank != 0) return;
+        const std::uint64_t kept = runtime.config().cache_capacity;
+        check(counter_of(runtime, "negotiation", "evictions") == 10'000 - kept, "evictions");
+      },
+      config);
+  const std::string text = errors.text();
+  check_warning(text, "");
+  check_warning(text, " of process set 1");
+  check_contains(text, "Give an operation the same name, or none, in every step");
+  check_contains(text, "allreduce 'loss ");
+  check(occurrences(text, "\n") == 2, "and nothing else in: " + text);
+}
+
+TEST_CASE("operations without a name hit the cache in steady state") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set({0, 1});
+    constexpr std::uint64_t kSteps = 200;
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      std::array<std::vector<float>, 3> values;
+      std::vector<Work> works;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i].assign(i + 1, static_cast<float>(rank + 1));
+        Request request = sum_request(values[i], "");
+        request.set = set;
+        works.push_back(runtime.submit(request));
+      }
+      for (const Work& work : works) work.wait();
+      for (const std::vector<float>& sums : values) check(sums.back() == 3.0F, "the sum");
+    }
+    check(counter_of(runtime, "response_cache of set 1", "misses") == 3, "three in the first step");
+    check(counter_of(runtime, "response_cache of set 1", "hits") == 3 * (kSteps - 1), "no more");
+    if (rank == 0) {
+      check(counter_of(runtime, "negotiation of set 1", "evictions") == 0, "none is evicted");
+    }
+  });
+}
