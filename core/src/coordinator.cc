@@ -227,6 +227,7 @@ void Coordinator::decide() {
     // What one set decides on may make another's ranks announce something.
     decided = decided && sets_.size() > 1;
   }
+  if (desk_->idle()) return;
   const auto departure = departure_of(desk_->waiting(), global_.negotiator->not_shut_down());
   if (departure) throw GroupFailure{*departure};
 }
@@ -252,7 +253,7 @@ bool Coordinator::decide(SetEngine& set) {
 bool Coordinator::may_stop() const {
   return desk_->idle() && std::all_of(sets_.begin(), sets_.end(), [](const auto& entry) {
            const SetEngine& set = *entry.second;
-           const bool has_ended = set.negotiator->idle() && set.negotiator->not_shut_down().empty();
+           const bool has_ended = set.negotiator->idle() && set.negotiator->all_shut_down();
            return set.is_global() || has_ended;
          });
 }

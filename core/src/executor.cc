@@ -106,33 +106,38 @@ void Executor::expect_output(const Agreed& item) const {
 }
 
 void Executor::enqueue(std::vector<Agreed> agreed) {
-  std::vector<Agreed> moving;
+  finish_what_moves_nothing(agreed);
+  if (agreed.size() < 2) return add_bucket(std::move(agreed));
   std::vector<PlanItem> plan;
-  for (Agreed& item : agreed) {
-    if (finish_if_it_moves_nothing(item)) continue;
+  for (const Agreed& item : agreed) {
     plan.push_back({item.submission.meta, wire_bytes(item), item.average_over});
-    moving.push_back(std::move(item));
   }
   for (const std::vector<std::size_t>& indexes : plan_fusion(plan, fusion_bytes_)) {
     Bucket bucket;
-    for (const std::size_t index : indexes) bucket.items.push_back(std::move(moving[index]));
+    for (const std::size_t index : indexes) bucket.items.push_back(std::move(agreed[index]));
     buckets_.push_back(std::move(bucket));
   }
 }
 
 void Executor::enqueue_bucket(std::vector<Agreed> agreed) {
-  Bucket bucket;
-  for (Agreed& item : agreed) {
-    if (!finish_if_it_moves_nothing(item)) bucket.items.push_back(std::move(item));
-  }
-  if (!bucket.items.empty()) buckets_.push_back(std::move(bucket));
+  finish_what_moves_nothing(agreed);
+  add_bucket(std::move(agreed));
 }
 
-bool Executor::finish_if_it_moves_nothing(Agreed& item) {
-  if (!moves_nothing(item)) return false;
-  if (item.submission.meta.kind != Collective::Barrier) counters_.skipped_tensors.add();
-  finish(item);
-  return true;
+void Executor::add_bucket(std::vector<Agreed> items) {
+  if (items.empty()) return;
+  buckets_.emplace_back().items = std::move(items);
+}
+
+void Executor::finish_what_moves_nothing(std::vector<Agreed>& agreed) {
+  bool is_any = false;
+  for (Agreed& item : agreed) {
+    if (!moves_nothing(item)) continue;
+    is_any = true;
+    if (item.submission.meta.kind != Collective::Barrier) counters_.skipped_tensors.add();
+    finish(item);
+  }
+  if (is_any) std::erase_if(agreed, [this](const Agreed& item) { return moves_nothing(item); });
 }
 
 bool Executor::moves_nothing(const Agreed& item) const {

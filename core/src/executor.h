@@ -88,7 +88,8 @@ class Executor {
   void* output_of(Agreed& item) const;
   std::byte* output_of(Bucket& bucket) const;
   void expect_output(const Agreed& item) const;
-  bool finish_if_it_moves_nothing(Agreed& item);
+  void add_bucket(std::vector<Agreed> items);
+  void finish_what_moves_nothing(std::vector<Agreed>& agreed);
   bool moves_nothing(const Agreed& item) const;
   std::uint64_t wire_bytes(const Agreed& item) const;
   void finish(Agreed& item);

@@ -175,7 +175,7 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   refusals_.clear();
   decide_messages(decision);
   end_join(decision);
-  if (may_stop && not_shut_down().empty() && idle()) decision.shutdown = stopped_ = true;
+  if (may_stop && all_shut_down() && idle()) decision.shutdown = stopped_ = true;
   if (decision.empty()) return std::nullopt;
   ++decisions_;
   counters_.decisions.add();
@@ -506,6 +506,10 @@ std::optional<FailureMessage> Negotiator::departure() const {
   std::vector<WaitingOperation> operations = waiting();
   if (auto join = waiting_join()) operations.push_back(*std::move(join));
   return departure_of(operations, not_shut_down());
+}
+
+bool Negotiator::all_shut_down() const {
+  return std::find(shutdown_.begin(), shutdown_.end(), false) == shutdown_.end();
 }
 
 std::vector<int> Negotiator::not_shut_down() const {

@@ -80,6 +80,7 @@ class Negotiator {
   /// Set when an operation waits for a rank that has called shutdown and so will never come.
   std::optional<FailureMessage> departure() const;
 
+  bool all_shut_down() const;
   /// Ranks of the group that have not called shutdown, ascending.
   std::vector<int> not_shut_down() const;
 

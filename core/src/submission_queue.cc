@@ -13,7 +13,7 @@ namespace ronde {
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                                  std::function<void()> wake)
     : gather_time_(gather_time), gather_bytes_(gather_bytes), wake_(std::move(wake)) {
-  lanes_.try_emplace(kGlobalSet.id);
+  global_lane_ = &lanes_[kGlobalSet.id];
 }
 
 namespace {
@@ -77,33 +77,41 @@ void SubmissionQueue::enter(Submission& submission) {
 
 /// Takes the key of the operation, or those of all members of a group, and their names.
 void SubmissionQueue::reserve(Submission& submission) {
-  const auto lane = lanes_.find(submission.meta.set);
-  if (lane == lanes_.end() || !lane->second.is_open) {
+  Lane* const lane = lane_of(submission.meta.set);
+  if (lane == nullptr || !lane->is_open) {
     throw UsageError(std::string(to_string(submission.meta.kind)) + ": process set " +
                      std::to_string(submission.meta.set) + " is being removed");
   }
-  if (lane->second.has_joined) {
+  if (lane->has_joined) {
     throw UsageError(std::string(to_string(submission.meta.kind)) +
                      ": this rank has joined, and can submit nothing more until all ranks have: "
                      "wait for the join first");
   }
-  lane->second.has_joined = submission.meta.kind == Collective::Join;
-  const std::span<Submission> all =
-      submission.is_group() ? std::span(submission.members) : std::span(&submission, 1);
+  lane->has_joined = submission.meta.kind == Collective::Join;
+  submission.unnamed_before = lane->unnamed;
+  if (!submission.is_group()) {
+    submission.key = next_key(*lane, submission.request);
+    return take_name(*lane, submission);
+  }
   std::size_t taken = 0;
   try {
-    for (Submission& each : all) {
-      each.unnamed_before = lane->second.unnamed;
-      each.key = next_key(lane->second, each.request);
-      take_name(lane->second, each);
+    for (Submission& member : submission.members) {
+      member.key = next_key(*lane, member.request);
+      take_name(*lane, member);
       ++taken;
     }
   } catch (...) {
-    // A number that is taken is taken on the other ranks, too, if they do the same.
-    for (const Submission& each : all.first(taken)) lane->second.in_flight.erase(each.key);
+    for (std::size_t i = 0; i < taken; ++i) lane->in_flight.erase(submission.members[i].key);
+    lane->unnamed = submission.unnamed_before;
     throw;
   }
-  if (submission.is_group()) sort_members(submission);
+  sort_members(submission);
+}
+
+SubmissionQueue::Lane* SubmissionQueue::lane_of(std::uint32_t set) {
+  if (set == kGlobalSet.id) return global_lane_;
+  const auto found = lanes_.find(set);
+  return found == lanes_.end() ? nullptr : &found->second;
 }
 
 void SubmissionQueue::take_name(Lane& lane, const Submission& submission) {
@@ -185,10 +193,10 @@ std::vector<Submission> SubmissionQueue::drain() {
 
 void SubmissionQueue::release(std::uint32_t set, const std::string& key) {
   const std::lock_guard lock(mutex_);
-  const auto lane = lanes_.find(set);
-  if (lane == lanes_.end()) return;
-  lane->second.in_flight.erase(key);
-  if (is_join(key)) lane->second.has_joined = false;
+  Lane* const lane = lane_of(set);
+  if (lane == nullptr) return;
+  lane->in_flight.erase(key);
+  if (is_join(key)) lane->has_joined = false;
 }
 
 void SubmissionQueue::continue_numbers(std::uint32_t set, std::uint64_t next) {

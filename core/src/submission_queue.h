@@ -101,6 +101,7 @@ class SubmissionQueue {
   static std::string next_key(Lane& lane, const Request& request);
   static void take_name(Lane& lane, const Submission& submission);
   void reserve(Submission& submission);
+  Lane* lane_of(std::uint32_t set);
   void enter(Submission& submission);
   void keep(Submission submission);
   void wake_locked();
@@ -122,6 +123,7 @@ class SubmissionQueue {
   std::uint64_t submitted_ = 0;
   FrozenSchedule* schedule_ = nullptr;
   std::unordered_map<std::uint32_t, Lane> lanes_;  ///< by process set
+  Lane* global_lane_ = nullptr;                    ///< in lanes_
   std::exception_ptr closed_;
 };
 
