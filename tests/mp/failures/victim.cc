@@ -31,6 +31,7 @@
 
 #include "notes.h"
 #include "ronde/ronde.h"
+#include "set_streams.h"
 
 namespace {
 
@@ -229,6 +230,8 @@ class Rank {
   void run_until_the_end() {
     const std::string& moment = arguments_.moment;
     if (moment.ends_with("symmetric buffers")) return run_steps(arguments_.seed, stream_ends_);
+    if (moment.ends_with("of sets")) return ronde::test::run_sets(arguments_.seed, stream_ends_);
+    if (moment.ends_with("of joins")) return ronde::test::run_joins(arguments_.seed, stream_ends_);
     if (moment.ends_with("messages")) return run_messages(arguments_.seed, stream_ends_);
     run_stream(arguments_.seed, moment.ends_with("large operations") ? 20 : 1,
                counter().empty() ? 5 : 40, stream_ends_);
