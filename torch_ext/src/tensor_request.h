@@ -4,11 +4,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ronde/dtype.h"
 #include "ronde/options.h"
+#include "ronde/request.h"
 #include "ronde/torch/work.h"
 
 namespace ronde::detail {
@@ -36,6 +40,77 @@ std::string rank_prefix();
 
 /// "rank 2: ronde::allreduce("x")": how the texts about a call begin.
 std::string caller(std::string_view function, const std::string& name);
+
+/// Throws UsageError for a tensor that autograd has computed and would have to be told of: nothing
+/// records what changes after the call has returned. `function`: "allreduce", whose waiting form
+/// is named.
+void refuse_recorded(const std::string& function, const std::string& name,
+                     const at::Tensor& tensor);
+
+std::optional<DataType> data_type_of(at::ScalarType type) noexcept;
+Device native_device(const at::Tensor& tensor);
+
+/// What a tensor that was checked and the options decide of a request: each struct of options has
+/// some of the fields.
+template <typename Options>
+Request request_for(Collective kind, const at::Tensor& tensor, const Options& options) {
+  Request request;
+  request.kind = kind;
+  request.dtype = data_type_of(tensor.scalar_type()).value();
+  request.shape = tensor.sizes().vec();
+  request.device = native_device(tensor);
+  if constexpr (requires { options.name; }) request.name = options.name;
+  if constexpr (requires { options.op; }) {
+    request.op = options.op;
+    request.prescale = options.prescale;
+    request.postscale = options.postscale;
+  }
+  if constexpr (requires { options.root; }) request.root = options.root;
+  if constexpr (requires { options.peer; }) {
+    request.peer = options.peer;
+    request.tag = options.tag;
+  }
+  request.set = options.process_set;
+  request.timeout = options.timeout;
+  return request;
+}
+
+/// While one lives, the requests that this thread makes are waited for at once
+/// (Request::caller_waits): the forms that wait are those that do not, and a wait.
+class CallerWaits {
+ public:
+  CallerWaits() { here_ = true; }
+  ~CallerWaits() { here_ = false; }
+  CallerWaits(const CallerWaits&) = delete;
+  CallerWaits& operator=(const CallerWaits&) = delete;
+
+  static bool here() noexcept { return here_; }
+
+ private:
+  static inline thread_local bool here_ = false;
+};
+
+/// A request with memory, yet to be submitted.
+struct Prepared {
+  Request request;
+  std::shared_ptr<TensorOperation> operation;
+};
+
+/// Into a new tensor of the same shape. `reads`: the tensor's values count.
+Prepared prepare_out_of_place(Request request, const at::Tensor& tensor, bool reads);
+/// Into memory that is made once the shape of the result is known.
+Prepared prepare_allocating(Request request, const at::Tensor& tensor);
+/// In place. Memory that is not row-major is reduced in a copy and written back by Request::finish,
+/// so that the tensor has the result even if nobody waits. To be followed by note_written().
+Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads);
+/// Without a result.
+Prepared prepare_sending(Request request, const at::Tensor& tensor);
+
+/// For autograd, once what changes `tensor` has been submitted.
+void note_written(const at::Tensor& tensor);
+
+TensorWork start(Prepared prepared);
+TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads);
 
 /// Whether an allreduce adds to the result (Request::contributes).
 enum class Contribution { Tensor, Nothing };

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "ronde/collective.h"
 #include "ronde/process_set.h"
+#include "ronde/request.h"
 
 namespace ronde {
 
@@ -46,6 +48,22 @@ struct ReducescatterOptions {
 
 struct AlltoallOptions {
   std::string name = {};
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+/// A message has no name: `peer`, the other rank within the process set, and `tag` tell it apart.
+struct SendOptions {
+  int peer = 0;
+  std::int64_t tag = 0;
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+/// By default from any rank.
+struct RecvOptions {
+  int peer = kAnyRank;
+  std::int64_t tag = 0;
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
 };

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "ronde/options.h"
 #include "ronde/torch/work.h"
 
@@ -65,5 +67,46 @@ at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits = {},
                     const AlltoallOptions& options = {});
 TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits = {},
                           const AlltoallOptions& options = {});
+
+// Groups: several tensors at once, all or none. They begin together once every rank has called with
+// all of them, and where one is refused (shapes that differ) all are: no tensor is then changed.
+// The names are the group's with ".0", ".1" and so on; without a name groups are matched by the
+// order of calls. A list must not be empty; in place, its tensors must not overlap each other. What
+// autograd records is refused (UsageError): groups have no gradients here.
+
+std::vector<at::Tensor> grouped_allreduce(const std::vector<at::Tensor>& tensors,
+                                          const AllreduceOptions& options = {});
+/// In place; returns `tensors`.
+std::vector<at::Tensor> grouped_allreduce_(const std::vector<at::Tensor>& tensors,
+                                           const AllreduceOptions& options = {});
+GroupWork grouped_allreduce_async(const std::vector<at::Tensor>& tensors,
+                                  const AllreduceOptions& options = {});
+GroupWork grouped_allreduce_async_(const std::vector<at::Tensor>& tensors,
+                                   const AllreduceOptions& options = {});
+
+std::vector<at::Tensor> grouped_allgather(const std::vector<at::Tensor>& tensors,
+                                          const AllgatherOptions& options = {});
+GroupWork grouped_allgather_async(const std::vector<at::Tensor>& tensors,
+                                  const AllgatherOptions& options = {});
+
+std::vector<at::Tensor> grouped_reducescatter(const std::vector<at::Tensor>& tensors,
+                                              const ReducescatterOptions& options = {});
+GroupWork grouped_reducescatter_async(const std::vector<at::Tensor>& tensors,
+                                      const ReducescatterOptions& options = {});
+
+// Messages from one rank to another, matched as in MPI: those of one tag between two ranks come in
+// the order in which they were sent. Both sides give as many elements of one dtype; shapes and
+// strides may differ. Values travel, gradients do not: autograd records neither side, and recv_
+// refuses a tensor that autograd has computed (UsageError).
+
+/// Returns once the tensor may be changed again, which is once the other rank has taken it.
+void send(const at::Tensor& tensor, const SendOptions& options);
+/// Its result is an undefined tensor.
+TensorWork send_async(const at::Tensor& tensor, const SendOptions& options);
+
+/// Overwrites `tensor`. Returns the rank, within the process set, that the message came from.
+int recv_(const at::Tensor& tensor, const RecvOptions& options = {});
+/// Work::source() tells the rank.
+TensorWork recv_async_(const at::Tensor& tensor, const RecvOptions& options = {});
 
 }  // namespace ronde

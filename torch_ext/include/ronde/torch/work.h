@@ -3,7 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
+#include <exception>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "ronde/work.h"
 
@@ -36,6 +40,38 @@ class TensorWork : public Work {
 
  private:
   std::shared_ptr<const detail::TensorOperation> operation_;
+};
+
+/// Handle to a group of operations on tensors, which succeed or fail together. Copies share them;
+/// all members may be called from any thread.
+class GroupWork {
+ public:
+  /// An empty handle: done, with no results.
+  GroupWork() = default;
+  explicit GroupWork(std::vector<TensorWork> works) : works_(std::move(works)) {}
+
+  /// Every operation has its result or its error. Never blocks.
+  bool done() const;
+
+  /// Blocks until all are done, and returns their results in the order of the tensors. Throws what
+  /// Work::wait throws, of the first operation that failed.
+  std::vector<at::Tensor> wait() const;
+
+  /// As wait(), for at most `duration`. False: not all are done yet, and nothing is harmed.
+  bool wait_for(std::chrono::nanoseconds duration) const;
+
+  /// The first error of a group that is done; null while pending and after success.
+  std::exception_ptr error() const;
+
+  /// The results of a group that is done; never blocks. Throws UsageError while it is pending, and
+  /// its error if it failed.
+  std::vector<at::Tensor> results() const;
+
+  /// The operations, in the order of the tensors.
+  const std::vector<TensorWork>& works() const noexcept { return works_; }
+
+ private:
+  std::vector<TensorWork> works_;
 };
 
 }  // namespace ronde

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages of tensors from rank to rank.
+#include "layouts.h"
+
+using namespace ronde_test;
+
+namespace {
+
+int next_rank() {
+  return (ronde::rank() + 1) % ronde::size();
+}
+int rank_before() {
+  return (ronde::rank() + ronde::size() - 1) % ronde::size();
+}
+
+}  // namespace
+
+TEST_CASE("messages carry every dtype and layout around a ring", "[n2][n3][n4]") {
+  use_ronde();
+  const std::vector<at::ScalarType> dtypes = {at::kByte, at::kChar,    at::kShort, at::kInt,
+                                              at::kLong, at::kHalf,    at::kFloat, at::kDouble,
+                                              at::kBool, at::kBFloat16};
+  for (std::size_t i = 0; i < dtypes.size(); ++i) {
+    CAPTURE(c10::toString(dtypes[i]));
+    const std::vector<std::int64_t> sizes = {2, 3, 4, 5};
+    const at::Tensor out =
+        laid_out(whole_numbers(sizes, ronde::rank(), i, dtypes[i]), ronde::rank(), i);
+    const at::Tensor in = laid_out(at::zeros(sizes, dtypes[i]), ronde::rank(), i + 1);
+    const auto strides = in.strides().vec();
+    const auto tag = static_cast<std::int64_t>(i);
+    const ronde::TensorWork sent = ronde::send_async(out, {.peer = next_rank(), .tag = tag});
+    if (i % 2 == 0) {
+      CHECK(ronde::recv_(in, {.peer = rank_before(), .tag = tag}) == rank_before());
+    } else {
+      const ronde::TensorWork received = ronde::recv_async_(in, {.tag = tag});
+      CHECK(received.wait().is_same(in));
+      CHECK(received.source() == rank_before());
+    }
+    CHECK_FALSE(sent.wait().defined());
+    CHECK(torch::equal(in, whole_numbers(sizes, rank_before(), i, dtypes[i])));
+    CHECK(in.strides().vec() == strides);
+  }
+}
+
+TEST_CASE("messages without elements or dimensions, and from an expanded tensor", "[n2]") {
+  use_ronde();
+  const int other = 1 - ronde::rank();
+  const auto exchange = [&](const at::Tensor& out, const at::Tensor& in) {
+    const ronde::TensorWork sent = ronde::send_async(out, {.peer = other});
+    CHECK(ronde::recv_(in) == other);
+    sent.wait();
+    return in;
+  };
+  CHECK(exchange(at::empty({0, 3}), at::empty({3, 0})).numel() == 0);
+  const at::Tensor scalar = at::full({}, ronde::rank() + 1.0);
+  CHECK(exchange(scalar, at::zeros({})).item<double>() == other + 1.0);
+  CHECK(exchange(scalar, at::zeros({1, 1})).item<double>() == other + 1.0);
+  const at::Tensor expanded = at::full({1}, ronde::rank() + 1.0).expand({4, 3});
+  CHECK(torch::equal(exchange(expanded, at::zeros({4, 3})), at::full({4, 3}, other + 1.0)));
+  // Shapes may differ: elements are matched in row-major order.
+  const at::Tensor rows = at::arange(6, at::kFloat).reshape({2, 3});
+  CHECK(
+      torch::equal(exchange(rows.t(), at::zeros({6})), at::tensor({0.F, 3.F, 1.F, 4.F, 2.F, 5.F})));
+}
+
+TEST_CASE("messages of one tag keep their order, and others find theirs", "[n2]") {
+  use_ronde();
+  if (ronde::rank() == 0) {
+    std::vector<ronde::TensorWork> sent;
+    for (int i = 0; i < 5; ++i) {
+      sent.push_back(ronde::send_async(at::full({2}, i), {.peer = 1, .tag = i % 2}));
+    }
+    for (const ronde::TensorWork& work : sent) work.wait();
+  } else {
+    const at::Tensor in = at::zeros({2}, at::kLong);
+    for (const int i : {1, 3, 0, 2, 4}) {
+      CHECK(ronde::recv_(in, {.peer = 0, .tag = i % 2}) == 0);
+      CHECK(in[0].item<int>() == i);
+    }
+  }
+  ronde::barrier();
+}
+
+TEST_CASE("what a message refuses", "[n2]") {
+  use_ronde();
+  const int other = 1 - ronde::rank();
+  const at::Tensor tensor = at::ones({2});
+  const std::string here = "rank " + std::to_string(ronde::rank()) + ": ronde::";
+  const std::vector<std::pair<std::string, std::function<void()>>> refusals = {
+      {here + "send(to rank " + std::to_string(other) + "): the tensor is undefined",
+       [&] { ronde::send(at::Tensor(), {.peer = other}); }},
+      {here + "recv_(from any rank) (f32 [3] on cpu): several elements",
+       [&] { ronde::recv_(at::zeros({1}).expand({3})); }},
+      {"Call to_dense()", [&] { ronde::send(tensor.to_sparse(), {.peer = other}); }},
+      {"is this rank itself", [&] { ronde::send(tensor, {.peer = ronde::rank()}); }},
+      {"peer 2 is out of range", [&] { ronde::recv_(tensor, {.peer = 2}); }},
+      {"tag -1 is negative", [&] { ronde::send(tensor, {.peer = other, .tag = -1}); }},
+      {"autograd computed this tensor",
+       [&] { ronde::recv_(at::ones({2}).requires_grad_() * 2, {.peer = other}); }},
+  };
+  for (const auto& [text, call] : refusals) {
+    const std::string error = usage_error(call);
+    CAPTURE(error, text);
+    CHECK(contains(error, text));
+  }
+  // Each sends two elements to the other, which wants three.
+  const ronde::TensorWork sent = ronde::send_async(tensor, {.peer = other});
+  const std::string error = usage_error([&] { ronde::recv_(at::zeros({3}), {.peer = other}); });
+  const std::string sent_error = usage_error([&] { sent.wait(); });
+  CAPTURE(error, sent_error);
+  const auto message = [](int from, int to) {
+    return "the message from rank " + std::to_string(from) + " to rank " + std::to_string(to) +
+           " (tag 0) differs between them";
+  };
+  CHECK(contains(error, message(other, ronde::rank())));
+  CHECK(contains(sent_error, message(ronde::rank(), other)));
+}
+
+TEST_CASE("a message that nobody sends is given up after its timeout", "[n2]") {
+  use_ronde();
+  if (ronde::rank() == 1) {
+    const at::Tensor in = at::zeros({2});
+    const std::string error = usage_error(
+        [&] { ronde::recv_(in, {.peer = 0, .timeout = std::chrono::milliseconds(20)}); });
+    CAPTURE(error);
+    CHECK(contains(error, "recv"));
+    CHECK(torch::equal(in, at::zeros({2})));
+  }
+  ronde::barrier();
+}
+
+TEST_CASE("layers divided among ranks pass values and gradients by messages") {
+  use_ronde();
+  // The whole model is one process' oracle; a rank has one layer of it.
+  const int stages = ronde::size();
+  const auto weight = [](int stage) { return normal({4, 4}, 50 + static_cast<unsigned>(stage)); };
+  const at::Tensor x = normal({3, 4}, 1);
+  at::Tensor whole = x;
+  std::vector<at::Tensor> weights;
+  for (int stage = 0; stage < stages; ++stage) {
+    weights.push_back(weight(stage).requires_grad_());
+    whole = whole.mm(weights.back()).tanh();
+  }
+  whole.square().sum().backward();
+
+  const bool is_first = ronde::rank() == 0;
+  const bool is_last = ronde::rank() == stages - 1;
+  const at::Tensor mine = weight(ronde::rank()).requires_grad_();
+  at::Tensor in = x.clone();
+  if (!is_first) ronde::recv_(in, {.peer = ronde::rank() - 1, .tag = 1});
+  in.requires_grad_();
+  const at::Tensor out = in.mm(mine).tanh();
+  if (is_last) {
+    CHECK(near(out, whole, 1e-12));
+    out.square().sum().backward();
+  } else {
+    ronde::send(out, {.peer = ronde::rank() + 1, .tag = 1});
+    const at::Tensor gradient = at::empty_like(out);
+    ronde::recv_(gradient, {.peer = ronde::rank() + 1, .tag = 2});
+    out.backward(gradient);
+  }
+  if (!is_first) ronde::send(in.grad(), {.peer = ronde::rank() - 1, .tag = 2});
+  CHECK(near(mine.grad(), weights[static_cast<std::size_t>(ronde::rank())].grad(), 1e-12));
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every tensor operation in process sets, and training on a grid of ranks.
+#include <numeric>
+
+#include "layouts.h"
+
+using namespace ronde_test;
+using ronde::ProcessSet;
+using ronde::ReduceOp;
+using Tensors = std::vector<at::Tensor>;
+
+namespace {
+
+const std::vector<std::int64_t> kSizes = {5, 3, 2, 2};
+
+at::Tensor input_of(int rank, std::uint64_t seed) {
+  return laid_out(whole_numbers(kSizes, rank, seed), rank, seed);
+}
+
+Tensors inputs_of(const std::vector<int>& ranks, std::uint64_t seed) {
+  Tensors inputs;
+  for (const int rank : ranks) inputs.push_back(input_of(rank, seed));
+  return inputs;
+}
+
+/// The rows that a reducescatter of `sum` gives to `rank` of `size`.
+at::Tensor scattered(const at::Tensor& sum, int rank, int size) {
+  return sum.tensor_split(size, 0)[static_cast<std::size_t>(rank)];
+}
+
+void check_reductions(ProcessSet set, const std::vector<int>& ranks, int within) {
+  const int size = static_cast<int>(ranks.size());
+  const at::Tensor mine = input_of(ronde::rank(), 1);
+  const at::Tensor sum = at::stack(inputs_of(ranks, 1)).sum(0);
+  const at::Tensor copy = mine.clone();
+  CHECK(near(ronde::allreduce(mine, {.process_set = set}), sum / size, 1e-6));
+  CHECK(torch::equal(ronde::allreduce_(copy, {.op = ReduceOp::Sum, .process_set = set}), sum));
+  const ronde::TensorWork work =
+      ronde::allreduce_async(mine, {.name = "a", .op = ReduceOp::Sum, .process_set = set});
+  CHECK(torch::equal(work.wait(), sum));
+  CHECK(torch::equal(ronde::reducescatter(mine, {.op = ReduceOp::Sum, .process_set = set}),
+                     scattered(sum, within, size)));
+  const Tensors both = ronde::grouped_allreduce(
+      {mine, mine + 1}, {.name = "g", .op = ReduceOp::Sum, .process_set = set});
+  CHECK(torch::equal(both[0], sum));
+  CHECK(torch::equal(both[1], sum + size));
+  const Tensors parts =
+      ronde::grouped_reducescatter({mine}, {.op = ReduceOp::Sum, .process_set = set});
+  CHECK(torch::equal(parts[0], scattered(sum, within, size)));
+}
+
+void check_moves(ProcessSet set, const std::vector<int>& ranks, int within) {
+  const int size = static_cast<int>(ranks.size());
+  const at::Tensor mine = input_of(ronde::rank(), 2);
+  const Tensors all = inputs_of(ranks, 2);
+  CHECK(torch::equal(ronde::allgather(mine, {.process_set = set}), at::cat(all)));
+  CHECK(torch::equal(ronde::grouped_allgather({mine}, {.process_set = set})[0], at::cat(all)));
+  for (int root = 0; root < size; ++root) {
+    const at::Tensor& expected = all[static_cast<std::size_t>(root)];
+    CHECK(torch::equal(ronde::broadcast(mine, {.root = root, .process_set = set}), expected));
+    const at::Tensor copy = mine.clone();
+    ronde::broadcast_(copy, {.root = root, .process_set = set});
+    CHECK(torch::equal(copy, expected));
+  }
+  // All rows go to the last rank of the set.
+  std::vector<std::int64_t> splits(ranks.size());
+  splits.back() = kSizes[0];
+  const ronde::TensorWork work = ronde::alltoall_async(mine, splits, {.process_set = set});
+  const bool is_last = within == size - 1;
+  CHECK(torch::equal(work.wait(), is_last ? at::cat(all) : mine.slice(0, 0, 0)));
+  CHECK(work.received_splits() == std::vector<std::int64_t>(ranks.size(), is_last ? kSizes[0] : 0));
+  if (size > 1) {
+    const at::Tensor in = at::zeros(kSizes);
+    const int before = (within + size - 1) % size;
+    const ronde::TensorWork sent =
+        ronde::send_async(mine, {.peer = (within + 1) % size, .process_set = set});
+    CHECK(ronde::recv_(in, {.process_set = set}) == before);
+    sent.wait();
+    CHECK(torch::equal(in, all[static_cast<std::size_t>(before)]));
+  }
+  ronde::barrier({.process_set = set});
+}
+
+}  // namespace
+
+TEST_CASE("every tensor operation in every process set, in its order") {
+  use_ronde();
+  std::vector<std::vector<int>> sets;
+  for (unsigned subset = 1; subset < 1U << ronde::size(); ++subset) {
+    std::vector<int>& ranks = sets.emplace_back();
+    for (int rank = ronde::size() - 1; rank >= 0; --rank) {
+      if ((subset >> rank & 1U) != 0) ranks.push_back(rank);
+    }
+  }
+  for (const std::vector<int>& ranks : sets) {
+    const ProcessSet set = ronde::add_process_set(ranks);
+    CAPTURE(ranks);
+    if (const auto within = ronde::rank_in(set)) {
+      check_reductions(set, ranks, *within);
+      check_moves(set, ranks, *within);
+    }
+    ronde::remove_process_set(set);
+  }
+}
+
+TEST_CASE("tensors of a rank outside the set are refused", "[n2][n3]") {
+  use_ronde();
+  const ProcessSet set = ronde::add_process_set({0});
+  const at::Tensor tensor = at::ones({4});
+  const std::vector<std::function<void()>> calls = {
+      [&] { ronde::allreduce(tensor, {.process_set = set}); },
+      [&] { ronde::allreduce_(tensor, {.process_set = set}); },
+      [&] { ronde::broadcast(tensor, {.process_set = set}); },
+      [&] { ronde::allgather(tensor, {.process_set = set}); },
+      [&] { ronde::reducescatter(tensor, {.process_set = set}); },
+      [&] { ronde::alltoall(tensor, {}, {.process_set = set}); },
+      [&] { ronde::grouped_allreduce({tensor}, {.process_set = set}); },
+      [&] { ronde::grouped_allreduce_({tensor}, {.process_set = set}); },
+      [&] { ronde::grouped_allgather({tensor}, {.process_set = set}); },
+      [&] { ronde::grouped_reducescatter({tensor}, {.process_set = set}); },
+      [&] { ronde::send(tensor, {.peer = 0, .process_set = set}); },
+      [&] { ronde::recv_(tensor, {.process_set = set}); },
+      [&] { ronde::barrier({.process_set = set}); },
+  };
+  if (ronde::rank() > 0) {
+    for (const auto& call : calls) {
+      const std::string text = usage_error(call);
+      CAPTURE(text);
+      CHECK(contains(text, "rank " + std::to_string(ronde::rank()) + " is not in process set "));
+    }
+  }
+  CHECK(torch::equal(tensor, at::ones({4})));
+  ronde::remove_process_set(set);
+}
+
+TEST_CASE("optimisers of different sets train different models at the same time", "[n4]") {
+  use_ronde();
+  const std::vector<int> ranks =
+      ronde::rank() % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{3, 1};
+  const ProcessSet set = ronde::create_process_set(ranks);
+  const auto seed_of = [](int rank) { return 10 + static_cast<std::uint64_t>(rank); };
+  const at::Tensor begin = normal({6, 2}, static_cast<std::uint64_t>(ranks[0]));
+  at::Tensor mine = begin.clone().requires_grad_();
+  at::Tensor whole = begin.clone().requires_grad_();
+  torch::optim::SGD inner({mine}, 0.1);
+  torch::optim::SGD oracle({whole}, 0.1);
+  torch::OrderedDict<std::string, at::Tensor> names;
+  names.insert("w", mine);
+  ronde::DistributedOptimizer optimizer(inner, names, {.process_set = set});
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    normal({8, 6}, seed_of(ronde::rank())).mm(mine).tanh().sum().backward();
+    optimizer.step();
+    oracle.zero_grad();
+    for (const int rank : ranks) {
+      (normal({8, 6}, seed_of(rank)).mm(whole).tanh().sum() / 2).backward();
+    }
+    oracle.step();
+  }
+  CHECK(near(mine, whole, 1e-12));
+}
+
+TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n4]") {
+  use_ronde();
+  ronde::Grid grid({2, 2});
+  const ProcessSet data = grid.set(0);
+  const ProcessSet tensor = grid.set(1);
+  // Columns of the first matrix and rows of the second are divided along axis 1, samples along 0.
+  const at::Tensor x = normal({12, 5}, 1);
+  const at::Tensor y = normal({12, 2}, 2);
+  at::Tensor first = (normal({5, 8}, 3) / 3).requires_grad_();
+  at::Tensor second = (normal({8, 2}, 4) / 3).requires_grad_();
+  const std::int64_t column = 4L * grid.coordinate(1);
+  at::Tensor my_first = first.detach().narrow(1, column, 4).clone().requires_grad_();
+  at::Tensor my_second = second.detach().narrow(0, column, 4).clone().requires_grad_();
+  const at::Tensor my_x = x.narrow(0, 6L * grid.coordinate(0), 6);
+  const at::Tensor my_y = y.narrow(0, 6L * grid.coordinate(0), 6);
+  torch::optim::SGD oracle({first, second}, 0.2);
+  torch::optim::SGD inner({my_first, my_second}, 0.2);
+  torch::OrderedDict<std::string, at::Tensor> names;
+  names.insert("first", my_first);
+  names.insert("second", my_second);
+  {
+    ronde::DistributedOptimizer optimizer(inner, names, {.process_set = data});
+    for (int step = 0; step < 10; ++step) {
+      oracle.zero_grad();
+      torch::mse_loss(x.mm(first).tanh().mm(second), y).backward();
+      oracle.step();
+      optimizer.zero_grad();
+      const at::Tensor out =
+          ronde::allreduce(my_x.mm(my_first).tanh().mm(my_second),
+                           {.name = "out", .op = ReduceOp::Sum, .process_set = tensor});
+      // Every rank along axis 1 has the same loss: their sum has it once.
+      (torch::mse_loss(out, my_y) / grid.size(1)).backward();
+      optimizer.step();
+    }
+  }
+  CHECK(near(my_first, first.narrow(1, column, 4), 1e-10));
+  CHECK(near(my_second, second.narrow(0, column, 4), 1e-10));
+  grid.remove();
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "autograd.h"
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "ronde/torch/collectives.h"
+#include "tensor_request.h"
+
+namespace ronde {
+namespace {
+
+using detail::CallerWaits;
+using detail::Prepared;
+using Tensors = std::vector<at::Tensor>;
+
+/// "rank 2: ronde::grouped_allreduce("x"), tensor 3"
+std::string caller(std::string_view function, const std::string& name, std::size_t index) {
+  return detail::caller(function, name) + ", tensor " + std::to_string(index);
+}
+
+/// Submits what `prepare(what, tensor, options)` makes of each tensor as one group.
+template <typename Options, typename Prepare>
+GroupWork start(std::string_view function, const Tensors& tensors, const Options& options,
+                Prepare prepare) {
+  std::vector<Request> requests;
+  std::vector<std::shared_ptr<detail::TensorOperation>> operations;
+  Options own = options;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!options.name.empty()) own.name = options.name + "." + std::to_string(i);
+    Prepared prepared = prepare(caller(function, options.name, i), tensors[i], own);
+    requests.push_back(std::move(prepared.request));
+    operations.push_back(std::move(prepared.operation));
+  }
+  std::vector<Work> works = submit_group(std::move(requests));
+  std::vector<TensorWork> group;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    group.emplace_back(std::move(works[i]), std::move(operations[i]));
+  }
+  return GroupWork(std::move(group));
+}
+
+/// Of the forms that wait: the others never make results that require grad.
+void refuse_recorded(std::string_view function, const std::string& name, const Tensors& tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!detail::is_recorded(tensors[i])) continue;
+    throw UsageError(caller(function, name, i) + " (" + detail::describe(tensors[i]) +
+                     "): the tensor requires grad, and groups have no gradients. Pass "
+                     "tensor.detach() if none is wanted, or give each tensor to " +
+                     std::string(function.substr(function.find('_') + 1)) + "() by itself");
+  }
+}
+
+}  // namespace
+
+GroupWork grouped_allreduce_async(const Tensors& tensors, const AllreduceOptions& options) {
+  return start("grouped_allreduce", tensors, options,
+               [](const std::string& what, const at::Tensor& tensor, const AllreduceOptions& own) {
+                 detail::check_tensor(what, tensor);
+                 return detail::prepare_out_of_place(
+                     detail::request_for(Collective::Allreduce, tensor, own), tensor, true);
+               });
+}
+
+GroupWork grouped_allreduce_async_(const Tensors& tensors, const AllreduceOptions& options) {
+  const auto prepare = [](const std::string& what, const at::Tensor& tensor,
+                          const AllreduceOptions& own) {
+    if (detail::is_recorded_in_place(tensor)) {
+      throw UsageError(what + " (" + detail::describe(tensor) +
+                       "): autograd computed this tensor and would not know that it changes. Pass "
+                       "tensor.detach(), or give each tensor to allreduce_() by itself");
+    }
+    detail::check_writable(what, tensor);
+    return detail::prepare_in_place(detail::request_for(Collective::Allreduce, tensor, own), tensor,
+                                    true);
+  };
+  GroupWork work = start("grouped_allreduce_", tensors, options, prepare);
+  for (const at::Tensor& tensor : tensors) detail::note_written(tensor);
+  return work;
+}
+
+Tensors grouped_allreduce(const Tensors& tensors, const AllreduceOptions& options) {
+  refuse_recorded("grouped_allreduce", options.name, tensors);
+  const CallerWaits waits;
+  return grouped_allreduce_async(tensors, options).wait();
+}
+
+Tensors grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options) {
+  const CallerWaits waits;
+  return grouped_allreduce_async_(tensors, options).wait();
+}
+
+GroupWork grouped_allgather_async(const Tensors& tensors, const AllgatherOptions& options) {
+  return start("grouped_allgather", tensors, options,
+               [](const std::string& what, const at::Tensor& tensor, const AllgatherOptions& own) {
+                 detail::check_tensor(what, tensor);
+                 const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
+                 return detail::prepare_allocating(
+                     detail::request_for(Collective::Allgather, rows, own), rows);
+               });
+}
+
+Tensors grouped_allgather(const Tensors& tensors, const AllgatherOptions& options) {
+  refuse_recorded("grouped_allgather", options.name, tensors);
+  const CallerWaits waits;
+  return grouped_allgather_async(tensors, options).wait();
+}
+
+GroupWork grouped_reducescatter_async(const Tensors& tensors, const ReducescatterOptions& options) {
+  return start(
+      "grouped_reducescatter", tensors, options,
+      [](const std::string& what, const at::Tensor& tensor, const ReducescatterOptions& own) {
+        detail::check_tensor(what, tensor);
+        return detail::prepare_allocating(
+            detail::request_for(Collective::Reducescatter, tensor, own), tensor);
+      });
+}
+
+Tensors grouped_reducescatter(const Tensors& tensors, const ReducescatterOptions& options) {
+  refuse_recorded("grouped_reducescatter", options.name, tensors);
+  const CallerWaits waits;
+  return grouped_reducescatter_async(tensors, options).wait();
+}
+
+}  // namespace ronde

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor_request.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "autograd.h"
+#include "ronde/ronde.h"
+
+namespace ronde::detail {
+namespace {
+
+// Why Ronde cannot move `tensor` and what helps, or an empty text. Asked in an order in which no
+// question fails: an undefined tensor has no layout, a nested one no sizes.
+std::string objection(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return "the tensor is undefined. Give it a value first (a parameter that backward did not "
+           "reach has an undefined grad())";
+  }
+  if (tensor.is_meta()) {
+    return "the tensor is a meta tensor, which has no data. Move it to a device with "
+           "empty_like(tensor, device) first";
+  }
+  if (tensor.is_nested()) return "the tensor is nested. Pass its parts, or a padded copy";
+  if (tensor.layout() != at::kStrided) {
+    return "the tensor is not dense (layout " + c10::str(tensor.layout()) +
+           "). Call to_dense() first";
+  }
+  if (tensor.is_quantized()) return "the tensor is quantised. Call dequantize() first";
+  if (tensor.is_complex()) {
+    return "the tensor is complex. Pass torch::view_as_real(tensor) (exact for sums and averages)";
+  }
+  if (!data_type_of(tensor.scalar_type())) {
+    return "the dtype " + std::string(c10::toString(tensor.scalar_type())) +
+           " is not supported. Convert it: uint8, int8, int16, int32, int64, float16, bfloat16, "
+           "float32, float64 and bool are";
+  }
+  if (!tensor.is_cpu() && !tensor.is_cuda()) {
+    return "tensors on " + tensor.device().str() + " are not supported. Call cpu() first";
+  }
+  if (!tensor.has_storage()) return "the tensor has no memory of its own. Call clone() first";
+  return {};
+}
+
+// Autograd's view of a tensor must neither stay alive nor be asked in an operation on raw memory.
+at::Tensor readable(const at::Tensor& tensor) {
+  return tensor.detach().resolve_neg().contiguous();
+}
+
+bool is_row_major(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_neg();
+}
+
+// Not empty_like: it keeps the memory format, and a result is row-major.
+at::Tensor empty_result(at::IntArrayRef sizes, const at::Tensor& like) {
+  return at::empty(sizes, at::TensorOptions().dtype(like.scalar_type()).device(like.device()));
+}
+
+// What a request's memory lives in until Ronde is through with it.
+struct Memory {
+  at::Tensor input;
+  at::Tensor output;
+  std::shared_ptr<TensorOperation> operation;
+};
+
+Prepared prepare(Request request, Memory memory) {
+  if (memory.input.defined()) request.input = memory.input.const_data_ptr();
+  if (memory.output.defined()) request.output = memory.output.mutable_data_ptr();
+  request.caller_waits = CallerWaits::here();
+  std::shared_ptr<TensorOperation> operation = memory.operation;
+  request.keep_alive = std::make_shared<Memory>(std::move(memory));
+  return {std::move(request), std::move(operation)};
+}
+
+}  // namespace
+
+std::optional<DataType> data_type_of(at::ScalarType type) noexcept {
+  switch (type) {
+    case at::kByte:
+      return DataType::U8;
+    case at::kChar:
+      return DataType::I8;
+    case at::kShort:
+      return DataType::I16;
+    case at::kInt:
+      return DataType::I32;
+    case at::kLong:
+      return DataType::I64;
+    case at::kHalf:
+      return DataType::F16;
+    case at::kBFloat16:
+      return DataType::BF16;
+    case at::kFloat:
+      return DataType::F32;
+    case at::kDouble:
+      return DataType::F64;
+    case at::kBool:
+      return DataType::Bool;
+    default:
+      return std::nullopt;
+  }
+}
+
+Device native_device(const at::Tensor& tensor) {
+  if (tensor.is_cuda()) return {.kind = DeviceKind::Cuda, .index = tensor.get_device()};
+  return {};
+}
+
+Prepared prepare_out_of_place(Request request, const at::Tensor& tensor, bool reads) {
+  Memory memory;
+  if (reads) memory.input = readable(tensor);
+  memory.output = empty_result(tensor.sizes(), tensor);
+  memory.operation = std::make_shared<TensorOperation>(TensorOperation{memory.output});
+  return prepare(std::move(request), std::move(memory));
+}
+
+Prepared prepare_allocating(Request request, const at::Tensor& tensor) {
+  Memory memory;
+  memory.input = readable(tensor);
+  memory.operation = std::make_shared<TensorOperation>();
+  // The memory belongs to the operation, which the request keeps alive.
+  request.allocate_output =
+      [operation = memory.operation.get(), like = memory.input,
+       mode = c10::InferenceMode::is_enabled()](const std::vector<std::int64_t>& shape) {
+        // Whichever thread runs the loop, the result is of the kind that the caller asked for.
+        const c10::InferenceMode inference(mode);
+        operation->result = empty_result(shape, like);
+        return operation->result.mutable_data_ptr();
+      };
+  return prepare(std::move(request), std::move(memory));
+}
+
+Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads) {
+  const at::Tensor target = tensor.detach();
+  Memory memory;
+  memory.operation = std::make_shared<TensorOperation>(TensorOperation{tensor});
+  if (is_row_major(target)) {
+    memory.output = target;
+  } else {
+    memory.output = empty_result(target.sizes(), target);
+    if (reads) memory.output.copy_(target);
+    request.finish = [target, copy = memory.output] {
+      const at::NoGradGuard no_grad;
+      // Inference tensors may only be written in this mode, which is each thread's own.
+      const c10::InferenceMode inference(target.is_inference());
+      target.copy_(copy);
+    };
+  }
+  memory.input = memory.output;
+  return prepare(std::move(request), std::move(memory));
+}
+
+Prepared prepare_sending(Request request, const at::Tensor& tensor) {
+  Memory memory;
+  memory.input = readable(tensor);
+  memory.operation = std::make_shared<TensorOperation>();
+  return prepare(std::move(request), std::move(memory));
+}
+
+void note_written(const at::Tensor& tensor) {
+  // Backward must notice that a saved tensor was overwritten; inference tensors are never saved.
+  if (!tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
+}
+
+TensorWork start(Prepared prepared) {
+  Work work = submit(std::move(prepared.request));
+  return {std::move(work), std::move(prepared.operation)};
+}
+
+TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads) {
+  TensorWork work = start(prepare_in_place(std::move(request), tensor, reads));
+  note_written(tensor);
+  return work;
+}
+
+void refuse_recorded(const std::string& function, const std::string& name,
+                     const at::Tensor& tensor) {
+  if (!is_recorded_in_place(tensor)) return;
+  throw UsageError(caller(function + "_async_", name) + " (" + describe(tensor) +
+                   "): autograd computed this tensor and would not know that it changes. Call " +
+                   function + "_(), which waits, or pass tensor.detach()");
+}
+
+std::string rank_prefix() {
+  return "rank " + std::to_string(rank()) + ": ";
+}
+
+std::string caller(std::string_view function, const std::string& name) {
+  return rank_prefix() + "ronde::" + std::string(function) + "(" +
+         (name.empty() ? "unnamed" : "\"" + name + "\"") + ")";
+}
+
+std::string describe_shape(at::IntArrayRef sizes) {
+  std::string text = "[";
+  for (const std::int64_t size : sizes) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(size);
+  }
+  return text + "]";
+}
+
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  const std::optional<DataType> type = data_type_of(tensor.scalar_type());
+  const std::string type_text =
+      type ? std::string(to_string(*type)) : std::string(c10::toString(tensor.scalar_type()));
+  const std::string shape = tensor.is_nested() ? "nested" : describe_shape(tensor.sizes());
+  return type_text + " " + shape + " on " + c10::DeviceTypeName(tensor.device().type(), true);
+}
+
+void check_tensor(const std::string& what, const at::Tensor& tensor) {
+  const std::string text = objection(tensor);
+  if (text.empty()) return;
+  const std::string which = tensor.defined() ? " (" + describe(tensor) + ")" : "";
+  throw UsageError(what + which + ": " + text);
+}
+
+void check_writable(const std::string& what, const at::Tensor& tensor) {
+  check_tensor(what, tensor);
+  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
+  throw UsageError(what + " (" + describe(tensor) +
+                   "): several elements of the tensor share one memory location (it was "
+                   "expanded), so it cannot be changed in place. Call contiguous() first, or use "
+                   "the form that returns a new tensor");
+}
+
+TensorWork start_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
+                            Contribution contribution) {
+  check_writable(caller("allreduce_", options.name), tensor);
+  Request request = request_for(Collective::Allreduce, tensor, options);
+  request.contributes = contribution == Contribution::Tensor;
+  return start_in_place(std::move(request), tensor, true);
+}
+
+TensorWork start_symmetric_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
+                                      Contribution contribution, bool lazy) {
+  Request request = request_for(Collective::Allreduce, tensor, options);
+  request.contributes = contribution == Contribution::Tensor;
+  request.symmetric = true;
+  request.lazy = lazy;
+  return start_in_place(std::move(request), tensor, true);
+}
+
+}  // namespace ronde::detail
