@@ -5,8 +5,8 @@
 
 namespace ronde::test {
 
-// What ranks do until they are told to stop, or thrown out. Memory of operations that fail stays for
-// as long as the process.
+// What ranks do until they are told to stop, or thrown out. Memory of operations that fail stays
+// for as long as the process.
 
 /// Makes process sets, reduces in them, and removes them, one after the other.
 void run_sets(unsigned seed, const std::atomic<bool>& stops);
