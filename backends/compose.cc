@@ -19,8 +19,9 @@ namespace ronde {
 
 #ifdef RONDE_HAVE_MPI
 
-BuiltIn compose_built_in(const Config& config) {
+BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   MpiOptions options;
+  options.ranks = {.communicator = ranks.mpi_communicator, .of_world = ranks.mpi_ranks};
   options.init_timeout_s = config.init_timeout_s;
   options.host = config.host_id;
   // Hosts that bear names may be one machine.
@@ -56,10 +57,14 @@ std::unique_ptr<Transport> transport_of_one(const inproc::Group& alone) {
 
 }  // namespace
 
-BuiltIn compose_built_in(const Config&) {
+BuiltIn compose_built_in(const Config&, const StartingRanks& ranks) {
   const inproc::Group alone(1);
+  const bool chooses = ranks.mpi_communicator || !ranks.mpi_ranks.empty();
   BuiltIn built_in;
-  built_in.make_transport = [alone] { return transport_of_one(alone); };
+  built_in.make_transport = [alone, chooses] {
+    if (chooses) throw UsageError("ranks of MPI were chosen, but this build of Ronde has no MPI");
+    return transport_of_one(alone);
+  };
   built_in.backends.emplace("inproc", alone.backend_factory());
   built_in.backends.emplace("shm", shm_backend_factory());
   return built_in;
@@ -70,6 +75,15 @@ std::vector<LinkedLibrary> linked_libraries() {
 }
 
 #endif
+
+bool built_with(std::string_view feature) noexcept {
+#ifdef RONDE_HAVE_MPI
+  for (const char* const of_mpi : {"mpi", "hierarchical", "mpi_communicator"}) {
+    if (feature == of_mpi) return true;
+  }
+#endif
+  return feature == "shm" || feature == "key_value";
+}
 
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start) {
   BuiltIn built_in;

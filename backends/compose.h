@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/socket/key_value.h"
@@ -21,13 +23,22 @@ struct BuiltIn {
   BackendRegistry backends;
 };
 
+/// The ranks that start together: of the launcher's where nothing is said. See InitOptions.
+struct StartingRanks {
+  std::optional<int> mpi_communicator = {};
+  std::vector<int> mpi_ranks = {};
+};
+
 /// The one place that knows which transports and backends are linked: MPI where it was built in,
 /// else one rank in this process.
-BuiltIn compose_built_in(const Config& config);
+BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks = {});
 
 /// The same for ranks that no launcher started, which meet through a store of keys and values: all
 /// on one host, where shared memory moves their data. Needs no MPI, and touches none.
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start);
+
+/// See ronde::has_feature().
+bool built_with(std::string_view feature) noexcept;
 
 /// A library that the built-in parts rest on, for `ronde info`: "MPI", "MPICH Version: 4.0.2".
 struct LinkedLibrary {

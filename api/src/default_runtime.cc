@@ -27,13 +27,13 @@ DefaultRuntime& DefaultRuntime::instance() {
   return *kInstance;
 }
 
-void DefaultRuntime::init() {
+void DefaultRuntime::init(const InitOptions& options) {
   begin_init();
   try {
     StartOptions start;
     {
       const std::lock_guard lock(mutex_);
-      start = load_start_options(registered_, on_stall_);
+      start = load_start_options(options, registered_, on_stall_);
     }
     publish(start_runtime(std::move(start)));
   } catch (...) {
@@ -185,13 +185,15 @@ void DefaultRuntime::require_not_initialized(std::string_view function) const {
 /// Called with mutex_ held.
 void DefaultRuntime::throw_not_ready(std::string_view function) const {
   if (phase_ == Phase::ShutDown) {
-    throw UsageError(std::string(function) +
-                     " was called after ronde::shutdown(): this rank has left the group; move the "
-                     "call before shutdown");
+    throw NotInitializedError(
+        std::string(function) +
+        " was called after ronde::shutdown(): this rank has left the group; move the "
+        "call before shutdown");
   }
-  throw UsageError(std::string(function) +
-                   " was called before ronde::init(): call ronde::init() first, at the start of "
-                   "main");
+  throw NotInitializedError(
+      std::string(function) +
+      " was called before ronde::init(): call ronde::init() first, at the start of "
+      "main");
 }
 
 DefaultRuntime::Use::Use(DefaultRuntime& owner, std::string_view function) : owner_(owner) {

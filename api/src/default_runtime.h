@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ronde/backend.h"
+#include "ronde/init_options.h"
 #include "ronde/runtime.h"
 
 namespace ronde {
@@ -28,7 +29,7 @@ class DefaultRuntime {
   DefaultRuntime(const DefaultRuntime&) = delete;
   DefaultRuntime& operator=(const DefaultRuntime&) = delete;
 
-  void init();
+  void init(const InitOptions& options);
   void shutdown();
   bool is_initialized() const noexcept;
 

@@ -42,9 +42,33 @@ void log_warnings(const std::vector<std::string>& warnings, const Logger& log, L
   }
 }
 
+/// Before those of RONDE_PROCESS_SETS.
+void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets) {
+  for (const std::vector<int>& ranks : sets) {
+    const bool is_set = !ranks.empty() && *std::min_element(ranks.begin(), ranks.end()) >= 0;
+    if (!is_set) {
+      throw UsageError(
+          "ronde::init() was given a process set that is empty or has a negative rank");
+    }
+  }
+  std::vector<std::vector<int>> all = sets;
+  const std::vector<std::vector<int>> configured = static_process_sets(config);
+  all.insert(all.end(), configured.begin(), configured.end());
+  config.process_sets = format_process_sets(all);
+}
+
 }  // namespace
 
-StartOptions load_start_options(const BackendRegistry& registered, StallCallback on_stall) {
+StartOptions load_start_options(const InitOptions& init, const BackendRegistry& registered,
+                                StallCallback on_stall) {
+  const int ways = static_cast<int>(init.mpi_communicator.has_value()) +
+                   static_cast<int>(!init.mpi_ranks.empty()) +
+                   static_cast<int>(init.key_value.has_value());
+  if (ways > 1) {
+    throw UsageError(
+        "ronde::init() was given more than one of an MPI communicator, ranks of MPI and a "
+        "key-value store: choose how the ranks meet");
+  }
   StartOptions start;
   RuntimeOptions& options = start.runtime;
   try {
@@ -55,7 +79,15 @@ StartOptions load_start_options(const BackendRegistry& registered, StallCallback
   } catch (const UsageError& error) {
     options.config_error = error.what();
   }
-  BuiltIn built_in = compose_built_in(options.config);
+  try {
+    add_process_sets(options.config, init.process_sets);
+  } catch (const UsageError& error) {
+    if (options.config_error.empty()) options.config_error = error.what();
+  }
+  BuiltIn built_in =
+      init.key_value ? compose_without_launcher(options.config, *init.key_value)
+                     : compose_built_in(options.config, {.mpi_communicator = init.mpi_communicator,
+                                                         .mpi_ranks = init.mpi_ranks});
   options.make_transport = std::move(built_in.make_transport);
   options.make_board = std::move(built_in.make_board);
   options.backends = std::move(built_in.backends);

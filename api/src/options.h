@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ronde/backend.h"
+#include "ronde/init_options.h"
 #include "ronde/runtime.h"
 
 namespace ronde {
@@ -17,8 +18,10 @@ struct StartOptions {
 };
 
 /// Reads the environment and puts the backends together. Nonsense does not throw but ends in
-/// RuntimeOptions::config_error, so that the other ranks learn of it.
-StartOptions load_start_options(const BackendRegistry& registered, StallCallback on_stall);
+/// RuntimeOptions::config_error, so that the other ranks learn of it; UsageError if `init` leaves
+/// open how to meet them.
+StartOptions load_start_options(const InitOptions& init, const BackendRegistry& registered,
+                                StallCallback on_stall);
 
 /// Meets the other ranks. Logs the warnings on rank 0; on every rank if it fails.
 std::unique_ptr<Runtime> start_runtime(StartOptions start);

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "backends/compose.h"
 #include "default_runtime.h"
 
 namespace ronde {
@@ -17,10 +18,16 @@ DefaultRuntime::Use use(std::string_view function) {
 }  // namespace
 
 void init() {
-  DefaultRuntime::instance().init();
+  init(InitOptions());
+}
+void init(const InitOptions& options) {
+  DefaultRuntime::instance().init(options);
 }
 void shutdown() {
   DefaultRuntime::instance().shutdown();
+}
+bool has_feature(std::string_view feature) noexcept {
+  return built_with(feature);
 }
 bool is_initialized() noexcept {
   return DefaultRuntime::instance().is_initialized();
@@ -43,6 +50,9 @@ int cross_rank() {
 }
 int cross_size() {
   return use("ronde::cross_size()")->topology().cross_size;
+}
+bool is_homogeneous() {
+  return use("ronde::is_homogeneous()")->topology().is_homogeneous();
 }
 const Topology& topology() {
   return use("ronde::topology()")->topology();

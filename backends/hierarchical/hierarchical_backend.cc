@@ -48,7 +48,7 @@ std::unique_ptr<Backend> create_backend(const HierarchicalOptions& options,
   constexpr double kLongest = 1e9;
   const std::chrono::duration<double> patience(std::min(options.mpi.init_timeout_s, kLongest));
   const auto environment = mpi::MpiEnvironment::of_process();
-  MPI_Comm communicator = environment->duplicate_world(
+  MPI_Comm communicator = environment->duplicate(
       mpi::Clock::now() + std::chrono::duration_cast<mpi::Clock::duration>(patience));
   return std::make_unique<HierarchicalBackend>(environment, communicator, std::move(ring),
                                                *context.topology, std::move(others));

@@ -40,7 +40,8 @@ std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptio
   const mpi::MpiTransportOptions transport_options = {
       .init_timeout = milliseconds_of(options.init_timeout_s),
       .host = options.host,
-      .offer_loopback = options.offer_loopback};
+      .offer_loopback = options.offer_loopback,
+      .ranks = options.ranks};
   return [transport_options] {
     return std::make_unique<mpi::MpiTransport>(mpi::MpiEnvironment::of_process(),
                                                transport_options);

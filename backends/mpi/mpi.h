@@ -4,7 +4,9 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ronde/backend.h"
 #include "ronde/transport.h"
@@ -12,6 +14,16 @@
 /// The MPI transport and backend for those who put a Runtime together. No header of MPI's is needed
 /// to include this one.
 namespace ronde {
+
+/// The ranks that make a group: all of MPI_COMM_WORLD where neither is given.
+struct MpiRanks {
+  /// Those of this communicator (a Fortran handle).
+  std::optional<int> communicator = {};
+  /// These of MPI_COMM_WORLD, in this order.
+  std::vector<int> of_world = {};
+
+  bool are_all() const noexcept { return !communicator && of_world.empty(); }
+};
 
 struct MpiOptions {
   /// How long to wait for the other ranks, in seconds (RONDE_INIT_TIMEOUT_S).
@@ -22,6 +34,7 @@ struct MpiOptions {
   std::string host = {};
   /// TCP may use 127.0.0.1, which another machine could not.
   bool offer_loopback = false;
+  MpiRanks ranks = {};
 };
 
 /// Makes the transport: initialises MPI (or joins the program's own) and meets the other ranks on

@@ -21,12 +21,23 @@ struct MpiApi {
   std::function<int(char*, int*)> get_library_version = PMPI_Get_library_version;
   std::function<int(int, char*, int*)> error_string = PMPI_Error_string;
 
+  std::function<MPI_Comm(MPI_Fint)> comm_f2c = [](MPI_Fint handle) {
+    return PMPI_Comm_f2c(handle);  // a macro in some libraries
+  };
+  std::function<int(MPI_Comm, int*)> comm_test_inter = PMPI_Comm_test_inter;
   std::function<int(MPI_Comm, int*)> comm_rank = PMPI_Comm_rank;
   std::function<int(MPI_Comm, int*)> comm_size = PMPI_Comm_size;
   std::function<int(MPI_Comm, MPI_Comm*, MPI_Request*)> comm_idup = PMPI_Comm_idup;
   std::function<int(MPI_Comm*)> comm_free = PMPI_Comm_free;
   std::function<int(MPI_Comm, int, void*, int*)> comm_get_attr = PMPI_Comm_get_attr;
   std::function<int(MPI_Comm, MPI_Errhandler)> comm_set_errhandler = PMPI_Comm_set_errhandler;
+  std::function<int(MPI_Comm, MPI_Errhandler*)> comm_get_errhandler = PMPI_Comm_get_errhandler;
+  std::function<int(MPI_Errhandler*)> errhandler_free = PMPI_Errhandler_free;
+  std::function<int(MPI_Comm, MPI_Group*)> comm_group = PMPI_Comm_group;
+  std::function<int(MPI_Group, int, const int*, MPI_Group*)> group_incl = PMPI_Group_incl;
+  std::function<int(MPI_Group*)> group_free = PMPI_Group_free;
+  std::function<int(MPI_Comm, MPI_Group, int, MPI_Comm*)> comm_create_group =
+      PMPI_Comm_create_group;
 
   std::function<int(MPI_User_function*, int, MPI_Op*)> op_create = PMPI_Op_create;
   std::function<int(MPI_Op*)> op_free = PMPI_Op_free;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "backends/launcher.h"
@@ -68,7 +69,7 @@ std::shared_ptr<MpiEnvironment> MpiEnvironment::of_process() {
   return *environment;
 }
 
-void MpiEnvironment::join() {
+void MpiEnvironment::join(const MpiRanks& ranks) {
   const std::lock_guard lock(mutex_);
   int is_finalized = 0;
   check("MPI_Finalized", api_.finalized(&is_finalized));
@@ -79,16 +80,120 @@ void MpiEnvironment::join() {
   }
   int is_initialized = 0;
   check("MPI_Initialized", api_.initialized(&is_initialized));
-  if (is_initialized == 0) initialize();
+  if (is_initialized == 0) {
+    if (!ranks.are_all()) {
+      throw UsageError(
+          "ranks were chosen by a communicator or by a list, but MPI is not initialised: call "
+          "MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) on every rank of the job before "
+          "ronde::init()");
+    }
+    initialize();
+  }
   if (owns_mpi_) {
     check_own_thread_level();
   } else {
     check_thread_level_of_program();
   }
-  check("MPI_Comm_rank", api_.comm_rank(MPI_COMM_WORLD, &rank_));
-  check("MPI_Comm_size", api_.comm_size(MPI_COMM_WORLD, &size_));
+  if (members_ == 0) {
+    if (ranks.communicator) {
+      take_communicator(*ranks.communicator);
+    } else if (!ranks.of_world.empty()) {
+      take_ranks_of_world(ranks.of_world);
+    } else {
+      take_all_ranks();
+    }
+    may_finalize_ = true;
+  }
+  ++members_;
+}
+
+void MpiEnvironment::take_all_ranks() {
+  ranks_ = MPI_COMM_WORLD;
+  check("MPI_Comm_rank", api_.comm_rank(ranks_, &rank_));
+  check("MPI_Comm_size", api_.comm_size(ranks_, &size_));
   if (size_ == 1) refuse_foreign_launcher();
-  if (members_++ == 0) may_finalize_ = true;
+}
+
+/// While it lives, errors of calls that have no valid communicator are returned. By default they
+/// end the process.
+class MpiEnvironment::ErrorsReturned {
+ public:
+  explicit ErrorsReturned(const MpiApi& api) : api_(api) {
+    for (Saved& each : saved_) {
+      if (api_.comm_get_errhandler(each.communicator, &each.handler) != MPI_SUCCESS) continue;
+      api_.comm_set_errhandler(each.communicator, MPI_ERRORS_RETURN);
+    }
+  }
+  ~ErrorsReturned() {
+    for (Saved& each : saved_) {
+      if (each.handler == MPI_ERRHANDLER_NULL) continue;
+      api_.comm_set_errhandler(each.communicator, each.handler);
+      api_.errhandler_free(&each.handler);
+    }
+  }
+  ErrorsReturned(const ErrorsReturned&) = delete;
+  ErrorsReturned& operator=(const ErrorsReturned&) = delete;
+
+ private:
+  struct Saved {
+    MPI_Comm communicator;
+    MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  };
+
+  const MpiApi& api_;
+  std::array<Saved, 2> saved_ = {Saved{MPI_COMM_WORLD}, Saved{MPI_COMM_SELF}};
+};
+
+void MpiEnvironment::take_communicator(int handle) {
+  const ErrorsReturned errors_returned(api_);
+  const std::string name = "the MPI communicator with the Fortran handle " + std::to_string(handle);
+  const MPI_Comm communicator = api_.comm_f2c(handle);
+  if (communicator == MPI_COMM_NULL) {
+    throw UsageError(name + " is MPI_COMM_NULL: only its ranks can be initialised with it");
+  }
+  int is_inter = 0;
+  const int code = api_.comm_test_inter(communicator, &is_inter);
+  if (code != MPI_SUCCESS) {
+    throw UsageError(name + " cannot be used: " + failure_text(api_, "MPI_Comm_test_inter", code));
+  }
+  if (is_inter != 0) {
+    throw UsageError(name + " is an inter-communicator: merge it by MPI_Intercomm_merge()");
+  }
+  check("MPI_Comm_rank", api_.comm_rank(communicator, &rank_));
+  check("MPI_Comm_size", api_.comm_size(communicator, &size_));
+  ranks_ = communicator;
+}
+
+void MpiEnvironment::take_ranks_of_world(const std::vector<int>& ranks) {
+  constexpr int kTag = 17236;  // of the program's messages none is meant: a context of its own
+  int world_rank = 0;
+  int world_size = 0;
+  check("MPI_Comm_rank", api_.comm_rank(MPI_COMM_WORLD, &world_rank));
+  check("MPI_Comm_size", api_.comm_size(MPI_COMM_WORLD, &world_size));
+  const std::string who = "rank " + std::to_string(world_rank) + " of MPI_COMM_WORLD";
+  const std::set<int> distinct(ranks.begin(), ranks.end());
+  if (*distinct.begin() < 0 || *distinct.rbegin() >= world_size ||
+      distinct.size() != ranks.size()) {
+    throw UsageError(who + ": the ranks to start with have to be different ones of 0 to " +
+                     std::to_string(world_size - 1));
+  }
+  if (!distinct.contains(world_rank)) {
+    throw UsageError(who + " is not among the ranks to start with: they alone call init");
+  }
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group chosen = MPI_GROUP_NULL;
+  MPI_Comm communicator = MPI_COMM_NULL;
+  check("MPI_Comm_group", api_.comm_group(MPI_COMM_WORLD, &world));
+  check("MPI_Group_incl",
+        api_.group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &chosen));
+  check("MPI_Comm_create_group",
+        api_.comm_create_group(MPI_COMM_WORLD, chosen, kTag, &communicator));
+  check("MPI_Group_free", api_.group_free(&chosen));
+  check("MPI_Group_free", api_.group_free(&world));
+  check("MPI_Comm_rank", api_.comm_rank(communicator, &rank_));
+  check("MPI_Comm_size", api_.comm_size(communicator, &size_));
+  ranks_ = communicator;
+  owns_ranks_ = true;
 }
 
 void MpiEnvironment::initialize() {
@@ -136,7 +241,12 @@ void MpiEnvironment::refuse_foreign_launcher() const {
 void MpiEnvironment::leave(bool graceful) {
   const std::lock_guard lock(mutex_);
   may_finalize_ = may_finalize_ && graceful;
-  if (--members_ > 0 || !owns_mpi_ || !may_finalize_ || abandoned_) return;
+  if (--members_ > 0) return;
+  // The other ranks may be gone where this one does not leave gracefully: it is then left behind.
+  if (std::exchange(owns_ranks_, false) && may_finalize_ && !abandoned_) {
+    check("MPI_Comm_free", api_.comm_free(&ranks_));
+  }
+  if (!owns_mpi_ || !may_finalize_ || abandoned_) return;
   // Ronde's thread is the one that initialised MPI, unless an earlier init failed after that: its
   // thread is gone, and finalising on another one is better than not finalising.
   check("MPI_Finalize", api_.finalize());
@@ -161,14 +271,14 @@ bool MpiEnvironment::finalized() const {
   return is_finalized != 0;
 }
 
-MPI_Comm MpiEnvironment::duplicate_world(Clock::time_point deadline) {
+MPI_Comm MpiEnvironment::duplicate(Clock::time_point deadline) {
   struct Pending {
     MPI_Comm communicator = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
   };
   const auto start = Clock::now();
   const auto pending = std::make_shared<Pending>();
-  call("MPI_Comm_idup", api_.comm_idup, MPI_COMM_WORLD, &pending->communicator, &pending->request);
+  call("MPI_Comm_idup", api_.comm_idup, ranks_, &pending->communicator, &pending->request);
   if (!wait(pending->request, deadline)) {
     keep_for_ever(pending);
     abandon();
@@ -234,9 +344,9 @@ void MpiEnvironment::check(const char* name, int code) const {
   }
 }
 
-MpiMembership::MpiMembership(std::shared_ptr<MpiEnvironment> environment)
+MpiMembership::MpiMembership(std::shared_ptr<MpiEnvironment> environment, const MpiRanks& ranks)
     : environment_(std::move(environment)) {
-  environment_->join();
+  environment_->join(ranks);
   joined_ = true;
 }
 

@@ -7,7 +7,9 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "backends/mpi/mpi.h"
 #include "backends/mpi/mpi_api.h"
 #include "ronde/config.h"
 
@@ -31,9 +33,10 @@ class MpiEnvironment {
   static std::shared_ptr<MpiEnvironment> of_process();
 
   /// Initialises MPI unless it is. Blocks until the launcher's other ranks do so, too (MPI knows no
-  /// deadline for that). Throws UsageError if MPI was finalised, offers too low a thread level, or
-  /// was started by a launcher that it does not understand.
-  void join();
+  /// deadline for that), or the other `ranks`. Throws UsageError if MPI was finalised, offers too
+  /// low a thread level, was started by a launcher that it does not understand, or has no such
+  /// `ranks`. Who joins while others are in has the ranks of the first.
+  void join(const MpiRanks& ranks = {});
 
   /// Ends what join() began. Once all who joined have left gracefully, MPI is finalised, if Ronde
   /// initialised it. Otherwise it is left as it is: finalising would wait for dead ranks.
@@ -49,7 +52,7 @@ class MpiEnvironment {
 
   /// A communicator of all ranks, whose errors are returned. Collective. Throws GroupError if the
   /// others do not come until `deadline`.
-  MPI_Comm duplicate_world(Clock::time_point deadline);
+  MPI_Comm duplicate(Clock::time_point deadline);
   void free(MPI_Comm& communicator);
 
   /// The communicator of all ranks that carries the messages of process sets: Note [No communicator
@@ -78,11 +81,16 @@ class MpiEnvironment {
   [[noreturn]] void fail_waiting(const std::string& what, std::chrono::seconds waited) const;
 
  private:
+  class ErrorsReturned;
+
   void check(const char* name, int code) const;
   void initialize();
   void check_own_thread_level() const;
   void check_thread_level_of_program() const;
   void refuse_foreign_launcher() const;
+  void take_all_ranks();
+  void take_communicator(int handle);
+  void take_ranks_of_world(const std::vector<int>& ranks);
 
   const MpiApi api_;
   const EnvironmentLookup variables_;
@@ -90,6 +98,8 @@ class MpiEnvironment {
   int rank_ = 0;              ///< constant once joined
   int size_ = 1;              ///< constant once joined
   int members_ = 0;
+  MPI_Comm ranks_ = MPI_COMM_WORLD;  ///< all ranks of the group
+  bool owns_ranks_ = false;
   MPI_Comm messages_ = MPI_COMM_NULL;
   bool owns_mpi_ = false;             ///< Ronde initialised it
   int provided_ = MPI_THREAD_SINGLE;  ///< the thread level then, if so
@@ -100,7 +110,7 @@ class MpiEnvironment {
 /// One join() of an environment; leaving without saying so is not graceful.
 class MpiMembership {
  public:
-  explicit MpiMembership(std::shared_ptr<MpiEnvironment> environment);
+  explicit MpiMembership(std::shared_ptr<MpiEnvironment> environment, const MpiRanks& ranks = {});
   ~MpiMembership();
   MpiMembership(const MpiMembership&) = delete;
   MpiMembership& operator=(const MpiMembership&) = delete;

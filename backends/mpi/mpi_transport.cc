@@ -11,9 +11,9 @@ namespace ronde::mpi {
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment,
                            const MpiTransportOptions& options)
-    : TreeTransport("mpi"), mpi_(std::move(environment)) {
+    : TreeTransport("mpi"), mpi_(std::move(environment), options.ranks) {
   const auto deadline = Clock::now() + options.init_timeout;
-  communicator_ = mpi_->duplicate_world(deadline);
+  communicator_ = mpi_->duplicate(deadline);
   const net::TreeOptions tree_options = {.rank = mpi_->rank(),
                                          .size = mpi_->size(),
                                          .timeout = options.init_timeout,

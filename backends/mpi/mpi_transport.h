@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/mpi/mpi.h"
 #include "backends/mpi/mpi_environment.h"
 #include "backends/socket/tree_transport.h"
 
@@ -17,6 +18,7 @@ struct MpiTransportOptions {
   /// See net::TreeOptions.
   std::string host = {};
   bool offer_loopback = false;
+  MpiRanks ranks = {};
 };
 
 /// The control plane of ranks that an MPI launcher started. MPI only brings them together: it says

@@ -208,7 +208,7 @@ class KeyValueTransport final : public TreeTransport {
     const auto deadline = Clock::now() + milliseconds_of(options.init_timeout_s);
     KeyValueExchange exchange(start, deadline);
     const std::string host = options.host.empty() ? host_identity() : options.host;
-    if (start.size > 1) compare(start, host, options.one_host, exchange);
+    compare(start, host, options.one_host, exchange);
     const TreeOptions tree_options = {
         .rank = start.rank,
         .size = start.size,
@@ -232,8 +232,9 @@ class KeyValueTransport final : public TreeTransport {
  private:
   static void compare(const KeyValueStart& start, const std::string& host, bool one_host,
                       KeyValueExchange& exchange) {
-    const std::vector<std::string> blobs =
-        exchange(pack_facts({start.size, start.local_rank, host}));
+    const Facts own = {start.size, start.local_rank, host};
+    if (start.size == 1) return check_facts({own}, one_host);
+    const std::vector<std::string> blobs = exchange(pack_facts(own));
     std::vector<Facts> facts;
     for (std::size_t i = 0; i < blobs.size(); ++i) {
       facts.push_back(unpack_facts(blobs[i], static_cast<int>(i)));

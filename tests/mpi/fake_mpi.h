@@ -75,6 +75,7 @@ class FakeMpi {
     table.comm_set_errhandler = [this](MPI_Comm, MPI_Errhandler) {
       return result("comm_set_errhandler");
     };
+    add_choice_of_ranks(table);
     table.op_create = [this](MPI_User_function*, int, MPI_Op* op) {
       return *op = MPI_REPLACE, result("op_create");
     };
@@ -86,6 +87,31 @@ class FakeMpi {
   int wanted_level = -1;
 
  private:
+  void add_choice_of_ranks(MpiApi& table) {
+    table.comm_f2c = [](MPI_Fint) { return MPI_COMM_SELF; };
+    table.comm_test_inter = [this](MPI_Comm, int* flag) {
+      return *flag = 0, result("comm_test_inter");
+    };
+    table.comm_get_errhandler = [this](MPI_Comm, MPI_Errhandler* handler) {
+      return *handler = MPI_ERRORS_ARE_FATAL, result("comm_get_errhandler");
+    };
+    table.errhandler_free = [this](MPI_Errhandler* handler) {
+      return *handler = MPI_ERRHANDLER_NULL, result("errhandler_free");
+    };
+    table.comm_group = [this](MPI_Comm, MPI_Group* group) {
+      return *group = MPI_GROUP_EMPTY, result("comm_group");
+    };
+    table.group_incl = [this](MPI_Group, int, const int*, MPI_Group* group) {
+      return *group = MPI_GROUP_EMPTY, result("group_incl");
+    };
+    table.group_free = [this](MPI_Group* group) {
+      return *group = MPI_GROUP_NULL, result("group_free");
+    };
+    table.comm_create_group = [this](MPI_Comm, MPI_Group, int, MPI_Comm* comm) {
+      return *comm = MPI_COMM_SELF, result("comm_create_group");
+    };
+  }
+
   void add_collectives(MpiApi& table) {
     table.iallreduce = [this](const void*, void* data, int count, MPI_Datatype type, MPI_Op op,
                               MPI_Comm, MPI_Request*) {

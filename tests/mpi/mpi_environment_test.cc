@@ -181,6 +181,49 @@ TEST_CASE("several ranks that MPI knows of need no launcher variable") {
   CHECK(text_of<Error>([&] { environment->join(); }) == "(no error)");
 }
 
+TEST_CASE("chosen ranks need an MPI that the program has initialised") {
+  FakeMpi fake;
+  const auto environment = fake.environment();
+  CHECK_THAT(text_of<UsageError>([&] { environment->join({.of_world = {0}}); }),
+             Contains("MPI is not initialised") && Contains("before ronde::init()"));
+  CHECK(fake.calls["init_thread"] == 0);
+}
+
+TEST_CASE("a communicator of chosen ranks is freed by the last who leaves, unless a rank died") {
+  const bool is_graceful = GENERATE(true, false);
+  FakeMpi fake;
+  fake.initialized = true;
+  fake.provided = MPI_THREAD_MULTIPLE;
+  fake.variables = {{"PMI_SIZE", "4"}};  // alone on purpose
+  const auto environment = fake.environment();
+  MpiMembership transport(environment, {.of_world = {0}});
+  MpiMembership backend(environment);  // has the same
+  CHECK(fake.calls["comm_create_group"] == 1);
+  CHECK(fake.calls["group_free"] == 2);
+  transport.leave(is_graceful);
+  CHECK(fake.calls["comm_free"] == 0);
+  backend.leave(true);
+  CHECK(fake.calls["comm_free"] == (is_graceful ? 1 : 0));
+  CHECK(fake.calls["finalize"] == 0);
+}
+
+TEST_CASE("the communicator of a program stays, and what MPI says of a wrong one is told") {
+  FakeMpi fake;
+  fake.initialized = true;
+  fake.provided = MPI_THREAD_MULTIPLE;
+  const auto environment = fake.environment();
+  {
+    MpiMembership member(environment, {.communicator = 7});
+    member.leave(true);
+  }
+  CHECK(fake.calls["comm_free"] == 0);
+  CHECK(fake.calls["comm_set_errhandler"] == 4);  // to return errors, and back, for two
+  fake.codes["comm_test_inter"] = 5;
+  CHECK_THAT(text_of<UsageError>([&] { environment->join({.communicator = 7}); }),
+             Contains("Fortran handle 7 cannot be used: MPI_Comm_test_inter failed with code 5"));
+  CHECK(fake.calls["comm_set_errhandler"] == 8);
+}
+
 TEST_CASE("bootstrap that never ends is a group error within its deadline") {
   FakeMpi fake;
   fake.size = 3;
@@ -189,7 +232,7 @@ TEST_CASE("bootstrap that never ends is a group error within its deadline") {
   fake.requests_finish = false;
   const auto start = Clock::now();
   SECTION("duplicating the communicator") {
-    CHECK_THAT(text_of<GroupError>([&] { environment->duplicate_world(start + 50ms); }),
+    CHECK_THAT(text_of<GroupError>([&] { environment->duplicate(start + 50ms); }),
                Contains("rank 0 waited") && Contains("all 3 ranks to duplicate"));
   }
   SECTION("making the transport") {

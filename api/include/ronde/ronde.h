@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ronde/backend.h"
@@ -12,6 +13,7 @@
 #include "ronde/dtype.h"
 #include "ronde/error.h"
 #include "ronde/grid.h"
+#include "ronde/init_options.h"
 #include "ronde/options.h"
 #include "ronde/request.h"
 #include "ronde/runtime.h"
@@ -29,20 +31,31 @@ namespace ronde {
 /// differ between ranks, a foreign launcher, or if called twice; GroupError if a rank is missing.
 void init();
 
+/// The same, with what a program decides itself. Options must be equal on all ranks, but for what
+/// is said to be of one rank.
+void init(const InitOptions& options);
+
 /// Leaves the group together with all other ranks. Does nothing if not initialised. See
 /// Runtime::shutdown for what it throws. Where Ronde initialised MPI it also finalises it, so that
-/// init() cannot be called again.
+/// init() cannot be called again (but with InitOptions::key_value).
 void shutdown();
 
 bool is_initialized() noexcept;
 
-// Of the group of all ranks. They throw UsageError before init and after shutdown.
+/// What this build of Ronde can do: "shm" (shared memory on one host), "mpi", "hierarchical"
+/// (shared memory and MPI together), "mpi_communicator" and "key_value" (see InitOptions). False
+/// for everything else.
+bool has_feature(std::string_view feature) noexcept;
+
+// Of the group of all ranks. They throw NotInitializedError before init and after shutdown.
 int rank();
 int size();
 int local_rank();
 int local_size();
 int cross_rank();
 int cross_size();
+/// Every host has the same number of ranks.
+bool is_homogeneous();
 /// The reference is valid until shutdown().
 const Topology& topology();
 
@@ -54,8 +67,8 @@ std::vector<ProcessSet> process_sets();
 std::vector<int> ranks_of(ProcessSet set);
 std::optional<int> rank_in(ProcessSet set);
 
-/// The default Runtime. The reference is valid until shutdown(). Throws UsageError before init and
-/// after shutdown.
+/// The default Runtime. The reference is valid until shutdown(). Throws NotInitializedError before
+/// init and after shutdown.
 Runtime& default_runtime();
 
 /// Starts an operation on raw buffers: Runtime::submit of the default Runtime.

@@ -19,6 +19,12 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+/// Ronde was asked before init, or after shutdown.
+class NotInitializedError : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
 /// The group of ranks is broken: a rank died, left, or never came. Every pending and later
 /// operation of every survivor throws this, with the same rank and text; only `shutdown` remains.
 class GroupError : public Error {
