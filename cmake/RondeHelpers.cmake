@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # The functions that the folders' CMakeLists.txt are written with.
 #
-#   ronde_add_library(<target> EXPORT <name> SOURCES <file>... [INCLUDE <dir>]
+#   ronde_add_library(<target> EXPORT <name> [SHARED] SOURCES <file>... [INCLUDE <dir>]
 #                     [PUBLIC <lib>...] [PRIVATE <lib>...])
 #       A library that is installed and exported as ronde::<name>; INCLUDE is the folder of its public
-#       headers. PRIVATE libraries never reach a consumer of the shared build.
+#       headers. PRIVATE libraries never reach a consumer of the shared build. SHARED: in a static
+#       build, too.
 #   ronde_add_object_library(<target> SOURCES <file>... [INCLUDE <dir>] [PUBLIC <lib>...] [PRIVATE <lib>...])
 #       Objects that are linked into a library (ronde_absorb) or a test program; not installed.
 #   ronde_absorb(<target> <object library>...)
@@ -24,8 +25,9 @@
 #       PROCESSORS says how many processors a case keeps busy (1); it is half of <k> with RANKS.
 #       A case with tags among [n1] [n2] [n3] [n4] runs with these numbers of ranks only.
 #   ronde_add_sanitized_tests(<test program> PREFIX <prefix> LIBRARIES <target>... [TIMEOUT <s>]
-#                             [SINGLE_THREADED <file>...])
+#                             [SINGLE_THREADED <file>...] [OWN_MAIN])
 #       The same program and libraries once more under TSan and ASan+UBSan: <prefix>.tsan.*, .asan.*
+#       OWN_MAIN: the program is not of ronde_add_test_program.
 #       SINGLE_THREADED sources, which start no thread, have nothing for TSan to see: ASan alone.
 
 set(RONDE_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
@@ -74,9 +76,13 @@ function(ronde_link_private target)
 endfunction()
 
 function(ronde_add_library target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXPORT;INCLUDE" "SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SHARED" "EXPORT;INCLUDE" "SOURCES;PUBLIC;PRIVATE")
   list(TRANSFORM arg_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  add_library(${target} ${arg_SOURCES})
+  set(kind "")
+  if(arg_SHARED)
+    set(kind SHARED)
+  endif()
+  add_library(${target} ${kind} ${arg_SOURCES})
   add_library(ronde::${arg_EXPORT} ALIAS ${target})
   ronde_set_common_properties(${target})
   set_target_properties(${target} PROPERTIES

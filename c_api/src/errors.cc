@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "errors.h"
+
+#include <new>
+
+#include "ronde/error.h"
+
+namespace ronde::c {
+namespace {
+
+struct LastError {
+  std::string text;
+  const char* shown = "";  ///< `text`, or a constant where there was no memory for one
+};
+
+thread_local LastError last_error;
+thread_local int callback_depth = 0;
+
+int remember(int status, const char* function, const char* text) noexcept {
+  try {
+    last_error.text = function == nullptr ? "" : std::string(function) + ": ";
+    last_error.text += text;
+    last_error.shown = last_error.text.c_str();
+  } catch (...) {
+    last_error.shown = "there was no memory for the text of the error";
+  }
+  return status;
+}
+
+}  // namespace
+
+int report_exception(const char* function) noexcept {
+  try {
+    throw;
+  } catch (const Failure& failure) {
+    return remember(failure.status(), function, failure.what());
+  } catch (const NotInitializedError&) {
+    return remember(RONDE_E_NOT_INITIALIZED, function,
+                    "Ronde is not initialised: call it after ronde_init() and before "
+                    "ronde_shutdown()");
+  } catch (const UsageError& error) {
+    return remember(RONDE_E_USAGE, nullptr, error.what());
+  } catch (const GroupError& error) {
+    return remember(RONDE_E_GROUP, nullptr, error.what());
+  } catch (const std::bad_alloc&) {
+    return remember(RONDE_E_OUT_OF_MEMORY, function, "out of memory");
+  } catch (const std::exception& error) {
+    return remember(RONDE_E_INTERNAL, function, error.what());
+  } catch (...) {
+    return remember(RONDE_E_INTERNAL, function, "an exception that is no std::exception");
+  }
+}
+
+bool in_callback() noexcept {
+  return callback_depth > 0;
+}
+
+CallbackScope::CallbackScope() noexcept {
+  ++callback_depth;
+}
+
+CallbackScope::~CallbackScope() {
+  --callback_depth;
+}
+
+void expect_no_callback() {
+  if (!in_callback()) return;
+  throw Failure(RONDE_E_USAGE,
+                "this blocks, which a callback must not do: have another thread call it");
+}
+
+}  // namespace ronde::c
+
+const char* ronde_last_error(void) {
+  return ronde::c::last_error.shown;
+}

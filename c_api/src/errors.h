@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "ronde/ronde_c.h"
+
+namespace ronde::c {
+
+/// An error that the C interface itself finds.
+class Failure : public std::exception {
+ public:
+  Failure(ronde_status status, std::string text) : status_(status), text_(std::move(text)) {}
+
+  ronde_status status() const noexcept { return status_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  ronde_status status_;
+  std::string text_;
+};
+
+/// The code of the exception that is being handled; its text becomes this thread's last error.
+/// `function` was called.
+int report_exception(const char* function) noexcept;
+
+/// Runs the body of a function of the C interface: nothing it throws gets out.
+template <typename Body>
+int guarded(const char* function, Body&& body) noexcept {
+  try {
+    std::forward<Body>(body)();
+    return RONDE_OK;
+  } catch (...) {
+    return report_exception(function);
+  }
+}
+
+/// RONDE_E_INVALID_ARGUMENT unless `holds`.
+inline void expect(bool holds, const char* text) {
+  if (!holds) throw Failure(RONDE_E_INVALID_ARGUMENT, text);
+}
+
+/// This thread is inside a callback of the program's, which must not block.
+bool in_callback() noexcept;
+
+class CallbackScope {
+ public:
+  CallbackScope() noexcept;
+  ~CallbackScope();
+  CallbackScope(const CallbackScope&) = delete;
+  CallbackScope& operator=(const CallbackScope&) = delete;
+};
+
+/// For functions that wait for other ranks: RONDE_E_USAGE inside a callback.
+void expect_no_callback();
+
+}  // namespace ronde::c

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ronde/process_set.h"
+#include "ronde/request.h"
+#include "work_record.h"
+
+namespace ronde::c {
+
+/// Operations that wait for ronde_group_end().
+///
+/// Thread-safety: used by the thread that began it; drop() may be called from any.
+class OpenGroup {
+ public:
+  explicit OpenGroup(ProcessSet set) : set_(set) {}
+
+  ProcessSet set() const noexcept { return set_; }
+
+  /// These two throw if it was dropped.
+  void add(Request request, std::shared_ptr<WorkRecord> record);
+  /// Starts all, for which `whole` stands then; or fails all, and throws why.
+  void end(WorkRecord& whole);
+
+  /// Fails all of them with RONDE_E_USAGE and `text`.
+  void drop(const std::string& text);
+
+ private:
+  const ProcessSet set_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<Request> requests_;
+  std::vector<std::shared_ptr<WorkRecord>> records_;
+  std::exception_ptr dropped_;
+};
+
+/// Of this thread. Throws if it has one open.
+void begin_group(ProcessSet set);
+/// The group that this thread has open for `set`, or null.
+std::shared_ptr<OpenGroup> open_group(ProcessSet set);
+/// Takes this thread's group away from it. Throws if there is none.
+std::shared_ptr<OpenGroup> take_group();
+/// Drops those of all threads, and says how many there were.
+std::size_t drop_all_groups(const std::string& text);
+
+}  // namespace ronde::c

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Start and end, and what can be asked without a group.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "groups.h"
+#include "ronde/build_info.h"
+#include "ronde/ronde.h"
+#include "ronde/ronde_c.h"
+
+namespace ronde::c {
+namespace {
+
+/// The caller's options, of an older or a newer header, as this one's.
+ronde_init_options known_part(const ronde_init_options& given) {
+  std::size_t size = 0;
+  std::memcpy(&size, &given, sizeof(size));
+  expect(size >= offsetof(ronde_init_options, process_sets),
+         "struct_size is not set: it is sizeof(ronde_init_options)");
+  ronde_init_options known = {};
+  std::memcpy(&known, &given, std::min(size, sizeof(known)));
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(&given);
+  for (std::size_t i = sizeof(known); i < size; ++i) {
+    if (bytes[i] == 0) continue;
+    throw Failure(RONDE_E_UNSUPPORTED,
+                  "the options have fields that this version (" + std::string(ronde_version()) +
+                      ") does not know: leave them zero, or use a newer libronde_c");
+  }
+  return known;
+}
+
+std::vector<int> ranks_in(const ronde_rank_list& list) {
+  expect(list.count >= 0, "a list of ranks has a negative count");
+  expect(list.ranks != nullptr || list.count == 0, "a list of ranks is NULL");
+  return {list.ranks, list.ranks + list.count};
+}
+
+/// What the program's get() finds.
+std::optional<std::string> look_up(const ronde_init_options& options, const std::string& key) {
+  constexpr std::size_t kMostlyEnough = 4096;
+  constexpr std::size_t kLongest = std::size_t{1} << 26;
+  std::string value(kMostlyEnough, '\0');
+  for (;;) {
+    std::size_t length = 0;
+    const int code = options.get(options.context, key.c_str(), value.data(), value.size(), &length);
+    if (code == RONDE_KEY_ABSENT) return std::nullopt;
+    if (code != 0) throw std::runtime_error("it returned " + std::to_string(code));
+    const bool fits = length <= value.size();
+    if (!fits && length > kLongest) throw std::runtime_error("it says that the value is too long");
+    value.resize(length);
+    if (fits) return value;
+  }
+}
+
+KeyValueStart key_value_start(const ronde_init_options& options) {
+  KeyValueStart start;
+  start.rank = options.rank;
+  start.size = options.size;
+  start.local_rank = options.local_rank;
+  if (options.prefix != nullptr) start.prefix = options.prefix;
+  if (options.put != nullptr) {
+    start.put = [options](const std::string& key, const std::string& value) {
+      const int code = options.put(options.context, key.c_str(), value.c_str());
+      if (code != 0) throw std::runtime_error("it returned " + std::to_string(code));
+    };
+  }
+  if (options.get != nullptr) {
+    start.get = [options](const std::string& key) { return look_up(options, key); };
+  }
+  return start;
+}
+
+InitOptions options_of(const ronde_init_options* given) {
+  InitOptions options;
+  if (given == nullptr) return options;
+  const ronde_init_options known = known_part(*given);
+  expect(known.process_set_count >= 0, "process_set_count is negative");
+  expect(known.process_sets != nullptr || known.process_set_count == 0, "process_sets is NULL");
+  for (int i = 0; i < known.process_set_count; ++i) {
+    options.process_sets.push_back(ranks_in(known.process_sets[i]));
+  }
+  if (known.mpi_comm != nullptr) options.mpi_communicator = *known.mpi_comm;
+  options.mpi_ranks = ranks_in(known.mpi_ranks);
+  const bool chooses = options.mpi_communicator || !options.mpi_ranks.empty();
+  if (chooses && !has_feature("mpi_communicator")) {
+    throw Failure(RONDE_E_UNSUPPORTED, "this build of Ronde has no MPI");
+  }
+  expect(known.size >= 0, "size is negative");
+  expect(known.size > 0 || (known.put == nullptr && known.get == nullptr && known.rank == 0),
+         "rank, put or get is given, but no size");
+  if (known.size > 0) options.key_value = key_value_start(known);
+  return options;
+}
+
+[[noreturn]] void refuse_timeline() {
+  throw Failure(RONDE_E_UNSUPPORTED, "there is no timeline in this version");
+}
+
+}  // namespace
+}  // namespace ronde::c
+
+using namespace ronde::c;
+
+const char* ronde_version(void) {
+  return ronde::build_info::kVersion.data();  // of a literal
+}
+
+int ronde_has(const char* feature) {
+  if (feature == nullptr) return 0;
+  // Of this interface itself.
+  constexpr std::string_view kOwn[] = {"process_sets", "send_recv", "groups", "join"};
+  const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), feature) != std::end(kOwn);
+  return is_own || ronde::has_feature(feature) ? 1 : 0;
+}
+
+int ronde_init(const ronde_init_options* options) {
+  return guarded("ronde_init", [&] {
+    expect_no_callback();
+    ronde::init(options_of(options));
+  });
+}
+
+int ronde_shutdown(void) {
+  return guarded("ronde_shutdown", [] {
+    if (!ronde::is_initialized()) return;
+    expect_no_callback();
+    const std::size_t left_open =
+        drop_all_groups("the group was left open when ronde_shutdown() was called");
+    ronde::shutdown();
+    if (left_open == 0) return;
+    throw Failure(RONDE_E_USAGE, std::to_string(left_open) +
+                                     " group(s) were left open, and their works have failed; all "
+                                     "else has ended well. Call ronde_group_end() before");
+  });
+}
+
+int ronde_is_initialized(void) {
+  return ronde::is_initialized() ? 1 : 0;
+}
+
+int ronde_abort(const char* text) {
+  return guarded("ronde_abort", [&] {
+    expect(text != nullptr, "text is NULL");
+    ronde::abort(text);
+  });
+}
+
+int ronde_stats_json(char* buffer, size_t size) {
+  return guarded("ronde_stats_json", [&] {
+    expect(buffer != nullptr, "buffer is NULL");
+    const std::string json = ronde::stats();
+    if (json.size() >= size) {
+      throw Failure(RONDE_E_TOO_SMALL, "the text takes " + std::to_string(json.size() + 1) +
+                                           " bytes, size is " + std::to_string(size));
+    }
+    std::copy(json.begin(), json.end(), buffer);
+    buffer[json.size()] = '\0';
+  });
+}
+
+int ronde_timeline_start(const char* path, int) {
+  return guarded("ronde_timeline_start", [&] {
+    expect(path != nullptr, "path is NULL");
+    refuse_timeline();
+  });
+}
+
+int ronde_timeline_stop(void) {
+  return guarded("ronde_timeline_stop", [] { refuse_timeline(); });
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "work_record.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "errors.h"
+
+namespace ronde::c {
+
+void* Result::allocate(const std::vector<std::int64_t>& of_shape) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t extent : of_shape) bytes *= static_cast<std::size_t>(extent);
+  if (bytes == 0) return nullptr;
+  owned_.reset(::operator new(bytes, kAlignment, std::nothrow));
+  return owned_.get();
+}
+
+void WorkRecord::settle(std::vector<Work> works, std::exception_ptr error) {
+  std::vector<Callback> callbacks;
+  {
+    const std::lock_guard lock(mutex_);
+    works_ = std::move(works);
+    error_ = std::move(error);
+    settled_.store(true, std::memory_order_release);
+    callbacks.swap(callbacks_);
+  }
+  for (const Callback& callback : callbacks) watch(callback);
+}
+
+void WorkRecord::expect_settled() const {
+  if (settled_.load(std::memory_order_acquire)) return;
+  throw Failure(RONDE_E_USAGE,
+                "the work belongs to a group that is open, and is not started: call "
+                "ronde_group_end() first");
+}
+
+bool WorkRecord::all_done() const {
+  // All are asked, as asking wakes what was put off.
+  return std::count_if(works_.begin(), works_.end(),
+                       [](const Work& work) { return !work.done(); }) == 0;
+}
+
+bool WorkRecord::done() const {
+  expect_settled();
+  return all_done();
+}
+
+void WorkRecord::rethrow_first_error() const {
+  if (error_) std::rethrow_exception(error_);
+  std::exception_ptr first;
+  for (const Work& work : works_) {
+    const std::exception_ptr error = work.error();  // all of them are read now
+    if (!first) first = error;
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+bool WorkRecord::wait(const std::optional<TimePoint>& deadline) const {
+  expect_settled();
+  if (in_callback() && !all_done()) expect_no_callback();
+  for (const Work& work : works_) {
+    if (work.done()) continue;
+    try {
+      if (!deadline) {
+        work.wait();
+      } else if (!work.wait_for(*deadline - std::chrono::steady_clock::now())) {
+        return false;
+      }
+    } catch (...) {
+      // Of a group, the others are waited for as well.
+    }
+  }
+  rethrow_first_error();
+  return true;
+}
+
+void WorkRecord::on_done(ronde_done_fn fn, void* context) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!settled_.load(std::memory_order_relaxed)) {
+      callbacks_.push_back({fn, context});
+      return;
+    }
+  }
+  watch({fn, context});
+}
+
+void WorkRecord::watch(Callback callback) const {
+  if (works_.empty()) {
+    invoke(callback);
+    return;
+  }
+  const auto left = std::make_shared<std::atomic<std::size_t>>(works_.size());
+  for (const Work& work : works_) {
+    work.on_done([self = shared_from_this(), left, callback] {
+      if (left->fetch_sub(1) == 1) self->invoke(callback);
+    });
+  }
+}
+
+void WorkRecord::invoke(Callback callback) const {
+  const int status = guarded(nullptr, [this] { rethrow_first_error(); });
+  const CallbackScope scope;
+  callback.fn(callback.context, status);
+}
+
+void WorkRecord::expect_success() const {
+  expect_settled();
+  if (!all_done()) {
+    throw Failure(RONDE_E_PENDING, "the work is not done: call ronde_work_wait() first");
+  }
+  rethrow_first_error();
+}
+
+const Work& WorkRecord::finished(Collective kind) const {
+  if (kind_ != kind) {
+    throw Failure(RONDE_E_INVALID_ARGUMENT, "the work is no " + std::string(to_string(kind)));
+  }
+  expect_success();
+  return works_.front();
+}
+
+const Result& WorkRecord::result() const {
+  expect(result_ != nullptr, "an operation of this kind has no result");
+  expect_success();
+  return *result_;
+}
+
+}  // namespace ronde::c

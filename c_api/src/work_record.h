@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "ronde/collective.h"
+#include "ronde/dtype.h"
+#include "ronde/ronde_c.h"
+#include "ronde/work.h"
+
+namespace ronde::c {
+
+/// What an operation leaves. Written while it runs, read once it is done.
+class Result {
+ public:
+  Result(DataType type, void* memory) : dtype(type), data(memory) {}
+
+  /// Memory of its own, for a result of this shape. Null without elements, or without memory.
+  void* allocate(const std::vector<std::int64_t>& of_shape);
+
+  const DataType dtype;
+  void* data;
+  std::vector<std::int64_t> shape;
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(void* memory) const noexcept { ::operator delete(memory, kAlignment); }
+  };
+
+  std::unique_ptr<void, Free> owned_;
+};
+
+/// What a handle of the C interface stands for: an operation, or a group of them. It is held back
+/// first, while its group is open, and then settled, once and for all: started, or failed.
+///
+/// Thread-safety: all members may be called from any thread.
+class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `kind` is nothing for a group. `result` may be null.
+  WorkRecord(std::optional<Collective> kind, std::shared_ptr<Result> result)
+      : kind_(kind), result_(std::move(result)) {}
+
+  void start(std::vector<Work> works) { settle(std::move(works), nullptr); }
+  void fail(std::exception_ptr error) { settle({}, std::move(error)); }
+
+  bool done() const;
+  /// False if it is not done at `deadline` (none: waits for ever). Throws the operation's error.
+  bool wait(const std::optional<TimePoint>& deadline) const;
+  void on_done(ronde_done_fn fn, void* context);
+
+  /// The operation, which has succeeded and is of this kind; throws Failure if not.
+  const Work& finished(Collective kind) const;
+  const Result& result() const;
+
+ private:
+  struct Callback {
+    ronde_done_fn fn;
+    void* context;
+  };
+
+  void settle(std::vector<Work> works, std::exception_ptr error);
+  void expect_settled() const;
+  void expect_success() const;
+  bool all_done() const;
+  void rethrow_first_error() const;
+  void watch(Callback callback) const;
+  void invoke(Callback callback) const;
+
+  const std::optional<Collective> kind_;
+  const std::shared_ptr<Result> result_;
+
+  // Constant once settled.
+  std::vector<Work> works_;
+  std::exception_ptr error_;  ///< instead of works
+  std::atomic<bool> settled_{false};
+
+  std::mutex mutex_;
+  std::vector<Callback> callbacks_;  ///< guarded by mutex_; until settled
+};
+
+}  // namespace ronde::c
