@@ -13,5 +13,5 @@ if [[ $version != *"version 14."* ]]; then
   exit 77
 fi
 cd "$2"
-find core backends api torch_ext examples tools tests \( -name '*.h' -o -name '*.cc' \) -print0 |
+find core backends api c_api torch_ext examples tools tests \( -name '*.h' -o -name '*.c' -o -name '*.cc' \) -print0 |
   xargs -0 "$1" --dry-run -Werror

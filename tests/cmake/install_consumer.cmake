@@ -24,6 +24,15 @@ run_step("configure for the core alone"
   "${CMAKE_COMMAND}" -E env LibTorch_ROOT=/nonexistent
   "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${WORK}/core" -G "${GENERATOR}"
   "-DCMAKE_PREFIX_PATH=${prefix}" -DRONDE_COMPONENTS=core)
+# A program that knows no C++ gets the C interface, without a C++ compiler to find it.
+if(EXISTS "${prefix}/include/ronde/ronde_c.h")
+  run_step("configure for C" "${CMAKE_COMMAND}" -E env LibTorch_ROOT=/nonexistent CXX=/nonexistent
+    "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${WORK}/c" -G "${GENERATOR}"
+    "-DCMAKE_PREFIX_PATH=${prefix}" -DRONDE_COMPONENTS=c -DLANGUAGES=C)
+  run_step("build for C" "${CMAKE_COMMAND}" --build "${WORK}/c")
+  run_step("run use_c" "${WORK}/c/use_c")
+  expect_ronde_libraries_below("${prefix}" "${WORK}/c/use_c")
+endif()
 if(EXISTS "${prefix}/bin/ronde")
   run_step("run the installed command" "${prefix}/bin/ronde" info)
 endif()

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+/* Asked by ThreadSanitizer, which does not see how libstdc++ counts the holders of an exception:
+ * the last of two threads that lets go of one destroys it. */
+const char* __tsan_default_suppressions(void);
+const char* __tsan_default_suppressions(void) {
+  return "race:std::__exception_ptr::exception_ptr::_M_release\n";
+}
+
+enum { kDeadline = 124, kNothingRun = 3 };
+
+static void on_deadline(int signal_number) {
+  static const char text[] = "the deadline of the test case has passed\n";
+  (void)signal_number;
+  if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0) _exit(kDeadline + 1);
+  _exit(kDeadline);
+}
+
+static void start_deadline(void) {
+  const char* const text = getenv("RONDE_TEST_DEADLINE_S");
+  const long seconds = text == NULL ? 60 : strtol(text, NULL, 10);
+  CHECK(seconds > 0);
+  signal(SIGALRM, on_deadline);
+  alarm((unsigned)seconds);
+}
+
+static void list_cases(const struct suite* suite) {
+  for (const struct test_case* one = suite->cases; one->name != NULL; ++one) {
+    printf("%s\t%s\t%s\t%s\n", suite->name, one->name, one->name, one->tags);
+  }
+}
+
+int run_suites(int argc, char** argv, const struct suite* suites, size_t count,
+               void (*run)(const struct test_case* one)) {
+  const char* const wanted = argc == 2 ? argv[1] : "";
+  const int lists = strcmp(wanted, "--ronde-list") == 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (lists) list_cases(&suites[i]);
+    for (const struct test_case* one = suites[i].cases; one->name != NULL; ++one) {
+      if (strcmp(wanted, one->name) != 0) continue;
+      start_deadline();
+      run(one);
+      return 0;
+    }
+  }
+  if (lists) return 0;
+  fprintf(stderr, "usage: %s --ronde-list | CASE\n", argv[0]);
+  return kNothingRun;
+}

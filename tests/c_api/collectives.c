@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every operation computes, for every type, compared with what it is by formula. */
+#include <math.h>
+
+#include "rank.h"
+
+/* Numbers in any type: small whole ones, which all of them hold exactly. */
+
+static uint16_t to_half(double number) {
+  if (number == 0) return 0;
+  int exponent = 0;
+  const double fraction = frexp(fabs(number), &exponent); /* in [0.5, 1) */
+  const unsigned mantissa = (unsigned)ldexp(fraction, 11) - 1024;
+  return (uint16_t)((number < 0 ? 0x8000u : 0u) + ((unsigned)(exponent + 14) << 10) + mantissa);
+}
+
+static double from_half(uint16_t bits) {
+  if ((bits & 0x7fff) == 0) return 0;
+  const double magnitude = ldexp((bits & 0x3ff) + 1024, ((bits >> 10) & 0x1f) - 25);
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+static uint16_t to_bfloat(double number) {
+  const float value = (float)number;
+  uint32_t bits = 0;
+  memcpy(&bits, &value, sizeof(bits));
+  return (uint16_t)(bits >> 16);
+}
+
+static double from_bfloat(uint16_t half) {
+  const uint32_t bits = (uint32_t)half << 16;
+  float value = 0;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+union element {
+  uint8_t u8;
+  int8_t i8;
+  int16_t i16;
+  int32_t i32;
+  int64_t i64;
+  uint16_t half;
+  float f32;
+  double f64;
+};
+
+static size_t bytes_of(int dtype) {
+  static const size_t bytes[] = {1, 1, 2, 4, 8, 2, 2, 4, 8, 1};
+  return bytes[dtype];
+}
+
+static void put(void* memory, int64_t index, int dtype, double number) {
+  union element e;
+  switch (dtype) {
+    case RONDE_U8:
+      e.u8 = (uint8_t)number;
+      break;
+    case RONDE_I8:
+      e.i8 = (int8_t)number;
+      break;
+    case RONDE_I16:
+      e.i16 = (int16_t)number;
+      break;
+    case RONDE_I32:
+      e.i32 = (int32_t)number;
+      break;
+    case RONDE_I64:
+      e.i64 = (int64_t)number;
+      break;
+    case RONDE_F16:
+      e.half = to_half(number);
+      break;
+    case RONDE_BF16:
+      e.half = to_bfloat(number);
+      break;
+    case RONDE_F32:
+      e.f32 = (float)number;
+      break;
+    case RONDE_F64:
+      e.f64 = number;
+      break;
+    default:
+      e.u8 = number != 0;
+      break;
+  }
+  memcpy((char*)memory + (size_t)index * bytes_of(dtype), &e, bytes_of(dtype));
+}
+
+static double get(const void* memory, int64_t index, int dtype) {
+  union element e;
+  memcpy(&e, (const char*)memory + (size_t)index * bytes_of(dtype), bytes_of(dtype));
+  switch (dtype) {
+    case RONDE_U8:
+      return e.u8;
+    case RONDE_I8:
+      return e.i8;
+    case RONDE_I16:
+      return e.i16;
+    case RONDE_I32:
+      return e.i32;
+    case RONDE_I64:
+      return (double)e.i64;
+    case RONDE_F16:
+      return from_half(e.half);
+    case RONDE_BF16:
+      return from_bfloat(e.half);
+    case RONDE_F32:
+      return e.f32;
+    case RONDE_F64:
+      return e.f64;
+    default:
+      return e.u8;
+  }
+}
+
+/* Element `index` of rank `rank`. */
+static double number_of(int rank, int64_t index, int dtype) {
+  const int number = (int)((index + 2 * rank) % 5);
+  return dtype == RONDE_BOOL ? number % 2 : number;
+}
+
+/* What the ranks' numbers come to, in double precision. */
+static double reduced(int size, int64_t index, int dtype, int op) {
+  double result = number_of(0, index, dtype);
+  for (int rank = 1; rank < size; ++rank) {
+    const double next = number_of(rank, index, dtype);
+    if (op == RONDE_SUM || op == RONDE_AVERAGE) result += next;
+    if (op == RONDE_MIN && next < result) result = next;
+    if (op == RONDE_MAX && next > result) result = next;
+    if (op == RONDE_PRODUCT) result *= next;
+  }
+  if (op == RONDE_AVERAGE) result /= size;
+  if (dtype == RONDE_BOOL) return result != 0;
+  if (dtype < RONDE_F16) return trunc(result);
+  if (dtype == RONDE_F32) return (float)result;
+  return result;
+}
+
+/* Halves are rounded after an average: as near as they can be. */
+static int is_near(double value, double expected, int dtype) {
+  const double tolerance = dtype == RONDE_BF16 ? 1.0 / 128 : dtype == RONDE_F16 ? 1.0 / 1024 : 1e-6;
+  return fabs(value - expected) <= tolerance * fabs(expected);
+}
+
+enum { kCount = 37 };
+
+static void fill(void* memory, int64_t count, int dtype, int rank) {
+  for (int64_t i = 0; i < count; ++i) put(memory, i, dtype, number_of(rank, i, dtype));
+}
+
+static void check_reductions(int dtype) {
+  for (int op = RONDE_SUM; op <= RONDE_PRODUCT; ++op) {
+    if (dtype == RONDE_BOOL && op == RONDE_AVERAGE) continue;
+    double in[kCount];
+    double out[kCount];
+    ronde_work work = NULL;
+    fill(in, kCount, dtype, own_rank());
+    CHECK_OK(ronde_allreduce("reduced", in, out, kCount, dtype, op, 1, 1, RONDE_CPU, NULL,
+                             RONDE_ALL_RANKS, &work));
+    CHECK_OK(finish(work));
+    for (int64_t i = 0; i < kCount; ++i) {
+      CHECK(is_near(get(out, i, dtype), reduced(all_ranks(), i, dtype, op), dtype));
+    }
+    /* In place, and by parts: rank r's rows follow those of the ranks before it. */
+    const int64_t shape[] = {kCount};
+    void* data = NULL;
+    int64_t rows = -1;
+    CHECK_OK(ronde_reducescatter("scattered", in, shape, 1, dtype, op, 1, 1, NULL, RONDE_CPU, NULL,
+                                 RONDE_ALL_RANKS, &work));
+    CHECK_OK(ronde_work_wait(work, -1));
+    CHECK_OK(ronde_work_output(work, &data, NULL, &rows, NULL));
+    int64_t first = 0;
+    for (int rank = 0; rank < own_rank(); ++rank) {
+      first += kCount / all_ranks() + (rank < kCount % all_ranks());
+    }
+    CHECK(rows == kCount / all_ranks() + (own_rank() < kCount % all_ranks()));
+    for (int64_t i = 0; i < rows; ++i) {
+      CHECK(is_near(get(data, i, dtype), reduced(all_ranks(), first + i, dtype, op), dtype));
+    }
+    CHECK_OK(ronde_work_free(work));
+  }
+}
+
+static void every_type_is_reduced(void) {
+  for (int dtype = RONDE_U8; dtype <= RONDE_BOOL; ++dtype) check_reductions(dtype);
+}
+
+static void check_broadcast(int dtype) {
+  double buffer[kCount];
+  ronde_work work = NULL;
+  const int root = all_ranks() - 1;
+  fill(buffer, kCount, dtype, own_rank());
+  CHECK_OK(ronde_broadcast("sent", buffer, kCount, dtype, root, RONDE_CPU, NULL, RONDE_ALL_RANKS,
+                           &work));
+  CHECK_OK(finish(work));
+  for (int64_t i = 0; i < kCount; ++i) {
+    CHECK(get(buffer, i, dtype) == number_of(root, i, dtype));
+  }
+}
+
+/* Rank r brings r + 1 rows of 3 elements. */
+static void check_allgather(int dtype, int owned) {
+  enum { kWidth = 3, kMostRows = 64 };
+  double in[kMostRows];
+  double out[kMostRows * kWidth];
+  const int64_t shape[] = {own_rank() + 1, kWidth};
+  ronde_work work = NULL;
+  fill(in, shape[0] * kWidth, dtype, own_rank());
+  CHECK_OK(ronde_allgather("gathered", in, shape, 2, dtype, owned ? NULL : out, RONDE_CPU, NULL,
+                           RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_work_wait(work, -1));
+  void* data = NULL;
+  int dims = 0;
+  int result_dtype = -1;
+  int64_t result_shape[RONDE_MAX_DIMS] = {0};
+  CHECK_OK(ronde_work_output(work, &data, &dims, result_shape, &result_dtype));
+  CHECK(dims == 2 && result_dtype == dtype && result_shape[1] == kWidth);
+  CHECK(result_shape[0] == all_ranks() * (all_ranks() + 1) / 2);
+  CHECK(owned ? (uintptr_t)data % 64 == 0 : data == (void*)out);
+  int64_t at = 0;
+  for (int rank = 0; rank < all_ranks(); ++rank) {
+    for (int64_t i = 0; i < (rank + 1) * kWidth; ++i) {
+      CHECK(get(data, at++, dtype) == number_of(rank, i, dtype));
+    }
+  }
+  CHECK_OK(ronde_work_free(work));
+}
+
+/* Rank r sends r + to + 1 rows of 2 elements to rank `to`. */
+static void check_alltoall(int dtype, int owned) {
+  enum { kWidth = 2, kMost = 64 };
+  double in[kMost];
+  double out[kMost];
+  int64_t splits[kMost] = {0};
+  int64_t received[kMost] = {0};
+  int64_t shape[] = {0, kWidth};
+  ronde_work work = NULL;
+  for (int to = 0; to < all_ranks(); ++to) shape[0] += splits[to] = own_rank() + to + 1;
+  fill(in, shape[0] * kWidth, dtype, own_rank());
+  CHECK_OK(ronde_alltoall("exchanged", in, shape, 2, dtype, splits, owned ? NULL : out, RONDE_CPU,
+                          NULL, RONDE_ALL_RANKS, &work));
+  memset(splits, 0, sizeof(splits)); /* they were copied */
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK_OK(ronde_work_splits(work, received));
+  void* data = NULL;
+  CHECK_OK(ronde_work_output(work, &data, NULL, shape, NULL));
+  int64_t at = 0;
+  for (int from = 0; from < all_ranks(); ++from) {
+    CHECK(received[from] == from + own_rank() + 1);
+    int64_t first = 0;
+    for (int to = 0; to < own_rank(); ++to) first += (from + to + 1) * kWidth;
+    for (int64_t i = 0; i < received[from] * kWidth; ++i) {
+      CHECK(get(data, at++, dtype) == number_of(from, first + i, dtype));
+    }
+  }
+  CHECK(at == shape[0] * kWidth);
+  CHECK_OK(ronde_work_free(work));
+}
+
+static void every_type_is_moved(void) {
+  for (int dtype = RONDE_U8; dtype <= RONDE_BOOL; ++dtype) {
+    check_broadcast(dtype);
+    for (int owned = 0; owned <= 1; ++owned) {
+      check_allgather(dtype, owned);
+      check_alltoall(dtype, owned);
+    }
+  }
+}
+
+static void results_in_place(void) {
+  enum { kRows = 4 };
+  double values[kRows * 8];
+  const int64_t own_shape[] = {kRows};
+  const int64_t all_shape[] = {(int64_t)kRows * all_ranks()};
+  ronde_work work = NULL;
+  /* Every rank's own part lies where it belongs. */
+  double* const own = values + kRows * own_rank();
+  fill(own, kRows, RONDE_F64, own_rank());
+  CHECK_OK(ronde_allgather(NULL, own, own_shape, 1, RONDE_F64, values, RONDE_CPU, NULL,
+                           RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  for (int i = 0; i < kRows * all_ranks(); ++i) {
+    CHECK(values[i] == number_of(i / kRows, i % kRows, RONDE_F64));
+  }
+  fill(values, all_shape[0], RONDE_F64, own_rank());
+  CHECK_OK(ronde_alltoall(NULL, values, all_shape, 1, RONDE_F64, NULL, values, RONDE_CPU, NULL,
+                          RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  for (int i = 0; i < kRows * all_ranks(); ++i) {
+    CHECK(values[i] == number_of(i / kRows, own_rank() * kRows + i % kRows, RONDE_F64));
+  }
+  fill(values, all_shape[0], RONDE_F64, own_rank());
+  CHECK_OK(ronde_reducescatter(NULL, values, all_shape, 1, RONDE_F64, RONDE_SUM, 2, 0.5, own,
+                               RONDE_CPU, NULL, RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  for (int i = 0; i < kRows; ++i) {
+    CHECK(own[i] == reduced(all_ranks(), own_rank() * kRows + i, RONDE_F64, RONDE_SUM));
+  }
+}
+
+static void factors_before_and_after(void) {
+  double value = own_rank() + 1;
+  int32_t whole = own_rank() + 1;
+  ronde_work work = NULL;
+  CHECK_OK(ronde_allreduce(NULL, &value, &value, 1, RONDE_F64, RONDE_MAX, -2, 0.25, RONDE_CPU, NULL,
+                           RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  CHECK(value == -0.5);
+  CHECK_OK(ronde_allreduce(NULL, &whole, &whole, 1, RONDE_I32, RONDE_SUM, 1, 0.5, RONDE_CPU, NULL,
+                           RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  CHECK(whole == all_ranks() * (all_ranks() + 1) / 4);
+}
+
+static void nothing_and_scalars(void) {
+  const int64_t none[] = {0, 5};
+  ronde_work work = NULL;
+  void* data = &work;
+  int dims = -1;
+  int64_t shape[RONDE_MAX_DIMS] = {-1, -1};
+  CHECK_OK(start_sum("none", NULL, 0, RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  CHECK_OK(ronde_broadcast("none", NULL, 0, RONDE_I8, 0, RONDE_CPU, NULL, RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  CHECK_OK(ronde_allgather("none", NULL, none, 2, RONDE_F32, NULL, RONDE_CPU, NULL, RONDE_ALL_RANKS,
+                           &work));
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK_OK(ronde_work_output(work, &data, &dims, shape, NULL));
+  CHECK(data == NULL && dims == 2 && shape[0] == 0 && shape[1] == 5);
+  CHECK_OK(ronde_work_free(work));
+  /* One rank alone has something to gather. */
+  const float one = 7;
+  const int64_t some[] = {own_rank() == 0 ? 1 : 0};
+  CHECK_OK(ronde_allgather("some", own_rank() == 0 ? &one : NULL, some, 1, RONDE_F32, NULL,
+                           RONDE_CPU, NULL, RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK_OK(ronde_work_output(work, &data, NULL, shape, NULL));
+  CHECK(shape[0] == 1 && *(const float*)data == 7);
+  CHECK_OK(ronde_work_free(work));
+  /* A scalar has no first dimension to gather along: every rank is told. */
+  CHECK_OK(ronde_allgather("scalar", &one, NULL, 0, RONDE_F32, NULL, RONDE_CPU, NULL,
+                           RONDE_ALL_RANKS, &work));
+  CHECK_FAILS(RONDE_E_USAGE, "allgather 'scalar'", finish(work));
+}
+
+static void messages(void) {
+  const int next = (own_rank() + 1) % all_ranks();
+  const int previous = (own_rank() + all_ranks() - 1) % all_ranks();
+  double sent[2] = {own_rank(), 1};
+  double first = -1;
+  double second = -1;
+  ronde_work sends[2] = {NULL, NULL};
+  ronde_work receives[2] = {NULL, NULL};
+  /* By tags, in another order than they are sent. */
+  CHECK_OK(ronde_recv(&second, 1, RONDE_F64, RONDE_ANY, 6, RONDE_CPU, NULL, RONDE_ALL_RANKS,
+                      &receives[1]));
+  CHECK_OK(ronde_recv(&first, 1, RONDE_F64, previous, 5, RONDE_CPU, NULL, RONDE_ALL_RANKS,
+                      &receives[0]));
+  for (int i = 0; i < 2; ++i) {
+    CHECK_OK(ronde_send(&sent[i], 1, RONDE_F64, next, 5 + i, RONDE_CPU, NULL, RONDE_ALL_RANKS,
+                        &sends[i]));
+  }
+  for (int i = 0; i < 2; ++i) {
+    int source = -1;
+    CHECK_OK(ronde_work_wait(receives[i], -1));
+    CHECK_OK(ronde_work_source(receives[i], &source));
+    CHECK(source == previous);
+    CHECK_OK(ronde_work_free(receives[i]));
+    CHECK_OK(finish(sends[i]));
+  }
+  CHECK(first == previous && second == 1);
+}
+
+static void who_is_who(void) {
+  int number = -1;
+  CHECK_OK(ronde_local_rank(&number));
+  CHECK(number == own_rank());
+  CHECK_OK(ronde_local_size(&number));
+  CHECK(number == all_ranks());
+  CHECK_OK(ronde_cross_rank(&number));
+  CHECK(number == 0);
+  CHECK_OK(ronde_cross_size(&number));
+  CHECK(number == 1);
+  CHECK_OK(ronde_is_homogeneous(&number));
+  CHECK(number == 1);
+  CHECK(ronde_is_initialized() == 1);
+  CHECK_FAILS(RONDE_E_USAGE, "called twice", ronde_init(NULL));
+}
+
+const struct test_case kCollectives[] = {
+    {"every type is reduced", every_type_is_reduced, ""},
+    {"every type is moved", every_type_is_moved, ""},
+    {"results may lie where the input is", results_in_place, ""},
+    {"factors before and after", factors_before_and_after, ""},
+    {"nothing, and scalars", nothing_and_scalars, ""},
+    {"messages by tag, from one and from any", messages, "[n2][n3]"},
+    {"who is who", who_is_who, ""},
+    CASES_END,
+};

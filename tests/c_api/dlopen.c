@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The library, loaded by a program that was not linked with it. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ronde/ronde_c.h" /* types and numbers */
+
+static void fail(const char* what, const char* why) {
+  fprintf(stderr, "%s: %s\n", what, why);
+  exit(1);
+}
+
+#define CHECK(condition) ((condition) ? (void)0 : fail("does not hold", #condition))
+
+/* A function has another kind of pointer than data: POSIX copies the bits. */
+static void find(void* library, const char* name, void* function) {
+  void* const symbol = dlsym(library, name);
+  if (symbol == NULL) fail(name, dlerror());
+  memcpy(function, &symbol, sizeof(symbol));
+}
+
+static void use(void* library) {
+  int (*init)(const ronde_init_options*);
+  int (*shutdown)(void);
+  int (*size)(uint32_t, int*);
+  int (*allreduce)(const char*, const void*, void*, int64_t, int, int, double, double, int, void*,
+                   uint32_t, ronde_work*);
+  int (*wait)(ronde_work, double);
+  int (*free_work)(ronde_work);
+  const char* (*last_error)(void);
+  find(library, "ronde_init", &init);
+  find(library, "ronde_shutdown", &shutdown);
+  find(library, "ronde_size", &size);
+  find(library, "ronde_allreduce", &allreduce);
+  find(library, "ronde_work_wait", &wait);
+  find(library, "ronde_work_free", &free_work);
+  find(library, "ronde_last_error", &last_error);
+  int ranks = 0;
+  float value = 2;
+  ronde_work work = NULL;
+  CHECK(size(RONDE_ALL_RANKS, &ranks) == RONDE_E_NOT_INITIALIZED);
+  CHECK(strstr(last_error(), "ronde_init()") != NULL);
+  CHECK(init(NULL) == RONDE_OK);
+  CHECK(size(RONDE_ALL_RANKS, &ranks) == RONDE_OK);
+  CHECK(allreduce(NULL, &value, &value, 1, RONDE_F32, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
+                  RONDE_ALL_RANKS, &work) == RONDE_OK);
+  CHECK(wait(work, -1) == RONDE_OK);
+  CHECK(free_work(work) == RONDE_OK);
+  CHECK(value == 2.0f * (float)ranks);
+  CHECK(shutdown() == RONDE_OK);
+}
+
+/* Its path is the argument. Closing it does not unload it: what it does at exit is still there. */
+int main(int argc, char** argv) {
+  if (argc != 2) fail(argv[0], "expected the path of libronde_c.so");
+  void* const library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) fail(argv[1], dlerror());
+  use(library);
+  CHECK(dlclose(library) == 0);
+  CHECK(dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD) == library);
+  puts("loaded, used and closed");
+  return 0;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations that start together or not at all. */
+#include <pthread.h>
+
+#include "rank.h"
+
+enum { kMembers = 3 };
+
+static void start_members(double* values, const char* const* names, ronde_work* works) {
+  for (int i = 0; i < kMembers; ++i) {
+    values[i] = own_rank() + i;
+    CHECK_OK(start_sum(names[i], &values[i], 1, RONDE_ALL_RANKS, &works[i]));
+  }
+}
+
+static const char* const kNames[kMembers] = {"one", "two", "three"};
+
+static void a_group_is_done_when_all_are(void) {
+  double values[kMembers];
+  ronde_work works[kMembers];
+  ronde_work group = NULL;
+  int done = 0;
+  const double ranks_sum = all_ranks() * (all_ranks() - 1) / 2.0;
+  for (int round = 0; round < 3; ++round) {
+    CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+    start_members(values, kNames, works);
+    CHECK_OK(ronde_group_end(&group));
+    CHECK_OK(ronde_work_wait(group, -1));
+    CHECK_OK(ronde_work_done(group, &done));
+    CHECK(done == 1);
+    for (int i = 0; i < kMembers; ++i) {
+      CHECK_OK(ronde_work_wait(works[i], 0)); /* done with the group */
+      CHECK(values[i] == ranks_sum + all_ranks() * i);
+      CHECK_OK(ronde_work_free(works[i]));
+    }
+    CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "no result",
+                ronde_work_output(group, NULL, NULL, NULL, NULL));
+    CHECK_OK(ronde_work_free(group));
+  }
+  /* One of several kinds, whose works are not kept. */
+  double value = own_rank();
+  const int64_t shape[] = {1};
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(
+      ronde_broadcast(NULL, &value, 1, RONDE_F64, 0, RONDE_CPU, NULL, RONDE_ALL_RANKS, &works[0]));
+  CHECK_OK(ronde_allgather(NULL, kNames, shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL,
+                           RONDE_ALL_RANKS, &works[1]));
+  CHECK_OK(ronde_work_free(works[0]));
+  CHECK_OK(ronde_work_free(works[1]));
+  CHECK_OK(ronde_group_end(&group));
+  CHECK_OK(finish(group));
+  CHECK(value == 0);
+  /* An empty one. */
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(ronde_group_end(&group));
+  CHECK_OK(finish(group));
+}
+
+static void count_call(void* context, int status) {
+  CHECK(status == RONDE_OK);
+  ++*(int*)context;
+}
+
+static void an_open_group_is_not_started(void) {
+  double value = 1;
+  double other = 1;
+  int done = 0;
+  int calls = 0;
+  ronde_work work = NULL;
+  ronde_work at_once = NULL;
+  ronde_work group = NULL;
+  uint32_t set = 0;
+  int ranks[8];
+  for (int i = 0; i < all_ranks(); ++i) ranks[i] = i;
+  CHECK_OK(ronde_process_set_add(ranks, all_ranks(), &set));
+  CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_end(&group));
+  CHECK(group == NULL);
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_FAILS(RONDE_E_USAGE, "has a group open", ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_FAILS(RONDE_E_USAGE, "has a group open", ronde_group_begin(set));
+  CHECK_OK(start_sum("held back", &value, 1, RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_work_on_done(work, count_call, &calls));
+  CHECK_FAILS(RONDE_E_USAGE, "ronde_group_end()", ronde_work_wait(work, -1));
+  CHECK_FAILS(RONDE_E_USAGE, "ronde_group_end()", ronde_work_done(work, &done));
+  CHECK_FAILS(RONDE_E_USAGE, "ronde_group_end()", ronde_work_wait_stream(work, NULL));
+  CHECK_FAILS(RONDE_E_USAGE, "ronde_group_end()", ronde_work_output(work, NULL, NULL, NULL, NULL));
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "barrier cannot", ronde_barrier(RONDE_ALL_RANKS, &at_once));
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "join cannot", ronde_join(RONDE_ALL_RANKS, &at_once));
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "send cannot",
+              ronde_send(&value, 1, RONDE_F64, 0, 0, RONDE_CPU, NULL, RONDE_ALL_RANKS, &at_once));
+  /* What failed is not in the group, and another set is none of its business. */
+  CHECK(start_sum(NULL, NULL, 1, RONDE_ALL_RANKS, &at_once) == RONDE_E_INVALID_ARGUMENT);
+  CHECK_OK(start_sum(NULL, &other, 1, set, &at_once));
+  CHECK_OK(finish(at_once));
+  CHECK(other == all_ranks());
+  CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "work is NULL", ronde_group_end(NULL));
+  CHECK(calls == 0 && value == 1);
+  CHECK_OK(ronde_group_end(&group));
+  CHECK_OK(finish(group));
+  CHECK_OK(finish(work));
+  CHECK(value == all_ranks());
+  CHECK_OK(ronde_process_set_remove(set));
+}
+
+static void groups_that_differ(void) {
+  const int is_odd = own_rank() == all_ranks() - 1;
+  const char* const odd_names[kMembers] = {"one", "two", "another"};
+  double values[kMembers];
+  ronde_work works[kMembers];
+  ronde_work group = NULL;
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  start_members(values, is_odd ? odd_names : kNames, works);
+  CHECK_OK(ronde_group_end(&group));
+  CHECK_FAILS(RONDE_E_USAGE, "rank", ronde_work_wait(group, -1));
+  for (int i = 0; i < kMembers; ++i) CHECK(finish(works[i]) == RONDE_E_USAGE);
+  CHECK_OK(ronde_work_free(group));
+  check_job_goes_on();
+}
+
+/* One member that cannot be refuses the others. */
+static void one_bad_member(void) {
+  double values[kMembers];
+  float value = 0;
+  ronde_work works[kMembers];
+  ronde_work bad = NULL;
+  ronde_work group = NULL;
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  start_members(values, kNames, works);
+  CHECK_OK(ronde_broadcast("bad", &value, 1, RONDE_F32, 9, RONDE_CPU, NULL, RONDE_ALL_RANKS, &bad));
+  CHECK_OK(ronde_group_end(&group));
+  CHECK_FAILS(RONDE_E_USAGE, "root 9 is out of range", finish(group));
+  CHECK(finish(bad) == RONDE_E_USAGE);
+  for (int i = 0; i < kMembers; ++i) {
+    CHECK(finish(works[i]) == RONDE_E_USAGE);
+    CHECK(values[i] == own_rank() + i); /* untouched */
+  }
+  /* What this rank alone can see ends the group at once, and its works. */
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(start_sum("twice", &values[0], 1, RONDE_ALL_RANKS, &works[0]));
+  CHECK_OK(start_sum("twice", &values[1], 1, RONDE_ALL_RANKS, &works[1]));
+  CHECK_FAILS(RONDE_E_USAGE, "twice", ronde_group_end(&group));
+  CHECK(group == NULL);
+  CHECK_FAILS(RONDE_E_USAGE, "twice", finish(works[0]));
+  CHECK_FAILS(RONDE_E_USAGE, "twice", finish(works[1]));
+  check_job_goes_on();
+}
+
+static double left_behind = 1;
+
+static void* leave_a_group_open(void* work) {
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(start_sum("left behind", &left_behind, 1, RONDE_ALL_RANKS, work));
+  return NULL;
+}
+
+static void the_thread_of_a_group_ends(void) {
+  pthread_t thread;
+  ronde_work work = NULL;
+  CHECK(pthread_create(&thread, NULL, leave_a_group_open, &work) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_FAILS(RONDE_E_USAGE, "ended without ronde_group_end()", finish(work));
+  check_job_goes_on();
+}
+
+static void left_open_at_shutdown(void) {
+  double value = 1;
+  ronde_work work = NULL;
+  ronde_work group = NULL;
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(start_sum("left open", &value, 1, RONDE_ALL_RANKS, &work));
+  CHECK_FAILS(RONDE_E_USAGE, "1 group(s) were left open", ronde_shutdown());
+  CHECK(!ronde_is_initialized());
+  CHECK_FAILS(RONDE_E_USAGE, "left open when ronde_shutdown()", finish(work));
+  CHECK_FAILS(RONDE_E_USAGE, "left open when ronde_shutdown()", ronde_group_end(&group));
+  CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_end(&group));
+}
+
+const struct test_case kGroups[] = {
+    {"a group is done when all are", a_group_is_done_when_all_are, ""},
+    {"an open group is not started", an_open_group_is_not_started, ""},
+    {"groups that differ", groups_that_differ, "[n2][n3]"},
+    {"one bad member", one_bad_member, ""},
+    {"the thread of a group ends", the_thread_of_a_group_ends, ""},
+    {"left open at shutdown", left_open_at_shutdown, ""},
+    CASES_END,
+};

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C and the C++ interface in one process serve one group.
+#include <catch2/catch.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "ronde/ronde.h"
+#include "ronde/ronde_c.h"
+
+// Each case is a process of its own: MPI starts once.
+
+namespace {
+
+using Catch::Contains;
+
+ronde::Request sum(const std::string& name, double& value) {
+  ronde::Request request;
+  request.name = name;
+  request.dtype = ronde::DataType::F64;
+  request.shape = {1};
+  request.input = request.output = &value;
+  return request;
+}
+
+int start_sum(const char* name, double& value, ronde_work* work) {
+  return ronde_allreduce(name, &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, nullptr,
+                         RONDE_ALL_RANKS, work);
+}
+
+/// The others do it through C++ where this rank does it through C.
+void sum_both_ways(bool in_c) {
+  double value = ronde::rank() + 1;
+  if (in_c) {
+    ronde_work work = nullptr;
+    REQUIRE(start_sum("both", value, &work) == RONDE_OK);
+    REQUIRE(ronde_work_wait(work, -1) == RONDE_OK);
+    REQUIRE(ronde_work_free(work) == RONDE_OK);
+  } else {
+    ronde::run(sum("both", value));
+  }
+  CHECK(value == ronde::size() * (ronde::size() + 1) / 2.0);
+}
+
+}  // namespace
+
+TEST_CASE("what C++ starts C uses and ends") {
+  ronde::init();
+  CHECK(ronde_is_initialized() == 1);
+  int rank = -1;
+  CHECK(ronde_rank(RONDE_ALL_RANKS, &rank) == RONDE_OK);
+  CHECK(rank == ronde::rank());
+  sum_both_ways(true);
+  sum_both_ways(rank % 2 == 0);
+  sum_both_ways(rank % 2 == 1);
+  CHECK(ronde_init(nullptr) == RONDE_E_USAGE);
+  CHECK(ronde_shutdown() == RONDE_OK);
+  CHECK_FALSE(ronde::is_initialized());
+  CHECK_THROWS_AS(ronde::rank(), ronde::NotInitializedError);
+}
+
+TEST_CASE("what C starts C++ uses and ends") {
+  REQUIRE(ronde_init(nullptr) == RONDE_OK);
+  sum_both_ways(ronde::rank() % 2 == 0);
+  // Sets and names are the same ones.
+  const ronde::ProcessSet set = ronde::add_process_set({0});
+  int size = 0;
+  CHECK(ronde_size(set.id, &size) == RONDE_OK);
+  CHECK(size == 1);
+  ronde_work work = nullptr;
+  double value = 1;
+  double other = 1;
+  if (ronde::rank() == 1) {
+    const ronde::Work started = ronde::submit(sum("same name", value));
+    CHECK(start_sum("same name", other, &work) == RONDE_E_USAGE);
+    ronde::barrier();
+    started.wait();
+  } else {
+    ronde::barrier();
+    ronde::run(sum("same name", value));
+  }
+  CHECK(value == ronde::size());
+  ronde::shutdown();
+  CHECK(ronde_is_initialized() == 0);
+  CHECK(ronde_rank(RONDE_ALL_RANKS, &size) == RONDE_E_NOT_INITIALIZED);
+}
+
+TEST_CASE("both interfaces at once, from several threads") {
+  ronde::init();
+  const auto run = [](int number) {
+    const std::string name = "thread " + std::to_string(number);
+    for (int round = 0; round < 50; ++round) {
+      double value = round;
+      if ((number + ronde::rank() + round) % 2 == 0) {
+        ronde::run(sum(name, value));
+      } else {
+        ronde_work work = nullptr;
+        if (start_sum(name.c_str(), value, &work) != RONDE_OK ||
+            ronde_work_wait(work, -1) != RONDE_OK || ronde_work_free(work) != RONDE_OK) {
+          throw std::runtime_error(ronde_last_error());
+        }
+      }
+      if (value != round * ronde::size()) throw std::runtime_error("wrong sum");
+    }
+  };
+  std::thread first(run, 0);
+  std::thread second(run, 1);
+  run(2);
+  first.join();
+  second.join();
+  ronde::shutdown();
+}
+
+TEST_CASE("what C++ code throws does not get through C") {
+  ronde::init();
+  ronde::default_runtime().add_stats(
+      []() -> ronde::StatsGroup { throw std::runtime_error("no counters today"); });
+  char text[64] = "untouched";
+  CHECK(ronde_stats_json(text, sizeof(text)) == RONDE_E_INTERNAL);
+  CHECK_THAT(ronde_last_error(), Contains("ronde_stats_json: no counters today"));
+  CHECK(std::string(text) == "untouched");
+  ronde_work work = nullptr;
+  REQUIRE(ronde_barrier(RONDE_ALL_RANKS, &work) == RONDE_OK);
+  REQUIRE(ronde_work_wait(work, -1) == RONDE_OK);
+  const ronde_done_fn throws = [](void*, int) { throw 7; };
+  CHECK(ronde_work_on_done(work, throws, nullptr) == RONDE_E_INTERNAL);
+  CHECK(ronde_work_free(work) == RONDE_OK);
+  ronde::shutdown();
+  ronde::add_init_hook([](ronde::Runtime&) { throw std::runtime_error("hook failed"); });
+  ronde_init_options options = {};
+  options.struct_size = sizeof(options);
+  options.size = 1;
+  CHECK(ronde_init(&options) == RONDE_E_INTERNAL);
+  CHECK_THAT(ronde_last_error(), Contains("ronde_init: hook failed"));
+}

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one process sees by itself: the start, and what works without one. */
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "store.h"
+
+static ronde_work none;
+
+static int start_one(double* value, ronde_work* work) {
+  return ronde_allreduce(NULL, value, value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
+                         RONDE_ALL_RANKS, work);
+}
+
+/* Every function that needs the group. */
+static void expect_not_initialized(void) {
+#define NEEDS_INIT(call) \
+  CHECK_FAILS(RONDE_E_NOT_INITIALIZED, "call it after ronde_init() and before", call)
+  double value = 1;
+  const int64_t shape[] = {1};
+  const int64_t splits[] = {1};
+  char text[8];
+  int number = 0;
+  uint32_t set = 0;
+  NEEDS_INIT(ronde_rank(0, &number));
+  NEEDS_INIT(ronde_size(0, &number));
+  NEEDS_INIT(ronde_local_rank(&number));
+  NEEDS_INIT(ronde_local_size(&number));
+  NEEDS_INIT(ronde_cross_rank(&number));
+  NEEDS_INIT(ronde_cross_size(&number));
+  NEEDS_INIT(ronde_is_homogeneous(&number));
+  NEEDS_INIT(ronde_process_set_add(&number, 1, &set));
+  NEEDS_INIT(ronde_process_set_create(&number, 1, NULL, &set));
+  NEEDS_INIT(ronde_process_set_remove(1));
+  NEEDS_INIT(ronde_process_set_ids(NULL, &number));
+  NEEDS_INIT(ronde_process_set_ranks(0, NULL, &number));
+  NEEDS_INIT(ronde_process_set_included(0, &number));
+  NEEDS_INIT(start_one(&value, &none));
+  NEEDS_INIT(ronde_broadcast("x", &value, 1, RONDE_F64, 0, RONDE_CPU, NULL, 0, &none));
+  NEEDS_INIT(ronde_allgather("x", &value, shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL, 0, &none));
+  NEEDS_INIT(
+      ronde_alltoall("x", &value, shape, 1, RONDE_F64, splits, NULL, RONDE_CPU, NULL, 0, &none));
+  NEEDS_INIT(ronde_reducescatter("x", &value, shape, 1, RONDE_F64, RONDE_SUM, 1, 1, NULL, RONDE_CPU,
+                                 NULL, 0, &none));
+  NEEDS_INIT(ronde_send(&value, 1, RONDE_F64, 1, 0, RONDE_CPU, NULL, 0, &none));
+  NEEDS_INIT(ronde_recv(&value, 1, RONDE_F64, 1, 0, RONDE_CPU, NULL, 0, &none));
+  NEEDS_INIT(ronde_barrier(0, &none));
+  NEEDS_INIT(ronde_join(0, &none));
+  NEEDS_INIT(ronde_group_begin(0));
+  NEEDS_INIT(ronde_abort("x"));
+  NEEDS_INIT(ronde_stats_json(text, sizeof(text)));
+  CHECK(none == NULL);
+  CHECK(ronde_is_initialized() == 0);
+  CHECK_OK(ronde_shutdown()); /* nothing to leave */
+}
+
+static void everything_else_needs_init(void) {
+  CHECK(ronde_last_error()[0] == '\0');
+  expect_not_initialized();
+  CHECK_OK(ronde_init(NULL));
+  CHECK_OK(ronde_shutdown());
+  expect_not_initialized();
+}
+
+static void versions_and_features(void) {
+  static const char* const yes[] = {"shm",       "key_value", "process_sets",
+                                    "send_recv", "groups",    "join"};
+  static const char* const no[] = {"cuda", "nccl", "timeline", "streams", "quantum", ""};
+  for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); ++i) CHECK(ronde_has(yes[i]) == 1);
+  for (size_t i = 0; i < sizeof(no) / sizeof(no[0]); ++i) CHECK(ronde_has(no[i]) == 0);
+  CHECK(ronde_has(NULL) == 0);
+  CHECK(ronde_has("mpi") == ronde_has("mpi_communicator"));
+  CHECK(strcmp(ronde_version(), RONDE_TEST_VERSION) == 0);
+}
+
+static void works_outlive_the_group(void) {
+  double value = 3;
+  const int64_t shape[] = {1};
+  ronde_work work = NULL;
+  ronde_work owner = NULL;
+  void* data = NULL;
+  CHECK_OK(ronde_init(NULL));
+  CHECK_OK(start_one(&value, &work));
+  CHECK_OK(ronde_allgather("x", &value, shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL, 0, &owner));
+  CHECK_OK(ronde_shutdown());
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK_OK(ronde_work_free(work));
+  CHECK_OK(ronde_work_output(owner, &data, NULL, NULL, NULL));
+  CHECK(*(double*)data == 3);
+  CHECK_OK(ronde_work_free(owner));
+}
+
+/* A program that was compiled with another header. */
+static void options_of_other_versions(void) {
+  struct newer {
+    ronde_init_options known;
+    void* more;
+  } newer;
+  ronde_init_options options = {0};
+  memset(&newer, 0, sizeof(newer));
+  CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "struct_size", ronde_init(&options));
+  newer.known.struct_size = sizeof(newer);
+  newer.more = &newer;
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "does not know", ronde_init(&newer.known));
+  newer.more = NULL;
+  newer.known.size = 1;
+  CHECK_OK(ronde_init(&newer.known));
+  CHECK_OK(ronde_shutdown());
+  /* An older one ends earlier: what comes after is not looked at. */
+  options.struct_size = offsetof(ronde_init_options, rank);
+  options.size = -7;
+  options.put = store_put;
+  CHECK_OK(ronde_init(&options));
+  CHECK_OK(ronde_shutdown());
+}
+
+static void expect_bad_options(ronde_init_options options, int code, const char* part) {
+  options.struct_size = sizeof(options);
+  CHECK_FAILS(code, part, ronde_init(&options));
+  CHECK(!ronde_is_initialized());
+}
+
+static void options_that_make_no_sense(void) {
+  static const int ranks[] = {0, -4};
+  static const int comm = 0;
+  const ronde_rank_list lists[] = {{ranks, 1}, {ranks, 0}, {NULL, 2}, {ranks, -2}, {ranks, 2}};
+#define INVALID(part, ...) \
+  expect_bad_options((ronde_init_options){__VA_ARGS__}, RONDE_E_INVALID_ARGUMENT, part)
+#define USAGE(part, ...) expect_bad_options((ronde_init_options){__VA_ARGS__}, RONDE_E_USAGE, part)
+  INVALID("process_sets is NULL", .process_set_count = 1);
+  INVALID("process_set_count is negative", .process_sets = lists, .process_set_count = -1);
+  INVALID("ranks is NULL", .process_sets = &lists[2], .process_set_count = 1);
+  INVALID("negative count", .process_sets = &lists[3], .process_set_count = 1);
+  INVALID("ranks is NULL", .mpi_ranks = {NULL, 3});
+  INVALID("size is negative", .size = -1);
+  INVALID("but no size", .put = store_put);
+  INVALID("but no size", .rank = 2);
+  USAGE("empty or has a negative rank", .size = 1, .process_sets = lists, .process_set_count = 2);
+  USAGE("empty or has a negative rank", .size = 1, .process_sets = &lists[4],
+        .process_set_count = 1);
+  USAGE("more than one of", .size = 1, .mpi_comm = &comm);
+  USAGE("rank 3 of 2", .size = 2, .rank = 3);
+  USAGE("both put and get", .size = 2, .put = store_put);
+  USAGE("local rank 5", .size = 1, .local_rank = 5);
+#undef INVALID
+#undef USAGE
+}
+
+static void sets_at_the_start(void) {
+  static const int self[] = {0};
+  static const int outside[] = {1};
+  const ronde_rank_list lists[] = {{self, 1}, {self, 1}};
+  const ronde_rank_list bad[] = {{outside, 1}};
+  ronde_init_options options = {0};
+  uint32_t ids[4];
+  int count = 4;
+  options.struct_size = sizeof(options);
+  options.size = 1;
+  options.process_sets = lists;
+  options.process_set_count = 2;
+  setenv("RONDE_PROCESS_SETS", "0", 1);
+  CHECK_OK(ronde_init(&options));
+  CHECK_OK(ronde_process_set_ids(ids, &count));
+  CHECK(count == 4 && ids[0] == 0 && ids[1] == 1 && ids[2] == 2 && ids[3] == 3);
+  CHECK_OK(ronde_shutdown());
+  options.process_sets = bad;
+  options.process_set_count = 1;
+  CHECK(ronde_init(&options) == RONDE_E_USAGE);
+  CHECK(!ronde_is_initialized());
+}
+
+/* A store that fails, in the ways a program's may. */
+static int put_fails(void* context, const char* key, const char* value) {
+  (void)context, (void)key, (void)value;
+  return 42;
+}
+
+static int get_fails(void* context, const char* key, char* value, size_t capacity, size_t* length) {
+  (void)context, (void)key, (void)value, (void)capacity, (void)length;
+  return 43;
+}
+
+static int get_nothing(void* context, const char* key, char* value, size_t capacity,
+                       size_t* length) {
+  (void)context, (void)key, (void)value, (void)capacity, (void)length;
+  return RONDE_KEY_ABSENT;
+}
+
+static int get_too_much(void* context, const char* key, char* value, size_t capacity,
+                        size_t* length) {
+  (void)context, (void)key, (void)value, (void)capacity;
+  *length = SIZE_MAX;
+  return 0;
+}
+
+static void stores_that_fail(void) {
+  char folder[64];
+  make_store(folder);
+  setenv("RONDE_INIT_TIMEOUT_S", "0.2", 1);
+  ronde_init_options options = store_options(folder, 0, 2);
+  options.get = get_fails;
+  CHECK_FAILS(RONDE_E_GROUP, "it returned 43", ronde_init(&options));
+  options.get = get_too_much;
+  CHECK_FAILS(RONDE_E_GROUP, "too long", ronde_init(&options));
+  options.get = get_nothing;
+  CHECK_FAILS(RONDE_E_GROUP, "rank(s) 1 of 2", ronde_init(&options));
+  options.put = put_fails;
+  CHECK_FAILS(RONDE_E_GROUP, "it returned 42", ronde_init(&options));
+  remove_store(folder);
+}
+
+/* Starts again and again, each time with keys of its own; and values longer than what get() is
+ * first given room for. */
+static int get_piecemeal(void* context, const char* key, char* value, size_t capacity,
+                         size_t* length) {
+  const int code = store_get(context, key, value, capacity < 10 ? capacity : 10, length);
+  if (code == 0 && *length > 10 && capacity < 8192) {
+    *length = 8192 + *length; /* asks for more room than it needs */
+    return 0;
+  }
+  return store_get(context, key, value, capacity, length);
+}
+
+static void start_twice(char* folder, int rank, int size) {
+  for (int generation = 0; generation < 2; ++generation) {
+    char prefix[32];
+    double value = rank;
+    ronde_work work = NULL;
+    ronde_init_options options = store_options(folder, rank, size);
+    snprintf(prefix, sizeof(prefix), "generation %d", generation);
+    options.prefix = prefix;
+    options.local_rank = -1;
+    options.get = get_piecemeal;
+    CHECK_OK(ronde_init(&options));
+    CHECK_OK(start_one(&value, &work));
+    CHECK_OK(ronde_work_wait(work, -1));
+    CHECK(value == size * (size - 1) / 2.0);
+    CHECK_OK(ronde_work_free(work));
+    CHECK_OK(ronde_shutdown());
+  }
+}
+
+static void a_start_after_the_end(void) {
+  fork_ranks(2, start_twice);
+}
+
+static void hosts_differ(char* folder, int rank, int size) {
+  const ronde_init_options options = store_options(folder, rank, size);
+  setenv("RONDE_HOST_ID", rank == 0 ? "east" : "west", 1);
+  CHECK_FAILS(RONDE_E_USAGE, "different hosts (east and west)", ronde_init(&options));
+}
+
+static void several_hosts_are_refused(void) {
+  fork_ranks(2, hosts_differ);
+}
+
+static void abort_as_one(char* folder, int rank, int size) {
+  const ronde_init_options options = store_options(folder, rank, size);
+  double value = 1;
+  ronde_work work = NULL;
+  ronde_work group = NULL;
+  ronde_work member = NULL;
+  uint32_t set = 0;
+  CHECK_OK(ronde_init(&options));
+  CHECK_OK(ronde_barrier(RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK_OK(ronde_work_free(work));
+  if (rank == 1) {
+    CHECK_OK(ronde_abort("the loss is not a number"));
+  } else {
+    CHECK_OK(start_one(&value, &work));
+    CHECK_FAILS(RONDE_E_GROUP, "rank 1 aborted: the loss is not a number",
+                ronde_work_wait(work, -1));
+    CHECK(ronde_work_output(work, NULL, NULL, NULL, NULL) == RONDE_E_GROUP);
+    CHECK_OK(ronde_work_free(work));
+  }
+  /* From here on everything says the same. Rank 1 itself may still get a work before it knows. */
+  int status = start_one(&value, &work);
+  if (status == RONDE_OK) {
+    status = ronde_work_wait(work, -1);
+    CHECK_OK(ronde_work_free(work));
+  }
+  CHECK(status == RONDE_E_GROUP);
+  CHECK_LAST_ERROR("rank 1 aborted");
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(start_one(&value, &member));
+  CHECK_FAILS(RONDE_E_GROUP, "rank 1 aborted", ronde_group_end(&group));
+  CHECK_FAILS(RONDE_E_GROUP, "rank 1 aborted", ronde_work_wait(member, -1));
+  CHECK_OK(ronde_work_free(member));
+  CHECK(ronde_process_set_add(&rank, 1, &set) == RONDE_E_GROUP);
+  CHECK_OK(ronde_shutdown());
+}
+
+static void a_dead_group(void) {
+  fork_ranks(3, abort_as_one);
+}
+
+/* A name longer than the memory that the process may have. */
+static void no_memory(void) {
+  enum { kMiB = 1 << 20, kName = 256 * kMiB };
+  struct rlimit limit;
+  double value = 2;
+  ronde_work work = NULL;
+  CHECK_OK(ronde_init(NULL));
+  char* const name = malloc(kName + 1);
+  CHECK(name != NULL);
+  memset(name, 'x', kName);
+  name[kName] = '\0';
+  FILE* const statm = fopen("/proc/self/statm", "r");
+  long pages = 0;
+  CHECK(statm != NULL && fscanf(statm, "%ld", &pages) == 1 && fclose(statm) == 0);
+  CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+  limit.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + 32 * kMiB;
+  CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+  CHECK_FAILS(RONDE_E_OUT_OF_MEMORY, "out of memory",
+              ronde_allreduce(name, &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
+                              RONDE_ALL_RANKS, &work));
+  CHECK(work == NULL);
+  CHECK_OK(start_one(&value, &work));
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK_OK(ronde_work_free(work));
+  CHECK_OK(ronde_shutdown());
+  free(name);
+}
+
+static const struct test_case kProcess[] = {
+    {"everything else needs init", everything_else_needs_init, ""},
+    {"versions and features", versions_and_features, ""},
+    {"works outlive the group", works_outlive_the_group, ""},
+    {"options of other versions", options_of_other_versions, ""},
+    {"options that make no sense", options_that_make_no_sense, ""},
+    {"sets at the start", sets_at_the_start, ""},
+    {"stores that fail", stores_that_fail, ""},
+    {"a start after the end", a_start_after_the_end, ""},
+    {"several hosts are refused", several_hosts_are_refused, ""},
+    {"a dead group", a_dead_group, ""},
+    {"no memory", no_memory, ""},
+    CASES_END,
+};
+
+static void run(const struct test_case* one) {
+  one->body();
+}
+
+int main(int argc, char** argv) {
+  static const struct suite suites[] = {{"process", kProcess}};
+  setenv("RONDE_LOG_LEVEL", "off", 1);
+  return run_suites(argc, argv, suites, 1, run);
+}

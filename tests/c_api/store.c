@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { kPath = 512 };
+
+/* A key is the name of a file, with '/' as '_'. */
+static void path_of(char path[kPath], const char* folder, const char* key) {
+  const int length = snprintf(path, kPath, "%s/%s", folder, key);
+  CHECK(length > 0 && length < kPath);
+  for (char* c = path + strlen(folder) + 1; *c != '\0'; ++c) {
+    if (*c == '/') *c = '_';
+  }
+}
+
+void make_store(char folder[64]) {
+  snprintf(folder, 64, "/tmp/ronde_c_api_XXXXXX");
+  CHECK(mkdtemp(folder) != NULL);
+}
+
+void remove_store(const char* folder) {
+  DIR* const directory = opendir(folder);
+  CHECK(directory != NULL);
+  for (struct dirent* entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
+    char path[kPath];
+    if (entry->d_name[0] == '.') continue;
+    path_of(path, folder, entry->d_name);
+    CHECK(unlink(path) == 0);
+  }
+  CHECK(closedir(directory) == 0);
+  CHECK(rmdir(folder) == 0);
+}
+
+/* Written beside it and renamed: a file is never seen half written. */
+int store_put(void* folder, const char* key, const char* value) {
+  char path[kPath];
+  char beside[kPath + 8];
+  path_of(path, folder, key);
+  snprintf(beside, sizeof(beside), "%s.new", path);
+  FILE* const file = fopen(beside, "w");
+  if (file == NULL) return 5;
+  const int failed = fputs(value, file) < 0;
+  if (fclose(file) != 0 || failed) return 5;
+  return rename(beside, path) == 0 ? 0 : 5;
+}
+
+int store_get(void* folder, const char* key, char* value, size_t capacity, size_t* length) {
+  char path[kPath];
+  path_of(path, folder, key);
+  FILE* const file = fopen(path, "r");
+  if (file == NULL) return RONDE_KEY_ABSENT;
+  fseek(file, 0, SEEK_END);
+  *length = (size_t)ftell(file);
+  rewind(file);
+  const size_t wanted = *length < capacity ? *length : capacity;
+  const size_t got = fread(value, 1, wanted, file);
+  fclose(file);
+  return got == wanted ? 0 : 5;
+}
+
+ronde_init_options store_options(char* folder, int rank, int size) {
+  ronde_init_options options = {0};
+  options.struct_size = sizeof(options);
+  options.rank = rank;
+  options.size = size;
+  options.local_rank = rank;
+  options.put = store_put;
+  options.get = store_get;
+  options.context = folder;
+  return options;
+}
+
+void fork_ranks(int size, void (*body)(char* folder, int rank, int size)) {
+  enum { kMost = 8 };
+  pid_t ranks[kMost];
+  char folder[64];
+  CHECK(size <= kMost);
+  make_store(folder);
+  fflush(NULL);
+  for (int rank = 0; rank < size; ++rank) {
+    ranks[rank] = fork();
+    CHECK(ranks[rank] >= 0);
+    if (ranks[rank] == 0) {
+      alarm(60);
+      body(folder, rank, size);
+      exit(0);
+    }
+  }
+  int failed = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    int status = 0;
+    CHECK(waitpid(ranks[rank], &status, 0) == ranks[rank]);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    fprintf(stderr, "rank %d of %d ended with status %d\n", rank, size, status);
+    failed = 1;
+  }
+  remove_store(folder);
+  CHECK(!failed);
+}
