@@ -86,28 +86,31 @@ std::vector<Statement> split(std::string_view texts, const std::vector<std::int6
 }
 
 std::string first_difference(const std::vector<std::string>& mine,
-                             const std::vector<std::string>& reference) {
+                             const std::vector<std::string>& reference, const std::string& whose) {
   const auto [at, there] =
       std::mismatch(mine.begin(), mine.end(), reference.begin(), reference.end());
   const auto quoted = [](auto it, const auto& lines) {
     return it == lines.end() ? std::string("nothing more") : "\"" + *it + "\"";
   };
-  return "has " + quoted(at, mine) + " where rank 0 has " + quoted(there, reference);
+  return "has " + quoted(at, mine) + " where " + whose + " has " + quoted(there, reference);
 }
 
 }  // namespace
 
-std::string disagreement(const std::string& subject, const std::vector<Statement>& all) {
+std::string disagreement(const std::string& subject, const std::vector<Statement>& all,
+                         const std::vector<int>& ranks) {
+  const auto name = [&ranks](std::size_t place) {
+    return "rank " + std::to_string(ranks.empty() ? static_cast<int>(place) : ranks.at(place));
+  };
   std::string text;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].problem.empty()) continue;
-    text += "\n  rank " + std::to_string(rank) + ": " + all[rank].problem;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].problem.empty()) continue;
+    text += "\n  " + name(i) + ": " + all[i].problem;
   }
   if (!text.empty()) return subject + ": impossible on some ranks:" + text;
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank].lines == all[0].lines) continue;
-    text +=
-        "\n  rank " + std::to_string(rank) + " " + first_difference(all[rank].lines, all[0].lines);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    if (all[i].lines == all[0].lines) continue;
+    text += "\n  " + name(i) + " " + first_difference(all[i].lines, all[0].lines, name(0));
   }
   if (text.empty()) return {};
   return subject + ": the ranks differ. Build the same model and optimiser on every rank:" + text;
@@ -130,7 +133,8 @@ void agree(const std::string& subject, const Statement& mine, ProcessSet set) {
   if (equal) return;
   const std::vector<char> texts =
       gather<char>(subject + "/statements", DataType::U8, {text.begin(), text.end()}, set);
-  throw UsageError(disagreement(subject, split({texts.data(), texts.size()}, lengths)));
+  throw UsageError(
+      disagreement(subject, split({texts.data(), texts.size()}, lengths), ranks_of(set)));
 }
 
 }  // namespace ronde::detail

@@ -16,10 +16,12 @@ struct Statement {
 
 /// Returns if all ranks bring the same lines and none has a problem. Otherwise every rank throws
 /// the same UsageError, beginning with `subject`, that gives each rank's problem or its first
-/// difference from rank 0. Collective; small while the ranks agree (16 bytes a rank).
+/// difference from the first rank. Collective; small while the ranks agree (16 bytes a rank).
 void agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet);
 
-/// The text of that error from what all ranks brought, in rank order; empty if they agree. Pure.
-std::string disagreement(const std::string& subject, const std::vector<Statement>& all);
+/// The text of that error from what all ranks brought; empty if they agree. `ranks`: who they are,
+/// 0, 1 and so on if it is empty. Pure.
+std::string disagreement(const std::string& subject, const std::vector<Statement>& all,
+                         const std::vector<int>& ranks = {});
 
 }  // namespace ronde::detail

@@ -160,6 +160,23 @@ TEST_CASE("optimisers of different sets train different models at the same time"
   CHECK(near(mine, whole, 1e-12));
 }
 
+TEST_CASE("optimisers that differ within a set name the ranks of the group", "[n3]") {
+  use_ronde();
+  const ProcessSet set = ronde::add_process_set({2, 1});
+  if (ronde::rank_in(set)) {
+    const at::Tensor mine = at::zeros({ronde::rank()}).requires_grad_();
+    torch::optim::SGD inner({mine}, 0.1);
+    torch::OrderedDict<std::string, at::Tensor> names;
+    names.insert("w", mine);
+    const std::string text = usage_error(
+        [&] { const ronde::DistributedOptimizer optimizer(inner, names, {.process_set = set}); });
+    CAPTURE(text);
+    CHECK(contains(text, "\n  rank 1 has "));
+    CHECK(contains(text, " where rank 2 has "));
+  }
+  ronde::remove_process_set(set);
+}
+
 TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n4]") {
   use_ronde();
   ronde::Grid grid({2, 2});
