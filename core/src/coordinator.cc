@@ -140,9 +140,11 @@ void Coordinator::handle_from_below(int peer, const Message& message, std::strin
   if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
     newly_finished_.insert(newly_finished_.end(), finished->ranks.begin(), finished->ranks.end());
   } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
+    if (!sets_.contains(ready->set)) return;  // all its ranks have removed it meanwhile
     SetEngine& set = engine_of(ready->set);
     add_ready(set, rank_within(set.info.ranks, peer), *ready);
   } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && is_arbiter()) {
+    if (!sets_.contains(host->set)) return;
     Negotiator& negotiator = *engine_of(host->set).negotiator;
     for (const auto& [ranks, part] : host->parts) {
       for (const int rank : ranks) negotiator.add(rank, part, Clock::now());
@@ -184,6 +186,8 @@ void Coordinator::take_submissions() {
     for (Submission& submission : queue_->drain()) {
       member_engine_of(submission.meta.set).announcer->add(std::move(submission));
     }
+    // What one of them has thawed comes before a join that is among them.
+    follow_schedule();
   }
   for (SetEngine* set : running_) announce(*set, now, shutdown);
 }

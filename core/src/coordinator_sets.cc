@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How process sets are made and removed: Note [Making a process set] in coordinator.h.
 #include <algorithm>
+#include <functional>
+#include <iterator>
+#include <thread>
 #include <utility>
 
 #include "backend_choice.h"
@@ -47,9 +50,9 @@ ProcessSet Coordinator::make_set(const ExchangeKey& key, const std::vector<int>&
       const std::lock_guard lock(mutex_);
       made_.emplace_back(info->id, std::move(backends));
       has_exchanges_.store(true);
-    } catch (const GroupError&) {
-      throw;
     } catch (...) {
+      // What only keeps this set from being made is told to all that wait for it.
+      if (failure()) throw;
       error = exception_text();
       if (error.empty()) error = "unknown error";
     }
@@ -102,6 +105,10 @@ std::shared_ptr<OwnExchange> Coordinator::meet(ExchangeKey key, std::string blob
   own->work = std::make_shared<WorkState>(subject_of(key), weak_from_this(), log_);
   own->request = {std::move(key), topology_.rank, std::move(blob)};
   queue_->expect_open();
+  if (driver_.load() == std::this_thread::get_id()) {
+    throw UsageError(subject_of(own->request.key) +
+                     " cannot be made or removed in a callback: the engine would wait for itself");
+  }
   {
     const std::lock_guard lock(mutex_);
     if (takes_no_exchanges_) std::rethrow_exception(takes_no_exchanges_);
@@ -115,12 +122,21 @@ std::shared_ptr<OwnExchange> Coordinator::meet(ExchangeKey key, std::string blob
 
 void Coordinator::take_exchanges() {
   if (!has_exchanges_.load()) return;
-  install_sets();
   std::vector<std::shared_ptr<OwnExchange>> asked;
   {
     const std::lock_guard lock(mutex_);
-    asked.swap(asked_);
-    has_exchanges_.store(!made_.empty());
+    install_sets();
+    // A set with operations in progress (of others, if this rank had joined) is not removed yet.
+    const auto has_to_wait = [this](const std::shared_ptr<OwnExchange>& own) {
+      const ExchangeKey& key = own->request.key;
+      const auto set = sets_.find(key.set);
+      return key.kind == ExchangeKind::RemoveSet && set != sets_.end() && set->second->busy();
+    };
+    const auto later =
+        std::stable_partition(asked_.begin(), asked_.end(), std::not_fn(has_to_wait));
+    asked.assign(std::make_move_iterator(asked_.begin()), std::make_move_iterator(later));
+    asked_.erase(asked_.begin(), later);
+    has_exchanges_.store(!asked_.empty());
   }
   for (std::shared_ptr<OwnExchange>& own : asked) {
     own->since = Clock::now();
@@ -209,9 +225,8 @@ Backends Coordinator::forget_set(std::uint32_t id) {
   return backends;
 }
 
-/// Operations of the sets that threads have made can be taken from now on.
+/// Operations of the sets that threads have made can be taken from now on. Under mutex_.
 void Coordinator::install_sets() {
-  const std::lock_guard lock(mutex_);
   for (auto& [id, backends] : made_) {
     SetEngine& set = *sets_.at(id);
     set.backends = std::move(backends);
@@ -230,7 +245,10 @@ SetEngine& Coordinator::engine_of(std::uint32_t set) {
 /// A set of which this rank has submitted an operation, and so has made it before.
 SetEngine& Coordinator::member_engine_of(std::uint32_t set) {
   SetEngine& engine = engine_of(set);
-  if (!engine.executor) install_sets();
+  if (!engine.executor) {
+    const std::lock_guard lock(mutex_);
+    install_sets();
+  }
   return engine;
 }
 

@@ -100,7 +100,7 @@ void Coordinator::make_negotiation(SetEngine& set) {
 void Coordinator::make_executor(SetEngine& set) {
   const Topology& topology = set.info.topology;
   set.executor = std::make_unique<Executor>(
-      set.backends, topology.rank, topology.size, options_.config.fusion_bytes,
+      set.backends, topology.rank, topology.size, options_.config.fusion_bytes, topology_.rank,
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
         complete(submission, std::move(error), contributed);
       });

@@ -2,6 +2,7 @@
 #include "exchange_desk.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "rank_list.h"
@@ -146,16 +147,17 @@ void ExchangeDesk::refuse_conflicts(const ExchangeKey& key) {
   text +=
       "\nEvery rank of a set must name the same ranks in the same order; sets that are created "
       "at the same time need different tags";
+  std::set<int> told;
+  for (const ExchangeKey& each : conflicting) {
+    for (const auto& [rank, blob] : pending_.at(each).blobs) told.insert(rank);
+  }
   for (const ExchangeKey& each : conflicting) {
     const Pending pending = std::move(pending_.at(each));
     pending_.erase(each);
     std::vector<int> present;
     for (const std::int32_t rank : each.ranks) {
-      if (pending.blobs.contains(rank)) {
-        present.push_back(rank);
-      } else {
-        latecomers_[each][rank] = text;
-      }
+      if (pending.blobs.contains(rank)) present.push_back(rank);
+      if (!told.contains(rank)) latecomers_[each][rank] = text;
     }
     refuse(each, std::move(present), text);
   }

@@ -51,11 +51,12 @@ const void* unshared(const void* input, std::size_t input_bytes, const void* out
 }  // namespace
 
 Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
-                   Complete complete)
+                   int rank_of_group, Complete complete)
     : backends_(backends),
       rank_(rank),
       size_(size),
       fusion_bytes_(fusion_bytes),
+      rank_of_group_(rank_of_group),
       complete_(std::move(complete)) {}
 
 std::vector<std::int64_t> Executor::received_rows(const Agreed& item) const {
@@ -101,8 +102,9 @@ void Executor::expect_output(const Agreed& item) const {
   const std::vector<std::int64_t> shape = result_shape(item);
   if (element_count(shape) == 0) return;
   throw UsageError(display_name(submission.meta.kind, submission.key) + ": rank " +
-                   std::to_string(rank_) + " gave no memory for the result, which has the shape " +
-                   to_string(shape) + ": set output, or allocate_output");
+                   std::to_string(rank_of_group_) +
+                   " gave no memory for the result, which has the shape " + to_string(shape) +
+                   ": set output, or allocate_output");
 }
 
 void Executor::enqueue(std::vector<Agreed> agreed) {
@@ -385,11 +387,12 @@ std::string Executor::overdue(Clock::time_point now, std::optional<Clock::durati
     return display_name(item.submission.meta, item.submission.key) +
            (is_sent ? " had begun on both ranks but did not end within its timeout on rank "
                     : " had begun on every rank but did not end within its timeout on rank ") +
-           std::to_string(rank_);
+           std::to_string(rank_of_group_);
   }
   if (!limit || now - bucket.started < *limit) return {};
   return display_name(first.meta, first.key) + " has been in progress on rank " +
-         std::to_string(rank_) + " for longer than RONDE_STALL_ABORT_S: is a rank stopped?";
+         std::to_string(rank_of_group_) +
+         " for longer than RONDE_STALL_ABORT_S: is a rank stopped?";
 }
 
 std::vector<Submission> Executor::drain() {

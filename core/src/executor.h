@@ -35,8 +35,10 @@ class Executor {
     Counter buckets, tensors, fused_tensors, bytes, largest_bucket_bytes, skipped_tensors, busy_us;
   };
 
-  /// `fusion_bytes`: most bytes in a bucket of several, 0: no fusion.
-  Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes, Complete complete);
+  /// `rank`, `size`: within the process set. `fusion_bytes`: most bytes in a bucket of several, 0:
+  /// no fusion. `rank_of_group`: what this rank is called in texts.
+  Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes, int rank_of_group,
+           Complete complete);
 
   /// Plans what one decision agreed on, behind everything planned before.
   void enqueue(std::vector<Agreed> agreed);
@@ -107,6 +109,7 @@ class Executor {
   const int rank_;
   const int size_;
   const std::uint64_t fusion_bytes_;
+  const int rank_of_group_;
   const Complete complete_;
   std::deque<Bucket> buckets_;
   Counters counters_;

@@ -32,7 +32,6 @@ void sort_members(Submission& group) {
     return a.key < b.key;
   };
   std::stable_sort(group.members.begin(), group.members.end(), comes_first);
-  group.key = group.members.front().key;
   if (!is_unnamed(group.key)) group.request.name = group.key;
   for (Submission& member : group.members) {
     group.meta.members.push_back(member.meta);
@@ -93,19 +92,34 @@ void SubmissionQueue::reserve(Submission& submission) {
     submission.key = next_key(*lane, submission.request);
     return take_name(*lane, submission);
   }
+  take_keys(*lane, submission);
+  sort_members(submission);
+}
+
+/// A group takes one number, if it has no name at all, however many are in it: where groups differ
+/// between ranks, the numbers of what follows do not. Its members without a name are told apart
+/// here alone.
+void SubmissionQueue::take_keys(Lane& lane, Submission& group) {
+  std::string base;
+  for (const Submission& member : group.members) {
+    const std::string& name = member.request.name;
+    if (!name.empty() && (base.empty() || name < base)) base = name;
+  }
+  group.key = base.empty() ? unnamed_key(lane.unnamed) : base;
+  if (base.empty()) base = std::to_string(lane.unnamed);
   std::size_t taken = 0;
   try {
-    for (Submission& member : submission.members) {
-      member.key = next_key(*lane, member.request);
-      take_name(*lane, member);
+    for (Submission& member : group.members) {
+      const std::string& name = member.request.name;
+      member.key = name.empty() ? std::string(1, '\0') + base + "." + std::to_string(taken) : name;
+      take_name(lane, member);
       ++taken;
     }
   } catch (...) {
-    for (std::size_t i = 0; i < taken; ++i) lane->in_flight.erase(submission.members[i].key);
-    lane->unnamed = submission.unnamed_before;
+    for (std::size_t i = 0; i < taken; ++i) lane.in_flight.erase(group.members[i].key);
     throw;
   }
-  sort_members(submission);
+  if (is_unnamed(group.key)) ++lane.unnamed;
 }
 
 SubmissionQueue::Lane* SubmissionQueue::lane_of(std::uint32_t set) {
@@ -213,7 +227,10 @@ std::vector<std::string> SubmissionQueue::close_set(std::uint32_t set) {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> names;
   const auto lane = lanes_.find(set);
-  if (lane == lanes_.end()) return names;
+  if (lane == lanes_.end() || !lane->second.is_open) {
+    throw UsageError("process set " + std::to_string(set) +
+                     " is being removed by another thread of this rank");
+  }
   lane->second.is_open = false;
   for (const auto& [key, kind] : lane->second.in_flight) names.push_back(display_name(kind, key));
   std::sort(names.begin(), names.end());

@@ -68,7 +68,8 @@ class SubmissionQueue {
   /// beginning.
   void open_set(std::uint32_t set);
 
-  /// They no longer may. Returns what is in flight, for texts.
+  /// They no longer may. Returns what is in flight, for texts. Throws UsageError if they could not
+  /// before.
   std::vector<std::string> close_set(std::uint32_t set);
 
   /// There is no such set any more.
@@ -100,6 +101,7 @@ class SubmissionQueue {
 
   static std::string next_key(Lane& lane, const Request& request);
   static void take_name(Lane& lane, const Submission& submission);
+  static void take_keys(Lane& lane, Submission& group);
   void reserve(Submission& submission);
   Lane* lane_of(std::uint32_t set);
   void enter(Submission& submission);

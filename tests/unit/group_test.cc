@@ -205,6 +205,20 @@ TEST_CASE("groups that differ between ranks are refused with all they touch") {
   }
 }
 
+TEST_CASE("groups without names that differ do not put what follows out of step") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    const std::vector<std::vector<std::string>> mine = {
+        rank == 0 ? std::vector<std::string>{"", "", ""} : std::vector<std::string>{"", ""},
+        rank == 0 ? std::vector<std::string>{"x", ""} : std::vector<std::string>{"x"}};
+    for (const std::vector<std::string>& names : mine) {
+      check_contains(Group(runtime, names).refusal(), "between ranks");
+      runtime.submit(barrier_request()).wait();
+      Group(runtime, {"", ""}).check_sums(3.0F);
+    }
+    check_goes_on(runtime);
+  });
+}
+
 TEST_CASE("a group against single operations of its names is refused to both") {
   run_group(2, [](int rank, Runtime& runtime) {
     for (int step = 0; step < 4; ++step) {

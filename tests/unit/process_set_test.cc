@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process sets of ranks as threads, each on the engine of its own.
+#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <latch>
@@ -279,6 +280,56 @@ TEST_CASE("ranks that create different sets all get one error") {
                      }),
                      "rank 2 comes twice");
     }
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a set that one rank cannot make is made by none, and the job goes on") {
+  for (const bool as_group_error : {false, true}) {
+    const inproc::Group group(3);
+    run_ranks(3, [&](int rank) {
+      RuntimeOptions options = options_of(group, rank);
+      BackendFactory factory = options.backends.at("inproc");
+      factory.create = [create = factory.create, rank, as_group_error,
+                        made = 0](BackendContext& context) mutable {
+        const bool fails = context.set != 0 && ++made == 1 && rank == 2;
+        if (fails && as_group_error) throw GroupError(1, "no memory to share");
+        if (fails) throw std::runtime_error("no memory to share");
+        if (context.set != 0) context.exchange("hello");
+        return create(context);
+      };
+      options.backends["inproc"] = factory;
+      Runtime runtime(std::move(options));
+      const std::string text = text_of<UsageError>([&] { runtime.add_process_set({1, 2}); });
+      check_contains(text, "process set 1 was not made");
+      check_contains(text, "rank 2: no memory to share");
+      check(runtime.process_sets().size() == 1, "it is not there");
+      const ProcessSet set = runtime.add_process_set({1, 2});
+      if (rank > 0) check(sum_in(runtime, set) == 5.0F, "the next one works");
+      check_goes_on(runtime);
+      runtime.shutdown();
+    });
+  }
+}
+
+TEST_CASE("one set is not removed by two threads at once") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set({0, 1});
+    std::atomic<int> removed{0};
+    const auto remove = [&] {
+      try {
+        runtime.remove_process_set(set);
+        ++removed;
+      } catch (const UsageError&) {
+        // The other thread does it, or has done it.
+      }
+    };
+    std::thread other([&] {
+      if (rank == 0) remove();
+    });
+    remove();
+    other.join();
+    check(removed == 1, "once");
     check_goes_on(runtime);
   });
 }
