@@ -60,7 +60,6 @@ bool WorkRecord::wait(const std::optional<TimePoint>& deadline) const {
   expect_settled();
   if (in_callback() && !all_done()) expect_no_callback();
   for (const Work& work : works_) {
-    if (work.done()) continue;
     try {
       if (!deadline) {
         work.wait();

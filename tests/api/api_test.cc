@@ -109,6 +109,24 @@ TEST_CASE("without a launcher there is one rank and collectives work") {
   ronde::shutdown();
 }
 
+TEST_CASE("a program starts without a launcher, again and again, with sets of its own") {
+  setenv("PMI_SIZE", "4", 1);  // a launcher that is none of Ronde's business
+  ronde::InitOptions options;
+  options.key_value = ronde::KeyValueStart{};
+  options.process_sets = {{0}};
+  for (int start = 0; start < 2; ++start) {
+    ronde::init(options);
+    CHECK(ronde::size() == 1);
+    CHECK(ronde::is_homogeneous());
+    CHECK(ronde::process_sets() == std::vector<ronde::ProcessSet>{{0}, {1}});
+    ronde::barrier({.process_set = {1}});
+    ronde::shutdown();
+  }
+  options.mpi_ranks = {0};
+  CHECK_THAT(usage_error_of([&] { ronde::init(options); }), Contains("choose how the ranks meet"));
+  CHECK_FALSE(ronde::is_initialized());
+}
+
 TEST_CASE("stats is a JSON object of parts with counters") {
   ronde::init();
   const auto before = nlohmann::json::parse(ronde::stats());
