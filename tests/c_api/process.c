@@ -140,7 +140,11 @@ static void options_that_make_no_sense(void) {
   USAGE("empty or has a negative rank", .size = 1, .process_sets = lists, .process_set_count = 2);
   USAGE("empty or has a negative rank", .size = 1, .process_sets = &lists[4],
         .process_set_count = 1);
-  USAGE("more than one of", .size = 1, .mpi_comm = &comm);
+  if (ronde_has("mpi_communicator")) {
+    USAGE("more than one of", .size = 1, .mpi_comm = &comm);
+  } else {
+    expect_bad_options((ronde_init_options){.mpi_comm = &comm}, RONDE_E_UNSUPPORTED, "has no MPI");
+  }
   USAGE("rank 3 of 2", .size = 2, .rank = 3);
   USAGE("both put and get", .size = 2, .put = store_put);
   USAGE("local rank 5", .size = 1, .local_rank = 5);
