@@ -87,6 +87,8 @@ class Negotiator {
   const Counters& counters() const noexcept { return counters_; }
 
  private:
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
   /// One rank's part of a pending operation.
   struct Part {
     bool present = false;
@@ -119,7 +121,7 @@ class Negotiator {
   // negotiator_join.cc
   void add_join(int rank, std::uint64_t unnamed_before);
   void add_message(int rank, const FullRequest& request, TimePoint now);
-  bool has_joined(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
+  bool has_joined(int rank) const { return joined_[index(rank)]; }
   bool is_complete(const Pending& pending) const;
   void decide_without_joined(const std::string& key, Pending pending, DecisionMessage& decision);
   void end_join(DecisionMessage& decision);

@@ -32,9 +32,9 @@ void unshare(RequestMeta& meta) {
 
 void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
   if (has_joined(rank)) {
-    throw Error(rank_name(members_[static_cast<std::size_t>(rank)]) + " joined twice");
+    throw Error(rank_name(members_[index(rank)]) + " joined twice");
   }
-  joined_[static_cast<std::size_t>(rank)] = true;
+  joined_[index(rank)] = true;
   ++joined_count_;
   last_joined_ = rank;
   next_unnamed_ = std::max(next_unnamed_, unnamed_before);
@@ -66,7 +66,7 @@ void Negotiator::add_message(int rank, const FullRequest& request, TimePoint now
 bool Negotiator::is_complete(const Pending& pending) const {
   if (joined_count_ == 0) return pending.count == size_;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!pending.parts[static_cast<std::size_t>(rank)].present && !has_joined(rank)) return false;
+    if (!pending.parts[index(rank)].present && !has_joined(rank)) return false;
   }
   return true;
 }

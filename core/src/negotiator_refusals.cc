@@ -14,13 +14,6 @@
 // that have yet to come (latecomers_), when they do.
 
 namespace ronde {
-namespace {
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
-
-}  // namespace
 
 /// The names that an operation uses: its own, and those of a group's members.
 std::vector<std::string> Negotiator::names_of(const std::string& key, const RequestMeta& meta) {

@@ -77,15 +77,23 @@ std::string text_of(const std::function<void()>& action) {
   throw CheckFailed("nothing was thrown");
 }
 
-/// A group of ranks as threads: `body(rank, runtime)` between start and shutdown.
-inline void run_group(int size, const std::function<void(int rank, Runtime& runtime)>& body,
-                      const Config& config = test_config()) {
-  const inproc::Group group(size);
-  run_ranks(size, [&](int rank) {
+/// A group of ranks as threads, as if on these hosts (any numbers, one a rank): `body(rank,
+/// runtime)` between start and shutdown.
+inline void run_on(const std::vector<int>& host_of,
+                   const std::function<void(int rank, Runtime& runtime)>& body,
+                   const Config& config = test_config()) {
+  const inproc::Group group(host_of);
+  run_ranks(static_cast<int>(host_of.size()), [&](int rank) {
     Runtime runtime(options_of(group, rank, config));
     body(rank, runtime);
     runtime.shutdown();
   });
+}
+
+/// The same on one host.
+inline void run_group(int size, const std::function<void(int rank, Runtime& runtime)>& body,
+                      const Config& config = test_config()) {
+  run_on(std::vector<int>(static_cast<std::size_t>(size), 0), body, config);
 }
 
 /// How a group died, as one rank saw it.

@@ -1,71 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process sets of ranks as threads, each on the engine of its own.
-#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <latch>
-#include <numeric>
+#include <memory>
+#include <thread>
 
-#include "tests/support/ranks.h"
-#include "tests/support/requests.h"
 #include "tests/unit/goes_on.h"
+#include "tests/unit/sets_of_ranks.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
-
-/// The sum over the ranks of `set`, of the number of each in the group plus one.
-float sum_in(Runtime& runtime, ProcessSet set, const std::string& name = "s") {
-  std::vector<float> values(3, static_cast<float>(runtime.topology().rank + 1));
-  Request request = sum_request(values, name);
-  request.set = set;
-  runtime.submit(request).wait();
-  check(values[0] == values[2], "all elements alike");
-  return values[0];
-}
-
-float expected_sum(const std::vector<int>& ranks) {
-  return static_cast<float>(std::accumulate(ranks.begin(), ranks.end(), 0)) +
-         static_cast<float>(ranks.size());
-}
-
-/// A sum that is already submitted; the buffer lives in it.
-struct Pending {
-  Pending(Runtime& runtime, ProcessSet set, const std::string& name)
-      : values(3, static_cast<float>(runtime.topology().rank + 1)) {
-    Request request = sum_request(values, name);
-    request.set = set;
-    work = runtime.submit(request);
-  }
-  float result() {
-    work.wait();
-    return values[0];
-  }
-
-  std::vector<float> values;
-  Work work;
-};
-
-/// Groups of so many ranks, on one host and as if on several.
-void on_all_placements(int size, const std::function<void(int, Runtime&)>& body) {
-  std::vector<std::vector<int>> placements = {std::vector<int>(static_cast<std::size_t>(size), 0)};
-  std::vector<int> pairs, apart;
-  for (int rank = 0; rank < size; ++rank) {
-    pairs.push_back(rank / 2);
-    apart.push_back(rank % 2);
-  }
-  placements.push_back(pairs);
-  placements.push_back(apart);
-  for (const std::vector<int>& host_of : placements) {
-    const inproc::Group group(host_of);
-    run_ranks(size, [&](int rank) {
-      Runtime runtime(options_of(group, rank));
-      body(rank, runtime);
-      runtime.shutdown();
-    });
-  }
-}
 
 }  // namespace
 
@@ -213,142 +159,6 @@ TEST_CASE("static sets are there after the start") {
   });
 }
 
-TEST_CASE("static sets that cannot be end the start on every rank") {
-  struct Row {
-    std::string first, other, text;
-  };
-  const Row rows[] = {{"0,9", "0,9", "rank 9 of the process set of ranks 0,9 does not exist"},
-                      {"0,0", "0,0", "rank 0 comes twice"},
-                      {"0;1", "0", "RONDE_PROCESS_SETS"}};
-  for (const Row& row : rows) {
-    const inproc::Group group(2);
-    run_ranks(2, [&](int rank) {
-      Config config = test_config();
-      config.process_sets = rank == 0 ? row.first : row.other;
-      check_contains(text_of<UsageError>([&] { Runtime runtime(options_of(group, rank, config)); }),
-                     row.text);
-    });
-  }
-}
-
-TEST_CASE("operations of a set without this rank, or of none, are refused at once") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    const ProcessSet pair = runtime.add_process_set({0, 2});
-    if (rank == 1) {
-      check_contains(text_of<UsageError>([&] { sum_in(runtime, pair, "x"); }),
-                     "allreduce 'x': rank 1 is not in process set 1, which has the ranks 0,2");
-    }
-    check_contains(text_of<UsageError>([&] { sum_in(runtime, {9}); }),
-                   "process set 9 does not exist");
-    check_contains(text_of<UsageError>([&] { runtime.ranks_of({9}); }), "does not exist");
-    check_goes_on(runtime);
-    runtime.remove_process_set(pair);
-    check_contains(text_of<UsageError>([&] { sum_in(runtime, pair); }), "it was removed");
-    check_contains(text_of<UsageError>([&] { runtime.remove_process_set(pair); }),
-                   "it was removed");
-    check_contains(text_of<UsageError>([&] { runtime.remove_process_set(kGlobalSet); }),
-                   "the process set of all ranks cannot be removed");
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("ranks that add different sets all get one error") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    const std::string text = text_of<UsageError>([&] {
-      runtime.add_process_set(rank == 1 ? std::vector<int>{1} : std::vector<int>{0, 1});
-    });
-    check_contains(text, "ranks 0,2: ranks 0,1");
-    check_contains(text, "rank 1: ranks 1");
-    check(runtime.add_process_set({0, 2}).id == 1, "the next one is right");
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("ranks that create different sets all get one error") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    if (rank < 2) {
-      const std::vector<int> ranks = rank == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
-      check_contains(text_of<UsageError>([&] { runtime.create_process_set(ranks, "t"); }),
-                     "rank 1: the process set of ranks 1,0 (tag 't')");
-    } else {
-      check_contains(text_of<UsageError>([&] {
-                       runtime.create_process_set({0, 1});
-                     }),
-                     "rank 2 is not among the ranks 0,1");
-      check_contains(text_of<UsageError>([&] {
-                       runtime.create_process_set({2, 2});
-                     }),
-                     "rank 2 comes twice");
-    }
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("a set that one rank cannot make is made by none, and the job goes on") {
-  for (const bool as_group_error : {false, true}) {
-    const inproc::Group group(3);
-    run_ranks(3, [&](int rank) {
-      RuntimeOptions options = options_of(group, rank);
-      BackendFactory factory = options.backends.at("inproc");
-      factory.create = [create = factory.create, rank, as_group_error,
-                        made = 0](BackendContext& context) mutable {
-        const bool fails = context.set != 0 && ++made == 1 && rank == 2;
-        if (fails && as_group_error) throw GroupError(1, "no memory to share");
-        if (fails) throw std::runtime_error("no memory to share");
-        if (context.set != 0) context.exchange("hello");
-        return create(context);
-      };
-      options.backends["inproc"] = factory;
-      Runtime runtime(std::move(options));
-      const std::string text = text_of<UsageError>([&] { runtime.add_process_set({1, 2}); });
-      check_contains(text, "process set 1 was not made");
-      check_contains(text, "rank 2: no memory to share");
-      check(runtime.process_sets().size() == 1, "it is not there");
-      const ProcessSet set = runtime.add_process_set({1, 2});
-      if (rank > 0) check(sum_in(runtime, set) == 5.0F, "the next one works");
-      check_goes_on(runtime);
-      runtime.shutdown();
-    });
-  }
-}
-
-TEST_CASE("one set is not removed by two threads at once") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({0, 1});
-    std::atomic<int> removed{0};
-    const auto remove = [&] {
-      try {
-        runtime.remove_process_set(set);
-        ++removed;
-      } catch (const UsageError&) {
-        // The other thread does it, or has done it.
-      }
-    };
-    std::thread other([&] {
-      if (rank == 0) remove();
-    });
-    remove();
-    other.join();
-    check(removed == 1, "once");
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("a set with work in flight is not removed, and stays") {
-  on_all_placements(3, [](int rank, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({0, 1, 2});
-    std::unique_ptr<Pending> pending;
-    if (rank == 2) pending = std::make_unique<Pending>(runtime, set, "x");
-    const std::string text = text_of<UsageError>([&] { runtime.remove_process_set(set); });
-    check_contains(text, "process set 1 cannot be removed while it is in use");
-    check_contains(text, "rank 2: allreduce 'x' in flight");
-    if (rank != 2) pending = std::make_unique<Pending>(runtime, set, "x");
-    check(pending->result() == 6.0F, "the operation goes on");
-    runtime.remove_process_set(set);
-    check_goes_on(runtime);
-  });
-}
-
 TEST_CASE("many sets come and go") {
   run_group(3, [](int rank, Runtime& runtime) {
     for (int round = 0; round < 100; ++round) {
@@ -375,84 +185,6 @@ TEST_CASE("threads of one rank create sets at the same time") {
     for (std::thread& thread : threads) thread.join();
     check(sums == std::vector<float>(4, 3.0F), "each works");
     check(runtime.process_sets().size() == 5, "all are known");
-  });
-}
-
-TEST_CASE("a mismatch within a set names the ranks of the group and spares the others") {
-  run_group(4, [](int rank, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({3, 1});
-    if (runtime.rank_in(set)) {
-      std::vector<float> values(rank == 3 ? 2 : 4);
-      Request request = sum_request(values, "x");
-      request.set = set;
-      const std::string text = usage_error_of(runtime.submit(request));
-      check_contains(text, "rank 1: allreduce f32 [4] sum on cpu in process set 1");
-      check_contains(text, "rank 3: allreduce f32 [2] sum on cpu in process set 1");
-      check(sum_in(runtime, set) == expected_sum({1, 3}), "the set works on");
-    }
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("a death ends the sets of those it concerns, and of all others") {
-  inproc::Group group(4);
-  std::barrier before_death(4);
-  run_ranks(4, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
-    const ProcessSet low = runtime.add_process_set({0, 1});
-    const ProcessSet high = runtime.add_process_set({2, 3});
-    const ProcessSet mine = rank < 2 ? low : high;
-    check(sum_in(runtime, mine) > 0.0F, "the set works");
-    before_death.arrive_and_wait();
-    if (rank == 3) return group.kill(3);
-    const Death death = death_of([&] {
-      for (;;) sum_in(runtime, mine);
-    });
-    check(death.rank == 3, "rank 3 is named");
-    check(death_of([&] { runtime.add_process_set({0, 1}); }).rank == 3, "and again");
-    check(death_of([&] { runtime.remove_process_set(mine); }).rank == 3, "and again");
-  });
-}
-
-TEST_CASE("a death while a set is made ends the wait for it") {
-  inproc::Group group(3);
-  std::barrier before_death(3);
-  run_ranks(3, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
-    check_goes_on(runtime);
-    before_death.arrive_and_wait();
-    if (rank == 2) return group.kill(2);
-    check(death_of([&] { runtime.add_process_set({0, 1}); }).rank == 2, "rank 2 is named");
-  });
-}
-
-TEST_CASE("a set that a rank does not come to is reported, and ends the group at the limit") {
-  Config config = test_config();
-  config.stall_warn_s = 0.05;
-  config.stall_abort_s = 0.2;
-  const inproc::Group group(3);
-  std::latch seen(2);
-  run_ranks(3, [&](int rank) {
-    Runtime runtime(options_of(group, rank, config));
-    if (rank == 1) return seen.wait();
-    const Death death = death_of([&] { runtime.create_process_set({0, 1, 2}); });
-    seen.count_down();
-    check(death.rank == 1, "who is missing is named");
-    check_contains(death.text, "creating the process set of ranks 0,1,2");
-  });
-}
-
-TEST_CASE("a shutdown while others wait for a set is a departure") {
-  const inproc::Group group(2);
-  run_ranks(2, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
-    if (rank == 0) {
-      const Death death = death_of([&] { runtime.create_process_set({0, 1}); });
-      check(death.rank == 1, "who left is named");
-      check_contains(death.text, "still waited for creating the process set of ranks 0,1");
-    } else {
-      check(death_of([&] { runtime.shutdown(); }).rank == 1, "as everywhere");
-    }
   });
 }
 

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends and recvs that are refused, that wait in vain, and that end with a rank.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <latch>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ronde/error.h"
+#include "tests/unit/faulty_group.h"
+#include "tests/unit/goes_on.h"
+#include "tests/unit/messages_of_ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using std::chrono::milliseconds;
+
+}  // namespace
+
+TEST_CASE("ends of a message that differ fail both ranks with one text") {
+  const std::vector<std::function<void(Request&)>> changes = {
+      [](Request& request) { request.shape = {3}; },
+      [](Request& request) { request.dtype = DataType::I32; },
+      [](Request& request) {
+        request.device = {DeviceKind::Cuda, 0};
+      }};
+  for (const std::function<void(Request&)>& change : changes) {
+    std::vector<std::string> texts(2);
+    run_group(3, [&](int rank, Runtime& runtime) {
+      std::vector<float> values(4, 1.0F);
+      if (rank > 0) {
+        Request request = rank == 1 ? send_request(values, 2, 4) : recv_request(values, 1, 4);
+        if (rank == 2) change(request);
+        texts[static_cast<std::size_t>(rank - 1)] = usage_error_of(runtime.submit(request));
+        check(values[0] == 1.0F, "nothing was done");
+      }
+      check_goes_on(runtime);
+    });
+    CHECK_THAT(texts[0], Catch::Contains("the message from rank 1 to rank 2 (tag 4)"));
+    CHECK_THAT(texts[0], Catch::Contains("rank 2: "));
+    CHECK(texts[0] == texts[1]);
+  }
+}
+
+TEST_CASE("what this rank alone can see of a message is refused at once") {
+  struct Row {
+    Collective kind;
+    std::function<void(Request&)> change;
+    std::string text;
+  };
+  const Collective send = Collective::Send;
+  const Collective recv = Collective::Recv;
+  const std::vector<Row> rows = {
+      {send, [](Request& r) { r.peer = 0; }, "send: peer 0 is this rank itself"},
+      {recv, [](Request& r) { r.peer = 0; }, "recv: peer 0 is this rank itself"},
+      {send, [](Request& r) { r.peer = 2; },
+       "send: peer 2 is out of range: there are ranks 0 to 1"},
+      {send, [](Request& r) { r.peer = kAnyRank; }, "send: peer -1 is out of range"},
+      {recv, [](Request& r) { r.peer = -2; },
+       "recv: peer -2 is out of range: there are ranks 0 to 1, or kAnyRank"},
+      {recv, [](Request& r) { r.tag = -1; }, "recv: tag -1 is negative"},
+      {send, [](Request& r) { r.name = "x"; }, "send 'x': messages have no name"},
+      {send, [](Request& r) { r.name = "\x01x"; },
+       "send: a name cannot begin with NUL, nor with a byte 1"},
+      {send, [](Request& r) { r.input = nullptr; }, "send: input is null"},
+      {recv, [](Request& r) { r.output = nullptr; }, "recv: output is null"},
+      {recv, [](Request& r) { r.shape = {-1}; }, "recv: shape [-1] has a negative dimension"},
+      {send, [](Request& r) { r.contributes = false; }, "send: only a reduction can go without"},
+      {send, [](Request& r) { r.splits = {1}; }, "send: only an alltoall has splits"},
+      {Collective::Allreduce, [](Request& r) { r.name = "\x01x"; },
+       "allreduce: a name cannot begin"}};
+  run_group(2, [&](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    if (rank == 0) {
+      for (const Row& row : rows) {
+        Request request = recv_request(values, 1);
+        request.input = values.data();
+        request.kind = row.kind;
+        row.change(request);
+        check_contains(text_of<UsageError>([&] { runtime.submit(request); }), row.text);
+      }
+    }
+    check_goes_on(runtime);
+  });
+  run_group(1, [&](int, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    check_contains(text_of<UsageError>([&] { runtime.submit(recv_request(values, kAnyRank)); }),
+                   "there is no other rank");
+  });
+}
+
+TEST_CASE("a message whose timeout passes fails alone, and its counterpart goes on waiting") {
+  const bool sends = GENERATE(true, false);
+  std::latch expired(1);
+  run_on(GENERATE(kOneHost, kLeaderAndOne), [&](int rank, Runtime& runtime) {
+    std::vector<float> early(2, 1.0F);
+    std::vector<float> late(2, 2.0F);
+    const auto mine = [&](std::vector<float>& values) {
+      const bool is_sender = (rank == 2) == sends;
+      return is_sender ? send_request(values, 3 - rank, 6) : recv_request(values, 3 - rank, 6);
+    };
+    if (rank == 2) {
+      Request request = mine(early);
+      request.timeout = milliseconds(20);
+      const std::string text = usage_error_of(runtime.submit(request));
+      check_contains(text, sends ? "send to rank 1 (tag 6) timed out on rank 2: after "
+                                 : "recv from rank 1 (tag 6) timed out on rank 2: after ");
+      check_contains(text, "that fits had been submitted by rank 1");
+      check(early[0] == 1.0F, "untouched");
+      expired.count_down();
+      runtime.submit(mine(late)).wait();
+    } else if (rank == 1) {
+      expired.wait();
+      runtime.submit(mine(late)).wait();
+    }
+    check(rank == 0 || late[0] == 2.0F, "the later one met its like");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a stalled message is reported with the rank that it waits for") {
+  const inproc::Group group(GENERATE(kOneHost, kLeaderAndOne));
+  std::latch reported(3);
+  std::vector<StalledOperation> seen(3);
+  const int peer = GENERATE(2, kAnyRank);
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    config.stall_warn_s = 0.02;
+    RuntimeOptions options = options_of(group, rank, config);
+    bool told = false;
+    options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
+      if (std::exchange(told, true)) return;
+      seen[static_cast<std::size_t>(rank)] = stalled.at(0);
+      reported.count_down();
+    };
+    Runtime runtime(std::move(options));
+    std::vector<float> values(2, 1.0F);
+    if (rank == 1) runtime.submit(recv_request(values, peer, 8)).wait();
+    if (rank == 2) {
+      reported.wait();
+      runtime.submit(send_request(values, 1, 8)).wait();
+    }
+    runtime.shutdown();
+  });
+  for (const StalledOperation& stalled : seen) {
+    CHECK(stalled.name.empty());
+    CHECK(stalled.kind == Collective::Recv);
+    CHECK(stalled.text == (peer == 2 ? "recv from rank 2 (tag 8)" : "recv from any rank (tag 8)"));
+    CHECK(stalled.submitted_ranks == std::vector<int>{1});
+    CHECK(stalled.missing_ranks == (peer == 2 ? std::vector<int>{2} : std::vector<int>{0, 2}));
+    CHECK(stalled.waiting >= milliseconds(20));
+  }
+}
+
+TEST_CASE("a message that stalls past the limit fails the group, naming who is missing") {
+  std::vector<Death> deaths(3);
+  const inproc::Group group(GENERATE(kOneHost, kLeaderAndOne));
+  std::latch over(1);
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    config.stall_warn_s = 0.0;
+    config.stall_abort_s = 0.1;
+    Runtime runtime(options_of(group, rank, config));
+    std::vector<float> values(2, 1.0F);
+    if (rank != 1) over.wait();
+    deaths[static_cast<std::size_t>(rank)] =
+        death_of([&] { runtime.submit(send_request(values, rank == 1 ? 2 : 1, 8)).wait(); });
+    if (rank == 1) over.count_down();
+  });
+  for (const Death& death : deaths) {
+    CHECK(death == deaths[0]);
+    CHECK(death.rank == 2);
+    CHECK_THAT(death.text, Catch::Contains("send to rank 2 (tag 8) has waited"));
+    CHECK_THAT(death.text, Catch::Contains("for rank 2 (submitted by rank 1)"));
+  }
+}
+
+TEST_CASE("a peer that shuts down while a message waits for it is named on all") {
+  for (const int peer : {0, 1}) {
+    const inproc::Group group(3);
+    std::vector<Death> deaths(3);
+    std::latch over(1);
+    run_ranks(3, [&](int rank) {
+      Runtime runtime(options_of(group, rank));
+      std::vector<float> values(2, 1.0F);
+      deaths[static_cast<std::size_t>(rank)] = death_of([&] {
+        if (rank == peer) return runtime.shutdown();
+        if (rank == 1 - peer) over.wait();
+        runtime.submit(recv_request(values, peer, 8)).wait();
+      });
+      if (rank == 2) over.count_down();
+    });
+    for (const Death& death : deaths) CHECK(death == deaths[0]);
+    CHECK(deaths[0].rank == peer);
+    CHECK_THAT(deaths[0].text,
+               Catch::Contains("rank " + std::to_string(peer) +
+                               " called shutdown() while rank 2 still waited for recv from rank " +
+                               std::to_string(peer) +
+                               " (tag 8); every send needs a recv, and every recv a send"));
+  }
+}
+
+TEST_CASE("a recv from any rank goes on while one other rank is left, and not longer") {
+  const inproc::Group group(3);
+  std::vector<Death> deaths(3);
+  std::latch received(1);
+  run_ranks(3, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    std::vector<float> values(2, static_cast<float>(rank));
+    deaths[static_cast<std::size_t>(rank)] = death_of([&] {
+      if (rank == 0) {
+        const Work work = runtime.submit(recv_request(values, kAnyRank));
+        work.wait();
+        check(work.source() == 2 && values[1] == 2.0F, "from the one that is left");
+        received.count_down();
+        runtime.submit(recv_request(values, kAnyRank)).wait();
+      }
+      if (rank == 2) {
+        runtime.submit(send_request(values, 0)).wait();
+        received.wait();
+      }
+      runtime.shutdown();
+    });
+  });
+  for (const Death& death : deaths) CHECK(death == deaths[0]);
+  CHECK_THAT(deaths[0].text, Catch::Contains("ranks 1,2 called shutdown() while rank 0 still "
+                                             "waited for recv from any rank (tag 0)"));
+}
+
+TEST_CASE("messages that both ranks have submitted end before a shutdown does") {
+  run_on(GENERATE(kOneHost, kLeaderAndOne), [](int rank, Runtime& runtime) {
+    std::vector<float> values(5000, static_cast<float>(rank));
+    Work work;
+    if (rank == 1) work = runtime.submit(send_request(values, 2));
+    if (rank == 2) work = runtime.submit(recv_request(values, 1));
+    runtime.shutdown();
+    check(work.done(), "done by then");
+    work.wait();
+    check(rank != 2 || values[4999] == 1.0F, "the message");
+  });
+}
+
+TEST_CASE("a rank that dies is named where a message waits for it, and where one is under way") {
+  const bool under_way = GENERATE(false, true);
+  FaultyGroup all(3);
+  if (under_way) all.faults[1]->hold_starts();
+  std::vector<Death> deaths(3);
+  std::vector<std::unique_ptr<Runtime>> runtimes(3);
+  run_ranks(3, [&](int rank) {
+    auto& runtime = runtimes[static_cast<std::size_t>(rank)];
+    runtime = std::make_unique<Runtime>(all.options(rank));
+    std::vector<float> values(2, 1.0F);
+    if (rank == 1) {
+      Work work;
+      if (under_way) {
+        work = runtime->submit(send_request(values, 2));
+        all.faults[1]->wait_begun(1);
+      }
+      all.group.kill(1);
+      return;
+    }
+    deaths[static_cast<std::size_t>(rank)] = death_of(
+        [&] { runtime->submit(rank == 2 ? recv_request(values, 1) : barrier_request()).wait(); });
+  });
+  for (const int rank : {0, 2}) {
+    const Death& death = deaths[static_cast<std::size_t>(rank)];
+    CHECK(death.rank == 1);
+    CHECK_THAT(death.text, Catch::Contains("rank 1 was lost: it was killed"));
+  }
+}
