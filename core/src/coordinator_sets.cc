@@ -54,7 +54,6 @@ ProcessSet Coordinator::make_set(const ExchangeKey& key, const std::vector<int>&
       // What only keeps this set from being made is told to all that wait for it.
       if (failure()) throw;
       error = exception_text();
-      if (error.empty()) error = "unknown error";
     }
   }
   meet({ExchangeKind::FinishSet, info->id, "", key.ranks}, error);

@@ -176,7 +176,6 @@ void Coordinator::make_backends() {
     throw;  // of an exchange: every rank throws it, and none comes to the next one
   } catch (...) {
     error = exception_text();
-    if (error.empty()) error = "unknown error";
   }
   const std::vector<std::string> errors = exchange(error);
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {

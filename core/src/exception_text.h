@@ -6,13 +6,13 @@
 
 namespace ronde {
 
-/// What the exception being handled says. For use inside a catch-all handler only: users' callbacks
-/// and backends may throw what does not derive from std::exception.
+/// What the exception being handled says, never empty. For use inside a catch-all handler only:
+/// users' callbacks and backends may throw what does not derive from std::exception.
 inline std::string exception_text() {
   try {
     throw;
   } catch (const std::exception& error) {
-    return error.what();
+    return *error.what() != '\0' ? error.what() : "unknown error";
   } catch (...) {
     return "an exception that does not derive from std::exception";
   }
