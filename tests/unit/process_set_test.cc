@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process sets of ranks as threads, each on the engine of its own.
+#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -127,6 +128,45 @@ TEST_CASE("an operation that waits in one set holds up no other") {
     check_goes_on(runtime);
     if (rank == 1) early = std::make_unique<Pending>(runtime, pair, "late on rank 1");
     if (early) check(early->result() == 3.0F, "the sum of the pair");
+  });
+}
+
+TEST_CASE("a barrier of a set holds its members and nobody else") {
+  const std::vector<int> members = {3, 0, 1};
+  std::barrier members_meet(3);
+  std::atomic<int> entered{0};
+  on_all_placements(4, [&](int rank, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set(members);
+    const ProcessSet pair = runtime.add_process_set({1, 2});
+    const auto enter = [&](ProcessSet where) {
+      Request request = barrier_request();
+      request.set = where;
+      return runtime.submit(request);
+    };
+    for (const int last : members) {
+      const bool is_early = runtime.rank_in(set) && rank != last;
+      Work work;
+      const int before = entered.load();
+      if (runtime.rank_in(set)) members_meet.arrive_and_wait();
+      if (is_early) {
+        entered.fetch_add(1);
+        work = enter(set);
+      }
+      // The set waits for its last member; all ranks and the other set go on.
+      enter(kGlobalSet).wait();
+      if (runtime.rank_in(pair)) enter(pair).wait();
+      check_goes_on(runtime);
+      check(!is_early || !work.done(), "held until the last member has come");
+      if (!runtime.rank_in(set)) continue;
+      members_meet.arrive_and_wait();
+      if (rank == last) {
+        entered.fetch_add(1);
+        work = enter(set);
+      }
+      work.wait();
+      check(entered.load() == before + 3, "all members have come");
+      members_meet.arrive_and_wait();
+    }
   });
 }
 

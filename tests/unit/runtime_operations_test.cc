@@ -67,22 +67,44 @@ TEST_CASE("only an operation that tells its progress is polled with pauses") {
 }
 
 TEST_CASE("a name in flight cannot be used again, and can once it is done") {
-  std::latch refused(1);
-  run_group(2, [&](int rank, Runtime& runtime) {
-    std::vector<float> values(2, 1.0F);
-    if (rank == 1) refused.wait();
-    const Work work = runtime.submit(sum_request(values, "x"));
-    if (rank == 0) {
-      std::vector<float> others(2);
-      const std::string text =
-          text_of<UsageError>([&] { runtime.submit(sum_request(others, "x")); });
-      check_contains(text, "'x' is still in flight");
-      refused.count_down();
-    }
-    work.wait();
-    runtime.submit(sum_request(values, "x")).wait();
-    check(values[0] == 4.0F, "both sums were done");
-  });
+  const auto request_of = [](Collective kind, std::vector<float>& in, std::vector<float>& out) {
+    Request request = sum_request(in, "x");
+    request.kind = kind;
+    request.output = out.data();
+    return request;
+  };
+  struct Row {
+    Collective kind;
+    std::vector<float> result;  ///< on both ranks, of ones on rank 0 and twos on rank 1
+  };
+  const std::vector<Row> rows = {
+      {Collective::Allreduce, {3, 3, 0, 0}},     {Collective::Allgather, {1, 1, 2, 2}},
+      {Collective::Broadcast, {1, 1, 0, 0}},     {Collective::Alltoall, {1, 2, 0, 0}},
+      {Collective::Reducescatter, {3, 0, 0, 0}},
+  };
+  for (const Row& row : rows) {
+    std::latch refused(1);
+    run_group(2, [&](int rank, Runtime& runtime) {
+      std::vector<float> in(2, rank == 0 ? 1.0F : 2.0F);
+      std::vector<float> out(4);
+      if (rank == 1) refused.wait();
+      const Work work = runtime.submit(request_of(row.kind, in, out));
+      if (rank == 0) {
+        std::vector<float> others(4);
+        for (const Row& second : rows) {
+          const std::string text =
+              text_of<UsageError>([&] { runtime.submit(request_of(second.kind, others, others)); });
+          check_contains(text, "'x' is still in flight");
+        }
+        refused.count_down();
+      }
+      work.wait();
+      check(out == row.result, "the first one's result");
+      out.assign(4, 0.0F);
+      runtime.submit(request_of(row.kind, in, out)).wait();
+      check(out == row.result, "and again");
+    });
+  }
 }
 
 TEST_CASE("a name is free again in the callback of its end") {

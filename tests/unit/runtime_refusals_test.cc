@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 
+#include "core/src/request_meta.h"
 #include "ronde/error.h"
 #include "tests/support/case_table.h"
 #include "tests/support/ranks.h"
@@ -15,57 +16,82 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
+/// A request as every rank sends it, and what the text says of it.
+struct Sent {
+  Collective kind;
+  std::string text;
+};
+
+const Sent kAllreduce = {Collective::Allreduce, "allreduce f32 [3, 2] sum on cpu"};
+const Sent kBroadcast = {Collective::Broadcast, "broadcast f32 [3, 2] root 0 on cpu"};
+const Sent kReducescatter = {Collective::Reducescatter, "reducescatter f32 [3, 2] sum on cpu"};
+const Sent kAlltoall = {Collective::Alltoall, "alltoall f32 [3, 2] on cpu"};
+
 /// Ranks disagree after `change` on rank 1 of 3: all are told, and `expected` is in the text.
-void check_mismatch(const std::function<void(Request&)>& change, const std::string& expected) {
+void check_mismatch(const Sent& sent, const std::function<void(Request&)>& change,
+                    const std::string& expected) {
   for (const bool named : {true, false}) {
     run_group(3, [&](int rank, Runtime& runtime) {
       std::vector<float> values(6, 1.0F);
       // Cached first, then refused, then as before.
       for (int step = 0; step < 3; ++step) {
+        std::vector<float> output(6, -1.0F);
         Request request = sum_request(values, named ? "x" : "");
+        request.kind = sent.kind;
+        request.shape = {3, 2};
+        request.output = output.data();
         if (step == 1 && rank == 1) change(request);
         const Work work = runtime.submit(request);
         if (step != 1) {
           work.wait();
+          check(output[0] == (is_reduction(sent.kind) ? 3.0F : 1.0F), "the result");
           continue;
         }
         const std::string text = usage_error_of(work);
         check_contains(text, "differs between ranks");
-        check_contains(text, "ranks 0,2: allreduce f32 [6] sum on cpu");
+        check_contains(text, "ranks 0,2: " + sent.text);
         check_contains(text, "rank 1: " + expected);
+        check(output == std::vector<float>(6, -1.0F), "nothing was done");
       }
-      check(values[0] == 9.0F, "only two sums were done");
       check_goes_on(runtime);
     });
   }
 }
 
 const bool registered = [] {
-  const auto add = [](const std::string& what, std::function<void(Request&)> change,
-                      const std::string& expected) {
+  const auto add = [](const std::string& what, const Sent& sent,
+                      std::function<void(Request&)> change, const std::string& expected) {
     add_case("ranks that disagree on the " + what + " are told what each sent", "",
-             [=] { check_mismatch(change, expected); });
+             [=] { check_mismatch(sent, change, expected); });
   };
+  const auto as_integers = [](Request& r) { r.dtype = DataType::I32; };
   add(
-      "shape",
+      "shape", kAllreduce, [](Request& r) { r.shape = {6}; }, "allreduce f32 [6] sum on cpu");
+  add("dtype", kAllreduce, as_integers, "allreduce i32 [3, 2] sum on cpu");
+  add("dtype of a broadcast", kBroadcast, as_integers, "broadcast i32 [3, 2] root 0 on cpu");
+  add("dtype of a reducescatter", kReducescatter, as_integers,
+      "reducescatter i32 [3, 2] sum on cpu");
+  add(
+      "columns of an alltoall", kAlltoall,
       [](Request& r) {
-        r.shape = {2, 3};
+        r.shape = {3, 1};
       },
-      "allreduce f32 [2, 3] sum on cpu");
+      "alltoall f32 [3, 1] on cpu");
   add(
-      "dtype", [](Request& r) { r.dtype = DataType::I32; }, "allreduce i32 [6] sum on cpu");
+      "op", kAllreduce, [](Request& r) { r.op = ReduceOp::Max; },
+      "allreduce f32 [3, 2] max on cpu");
   add(
-      "op", [](Request& r) { r.op = ReduceOp::Max; }, "allreduce f32 [6] max on cpu");
+      "prescale", kAllreduce, [](Request& r) { r.prescale = 2; },
+      "allreduce f32 [3, 2] sum prescale 2 on cpu");
   add(
-      "prescale", [](Request& r) { r.prescale = 2; }, "allreduce f32 [6] sum prescale 2 on cpu");
+      "postscale", kAllreduce, [](Request& r) { r.postscale = 3; },
+      "allreduce f32 [3, 2] sum postscale 3 on cpu");
   add(
-      "postscale", [](Request& r) { r.postscale = 3; }, "allreduce f32 [6] sum postscale 3 on cpu");
+      "device", kAllreduce, [](Request& r) { r.device.kind = DeviceKind::Cuda; },
+      "allreduce f32 [3, 2] sum on cuda");
   add(
-      "device", [](Request& r) { r.device.kind = DeviceKind::Cuda; },
-      "allreduce f32 [6] sum on cuda");
-  add(
-      "kind", [](Request& r) { r.kind = Collective::Broadcast; },
-      "broadcast f32 [6] root 0 on cpu");
+      "kind", kAllreduce, [](Request& r) { r.kind = Collective::Broadcast; },
+      "broadcast f32 [3, 2] root 0 on cpu");
   return true;
 }();
 
