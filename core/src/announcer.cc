@@ -160,6 +160,7 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
   }
   for (const Response& response : decision.responses) apply_response(response, applied);
   if (decision.last_joined >= 0) end_join(decision, applied);
+  if (decision.voids_announcements()) join_told_ = shutdown_told_ = false;
 }
 
 void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& applied) {

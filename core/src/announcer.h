@@ -62,7 +62,8 @@ class Announcer {
 
   void add(Submission submission);
 
-  /// Everything that is new since the last call; nothing if there is none.
+  /// Everything that is new since the last call; nothing if there is none. `shutdown`: this rank
+  /// submits nothing more.
   std::optional<ReadyMessage> announce(TimePoint now, bool shutdown);
 
   /// Decisions must come in order, each once. Throws ronde::Error if one does not fit.

@@ -62,11 +62,14 @@ void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
     }
     add_item(position, request.key, request, now);
   }
-  if (message.expired.empty() && !message.shutdown && !message.joined) return;
+  const bool is_current = message.decisions_seen >= voided_at_;
+  const bool ends = is_current && (message.shutdown || message.joined);
+  if (message.expired.empty() && !ends) return;
   combine_bits();
   scatter_all();
   ReadyMessage& mine = for_one_[position];
   mine.expired.insert(mine.expired.end(), message.expired.begin(), message.expired.end());
+  if (!ends) return;
   mine.shutdown = mine.shutdown || message.shutdown;
   mine.joined = mine.joined || message.joined;
   mine.unnamed_before = std::max(mine.unnamed_before, message.unnamed_before);
@@ -132,6 +135,7 @@ void Combiner::pass(const DecisionMessage& decision) {
   // What is on its way means the slots as they were.
   seal();
   passed_ = decision.number;
+  if (decision.voids_announcements()) voided_at_ = decision.number;
   if (decision.last_joined >= 0) has_joined_ = false;
   has_news_ = true;
   forget_marks(decision);

@@ -30,7 +30,8 @@ namespace ronde {
 ///
 /// Slots mean here what they mean to the last decision that has passed, whose number the messages
 /// bear: what names a slot that was reassigned is dropped as rank 0 would drop it, and the rank
-/// announces it anew when it sees that decision (Note [Slots and decisions in flight]).
+/// announces it anew when it sees that decision (Note [Slots and decisions in flight]). The same
+/// goes for a shutdown and a join.
 ///
 /// Thread-safety: none; owned by the coordinator thread of the leader (the counters: any thread).
 class Combiner {
@@ -93,6 +94,7 @@ class Combiner {
   const Duration patience_;
 
   std::uint64_t passed_ = 0;             ///< number of the last decision that passed
+  std::uint64_t voided_at_ = 0;          ///< the same, that voids_announcements()
   std::vector<std::uint64_t> assigned_;  ///< by slot: number of the decision that filled it
   std::unordered_map<std::string, std::uint32_t> slot_of_name_;
   std::unordered_map<std::uint32_t, std::string> name_of_slot_;

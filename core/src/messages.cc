@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messages.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -435,6 +436,14 @@ Message read_message(Reader& in) {
 }
 
 }  // namespace
+
+bool DecisionMessage::voids_announcements() const {
+  const auto assigns_slot = [](const Response& response) {
+    return response.error.empty() && response.slot >= 0;
+  };
+  return last_joined >= 0 || !schedule.buckets.empty() ||
+         std::any_of(responses.begin(), responses.end(), assigns_slot);
+}
 
 std::string encode(const Message& message) {
   Writer out;

@@ -106,6 +106,10 @@ struct DecisionMessage {
   bool empty() const {
     return cached.empty() && keyed.empty() && responses.empty() && !shutdown && last_joined < 0;
   }
+
+  /// Some of what a rank announces before it has seen this is void, or may be: Note [Slots and
+  /// decisions in flight] in negotiator.h.
+  bool voids_announcements() const;
 };
 
 /// To rank 0: this rank saw `rank` fail. From rank 0: the verdict, the same for all.

@@ -38,7 +38,6 @@ std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
 }
 
 void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
-  if (message.shutdown) shutdown_[index(rank)] = true;
   if (message.decisions_seen < frozen_at_) return;
   // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
   after_wait_ = after_wait_ || (rank == 0 && message.after_wait);
@@ -55,6 +54,8 @@ void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
     add_part(rank, request.key, std::move(part), now);
   }
   for (const std::string& key : message.expired) add_expired(rank, key, now);
+  if (message.decisions_seen < voided_at_) return;
+  if (message.shutdown) shutdown_[index(rank)] = true;
   if (message.joined) add_join(rank, message.unnamed_before);
 }
 
@@ -157,6 +158,7 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   if (may_stop && all_shut_down() && idle()) decision.shutdown = stopped_ = true;
   if (decision.empty()) return std::nullopt;
   ++decisions_;
+  if (decision.voids_announcements()) voided_at_ = decisions_;
   counters_.decisions.add();
   return decision;
 }
@@ -167,7 +169,7 @@ bool Negotiator::may_freeze() const {
 }
 
 void Negotiator::freeze() {
-  frozen_at_ = decisions_;
+  frozen_at_ = voided_at_ = decisions_;
   for (BitVector& ready : ready_) ready = {};
   for (BitVector& absent : absent_) absent = {};
   pending_.clear();

@@ -33,6 +33,11 @@ namespace ronde {
 /// announces the operation again in full (Announcer::forget_slot). A slot that any rank is known to
 /// be waiting on is never reassigned.
 ///
+/// What a rank tells last, that it has joined or calls shutdown, must not overtake an operation
+/// that is yet to be announced again. So it counts only if its rank had applied every decision that
+/// assigned slots (DecisionMessage::voids_announcements); if not, the rank tells it again when it
+/// does. Once too often does no harm: what was told before a join ended is not of the next one.
+///
 /// Thread-safety: none; owned by the coordinator thread of rank 0.
 class Negotiator {
  public:
@@ -197,6 +202,7 @@ class Negotiator {
   std::vector<bool> shutdown_;      ///< by rank
   bool after_wait_ = false;
   std::uint64_t frozen_at_ = 0;  ///< number of the last decision that froze a schedule
+  std::uint64_t voided_at_ = 0;  ///< the same for DecisionMessage::voids_announcements
   bool stopped_ = false;
   Counters counters_;
 };

@@ -31,9 +31,7 @@ void unshare(RequestMeta& meta) {
 }  // namespace
 
 void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
-  if (has_joined(rank)) {
-    throw Error(rank_name(members_[index(rank)]) + " joined twice");
-  }
+  if (has_joined(rank)) return;  // Note [Slots and decisions in flight]
   joined_[index(rank)] = true;
   ++joined_count_;
   last_joined_ = rank;

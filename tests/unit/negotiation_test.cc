@@ -36,6 +36,8 @@ struct Settings {
   bool mismatch = false;   ///< ranks that disagree
   bool expiries = false;   ///< timeouts
   bool same_shape = true;  ///< a name keeps its shape
+  bool hasty = false;      ///< shutdown is called as soon as everything is submitted
+  int joins = 0;           ///< so often the ranks join, each when it has submitted its share
 };
 
 /// What became of one use of one operation on one rank.
@@ -68,6 +70,8 @@ struct Rank {
   std::set<int> in_flight;
   std::map<std::string, int> operation_of;  ///< key in flight -> operation
   std::uint64_t next_unnamed = 0;
+  int joins = 0;  ///< that have ended
+  bool has_joined = false;
   bool stopped = false;
   int parent = -1;
   std::vector<int> children;
@@ -139,13 +143,37 @@ class Simulation {
     return operation == settings_.names ? settings_.unnamed : settings_.uses;
   }
 
+  /// How many of them come before the next join.
+  int uses_for_now(const Rank& rank, int operation) const {
+    return most_uses(operation) * (rank.joins + 1) / (settings_.joins + 1);
+  }
+
+  bool has_submitted_share(const Rank& rank) const {
+    for (int operation = 0; operation <= settings_.names; ++operation) {
+      const int used = rank.uses[static_cast<std::size_t>(operation)];
+      if (used < uses_for_now(rank, operation)) return false;
+    }
+    return true;
+  }
+
+  void join(Rank& rank) {
+    if (rank.has_joined || rank.joins == settings_.joins) return;
+    Submission submission;
+    submission.meta.kind = Collective::Join;
+    submission.unnamed_before = rank.next_unnamed;
+    submission.work = std::make_shared<WorkState>("join", std::weak_ptr<WaitHelper>(), nullptr);
+    rank.has_joined = true;
+    rank.announcer.add(std::move(submission));
+  }
+
   void submit(int index, Rank& rank) {
+    if (has_submitted_share(rank)) return join(rank);
     std::vector<int> possible;
     for (int operation = 0; operation <= settings_.names; ++operation) {
       const bool unnamed = operation == settings_.names;
       const bool free = unnamed || !rank.in_flight.contains(operation);
       const int used = rank.uses[static_cast<std::size_t>(operation)];
-      if (free && used < most_uses(operation)) possible.push_back(operation);
+      if (free && used < uses_for_now(rank, operation)) possible.push_back(operation);
     }
     if (possible.empty()) return;
     const int operation = possible[random_() % possible.size()];
@@ -183,7 +211,8 @@ class Simulation {
   }
 
   void announce(int index, Rank& rank) {
-    const bool nothing_left = is_finished(rank);
+    const bool is_done = rank.joins == settings_.joins && has_submitted_share(rank);
+    const bool nothing_left = is_done && (settings_.hasty || rank.operation_of.empty());
     const auto message = rank.announcer.announce(now_, nothing_left);
     if (!message) return;
     if (rank.combiner) {
@@ -199,14 +228,6 @@ class Simulation {
       ++host_messages_;
       rank.up.push_back(encode(*message));
     }
-  }
-
-  /// Submitted everything and heard of it all.
-  bool is_finished(const Rank& rank) const {
-    for (int operation = 0; operation <= settings_.names; ++operation) {
-      if (rank.uses[static_cast<std::size_t>(operation)] < most_uses(operation)) return false;
-    }
-    return rank.operation_of.empty();
   }
 
   void deliver_up(int index, Rank& rank) {
@@ -227,6 +248,8 @@ class Simulation {
 
   void decide() {
     const auto decision = negotiator_.decide();
+    // All submit the same, so nobody ever waits for a rank that has left.
+    if (const auto departure = negotiator_.departure()) FAIL(departure->text);
     if (!decision) return;
     ranks_[0].down.push_back(encode(*decision));
     send_down(ranks_[0], *decision);
@@ -248,6 +271,8 @@ class Simulation {
     }
     AppliedDecision applied = rank.announcer.apply(message);
     for (const Agreed& agreed : applied.agreed) {
+      if (agreed.average_over != 0)
+        FAIL("an operation went on without a rank that joined after it");
       rank.agreed.push_back(
           end(rank, agreed.submission, true, agreed.contributed, agreed.rows.first_dims, ""));
     }
@@ -255,6 +280,10 @@ class Simulation {
       rank.refused.push_back(end(rank, refused.submission, false, true, {}, refused.text));
     }
     rank.stopped = applied.shutdown;
+    if (!applied.join) return;
+    if (applied.next_unnamed != rank.next_unnamed) FAIL("the count of unnamed operations moved");
+    rank.has_joined = false;
+    ++rank.joins;
   }
 
   static Fate end(Rank& rank, const Submission& submission, bool agreed, bool contributed,
@@ -354,6 +383,11 @@ void simulate_everything(const std::vector<int>& host_of, int patience_ms) {
       settings.same_shape = false;
       simulate(settings, 10);
     }
+    plain.hasty = true;
+    plain.joins = 3;
+    simulate(plain, 30);
+    plain.hasty = false;
+    plain.joins = 0;
   }
 }
 
@@ -375,9 +409,12 @@ const bool registered = [] {
       add("allgathers with changing rows", [](Settings& s) { s.gathers = true; });
       add("mismatches", [](Settings& s) { s.mismatch = true; });
       add("timeouts", [](Settings& s) { s.expiries = true; });
+      add("shutdown with work in flight", [](Settings& s) { s.hasty = true; });
+      add("joins with work in flight", [](Settings& s) { s.joins = 3; });
       add("everything at once", [](Settings& s) {
         s.same_shape = false;
-        s.absences = s.gathers = s.mismatch = s.expiries = true;
+        s.absences = s.gathers = s.mismatch = s.expiries = s.hasty = true;
+        s.joins = 3;
       });
     }
   }
