@@ -144,11 +144,12 @@ function(ronde_add_sanitized_tests test_program)
     set(own_main OWN_MAIN)
   endif()
   ronde_find_fixed_address_launcher(fixed_addresses)
+  set(suppressions "${PROJECT_SOURCE_DIR}/tests/support/thread_sanitizer.supp")
   ronde_add_sanitized_copy(${test_program} thread tsan
     LIBRARIES ${arg_LIBRARIES} LEAVE_OUT ${arg_SINGLE_THREADED} ${own_main})
   ronde_add_catch_test(${arg_PREFIX}.tsan ${test_program}_tsan LABELS unit tsan
     TIMEOUT ${arg_TIMEOUT} LAUNCHER ${fixed_addresses}
-    ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1")
+    ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1 suppressions=${suppressions}")
   ronde_add_sanitized_copy(${test_program} address asan LIBRARIES ${arg_LIBRARIES} ${own_main})
   ronde_add_catch_test(${arg_PREFIX}.asan ${test_program}_asan LABELS unit asan
     TIMEOUT ${arg_TIMEOUT}
