@@ -57,9 +57,9 @@ void Coordinator::sleep(std::unique_lock<std::mutex>& engine) {
   sleeps_until_ = next_event();
   if (sleeps_until_ > Clock::now()) {
     counters_.sleeps.add();
-    waits_.store(true);
     driver_.store({});
     const Unlocked unlocked(engine);
+    waits_.store(true);  // and the engine is free
     transport_->wait(sleeps_until_);
     waits_.store(false);
   }
