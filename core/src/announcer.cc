@@ -99,8 +99,11 @@ Submission stand_in(const std::string& key, const RequestMeta& meta) {
   Submission submission;
   submission.key = key;
   submission.meta = meta;
-  for (const RequestMeta& member : meta.members) {
-    submission.members.push_back(stand_in(member.name, member));
+  for (std::size_t i = 0; i < meta.members.size(); ++i) {
+    const RequestMeta& member = meta.members[i];
+    const bool is_named = !member.name.empty();
+    submission.members.push_back(
+        stand_in(is_named ? member.name : member_key(key, number_without_name(meta, i)), member));
   }
   if (meta.is_group() || moves_no_data(meta.kind)) return submission;
   Request& request = submission.request;
@@ -215,8 +218,7 @@ void Announcer::forget_slot(std::uint32_t slot) {
 Submission Announcer::take(const std::string& key) {
   const auto found = pending_.find(key);
   if (found == pending_.end()) {
-    throw Error("rank 0 decided on an operation that rank " + std::to_string(cache_.rank()) +
-                " has not submitted");
+    throw Error("rank 0 decided on an operation that this rank has not submitted");
   }
   Submission submission = std::move(found->second.submission);
   pending_.erase(found);

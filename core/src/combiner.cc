@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -32,18 +33,22 @@ void append(ReadyMessage& message, Combiner::Item item) {
 
 }  // namespace
 
-Combiner::Combiner(std::vector<int> ranks, Duration patience)
+Combiner::Combiner(std::vector<int> ranks, Duration patience, std::vector<int> members)
     : ranks_(std::move(ranks)),
+      members_(std::move(members)),
       patience_(patience),
       ready_(ranks_.size()),
       absent_(ranks_.size()),
       for_one_(ranks_.size()) {}
 
+std::string Combiner::name_of(int rank) const {
+  return rank_name(members_.empty() ? rank : members_.at(static_cast<std::size_t>(rank)));
+}
+
 std::size_t Combiner::position_of(int rank) const {
   const auto found = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
   if (found == ranks_.end() || *found != rank) {
-    throw Error("rank " + std::to_string(rank) +
-                " announced operations to the leader of another host");
+    throw Error(name_of(rank) + " announced operations to the leader of another host");
   }
   return static_cast<std::size_t>(found - ranks_.begin());
 }
@@ -108,7 +113,7 @@ void Combiner::add_item(std::size_t position, const std::string& key, Item item,
     held.since = now;
   }
   if (held.items[position]) {
-    throw Error("rank " + std::to_string(ranks_[position]) + " announced an operation twice");
+    throw Error(name_of(ranks_[position]) + " announced an operation twice");
   }
   held.items[position] = std::move(item);
   if (++held.count == ranks_.size()) {

@@ -44,8 +44,9 @@ class Combiner {
     Counter messages, combined, scattered;
   };
 
-  /// `ranks`: those of this host, ascending.
-  Combiner(std::vector<int> ranks, Duration patience);
+  /// `ranks`: those of this host, ascending, as they are numbered in their process set. `members`:
+  /// all of the set, as they are called in the group; empty: in the same way.
+  Combiner(std::vector<int> ranks, Duration patience, std::vector<int> members = {});
 
   /// Takes in the message of a rank of this host.
   void add(int rank, const ReadyMessage& message, TimePoint now);
@@ -71,6 +72,7 @@ class Combiner {
     TimePoint since;
   };
 
+  std::string name_of(int rank) const;
   std::size_t position_of(int rank) const;
   bool is_stale(std::uint32_t slot, const ReadyMessage& message) const;
   void add_cached(std::size_t position, const ReadyMessage& message, TimePoint now);
@@ -91,6 +93,7 @@ class Combiner {
   void seal();
 
   const std::vector<int> ranks_;
+  const std::vector<int> members_;
   const Duration patience_;
 
   std::uint64_t passed_ = 0;             ///< number of the last decision that passed

@@ -142,7 +142,12 @@ void Coordinator::handle_from_below(int peer, const Message& message, std::strin
   } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
     if (!sets_.contains(ready->set)) return;  // all its ranks have removed it meanwhile
     SetEngine& set = engine_of(ready->set);
-    add_ready(set, rank_within(set.info.ranks, peer), *ready);
+    const int rank = rank_within(set.info.ranks, peer);
+    if (rank < 0) {
+      throw Error(rank_name(peer) + " announced operations of process set " +
+                  std::to_string(ready->set) + ", in which it is not");
+    }
+    add_ready(set, rank, *ready);
   } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && is_arbiter()) {
     if (!sets_.contains(host->set)) return;
     Negotiator& negotiator = *engine_of(host->set).negotiator;

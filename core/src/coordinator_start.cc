@@ -85,7 +85,8 @@ void Coordinator::make_negotiation(SetEngine& set) {
         set.info.ranks, options_.config.cache_capacity,
         [this, &set](const RequestMeta& meta) { return validate(set, meta); },
         options_.config.join_average == "all" ? Negotiator::JoinAverage::All
-                                              : Negotiator::JoinAverage::Contributing);
+                                              : Negotiator::JoinAverage::Contributing,
+        set.info.id);
   } else if (!set.children.empty()) {
     std::vector<int> here;
     for (const int rank : topology_.host_ranks()) {
@@ -93,7 +94,8 @@ void Coordinator::make_negotiation(SetEngine& set) {
       if (within >= 0) here.push_back(within);
     }
     std::sort(here.begin(), here.end());
-    set.combiner = std::make_unique<Combiner>(std::move(here), combining_patience());
+    set.combiner =
+        std::make_unique<Combiner>(std::move(here), combining_patience(), set.info.ranks);
   }
 }
 

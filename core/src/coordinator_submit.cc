@@ -10,6 +10,16 @@
 namespace ronde {
 namespace {
 
+bool is_reserved(const std::string& name) {
+  return is_unnamed(name) || is_message(name) || is_join(name);
+}
+
+/// "allreduce 'x'", or "allreduce" if it has no name that can be shown.
+std::string shown(const Request& request) {
+  const bool has_name = !request.name.empty() && !is_reserved(request.name);
+  return std::string(to_string(request.kind)) + (has_name ? " '" + request.name + "'" : "");
+}
+
 /// Whether there certainly is something to write on `rank`: what others bring is not known yet.
 bool has_result(const Request& request, int rank) {
   if (request.kind == Collective::Alltoall) return false;
@@ -20,14 +30,10 @@ bool has_result(const Request& request, int rank) {
 
 /// What this rank alone can see to be wrong.
 void check_buffers(const Request& request, int rank, int size) {
-  const bool is_reserved =
-      is_unnamed(request.name) || is_message(request.name) || is_join(request.name);
   const auto refuse = [&](const std::string& what) {
-    const bool is_showable = !request.name.empty() && !is_reserved;
-    const std::string name = is_showable ? " '" + request.name + "'" : "";
-    throw UsageError(std::string(to_string(request.kind)) + name + ": " + what);
+    throw UsageError(shown(request) + ": " + what);
   };
-  if (is_reserved) refuse("a name cannot begin with NUL, nor with a byte 1 or 2");
+  if (is_reserved(request.name)) refuse("a name cannot begin with NUL, nor with a byte 1 or 2");
   const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
                         request.dtype <= DataType::Bool && request.op <= ReduceOp::Product &&
                         request.device.kind <= DeviceKind::Cuda;
@@ -71,8 +77,8 @@ std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap)
       request.contributes || request.op == ReduceOp::Sum || request.op == ReduceOp::Average;
   const bool is_allreduce = request.kind == Collective::Allreduce;
   if (offset && in_place && is_neutral && is_allreduce) return *offset + 1;
-  throw UsageError(std::string(to_string(request.kind)) + " '" + request.name +
-                   "': only an allreduce in place on memory of the symmetric heap is symmetric, "
+  throw UsageError(shown(request) +
+                   ": only an allreduce in place on memory of the symmetric heap is symmetric, "
                    "and only a sum or average where this rank does not contribute");
 }
 
@@ -80,8 +86,7 @@ std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap)
 void check_group(const std::vector<Request>& requests) {
   if (requests.empty()) throw UsageError("a group needs at least one operation");
   for (const Request& request : requests) {
-    const std::string what = std::string(to_string(request.kind)) +
-                             (request.name.empty() ? "" : " '" + request.name + "'");
+    const std::string what = shown(request);
     if (moves_no_data(request.kind) || is_point_to_point(request.kind)) {
       throw UsageError(what + ": only collectives that move data can be in a group");
     }
@@ -109,8 +114,7 @@ Coordinator::SetPlace Coordinator::place_in(const Request& request) const {
             ", which has the ranks " + list_ranks(info->ranks);
   }
   if (error.empty()) return {info->topology.rank, info->topology.size};
-  throw UsageError(std::string(to_string(request.kind)) +
-                   (request.name.empty() ? "" : " '" + request.name + "'") + ": " + error);
+  throw UsageError(shown(request) + ": " + error);
 }
 
 Work Coordinator::submit(Request request) {
@@ -153,9 +157,7 @@ Submission Coordinator::submission_of(Request request) {
       request.input == nullptr) {
     request.input = request.output;
   }
-  const bool has_text = !request.name.empty() || is_point_to_point(request.kind);
-  const std::string name = has_text ? display_name(submission.meta, request.name)
-                                    : std::string(to_string(request.kind)) + " without a name";
+  const std::string name = display_name(submission.meta, request.name);
   // A timeout that the clock cannot hold is none.
   const Clock::time_point now = Clock::now();
   if (request.timeout.count() > 0 && request.timeout < Clock::time_point::max() - now) {

@@ -101,7 +101,7 @@ void Executor::expect_output(const Agreed& item) const {
   if (!may_allocate(submission.meta.kind) || submission.request.output != nullptr) return;
   const std::vector<std::int64_t> shape = result_shape(item);
   if (element_count(shape) == 0) return;
-  throw UsageError(display_name(submission.meta.kind, submission.key) + ": rank " +
+  throw UsageError(display_name(submission.meta, submission.key) + ": rank " +
                    std::to_string(rank_of_group_) +
                    " gave no memory for the result, which has the shape " + to_string(shape) +
                    ": set output, or allocate_output");

@@ -17,7 +17,7 @@ constexpr std::uint64_t kWastedCachesBeforeWarning = 2;
 }  // namespace
 
 Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
-                       ValidateRequest validate, JoinAverage join_average)
+                       ValidateRequest validate, JoinAverage join_average, std::uint32_t set)
     : members_(std::move(members)),
       size_(static_cast<int>(members_.size())),
       cache_capacity_(cache_capacity),
@@ -26,6 +26,7 @@ Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
       absent_(members_.size()),
       messages_(members_, validate_),
       join_average_(join_average),
+      set_(set),
       joined_(members_.size(), false),
       shutdown_(members_.size(), false) {}
 

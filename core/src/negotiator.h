@@ -50,9 +50,9 @@ class Negotiator {
   /// What an average divides by while ranks have joined.
   enum class JoinAverage : std::uint8_t { Contributing, All };
 
-  /// `members`: the ranks of the group that are in the set, in its order.
+  /// `members`: the ranks of the group that are in the set, in its order. `set`: its number.
   Negotiator(std::vector<int> members, std::uint64_t cache_capacity, ValidateRequest validate,
-             JoinAverage join_average = JoinAverage::Contributing);
+             JoinAverage join_average = JoinAverage::Contributing, std::uint32_t set = 0);
 
   /// Takes in one rank's message. Throws ronde::Error on one that makes no sense.
   void add(int rank, const ReadyMessage& message, TimePoint now);
@@ -156,6 +156,7 @@ class Negotiator {
   std::string disagreement(const std::string& key, const Pending& pending) const;
   static bool contributed(const Pending& pending);
   static Pending member_of(const Pending& group, std::size_t member);
+  static std::string key_of_member(const RequestMeta& group, std::size_t member);
   static RankRows rows_of(const Pending& pending);
   static std::optional<std::size_t> only_different_member(const Pending& pending);
   std::string mismatch(const std::string& key, const Pending& pending) const;
@@ -195,6 +196,7 @@ class Negotiator {
   std::unordered_map<std::string, LateRanks> latecomers_;
   MessageMatcher messages_;
   const JoinAverage join_average_;
+  const std::uint32_t set_;
   std::vector<bool> joined_;  ///< by rank
   int joined_count_ = 0;
   int last_joined_ = -1;

@@ -61,6 +61,13 @@ Negotiator::Pending Negotiator::member_of(const Pending& group, std::size_t memb
   return pending;
 }
 
+/// For texts, in which the group is named before: the member's name, or its number among those
+/// without one.
+std::string Negotiator::key_of_member(const RequestMeta& group, std::size_t member) {
+  const std::string& name = group.members.at(member).name;
+  return name.empty() ? unnamed_key(number_without_name(group, member)) : name;
+}
+
 RankRows Negotiator::rows_of(const Pending& pending) {
   RankRows rows;
   const RequestMeta& first = pending.parts[0].meta;
@@ -88,7 +95,7 @@ std::string Negotiator::refusal(const std::string& key, const Pending& pending) 
   const RequestMeta& first = pending.parts[0].meta;
   const std::string name = display_name(first, key);
   for (std::size_t i = 0; i < first.members.size(); ++i) {
-    const std::string error = refusal(first.members[i].name, member_of(pending, i));
+    const std::string error = refusal(key_of_member(first, i), member_of(pending, i));
     if (!error.empty()) return name + ": " + error;
   }
   if (first.is_group()) return {};
@@ -143,7 +150,7 @@ std::string Negotiator::mismatch(const std::string& key, const Pending& pending)
   if (match) return {};
   if (const auto member = only_different_member(pending)) {
     return display_name(first, key) + ": " +
-           mismatch(first.members[*member].name, member_of(pending, *member));
+           mismatch(key_of_member(first, *member), member_of(pending, *member));
   }
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {

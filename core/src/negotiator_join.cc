@@ -124,7 +124,8 @@ std::string Negotiator::joined_text(const std::string& what) const {
 std::optional<WaitingOperation> Negotiator::waiting_join() const {
   if (joined_count_ == 0) return std::nullopt;
   WaitingOperation operation;
-  operation.text = "the other ranks to join";
+  const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
+  operation.text = "the other ranks" + set + " to join";
   operation.kind = Collective::Join;
   for (int rank = 0; rank < size_; ++rank) {
     (has_joined(rank) ? operation.submitted : operation.missing).push_back(rank);

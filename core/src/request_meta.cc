@@ -14,6 +14,25 @@ std::string counterpart(const RequestMeta& meta) {
   return text + " (tag " + std::to_string(meta.tag) + ")";
 }
 
+std::string set_text(const RequestMeta& meta) {
+  return meta.set == 0 ? "" : " in process set " + std::to_string(meta.set);
+}
+
+/// The NUL byte in front of a member's number; that in front of another key is the first.
+std::size_t end_of_group(const std::string& key) {
+  return key.rfind('\0');
+}
+
+/// "number 3 without a name"
+std::string number_text(const std::string& key) {
+  const std::size_t end = end_of_group(key);
+  std::string text = "number " + key.substr(end + 1) + " without a name";
+  if (end == 0) return text;
+  const std::string group = key.substr(1, end - 1);
+  return text + " in the group " +
+         (is_unnamed(group) ? number_text(group) : "with '" + group + "'");
+}
+
 }  // namespace
 
 RequestMeta meta_of(const Request& request) {
@@ -103,7 +122,7 @@ std::string to_string(const RequestMeta& meta) {
   if (is_point_to_point(meta.kind)) text << ' ' << counterpart(meta);
   text << " on " << to_string(meta.device);
   if (meta.symmetric()) text << " at " << meta.symmetric_place - 1 << " of the symmetric heap";
-  if (meta.set != 0) text << " in process set " << meta.set;
+  text << set_text(meta);
   return text.str();
 }
 
@@ -113,6 +132,16 @@ std::string unnamed_key(std::uint64_t sequence) {
 
 bool is_unnamed(const std::string& key) noexcept {
   return !key.empty() && key[0] == '\0';
+}
+
+std::string member_key(const std::string& group, std::size_t number) {
+  return std::string(1, '\0') + group + std::string(1, '\0') + std::to_string(number);
+}
+
+std::size_t number_without_name(const RequestMeta& group, std::size_t member) {
+  std::size_t number = 0;
+  for (std::size_t i = 0; i < member; ++i) number += group.members.at(i).name.empty() ? 1 : 0;
+  return number;
 }
 
 std::string message_key(std::uint64_t number) {
@@ -134,21 +163,23 @@ bool is_join(const std::string& key) noexcept {
 std::string display_name(Collective kind, const std::string& key) {
   std::string text(to_string(kind));
   if (is_join(key)) return text;
+  if (key.empty()) return text + " without a name";
   if (is_message(key)) return text + " number " + key.substr(1);
-  if (is_unnamed(key)) return text + " number " + key.substr(1) + " without a name";
-  if (is_message(key)) return text + " number " + key.substr(1);
+  if (is_unnamed(key)) return text + ' ' + number_text(key);
   return text + " '" + key + "'";
 }
 
 std::string display_name(const RequestMeta& meta, const std::string& key) {
+  std::string text;
   if (meta.is_group()) {
-    const std::string text = "the group of " + std::to_string(meta.members.size());
-    if (is_unnamed(key)) return text + " operations, number " + key.substr(1) + " without a name";
-    return text + " operations with '" + key + "'";
+    text = "the group of " + std::to_string(meta.members.size()) + " operations";
+    text += is_unnamed(key) ? ", " + number_text(key) : " with '" + key + "'";
+  } else if (is_point_to_point(meta.kind)) {
+    text = std::string(to_string(meta.kind)) + ' ' + counterpart(meta);
+  } else {
+    text = display_name(meta.kind, key);
   }
-  if (!is_point_to_point(meta.kind)) return display_name(meta.kind, key);
-  const std::string set = meta.set == 0 ? "" : " of process set " + std::to_string(meta.set);
-  return std::string(to_string(meta.kind)) + ' ' + counterpart(meta) + set;
+  return text + set_text(meta);
 }
 
 }  // namespace ronde

@@ -88,10 +88,18 @@ std::string to_string(const RequestMeta& meta);
 //
 // Messages are matched by ranks and tag, not by key. Theirs is a byte 1, which no user text starts
 // with either, followed by a number that means something to its own rank alone. A join's is a
-// byte 2.
+// byte 2. A group is matched as a whole, by the first name in it or the order of calls; a member of
+// it without a name has a key for its own rank alone: a NUL byte, the group's key, another NUL
+// byte, and its number among those without a name.
 
 std::string unnamed_key(std::uint64_t sequence);
 bool is_unnamed(const std::string& key) noexcept;
+
+/// Of the `number`-th member without a name in the group with this key.
+std::string member_key(const std::string& group, std::size_t number);
+
+/// The number of `member` among those of a group that have no name.
+std::size_t number_without_name(const RequestMeta& group, std::size_t member);
 
 std::string message_key(std::uint64_t number);
 bool is_message(const std::string& key) noexcept;
@@ -100,9 +108,12 @@ std::string join_key();
 bool is_join(const std::string& key) noexcept;
 
 /// "allreduce 'x'", "allreduce number 3 without a name", or of the fourth message "send number 3".
+/// A group's member: "allreduce number 0 without a name in the group with 'g'". Without a key yet:
+/// "allreduce without a name".
 std::string display_name(Collective kind, const std::string& key);
 
-/// The same, and of messages "send to rank 2 (tag 5)" or "recv from any rank (tag 5)".
+/// The same with the process set, "allreduce 'x' in process set 1"; and of messages "send to rank 2
+/// (tag 5)" or "recv from any rank (tag 5)", ranks being those within the set.
 std::string display_name(const RequestMeta& meta, const std::string& key);
 
 }  // namespace ronde

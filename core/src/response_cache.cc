@@ -50,8 +50,8 @@ void ResponseCache::put(std::uint32_t slot, CachedResponse response) {
 
 const CachedResponse& ResponseCache::at(std::uint32_t slot) const {
   if (slot >= slots_.size() || !slots_[slot]) {
-    throw Error("rank " + std::to_string(rank_) + " has no cached response in slot " +
-                std::to_string(slot) + ", which another rank named: the caches differ");
+    throw Error("this rank has no cached response in slot " + std::to_string(slot) +
+                ", which another rank named: the caches differ");
   }
   return *slots_[slot];
 }

@@ -106,12 +106,12 @@ void SubmissionQueue::take_keys(Lane& lane, Submission& group) {
     if (!name.empty() && (base.empty() || name < base)) base = name;
   }
   group.key = base.empty() ? unnamed_key(lane.unnamed) : base;
-  if (base.empty()) base = std::to_string(lane.unnamed);
   std::size_t taken = 0;
+  std::size_t unnamed = 0;
   try {
     for (Submission& member : group.members) {
       const std::string& name = member.request.name;
-      member.key = name.empty() ? std::string(1, '\0') + base + "." + std::to_string(taken) : name;
+      member.key = name.empty() ? member_key(group.key, unnamed++) : name;
       take_name(lane, member);
       ++taken;
     }
@@ -130,7 +130,7 @@ SubmissionQueue::Lane* SubmissionQueue::lane_of(std::uint32_t set) {
 
 void SubmissionQueue::take_name(Lane& lane, const Submission& submission) {
   if (lane.in_flight.emplace(submission.key, submission.meta.kind).second) return;
-  throw UsageError(display_name(submission.meta.kind, submission.key) +
+  throw UsageError(display_name(submission.meta, submission.key) +
                    " is still in flight: wait for it before using its name again, or give the "
                    "second operation another name");
 }

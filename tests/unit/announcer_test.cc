@@ -29,7 +29,7 @@ TEST_CASE("a decision on what was never submitted is nonsense") {
   DecisionMessage decision;
   decision.number = 1;
   decision.responses = {{"x", "", -1, meta_with({2}), {}, true, -1}};
-  CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("rank 4 has not submitted"));
+  CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("this rank has not submitted"));
 }
 
 TEST_CASE("messages are announced in full, and learn from whom they come") {

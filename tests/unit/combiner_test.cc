@@ -250,5 +250,11 @@ TEST_CASE("a combiner refuses what makes no sense") {
   Host host;
   CHECK_THROWS_WITH(host.combiner.add(6, slots({0}), kStart), Catch::Contains("another host"));
   host.combiner.add(4, request("x"), kStart);
-  CHECK_THROWS_WITH(host.combiner.add(4, request("x"), kStart), Catch::Contains("twice"));
+  CHECK_THROWS_WITH(host.combiner.add(4, request("x"), kStart),
+                    Catch::Contains("rank 4 announced"));
+  // Of a process set: as they are called in the group.
+  Combiner of_set({0, 2}, kPatience, {9, 3, 5});
+  CHECK_THROWS_WITH(of_set.add(1, slots({0}), kStart), Catch::Contains("rank 3 announced"));
+  of_set.add(2, request("x"), kStart);
+  CHECK_THROWS_WITH(of_set.add(2, request("x"), kStart), Catch::Contains("rank 5 announced"));
 }

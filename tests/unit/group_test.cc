@@ -169,6 +169,17 @@ TEST_CASE("one operation that cannot be refuses its whole group on every rank") 
     const std::vector<Work> works = runtime.submit_group({broadcast, sum_request(values, "d")});
     check_contains(usage_error_of(works[1]), "broadcast 'c': root 7 is out of range");
     check_contains(usage_error_of(works[0]), "root 7");
+    broadcast.name = "";
+    const std::vector<Work> unnamed =
+        runtime.submit_group({sum_request(values, ""), broadcast, sum_request(values, "d")});
+    check_contains(usage_error_of(unnamed[0]),
+                   "with 'd': broadcast number 1 without a name: root 7 is out of range");
+    std::vector<float> other(rank == 0 ? 2 : 3, 1.0F);
+    const Work differs = runtime.submit_group({sum_request(other, "")})[0];
+    const std::string text = usage_error_of(differs);
+    check_contains(text, "operations, number 0 without a name: allreduce number 0 without a name");
+    check_contains(text, "differs between ranks");
+    check_contains(text, "give it a name if ranks call in different orders");
     Group(runtime, {"a", "b"}).check_sums(3.0F);
     check_goes_on(runtime);
   });

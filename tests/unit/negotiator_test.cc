@@ -232,8 +232,9 @@ TEST_CASE("names that never come again are warned of once, when they have filled
   CHECK(warnings[0].first == 3 * kCapacity - 1);
   CHECK(warnings[0].second ==
         "operations of process set 3 leave the response cache (RONDE_CACHE_CAPACITY=100) before "
-        "they come again, at last allreduce 'loss of step 199': every step pays for full "
-        "negotiation. Give an operation the same name, or none, in every step; if a step has more "
+        "they come again, at last allreduce 'loss of step 199' in process set 3: every step pays "
+        "for full negotiation. Give an operation the same name, or none, in every step; if a step "
+        "has more "
         "operations than the cache, raise RONDE_CACHE_CAPACITY");
 }
 

@@ -170,6 +170,89 @@ TEST_CASE("a mismatch within a set names the ranks of the group and spares the o
   });
 }
 
+TEST_CASE("an operation in flight in a set is told with the set") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set({1, 0});
+    std::vector<float> a(3, 1.0F), b(3, 1.0F);
+    Request request = sum_request(a, "x");
+    request.set = set;
+    request.timeout = std::chrono::milliseconds(20);
+    if (rank == 0) {
+      check_contains(usage_error_of(runtime.submit(request)),
+                     "allreduce 'x' in process set 1 timed out on rank 0");
+    }
+    runtime.submit(barrier_request()).wait();
+    if (rank == 1) check_contains(usage_error_of(runtime.submit(request)), "timed out on rank 0");
+    request.timeout = {};
+    Request unnamed = sum_request(b, "");
+    unnamed.set = set;
+    std::vector<Work> works;
+    if (rank == 0) works = runtime.submit_group({request, unnamed});
+    if (rank == 0) {
+      check_contains(text_of<UsageError>([&] { runtime.submit(request); }),
+                     "allreduce 'x' in process set 1 is still in flight");
+    }
+    check_contains(text_of<UsageError>([&] { runtime.remove_process_set(set); }),
+                   "rank 0: allreduce 'x', allreduce number 0 without a name in the group with 'x' "
+                   "in flight");
+    if (rank == 1) works = runtime.submit_group({request, unnamed});
+    for (const Work& work : works) work.wait();
+    check(b[0] == 2.0F, "the operation goes on");
+  });
+}
+
+TEST_CASE("a group that fails for what waits in a set names the set") {
+  using Act = std::function<Work(Runtime&, ProcessSet)>;
+  std::vector<float> values(3, 1.0F);
+  const Act sum = [&](Runtime& runtime, ProcessSet set) {
+    Request request = sum_request(values, "x");
+    request.set = set;
+    return runtime.submit(request);
+  };
+  const Act join = [](Runtime& runtime, ProcessSet set) {
+    Request request;
+    request.kind = Collective::Join;
+    request.set = set;
+    return runtime.submit(request);
+  };
+  struct Row {
+    std::string manner, text;
+    Act act;
+  };
+  const Row rows[] = {
+      {"leaves", "still waited for allreduce 'x' in process set 1; every rank must", sum},
+      {"leaves", "still waited for the other ranks of process set 1 to join", join},
+      {"stays away", "allreduce 'x' in process set 1 has waited", sum},
+      {"dies", "(rank 0 was waiting for allreduce 'x' in process set 1)", sum}};
+  for (const Row& row : rows) {
+    inproc::Group group(2);
+    Config config = test_config();
+    if (row.manner == "stays away") {
+      config.stall_warn_s = 0.0;
+      config.stall_abort_s = 0.1;
+    }
+    std::latch over(1);
+    run_ranks(2, [&](int rank) {
+      Runtime runtime(options_of(group, rank, config));
+      const ProcessSet set = runtime.add_process_set({1, 0});
+      if (rank == 0) {
+        const Work work = row.act(runtime, set);
+        const auto announced = [&] {
+          return counter_of(runtime, "response_cache of set 1", "misses");
+        };
+        while (row.manner == "dies" && announced() == 0) std::this_thread::yield();
+        if (row.manner == "dies") group.kill(1);
+        const Death death = death_of([&] { work.wait(); });
+        over.count_down();
+        check(death.rank == 1, "who is missing is named");
+        return check_contains(death.text, row.text);
+      }
+      if (row.manner == "leaves") death_of([&] { runtime.shutdown(); });
+      over.wait();
+    });
+  }
+}
+
 TEST_CASE("a death ends the sets of those it concerns, and of all others") {
   inproc::Group group(4);
   std::barrier before_death(4);

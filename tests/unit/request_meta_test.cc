@@ -80,6 +80,31 @@ TEST_CASE("keys of operations without a name are no user's names") {
   CHECK_FALSE(is_unnamed(""));
   CHECK(display_name(Collective::Allgather, "x") == "allgather 'x'");
   CHECK(display_name(Collective::Barrier, unnamed_key(12)) == "barrier number 12 without a name");
+  CHECK(display_name(Collective::Barrier, "") == "barrier without a name");
+}
+
+TEST_CASE("texts tell the process set, and what a group's members without a name are") {
+  RequestMeta sum;
+  sum.set = 3;
+  CHECK(display_name(sum, "x") == "allreduce 'x' in process set 3");
+  CHECK(display_name(sum, unnamed_key(0)) == "allreduce number 0 without a name in process set 3");
+  const std::string of_named = member_key("g", 1);
+  const std::string of_unnamed = member_key(unnamed_key(7), 0);
+  CHECK(is_unnamed(of_named));
+  CHECK(is_unnamed(of_unnamed));
+  CHECK(display_name(Collective::Allreduce, of_named) ==
+        "allreduce number 1 without a name in the group with 'g'");
+  CHECK(display_name(Collective::Allreduce, of_unnamed) ==
+        "allreduce number 0 without a name in the group number 7 without a name");
+  RequestMeta group;
+  group.set = 3;
+  group.members = {sum, sum, sum};
+  group.members[0].name = "g";
+  CHECK(number_without_name(group, 1) == 0);
+  CHECK(number_without_name(group, 2) == 1);
+  CHECK(display_name(group, "g") == "the group of 3 operations with 'g' in process set 3");
+  CHECK(display_name(group, unnamed_key(7)) ==
+        "the group of 3 operations, number 7 without a name in process set 3");
 }
 
 TEST_CASE("messages tell who they are for, and their keys are no user's names") {
@@ -99,11 +124,11 @@ TEST_CASE("messages tell who they are for, and their keys are no user's names") 
   request.peer = kAnyRank;
   CHECK(display_name(meta_of(request), message_key(1)) == "recv from any rank (tag 5)");
   request.set = ProcessSet{4};
-  CHECK(display_name(meta_of(request), "") == "recv from any rank (tag 5) of process set 4");
+  CHECK(display_name(meta_of(request), "") == "recv from any rank (tag 5) in process set 4");
   CHECK(display_name(Collective::Send, message_key(3)) == "send number 3");
   request.kind = Collective::Barrier;
   CHECK(meta_of(request).peer == 0);
-  CHECK(display_name(meta_of(request), "x") == "barrier 'x'");
+  CHECK(display_name(meta_of(request), "x") == "barrier 'x' in process set 4");
 }
 
 TEST_CASE("every enumerator has its own name, and any other value one too") {

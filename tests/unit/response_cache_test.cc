@@ -125,9 +125,9 @@ TEST_CASE("an alltoall is found by the splits of the rank that asks") {
   }
 }
 
-TEST_CASE("a slot that was never filled is an error that names the rank") {
+TEST_CASE("a slot that was never filled is an error") {
   ResponseCache cache(3);
-  CHECK_THROWS_WITH(cache.at(0), Catch::Contains("rank 3") && Catch::Contains("slot 0"));
+  CHECK_THROWS_WITH(cache.at(0), Catch::Contains("this rank") && Catch::Contains("slot 0"));
   cache.put(2, {"x", meta_with({1}), {}});
   CHECK_THROWS_AS(cache.at(1), Error);
   CHECK_THROWS_AS(cache.at(3), Error);
