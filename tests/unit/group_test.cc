@@ -290,6 +290,9 @@ TEST_CASE("what cannot be a group is refused at once, and nothing of it is start
     Request other = sum_request(b, "b");
     other.set = set;
     refused({sum_request(a, "a"), other}, "in one process set");
+    Request elsewhere = sum_request(b, "b");
+    elsewhere.device.kind = DeviceKind::Cuda;
+    refused({sum_request(a, "a"), elsewhere}, "must be on one kind of device");
     Group(runtime, {"a", "b"}).check_sums(1.0F);
     check_goes_on(runtime);
   });

@@ -117,6 +117,45 @@ TEST_CASE("a set that one rank cannot make is made by none, and the job goes on"
   }
 }
 
+TEST_CASE("a set that no backend can serve is not made") {
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    options.backends.at("inproc").serves_sets = false;
+    Runtime runtime(std::move(options));
+    check_contains(text_of<UsageError>([&] {
+                     runtime.add_process_set({0, 1});
+                   }),
+                   "no backend for cpu buffers can serve a process set of ranks on 1 host(s)");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a callback of the engine can neither make a set nor remove one") {
+  std::latch is_set(1);
+  run_group(2, [&](int rank, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set({0, 1});
+    if (rank == 1) is_set.wait();
+    std::vector<float> values(1, 1.0F);
+    const Work work = runtime.submit(sum_request(values, "x"));
+    std::string made, removed;
+    if (rank == 0) {
+      // Rank 1 has not submitted: the engine will run this.
+      work.on_done([&] {
+        made = text_of<UsageError>([&] { runtime.create_process_set({0}); });
+        removed = text_of<UsageError>([&] { runtime.remove_process_set(set); });
+      });
+      is_set.count_down();
+    }
+    work.wait();
+    check_goes_on(runtime);
+    check(sum_in(runtime, set) == 3.0F, "the set is still there");
+    if (rank == 1) return;
+    check_contains(made, "the process set of ranks 0 cannot be made or removed in a callback");
+    check_contains(removed, "process set 1 cannot be made or removed in a callback");
+  });
+}
+
 TEST_CASE("one set is not removed by two threads at once") {
   run_group(2, [](int rank, Runtime& runtime) {
     const ProcessSet set = runtime.add_process_set({0, 1});
