@@ -4,13 +4,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* Asked by ThreadSanitizer, which does not see how libstdc++ counts the holders of an exception:
- * the last of two threads that lets go of one destroys it. */
-const char* __tsan_default_suppressions(void);
-const char* __tsan_default_suppressions(void) {
-  return "race:std::__exception_ptr::exception_ptr::_M_release\n";
-}
-
 enum { kDeadline = 124, kNothingRun = 3 };
 
 static void on_deadline(int signal_number) {
