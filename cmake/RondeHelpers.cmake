@@ -19,10 +19,12 @@
 #   ronde_add_test_program(<target> SOURCES <file>... [LINK <lib>...])
 #       A Catch2 program with Ronde's main (watchdog, listing): see tests/support/.
 #   ronde_add_catch_test(<prefix> <target> [LABELS <label>...] [TIMEOUT <s>] [RANKS <n>...]
-#                        [ENVIRONMENT <NAME=value>...] [LAUNCHER <command>...] [PROCESSORS <n>])
+#                        [ENVIRONMENT <NAME=value>...] [LAUNCHER <command>...] [PROCESSORS <n>]
+#                        [FIXTURES <name>...])
 #       Every case of <target> becomes the ctest test <prefix>.<file>.<case>, where <file> is the
 #       source's stem without "_test"; with RANKS, one test "...@n<k>" for each k under mpiexec.
 #       PROCESSORS says how many processors a case keeps busy (1); it is half of <k> with RANKS.
+#       FIXTURES are those that every case requires.
 #       A case with tags among [n1] [n2] [n3] [n4] runs with these numbers of ranks only.
 #   ronde_add_sanitized_tests(<test program> PREFIX <prefix> LIBRARIES <target>... [TIMEOUT <s>]
 #                             [SINGLE_THREADED <file>...] [OWN_MAIN])

@@ -46,7 +46,8 @@ function(add_case name spec wanted_ranks)
   set(variables "RONDE_TEST_DEADLINE_S=${deadline}" ${environment})
   string(APPEND content "add_test([==[${name}]==]${quoted} [==[${spec}]==])\n"
     "set_tests_properties([==[${name}]==] PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors}"
-    " LABELS [==[${labels}]==] ENVIRONMENT [==[${variables}]==])\n")
+    " LABELS [==[${labels}]==] ENVIRONMENT [==[${variables}]==]"
+    " FIXTURES_REQUIRED [==[${fixtures}]==])\n")
   set(content "${content}" PARENT_SCOPE)
 endfunction()
 
