@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "ronde/options.h"
 
 // The collectives whose results have a gradient: what the forms that wait do for a tensor that
@@ -11,6 +13,9 @@ namespace ronde::detail {
 
 /// Whether autograd records what is done with `tensor` here and now.
 bool is_recorded(const at::Tensor& tensor);
+
+/// Whether it records what is done with a group: with one of the tensors.
+bool is_recorded(const std::vector<at::Tensor>& tensors);
 
 /// The same for changing it in place. A leaf, or a view of one, is changed without a record, as
 /// under NoGradGuard: so are parameters given their first values.
@@ -26,5 +31,13 @@ at::Tensor recorded_allgather(const at::Tensor& tensor, const AllgatherOptions& 
 at::Tensor recorded_reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options);
 at::Tensor recorded_alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
                              const AlltoallOptions& options);
+std::vector<at::Tensor> recorded_grouped_allreduce(const std::vector<at::Tensor>& tensors,
+                                                   const AllreduceOptions& options);
+std::vector<at::Tensor> recorded_grouped_allreduce_(const std::vector<at::Tensor>& tensors,
+                                                    const AllreduceOptions& options);
+std::vector<at::Tensor> recorded_grouped_allgather(const std::vector<at::Tensor>& tensors,
+                                                   const AllgatherOptions& options);
+std::vector<at::Tensor> recorded_grouped_reducescatter(const std::vector<at::Tensor>& tensors,
+                                                       const ReducescatterOptions& options);
 
 }  // namespace ronde::detail

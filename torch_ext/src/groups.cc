@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,11 +19,6 @@ using detail::CallerWaits;
 using detail::Prepared;
 using Tensors = std::vector<at::Tensor>;
 
-/// "rank 2: ronde::grouped_allreduce("x"), tensor 3"
-std::string caller(std::string_view function, const std::string& name, std::size_t index) {
-  return detail::caller(function, name) + ", tensor " + std::to_string(index);
-}
-
 /// Submits what `prepare(what, tensor, options)` makes of each tensor as one group.
 template <typename Options, typename Prepare>
 GroupWork start(std::string_view function, const Tensors& tensors, const Options& options,
@@ -31,7 +28,7 @@ GroupWork start(std::string_view function, const Tensors& tensors, const Options
   Options own = options;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!options.name.empty()) own.name = options.name + "." + std::to_string(i);
-    Prepared prepared = prepare(caller(function, options.name, i), tensors[i], own);
+    Prepared prepared = prepare(detail::caller(function, options.name, i), tensors[i], own);
     requests.push_back(std::move(prepared.request));
     operations.push_back(std::move(prepared.operation));
   }
@@ -41,17 +38,6 @@ GroupWork start(std::string_view function, const Tensors& tensors, const Options
     group.emplace_back(std::move(works[i]), std::move(operations[i]));
   }
   return GroupWork(std::move(group));
-}
-
-/// Of the forms that wait: the others never make results that require grad.
-void refuse_recorded(std::string_view function, const std::string& name, const Tensors& tensors) {
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!detail::is_recorded(tensors[i])) continue;
-    throw UsageError(caller(function, name, i) + " (" + detail::describe(tensors[i]) +
-                     "): the tensor requires grad, and groups have no gradients. Pass "
-                     "tensor.detach() if none is wanted, or give each tensor to " +
-                     std::string(function.substr(function.find('_') + 1)) + "() by itself");
-  }
 }
 
 }  // namespace
@@ -70,8 +56,8 @@ GroupWork grouped_allreduce_async_(const Tensors& tensors, const AllreduceOption
                           const AllreduceOptions& own) {
     if (detail::is_recorded_in_place(tensor)) {
       throw UsageError(what + " (" + detail::describe(tensor) +
-                       "): autograd computed this tensor and would not know that it changes. Pass "
-                       "tensor.detach(), or give each tensor to allreduce_() by itself");
+                       "): autograd computed this tensor and would not know that it changes. Call "
+                       "grouped_allreduce_(), which waits, or pass tensor.detach()");
     }
     detail::check_writable(what, tensor);
     return detail::prepare_in_place(detail::request_for(Collective::Allreduce, tensor, own), tensor,
@@ -83,12 +69,15 @@ GroupWork grouped_allreduce_async_(const Tensors& tensors, const AllreduceOption
 }
 
 Tensors grouped_allreduce(const Tensors& tensors, const AllreduceOptions& options) {
-  refuse_recorded("grouped_allreduce", options.name, tensors);
+  if (detail::is_recorded(tensors)) return detail::recorded_grouped_allreduce(tensors, options);
   const CallerWaits waits;
   return grouped_allreduce_async(tensors, options).wait();
 }
 
 Tensors grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options) {
+  if (std::any_of(tensors.begin(), tensors.end(), detail::is_recorded_in_place)) {
+    return detail::recorded_grouped_allreduce_(tensors, options);
+  }
   const CallerWaits waits;
   return grouped_allreduce_async_(tensors, options).wait();
 }
@@ -104,7 +93,7 @@ GroupWork grouped_allgather_async(const Tensors& tensors, const AllgatherOptions
 }
 
 Tensors grouped_allgather(const Tensors& tensors, const AllgatherOptions& options) {
-  refuse_recorded("grouped_allgather", options.name, tensors);
+  if (detail::is_recorded(tensors)) return detail::recorded_grouped_allgather(tensors, options);
   const CallerWaits waits;
   return grouped_allgather_async(tensors, options).wait();
 }
@@ -120,9 +109,33 @@ GroupWork grouped_reducescatter_async(const Tensors& tensors, const Reducescatte
 }
 
 Tensors grouped_reducescatter(const Tensors& tensors, const ReducescatterOptions& options) {
-  refuse_recorded("grouped_reducescatter", options.name, tensors);
+  if (detail::is_recorded(tensors)) return detail::recorded_grouped_reducescatter(tensors, options);
   const CallerWaits waits;
   return grouped_reducescatter_async(tensors, options).wait();
 }
+
+namespace detail {
+
+Tensors grouped_alltoall_to(std::vector<std::vector<std::int64_t>>& received,
+                            const Tensors& tensors,
+                            const std::vector<std::vector<std::int64_t>>& splits,
+                            const AlltoallOptions& options) {
+  const CallerWaits waits;
+  std::size_t next = 0;
+  const auto prepare = [&](const std::string& what, const at::Tensor& tensor,
+                           const AlltoallOptions& own) {
+    check_tensor(what, tensor);
+    Request request = request_for(Collective::Alltoall, tensor, own);
+    request.splits = splits.at(next++);
+    return prepare_allocating(std::move(request), tensor);
+  };
+  const GroupWork group = ronde::start("grouped_alltoall", tensors, options, prepare);
+  Tensors results = group.wait();
+  received.clear();
+  for (const TensorWork& work : group.works()) received.push_back(work.received_splits());
+  return results;
+}
+
+}  // namespace detail
 
 }  // namespace ronde

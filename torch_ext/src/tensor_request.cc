@@ -199,6 +199,10 @@ std::string caller(std::string_view function, const std::string& name) {
          (name.empty() ? "unnamed" : "\"" + name + "\"") + ")";
 }
 
+std::string caller(std::string_view function, const std::string& name, std::size_t index) {
+  return caller(function, name) + ", tensor " + std::to_string(index);
+}
+
 std::string describe_shape(at::IntArrayRef sizes) {
   std::string text = "[";
   for (const std::int64_t size : sizes) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,6 +41,8 @@ std::string rank_prefix();
 
 /// "rank 2: ronde::allreduce("x")": how the texts about a call begin.
 std::string caller(std::string_view function, const std::string& name);
+/// The same of a tensor of a group: "rank 2: ronde::grouped_allreduce("x"), tensor 3".
+std::string caller(std::string_view function, const std::string& name, std::size_t index);
 
 /// Throws UsageError for a tensor that autograd has computed and would have to be told of: nothing
 /// records what changes after the call has returned. `function`: "allreduce", whose waiting form
@@ -127,5 +130,11 @@ TensorWork start_symmetric_allreduce_(const at::Tensor& tensor, const AllreduceO
 /// alltoall without autograd; `received`: the rows that came from each rank.
 at::Tensor alltoall_to(std::vector<std::int64_t>& received, const at::Tensor& tensor,
                        at::IntArrayRef splits, const AlltoallOptions& options);
+
+/// The same of a group, with the splits of each tensor.
+std::vector<at::Tensor> grouped_alltoall_to(std::vector<std::vector<std::int64_t>>& received,
+                                            const std::vector<at::Tensor>& tensors,
+                                            const std::vector<std::vector<std::int64_t>>& splits,
+                                            const AlltoallOptions& options);
 
 }  // namespace ronde::detail

@@ -2,6 +2,7 @@
 // When autograd records a collective, what it refuses, and what its operations in backward are
 // called.
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "support.h"
@@ -35,9 +36,14 @@ TEST_CASE("results require grad if autograd records the tensor, and not otherwis
     return all;
   }();
   const auto results = [&](const at::Tensor& input) {
-    return std::vector<at::Tensor>{ronde::allreduce(input), ronde::broadcast(input),
-                                   ronde::allgather(input), ronde::reducescatter(input),
-                                   ronde::alltoall(input, splits)};
+    return std::vector<at::Tensor>{ronde::allreduce(input),
+                                   ronde::broadcast(input),
+                                   ronde::allgather(input),
+                                   ronde::reducescatter(input),
+                                   ronde::alltoall(input, splits),
+                                   ronde::grouped_allreduce({input})[0],
+                                   ronde::grouped_allgather({input})[0],
+                                   ronde::grouped_reducescatter({input})[0]};
   };
   for (const at::Tensor& result : results(tensor)) CHECK(result.requires_grad());
   for (const at::Tensor& result : results(tensor.detach())) CHECK_FALSE(result.requires_grad());
@@ -54,6 +60,33 @@ TEST_CASE("results require grad if autograd records the tensor, and not otherwis
   CHECK_FALSE(ronde::allgather_async(tensor).wait().requires_grad());
   CHECK_FALSE(ronde::reducescatter_async(tensor).wait().requires_grad());
   CHECK_FALSE(ronde::alltoall_async(tensor, splits).wait().requires_grad());
+  CHECK_FALSE(ronde::grouped_allreduce_async({tensor}).wait()[0].requires_grad());
+  CHECK_FALSE(ronde::grouped_allgather_async({tensor}).wait()[0].requires_grad());
+  CHECK_FALSE(ronde::grouped_reducescatter_async({tensor}).wait()[0].requires_grad());
+}
+
+TEST_CASE("a group is recorded where one of its tensors is, and keeps none of them") {
+  use_ronde();
+  const double all = ronde::size();
+  const at::Tensor tensor = leaf();
+  std::vector<at::Tensor> inputs = {at::ones({2}), tensor * 3, at::full({2}, 5, at::kLong)};
+  const c10::weak_intrusive_ptr<c10::TensorImpl> plain(inputs[0].getIntrusivePtr());
+  const c10::weak_intrusive_ptr<c10::TensorImpl> computed(inputs[1].getIntrusivePtr());
+  std::vector<at::Tensor> sums =
+      ronde::grouped_allreduce(inputs, {.name = "mixed", .op = ReduceOp::Sum});
+  CHECK(sums[0].requires_grad());
+  CHECK(sums[1].requires_grad());
+  CHECK_FALSE(sums[2].requires_grad());
+  CHECK(torch::equal(sums[0].detach(), at::full({2}, all)));
+  CHECK(torch::equal(sums[2], at::full({2}, 5 * ronde::size(), at::kLong)));
+  inputs.clear();
+  CHECK(plain.expired());
+  CHECK(computed.expired());
+  const std::weak_ptr<torch::autograd::Node> graph = sums[1].grad_fn();
+  sums[1].sum().backward();
+  CHECK(near(tensor.grad(), at::full({3, 2}, 3 * all, at::kDouble), 1e-12));
+  sums.clear();
+  CHECK(graph.expired());
 }
 
 TEST_CASE("a leaf and its views are written in place without a record") {
@@ -66,7 +99,25 @@ TEST_CASE("a leaf and its views are written in place without a record") {
   ronde::allreduce_async_(tensor.view({-1}), {.op = ReduceOp::Sum}).wait();
   ronde::broadcast_(tensor.narrow(0, 0, 1));
   CHECK(tensor.is_leaf());
-  CHECK(torch::equal(tensor.detach(), at::full({3, 2}, sum * ronde::size(), at::kDouble)));
+  const double all = ronde::size();
+  CHECK(torch::equal(tensor.detach(), at::full({3, 2}, sum * all, at::kDouble)));
+  // Also in a group with what autograd computed, which is recorded.
+  const at::Tensor other = leaf();
+  const at::Tensor computed = other * 2;
+  const at::Tensor plain = at::ones({4}, at::kLong);
+  const auto version = tensor._version();
+  ronde::grouped_allreduce_({tensor, computed, plain, tensor.new_ones({2})}, {.op = ReduceOp::Sum});
+  CHECK(tensor.is_leaf());
+  CHECK(tensor._version() > version);
+  CHECK(torch::equal(tensor.detach(), at::full({3, 2}, sum * all * all, at::kDouble)));
+  CHECK(torch::equal(plain, at::full({4}, ronde::size(), at::kLong)));
+  CHECK(torch::equal(computed.detach(), at::full({3, 2}, 2 * sum, at::kDouble)));
+  computed.sum().backward();
+  CHECK(near(other.grad(), at::full({3, 2}, 2 * all, at::kDouble), 1e-12));
+  CHECK_FALSE(tensor.grad().defined());
+  // A group of leaves alone is not recorded.
+  ronde::grouped_allreduce_({tensor}, {.op = ReduceOp::Max});
+  CHECK(tensor.is_leaf());
 }
 
 TEST_CASE("what has no gradient is refused before anything is sent, with a way out") {
@@ -97,6 +148,35 @@ TEST_CASE("what has no gradient is refused before anything is sent, with a way o
       {"a view that split() made",
        [&] { ronde::allreduce_(computed.split(1)[0]); },
        {"ronde::allreduce_(unnamed): ", "view", "inplace"}},
+      {"scaled max of a group",
+       [&] {
+         ronde::grouped_allreduce({tensor}, {.name = "m", .op = ReduceOp::Max, .postscale = 2});
+       },
+       {"ronde::grouped_allreduce(\"m\")", "a scaled max has no gradient", "detach()"}},
+      {"max of a group in place",
+       [&] {
+         ronde::grouped_allreduce_({tensor, computed}, {.op = ReduceOp::Max});
+       },
+       {"ronde::grouped_allreduce_(unnamed)", "a max in place has no gradient"}},
+      {"reducescatter of a group, product",
+       [&] { ronde::grouped_reducescatter({tensor}, {.op = ReduceOp::Product}); },
+       {"ronde::grouped_reducescatter(unnamed)", "a product has no gradient", "NoGradGuard"}},
+      {"async group in place",
+       [&] {
+         ronde::grouped_allreduce_async_({tensor, computed}, {.name = "g"});
+       },
+       {"ronde::grouped_allreduce_(\"g\"), tensor 1", "would not know that it changes",
+        "Call grouped_allreduce_()"}},
+      {"a view that split() made in a group",
+       [&] {
+         ronde::grouped_allreduce_({tensor, computed.split(1)[0]});
+       },
+       {"ronde::grouped_allreduce_(unnamed), tensor 1: ", "view", "inplace"}},
+      {"a recorded tensor and an undefined one",
+       [&] {
+         ronde::grouped_allgather({tensor, at::Tensor()}, {.name = "u"});
+       },
+       {"ronde::grouped_allgather(\"u\"), tensor 1", "undefined"}},
   };
   for (const Case& one : cases) {
     const std::string text = usage_error(one.call);
@@ -108,6 +188,9 @@ TEST_CASE("what has no gradient is refused before anything is sent, with a way o
   ronde::allreduce(tensor, {.op = ReduceOp::Max, .prescale = 2});
   ronde::reducescatter(tensor, {.op = ReduceOp::Min});
   ronde::allreduce_async_(computed).wait();
+  ronde::grouped_allreduce({tensor}, {.op = ReduceOp::Max, .prescale = 2});
+  ronde::grouped_reducescatter({tensor}, {.op = ReduceOp::Min});
+  ronde::grouped_allreduce_async_({computed}).wait();
 }
 
 TEST_CASE("backward notices that a saved tensor was overwritten in place") {
@@ -132,12 +215,44 @@ TEST_CASE("several uses in one graph are kept apart, and every step is as the fi
     const at::Tensor unnamed = ronde::allreduce(tensor * 3, {.op = ReduceOp::Sum});
     const at::Tensor rows = ronde::allgather(unnamed);
     ronde::allreduce(tensor, {.name = "looked at"});
+    std::vector<at::Tensor> group = {tensor.sum(), tensor * 2};
+    for (int use = 0; use < 2; ++use) {
+      group = ronde::grouped_allreduce(group, {.name = "g", .op = ReduceOp::Sum});
+    }
     const std::uint64_t before = cache_misses();
-    (small.sum() + rows.sum()).backward();
+    (small.sum() + rows.sum() + group[1].sum()).backward();
     if (step > 0) misses += cache_misses() - before;
-    CHECK(near(tensor.grad(), at::full({3, 2}, all * all + 3 * all * all, at::kDouble), 1e-12));
+    CHECK(near(tensor.grad(), at::full({3, 2}, 6 * all * all, at::kDouble), 1e-12));
   }
   CHECK(misses == 0);
+}
+
+TEST_CASE("the gradients of a group travel as a group, all or none", "[n2]") {
+  use_ronde();
+  const at::Tensor tensor = leaf();
+  const std::vector<at::Tensor> sums =
+      ronde::grouped_allreduce({tensor, tensor * 2}, {.name = "one", .op = ReduceOp::Sum});
+  const at::Tensor loss = sums[0].sum() + sums[1].sum();
+  // Single operations of the same names do not match it.
+  if (ronde::rank() == 0) {
+    const std::string text = usage_error([&] { loss.backward({}, /*retain_graph=*/true); });
+    CAPTURE(text);
+    CHECK(contains(text, "rank 0: a group of 2: 'gradient of grouped_allreduce 'one'.0' "));
+  } else {
+    std::vector<ronde::TensorWork> works;
+    for (const char* const number : {"0", "1"}) {
+      works.push_back(ronde::allreduce_async(
+          at::zeros({3, 2}, at::kDouble),
+          {.name = std::string("gradient of grouped_allreduce 'one'.") + number,
+           .op = ReduceOp::Sum}));
+    }
+    for (const ronde::TensorWork& work : works) {
+      CHECK(contains(usage_error([&] { work.wait(); }), "rank 0: a group of 2: "));
+    }
+  }
+  CHECK_FALSE(tensor.grad().defined());
+  loss.backward();
+  CHECK(near(tensor.grad(), at::full({3, 2}, 6.0, at::kDouble), 1e-12));
 }
 
 TEST_CASE("a graph that is kept is run through twice") {

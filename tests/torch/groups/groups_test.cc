@@ -135,6 +135,25 @@ TEST_CASE("grouped allgathers and reducescatters give what single ones would") {
               parts));
 }
 
+TEST_CASE("a grouped reducescatter averages by default, and scales", "[n2][n3]") {
+  use_ronde();
+  const int size = ronde::size();
+  const Tensors mine = {at::full({2 * size, 2}, ronde::rank() + 1.0),
+                        at::full({size}, 10.0 * ronde::rank(), at::kDouble)};
+  const double mean = (size - 1) / 2.0;
+  const auto check = [&](const ronde::ReducescatterOptions& options, double factor) {
+    for (const Tensors& parts : {ronde::grouped_reducescatter(mine, options),
+                                 ronde::grouped_reducescatter_async(mine, options).wait()}) {
+      CHECK(near(parts[0], at::full({2, 2}, factor * (mean + 1)), 1e-6));
+      CHECK(near(parts[1], at::full({1}, factor * 10 * mean, at::kDouble), 1e-12));
+    }
+  };
+  check({}, 1);
+  check({.name = "before", .prescale = 3}, 3);
+  check({.name = "after", .postscale = 0.25}, 0.25);
+  check({.op = ReduceOp::Sum, .prescale = -2, .postscale = 0.5}, -size);
+}
+
 TEST_CASE("expanded tensors are read by groups, but not written", "[n2]") {
   use_ronde();
   const Tensors expanded = {at::ones({2}), at::full({1}, ronde::rank() + 1.0).expand({4, 3})};
@@ -213,29 +232,4 @@ TEST_CASE("tensors that no group can take are refused before anything is sent", 
   }
   CHECK(contains(usage_error([] { ronde::grouped_allreduce({}); }), "at least one operation"));
   CHECK(near(ronde::grouped_allreduce({dense}, {.name = "g"})[0], dense, 0));
-}
-
-TEST_CASE("groups have no gradients and say so", "[n2]") {
-  use_ronde();
-  const at::Tensor leaf = at::full({2}, 2.0).requires_grad_();
-  const std::vector<std::pair<std::string, std::function<void()>>> calls = {
-      {"allreduce()", [&] { ronde::grouped_allreduce({leaf}); }},
-      {"allgather()", [&] { ronde::grouped_allgather({leaf}); }},
-      {"reducescatter()", [&] { ronde::grouped_reducescatter({leaf}); }},
-      {"allreduce_()", [&] { ronde::grouped_allreduce_({leaf * 2}); }},
-      {"allreduce_()", [&] { ronde::grouped_allreduce_async_({leaf * 2}); }},
-  };
-  for (const auto& [single, call] : calls) {
-    const std::string text = usage_error(call);
-    CAPTURE(text);
-    CHECK(contains(text, "or give each tensor to " + single + " by itself"));
-  }
-  // As with single ones: results of the others never require grad, and leaves are written.
-  CHECK_FALSE(ronde::grouped_allreduce_async({leaf}).wait()[0].requires_grad());
-  const auto version = leaf._version();
-  ronde::grouped_allreduce_({leaf}, {.op = ReduceOp::Sum});
-  CHECK(leaf._version() > version);
-  CHECK(torch::equal(leaf.detach(), at::full({2}, 4.0)));
-  const torch::NoGradGuard no_grad;
-  CHECK_FALSE(ronde::grouped_allreduce({leaf})[0].requires_grad());
 }

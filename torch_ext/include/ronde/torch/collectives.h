@@ -71,8 +71,11 @@ TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits = {},
 // Groups: several tensors at once, all or none. They begin together once every rank has called with
 // all of them, and where one is refused (shapes that differ) all are: no tensor is then changed.
 // The names are the group's with ".0", ".1" and so on; without a name groups are matched by the
-// order of calls. A list must not be empty; in place, its tensors must not overlap each other. What
-// autograd records is refused (UsageError): groups have no gradients here.
+// order of calls. A list must not be empty; in place, its tensors must not overlap each other.
+//
+// Autograd: as of one tensor each, and the gradients are a group as well. If one tensor of a group
+// is recorded, all of floating point are; results that a rank's loss does not use count as zeros
+// in backward. What is recorded in place costs a copy.
 
 std::vector<at::Tensor> grouped_allreduce(const std::vector<at::Tensor>& tensors,
                                           const AllreduceOptions& options = {});
