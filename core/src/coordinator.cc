@@ -237,7 +237,8 @@ void Coordinator::decide() {
     decided = decided && sets_.size() > 1;
   }
   if (desk_->idle()) return;
-  const auto departure = departure_of(desk_->waiting(), global_.negotiator->not_shut_down());
+  const auto departure =
+      departure_of(desk_->waiting_for_calls(), global_.negotiator->not_shut_down());
   if (departure) throw GroupFailure{*departure};
 }
 
@@ -260,7 +261,8 @@ bool Coordinator::decide(SetEngine& set) {
 
 /// Nothing but the global set stands in the way of the last decision.
 bool Coordinator::may_stop() const {
-  return desk_->idle() && std::all_of(sets_.begin(), sets_.end(), [](const auto& entry) {
+  const bool is_desk_clear = desk_->idle() && !desk_->makes_sets();
+  return is_desk_clear && std::all_of(sets_.begin(), sets_.end(), [](const auto& entry) {
            const SetEngine& set = *entry.second;
            const bool has_ended = set.negotiator->idle() && set.negotiator->all_shut_down();
            return set.is_global() || has_ended;

@@ -69,7 +69,10 @@ struct GroupFailure {
 /// set a number (every rank between rank 0 and a member learns of it, to pass messages on); then
 /// the members make its backends, with as many exchanges as these need; at last all that asked tell
 /// whether that went well. Only then operations of the set are taken. A set is removed by one
-/// exchange, in which every rank tells what it still has in flight there.
+/// exchange, in which every rank tells what it still has in flight there. What has begun is
+/// finished also where another thread calls shutdown meanwhile: rank 0 waits for it
+/// (ExchangeDesk::makes_sets), and a rank that has called shutdown is on its way there all the
+/// same.
 ///
 /// Thread-safety: run() is called once, on the coordinator thread; what is marked so may be called
 /// from any thread.
@@ -188,6 +191,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void inspect();
   void inspect_waiting(Clock::time_point now);
   void inspect_shutdown(Clock::time_point now);
+  void inspect_late_sets() const;
   std::vector<WaitingOperation> waiting() const;
   bool awaits_anything() const;
   bool may_stop() const;
@@ -206,16 +210,19 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   // coordinator_sets.cc: process sets. Of the thread that asks for one:
   ProcessSet make_set(const ExchangeKey& key, const std::vector<int>& ranks);
   Backends make_set_backends(const SetInfo& info);
+  void hand_over(MadeSet made);
+  void finish_set(const ExchangeKey& key, const std::string& error);
+  std::shared_ptr<OwnExchange> ask(ExchangeKey key, std::string blob);
   std::shared_ptr<OwnExchange> meet(ExchangeKey key, std::string blob);
   // Of the loop:
   void take_exchanges();
   void add_to_desk(const ExchangeRequest& request);
   void answer_exchanges();
   void handle_reply(const ExchangeReply& reply);
-  void finish_own(const ExchangeReply& reply, Backends removed);
+  void finish_own(const ExchangeReply& reply, MadeSet removed);
   void end_exchanges(std::exception_ptr error) noexcept;
   void learn_set(const ExchangeReply& reply);
-  Backends forget_set(std::uint32_t id);
+  MadeSet forget_set(std::uint32_t id);
   void install_sets();
   SetEngine& engine_of(std::uint32_t set);
   SetEngine& member_engine_of(std::uint32_t set);
@@ -306,9 +313,9 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::optional<std::string> abort_text_;
   std::optional<Stats> final_stats_;
   std::vector<std::function<StatsGroup()>> more_stats_;
-  std::vector<std::shared_ptr<OwnExchange>> asked_;       ///< yet to be taken by the loop
-  std::vector<std::pair<std::uint32_t, Backends>> made_;  ///< of sets: the same
-  std::exception_ptr takes_no_exchanges_;                 ///< why, once the loop has ended
+  std::vector<std::shared_ptr<OwnExchange>> asked_;  ///< yet to be taken by the loop
+  std::vector<MadeSet> made_;                        ///< the same
+  std::exception_ptr takes_no_exchanges_;            ///< why, once the loop has ended
 };
 
 }  // namespace ronde

@@ -103,6 +103,16 @@ std::vector<WaitingOperation> Coordinator::waiting() const {
   return operations;
 }
 
+/// All ranks have called shutdown in time, but some are still making a set.
+void Coordinator::inspect_late_sets() const {
+  const std::vector<WaitingOperation> operations = desk_->waiting();
+  if (operations.empty()) return;
+  const WaitingOperation& oldest = operations.front();
+  throw GroupFailure{
+      {oldest.missing.at(0), format_ranks(oldest.missing) + " did not end " + oldest.text +
+                                 " within RONDE_SHUTDOWN_TIMEOUT_S of the first shutdown()"}};
+}
+
 void Coordinator::inspect_shutdown(Clock::time_point now) {
   if (is_arbiter() && !shutdown_since_ &&
       global_.negotiator->not_shut_down().size() < static_cast<std::size_t>(topology_.size)) {
@@ -116,7 +126,7 @@ void Coordinator::inspect_shutdown(Clock::time_point now) {
   if (is_arbiter() && waited >= from_s(timeout_s)) {
     const std::vector<int> missing =
         agreed_to_stop_ ? unfinished() : global_.negotiator->not_shut_down();
-    if (missing.empty()) return;
+    if (missing.empty()) return inspect_late_sets();
     const std::string what = agreed_to_stop_ ? " did not finish the last operations and shut down "
                                              : " did not call shutdown() ";
     throw GroupFailure{{missing.front(), format_ranks(missing) + what + limit}};

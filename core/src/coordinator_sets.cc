@@ -47,19 +47,38 @@ ProcessSet Coordinator::make_set(const ExchangeKey& key, const std::vector<int>&
       for (const auto& [device, backend] : backends) {
         info->backends[device] = {std::string(backend->name()), backend->capabilities()};
       }
-      const std::lock_guard lock(mutex_);
-      made_.emplace_back(info->id, std::move(backends));
-      has_exchanges_.store(true);
+      hand_over({info, std::move(backends)});
     } catch (...) {
       // What only keeps this set from being made is told to all that wait for it.
       if (failure()) throw;
       error = exception_text();
     }
   }
-  meet({ExchangeKind::FinishSet, info->id, "", key.ranks}, error);
+  finish_set({ExchangeKind::FinishSet, info->id, "", key.ranks}, error);
   if (info->is_member()) queue_->open_set(info->id);
   sets_here_.insert(info);
   return {info->id};
+}
+
+void Coordinator::hand_over(MadeSet made) {
+  const std::lock_guard lock(mutex_);
+  if (takes_no_exchanges_) {
+    for (auto& [device, backend] : made.backends) backend->abort();
+    std::rethrow_exception(takes_no_exchanges_);
+  }
+  made_.push_back(std::move(made));
+  has_exchanges_.store(true);
+}
+
+/// Throws UsageError if a rank could not make its part; what this one has made is closed then.
+void Coordinator::finish_set(const ExchangeKey& key, const std::string& error) {
+  const std::shared_ptr<OwnExchange> finished = ask(key, error);
+  try {
+    Work(finished->work).wait();
+  } catch (const UsageError&) {
+    for (auto& [device, backend] : finished->removed.backends) backend->close();
+    throw;
+  }
 }
 
 Backends Coordinator::make_set_backends(const SetInfo& info) {
@@ -95,15 +114,21 @@ void Coordinator::remove_process_set(ProcessSet set) {
   }
   queue_->forget_set(set.id);
   sets_here_.erase(set.id);
-  for (auto& [device, backend] : agreed->backends) backend->close();
+  for (auto& [device, backend] : agreed->removed.backends) backend->close();
 }
 
 /// Blocks until all ranks of the exchange have come. Throws UsageError if nothing comes of it.
 std::shared_ptr<OwnExchange> Coordinator::meet(ExchangeKey key, std::string blob) {
+  std::shared_ptr<OwnExchange> own = ask(std::move(key), std::move(blob));
+  Work(own->work).wait();
+  return own;
+}
+
+std::shared_ptr<OwnExchange> Coordinator::ask(ExchangeKey key, std::string blob) {
   const auto own = std::make_shared<OwnExchange>();
   own->work = std::make_shared<WorkState>(subject_of(key), weak_from_this(), log_);
   own->request = {std::move(key), topology_.rank, std::move(blob)};
-  queue_->expect_open();
+  if (is_call(own->request.key.kind)) queue_->expect_open();
   if (driver_.load() == std::this_thread::get_id()) {
     throw UsageError(subject_of(own->request.key) +
                      " cannot be made or removed in a callback: the engine would wait for itself");
@@ -115,7 +140,6 @@ std::shared_ptr<OwnExchange> Coordinator::meet(ExchangeKey key, std::string blob
     has_exchanges_.store(true);
   }
   queue_->wake();
-  Work(own->work).wait();
   return own;
 }
 
@@ -172,10 +196,10 @@ void Coordinator::handle_reply(const ExchangeReply& reply) {
   const bool is_gone = kind == (failed ? ExchangeKind::FinishSet : ExchangeKind::RemoveSet);
   if (kind == ExchangeKind::FinishSet && !failed) counters_.sets_made.add();
   if (kind == ExchangeKind::RemoveSet && !failed) counters_.sets_removed.add();
-  finish_own(reply, is_gone ? forget_set(reply.key.set) : Backends());
+  finish_own(reply, is_gone ? forget_set(reply.key.set) : MadeSet());
 }
 
-void Coordinator::finish_own(const ExchangeReply& reply, Backends removed) {
+void Coordinator::finish_own(const ExchangeReply& reply, MadeSet removed) {
   const auto found = exchanges_.find(reply.key);
   const bool is_meant =
       std::find(reply.to.begin(), reply.to.end(), topology_.rank) != reply.to.end();
@@ -183,7 +207,7 @@ void Coordinator::finish_own(const ExchangeReply& reply, Backends removed) {
   const std::shared_ptr<OwnExchange> own = std::move(found->second);
   exchanges_.erase(found);
   own->reply = reply;
-  own->backends = std::move(removed);
+  own->removed = std::move(removed);
   std::exception_ptr error;
   if (!reply.error.empty()) error = std::make_exception_ptr(UsageError(reply.error));
   own->work->complete(std::move(error));
@@ -196,6 +220,9 @@ void Coordinator::end_exchanges(std::exception_ptr error) noexcept {
     const std::lock_guard lock(mutex_);
     if (!takes_no_exchanges_) takes_no_exchanges_ = error;
     waiting.swap(asked_);
+    for (MadeSet& made : made_) {
+      for (auto& [device, backend] : made.backends) backend->abort();
+    }
     made_.clear();
   }
   for (auto& [key, own] : exchanges_) waiting.push_back(std::move(own));
@@ -212,23 +239,23 @@ void Coordinator::learn_set(const ExchangeReply& reply) {
   sets_[reply.set] = std::move(set);
 }
 
-/// Nothing is in flight there.
-Backends Coordinator::forget_set(std::uint32_t id) {
+/// Nothing is in flight there, and what was made for it has been installed.
+MadeSet Coordinator::forget_set(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = sets_.find(id);
   if (found == sets_.end()) return {};
   std::erase(running_, found->second.get());
-  std::erase_if(made_, [id](const auto& made) { return made.first == id; });
-  Backends backends = std::move(found->second->backends);
+  MadeSet forgotten{std::move(found->second->made_for), std::move(found->second->backends)};
   sets_.erase(found);
-  return backends;
+  return forgotten;
 }
 
 /// Operations of the sets that threads have made can be taken from now on. Under mutex_.
 void Coordinator::install_sets() {
-  for (auto& [id, backends] : made_) {
-    SetEngine& set = *sets_.at(id);
-    set.backends = std::move(backends);
+  for (MadeSet& made : made_) {
+    SetEngine& set = *sets_.at(made.info->id);
+    set.made_for = std::move(made.info);
+    set.backends = std::move(made.backends);
     make_executor(set);
   }
   made_.clear();

@@ -2,7 +2,6 @@
 #include "exchange_desk.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "rank_list.h"
@@ -56,6 +55,10 @@ std::string objection(const ExchangeKey& key, const std::vector<std::string>& bl
 }
 
 }  // namespace
+
+bool is_call(ExchangeKind kind) {
+  return kind != ExchangeKind::Blobs && kind != ExchangeKind::FinishSet;
+}
 
 std::string subject_of(const ExchangeKey& key) {
   if (key.set != 0) return "process set " + std::to_string(key.set);
@@ -186,9 +189,10 @@ void ExchangeDesk::conclude(const ExchangeKey& key, std::vector<std::string> blo
     case ExchangeKind::RemoveSet:
       reply.error = objection(key, blobs);
       unfinished_.erase(key.set);
+      in_making_.erase(key.set);
       break;
   }
-  if (!reply.members.empty()) reply.set = ++sets_;
+  if (!reply.members.empty()) in_making_.insert(reply.set = ++sets_);
   counters_.exchanges.add();
   if (!reply.error.empty()) counters_.refused.add();
   replies_.push_back(std::move(reply));
@@ -207,18 +211,29 @@ std::vector<ExchangeReply> ExchangeDesk::take() {
   return std::exchange(replies_, {});
 }
 
+WaitingOperation ExchangeDesk::waiting_for(const ExchangeKey& key, const Pending& pending) const {
+  WaitingOperation operation;
+  operation.text = text_of(key);
+  operation.kind = Collective::Barrier;
+  operation.since = pending.since;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!contains(key.ranks, rank)) continue;
+    (pending.blobs.contains(rank) ? operation.submitted : operation.missing).push_back(rank);
+  }
+  return operation;
+}
+
 std::vector<WaitingOperation> ExchangeDesk::waiting() const {
   std::vector<WaitingOperation> operations;
+  for (const auto& [key, pending] : pending_) operations.push_back(waiting_for(key, pending));
+  std::sort(operations.begin(), operations.end(), is_older);
+  return operations;
+}
+
+std::vector<WaitingOperation> ExchangeDesk::waiting_for_calls() const {
+  std::vector<WaitingOperation> operations;
   for (const auto& [key, pending] : pending_) {
-    WaitingOperation operation;
-    operation.text = text_of(key);
-    operation.kind = Collective::Barrier;
-    operation.since = pending.since;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (!contains(key.ranks, rank)) continue;
-      (pending.blobs.contains(rank) ? operation.submitted : operation.missing).push_back(rank);
-    }
-    operations.push_back(std::move(operation));
+    if (is_call(key.kind)) operations.push_back(waiting_for(key, pending));
   }
   std::sort(operations.begin(), operations.end(), is_older);
   return operations;

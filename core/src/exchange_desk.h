@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,13 @@ class ExchangeDesk {
 
   /// Exchanges that wait for ranks, oldest first.
   std::vector<WaitingOperation> waiting() const;
+  /// Those of them that wait for a call of the program: to what follows it a rank comes also after
+  /// it has called shutdown.
+  std::vector<WaitingOperation> waiting_for_calls() const;
 
   bool idle() const noexcept { return pending_.empty() && replies_.empty(); }
+  /// Ranks make a set, and not all have told how that went.
+  bool makes_sets() const noexcept { return !in_making_.empty(); }
 
   const Counters& counters() const noexcept { return counters_; }
 
@@ -54,9 +60,11 @@ class ExchangeDesk {
   void refuse_conflicts(const ExchangeKey& key);
   void conclude(const ExchangeKey& key, std::vector<std::string> blobs);
   void refuse(const ExchangeKey& key, std::vector<int> to, std::string text);
+  WaitingOperation waiting_for(const ExchangeKey& key, const Pending& pending) const;
 
   const int size_;
   std::uint32_t sets_ = 0;  ///< numbered so far
+  std::set<std::uint32_t> in_making_;
   std::map<ExchangeKey, Pending> pending_;
   /// Refused exchanges: who has yet to ask for them, and with which text they will be refused.
   std::map<ExchangeKey, std::map<int, std::string>> latecomers_;
@@ -65,6 +73,9 @@ class ExchangeDesk {
   std::vector<ExchangeReply> replies_;
   Counters counters_;
 };
+
+/// The program asks for it; the other kinds follow from that.
+bool is_call(ExchangeKind kind);
 
 /// "the process set of ranks 0,2", "process set 3", for texts.
 std::string subject_of(const ExchangeKey& key);

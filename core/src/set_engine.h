@@ -15,6 +15,13 @@
 
 namespace ronde {
 
+/// The backends that a thread has made for a set. They refer to its description (BackendContext),
+/// which lives as long as they do.
+struct MadeSet {
+  std::shared_ptr<const SetInfo> info;
+  Backends backends;
+};
+
 /// One process set in the engine of one rank. Sets negotiate and execute by themselves, so that
 /// none waits for another: what a set is waiting for never holds up those that share ranks with it.
 ///
@@ -26,6 +33,7 @@ struct SetEngine {
   std::vector<int> children;  ///< in the tree, that are members or lead to some
 
   // Of members.
+  std::shared_ptr<const SetInfo> made_for;  ///< what the backends refer to; null of the global set
   Backends backends;
   std::unique_ptr<Announcer> announcer;
   std::unique_ptr<Executor> executor;  ///< once the backends are made
@@ -44,7 +52,7 @@ struct OwnExchange {
   std::chrono::steady_clock::time_point since{};
   // Written before the work completes.
   ExchangeReply reply;
-  Backends backends;  ///< of a set that was removed
+  MadeSet removed;  ///< what is left of a set that is no more
 };
 
 }  // namespace ronde

@@ -60,10 +60,22 @@ class Faults {
     const std::lock_guard lock(mutex_);
     return aborted_;
   }
+  bool closed() const {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+  }
+  /// Called when a backend is destroyed, on that thread; to be set before there is one.
+  void when_destroyed(std::function<void()> action) { when_destroyed_ = std::move(action); }
 
   // What the backend reports.
   void on_create() { strike(create_); }
-  void on_close() { strike(close_); }
+  void on_close() {
+    set(closed_, true);
+    strike(close_);
+  }
+  void on_destroy() const {
+    if (when_destroyed_) when_destroyed_();
+  }
   void on_poll() {
     {
       const std::lock_guard lock(mutex_);
@@ -114,10 +126,13 @@ class Faults {
   bool hold_starts_ = false;
   bool hold_ends_ = false;
   bool aborted_ = false;
+  bool closed_ = false;
   bool tells_progress_ = false;
   int begun_ = 0;
   std::uint64_t polls_ = 0;
   Fault start_, poll_, create_, close_;
+
+  std::function<void()> when_destroyed_;  // constant once there is a backend
 };
 
 /// Wraps any backend and goes wrong as its Faults say.
@@ -125,6 +140,7 @@ class FaultyBackend final : public Backend {
  public:
   FaultyBackend(std::unique_ptr<Backend> inner, std::shared_ptr<Faults> faults)
       : inner_(std::move(inner)), faults_(std::move(faults)) {}
+  ~FaultyBackend() override { faults_->on_destroy(); }
 
   std::string_view name() const noexcept override { return "faulty"; }
   Capabilities capabilities() const override {

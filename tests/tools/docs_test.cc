@@ -180,6 +180,7 @@ TEST_CASE("the errors that the page quotes are still said like that") {
         " has waited ",
         " did not call shutdown() ",
         "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did",
+        " within RONDE_SHUTDOWN_TIMEOUT_S of the first shutdown()",
         " for longer than RONDE_STALL_ABORT_S: is a rank stopped?",
         " had begun on every rank but did not end within its timeout on rank ",
         " does not answer: it let RONDE_STALL_ABORT_S pass without a word; ",

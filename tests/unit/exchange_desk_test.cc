@@ -53,6 +53,7 @@ TEST_CASE("sets are numbered from one as they are made") {
   const ExchangeReply first = meet(desk, key_of(Kind::CreateSet, {2, 0}), {"", ""});
   CHECK(first.set == 1);
   CHECK(first.members == Ranks{2, 0});
+  CHECK(desk.makes_sets());
   CHECK(meet(desk, key_of(Kind::CreateSet, {2, 0}), {"", ""}).set == 2);
   const ExchangeKey add = key_of(Kind::AddSet, {0, 1, 2, 3}, 0, "0");
   const ExchangeReply third = meet(desk, add, {"1,3", "1,3", "1,3", "1,3"});

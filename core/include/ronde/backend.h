@@ -200,7 +200,9 @@ class Backend {
   /// that a peer or a library may still write to has to outlive this object.
   virtual void abort() noexcept = 0;
 
-  /// Ends a healthy backend; every rank calls it. Nothing is in progress.
+  /// Ends a healthy backend; every rank calls it. Nothing is in progress. That of a process set is
+  /// also closed where another rank could not make its own, which does not call it then: it must
+  /// not wait for the others.
   virtual void close() = 0;
 
   /// What it did so far. Any thread may call it.

@@ -115,9 +115,9 @@ class Runtime {
   /// Ronde's thread sleeps until somebody calls, a message comes or a time limit passes.
   bool asleep() const noexcept;
 
-  /// Collective and idempotent: lets operations that all ranks submitted finish, then stops. Throws
-  /// GroupError if the others do not come within RONDE_SHUTDOWN_TIMEOUT_S, or the group dies in it;
-  /// does nothing if it was dead before.
+  /// Collective and idempotent: lets operations that all ranks submitted finish, and process sets
+  /// that other threads are making, then stops. Throws GroupError if the others do not come within
+  /// RONDE_SHUTDOWN_TIMEOUT_S, or the group dies in it; does nothing if it was dead before.
   void shutdown();
 
   /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
