@@ -116,6 +116,18 @@ std::string disagreement(const std::string& subject, const std::vector<Statement
   return subject + ": the ranks differ. Build the same model and optimiser on every rank:" + text;
 }
 
+void check_member(const std::string& subject, ProcessSet set, const std::string& advice) {
+  if (rank_in(set)) return;
+  std::string members;
+  for (const int member : ranks_of(set)) {
+    if (!members.empty()) members += ',';
+    members += std::to_string(member);
+  }
+  throw UsageError(subject + ": rank " + std::to_string(rank()) + " is not in process set " +
+                   std::to_string(set.id) + ", which has the ranks " + members +
+                   (advice.empty() ? "" : ". " + advice));
+}
+
 void agree(const std::string& subject, const Statement& mine, ProcessSet set) {
   const std::string text = encode(mine);
   const auto length = static_cast<std::int64_t>(text.size());

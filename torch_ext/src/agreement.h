@@ -14,6 +14,9 @@ struct Statement {
   std::string problem = {};
 };
 
+/// Throws UsageError, beginning with `subject` and ending with `advice`, on a rank outside `set`.
+void check_member(const std::string& subject, ProcessSet set, const std::string& advice = {});
+
 /// Returns if all ranks bring the same lines and none has a problem. Otherwise every rank throws
 /// the same UsageError, beginning with `subject`, that gives each rank's problem or its first
 /// difference from the first rank. Collective; small while the ranks agree (16 bytes a rank).

@@ -41,15 +41,17 @@ void wait_all(std::span<const TensorWork> works) {
   if (first) std::rethrow_exception(first);
 }
 
-std::string root_problem(int root_rank) {
-  if (root_rank >= 0 && root_rank < size()) return {};
+std::string root_problem(int root_rank, ProcessSet set) {
+  const int size = static_cast<int>(ranks_of(set).size());
+  if (root_rank >= 0 && root_rank < size) return {};
   return "root_rank is " + std::to_string(root_rank) + ", but there are only the ranks 0 to " +
-         std::to_string(size() - 1);
+         std::to_string(size - 1) +
+         (set == kGlobalSet ? "" : " in process set " + std::to_string(set.id));
 }
 
-detail::Statement state_tensors(const NamedTensors& tensors, int root_rank) {
+detail::Statement state_tensors(const NamedTensors& tensors, int root_rank, ProcessSet set) {
   detail::Statement statement{.lines = {"root rank " + std::to_string(root_rank)},
-                              .problem = root_problem(root_rank)};
+                              .problem = root_problem(root_rank, set)};
   for (const auto& [name, tensor] : tensors) {
     statement.lines.push_back(name + ": " + detail::describe(tensor));
     if (!tensor.defined() || !statement.problem.empty()) continue;
@@ -62,13 +64,15 @@ detail::Statement state_tensors(const NamedTensors& tensors, int root_rank) {
   return statement;
 }
 
-void broadcast_tensors(const NamedTensors& tensors, int root_rank) {
+void broadcast_tensors(const NamedTensors& tensors, int root_rank, ProcessSet set) {
   const std::string subject = "ronde::broadcast_parameters";
-  detail::agree(subject, state_tensors(tensors, root_rank));
+  detail::check_member(subject, set);
+  detail::agree(subject, state_tensors(tensors, root_rank, set), set);
   std::vector<TensorWork> works;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) continue;
-    works.push_back(broadcast_async_(tensor, {.name = subject + "/" + name, .root = root_rank}));
+    works.push_back(broadcast_async_(
+        tensor, {.name = subject + "/" + name, .root = root_rank, .process_set = set}));
   }
   wait_all(works);
 }
@@ -145,9 +149,10 @@ std::string problem_of(const Function& function) {
   }
 }
 
-detail::Statement state_optimizer(const torch::optim::Optimizer& optimizer, int root_rank) {
+detail::Statement state_optimizer(const torch::optim::Optimizer& optimizer, int root_rank,
+                                  ProcessSet set) {
   detail::Statement statement{.lines = {"root rank " + std::to_string(root_rank)},
-                              .problem = root_problem(root_rank)};
+                              .problem = root_problem(root_rank, set)};
   statement.lines.push_back(c10::demangle(typeid(optimizer).name()));
   for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     const auto& parameters = optimizer.param_groups()[group].params();
@@ -161,38 +166,41 @@ detail::Statement state_optimizer(const torch::optim::Optimizer& optimizer, int 
 
 }  // namespace
 
-void broadcast_parameters(const torch::nn::Module& module, int root_rank) {
+void broadcast_parameters(const torch::nn::Module& module, int root_rank, ProcessSet process_set) {
   NamedTensors tensors;
   append(tensors, "parameter ", module.named_parameters());
   append(tensors, "buffer ", module.named_buffers());
-  broadcast_tensors(tensors, root_rank);
+  broadcast_tensors(tensors, root_rank, process_set);
 }
 
-void broadcast_parameters(const torch::OrderedDict<std::string, at::Tensor>& tensors,
-                          int root_rank) {
+void broadcast_parameters(const torch::OrderedDict<std::string, at::Tensor>& tensors, int root_rank,
+                          ProcessSet process_set) {
   NamedTensors list;
   append(list, "", tensors);
-  broadcast_tensors(list, root_rank);
+  broadcast_tensors(list, root_rank, process_set);
 }
 
-void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank) {
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank,
+                               ProcessSet process_set) {
   const std::string subject = "ronde::broadcast_optimizer_state";
-  const bool is_root = rank() == root_rank;
-  detail::Statement mine = state_optimizer(optimizer, root_rank);
+  detail::check_member(subject, process_set);
+  const bool is_root = rank_in(process_set) == root_rank;
+  detail::Statement mine = state_optimizer(optimizer, root_rank, process_set);
   const auto bytes = std::make_shared<std::string>();
   if (is_root && mine.problem.empty()) {
     mine.problem = problem_of([&] { *bytes = save_to_bytes(optimizer); });
   }
-  detail::agree(subject, mine);
+  detail::agree(subject, mine, process_set);
 
   const at::Tensor count = at::full({}, static_cast<std::int64_t>(bytes->size()), at::kLong);
-  broadcast_(count, {.name = subject + "/size", .root = root_rank});
+  broadcast_(count, {.name = subject + "/size", .root = root_rank, .process_set = process_set});
   bytes->resize(static_cast<std::size_t>(count.item<std::int64_t>()));
-  broadcast_(as_tensor(bytes), {.name = subject + "/bytes", .root = root_rank});
+  broadcast_(as_tensor(bytes),
+             {.name = subject + "/bytes", .root = root_rank, .process_set = process_set});
 
   detail::Statement loaded;
   if (!is_root) loaded.problem = problem_of([&] { load_from_bytes(optimizer, *bytes); });
-  detail::agree(subject, loaded);
+  detail::agree(subject, loaded, process_set);
 }
 
 }  // namespace ronde

@@ -4,21 +4,30 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/lbfgs.h>
 
-#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "agreement.h"
 #include "gradient_reducer.h"
 #include "ronde/error.h"
+#include "ronde/ronde.h"
 #include "tensor_request.h"
 
 namespace ronde {
 namespace {
 
+/// Numbered among those of the same ranks, all of which construct them in the same order: a rank
+/// outside a set knows nothing of the set's.
 std::string scope_of(const DistributedOptimizerOptions& options) {
-  static std::atomic<int> constructed{0};
-  const int number = constructed.fetch_add(1);
-  return options.name.empty() ? "optimizer" + std::to_string(number) : options.name;
+  if (!options.name.empty()) return options.name;
+  static std::mutex mutex;
+  static std::map<std::vector<int>, int> constructed;
+  const std::vector<int> ranks = ranks_of(options.process_set);
+  const std::lock_guard lock(mutex);
+  return "optimizer" + std::to_string(constructed[ranks]++);
 }
 
 }  // namespace
@@ -30,6 +39,9 @@ class DistributedOptimizer::Impl {
        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
        DistributedOptimizerOptions options)
       : inner_(inner) {
+    detail::check_member("ronde::DistributedOptimizer", options.process_set,
+                         "Its gradients would be reduced with no other's: step the inner "
+                         "optimiser there, or give a set that has this rank");
     const std::string scope = scope_of(options);
     const std::string subject = "ronde::DistributedOptimizer(\"" + scope + "\")";
     detail::Statement statement;

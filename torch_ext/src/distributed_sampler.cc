@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 
+#include "agreement.h"
 #include "permutation.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
@@ -107,8 +108,12 @@ struct DistributedSampler::State {
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options)
     : state_(std::make_shared<State>()) {
-  if (options.rank < 0) options.rank = ronde::rank();
-  if (options.size < 0) options.size = ronde::size();
+  if (options.rank < 0 || options.size < 0) {
+    const ProcessSet set = options.process_set;
+    detail::check_member("ronde::DistributedSampler", set);
+    if (options.rank < 0) options.rank = rank_in(set).value();
+    if (options.size < 0) options.size = static_cast<int>(ranks_of(set).size());
+  }
   if (options.rank >= options.size) {
     throw UsageError("DistributedSampler: rank " + std::to_string(options.rank) +
                      " is not below size " + std::to_string(options.size));

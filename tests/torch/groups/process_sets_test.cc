@@ -177,6 +177,116 @@ TEST_CASE("optimisers that differ within a set name the ranks of the group", "[n
   ronde::remove_process_set(set);
 }
 
+TEST_CASE("an optimiser of a set is refused outside it, and leaves the others' names alone",
+          "[n3]") {
+  use_ronde();
+  const ProcessSet set = ronde::add_process_set({2, 0});
+  const at::Tensor mine = at::full({2}, ronde::rank() + 1.0, at::kDouble).requires_grad_();
+  torch::optim::SGD inner({mine}, 1.0);
+  torch::OrderedDict<std::string, at::Tensor> names;
+  names.insert("w", mine);
+  const auto backward = [&] { (mine * (ronde::rank() + 1.0)).sum().backward(); };
+  if (ronde::rank_in(set)) {
+    // Two of the set, of which rank 1 has none: the one of all ranks below has one name on all.
+    { const ronde::DistributedOptimizer dropped(inner, names, {.process_set = set}); }
+    ronde::DistributedOptimizer optimizer(inner, names, {.process_set = set});
+    backward();
+    optimizer.step();
+  } else {
+    const std::string text = usage_error(
+        [&] { const ronde::DistributedOptimizer optimizer(inner, names, {.process_set = set}); });
+    CAPTURE(text);
+    CHECK(contains(text, "rank 1 is not in process set " + std::to_string(set.id) +
+                             ", which has the ranks 2,0"));
+    CHECK(contains(text, "step the inner optimiser"));
+    // Nothing was hooked: the rank trains alone.
+    backward();
+    inner.step();
+  }
+  // Less the average of 1 and 3 in the set, of 2 alone.
+  CHECK(near(mine, at::full({2}, ronde::rank() + 1.0 - 2.0, at::kDouble), 1e-12));
+  inner.zero_grad();
+  ronde::DistributedOptimizer of_all(inner, names);
+  backward();
+  of_all.step();
+  CHECK(near(mine, at::full({2}, ronde::rank() - 1.0 - 2.0, at::kDouble), 1e-12));
+  ronde::remove_process_set(set);
+}
+
+TEST_CASE("parameters and optimisers start equal in a set, from its root", "[n3]") {
+  use_ronde();
+  const ProcessSet set = ronde::add_process_set({2, 0});
+  const auto net_of = [](int rank) {
+    torch::nn::BatchNorm1d net(3);
+    const torch::NoGradGuard no_grad;
+    net->weight.copy_(normal({3}, 5 + static_cast<std::uint64_t>(rank), at::kFloat));
+    net->running_mean.fill_(rank);
+    return net;
+  };
+  const auto adam_of = [](const torch::nn::BatchNorm1d& net, int rank) {
+    torch::optim::Adam adam(net->parameters(), 0.1 * (rank + 1));
+    for (int step = 0; step <= rank; ++step) {
+      adam.zero_grad();
+      (net->weight * (rank + 2)).sum().backward();
+      adam.step();
+    }
+    return adam;
+  };
+  const auto step = [](const torch::nn::BatchNorm1d& net, torch::optim::Adam& adam) {
+    adam.zero_grad();
+    net->weight.square().sum().backward();
+    adam.step();
+  };
+  // Number 1 of the set is rank 0 of all; rank 1 is outside and keeps what it has.
+  const int source = ronde::rank_in(set) ? 0 : 1;
+  torch::nn::BatchNorm1d expected = net_of(source);
+  torch::optim::Adam expected_adam = adam_of(expected, source);
+  torch::nn::BatchNorm1d net = net_of(ronde::rank());
+  torch::optim::Adam adam = adam_of(net, ronde::rank());
+  const std::vector<std::function<void(int root)>> calls = {
+      [&](int root) { ronde::broadcast_parameters(*net, root, set); },
+      [&](int root) { ronde::broadcast_parameters(net->named_parameters(), root, set); },
+      [&](int root) { ronde::broadcast_optimizer_state(adam, root, set); },
+  };
+  for (const auto& call : calls) {
+    if (ronde::rank_in(set)) {
+      const std::string text = usage_error([&] { call(2); });
+      CAPTURE(text);
+      CHECK(contains(text, "\n  rank 2: root_rank is 2, but there are only the ranks 0 to 1"));
+      call(1);
+    } else {
+      CHECK(contains(usage_error([&] { call(1); }), "rank 1 is not in process set "));
+    }
+  }
+  step(expected, expected_adam);
+  step(net, adam);
+  CHECK(torch::equal(net->weight, expected->weight));
+  CHECK(torch::equal(net->running_mean, expected->running_mean));
+  ronde::remove_process_set(set);
+}
+
+TEST_CASE("a sampler deals the samples to the ranks of a set", "[n3]") {
+  use_ronde();
+  const ProcessSet set = ronde::add_process_set({2, 0});
+  const ronde::DistributedSamplerOptions options = {.shuffle = false, .process_set = set};
+  if (const auto within = ronde::rank_in(set)) {
+    ronde::DistributedSampler sampler(5, options);
+    sampler.reset();
+    const bool first = *within == 0;
+    CHECK(sampler.next(9).value() ==
+          std::vector<std::size_t>{first ? 0U : 1U, first ? 2U : 3U, first ? 4U : 0U});
+  } else {
+    const std::string text =
+        usage_error([&] { const ronde::DistributedSampler sampler(5, options); });
+    CAPTURE(text);
+    CHECK(contains(text, "rank 1 is not in process set "));
+  }
+  // Who says rank and size need not be in it.
+  const ronde::DistributedSampler given(6, {.rank = 0, .size = 3, .process_set = set});
+  CHECK(given.samples_per_rank() == 2);
+  ronde::remove_process_set(set);
+}
+
 TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n4]") {
   use_ronde();
   ronde::Grid grid({2, 2});

@@ -19,7 +19,8 @@ class GradientReducer;
 }  // namespace detail
 
 struct DistributedOptimizerOptions {
-  /// Prefix of the names of its operations. Empty: "optimizer<k>", the k-th one constructed.
+  /// Prefix of the names of its operations. Empty: "optimizer<k>", the k-th one constructed for
+  /// these ranks.
   std::string name = {};
   ReduceOp op = ReduceOp::Average;
   double prescale = 1.0;
@@ -53,7 +54,8 @@ class DistributedOptimizer {
   /// `named_parameters` names the parameters of `inner`; more are ignored. Collective: the ranks
   /// compare names, shapes and dtypes. Throws UsageError (on all ranks) if they differ or a
   /// parameter of `inner` has no name, is listed twice, or is complex; and for LBFGS, which
-  /// evaluates the loss many times a step.
+  /// evaluates the loss many times a step. A rank outside the process set throws UsageError at
+  /// once and has nothing hooked: there `inner` steps by itself.
   DistributedOptimizer(torch::optim::Optimizer& inner,
                        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                        DistributedOptimizerOptions options = {});

@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "ronde/process_set.h"
+
 namespace ronde {
 
 /// What happens to the samples that are left when the dataset does not divide by the ranks: Pad
@@ -19,9 +21,11 @@ struct DistributedSamplerOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;
   Remainder remainder = Remainder::Pad;
-  /// Of this rank and of all ranks; -1 takes ronde::rank() and ronde::size().
+  /// This rank, and how many there are; -1 takes them from `process_set`.
   int rank = -1;
   int size = -1;
+  /// The ranks that share the samples, by default all.
+  ProcessSet process_set = {};
 };
 
 /// Deals the samples of a dataset to the ranks, for LibTorch's DataLoader: position k of the
@@ -36,8 +40,8 @@ struct DistributedSamplerOptions {
 /// reaches the loader. Thread-safety: none; use it on the thread that iterates.
 class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std::size_t>> {
  public:
-  /// Throws UsageError for an empty dataset, fewer samples than ranks with Remainder::Drop, or a
-  /// rank not below `size`.
+  /// Throws UsageError for an empty dataset, fewer samples than ranks with Remainder::Drop, a rank
+  /// not below `size`, or one outside the process set that `rank` or `size` is taken from.
   explicit DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options = {});
 
   /// Starts the next epoch (the loader's begin() calls this), or the one that set_epoch or load
