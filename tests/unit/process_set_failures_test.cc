@@ -128,6 +128,7 @@ TEST_CASE("a set that no backend can serve is not made") {
                    }),
                    "no backend for cpu buffers can serve a process set of ranks on 1 host(s)");
     check_goes_on(runtime);
+    runtime.shutdown();
   });
 }
 
