@@ -13,7 +13,8 @@
 namespace ronde {
 namespace {
 
-// Uses are short. One that does not end belongs to a thread that will never run again.
+// Uses are short, once a Runtime has ended. One that does not end belongs to a thread that will
+// never run again.
 constexpr std::chrono::seconds kLongestUse{2};
 
 constexpr std::string_view kInitTwice =
@@ -103,21 +104,33 @@ void DefaultRuntime::shutdown() {
 }
 
 bool DefaultRuntime::leave() noexcept {
-  bool has_peers = false;
+  Runtime* runtime = nullptr;
+  bool is_last = false;
   {
     const std::lock_guard lock(mutex_);
-    if (phase_ != Phase::Ready) {
+    if (runtime_ == nullptr) {
       return false;
     }
-    const Topology& topology = runtime_->topology();
-    has_peers = topology.size > 1;
-    if (has_peers) {
-      const Logger log(parse_log_level(runtime_->config().log_level), topology.rank);
-      log.error("this process ends without ronde::shutdown(): the group fails for all ranks");
+    runtime = runtime_.get();
+    // A thread that is in shutdown() drops the Runtime itself.
+    is_last = phase_ == Phase::Ready;
+    if (is_last) {
+      phase_ = Phase::ShuttingDown;
     }
+    ++uses_;
   }
-  retire(Phase::ShutDown);
-  return has_peers;
+  const Topology topology = runtime->topology();
+  const LogLevel log_level = parse_log_level(runtime->config().log_level);
+  const bool fails_others = runtime->leave() && topology.size > 1;
+  end_use();
+  if (fails_others) {
+    const Logger log(log_level, topology.rank);
+    log.error("this process ends without ronde::shutdown(): the group fails for all ranks");
+  }
+  if (is_last) {
+    retire(Phase::ShutDown);
+  }
+  return fails_others;
 }
 
 void DefaultRuntime::end_at_exit(int status) noexcept {
@@ -206,9 +219,13 @@ DefaultRuntime::Use::Use(DefaultRuntime& owner, std::string_view function) : own
 }
 
 DefaultRuntime::Use::~Use() {
-  const std::lock_guard lock(owner_.mutex_);
-  if (--owner_.uses_ == 0) {
-    owner_.unused_.notify_all();
+  owner_.end_use();
+}
+
+void DefaultRuntime::end_use() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--uses_ == 0) {
+    unused_.notify_all();
   }
 }
 

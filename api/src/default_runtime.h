@@ -33,15 +33,16 @@ class DefaultRuntime {
   void shutdown();
   bool is_initialized() const noexcept;
 
-  /// Drops the Runtime without a shutdown: the others learn that this rank left. Never blocks on
-  /// them. True if there were any.
+  /// Leaves the group without a shutdown, or in the middle of that of another thread: the others
+  /// learn that this rank left, and threads that wait here get a GroupError. Never blocks on the
+  /// others. True if there were any.
   bool leave() noexcept;
 
   void register_backend(const std::string& name, BackendFactory factory);
   void set_stall_callback(StallCallback callback);
   void add_init_hook(Hook hook);
 
-  /// Keeps the Runtime alive for one short, non-blocking use.
+  /// Keeps the Runtime alive for one use: a short one, or one that a shutdown() or leave() ends.
   class Use {
    public:
     Use(DefaultRuntime& owner, std::string_view function);
@@ -67,6 +68,7 @@ class DefaultRuntime {
   void run_hooks();
   void retire(Phase next) noexcept;
   void end_at_exit(int status) noexcept;
+  void end_use() noexcept;
   void require_not_initialized(std::string_view function) const;
   [[noreturn]] void throw_not_ready(std::string_view function) const;
 

@@ -58,7 +58,7 @@ const Topology& topology() {
   return use("ronde::topology()")->topology();
 }
 
-// A shutdown meanwhile ends the wait of these.
+// Who shuts down or leaves meanwhile ends the wait of these.
 ProcessSet add_process_set(const std::vector<int>& ranks) {
   return use("ronde::add_process_set()")->add_process_set(ranks);
 }
@@ -98,7 +98,8 @@ std::vector<Work> submit_group(std::vector<Request> requests) {
 // Waits on the handle alone, so that the Runtime stays free to shut down meanwhile.
 void run(Request request) {
   request.caller_waits = true;
-  use("ronde::run()")->submit(std::move(request)).wait();
+  const Work work = submit(std::move(request));
+  work.wait();
 }
 
 namespace {

@@ -171,10 +171,7 @@ void Coordinator::handle_message(int peer, const Message& message) {
 
 void Coordinator::obey_requests() {
   const int rank = topology_.rank;
-  if (leave_requested_.load()) {
-    throw GroupFailure{
-        {rank, rank_name(rank) + " left without calling ronde::shutdown()" + pending_text()}};
-  }
+  if (leave_requested_.load() && !all_finished_) throw GroupFailure{departure_of_this_rank()};
   if (!abort_requested_.load()) return;
   const std::lock_guard lock(mutex_);
   if (abort_text_) throw GroupFailure{{rank, rank_name(rank) + " aborted: " + *abort_text_}};

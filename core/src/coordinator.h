@@ -113,6 +113,12 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool asleep() const noexcept { return waits_.load(); }
   void request_shutdown();
   void request_leave();
+  /// A callback of an operation calls: the engine would wait for itself.
+  bool is_loop_of_this_thread() const noexcept {
+    return driver_.load() == std::this_thread::get_id();
+  }
+  /// Called there, by a rank that leaves. Waits of this rank stay as they are.
+  void leave_from_within() noexcept;
   void request_abort(const std::string& text);
 
   // Constant once wait_started() has returned.
@@ -229,6 +235,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::vector<int> children_towards(const std::vector<int>& ranks) const;
 
   // coordinator_stop.cc: after the loop.
+  FailureMessage departure_of_this_rank() const;
   FailureMessage settle(const GroupFailure& seen) noexcept;
   FailureMessage reach_verdict(const GroupFailure& seen);
   FailureMessage loss_of(const Incoming& incoming) const;
@@ -283,6 +290,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool all_finished_ = false;                 ///< nor on any other
   std::vector<bool> finished_;                ///< rank 0 only, by rank
   std::vector<std::int32_t> newly_finished_;  ///< of this rank and those below it, yet to be told
+  bool has_left_ = false;                     ///< in a callback
   bool start_ends_alike_ = false;             ///< no rank can start, and all know it
 
   struct Counters {

@@ -105,7 +105,7 @@ void Coordinator::help(const WorkState& work, TimePoint deadline) noexcept {
   queue_->flush();
   if (uses_schedule_.load(std::memory_order_acquire)) schedule_->wait_for(work);
   // A callback that waits finds the loop in use by its own thread.
-  if (driver_.load() != std::this_thread::get_id()) {
+  if (!is_loop_of_this_thread()) {
     const std::unique_lock engine(engine_, std::try_to_lock);
     if (engine && is_live_) {
       drive(work, deadline);

@@ -129,7 +129,7 @@ std::shared_ptr<OwnExchange> Coordinator::ask(ExchangeKey key, std::string blob)
   own->work = std::make_shared<WorkState>(subject_of(key), weak_from_this(), log_);
   own->request = {std::move(key), topology_.rank, std::move(blob)};
   if (is_call(own->request.key.kind)) queue_->expect_open();
-  if (driver_.load() == std::this_thread::get_id()) {
+  if (is_loop_of_this_thread()) {
     throw UsageError(subject_of(own->request.key) +
                      " cannot be made or removed in a callback: the engine would wait for itself");
   }

@@ -20,6 +20,24 @@ constexpr std::chrono::seconds kFlushTime{2};
 
 }  // namespace
 
+FailureMessage Coordinator::departure_of_this_rank() const {
+  const std::string how = shutdown_requested_.load() ? " left before its ronde::shutdown() was over"
+                                                     : " left without calling ronde::shutdown()";
+  return {topology_.rank, rank_name(topology_.rank) + how + pending_text()};
+}
+
+/// Should the callback return all the same, the loop finds a group that it has left.
+void Coordinator::leave_from_within() noexcept {
+  if (std::exchange(has_left_, true) || !transport_) return;
+  request_leave();
+  try {
+    if (!failure()) static_cast<void>(settle({departure_of_this_rank()}));
+    transport_->close(false, Clock::now() + kFlushTime);
+  } catch (...) {
+    log_->warning("while leaving the group: " + exception_text());
+  }
+}
+
 FailureMessage Coordinator::settle(const GroupFailure& seen) noexcept {
   try {
     return reach_verdict(seen);

@@ -29,8 +29,18 @@ class Runtime::Impl {
 
   ~Impl() {
     if (!thread_.joinable()) return;
+    leave();
+    join(Clock::now());
+  }
+
+  bool leave() noexcept {
+    if (coordinator_->is_loop_of_this_thread()) {
+      coordinator_->leave_from_within();
+      return true;
+    }
     coordinator_->request_leave();
-    join(Clock::now() + kSlack);
+    const bool ended = coordinator_->wait_ended(Clock::now() + kSlack);
+    return !ended || coordinator_->failure() != nullptr;
   }
 
   /// False if the thread did not end in time; it is then left to itself.
@@ -153,6 +163,10 @@ bool Runtime::asleep() const noexcept {
 
 void Runtime::shutdown() {
   impl_->shutdown();
+}
+
+bool Runtime::leave() noexcept {
+  return impl_->leave();
 }
 
 void Runtime::abort(const std::string& text) {

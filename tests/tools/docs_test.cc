@@ -173,6 +173,7 @@ TEST_CASE("the errors that the page quotes are still said like that") {
         " was lost: ",
         "its connection was closed",
         " left without calling ronde::shutdown()",
+        " left before its ronde::shutdown() was over",
         " aborted: ",
         " called shutdown() while ",
         "; every rank must submit the same operations",

@@ -133,3 +133,73 @@ TEST_CASE("a group that is dead before shutdown lets it pass in silence") {
     runtime.shutdown();
   });
 }
+
+TEST_CASE("a rank that leaves ends the waits of its threads, and is named on all") {
+  for (const bool while_shutting_down : {false, true}) {
+    for (const int leaver : {0, 1}) {
+      const inproc::Group group(2);
+      const std::string how = while_shutting_down ? " left before its ronde::shutdown() was over"
+                                                  : " left without calling ronde::shutdown()";
+      run_ranks(2, [&](int rank) {
+        Runtime runtime(options_of(group, rank));
+        Death death;
+        if (rank == leaver) {
+          std::thread blocked([&] {
+            death = while_shutting_down ? death_of([&] { runtime.shutdown(); })
+                                        : death_in_barrier(runtime);
+          });
+          const auto wakes = [&] { return counter_of(runtime, "submission", "wakes"); };
+          const auto operations = [&] { return counter_of(runtime, "submission", "operations"); };
+          while (wakes() == 0 && operations() == 0) std::this_thread::yield();
+          check(runtime.leave(), "not by agreement");
+          blocked.join();
+          check(runtime.leave(), "nor later");
+        } else {
+          while (death.text.empty()) {
+            try {
+              runtime.create_process_set({rank});
+            } catch (const GroupError& error) {
+              death = {error.failed_rank(), error.what()};
+            }
+          }
+        }
+        check(death.rank == leaver, "who left");
+        check_contains(death.text, "rank " + std::to_string(leaver) + how);
+      });
+    }
+  }
+}
+
+TEST_CASE("a rank that leaves in a callback is named on the others") {
+  for (const int leaver : {0, 1}) {
+    const inproc::Group group(2);
+    run_ranks(2, [&](int rank) {
+      Runtime runtime(options_of(group, rank));
+      if (rank != leaver) {
+        const Death death = death_of([&] {
+          for (;;) runtime.create_process_set({rank});
+        });
+        check(death.rank == leaver, "who left");
+        return check_contains(death.text, "left without calling ronde::shutdown()");
+      }
+      const ProcessSet alone = runtime.create_process_set({rank});
+      std::vector<float> values(3, 1.0F);
+      Request request = sum_request(values, "x");
+      request.set = alone;
+      std::latch has_left(1);
+      runtime.submit(request).on_done([&] {
+        runtime.leave();
+        runtime.leave();
+        has_left.count_down();
+      });
+      has_left.wait();
+    });
+  }
+}
+
+TEST_CASE("leaving after a shutdown changes nothing") {
+  run_group(2, [](int, Runtime& runtime) {
+    runtime.shutdown();
+    check(!runtime.leave(), "it has ended by agreement");
+  });
+}

@@ -58,6 +58,7 @@ bool is_cut_off(const Failure& failure, int rank) {
 
 /// By what words the reason is recognised.
 std::string words_of(const std::string& end, bool hears_nothing) {
+  if (end.ends_with("a thread shuts down")) return "left before its ronde::shutdown() was over";
   if (end == "returns" || end.starts_with("calls exit")) return "left without calling";
   if (end == "shuts down") return "called shutdown() while";
   if (end == "aborts") return "aborted: enough";
@@ -198,6 +199,13 @@ void add_moments() {
         {.moment = "while others wait",
          .end = "calls exit on another thread",
          .victims = {victim}});
+    for (const std::string what : {"runs an operation", "makes a set", "shuts down"}) {
+      add(rank + "calls exit while a thread " + what, {.moment = "while idle",
+                                                       .end = "calls exit while a thread " + what,
+                                                       .victims = {victim}});
+    }
+    add(rank + "calls exit in a callback",
+        {.moment = "while others wait", .end = "calls exit in a callback", .victims = {victim}});
   }
 }
 

@@ -87,6 +87,17 @@ class SymmetricBuffer final : public Buffer {
   std::size_t offset_ = 0;
 };
 
+ronde::Request sum_of(Buffer& buffer, const std::string& name, bool symmetric = false) {
+  const std::span<float> data = buffer.data();
+  std::ranges::fill(data, static_cast<float>(ronde::rank() + 1));
+  ronde::Request request;
+  request.name = name;
+  request.shape = {static_cast<std::int64_t>(data.size())};
+  request.input = request.output = data.data();
+  request.symmetric = request.lazy = symmetric;
+  return request;
+}
+
 /// An operation that is waited for later.
 struct Pending {
   ronde::Work work;
@@ -96,13 +107,7 @@ struct Pending {
 Pending start_sum(const std::string& name, std::size_t count, bool symmetric = false) {
   auto* const buffer = symmetric ? static_cast<Buffer*>(new SymmetricBuffer(count))
                                  : static_cast<Buffer*>(new OwnBuffer(count));
-  std::ranges::fill(buffer->data(), static_cast<float>(ronde::rank() + 1));
-  ronde::Request request;
-  request.name = name;
-  request.shape = {static_cast<std::int64_t>(count)};
-  request.input = request.output = buffer->data().data();
-  request.symmetric = request.lazy = symmetric;
-  return {ronde::submit(std::move(request)), buffer};
+  return {ronde::submit(sum_of(*buffer, name, symmetric)), buffer};
 }
 
 void finish_sum(const Pending& pending) {
@@ -178,14 +183,18 @@ void run_steps(unsigned seed, const std::atomic<bool>& stops) {
   }
 }
 
-/// A counter of the backend for shared memory.
-std::uint64_t shm_counter(const std::string& wanted) {
+std::uint64_t counter_of(const std::string& part, const std::string& wanted) {
   for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
     for (const auto& [name, value] : group.counters) {
-      if (group.part == "shm" && name == wanted) return value;
+      if (group.part == part && name == wanted) return value;
     }
   }
-  throw std::runtime_error("the backend between these ranks does not count " + wanted);
+  throw std::runtime_error("there is no counter " + wanted + " of " + part);
+}
+
+/// A counter of the backend for shared memory.
+std::uint64_t shm_counter(const std::string& wanted) {
+  return counter_of("shm", wanted);
 }
 
 /// Device and inode of every memory that this process shares with other ranks.
@@ -279,11 +288,43 @@ class Rank {
     if (end == "throws") throw std::runtime_error("the victim throws");
     if (end == "calls exit") std::exit(3);
     if (end == "calls exit on another thread") std::thread([] { std::exit(3); }).join();
+    if (end == "calls exit in a callback") exit_in_callback();
+    if (end.starts_with("calls exit while a thread")) exit_while_blocked();
     if (end == "quits by _exit") _exit(4);
     if (end == "shuts down") return shut_down_early();
     if (end == "never submits") return never_submit();
     if (end == "aborts") return abort_job();
     throw std::invalid_argument("no such end: " + end);
+  }
+
+  void exit_in_callback() {
+    ronde::Request request = sum_of(*new OwnBuffer(5), "of one rank");
+    request.set = ronde::create_process_set({rank_});
+    const ronde::Work work = ronde::submit(std::move(request));
+    work.on_done([] { std::exit(3); });
+    work.wait();
+  }
+
+  /// The engine is woken, or given an operation, right before the thread waits for it.
+  void exit_while_blocked() {
+    const std::string& end = arguments_.end;
+    const std::uint64_t before = counter_of("submission", "wakes");
+    const std::uint64_t submitted = counter_of("submission", "operations");
+    std::thread([end] {
+      try {
+        auto* const buffer = new OwnBuffer(5);
+        if (end.ends_with("runs an operation")) ronde::run(sum_of(*buffer, "of one rank"));
+        if (end.ends_with("makes a set")) ronde::create_process_set({0, 1, 2}, "never");
+        if (end.ends_with("shuts down")) ronde::shutdown();
+      } catch (const ronde::Error&) {
+        // The process is about to end.
+      }
+    }).detach();
+    while (counter_of("submission", "wakes") == before &&
+           counter_of("submission", "operations") == submitted) {
+      std::this_thread::yield();
+    }
+    std::exit(3);
   }
 
   int shut_down_early() {
