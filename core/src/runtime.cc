@@ -98,7 +98,12 @@ Runtime::Runtime(RuntimeOptions options) {
                      "called ronde::init(), hangs or died. End this process");
   }
   impl_ = std::move(impl);
-  for (const std::vector<int>& ranks : static_process_sets(config())) add_process_set(ranks);
+  try {
+    for (const std::vector<int>& ranks : static_process_sets(config())) add_process_set(ranks);
+  } catch (const UsageError&) {
+    impl_->shutdown();  // it was thrown on every rank
+    throw;
+  }
 }
 
 Runtime::~Runtime() = default;

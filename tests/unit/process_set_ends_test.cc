@@ -123,6 +123,24 @@ TEST_CASE("a backend of a set that another rank could not make is closed") {
   });
 }
 
+TEST_CASE("ranks that cannot make a static set end the start in order") {
+  FaultyGroup all(2);
+  run_ranks(2, [&](int rank) {
+    Config config = test_config();
+    config.process_sets = "0;0,1";
+    RuntimeOptions options = all.options(rank, config);
+    BackendFactory& factory = options.backends.at("inproc");
+    factory.create = [create = factory.create, rank](BackendContext& context) {
+      if (rank == 1 && context.set == 2) throw std::runtime_error("no memory to share");
+      return create(context);
+    };
+    check_contains(text_of<UsageError>([&] { Runtime runtime(std::move(options)); }),
+                   "rank 1: no memory to share");
+    const Faults& faults = *all.faults[static_cast<std::size_t>(rank)];
+    check(faults.closed() && !faults.aborted(), "what was made is closed");
+  });
+}
+
 TEST_CASE("a shutdown lets other threads end the making of a set") {
   for (const bool fails : {false, true}) {
     for (const std::vector<int>& host_of : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
