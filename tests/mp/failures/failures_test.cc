@@ -209,6 +209,25 @@ void add_moments() {
   }
 }
 
+void add_streams_of_sets() {
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    const int victim = static_cast<int>(seed % 4);
+    const std::string backend = seed % 3 == 0 ? "mpi" : "shm";
+    for (const std::string what : {"sets", "joins"}) {
+      const bool on_two_hosts = seed % 3 == 1;
+      add("rank " + std::to_string(victim) + " of 4" + (on_two_hosts ? " on two hosts" : "") +
+              " is killed in a stream of " + what + " " + std::to_string(seed),
+          {.ranks = 4,
+           .moment = "in a stream of " + what,
+           .end = "is killed",
+           .victims = {victim},
+           .seed = seed,
+           .variables = {{"RONDE_CPU_BACKEND", on_two_hosts ? "auto" : backend}},
+           .hosts = on_two_hosts ? "abab" : ""});
+    }
+  }
+}
+
 void add_streams() {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     const int victim = static_cast<int>(seed % 4);
@@ -242,22 +261,6 @@ void add_streams() {
            .seed = static_cast<unsigned>(20 + victim),
            .variables = {{"RONDE_CPU_BACKEND", backend}},
            .hosts = backend == "hierarchical" ? "aab" : ""});
-    }
-  }
-  for (unsigned seed = 1; seed <= 12; ++seed) {
-    const int victim = static_cast<int>(seed % 4);
-    const std::string backend = seed % 3 == 0 ? "mpi" : "shm";
-    for (const std::string what : {"sets", "joins"}) {
-      const bool on_two_hosts = seed % 3 == 1;
-      add("rank " + std::to_string(victim) + " of 4" + (on_two_hosts ? " on two hosts" : "") +
-              " is killed in a stream of " + what + " " + std::to_string(seed),
-          {.ranks = 4,
-           .moment = "in a stream of " + what,
-           .end = "is killed",
-           .victims = {victim},
-           .seed = seed,
-           .variables = {{"RONDE_CPU_BACKEND", on_two_hosts ? "auto" : backend}},
-           .hosts = on_two_hosts ? "abab" : ""});
     }
   }
   // These spend nearly all their time inside one operation.
@@ -348,6 +351,7 @@ void add_several_hosts() {
   add_ends();
   add_moments();
   add_streams();
+  add_streams_of_sets();
   add_pairs();
   add_hangs();
   add_several_hosts();
