@@ -58,21 +58,18 @@ struct Outcome {
   std::atomic<std::uint64_t> symmetric{0};
 };
 
-std::vector<RandomSets::Membership> make_sets(Runtime& runtime, std::uint64_t seed, int ranks) {
-  std::vector<RandomSets::Membership> memberships;
-  Dice dice(seed);
-  for (const std::vector<int>& members : random_sets(dice, ranks)) {
-    const ProcessSet set = runtime.add_process_set(members);
-    const std::uint64_t program = dice.number();
-    const auto rank = runtime.rank_in(set);
-    if (rank) memberships.push_back({set, *rank, static_cast<int>(members.size()), program});
-  }
-  return memberships;
+RandomSets::Maker maker_of(Runtime& runtime) {
+  return {[&](const std::vector<int>& ranks) { return runtime.add_process_set(ranks); },
+          [&](const std::vector<int>& ranks, const std::string& tag) {
+            return runtime.create_process_set(ranks, tag);
+          },
+          [&](ProcessSet set) { runtime.remove_process_set(set); }};
 }
 
 void play(Runtime& runtime, RandomRank& player, const RandomRank::Engine& engine,
           std::unique_ptr<RandomSets>& sets, std::uint64_t seed, int ranks) {
-  sets = std::make_unique<RandomSets>(engine, make_sets(runtime, seed, ranks));
+  sets =
+      std::make_unique<RandomSets>(engine, maker_of(runtime), runtime.topology().rank, ranks, seed);
   sets->play(kRounds / 2, [&] {
     RandomProgram program(seed, ranks);
     for (int round = 0; round < kRounds; ++round) player.play(program.next());

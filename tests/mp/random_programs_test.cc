@@ -47,17 +47,12 @@ void check_same_bits(PlainMpi& mpi, const RandomRank& player) {
   }
 }
 
-std::vector<RandomSets::Membership> make_sets(std::uint64_t seed, int ranks) {
-  std::vector<RandomSets::Membership> memberships;
-  Dice dice(seed);
-  for (const std::vector<int>& members : random_sets(dice, ranks)) {
-    const ProcessSet set = ronde::add_process_set(members);
-    const std::uint64_t program = dice.number();
-    const auto rank = ronde::rank_in(set);
-    if (rank) memberships.push_back({set, *rank, static_cast<int>(members.size()), program});
-  }
-  return memberships;
-}
+const RandomSets::Maker kMaker = {
+    [](const std::vector<int>& ranks) { return ronde::add_process_set(ranks); },
+    [](const std::vector<int>& ranks, const std::string& tag) {
+      return ronde::create_process_set(ranks, tag);
+    },
+    [](ProcessSet set) { ronde::remove_process_set(set); }};
 
 /// with_group, or with_hosts on some.
 using WithRanks =
@@ -80,7 +75,8 @@ void check_programs(const WithRanks& with_ranks) {
     with_ranks(
         [&](PlainMpi&) {
           RandomProgram program(program_seed, mpi.size());
-          auto sets = std::make_unique<RandomSets>(engine, make_sets(program_seed, mpi.size()));
+          auto sets =
+              std::make_unique<RandomSets>(engine, kMaker, mpi.rank(), mpi.size(), program_seed);
           try {
             sets->play(kRounds / 2, [&] {
               for (int round = 0; round < kRounds; ++round) player->play(program.next());
@@ -98,7 +94,7 @@ void check_programs(const WithRanks& with_ranks) {
 
 [[maybe_unused]] const bool kRegistered = [] {
   for (const std::string backend : {"shm", "mpi"}) {
-    add_case("random programs over " + backend, "[n3]", [backend] {
+    add_case("random programs over " + backend, "[n2][n3][n4]", [backend] {
       check_programs([&](const auto& body, Variables variables) {
         variables.emplace_back("RONDE_CPU_BACKEND", backend);
         with_group(body, variables);

@@ -99,10 +99,9 @@ Elements run_reducescatter(Runtime& runtime, const Case& row, const Place& place
   return output;
 }
 
-/// Around the set: to the next rank, from the one before; alone it stays.
+/// Around the set: to the next rank, from the one before.
 Elements run_message(Runtime& runtime, const Case& row, const Place& place, const Elements& input,
                      bool in_place) {
-  if (place.size() == 1) return input;
   Elements output(row.dtype, input.count());
   Request send = request_of(row, place, rows_of(row, place.rank, place.size()));
   send.name.clear();
