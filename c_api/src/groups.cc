@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "groups.h"
 
+#include <string>
 #include <utility>
 
 #include "errors.h"
@@ -9,45 +10,76 @@
 
 namespace ronde::c {
 
+namespace {
+
+std::exception_ptr usage_error(const char* text) noexcept {
+  try {
+    return std::make_exception_ptr(Failure(RONDE_E_USAGE, text));
+  } catch (...) {  // no memory, which is the error then
+    return std::current_exception();
+  }
+}
+
+/// What the log calls an operation.
+std::string name_of(const Request& request) noexcept {
+  try {
+    const std::string kind(to_string(request.kind));
+    return request.name.empty() ? kind + " without a name" : kind + " '" + request.name + "'";
+  } catch (...) {
+    return "operation";  // needs no memory
+  }
+}
+
+}  // namespace
+
 void OpenGroup::add(Request request, std::shared_ptr<WorkRecord> record) {
   const std::lock_guard lock(mutex_);
   if (dropped_) std::rethrow_exception(dropped_);
-  requests_.reserve(requests_.size() + 1);
-  records_.push_back(std::move(record));
-  requests_.push_back(std::move(request));
+  members_.push_back({std::move(request), std::move(record)});
 }
 
 void OpenGroup::end(WorkRecord& whole) {
-  std::vector<Request> requests;
-  std::vector<std::shared_ptr<WorkRecord>> records;
+  std::vector<Member> members;
   {
     const std::lock_guard lock(mutex_);
     if (dropped_) std::rethrow_exception(dropped_);
-    requests.swap(requests_);
-    records.swap(records_);
+    ended_ = true;
+    members.swap(members_);
   }
   std::vector<Work> works;
+  std::vector<std::vector<Work>> parts;
   try {
+    std::vector<Request> requests;
+    parts.resize(members.size());
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      requests.push_back(std::move(members[i].request));
+      parts[i].reserve(1);  // what comes after the start needs no memory
+    }
     if (!requests.empty()) works = ronde::submit_group(std::move(requests));
   } catch (...) {
-    for (const auto& record : records) record->fail(std::current_exception());
+    for (const Member& member : members) member.record->fail(std::current_exception(), {});
     throw;
   }
-  for (std::size_t i = 0; i < records.size(); ++i) records[i]->start({works[i]});
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    parts[i].push_back(works[i]);
+    members[i].record->start(std::move(parts[i]));
+  }
   whole.start(std::move(works));
 }
 
-void OpenGroup::drop(const std::string& text) {
-  std::vector<std::shared_ptr<WorkRecord>> records;
+bool OpenGroup::drop(const char* text, Told told) noexcept {
+  std::vector<Member> members;
   std::exception_ptr error;
   {
     const std::lock_guard lock(mutex_);
-    if (dropped_) return;
-    dropped_ = error = std::make_exception_ptr(Failure(RONDE_E_USAGE, text));
-    records.swap(records_);
-    requests_.clear();
+    if (ended_ || dropped_) return false;
+    dropped_ = error = usage_error(text);
+    members.swap(members_);
   }
-  for (const auto& record : records) record->fail(error);
+  for (const Member& member : members) {
+    member.record->fail(error, told == Told::Yes ? std::string() : name_of(member.request));
+  }
+  return true;
 }
 
 namespace {
@@ -67,7 +99,9 @@ struct GroupOfThread {
   std::shared_ptr<OpenGroup> group = {};
 
   ~GroupOfThread() {
-    if (group) group->drop("the thread that began the group ended without ronde_group_end()");
+    if (!group) return;
+    group->drop("the thread that began the group ended without ronde_group_end()",
+                OpenGroup::Told::No);
   }
 };
 
@@ -78,6 +112,15 @@ GroupOfThread& of_thread() {
 }
 
 }  // namespace
+
+GroupOfCallback::GroupOfCallback() noexcept : of_thread_(std::move(of_thread().group)) {}
+
+GroupOfCallback::~GroupOfCallback() {
+  const auto left_open = std::exchange(of_thread().group, std::move(of_thread_));
+  if (!left_open) return;
+  left_open->drop("the callback that began the group returned without ronde_group_end()",
+                  OpenGroup::Told::No);
+}
 
 void begin_group(ProcessSet set) {
   if (of_thread().group) {
@@ -105,7 +148,7 @@ std::shared_ptr<OpenGroup> take_group() {
   return std::exchange(of_thread().group, nullptr);
 }
 
-std::size_t drop_all_groups(const std::string& text) {
+std::size_t drop_all_groups(const char* text) {
   Registry& all = registry();
   std::vector<std::weak_ptr<OpenGroup>> groups;
   {
@@ -114,10 +157,8 @@ std::size_t drop_all_groups(const std::string& text) {
   }
   std::size_t dropped = 0;
   for (const auto& each : groups) {
-    if (const auto group = each.lock()) {
-      group->drop(text);
-      ++dropped;
-    }
+    const auto group = each.lock();
+    if (group && group->drop(text, OpenGroup::Told::Yes)) ++dropped;
   }
   return dropped;
 }
@@ -127,7 +168,10 @@ std::size_t drop_all_groups(const std::string& text) {
 int ronde_group_begin(uint32_t set) {
   return ronde::c::guarded("ronde_group_begin", [&] {
     const ronde::ProcessSet wanted{set};
-    ronde::ranks_of(wanted);  // throws where there is none
+    if (!ronde::rank_in(wanted)) {  // throws where there is no such set
+      throw ronde::c::Failure(RONDE_E_USAGE,
+                              "this rank is not in process set " + std::to_string(set));
+    }
     ronde::c::begin_group(wanted);
   });
 }
@@ -136,8 +180,8 @@ int ronde_group_end(ronde_work* work) {
   if (work != nullptr) *work = nullptr;
   return ronde::c::guarded("ronde_group_end", [&] {
     ronde::c::expect(work != nullptr, "work is NULL");
-    const auto group = ronde::c::take_group();
     const auto whole = std::make_shared<ronde::c::WorkRecord>(std::nullopt, nullptr);
-    *work = ronde::c::WorkTable::instance().insert_if(whole, [&] { group->end(*whole); });
+    *work = ronde::c::WorkTable::instance().insert_if(whole,
+                                                      [&] { ronde::c::take_group()->end(*whole); });
   });
 }

@@ -5,7 +5,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "ronde/process_set.h"
@@ -28,17 +27,37 @@ class OpenGroup {
   /// Starts all, for which `whole` stands then; or fails all, and throws why.
   void end(WorkRecord& whole);
 
-  /// Fails all of them with RONDE_E_USAGE and `text`.
-  void drop(const std::string& text);
+  /// Whether the program hears of it in another way than by the works.
+  enum class Told { No, Yes };
+  /// Fails all of them with RONDE_E_USAGE and `text`. False if it was over before.
+  bool drop(const char* text, Told told) noexcept;
 
  private:
+  struct Member {
+    Request request;
+    std::shared_ptr<WorkRecord> record;
+  };
+
   const ProcessSet set_;
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::vector<Request> requests_;
-  std::vector<std::shared_ptr<WorkRecord>> records_;
+  std::vector<Member> members_;
+  bool ended_ = false;
   std::exception_ptr dropped_;
+};
+
+/// While it lives, the group that this thread has open is out of reach: a callback may run on any
+/// thread, and has a group of its own, or none. What it leaves open is dropped.
+class GroupOfCallback {
+ public:
+  GroupOfCallback() noexcept;
+  ~GroupOfCallback();
+  GroupOfCallback(const GroupOfCallback&) = delete;
+  GroupOfCallback& operator=(const GroupOfCallback&) = delete;
+
+ private:
+  std::shared_ptr<OpenGroup> of_thread_;
 };
 
 /// Of this thread. Throws if it has one open.
@@ -47,7 +66,7 @@ void begin_group(ProcessSet set);
 std::shared_ptr<OpenGroup> open_group(ProcessSet set);
 /// Takes this thread's group away from it. Throws if there is none.
 std::shared_ptr<OpenGroup> take_group();
-/// Drops those of all threads, and says how many there were.
-std::size_t drop_all_groups(const std::string& text);
+/// Drops those that are open on any thread, and says how many there were.
+std::size_t drop_all_groups(const char* text);
 
 }  // namespace ronde::c

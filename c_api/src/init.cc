@@ -95,8 +95,9 @@ InitOptions options_of(const ronde_init_options* given) {
     throw Failure(RONDE_E_UNSUPPORTED, "this build of Ronde has no MPI");
   }
   expect(known.size >= 0, "size is negative");
-  expect(known.size > 0 || (known.put == nullptr && known.get == nullptr && known.rank == 0),
-         "rank, put or get is given, but no size");
+  const bool is_placed = known.rank != 0 || known.local_rank > 0;
+  expect(known.size > 0 || (known.put == nullptr && known.get == nullptr && !is_placed),
+         "rank, local_rank, put or get is given, but no size");
   if (known.size > 0) options.key_value = key_value_start(known);
   return options;
 }

@@ -111,6 +111,15 @@ void set_shaped_buffers(Operation& operation, const void* in, std::vector<std::i
   operation.result = result;
 }
 
+/// The engine would say so, too, but with the C++ name of RONDE_ANY.
+void expect_source(int peer, std::uint32_t set) {
+  const auto ranks = static_cast<int>(ronde::ranks_of({set}).size());
+  if (peer == RONDE_ANY || (peer >= 0 && peer < ranks)) return;
+  throw Failure(RONDE_E_USAGE, "peer " + std::to_string(peer) +
+                                   " is out of range: there are ranks 0 to " +
+                                   std::to_string(ranks - 1) + ", or RONDE_ANY");
+}
+
 ronde_work start(Operation operation) {
   const Collective kind = operation.request.kind;
   const bool is_grouped =
@@ -229,6 +238,7 @@ int ronde_recv(void* buffer, int64_t count, int dtype, int peer, int64_t tag, in
     Operation operation = make_operation(Collective::Recv, {nullptr, dtype, device, stream, set});
     expect(buffer != nullptr || count <= 0, "buffer is NULL");
     set_buffers(operation, nullptr, buffer, count);
+    expect_source(peer, set);
     operation.request.peer = peer;
     operation.request.tag = tag;
     return operation;

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "errors.h"
+#include "groups.h"
+#include "log.h"
 
 namespace ronde::c {
 
@@ -16,16 +18,28 @@ void* Result::allocate(const std::vector<std::int64_t>& of_shape) {
   return owned_.get();
 }
 
-void WorkRecord::settle(std::vector<Work> works, std::exception_ptr error) {
+WorkRecord::~WorkRecord() {
+  if (!name_.empty() && !error_read_) log_unheard(name_, error_);
+}
+
+void WorkRecord::settle(std::vector<Work> works, std::exception_ptr error,
+                        std::string name) noexcept {
   std::vector<Callback> callbacks;
   {
     const std::lock_guard lock(mutex_);
     works_ = std::move(works);
     error_ = std::move(error);
+    name_ = std::move(name);
     settled_.store(true, std::memory_order_release);
     callbacks.swap(callbacks_);
   }
-  for (const Callback& callback : callbacks) watch(callback);
+  for (const Callback& callback : callbacks) {
+    try {
+      watch(callback);
+    } catch (...) {  // no memory
+      log_thrown("a callback of a work cannot be called", std::current_exception());
+    }
+  }
 }
 
 void WorkRecord::expect_settled() const {
@@ -47,7 +61,10 @@ bool WorkRecord::done() const {
 }
 
 void WorkRecord::rethrow_first_error() const {
-  if (error_) std::rethrow_exception(error_);
+  if (error_) {
+    error_read_ = true;
+    std::rethrow_exception(error_);
+  }
   std::exception_ptr first;
   for (const Work& work : works_) {
     const std::exception_ptr error = work.error();  // all of them are read now
@@ -98,10 +115,15 @@ void WorkRecord::watch(Callback callback) const {
   }
 }
 
-void WorkRecord::invoke(Callback callback) const {
+void WorkRecord::invoke(Callback callback) const noexcept {
   const int status = guarded(nullptr, [this] { rethrow_first_error(); });
   const CallbackScope scope;
-  callback.fn(callback.context, status);
+  const GroupOfCallback own_group;
+  try {
+    callback.fn(callback.context, status);
+  } catch (...) {
+    log_thrown("a callback of a work threw, which it must not", std::current_exception());
+  }
 }
 
 void WorkRecord::expect_success() const {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ronde/collective.h"
@@ -51,9 +52,14 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
   /// `kind` is nothing for a group. `result` may be null.
   WorkRecord(std::optional<Collective> kind, std::shared_ptr<Result> result)
       : kind_(kind), result_(std::move(result)) {}
+  /// Logs an error that nobody asked for, where fail() was given a name.
+  ~WorkRecord();
 
-  void start(std::vector<Work> works) { settle(std::move(works), nullptr); }
-  void fail(std::exception_ptr error) { settle({}, std::move(error)); }
+  void start(std::vector<Work> works) noexcept { settle(std::move(works), nullptr, {}); }
+  /// `name` is what the log calls it; empty where the program hears of the error in another way.
+  void fail(std::exception_ptr error, std::string name) noexcept {
+    settle({}, std::move(error), std::move(name));
+  }
 
   bool done() const;
   /// False if it is not done at `deadline` (none: waits for ever). Throws the operation's error.
@@ -70,13 +76,13 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
     void* context;
   };
 
-  void settle(std::vector<Work> works, std::exception_ptr error);
+  void settle(std::vector<Work> works, std::exception_ptr error, std::string name) noexcept;
   void expect_settled() const;
   void expect_success() const;
   bool all_done() const;
   void rethrow_first_error() const;
   void watch(Callback callback) const;
-  void invoke(Callback callback) const;
+  void invoke(Callback callback) const noexcept;
 
   const std::optional<Collective> kind_;
   const std::shared_ptr<Result> result_;
@@ -84,7 +90,10 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
   // Constant once settled.
   std::vector<Work> works_;
   std::exception_ptr error_;  ///< instead of works
+  std::string name_;          ///< with an error, unless the program hears of it anyway
   std::atomic<bool> settled_{false};
+
+  mutable std::atomic<bool> error_read_{false};
 
   std::mutex mutex_;
   std::vector<Callback> callbacks_;  ///< guarded by mutex_; until settled

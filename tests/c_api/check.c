@@ -6,6 +6,15 @@
 
 enum { kDeadline = 124, kNothingRun = 3 };
 
+static int real_stderr = -1; /* while there is a capture */
+
+void fail_check(const char* what, const char* file, int line) {
+  if (real_stderr >= 0) dup2(real_stderr, STDERR_FILENO);
+  fprintf(stderr, "%s:%d: does not hold: %s\n  (last error: %s)\n", file, line, what,
+          ronde_last_error());
+  exit(1);
+}
+
 static void on_deadline(int signal_number) {
   static const char text[] = "the deadline of the test case has passed\n";
   (void)signal_number;
@@ -19,6 +28,28 @@ static void start_deadline(void) {
   CHECK(seconds > 0);
   signal(SIGALRM, on_deadline);
   alarm((unsigned)seconds);
+}
+
+void begin_capture(void) {
+  FILE* const file = tmpfile();
+  CHECK(file != NULL);
+  fflush(stderr);
+  real_stderr = dup(STDERR_FILENO);
+  CHECK(real_stderr >= 0);
+  CHECK(dup2(fileno(file), STDERR_FILENO) == STDERR_FILENO);
+  CHECK(fclose(file) == 0);
+}
+
+const char* end_capture(void) {
+  static char text[1 << 14];
+  fflush(stderr);
+  const ssize_t length = pread(STDERR_FILENO, text, sizeof(text) - 1, 0);
+  CHECK(dup2(real_stderr, STDERR_FILENO) == STDERR_FILENO);
+  CHECK(close(real_stderr) == 0);
+  real_stderr = -1;
+  CHECK(length >= 0);
+  text[length] = '\0';
+  return text;
 }
 
 static void list_cases(const struct suite* suite) {

@@ -10,11 +10,7 @@
 
 #include "ronde/ronde_c.h"
 
-static inline void fail_check(const char* what, const char* file, int line) {
-  fprintf(stderr, "%s:%d: does not hold: %s\n  (last error: %s)\n", file, line, what,
-          ronde_last_error());
-  exit(1);
-}
+void fail_check(const char* what, const char* file, int line);
 
 #define CHECK(condition) ((condition) ? (void)0 : fail_check(#condition, __FILE__, __LINE__))
 #define CHECK_OK(call) CHECK((call) == RONDE_OK)
@@ -25,6 +21,11 @@ static inline void fail_check(const char* what, const char* file, int line) {
     CHECK_LAST_ERROR(part);           \
   } while (0)
 #define CHECK_LAST_ERROR(part) CHECK(strstr(ronde_last_error(), (part)) != NULL)
+
+/* What this process writes to stderr from the one call to the other. The text stays until the next
+ * begin_capture(). A check that fails meanwhile is still seen. */
+void begin_capture(void);
+const char* end_capture(void);
 
 struct test_case {
   const char* name;

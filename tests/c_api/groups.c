@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations that start together or not at all. */
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 
 #include "rank.h"
 
@@ -145,6 +147,119 @@ static void one_bad_member(void) {
   check_job_goes_on();
 }
 
+static void groups_are_for_members(void) {
+  const int first = 0;
+  uint32_t set = 0;
+  double value = 1;
+  ronde_work work = NULL;
+  ronde_work group = NULL;
+  CHECK_OK(ronde_process_set_add(&first, 1, &set));
+  if (own_rank() == 0) {
+    CHECK_OK(ronde_group_begin(set));
+    CHECK_OK(start_sum("alone", &value, 1, set, &work));
+    CHECK_OK(ronde_group_end(&group));
+    CHECK_OK(finish(group));
+    CHECK_OK(finish(work));
+  } else {
+    CHECK_FAILS(RONDE_E_USAGE, "this rank is not in process set", ronde_group_begin(set));
+    CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_end(&group));
+  }
+  CHECK_OK(ronde_process_set_remove(set));
+}
+
+/* What a callback submits, wherever it runs. */
+struct submission {
+  double value;
+  ronde_work work;
+  atomic_int is_submitted;
+};
+
+static void submit_inside(void* context, int status) {
+  struct submission* const inside = context;
+  CHECK(status == RONDE_OK);
+  CHECK_OK(start_sum("from a callback", &inside->value, 1, RONDE_ALL_RANKS, &inside->work));
+  atomic_store(&inside->is_submitted, 1);
+}
+
+/* On some ranks it runs at once, on this thread, which has a group open; on others on any thread.
+ */
+static void a_callback_is_in_no_group_of_its_thread(void) {
+  const struct timespec pause = {0, 100 * 1000};
+  for (int round = 0; round < 50; ++round) {
+    const int at_once = (round + own_rank()) % 2;
+    struct submission inside = {.value = 1};
+    double values[kMembers];
+    double older_value = 1;
+    ronde_work works[kMembers];
+    ronde_work older = NULL;
+    ronde_work group = NULL;
+    int done = 0;
+    CHECK_OK(start_sum("older", &older_value, 1, RONDE_ALL_RANKS, &older));
+    if (at_once) CHECK_OK(ronde_work_wait(older, -1));
+    CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+    CHECK_OK(ronde_work_on_done(older, submit_inside, &inside));
+    if (at_once) CHECK(atomic_load(&inside.is_submitted) == 1);
+    CHECK_OK(finish(older));
+    while (!atomic_load(&inside.is_submitted)) nanosleep(&pause, NULL);
+    CHECK_OK(ronde_work_done(inside.work, &done)); /* it is in no group that is open */
+    start_members(values, kNames, works);
+    CHECK_OK(ronde_group_end(&group));
+    CHECK_OK(finish(group));
+    for (int i = 0; i < kMembers; ++i) CHECK_OK(finish(works[i]));
+    CHECK_OK(finish(inside.work));
+    CHECK(inside.value == all_ranks());
+  }
+}
+
+struct groups_inside {
+  double values[3];
+  ronde_work ended;
+  ronde_work left_open;
+  ronde_work forgotten;
+};
+
+static void begin_groups_inside(void* context, int status) {
+  struct groups_inside* const inside = context;
+  ronde_work group = NULL;
+  CHECK(status == RONDE_OK);
+  CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_end(&group));
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(start_sum("ended", &inside->values[0], 1, RONDE_ALL_RANKS, &inside->ended));
+  CHECK_OK(ronde_group_end(&group));
+  CHECK_OK(ronde_work_free(group));
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(start_sum("left open", &inside->values[1], 1, RONDE_ALL_RANKS, &inside->left_open));
+  CHECK_OK(start_sum("forgotten", &inside->values[2], 1, RONDE_ALL_RANKS, &inside->forgotten));
+  CHECK_OK(ronde_work_free(inside->forgotten));
+}
+
+static void groups_of_a_callback(void) {
+  struct groups_inside inside = {.values = {1, 1, 1}};
+  double value = 1;
+  ronde_work older = NULL;
+  ronde_work work = NULL;
+  ronde_work group = NULL;
+  CHECK_OK(ronde_barrier(RONDE_ALL_RANKS, &older));
+  CHECK_OK(ronde_work_wait(older, -1));
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(start_sum("before", &value, 1, RONDE_ALL_RANKS, &work));
+  begin_capture();
+  CHECK_OK(ronde_work_on_done(older, begin_groups_inside, &inside)); /* at once */
+  const char* const log = end_capture();
+  CHECK(strstr(log, "warning: allreduce 'forgotten' failed and nobody asked: the callback") !=
+        NULL);
+  CHECK(strstr(log, "left open") == NULL); /* that one is still to be asked */
+  CHECK_FAILS(RONDE_E_USAGE, "the callback that began the group returned",
+              finish(inside.left_open));
+  CHECK_OK(finish(inside.ended));
+  CHECK(inside.values[0] == all_ranks() && inside.values[1] == 1 && inside.values[2] == 1);
+  CHECK_OK(ronde_group_end(&group)); /* as it was */
+  CHECK_OK(finish(group));
+  CHECK_OK(finish(work));
+  CHECK(value == all_ranks());
+  CHECK_OK(finish(older));
+}
+
 static double left_behind = 1;
 
 static void* leave_a_group_open(void* work) {
@@ -162,6 +277,26 @@ static void the_thread_of_a_group_ends(void) {
   check_job_goes_on();
 }
 
+static void* leave_a_group_and_its_works(void* unused) {
+  ronde_work work = NULL;
+  (void)unused;
+  leave_a_group_open(&work);
+  CHECK_OK(ronde_work_free(work));
+  return NULL;
+}
+
+/* Nobody could ask. */
+static void a_group_that_nobody_hears_of_is_logged(void) {
+  pthread_t thread;
+  begin_capture();
+  CHECK(pthread_create(&thread, NULL, leave_a_group_and_its_works, NULL) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
+  const char* const log = end_capture();
+  CHECK(strstr(log, "warning: allreduce 'left behind' failed and nobody asked: the thread that") !=
+        NULL);
+  check_job_goes_on();
+}
+
 static void left_open_at_shutdown(void) {
   double value = 1;
   ronde_work work = NULL;
@@ -175,12 +310,56 @@ static void left_open_at_shutdown(void) {
   CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_end(&group));
 }
 
+/* A thread that is in ronde_group_end() while another ends the group of ranks. */
+struct ending {
+  sem_t is_inside;
+  sem_t may_return;
+  ronde_work works[2];
+};
+
+static void stay_inside(void* context, int status) {
+  struct ending* const ending = context;
+  CHECK(status == RONDE_E_USAGE);
+  CHECK(sem_post(&ending->is_inside) == 0);
+  CHECK(sem_wait(&ending->may_return) == 0);
+}
+
+static void* end_a_group(void* context) {
+  struct ending* const ending = context;
+  double values[2] = {1, 1};
+  ronde_work group = NULL;
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_OK(start_sum("twice", &values[0], 1, RONDE_ALL_RANKS, &ending->works[0]));
+  CHECK_OK(start_sum("twice", &values[1], 1, RONDE_ALL_RANKS, &ending->works[1]));
+  CHECK_OK(ronde_work_on_done(ending->works[0], stay_inside, ending));
+  CHECK_FAILS(RONDE_E_USAGE, "twice", ronde_group_end(&group));
+  return NULL;
+}
+
+static void ended_during_shutdown(void) {
+  pthread_t thread;
+  struct ending ending;
+  CHECK(sem_init(&ending.is_inside, 0, 0) == 0);
+  CHECK(sem_init(&ending.may_return, 0, 0) == 0);
+  CHECK(pthread_create(&thread, NULL, end_a_group, &ending) == 0);
+  CHECK(sem_wait(&ending.is_inside) == 0);
+  CHECK_OK(ronde_shutdown()); /* that group was not left open */
+  CHECK(sem_post(&ending.may_return) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
+  for (int i = 0; i < 2; ++i) CHECK_FAILS(RONDE_E_USAGE, "twice", finish(ending.works[i]));
+}
+
 const struct test_case kGroups[] = {
     {"a group is done when all are", a_group_is_done_when_all_are, ""},
     {"an open group is not started", an_open_group_is_not_started, ""},
     {"groups that differ", groups_that_differ, "[n2][n3]"},
     {"one bad member", one_bad_member, ""},
+    {"groups are for members", groups_are_for_members, ""},
+    {"a callback is in no group of its thread", a_callback_is_in_no_group_of_its_thread, ""},
+    {"groups of a callback", groups_of_a_callback, ""},
     {"the thread of a group ends", the_thread_of_a_group_ends, ""},
+    {"a group that nobody hears of is logged", a_group_that_nobody_hears_of_is_logged, ""},
     {"left open at shutdown", left_open_at_shutdown, ""},
+    {"ended during shutdown", ended_during_shutdown, ""},
     CASES_END,
 };

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C and the C++ interface in one process serve one group.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -26,6 +29,39 @@ ronde::Request sum(const std::string& name, double& value) {
 int start_sum(const char* name, double& value, ronde_work* work) {
   return ronde_allreduce(name, &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, nullptr,
                          RONDE_ALL_RANKS, work);
+}
+
+/// While it lives, what this process writes to stderr goes to a file.
+class CapturedStderr {
+ public:
+  CapturedStderr() : file_(std::tmpfile()), saved_(dup(STDERR_FILENO)) {
+    REQUIRE(file_ != nullptr);
+    REQUIRE(dup2(fileno(file_), STDERR_FILENO) == STDERR_FILENO);
+  }
+  ~CapturedStderr() {
+    dup2(saved_, STDERR_FILENO);
+    close(saved_);
+    std::fclose(file_);
+  }
+  CapturedStderr(const CapturedStderr&) = delete;
+  CapturedStderr& operator=(const CapturedStderr&) = delete;
+
+  std::string text() const {
+    std::string text(4096, '\0');
+    const ssize_t length = pread(fileno(file_), text.data(), text.size(), 0);
+    REQUIRE(length >= 0);
+    text.resize(static_cast<std::size_t>(length));
+    return text;
+  }
+
+ private:
+  std::FILE* const file_;
+  const int saved_;
+};
+
+void count_and_throw(void* calls, int) {
+  ++*static_cast<int*>(calls);
+  throw 7;
 }
 
 /// The others do it through C++ where this rank does it through C.
@@ -111,6 +147,38 @@ TEST_CASE("both interfaces at once, from several threads") {
   ronde::shutdown();
 }
 
+TEST_CASE("a callback that throws harms no group") {
+  ronde::init();
+  const auto fail_group = [](const char* name, bool is_ended) {
+    CAPTURE(name);
+    double values[] = {1, 1, 1};
+    ronde_work works[] = {nullptr, nullptr, nullptr};
+    int calls = 0;
+    int status = -1;
+    // A group that its thread does not end fails with the thread.
+    std::thread([&] {
+      ronde_work group = nullptr;
+      if (ronde_group_begin(RONDE_ALL_RANKS) != RONDE_OK) return;
+      for (int i = 0; i < 3; ++i) start_sum(name, values[i], &works[i]);
+      ronde_work_on_done(works[0], count_and_throw, &calls);
+      status = is_ended ? ronde_group_end(&group) : RONDE_OK;
+    }).join();
+    CHECK(status == (is_ended ? RONDE_E_USAGE : RONDE_OK));
+    CHECK(calls == 1);
+    for (const ronde_work work : works) {
+      CHECK(ronde_work_wait(work, -1) == RONDE_E_USAGE);
+      CHECK_THAT(ronde_last_error(), Contains(is_ended ? "'three times'" : "thread that began"));
+      CHECK(ronde_work_free(work) == RONDE_OK);
+    }
+  };
+  CapturedStderr log;
+  fail_group("three times", true);
+  CHECK_THAT(log.text(), Contains("error: a callback of a work threw, which it must not"));
+  fail_group("left open", false);
+  sum_both_ways(true);
+  ronde::shutdown();
+}
+
 TEST_CASE("what C++ code throws does not get through C") {
   ronde::init();
   ronde::default_runtime().add_stats(
@@ -122,8 +190,9 @@ TEST_CASE("what C++ code throws does not get through C") {
   ronde_work work = nullptr;
   REQUIRE(ronde_barrier(RONDE_ALL_RANKS, &work) == RONDE_OK);
   REQUIRE(ronde_work_wait(work, -1) == RONDE_OK);
-  const ronde_done_fn throws = [](void*, int) { throw 7; };
-  CHECK(ronde_work_on_done(work, throws, nullptr) == RONDE_E_INTERNAL);
+  int calls = 0;
+  CHECK(ronde_work_on_done(work, count_and_throw, &calls) == RONDE_OK);
+  CHECK(calls == 1);
   CHECK(ronde_work_free(work) == RONDE_OK);
   ronde::shutdown();
   ronde::add_init_hook([](ronde::Runtime&) { throw std::runtime_error("hook failed"); });
