@@ -123,7 +123,20 @@ static void uses_that_make_no_sense(void) {
   CHECK_FAILS(RONDE_E_USAGE, "NaN",
               ronde_allreduce("x", values, values, 1, RONDE_F64, RONDE_SUM, NAN, 1, kCpu, NULL,
                               kSet, &refused));
+  CHECK_FAILS(RONDE_E_USAGE, "peer -2 is out of range: there are ranks 0 to",
+              ronde_recv(values, 1, RONDE_F64, -2, 0, kCpu, NULL, kSet, &refused));
+  CHECK_LAST_ERROR(", or RONDE_ANY");
+  CHECK_FAILS(RONDE_E_USAGE, ", or RONDE_ANY",
+              ronde_recv(values, 1, RONDE_F64, 9, 0, kCpu, NULL, kSet, &refused));
   CHECK(refused == NULL);
+  /* In a group the engine looks at its end. */
+  ronde_work group = NULL;
+  CHECK_OK(ronde_group_begin(kSet));
+  CHECK_OK(ronde_allreduce("x", values, values, 1, RONDE_F64, RONDE_SUM, NAN, 1, kCpu, NULL, kSet,
+                           &work));
+  CHECK_FAILS(RONDE_E_USAGE, "NaN", ronde_group_end(&group));
+  CHECK_FAILS(RONDE_E_USAGE, "NaN", finish(work));
+  CHECK(group == NULL);
   check_job_goes_on();
 }
 

@@ -342,6 +342,12 @@ static void nothing_and_scalars(void) {
   CHECK_OK(ronde_allgather("scalar", &one, NULL, 0, RONDE_F32, NULL, RONDE_CPU, NULL,
                            RONDE_ALL_RANKS, &work));
   CHECK_FAILS(RONDE_E_USAGE, "allgather 'scalar'", finish(work));
+  CHECK_OK(ronde_alltoall("scalar", &one, NULL, 0, RONDE_F32, NULL, NULL, RONDE_CPU, NULL,
+                          RONDE_ALL_RANKS, &work));
+  CHECK_FAILS(RONDE_E_USAGE, "alltoall 'scalar'", finish(work));
+  CHECK_OK(ronde_reducescatter("scalar", &one, NULL, 0, RONDE_F32, RONDE_SUM, 1, 1, NULL, RONDE_CPU,
+                               NULL, RONDE_ALL_RANKS, &work));
+  CHECK_FAILS(RONDE_E_USAGE, "reducescatter 'scalar'", finish(work));
 }
 
 static void messages(void) {

@@ -11,7 +11,8 @@
  * Errors. Functions return RONDE_OK (0) or a RONDE_E_* code, but for those few that say otherwise.
  * ronde_last_error() has the text. Nothing is written through result pointers on an error, but that
  * a `work` becomes NULL. No pointer may be NULL unless it says so: that is a
- * RONDE_E_INVALID_ARGUMENT. No C++ exception ever leaves a function.
+ * RONDE_E_INVALID_ARGUMENT, but of a NULL work RONDE_E_INVALID_HANDLE. No C++ exception ever leaves
+ * a function, nor may one leave a callback.
  *
  * Threads. Every function may be called by every thread at any time, several at once, but
  * ronde_init() and ronde_shutdown(), which are not called while another thread is in one of the
@@ -21,8 +22,12 @@
  * times in seconds. Ranks count from 0; within a process set they are numbered by their place in
  * it: roots, peers, splits and results are in that order.
  *
- * Buffers stay the caller's. They must not be changed (inputs), read or written (outputs) nor freed
- * until the work is done, also where it fails: until then Ronde may use them.
+ * Buffers stay the caller's, and are aligned for their element type. They must not be changed
+ * (inputs), read or written (outputs) nor freed until the work is done, also where it fails: until
+ * then Ronde may use them.
+ *
+ * Processes. The group is that of the process that called ronde_init(): a child of fork() cannot
+ * use it.
  */
 
 #include <stddef.h>
@@ -132,9 +137,9 @@ typedef int (*ronde_get_fn)(void* context, const char* key, char* value, size_t 
 enum { RONDE_KEY_ABSENT = 1 };
 
 /* Zero all of it (`= {0}`), set struct_size to sizeof(ronde_init_options), then what is wanted:
- * zero means the default throughout. So a program that was compiled with an older header, whose
- * struct is smaller, works with this library. One with a newer header does, too, unless it uses a
- * field that this library does not know: RONDE_E_UNSUPPORTED.
+ * zero means the default, but of local_rank, which has none. So a program that was compiled with an
+ * older header, whose struct is smaller, works with this library. One with a newer header does,
+ * too, unless it uses a field that this library does not know: RONDE_E_UNSUPPORTED.
  *
  * Everything that this points to is needed during ronde_init() only (but see get and put).
  *
@@ -158,9 +163,11 @@ typedef struct ronde_init_options {
   ronde_rank_list mpi_ranks;
 
   /* size > 0: no MPI launcher. This is rank `rank` of `size`, and number `local_rank` among those
-   * of its host (in the order of ranks; -1: not known). Control plane and data go through sockets
-   * and shared memory of one host; ranks on several hosts are refused on every rank, RONDE_E_USAGE.
-   * MPI is not touched, and ronde_init() may be called again after ronde_shutdown(). */
+   * of its host, in the order of ranks. There is no default for it: a number that is not right is
+   * RONDE_E_USAGE on every rank, so give -1 where it is not known. Control plane and data go
+   * through sockets and shared memory of one host; ranks on several hosts are refused on every
+   * rank, RONDE_E_USAGE. MPI is not touched, and ronde_init() may be called again after
+   * ronde_shutdown(). */
   int rank;
   int size;
   int local_rank;
@@ -175,18 +182,19 @@ typedef struct ronde_init_options {
   const char* prefix;
 } ronde_init_options;
 
-/* Joins the group: blocks until all ranks are there, at most RONDE_INIT_TIMEOUT_S. NULL: the
- * defaults, which are the ranks of the MPI launcher; without one, a group of one rank. Reads the
- * RONDE_* variables of the environment. RONDE_E_USAGE for nonsense in them or in the options, for
- * configurations that differ between ranks, and if called twice; RONDE_E_GROUP if a rank is
- * missing. */
+/* Joins the group: blocks until all ranks are there, at most RONDE_INIT_TIMEOUT_S (120 unless it is
+ * set), and 3 s more where MPI or a get() does not return. NULL: the defaults, which are the ranks
+ * of the MPI launcher; without one, a group of one rank. Reads the RONDE_* variables of the
+ * environment. RONDE_E_USAGE for nonsense in them or in the options, for configurations that differ
+ * between ranks, and if called twice; RONDE_E_GROUP if a rank is missing. */
 RONDE_C_API int ronde_init(const ronde_init_options* options);
 
 /* Leaves the group together with all other ranks: lets operations that all of them submitted
- * finish, at most RONDE_SHUTDOWN_TIMEOUT_S. Does nothing if not initialised. Works stay valid
- * handles until they are freed; those of groups that a thread left open (ronde_group_begin()) fail,
- * and RONDE_E_USAGE says so after all has ended. Where Ronde initialised MPI it also finalises it,
- * so that ronde_init() by the launcher's ranks works once only. */
+ * finish, at most RONDE_SHUTDOWN_TIMEOUT_S (30 unless it is set; twice that and 10 s more where a
+ * rank dies at the very end). Does nothing if not initialised. Works stay valid handles until they
+ * are freed; those of groups that a thread left open (ronde_group_begin()) fail, and RONDE_E_USAGE
+ * says so after all has ended. Where Ronde initialised MPI it also finalises it, so that
+ * ronde_init() by the launcher's ranks works once only. */
 RONDE_C_API int ronde_shutdown(void);
 
 /* 1 between a ronde_init() that succeeded and ronde_shutdown(), else 0. */
@@ -216,7 +224,9 @@ RONDE_C_API int ronde_is_homogeneous(int* homogeneous);
 
 /* A process set is some ranks, in an order, that run operations among themselves. Set 0 is all
  * ranks. Those that make or remove one block until all ranks that take part have come, and are not
- * for callbacks. What goes wrong is a RONDE_E_USAGE on all ranks that take part. */
+ * for callbacks. They have no limit of their own: where a rank does not come for
+ * RONDE_STALL_ABORT_S (600 unless it is set) the group fails. What goes wrong is a RONDE_E_USAGE on
+ * all ranks that take part. */
 
 /* Called by all ranks of the group, with the same ranks, in the same order as others of these
  * calls. */
@@ -245,18 +255,26 @@ RONDE_C_API int ronde_process_set_included(uint32_t set, int* included);
 typedef struct ronde_work_s* ronde_work;
 
 /* All that start an operation return at once and give a work, to be freed by ronde_work_free().
- * What this rank alone can see to be wrong is the code of the call; what only the ranks together
- * can see is the code of ronde_work_wait().
+ * What this rank alone can see to be wrong is the code of the call, or, within a group (see
+ * ronde_group_begin()) and where the engine has to look (a name that is in flight, a factor that is
+ * NaN), of ronde_group_end(). What only the ranks together can see is the code of
+ * ronde_work_wait().
  *
- * name    Ranks match operations by it; one name is in flight once at a time, within its set.
- * Copied. NULL or "": matched by the order of calls within the set. Names that repeat from step to
- * step cost less than new ones. in, out Dense, row-major. `out` may equal `in`. Either may be NULL
- * where there are no elements. For allgather, alltoall and reducescatter `out` may always be NULL:
- * then the work owns the result, see ronde_work_output(). dims    0 (a scalar, one element) to
- * RONDE_MAX_DIMS; `shape` may be NULL if it is 0. prescale, postscale  Factors before and after the
- * reduction. Integers are scaled in double precision and truncated toward zero. device  RONDE_CPU.
- * This version has no GPU backend: 0 and above are RONDE_E_UNSUPPORTED. stream  NULL. Any other one
- * is RONDE_E_UNSUPPORTED, as `device`. set     The process set; RONDE_ALL_RANKS is 0.
+ * - name: ranks match operations by it; one name is in flight once at a time, within its set.
+ *   Copied. NULL or "": matched by the order of calls within the set. Names that repeat from step
+ *   to step cost less than new ones.
+ * - in, out: dense, row-major. `out` may equal `in`. Either may be NULL where there are no
+ *   elements. For allgather, alltoall and reducescatter they may overlap anywhere, which costs a
+ *   copy of `in` but where the smaller of both is this rank's own part of the larger; in all
+ *   others they are equal or apart. For these three `out` may always be NULL: then the work owns
+ *   the result, see ronde_work_output().
+ * - shape, dims: 1 to RONDE_MAX_DIMS numbers. A scalar (dims 0, where `shape` may be NULL) has no
+ *   rows to divide or to join: RONDE_E_USAGE of the work.
+ * - prescale, postscale: factors before and after the reduction. Integers are scaled in double
+ *   precision and truncated toward zero.
+ * - device: RONDE_CPU. This version has no GPU backend: 0 and above are RONDE_E_UNSUPPORTED.
+ * - stream: NULL. Any other one is RONDE_E_UNSUPPORTED, as `device`.
+ * - set: the process set; RONDE_ALL_RANKS is 0.
  *
  * Every rank of the set submits the same: dtype, op, factors, root, count or shape (but for the
  * first dimension of an allgather or alltoall). Disagreement is a RONDE_E_USAGE of the work on
@@ -293,7 +311,11 @@ RONDE_C_API int ronde_reducescatter(const char* name, const void* in, const int6
 
 /* A message to rank `peer` of the set, or from it, or from RONDE_ANY (ronde_work_source() says
  * whom). Matched as in MPI, by peers and `tag` (0 and above): messages of one tag from one rank to
- * another do not overtake each other. Both ends agree on count and dtype. */
+ * another do not overtake each other. Both ends agree on count, which may be 0, and dtype. A rank
+ * sends nothing to itself: RONDE_E_USAGE.
+ *
+ * Nothing is buffered: a send is done when the other rank has taken it. Two ranks that each wait
+ * for a send to the other before they receive wait for ever; let them start both and then wait. */
 RONDE_C_API int ronde_send(const void* buffer, int64_t count, int dtype, int peer, int64_t tag,
                            int device, void* stream, uint32_t set, ronde_work* work);
 RONDE_C_API int ronde_recv(void* buffer, int64_t count, int dtype, int peer, int64_t tag,
@@ -303,7 +325,12 @@ RONDE_C_API int ronde_recv(void* buffer, int64_t count, int dtype, int peer, int
 RONDE_C_API int ronde_barrier(uint32_t set, ronde_work* work);
 
 /* This rank has no more data: until all ranks of the set have joined, it contributes the neutral
- * element to their reductions. Done when all have; see ronde_work_last_rank(). */
+ * element to their reductions. Done when all have; see ronde_work_last_rank().
+ *
+ * Until then this rank can submit nothing more to the set: RONDE_E_USAGE. The others may go on with
+ * allreduces, reducescatters and barriers; allgathers, broadcasts, alltoalls and messages are
+ * RONDE_E_USAGE of the work. An average divides by the number of ranks that have not joined, or by
+ * that of all where RONDE_JOIN_AVERAGE is "all". */
 RONDE_C_API int ronde_join(uint32_t set, ronde_work* work);
 
 /* Between the two, collectives that this thread submits to this set (of other sets: as ever) give
@@ -311,11 +338,15 @@ RONDE_C_API int ronde_join(uint32_t set, ronde_work* work);
  * once every rank has submitted the whole group, and if one of them is refused all are. `work`
  * stands for the group: it is done when all are, with the first error among them.
  *
- * A thread has one group open at most (RONDE_E_USAGE). Barrier, join, send and recv on the set are
- * not for groups (RONDE_E_UNSUPPORTED), and waiting for a work of a group that is open, or asking
- * for its result, is a RONDE_E_USAGE; a call that failed is not part of the group, which stays
- * open. If ronde_group_end() fails, so do the works, with the same text; so do those of a group
- * that is open when its thread ends or at ronde_shutdown(), and then ronde_group_end() says so. */
+ * The set is one that this rank is in, and a thread has one group open at most: RONDE_E_USAGE.
+ * Barrier, join, send and recv on the set are not for groups (RONDE_E_UNSUPPORTED), and waiting for
+ * a work of a group that is open, or asking for its result, is a RONDE_E_USAGE; a call that failed
+ * is not part of the group, which stays open. If ronde_group_end() fails, so do the works, with the
+ * same text; so do those of a group that is open when its thread ends, when the callback returns
+ * that began it, or at ronde_shutdown(), and then ronde_group_end() says so.
+ *
+ * A callback (ronde_work_on_done()) has nothing to do with the group of the thread that it happens
+ * to run on: what it submits is not part of it, and a group that it begins is its own. */
 RONDE_C_API int ronde_group_begin(uint32_t set);
 RONDE_C_API int ronde_group_end(ronde_work* work);
 
@@ -340,8 +371,9 @@ RONDE_C_API int ronde_work_wait_stream(ronde_work work, void* stream);
 
 /* Called once, when the operation is done: `status` is its code, and ronde_last_error() has the
  * text within the call. On a thread of Ronde's, one that waits, or at once on this one if it is
- * done. It may submit operations, but must not block. `context` is needed until it has returned; it
- * is called also where the work was freed meanwhile. */
+ * done. It may submit operations, but must neither block nor throw: what a callback in C++ throws
+ * is logged. `context` is needed until it has returned; it is called also where the work was freed
+ * meanwhile. */
 typedef void (*ronde_done_fn)(void* context, int status);
 RONDE_C_API int ronde_work_on_done(ronde_work work, ronde_done_fn fn, void* context);
 
