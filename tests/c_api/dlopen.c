@@ -21,7 +21,7 @@ static void find(void* library, const char* name, void* function) {
   memcpy(function, &symbol, sizeof(symbol));
 }
 
-static void use(void* library) {
+static void use(void* library, int expected_ranks) {
   int (*init)(const ronde_init_options*);
   int (*shutdown)(void);
   int (*size)(uint32_t, int*);
@@ -44,6 +44,7 @@ static void use(void* library) {
   CHECK(strstr(last_error(), "ronde_init()") != NULL);
   CHECK(init(NULL) == RONDE_OK);
   CHECK(size(RONDE_ALL_RANKS, &ranks) == RONDE_OK);
+  CHECK(ranks == expected_ranks);
   CHECK(allreduce(NULL, &value, &value, 1, RONDE_F32, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
                   RONDE_ALL_RANKS, &work) == RONDE_OK);
   CHECK(wait(work, -1) == RONDE_OK);
@@ -52,12 +53,13 @@ static void use(void* library) {
   CHECK(shutdown() == RONDE_OK);
 }
 
-/* Its path is the argument. Closing it does not unload it: what it does at exit is still there. */
+/* Its path is the first argument, how many ranks there are the second. Closing it does not unload
+ * it: what it does at exit is still there. */
 int main(int argc, char** argv) {
-  if (argc != 2) fail(argv[0], "expected the path of libronde_c.so");
+  if (argc != 3) fail(argv[0], "expected the path of libronde_c.so, and the number of ranks");
   void* const library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) fail(argv[1], dlerror());
-  use(library);
+  use(library, (int)strtol(argv[2], NULL, 10));
   CHECK(dlclose(library) == 0);
   CHECK(dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD) == library);
   puts("loaded, used and closed");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one process sees by itself: the start, and what works without one. */
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -137,6 +138,7 @@ static void options_that_make_no_sense(void) {
   INVALID("size is negative", .size = -1);
   INVALID("but no size", .put = store_put);
   INVALID("but no size", .rank = 2);
+  INVALID("but no size", .local_rank = 2);
   USAGE("empty or has a negative rank", .size = 1, .process_sets = lists, .process_set_count = 2);
   USAGE("empty or has a negative rank", .size = 1, .process_sets = &lists[4],
         .process_set_count = 1);
@@ -260,6 +262,16 @@ static void several_hosts_are_refused(void) {
   fork_ranks(2, hosts_differ);
 }
 
+static void forget_the_local_rank(char* folder, int rank, int size) {
+  ronde_init_options options = store_options(folder, rank, size);
+  options.local_rank = 0;
+  CHECK_FAILS(RONDE_E_USAGE, "rank 1 was started with local rank 0", ronde_init(&options));
+}
+
+static void a_local_rank_has_no_default(void) {
+  fork_ranks(2, forget_the_local_rank);
+}
+
 static void abort_as_one(char* folder, int rank, int size) {
   const ronde_init_options options = store_options(folder, rank, size);
   double value = 1;
@@ -306,6 +318,37 @@ static void a_dead_group(void) {
   fork_ranks(3, abort_as_one);
 }
 
+enum { kKilled = 2 };
+
+static void lose_one(char* folder, int rank, int size) {
+  const ronde_init_options options = store_options(folder, rank, size);
+  double value = 1;
+  ronde_work barrier = NULL;
+  ronde_work waiting = NULL;
+  ronde_work later = NULL;
+  CHECK_OK(ronde_init(&options));
+  if (rank != kKilled) {
+    CHECK_OK(ronde_allreduce("the others", &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU,
+                             NULL, RONDE_ALL_RANKS, &waiting));
+  }
+  CHECK_OK(ronde_barrier(RONDE_ALL_RANKS, &barrier));
+  if (rank == kKilled) {
+    CHECK_OK(ronde_work_wait(barrier, -1));
+    CHECK(kill(getpid(), SIGKILL) == 0);
+  }
+  CHECK_FAILS(RONDE_E_GROUP, "rank 2 was lost", ronde_work_wait(waiting, -1));
+  CHECK_FAILS(RONDE_E_GROUP, "rank 2 was lost", ronde_work_wait(waiting, 0));
+  CHECK_OK(ronde_work_free(waiting));
+  CHECK_OK(ronde_work_free(barrier)); /* over or not, when the rank was lost */
+  CHECK_FAILS(RONDE_E_GROUP, "rank 2 was lost", start_one(&value, &later));
+  CHECK(later == NULL);
+  CHECK_OK(ronde_shutdown());
+}
+
+static void a_killed_rank(void) {
+  fork_ranks_and_lose(3, kKilled, lose_one);
+}
+
 /* A name longer than the memory that the process may have. */
 static void no_memory(void) {
   enum { kMiB = 1 << 20, kName = 256 * kMiB };
@@ -344,7 +387,9 @@ static const struct test_case kProcess[] = {
     {"stores that fail", stores_that_fail, ""},
     {"a start after the end", a_start_after_the_end, ""},
     {"several hosts are refused", several_hosts_are_refused, ""},
+    {"a local rank has no default", a_local_rank_has_no_default, ""},
     {"a dead group", a_dead_group, ""},
+    {"a killed rank", a_killed_rank, ""},
     {"no memory", no_memory, ""},
     CASES_END,
 };

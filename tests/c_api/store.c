@@ -2,6 +2,7 @@
 #include "store.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,7 +76,16 @@ ronde_init_options store_options(char* folder, int rank, int size) {
   return options;
 }
 
+static int ends_well(int status, int is_lost) {
+  if (is_lost) return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 void fork_ranks(int size, void (*body)(char* folder, int rank, int size)) {
+  fork_ranks_and_lose(size, -1, body);
+}
+
+void fork_ranks_and_lose(int size, int lost, void (*body)(char* folder, int rank, int size)) {
   enum { kMost = 8 };
   pid_t ranks[kMost];
   char folder[64];
@@ -95,7 +105,7 @@ void fork_ranks(int size, void (*body)(char* folder, int rank, int size)) {
   for (int rank = 0; rank < size; ++rank) {
     int status = 0;
     CHECK(waitpid(ranks[rank], &status, 0) == ranks[rank]);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    if (ends_well(status, rank == lost)) continue;
     fprintf(stderr, "rank %d of %d ended with status %d\n", rank, size, status);
     failed = 1;
   }

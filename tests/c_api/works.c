@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a work. */
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "rank.h"
@@ -206,28 +207,50 @@ static void a_callback_submits_but_does_not_block(void) {
   CHECK_OK(finish(other.work));
 }
 
-static void* wait_elsewhere(void* work) {
-  CHECK_OK(ronde_work_wait(work, -1));
+struct waiter {
+  pthread_t thread;
+  const struct held* held;
+  int status;
+};
+
+static sem_t about_to_wait;
+
+static void* wait_elsewhere(void* context) {
+  struct waiter* const waiter = context;
+  const ronde_work work = waiter->held->work;
+  CHECK(sem_post(&about_to_wait) == 0);
+  waiter->status = ronde_work_wait(work, -1);
+  CHECK(waiter->status != RONDE_OK || waiter->held->value == all_ranks());
   return NULL;
 }
 
 static void several_threads_wait_and_another_frees(void) {
   enum { kThreadCount = 3 };
-  pthread_t threads[kThreadCount];
+  struct waiter waiters[kThreadCount];
   struct held held;
+  CHECK(sem_init(&about_to_wait, 0, 0) == 0);
   hold(&held, "waited for by several");
   if (own_rank() != 0) {
     for (int i = 0; i < kThreadCount; ++i) {
-      CHECK(pthread_create(&threads[i], NULL, wait_elsewhere, held.work) == 0);
+      waiters[i].held = &held;
+      CHECK(pthread_create(&waiters[i].thread, NULL, wait_elsewhere, &waiters[i]) == 0);
     }
-    CHECK_OK(ronde_work_wait(held.work, 0.01) == RONDE_E_TIMEOUT ? RONDE_OK : 1);
+    for (int i = 0; i < kThreadCount; ++i) CHECK(sem_wait(&about_to_wait) == 0);
+    CHECK(ronde_work_wait(held.work, 0.05) == RONDE_E_TIMEOUT);
+    CHECK_OK(ronde_work_free(held.work));
   }
   barrier_of(RONDE_ALL_RANKS);
   release(&held, "waited for by several");
-  if (own_rank() != 0) {
-    for (int i = 0; i < kThreadCount; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
+  if (own_rank() == 0) {
+    CHECK_OK(finish(held.work));
+  } else {
+    /* Who was held up for so long before it waited learns that there is no such work. */
+    for (int i = 0; i < kThreadCount; ++i) {
+      CHECK(pthread_join(waiters[i].thread, NULL) == 0);
+      CHECK(waiters[i].status == RONDE_OK || waiters[i].status == RONDE_E_INVALID_HANDLE);
+    }
   }
-  CHECK_OK(finish(held.work));
+  check_job_goes_on(); /* now the freed one is done as well */
   CHECK(held.value == all_ranks());
 }
 
@@ -239,6 +262,6 @@ const struct test_case kWorks[] = {
     {"a pending work may be freed", a_pending_work_may_be_freed, ""},
     {"an owned result may be freed early", an_owned_result_may_be_freed_early, ""},
     {"a callback submits but does not block", a_callback_submits_but_does_not_block, "[n2][n3]"},
-    {"several threads wait for a work", several_threads_wait_and_another_frees, "[n2][n3]"},
+    {"several threads wait and another frees", several_threads_wait_and_another_frees, "[n2][n3]"},
     CASES_END,
 };
