@@ -161,6 +161,7 @@ class Negotiator {
   static std::optional<std::size_t> only_different_member(const Pending& pending);
   std::string mismatch(const std::string& key, const Pending& pending) const;
   std::string refusal(const std::string& key, const Pending& pending) const;
+  std::string error_of_all_rows(const Pending& pending) const;
   std::int32_t choose_slot(const std::string& key);
   void evict(std::uint32_t slot);
   bool is_awaited(std::uint32_t slot) const;

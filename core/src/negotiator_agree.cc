@@ -116,12 +116,29 @@ std::string Negotiator::refusal(const std::string& key, const Pending& pending) 
     }
     return text;
   }
+  const std::string error = error_of_all_rows(pending);
+  return error.empty() ? error : name + ": " + error;
+}
+
+/// What is wrong with the rows that all ranks bring together, or empty.
+std::string Negotiator::error_of_all_rows(const Pending& pending) const {
+  const RequestMeta& first = pending.parts[0].meta;
   if (!has_own_rows(first.kind)) return {};
   std::vector<std::int64_t> together = first.shape;
   together[0] = total_rows(rows_of(pending).first_dims);
   const bool overflows = together[0] == std::numeric_limits<std::int64_t>::max();
-  const std::string error = overflows ? "too many" : shape_error(together, first.dtype);
-  return error.empty() ? error : name + ": the rows of all ranks together: " + error;
+  const std::string error =
+      overflows ? "too many, 2^63 - 1 or more" : shape_error(together, first.dtype);
+  if (error.empty()) return {};
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    ranks_of[to_string(pending.parts[index(rank)].meta.shape)].push_back(rank);
+  }
+  std::string text = "the rows of all ranks together: " + error;
+  for (const auto& [shape, ranks] : ranks_of) {
+    text += "\n  " + format_ranks(named(ranks)) + ": " + shape;
+  }
+  return text;
 }
 
 /// Where groups that have the same names differ.
