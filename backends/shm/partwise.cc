@@ -64,13 +64,15 @@ AbsentPieces Allgather::stage_parts(std::uint64_t round, std::size_t done) {
   const auto [offset, bytes] = parts_.piece(ring().rank(), done, chunk_bytes());
   if (bytes == 0) return {};
   const std::byte* const input = advanced(input_, done);
-  std::byte* const output = advanced(output_, offset);
   write_slot(round, 0, input, bytes, stores_.ring(bytes));
+  if (output_ == nullptr) return {};
+  std::byte* const output = advanced(output_, offset);
   if (output != input) kernels().copy(output, input, bytes, stores_.output(bytes));
   return {};
 }
 
 void Allgather::consume_parts(std::uint64_t round, std::size_t done) {
+  if (output_ == nullptr) return;
   for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
     const auto [offset, bytes] = parts_.piece(rank, done, chunk_bytes());
     if (rank == ring().rank() || bytes == 0) continue;
@@ -94,6 +96,7 @@ AbsentPieces Alltoall::stage_parts(std::uint64_t round, std::size_t done) {
     const auto [offset, bytes] = sent_.piece(rank, done, chunk_bytes());
     if (bytes == 0) continue;
     const std::byte* const input = advanced(input_, offset);
+    if (rank == own && output_ == nullptr) continue;
     if (rank == own) {
       const std::size_t to = received_.piece(own, done, chunk_bytes()).offset;
       kernels().copy(advanced(output_, to), input, bytes, stores_.output(bytes));
@@ -105,6 +108,7 @@ AbsentPieces Alltoall::stage_parts(std::uint64_t round, std::size_t done) {
 }
 
 void Alltoall::consume_parts(std::uint64_t round, std::size_t done) {
+  if (output_ == nullptr) return;
   const std::size_t own = ring().rank();
   for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
     const auto [offset, bytes] = received_.piece(rank, done, chunk_bytes());
@@ -141,7 +145,7 @@ AbsentPieces Reducescatter::stage_parts(std::uint64_t round, std::size_t done) {
 void Reducescatter::consume_parts(std::uint64_t round, std::size_t done) {
   const std::size_t own = ring().rank();
   const auto [offset, bytes] = parts_.piece(own, done, chunk_bytes());
-  if (bytes == 0) return;
+  if (bytes == 0 || output_ == nullptr) return;
   for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
     const bool adds = ring().absent(rank, absolute(round)) == nullptr;
     inputs_[rank] = adds ? ring().slot(rank, absolute(round)) + place(rank, own) : nullptr;

@@ -38,6 +38,8 @@ int report_exception(const char* function) noexcept {
     return remember(RONDE_E_NOT_INITIALIZED, function,
                     "Ronde is not initialised: call it after ronde_init() and before "
                     "ronde_shutdown()");
+  } catch (const OutOfMemoryError& error) {
+    return remember(RONDE_E_OUT_OF_MEMORY, nullptr, error.what());
   } catch (const UsageError& error) {
     return remember(RONDE_E_USAGE, nullptr, error.what());
   } catch (const GroupError& error) {

@@ -14,7 +14,7 @@ void* Result::allocate(const std::vector<std::int64_t>& of_shape) {
   std::size_t bytes = size_of(dtype);
   for (const std::int64_t extent : of_shape) bytes *= static_cast<std::size_t>(extent);
   if (bytes == 0) return nullptr;
-  owned_.reset(::operator new(bytes, kAlignment, std::nothrow));
+  owned_.reset(::operator new(bytes, kAlignment));
   return owned_.get();
 }
 

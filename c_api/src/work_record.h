@@ -25,7 +25,7 @@ class Result {
  public:
   Result(DataType type, void* memory) : dtype(type), data(memory) {}
 
-  /// Memory of its own, for a result of this shape. Null without elements, or without memory.
+  /// Memory of its own, for a result of this shape. Null without elements.
   void* allocate(const std::vector<std::int64_t>& of_shape);
 
   const DataType dtype;

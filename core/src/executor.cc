@@ -2,10 +2,13 @@
 #include "executor.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "elementwise.h"
+#include "exception_text.h"
 #include "fusion_plan.h"
 #include "ronde/error.h"
 
@@ -34,18 +37,13 @@ std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-/// The input of a bucket of one, or a copy of it if it lies in the memory of the result: that would
-/// be overwritten before all of it is read. `bytes`: of input and output.
-const void* unshared(const void* input, std::size_t input_bytes, const void* output,
-                     std::size_t output_bytes, std::vector<std::byte>& copy) {
+bool overlap(const void* input, std::size_t input_bytes, const void* output,
+             std::size_t output_bytes) {
+  if (input_bytes == 0 || output == nullptr) return false;
   // Addresses of unrelated objects: compared as numbers.
   const auto in = reinterpret_cast<std::uintptr_t>(input);
   const auto out = reinterpret_cast<std::uintptr_t>(output);
-  const bool overlaps = in < out + output_bytes && out < in + input_bytes;
-  if (input_bytes == 0 || !overlaps) return input;
-  const auto* first = static_cast<const std::byte*>(input);
-  copy.assign(first, first + input_bytes);
-  return copy.data();
+  return in < out + output_bytes && out < in + input_bytes;
 }
 
 }  // namespace
@@ -80,20 +78,59 @@ std::vector<std::int64_t> Executor::result_shape(const Agreed& item) const {
 
 void* Executor::output_of(Agreed& item) const {
   Request& request = item.submission.request;
-  if (may_allocate(request.kind) && request.allocate_output) {
-    request.output = request.allocate_output(result_shape(item));
-    request.allocate_output = nullptr;
+  if (!may_allocate(request.kind) || !request.allocate_output) return request.output;
+  // Asked once, also where it throws.
+  const auto allocate = std::exchange(request.allocate_output, nullptr);
+  try {
+    request.output = allocate(result_shape(item));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemoryError(no_memory_text(item, "its result"));
+  } catch (...) {
+    throw OutOfMemoryError(no_memory_text(item, "its result") + ": " + exception_text());
   }
   return request.output;
 }
 
-/// Of a bucket of one. Without memory this rank takes part all the same, as the others have begun:
-/// finish() then fails its operation alone.
+std::string Executor::no_memory_text(const Agreed& item, const std::string& what) const {
+  const RequestMeta& meta = item.submission.meta;
+  const std::vector<std::int64_t> shape = result_shape(item);
+  return display_name(meta, item.submission.key) + ": rank " + std::to_string(rank_of_group_) +
+         " has no memory for " + what + ". The result is " + std::string(to_string(meta.dtype)) +
+         " " + to_string(shape) + ", " +
+         std::to_string(element_count(shape) * size_of(meta.dtype)) + " bytes";
+}
+
+/// Of a bucket of one. Without memory this rank takes part all the same, as the others have begun,
+/// with a null output; finish() then fails its operation alone.
 std::byte* Executor::output_of(Bucket& bucket) const {
-  Agreed& item = bucket.items.front();
-  if (void* output = output_of(item)) return static_cast<std::byte*>(output);
-  bucket.output.resize(element_count(result_shape(item)) * size_of(item.submission.meta.dtype));
-  return bucket.output.data();
+  try {
+    return static_cast<std::byte*>(output_of(bucket.items.front()));
+  } catch (...) {
+    bucket.error = std::current_exception();
+    return nullptr;
+  }
+}
+
+/// The input of a bucket of one, or a copy of it if it lies in the memory of the result: that would
+/// be overwritten before all of it is read. Without memory for the copy there is no result.
+const void* Executor::input_beside(std::byte*& output, std::size_t input_bytes,
+                                   std::size_t output_bytes, Bucket& bucket) const {
+  const Agreed& item = bucket.items.front();
+  const void* const input = item.submission.request.input;
+  if (!overlap(input, input_bytes, output, output_bytes)) return input;
+  try {
+    const auto* const first = static_cast<const std::byte*>(input);
+    bucket.input.assign(first, first + input_bytes);
+    return bucket.input.data();
+  } catch (const std::bad_alloc&) {
+    const std::string what = "a copy of its input (" + std::to_string(input_bytes) +
+                             " bytes), which lies in the memory of the result";
+    bucket.error = std::make_exception_ptr(OutOfMemoryError(no_memory_text(item, what)));
+    output = nullptr;
+    return input;
+  }
 }
 
 void Executor::expect_output(const Agreed& item) const {
@@ -184,7 +221,7 @@ bool Executor::poll() {
   Bucket finished = std::move(bucket);
   buckets_.pop_front();
   finished.operation.reset();
-  for (Agreed& item : finished.items) finish(item);
+  for (Agreed& item : finished.items) finish(item, finished.error);
   return true;
 }
 
@@ -265,9 +302,8 @@ std::unique_ptr<Operation> Executor::start_allgather(Bucket& bucket, Backend& ba
   const auto own = static_cast<std::size_t>(rank_);
   const std::span<const std::size_t> counts = bucket.counts;
   const void* input = request.input;
-  if (input != output + sum(counts.first(own)) * width) {
-    input = unshared(input, counts[own] * width, output, sum(counts) * width, bucket.input);
-  }
+  const bool in_place = output != nullptr && input == output + sum(counts.first(own)) * width;
+  if (!in_place) input = input_beside(output, counts[own] * width, sum(counts) * width, bucket);
   return backend.allgather({.input = input,
                             .output = output,
                             .counts = counts,
@@ -293,8 +329,9 @@ std::unique_ptr<Operation> Executor::start_alltoall(Bucket& bucket, Backend& bac
   std::byte* output = output_of(bucket);
   const Request& request = item.submission.request;
   const std::size_t width = size_of(request.dtype);
-  return backend.alltoall({.input = unshared(request.input, sum(bucket.counts) * width, output,
-                                             sum(bucket.receive_counts) * width, bucket.input),
+  const void* const input =
+      input_beside(output, sum(bucket.counts) * width, sum(bucket.receive_counts) * width, bucket);
+  return backend.alltoall({.input = input,
                            .output = output,
                            .send_counts = bucket.counts,
                            .receive_counts = bucket.receive_counts,
@@ -315,7 +352,7 @@ std::unique_ptr<Operation> Executor::start_reducescatter(Bucket& bucket, Backend
   const bool in_place = input != nullptr && output == input + sum(counts.first(own)) * width;
   const void* safe_input = input;
   if (input != nullptr && !in_place) {
-    safe_input = unshared(input, sum(counts) * width, output, counts[own] * width, bucket.input);
+    safe_input = input_beside(output, sum(counts) * width, counts[own] * width, bucket);
   }
   return backend.reducescatter({.input = safe_input,
                                 .output = output,
@@ -356,8 +393,8 @@ void Executor::count(const Bucket& bucket) {
   counters_.largest_bucket_bytes.raise_to(bytes);
 }
 
-void Executor::finish(Agreed& item) {
-  std::exception_ptr error;
+void Executor::finish(Agreed& item, std::exception_ptr error) {
+  if (error) return complete_(item.submission, std::move(error), item.contributed);
   try {
     // A result without elements has no memory yet.
     if (item.contributed) {

@@ -58,7 +58,7 @@ class Executor {
   std::uint64_t progress() const;
 
   /// Starts or advances the first bucket without blocking; true if that finished it. Throws
-  /// ronde::Error if the backend or the memory of a result failed, which is fatal to the group.
+  /// ronde::Error if the backend failed, which is fatal to the group.
   bool poll();
 
   /// Bytes of such a tensor as the backend moves them.
@@ -80,7 +80,7 @@ class Executor {
     std::vector<std::size_t> counts;          ///< elements of every rank; alltoall: to every rank
     std::vector<std::size_t> receive_counts;  ///< alltoall: elements from every rank
     std::vector<std::byte> input;             ///< a copy, where the result would overwrite it
-    std::vector<std::byte> output;            ///< for a result that was given no memory
+    std::exception_ptr error;                 ///< no memory for the result, or for `input`
     std::unique_ptr<Operation> operation;
     Clock::time_point started;
   };
@@ -89,12 +89,16 @@ class Executor {
   std::vector<std::int64_t> received_rows(const Agreed& item) const;
   void* output_of(Agreed& item) const;
   std::byte* output_of(Bucket& bucket) const;
+  const void* input_beside(std::byte*& output, std::size_t input_bytes, std::size_t output_bytes,
+                           Bucket& bucket) const;
   void expect_output(const Agreed& item) const;
+  std::string no_memory_text(const Agreed& item, const std::string& what) const;
   void add_bucket(std::vector<Agreed> items);
   void finish_what_moves_nothing(std::vector<Agreed>& agreed);
   bool moves_nothing(const Agreed& item) const;
   std::uint64_t wire_bytes(const Agreed& item) const;
-  void finish(Agreed& item);
+  /// `error`: of what was done for it.
+  void finish(Agreed& item, std::exception_ptr error = nullptr);
   void start(Bucket& bucket);
   std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_broadcast(Bucket& bucket, Backend& backend) const;

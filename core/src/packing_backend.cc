@@ -278,7 +278,7 @@ class PackingBackend::ByteStream : public PartStream {
     std::memcpy(to, advanced(from_, offset), count);
   }
   void unpack(const std::byte* from, std::size_t offset, std::size_t count) final {
-    std::memcpy(advanced(to_, offset), from, count);
+    if (to_ != nullptr) std::memcpy(advanced(to_, offset), from, count);
   }
 
   const void* const from_;
@@ -336,6 +336,7 @@ class PackingBackend::Reducescatter final : public PartStream {
   }
 
   void unpack(const std::byte* from, std::size_t offset, std::size_t count) override {
+    if (call_.output == nullptr) return;
     unpack_elements(advanced(call_.output, offset * size_of(call_.dtype)), from, count, call_.dtype,
                     final_scaling_, widen_);
   }

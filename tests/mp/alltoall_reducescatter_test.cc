@@ -2,6 +2,7 @@
 // Alltoall and reducescatter over shared memory and over MPI, against the inputs gathered by plain
 // MPI.
 #include <algorithm>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -165,7 +166,38 @@ void check_reducescatters(DataType dtype) {
   });
 }
 
+/// Of ones, of which the last rank has no memory for its result.
+void check_without_memory(PlainMpi& mpi, Collective kind) {
+  CAPTURE(to_string(kind));
+  Elements input(DataType::I32, elements_of(1200 * mpi.size()));
+  for (std::size_t i = 0; i < input.count(); ++i) input.set_integer(i, 1);
+  Elements output(DataType::I32, 0);
+  Request request = request_into(output, kind, input, "no memory " + std::string(to_string(kind)));
+  const bool fails = mpi.rank() == mpi.size() - 1;
+  if (fails) request.allocate_output = [](const Rows&) -> void* { throw std::bad_alloc(); };
+  const Work work = ronde::submit(std::move(request));
+  if (fails) {
+    CHECK_THROWS_AS(work.wait(), OutOfMemoryError);
+    return;
+  }
+  work.wait();
+  const std::int64_t one = kind == Collective::Reducescatter ? mpi.size() : 1;
+  const std::int64_t rows = 1200 * (kind == Collective::Allgather  ? mpi.size() * mpi.size()
+                                    : kind == Collective::Alltoall ? mpi.size()
+                                                                   : 1);
+  CHECK(output.integers() == std::vector<std::int64_t>(elements_of(rows), one));
+}
+
 [[maybe_unused]] const bool kRegistered = [] {
+  add_case("a rank without memory for its result fails alone on every backend", "", [] {
+    with_each_backend([](PlainMpi& mpi, const std::string& backend) {
+      CAPTURE(backend);
+      check_without_memory(mpi, Collective::Allgather);
+      check_without_memory(mpi, Collective::Alltoall);
+      check_without_memory(mpi, Collective::Reducescatter);
+      ronde::barrier();
+    });
+  });
   add_case("alltoall of every type equals plain MPI", "[alltoall]", [] {
     with_each_backend([](PlainMpi& mpi, const std::string& backend) {
       CAPTURE(backend);

@@ -24,8 +24,9 @@ const std::vector<ShmOptions> kRings = {{}, tiny_ring(), {.slots = 1, .slot_byte
 
 constexpr std::uint64_t kSeed = 3;
 
+/// Without a result where this rank does not keep it.
 void gather(int rank, shm::ShmBackend& backend, const std::vector<std::size_t>& counts,
-            bool in_place) {
+            bool in_place, bool keeps = true) {
   constexpr DataType kType = DataType::F32;
   Elements expected(kType, std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
   auto* position = static_cast<std::byte*>(expected.data());
@@ -42,9 +43,10 @@ void gather(int rank, shm::ShmBackend& backend, const std::vector<std::size_t>& 
   const Elements input = make_bytes(kType, counts[static_cast<std::size_t>(rank)], rank, kSeed);
   if (in_place) std::copy(input.bytes().begin(), input.bytes().end(), own);
   finish(*backend.allgather({.input = in_place ? own : input.data(),
-                             .output = output.data(),
+                             .output = keeps ? output.data() : nullptr,
                              .counts = counts,
                              .dtype = kType}));
+  if (!keeps) return;
   check(output == expected, "rank " + std::to_string(rank) + " gathers " +
                                 std::to_string(expected.count()) + " elements");
 }
@@ -77,7 +79,7 @@ std::byte* append(std::byte* position, const Elements& part) {
 
 /// `counts[from][to]` elements.
 void exchange_all(int rank, shm::ShmBackend& backend,
-                  const std::vector<std::vector<std::size_t>>& counts) {
+                  const std::vector<std::vector<std::size_t>>& counts, bool keeps = true) {
   const auto own = static_cast<std::size_t>(rank);
   std::vector<std::size_t> receive_counts;
   std::size_t largest = 0;
@@ -98,12 +100,12 @@ void exchange_all(int rank, shm::ShmBackend& backend,
   }
   Elements output(DataType::I32, expected.count());
   finish(*backend.alltoall({.input = input.data(),
-                            .output = output.data(),
+                            .output = keeps ? output.data() : nullptr,
                             .send_counts = counts[own],
                             .receive_counts = receive_counts,
                             .largest_count = largest,
                             .dtype = DataType::I32}));
-  check(output == expected, "rank " + std::to_string(rank) + " receives what was sent");
+  check(!keeps || output == expected, "rank " + std::to_string(rank) + " receives what was sent");
 }
 
 TEST_CASE("an alltoall moves parts of any sizes") {
@@ -162,6 +164,25 @@ void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& c
   }
   CHECK((is_floating(reduction.dtype) ? first_difference(reduction, numbers, result)
                                       : first_difference(reduction, integers, result)) == "");
+}
+
+TEST_CASE("a rank that keeps nothing takes part for the others") {
+  const std::vector<std::size_t> counts = {5000, 1, 3000};
+  for (const ShmOptions& ring : kRings) {
+    run_backends(3, ring, [&](int rank, shm::ShmBackend& backend) {
+      const bool keeps = rank != 1;
+      gather(rank, backend, counts, false, keeps);
+      exchange_all(rank, backend, {{7, 3000, 65}, {0, 9, 4000}, {3, 33, 17}}, keeps);
+      const std::vector<std::int32_t> ones(8001, 1);
+      std::vector<std::int32_t> sums(counts[static_cast<std::size_t>(rank)]);
+      finish(*backend.reducescatter({.input = ones.data(),
+                                     .output = keeps ? sums.data() : nullptr,
+                                     .counts = counts,
+                                     .dtype = DataType::I32}));
+      check(!keeps || std::count(sums.begin(), sums.end(), 3) == std::ssize(sums), "sums of 3");
+      gather(rank, backend, counts, false);
+    });
+  }
 }
 
 TEST_CASE("as many ranks as a host may have gather, exchange and scatter") {

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <latch>
 #include <mutex>
-#include <new>
 #include <thread>
 
 #include "ronde/error.h"
@@ -182,28 +181,6 @@ TEST_CASE("memory of a failed operation is not touched once it is done") {
       freed.count_down();
     }
   });
-}
-
-TEST_CASE("a result that cannot be allocated fails the group, and every waiter is told") {
-  std::vector<Death> deaths(2);
-  const inproc::Group group(2);
-  run_ranks(2, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
-    const float mine = 1.0F;
-    std::vector<float> all(2);
-    Request request;
-    request.kind = Collective::Allgather;
-    request.shape = {1};
-    request.input = &mine;
-    request.allocate_output = [&](const std::vector<std::int64_t>&) -> void* {
-      if (rank == 1) throw std::bad_alloc();
-      return all.data();
-    };
-    deaths[static_cast<std::size_t>(rank)] =
-        death_of([&] { runtime.submit(std::move(request)).wait(); });
-  });
-  CHECK(deaths[0] == deaths[1]);
-  CHECK(deaths[0].rank == 1);
 }
 
 TEST_CASE("an abort reaches every rank with its text") {

@@ -60,7 +60,8 @@ struct BroadcastCall {
 };
 
 /// Concatenates the ranks' inputs in rank order. `counts[r]` elements come from rank r; `output`
-/// holds their sum.
+/// holds their sum. In this and the next two calls a null output on some rank says that this one
+/// has no memory for its result: it takes part, so that the others get theirs, and keeps nothing.
 struct AllgatherCall {
   const void* input = nullptr;
   void* output = nullptr;

@@ -25,6 +25,13 @@ class NotInitializedError : public UsageError {
   using UsageError::UsageError;
 };
 
+/// This rank had no memory for the result of an operation, which failed for it alone: it took part
+/// all the same. The job can go on.
+class OutOfMemoryError : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
 /// The group of ranks is broken: a rank died, left, or never came. Every pending and later
 /// operation of every survivor throws this, with the same rank and text; only `shutdown` remains.
 class GroupError : public Error {

@@ -83,7 +83,8 @@ struct Request {
   /// ranks that do wait reduce for this one meanwhile.
   bool lazy = false;
   /// Allgather, alltoall, reducescatter: called once with the shape of the result, on Ronde's
-  /// thread or one that waits for an operation; returns its memory.
+  /// thread or one that waits for an operation; returns its memory. What it throws fails the work
+  /// on this rank alone: a ronde::Error as it is, anything else as an OutOfMemoryError.
   std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output;
   /// Called once after success, before the work counts as done, on Ronde's thread or one that waits
   /// for an operation. What it throws fails the work.

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank that has no memory for a result, which is known only once all ranks have begun.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <new>
+#include <stdexcept>
+
+#include "ronde/error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/requests.h"
+#include "tests/unit/goes_on.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using Shape = std::vector<std::int64_t>;
+
+constexpr int kRanks = 3;
+constexpr int kPoor = 1;
+constexpr std::int64_t kRows = 60;  // of each rank; divides evenly
+
+/// `[kRows, 2]` of the rank's number.
+Request request_of(Collective kind, std::vector<float>& input, int rank) {
+  input.assign(2 * kRows, static_cast<float>(rank));
+  Request request;
+  request.kind = kind;
+  request.name = "x";
+  request.shape = {kRows, 2};
+  request.input = input.data();
+  return request;
+}
+
+float expected(Collective kind, std::size_t element) {
+  if (kind == Collective::Reducescatter) return 0 + 1 + 2;
+  const std::size_t rows_of_each = kind == Collective::Allgather ? kRows : kRows / kRanks;
+  return static_cast<float>(element / 2 / rows_of_each);
+}
+
+/// The text of the OutOfMemoryError of rank kPoor, whose allocation `fails`; the others get their
+/// results all the same.
+std::string text_of_poor(Collective kind, std::uint64_t fusion_bytes,
+                         const std::function<void()>& fails) {
+  Config config = test_config();
+  config.fusion_bytes = fusion_bytes;
+  std::string text;
+  run_group(
+      kRanks,
+      [&](int rank, Runtime& runtime) {
+        for (int step = 0; step < 2; ++step) {
+          std::vector<float> input;
+          std::vector<float> output;
+          int asked = 0;
+          Request request = request_of(kind, input, rank);
+          request.allocate_output = [&](const Shape& shape) -> void* {
+            ++asked;
+            if (rank == kPoor) fails();
+            output.resize(static_cast<std::size_t>(shape[0] * shape[1]));
+            return output.data();
+          };
+          const Work work = runtime.submit(std::move(request));
+          if (rank == kPoor) {
+            text = text_of<OutOfMemoryError>([&] { work.wait(); });
+          } else {
+            work.wait();
+            check(!output.empty(), "a result");
+          }
+          check(asked == 1, "memory is asked for once");
+          for (std::size_t i = 0; i < output.size(); ++i) {
+            check(output[i] == expected(kind, i), "element " + std::to_string(i));
+          }
+        }
+        check_goes_on(runtime);
+      },
+      config);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a rank without memory for its result fails alone, and the others get theirs") {
+  const std::vector<std::pair<Collective, std::string>> kinds = {
+      {Collective::Allgather,
+       "allgather 'x': rank 1 has no memory for its result. The result is f32 [180, 2], 1440 "
+       "bytes"},
+      {Collective::Alltoall,
+       "alltoall 'x': rank 1 has no memory for its result. The result is f32 [60, 2], 480 bytes"},
+      {Collective::Reducescatter,
+       "reducescatter 'x': rank 1 has no memory for its result. The result is f32 [20, 2], 160 "
+       "bytes"}};
+  for (const auto& [kind, text] : kinds) {
+    // In many chunks, and in one.
+    for (const std::uint64_t fusion_bytes : {64, 1 << 20}) {
+      CHECK(text_of_poor(kind, fusion_bytes, [] { throw std::bad_alloc(); }) == text);
+      CHECK(text_of_poor(kind, fusion_bytes, [] { throw std::runtime_error("full"); }) ==
+            text + ": full");
+    }
+  }
+}
+
+TEST_CASE("an error of its own that allocate_output throws is that of the work") {
+  for (const Collective kind :
+       {Collective::Allgather, Collective::Alltoall, Collective::Reducescatter}) {
+    run_group(kRanks, [&](int rank, Runtime& runtime) {
+      std::vector<float> input;
+      std::vector<float> output(6 * kRows);
+      Request request = request_of(kind, input, rank);
+      request.allocate_output = [&](const Shape&) -> void* {
+        if (rank == kPoor) throw UsageError("not today");
+        return output.data();
+      };
+      const Work work = runtime.submit(std::move(request));
+      if (rank == kPoor) {
+        check(usage_error_of(work) == "not today", "its own text");
+      } else {
+        work.wait();
+      }
+      check_goes_on(runtime);
+    });
+  }
+}
