@@ -87,8 +87,12 @@ bool built_with(std::string_view feature) noexcept {
 
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start) {
   BuiltIn built_in;
-  built_in.make_transport = key_value_transport_factory(
-      {.start = start, .init_timeout_s = config.init_timeout_s, .host = config.host_id});
+  const auto calls = std::make_shared<KeyValueCalls>();
+  built_in.make_transport = key_value_transport_factory({.start = start,
+                                                         .init_timeout_s = config.init_timeout_s,
+                                                         .host = config.host_id,
+                                                         .calls = calls});
+  built_in.hanging_start = [calls] { return calls->hanging(); };
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("shm", shm_backend_factory());
   return built_in;

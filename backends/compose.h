@@ -12,6 +12,7 @@
 #include "ronde/backend.h"
 #include "ronde/board.h"
 #include "ronde/config.h"
+#include "ronde/error.h"
 #include "ronde/transport.h"
 
 namespace ronde {
@@ -19,7 +20,8 @@ namespace ronde {
 /// What this build of Ronde brings.
 struct BuiltIn {
   std::function<std::unique_ptr<Transport>()> make_transport;
-  MakeBoard make_board;  ///< of ranks of one host
+  std::function<std::optional<GroupError>()> hanging_start;  ///< as in RuntimeOptions
+  MakeBoard make_board;                                      ///< of ranks of one host
   BackendRegistry backends;
 };
 

@@ -89,6 +89,7 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
                      : compose_built_in(options.config, {.mpi_communicator = init.mpi_communicator,
                                                          .mpi_ranks = init.mpi_ranks});
   options.make_transport = std::move(built_in.make_transport);
+  options.hanging_start = std::move(built_in.hanging_start);
   options.make_board = std::move(built_in.make_board);
   options.backends = std::move(built_in.backends);
   options.backends.insert(registered.begin(), registered.end());

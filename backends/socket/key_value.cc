@@ -49,8 +49,8 @@ std::optional<std::string> from_hex(std::string_view digits) {
 /// The exchanges of one start.
 class KeyValueExchange {
  public:
-  KeyValueExchange(const KeyValueStart& start, Clock::time_point deadline)
-      : start_(start), deadline_(deadline) {}
+  KeyValueExchange(const KeyValueStart& start, KeyValueCalls& calls, Clock::time_point deadline)
+      : start_(start), calls_(calls), deadline_(deadline) {}
 
   /// As Exchange.
   std::vector<std::string> operator()(std::string_view blob) {
@@ -113,15 +113,19 @@ class KeyValueExchange {
   template <typename Call>
   void guarded(const char* callback, const std::string& key, const Call& call) const {
     std::string reason = "an exception that is no std::exception";
+    const std::string what = callback + ("('" + key) + "') of the key-value store";
+    calls_.begin(start_.rank, what);
     try {
       call();
+      calls_.end();
       return;
     } catch (const std::exception& error) {
       reason = error.what();
     } catch (...) {
     }
-    throw GroupError(start_.rank, rank_text(start_.rank) + " cannot start: " + callback + "('" +
-                                      key + "') of the key-value store threw: " + reason);
+    calls_.end();
+    throw GroupError(start_.rank,
+                     rank_text(start_.rank) + " cannot start: " + what + " threw: " + reason);
   }
 
   std::string decode(int rank, std::string_view value) const {
@@ -137,6 +141,7 @@ class KeyValueExchange {
   }
 
   const KeyValueStart& start_;
+  KeyValueCalls& calls_;
   Clock::time_point begun_ = Clock::now();
   Clock::time_point deadline_;
   int number_ = 0;
@@ -206,7 +211,8 @@ class KeyValueTransport final : public TreeTransport {
     const KeyValueStart& start = options.start;
     check_numbers(start);
     const auto deadline = Clock::now() + milliseconds_of(options.init_timeout_s);
-    KeyValueExchange exchange(start, deadline);
+    KeyValueCalls unheard;
+    KeyValueExchange exchange(start, options.calls ? *options.calls : unheard, deadline);
     const std::string host = options.host.empty() ? host_identity() : options.host;
     compare(start, host, options.one_host, exchange);
     const TreeOptions tree_options = {
@@ -247,6 +253,31 @@ class KeyValueTransport final : public TreeTransport {
 }  // namespace ronde::net
 
 namespace ronde {
+
+void KeyValueCalls::begin(int rank, std::string what) {
+  const std::lock_guard lock(mutex_);
+  rank_ = rank;
+  what_ = std::move(what);
+  since_ = std::chrono::steady_clock::now();
+}
+
+void KeyValueCalls::end() {
+  const std::lock_guard lock(mutex_);
+  what_.clear();
+}
+
+std::optional<GroupError> KeyValueCalls::hanging() const {
+  const std::lock_guard lock(mutex_);
+  if (what_.empty()) return std::nullopt;
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - since_;
+  const auto tenths = static_cast<int>(10 * time.count());
+  return GroupError(rank_,
+                    net::rank_text(rank_) + " cannot start: " + what_ + " has not returned for " +
+                        std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
+                        " s, and RONDE_INIT_TIMEOUT_S is over: the store does not answer, or it "
+                        "waits for a rank that has not come (the last number of the key). End this "
+                        "process");
+}
 
 std::function<std::unique_ptr<Transport>()> key_value_transport_factory(KeyValueOptions options) {
   return

@@ -1,15 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
+#include "ronde/error.h"
 #include "ronde/key_value_start.h"
 #include "ronde/transport.h"
 
 /// The transport of ranks that no MPI launcher started, for those who put a Runtime together.
 namespace ronde {
+
+/// The call of put or get that a start is in, for whoever waits for it.
+///
+/// Thread-safety: every member may be called from any thread.
+class KeyValueCalls {
+ public:
+  /// `rank` calls; `what` for texts: "get('ronde/0/1') of the key-value store".
+  void begin(int rank, std::string what);
+  void end();
+
+  /// An error of the rank that is in a call, which names the call; nothing if it is in none.
+  std::optional<GroupError> hanging() const;
+
+ private:
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  int rank_ = -1;
+  std::string what_;  // empty: none
+  std::chrono::steady_clock::time_point since_;
+};
 
 struct KeyValueOptions {
   KeyValueStart start;
@@ -21,6 +45,8 @@ struct KeyValueOptions {
   bool offer_loopback = false;
   /// Refuse ranks of several hosts: there is nothing to move their data with.
   bool one_host = true;
+  /// Told of every call of the store, if there is one.
+  std::shared_ptr<KeyValueCalls> calls = nullptr;
 };
 
 /// Makes the transport: meets the other ranks on the thread that calls it. A single rank needs no

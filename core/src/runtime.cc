@@ -18,6 +18,14 @@ constexpr std::chrono::seconds kSlack{10};
 /// The same for the start, whose own limits name the missing rank and so should pass first.
 constexpr std::chrono::seconds kStartSlack{3};
 
+[[noreturn]] void fail_start(const std::function<std::optional<GroupError>()>& hanging_start) {
+  const auto known = hanging_start ? hanging_start() : std::nullopt;
+  if (known) throw GroupError(*known);
+  throw GroupError(-1,
+                   "the ranks did not meet within RONDE_INIT_TIMEOUT_S: at least one has not "
+                   "called ronde::init(), hangs or died. End this process");
+}
+
 }  // namespace
 
 class Runtime::Impl {
@@ -78,6 +86,7 @@ class Runtime::Impl {
 };
 
 Runtime::Runtime(RuntimeOptions options) {
+  const auto hanging_start = options.hanging_start;
   auto impl = std::make_unique<Impl>(std::move(options));
   const auto deadline =
       Clock::now() + from_s(impl->coordinator().config().init_timeout_s) + kStartSlack;
@@ -93,9 +102,7 @@ Runtime::Runtime(RuntimeOptions options) {
     // the thread that is left in it leaves the group.
     impl->coordinator().request_leave();
     impl->join(Clock::now());
-    throw GroupError(-1,
-                     "the ranks did not meet within RONDE_INIT_TIMEOUT_S: at least one has not "
-                     "called ronde::init(), hangs or died. End this process");
+    fail_start(hanging_start);
   }
   impl_ = std::move(impl);
   try {

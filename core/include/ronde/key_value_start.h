@@ -11,8 +11,9 @@ namespace ronde {
 /// system, a server of the launcher, c10d's Store.
 ///
 /// `put` and `get` are called on a thread of Ronde's, one at a time, and only while the Runtime is
-/// being constructed (and after that if the construction gave up while a call did not return). What
-/// they throw fails the start of this rank: a GroupError with its text.
+/// being constructed. What they throw fails the start of this rank: a GroupError with its text. A
+/// call that does not return is given up 3 s after RONDE_INIT_TIMEOUT_S: a GroupError names it and
+/// its key, and Ronde's thread stays in it.
 struct KeyValueStart {
   int rank = 0;
   int size = 1;

@@ -12,6 +12,7 @@
 #include "ronde/backend.h"
 #include "ronde/board.h"
 #include "ronde/config.h"
+#include "ronde/error.h"
 #include "ronde/request.h"
 #include "ronde/stats.h"
 #include "ronde/symmetric_heap.h"
@@ -44,6 +45,10 @@ struct RuntimeOptions {
   std::string config_error;
   /// Makes the control plane; called on the coordinator thread.
   std::function<std::unique_ptr<Transport>()> make_transport;
+  /// What make_transport() is in that may never return, for the error of a start that takes too
+  /// long; nothing if that is not known. Called by the thread that waits for the start, while it
+  /// runs. May be empty.
+  std::function<std::optional<GroupError>()> hanging_start;
   /// Makes the memory that ranks of one host share; may be empty.
   MakeBoard make_board;
   /// Backends to choose from.
