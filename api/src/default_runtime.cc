@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "default_runtime.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -67,6 +69,7 @@ void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime) {
     leaves_at_exit_ = on_exit(end, nullptr) == 0;
   }
   runtime_ = std::move(runtime);
+  process_.store(getpid());
   phase_ = Phase::Ready;
 }
 
@@ -83,7 +86,15 @@ void DefaultRuntime::run_hooks() {
   }
 }
 
+/// In a child of fork(): Note [After fork] in core/src/runtime.cc. There the mutex must not be
+/// asked for before: another thread of the parent's may have held it.
+bool DefaultRuntime::is_of_parent() const noexcept {
+  const int process = process_.load();
+  return process != kNoProcess && process != getpid();
+}
+
 void DefaultRuntime::shutdown() {
+  if (is_of_parent()) return;
   Runtime* runtime = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -104,6 +115,7 @@ void DefaultRuntime::shutdown() {
 }
 
 bool DefaultRuntime::leave() noexcept {
+  if (is_of_parent()) return false;
   Runtime* runtime = nullptr;
   bool is_last = false;
   {

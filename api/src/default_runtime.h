@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -60,6 +61,7 @@ class DefaultRuntime {
 
  private:
   enum class Phase { Fresh, Initializing, Ready, ShuttingDown, ShutDown };
+  static constexpr int kNoProcess = 0;
 
   DefaultRuntime() = default;
 
@@ -69,9 +71,11 @@ class DefaultRuntime {
   void retire(Phase next) noexcept;
   void end_at_exit(int status) noexcept;
   void end_use() noexcept;
+  bool is_of_parent() const noexcept;
   void require_not_initialized(std::string_view function) const;
   [[noreturn]] void throw_not_ready(std::string_view function) const;
 
+  std::atomic<int> process_{kNoProcess};  // that last started a Runtime
   mutable std::mutex mutex_;
   std::condition_variable unused_;  // uses_ became 0
   // Guarded by mutex_.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
+#include <unistd.h>
+
 #include <thread>
 
 #include "coordinator.h"
@@ -28,6 +30,11 @@ constexpr std::chrono::seconds kStartSlack{3};
 
 }  // namespace
 
+// Note [After fork]
+// A child of fork() has a copy of the Runtime, but not its thread, and what it says over the copied
+// sockets would count as said by its parent. So there the Runtime can only be left as it is: it is
+// not joined, closed or freed.
+
 class Runtime::Impl {
  public:
   explicit Impl(RuntimeOptions options)
@@ -41,7 +48,11 @@ class Runtime::Impl {
     join(Clock::now());
   }
 
+  /// Note [After fork].
+  bool is_of_parent() const noexcept { return getpid() != process_; }
+
   bool leave() noexcept {
+    if (is_of_parent()) return false;
     if (coordinator_->is_loop_of_this_thread()) {
       coordinator_->leave_from_within();
       return true;
@@ -65,6 +76,7 @@ class Runtime::Impl {
   Coordinator& coordinator() const { return *coordinator_; }
 
   void shutdown() {
+    if (is_of_parent()) return;
     const std::lock_guard lock(shutdown_mutex_);
     if (!thread_.joinable()) return;
     const bool was_dead = coordinator_->failure() != nullptr;
@@ -80,6 +92,7 @@ class Runtime::Impl {
   }
 
  private:
+  const pid_t process_ = getpid();
   const std::shared_ptr<Coordinator> coordinator_;
   std::mutex shutdown_mutex_;
   std::thread thread_;  // guarded by shutdown_mutex_ after construction
@@ -113,7 +126,9 @@ Runtime::Runtime(RuntimeOptions options) {
   }
 }
 
-Runtime::~Runtime() = default;
+Runtime::~Runtime() {
+  if (impl_ && impl_->is_of_parent()) static_cast<void>(impl_.release());
+}
 
 const Topology& Runtime::topology() const noexcept {
   return impl_->coordinator().topology();
