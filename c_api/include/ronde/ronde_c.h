@@ -64,6 +64,8 @@ enum ronde_status {
   RONDE_E_TIMEOUT = 6,
   /* This version or build of Ronde cannot do it. */
   RONDE_E_UNSUPPORTED = 7,
+  /* No memory for what a call needs, or for the result of a work: it is lost to this rank alone,
+   * and the job goes on. */
   RONDE_E_OUT_OF_MEMORY = 8,
   /* The result of a work was asked for that is not done: wait first. */
   RONDE_E_PENDING = 9,
