@@ -78,17 +78,21 @@ void Announcer::announce_one(const std::string& key, ReadyMessage& message) {
   }
   counters_.cache_hits.add();
   pending.slot = *slot;
-  if (contributes) {
-    absent_.reset(*slot);
-  } else {
-    absent_.set(*slot);
-  }
+  note_contribution(*slot, contributes);
   if (is_unnamed(key) || submission.is_group()) {
     message.keyed.push_back({key, *slot, contributes});
     return;
   }
   message.cached.set(*slot);
   if (!contributes) message.absent.set(*slot);
+}
+
+void Announcer::note_contribution(std::uint32_t slot, bool contributes) {
+  if (contributes) {
+    absent_.reset(slot);
+  } else {
+    absent_.set(slot);
+  }
 }
 
 namespace {
@@ -152,7 +156,10 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
 
 void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& applied) {
   const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed) {
-    add_agreed(applied.agreed, take(key), cache_.at(slot).rows, contributed);
+    Submission submission = take(key);
+    // It may have been announced by another slot.
+    note_contribution(slot, submission.request.contributes);
+    add_agreed(applied.agreed, std::move(submission), cache_.at(slot).rows, contributed);
   };
   decision.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
@@ -174,6 +181,8 @@ void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& appli
 }
 
 void Announcer::put_back(Submission submission) {
+  const Submission& one = submission.is_group() ? submission.members.front() : submission;
+  if (!one.work) return;  // it stood in, and may have the key of one that somebody waits for
   std::string key = submission.key;
   pending_.emplace(std::move(key), Pending{std::move(submission)});
 }

@@ -97,6 +97,7 @@ class Announcer {
   };
 
   void announce_one(const std::string& key, ReadyMessage& message);
+  void note_contribution(std::uint32_t slot, bool contributes);
   Submission take(const std::string& key);
   void put_back(Submission submission);
   void apply_all(const DecisionMessage& decision, AppliedDecision& applied);

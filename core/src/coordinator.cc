@@ -179,8 +179,9 @@ void Coordinator::obey_requests() {
 
 void Coordinator::take_submissions() {
   const Clock::time_point now = Clock::now();
-  const bool shutdown = shutdown_requested_.load();
-  if (shutdown && !shutdown_since_) shutdown_since_ = now;
+  const bool is_asked_to = shutdown_requested_.load();
+  if (is_asked_to && !shutdown_since_) shutdown_since_ = now;
+  const bool shutdown = is_asked_to && !asks_for_sets();
   if (schedule_ && shutdown) schedule_->thaw(FrozenSchedule::Thaw::Shutdown);
   follow_schedule();
   const auto due = queue_->due();

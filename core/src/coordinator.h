@@ -138,6 +138,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   struct SetPlace {
     int rank, size;
   };
+  [[noreturn]] void rethrow_as_of_this_rank(const UsageError& error) const;
   SetPlace place_in(const Request& request) const;
   Submission submission_of(Request request);
 
@@ -218,6 +219,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Backends make_set_backends(const SetInfo& info);
   void hand_over(MadeSet made);
   void finish_set(const ExchangeKey& key, const std::string& error);
+  void expect_callable(const char* function) const;
+  bool asks_for_sets();
   std::shared_ptr<OwnExchange> ask(ExchangeKey key, std::string blob);
   std::shared_ptr<OwnExchange> meet(ExchangeKey key, std::string blob);
   // Of the loop:

@@ -15,6 +15,7 @@
 namespace ronde {
 
 ProcessSet Coordinator::add_process_set(const std::vector<int>& ranks) {
+  expect_callable("add_process_set()");  // before a number is taken, which all ranks have to share
   ExchangeKey key;
   key.kind = ExchangeKind::AddSet;
   key.name = std::to_string(sets_added_.fetch_add(1));
@@ -23,6 +24,7 @@ ProcessSet Coordinator::add_process_set(const std::vector<int>& ranks) {
 }
 
 ProcessSet Coordinator::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
+  expect_callable("create_process_set()");
   std::string error = set_error(ranks, topology_.size);
   if (error.empty() && rank_within(ranks, topology_.rank) < 0) {
     error = rank_name(topology_.rank) + " is not among the ranks " + list_ranks(ranks) +
@@ -95,6 +97,7 @@ Backends Coordinator::make_set_backends(const SetInfo& info) {
 }
 
 void Coordinator::remove_process_set(ProcessSet set) {
+  expect_callable("remove_process_set()");
   if (set == kGlobalSet) throw UsageError("the process set of all ranks cannot be removed");
   const std::shared_ptr<const SetInfo> info = sets_here_.at(set);
   std::string in_flight;
@@ -117,6 +120,15 @@ void Coordinator::remove_process_set(ProcessSet set) {
   for (auto& [device, backend] : agreed->removed.backends) backend->close();
 }
 
+/// Throws where a call that waits for other ranks cannot be made.
+void Coordinator::expect_callable(const char* function) const {
+  queue_->expect_open();
+  if (!is_loop_of_this_thread()) return;
+  throw UsageError(rank_name(topology_.rank) + ": " + function +
+                   ": a process set cannot be made or removed in a callback: the engine would wait "
+                   "for itself");
+}
+
 /// Blocks until all ranks of the exchange have come. Throws UsageError if nothing comes of it.
 std::shared_ptr<OwnExchange> Coordinator::meet(ExchangeKey key, std::string blob) {
   std::shared_ptr<OwnExchange> own = ask(std::move(key), std::move(blob));
@@ -128,19 +140,23 @@ std::shared_ptr<OwnExchange> Coordinator::ask(ExchangeKey key, std::string blob)
   const auto own = std::make_shared<OwnExchange>();
   own->work = std::make_shared<WorkState>(subject_of(key), weak_from_this(), log_);
   own->request = {std::move(key), topology_.rank, std::move(blob)};
-  if (is_call(own->request.key.kind)) queue_->expect_open();
-  if (is_loop_of_this_thread()) {
-    throw UsageError(subject_of(own->request.key) +
-                     " cannot be made or removed in a callback: the engine would wait for itself");
-  }
   {
     const std::lock_guard lock(mutex_);
+    // In one step with what asks_for_sets() looks at: a shutdown comes before this or after it.
+    if (is_call(own->request.key.kind)) queue_->expect_open();
     if (takes_no_exchanges_) std::rethrow_exception(takes_no_exchanges_);
     asked_.push_back(own);
     has_exchanges_.store(true);
   }
   queue_->wake();
   return own;
+}
+
+/// Calls that came before a shutdown are still to be told.
+bool Coordinator::asks_for_sets() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(asked_.begin(), asked_.end(),
+                     [](const auto& own) { return is_call(own->request.key.kind); });
 }
 
 void Coordinator::take_exchanges() {

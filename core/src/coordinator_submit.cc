@@ -117,14 +117,21 @@ Coordinator::SetPlace Coordinator::place_in(const Request& request) const {
   throw UsageError(shown(request) + ": " + error);
 }
 
-Work Coordinator::submit(Request request) {
+/// What this rank alone refuses says which one it is.
+void Coordinator::rethrow_as_of_this_rank(const UsageError& error) const {
+  throw UsageError(rank_name(topology_.rank) + ": " + error.what());
+}
+
+Work Coordinator::submit(Request request) try {
   Submission submission = submission_of(std::move(request));
   Work work(submission.work);
   queue_->push(std::move(submission));
   return work;
+} catch (const UsageError& error) {
+  rethrow_as_of_this_rank(error);
 }
 
-std::vector<Work> Coordinator::submit_group(std::vector<Request> requests) {
+std::vector<Work> Coordinator::submit_group(std::vector<Request> requests) try {
   check_group(requests);
   Submission group;
   group.meta.kind = Collective::Barrier;
@@ -144,6 +151,8 @@ std::vector<Work> Coordinator::submit_group(std::vector<Request> requests) {
   }
   queue_->push(std::move(group));
   return works;
+} catch (const UsageError& error) {
+  rethrow_as_of_this_rank(error);
 }
 
 Submission Coordinator::submission_of(Request request) {

@@ -212,10 +212,10 @@ void Negotiator::decide_pending(DecisionMessage& decision) {
       continue;
     }
     const bool has_no_bit = is_unnamed(key) || pending.parts[0].meta.is_group();
-    if (has_no_bit && all_by_one_slot(pending)) {
-      const auto slot = static_cast<std::uint32_t>(pending.parts[0].slot);
-      slots_[slot].last_used = decision.number;
-      decision.keyed.push_back({key, slot, contributed(pending)});
+    const auto common = has_no_bit ? slot_for_all(pending) : std::nullopt;
+    if (common) {
+      slots_[*common].last_used = decision.number;
+      decision.keyed.push_back({key, *common, contributed(pending)});
       counters_.agreed_by_slot.add();
       continue;
     }
@@ -238,14 +238,25 @@ void Negotiator::decide_messages(DecisionMessage& decision) {
   }
 }
 
-bool Negotiator::all_by_one_slot(const Pending& pending) const {
-  const Part& first = pending.parts[0];
-  if (first.slot < 0) return false;
-  // Reassigned since, also by this very decision: agree on the expanded requests instead.
-  if (slots_[static_cast<std::size_t>(first.slot)].assigned != first.slot_assigned) return false;
-  return std::all_of(pending.parts.begin(), pending.parts.end(), [&](const Part& part) {
-    return part.slot == first.slot && part.slot_assigned == first.slot_assigned;
-  });
+/// Operations without a name that are alike on one rank need not be on another, so that ranks may
+/// name different slots for one of them: any that stands for what each of them asks will do.
+std::optional<std::uint32_t> Negotiator::slot_for_all(const Pending& pending) const {
+  // If not, reassigned since, also by this very decision: agree on the expanded requests instead.
+  const auto is_current = [&](const Part& part) {
+    return part.slot >= 0 &&
+           slots_[static_cast<std::size_t>(part.slot)].assigned == part.slot_assigned;
+  };
+  if (!std::all_of(pending.parts.begin(), pending.parts.end(), is_current)) return std::nullopt;
+  for (const Part& candidate : pending.parts) {
+    const auto slot = static_cast<std::uint32_t>(candidate.slot);
+    bool fits = true;
+    for (int rank = 0; fits && rank < size_; ++rank) {
+      const Part& part = pending.parts[index(rank)];
+      fits = part.slot == candidate.slot || cache_.at(slot).request_of(rank) == part.meta;
+    }
+    if (fits) return slot;
+  }
+  return std::nullopt;
 }
 
 std::int32_t Negotiator::choose_slot(const std::string& key) {

@@ -151,7 +151,7 @@ class Negotiator {
   void decide_cached(DecisionMessage& decision);
   void decide_pending(DecisionMessage& decision);
   void decide_messages(DecisionMessage& decision);
-  bool all_by_one_slot(const Pending& pending) const;
+  std::optional<std::uint32_t> slot_for_all(const Pending& pending) const;
   Response agree(const std::string& key, const Pending& pending);
   std::string disagreement(const std::string& key, const Pending& pending) const;
   static bool contributed(const Pending& pending);

@@ -162,7 +162,7 @@ bool is_join(const std::string& key) noexcept {
 
 std::string display_name(Collective kind, const std::string& key) {
   std::string text(to_string(kind));
-  if (is_join(key)) return text;
+  if (kind == Collective::Join) return text;
   if (key.empty()) return text + " without a name";
   if (is_message(key)) return text + " number " + key.substr(1);
   if (is_unnamed(key)) return text + ' ' + number_text(key);

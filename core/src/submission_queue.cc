@@ -74,15 +74,24 @@ void SubmissionQueue::enter(Submission& submission) {
   fill_neutral(submission.request.output, element_count(meta.shape), meta.dtype, meta.op, false);
 }
 
+namespace {
+
+std::string text_of(const Submission& submission) {
+  const bool is_group = submission.is_group();
+  const Submission& shown = is_group ? submission.members.front() : submission;
+  return (is_group ? "the group with " : "") + display_name(shown.meta, shown.request.name);
+}
+
+}  // namespace
+
 /// Takes the key of the operation, or those of all members of a group, and their names.
 void SubmissionQueue::reserve(Submission& submission) {
   Lane* const lane = lane_of(submission.meta.set);
   if (lane == nullptr || !lane->is_open) {
-    throw UsageError(std::string(to_string(submission.meta.kind)) + ": process set " +
-                     std::to_string(submission.meta.set) + " is being removed");
+    throw UsageError(text_of(submission) + ": the set is being removed");
   }
   if (lane->has_joined) {
-    throw UsageError(std::string(to_string(submission.meta.kind)) +
+    throw UsageError(text_of(submission) +
                      ": this rank has joined, and can submit nothing more until all ranks have: "
                      "wait for the join first");
   }

@@ -43,7 +43,7 @@ TEST_CASE("data that cannot be used ends every rank with what is wrong") {
         Case{"1,2\n3,4\n", {"--clusters", "3"}, "--clusters 3 is more than the 2 points of"},
         Case{"1,2\n3,4\n", {"--clusters", "2"}, "cannot be divided among 3 ranks; start at most 2"},
         Case{"1,2\n3,4\n", {"--clusters", "0"}, "kmeans: --clusters"},
-        Case{"1,2\n3,4\n", {"--output", file}, "--output"}}) {
+        Case{"1,2\n3,4\n5,6\n", {"--clusters", "2", "--output", file}, "--output"}}) {
     INFO(one.text);
     write_file(file, one.data);
     Words words = {"--data", file, "--output", output};

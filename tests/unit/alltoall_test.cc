@@ -204,13 +204,11 @@ TEST_CASE("what this rank alone can see of an alltoall or reducescatter is refus
     };
     for (const Collective kind : {Collective::Alltoall, Collective::Reducescatter}) {
       const std::string name(to_string(kind));
-      check(refused(kind, [](Request& request) { request.input = nullptr; }) ==
-                name + " 'x': input is null",
-            "null input");
+      check_contains(refused(kind, [](Request& request) { request.input = nullptr; }),
+                     name + " 'x': input is null");
     }
-    check(refused(Collective::Reducescatter, [](Request& r) { r.output = nullptr; }) ==
-              "reducescatter 'x': neither output nor allocate_output is set",
-          "null output");
+    check_contains(refused(Collective::Reducescatter, [](Request& r) { r.output = nullptr; }),
+                   "reducescatter 'x': neither output nor allocate_output is set");
     check_contains(refused(Collective::Reducescatter, [](Request& r) { r.splits = {6}; }),
                    "only an alltoall has splits");
     check_contains(refused(Collective::Alltoall, [](Request& r) { r.contributes = false; }),

@@ -62,11 +62,18 @@ TEST_CASE("messages are announced in full, and learn from whom they come") {
 
 TEST_CASE("operations taken by a decision that makes no sense are still there to be failed") {
   Announcer announcer(0);
-  announcer.add(submission("x"));
-  announcer.add(submission("y"));
+  for (const char* const name : {"x", "y"}) {
+    Submission waited_for = submission(name);
+    waited_for.work =
+        std::make_shared<WorkState>(name, std::weak_ptr<WaitHelper>(), std::shared_ptr<Logger>());
+    announcer.add(std::move(waited_for));
+  }
   DecisionMessage decision;
   decision.number = 1;
+  Response stands_in{"y", "", -1, meta_with({2}), {}, true, -1};
+  stands_in.joined = {0};
   decision.responses = {{"x", "", -1, meta_with({2}), {}, true, -1},
+                        stands_in,
                         {"y", "refused", -1, meta_with({2}), {}, true, -1},
                         {"unknown", "", -1, meta_with({2}), {}, true, -1}};
   CHECK_THROWS_AS(announcer.apply(decision), Error);

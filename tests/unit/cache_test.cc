@@ -120,3 +120,30 @@ TEST_CASE("operations without a name hit the cache in steady state") {
     }
   });
 }
+
+TEST_CASE("operations without a name that are alike on one rank alone hit the cache") {
+  for (const std::uint64_t freeze_after_steps : {0U, 3U}) {
+    Config config = test_config();
+    config.freeze_after_steps = freeze_after_steps;
+    const auto body = [&](int rank, Runtime& runtime) {
+      for (int step = 0; step < 30; ++step) {
+        for (const std::size_t more : {0U, 1U}) {
+          const std::size_t rows = rank == 0 ? 2 : 2 + more;
+          std::vector<float> mine(rows, static_cast<float>(10 * step + rank));
+          std::vector<float> all(4 + more);
+          Request request = sum_request(mine, "");
+          request.kind = Collective::Allgather;
+          request.output = all.data();
+          request.caller_waits = true;
+          runtime.submit(request).wait();
+          check(all[1] == static_cast<float>(10 * step), "of rank 0");
+          check(all.back() == static_cast<float>(10 * step + 1), "of rank 1");
+        }
+      }
+      if (rank > 0 || freeze_after_steps > 0) return;
+      check(counter_of(runtime, "negotiation", "agreed_in_full") == 2, "in the first step");
+      check(counter_of(runtime, "negotiation", "agreed_by_slot") == 58, "in all others");
+    };
+    run_group(2, body, config);
+  }
+}

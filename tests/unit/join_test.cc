@@ -212,9 +212,9 @@ TEST_CASE("joining twice, or submitting after joining, is refused at once") {
       std::vector<float> values(2);
       for (int again = 0; again < 2; ++again) {
         check_contains(text_of<UsageError>([&] { runtime.submit(sum_request(values, "x")); }),
-                       "allreduce: this rank has joined");
+                       "rank 0: allreduce 'x': this rank has joined");
         check_contains(text_of<UsageError>([&] { runtime.submit(join_request()); }),
-                       "join: this rank has joined");
+                       "rank 0: join: this rank has joined");
       }
       refused.arrive_and_wait();
       joined.wait();

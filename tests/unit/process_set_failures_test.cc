@@ -139,11 +139,12 @@ TEST_CASE("a callback of the engine can neither make a set nor remove one") {
     if (rank == 1) is_set.wait();
     std::vector<float> values(1, 1.0F);
     const Work work = runtime.submit(sum_request(values, "x"));
-    std::string made, removed;
+    std::string added, created, removed;
     if (rank == 0) {
       // Rank 1 has not submitted: the engine will run this.
       work.on_done([&] {
-        made = text_of<UsageError>([&] { runtime.create_process_set({0}); });
+        added = text_of<UsageError>([&] { runtime.add_process_set({0}); });
+        created = text_of<UsageError>([&] { runtime.create_process_set({0}); });
         removed = text_of<UsageError>([&] { runtime.remove_process_set(set); });
       });
       is_set.count_down();
@@ -151,9 +152,11 @@ TEST_CASE("a callback of the engine can neither make a set nor remove one") {
     work.wait();
     check_goes_on(runtime);
     check(sum_in(runtime, set) == 3.0F, "the set is still there");
+    check(sum_in(runtime, runtime.add_process_set({1, 0})) == 3.0F, "the ranks are still in step");
     if (rank == 1) return;
-    check_contains(made, "the process set of ranks 0 cannot be made or removed in a callback");
-    check_contains(removed, "process set 1 cannot be made or removed in a callback");
+    check_contains(added, "rank 0: add_process_set(): a process set cannot be made or removed in");
+    check_contains(created, "rank 0: create_process_set(): a process set cannot be made or");
+    check_contains(removed, "rank 0: remove_process_set(): a process set cannot be made or");
   });
 }
 

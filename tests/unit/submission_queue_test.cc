@@ -173,12 +173,12 @@ TEST_CASE("a set takes operations from its opening to its closing") {
   Submission other = submission("a");
   other.meta.set = 3;
   const auto push = [&] { fixture.queue.push(Submission(other)); };
-  CHECK_THROWS_WITH(push(), "allreduce: process set 3 is being removed");
+  CHECK_THROWS_WITH(push(), "allreduce 'a' in process set 3: the set is being removed");
   fixture.queue.open_set(3);
   push();
   CHECK(fixture.queue.close_set(3) == std::vector<std::string>{"allreduce 'a'"});
   other.key = other.request.name = "b";
-  CHECK_THROWS_WITH(push(), "allreduce: process set 3 is being removed");
+  CHECK_THROWS_WITH(push(), "allreduce 'b' in process set 3: the set is being removed");
   CHECK_THROWS_AS(fixture.queue.close_set(3), UsageError);
   fixture.queue.push(submission("b"));
   fixture.queue.open_set(3);

@@ -37,7 +37,7 @@ std::vector<at::Tensor> GroupWork::wait() const {
   for (const TensorWork& work : works_) {
     try {
       results.push_back(work.wait());
-    } catch (const Error&) {
+    } catch (...) {
       if (!first_error) first_error = std::current_exception();
     }
   }
@@ -52,7 +52,7 @@ bool GroupWork::wait_for(std::chrono::nanoseconds duration) const {
     const auto passed = std::chrono::steady_clock::now() - begin;
     try {
       if (!work.wait_for(std::max(duration - passed, std::chrono::nanoseconds(0)))) return false;
-    } catch (const Error&) {
+    } catch (...) {
       continue;
     }
   }

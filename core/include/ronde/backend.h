@@ -220,7 +220,8 @@ struct BackendContext {
   /// Its ranks, as they are numbered in the group.
   std::vector<int> ranks = {};
   /// The blobs of all these ranks in their order; each must call it (while backends are made only).
-  /// Throws GroupError, on all, if a rank is lost or late.
+  /// Throws on all of them: GroupError if a rank is lost or late; for a process set UsageError if a
+  /// rank could not make its part.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
   /// Wakes the ranks of this host that sleep in an operation, waiting for memory that they share
   /// with this one. To be called after the change has been stored; cheap where nobody sleeps.

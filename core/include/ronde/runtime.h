@@ -88,7 +88,8 @@ class Runtime {
   ProcessSet add_process_set(const std::vector<int>& ranks);
 
   /// The same, called by the members alone. Calls for the same ranks match in their order; `tag`
-  /// tells apart those that may overtake each other.
+  /// tells apart those that may overtake each other. Ranks that create several must not wait for
+  /// each other in a circle.
   ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag = {});
 
   /// Every rank that made the set calls it. Refused, and the set stays, if a rank has an operation
