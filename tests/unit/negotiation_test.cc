@@ -1,325 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Announcers, combiners and the negotiator together, without threads: messages are delivered one by
-// one, in the order of their link and in random order between links.
-#include <algorithm>
-#include <catch2/catch.hpp>
-#include <deque>
-#include <map>
-#include <memory>
-#include <random>
-#include <set>
+// All ranks decide the same, in whatever order messages arrive.
+#include "tests/unit/negotiation_simulation.h"
 
-#include "core/src/announcer.h"
-#include "core/src/combiner.h"
-#include "core/src/negotiator.h"
-#include "ronde/error.h"
-#include "ronde/topology.h"
+#include <tuple>
+
 #include "tests/support/case_table.h"
-#include "tests/unit/submissions.h"
 
 namespace {
 
 using namespace ronde;
-using ronde::test::add_case;
-using TimePoint = Negotiator::TimePoint;
-
-struct Settings {
-  int size = 3;
-  std::vector<int> host_of = {};  ///< empty: all on one host
-  int patience_ms = 0;            ///< of combiners
-  std::uint64_t capacity = 2;
-  int names = 4;
-  int uses = 12;           ///< of each name
-  int unnamed = 20;        ///< operations without a name
-  bool absences = false;   ///< ranks that contribute nothing
-  bool gathers = false;    ///< allgathers whose rows change
-  bool mismatch = false;   ///< ranks that disagree
-  bool expiries = false;   ///< timeouts
-  bool same_shape = true;  ///< a name keeps its shape
-  bool hasty = false;      ///< shutdown is called as soon as everything is submitted
-  int joins = 0;           ///< so often the ranks join, each when it has submitted its share
-};
-
-/// What became of one use of one operation on one rank.
-struct Fate {
-  std::string key;
-  int use = 0;
-  bool agreed = false;
-  bool contributed = true;
-  std::vector<std::int64_t> first_dims;
-  std::string text;
-
-  friend bool operator==(const Fate&, const Fate&) = default;
-};
-
-/// A pure hash of (seed, operation, use, rank), so that every rank can draw by itself.
-std::uint32_t draw(std::uint32_t seed, int operation, int use, int rank) {
-  std::seed_seq sequence{seed, static_cast<std::uint32_t>(operation),
-                         static_cast<std::uint32_t>(use), static_cast<std::uint32_t>(rank)};
-  std::uint32_t value = 0;
-  sequence.generate(&value, &value + 1);
-  return value;
-}
-
-/// One rank: its program, and the links between it and the negotiator.
-struct Rank {
-  explicit Rank(int rank) : announcer(rank) {}
-
-  Announcer announcer;
-  std::vector<int> uses;  ///< of every operation so far
-  std::set<int> in_flight;
-  std::map<std::string, int> operation_of;  ///< key in flight -> operation
-  std::uint64_t next_unnamed = 0;
-  int joins = 0;  ///< that have ended
-  bool has_joined = false;
-  bool stopped = false;
-  int parent = -1;
-  std::vector<int> children;
-  std::unique_ptr<Combiner> combiner;  ///< of a leader below rank 0
-  std::deque<std::string> up;
-  std::deque<std::string> down;
-  std::vector<Fate> agreed;   ///< in order of execution
-  std::vector<Fate> refused;  ///< in order of arrival
-};
-
-class Simulation {
- public:
-  Simulation(std::uint32_t seed, const Settings& settings)
-      : seed_(seed),
-        settings_(settings),
-        random_(seed),
-        negotiator_(test::everybody(settings.size), settings.capacity,
-                    [](const RequestMeta&) { return ""; }) {
-    std::vector<int> host_of = settings.host_of;
-    host_of.resize(static_cast<std::size_t>(settings.size));
-    for (int index = 0; index < settings.size; ++index) {
-      Rank& rank = ranks_.emplace_back(index);
-      rank.uses.assign(static_cast<std::size_t>(settings.names) + 1, 0);
-      const Topology topology = make_topology(index, host_of);
-      rank.parent = topology.parent();
-      rank.children = topology.children();
-      if (index == 0 || rank.children.empty()) continue;
-      rank.combiner = std::make_unique<Combiner>(topology.host_ranks(),
-                                                 std::chrono::milliseconds(settings.patience_ms));
-    }
-  }
-
-  /// Runs all programs to their end and shuts down.
-  void run() {
-    for (std::uint64_t step = 0; !all_stopped(); ++step) {
-      // Far more than a run needs: something is never decided.
-      if (step == 200'000) FAIL("not at its end after " << step << " steps of seed " << seed_);
-      const std::size_t rank = random_() % ranks_.size();
-      act(static_cast<int>(rank));
-      now_ += std::chrono::milliseconds(1);
-    }
-  }
-
-  const std::deque<Rank>& ranks() const { return ranks_; }
-  const Negotiator::Counters& counters() const { return negotiator_.counters(); }
-  /// From leaders to rank 0.
-  std::uint64_t host_messages() const { return host_messages_; }
-
- private:
-  void act(int index) {
-    Rank& rank = ranks_[static_cast<std::size_t>(index)];
-    switch (random_() % 6) {
-      case 0:
-        return submit(index, rank);
-      case 1:
-        return announce(index, rank);
-      case 2:
-        return deliver_up(index, rank);
-      case 3:
-        return deliver_down(rank);
-      case 4:
-        return combine(rank);
-      default:
-        return decide();
-    }
-  }
-
-  int most_uses(int operation) const {
-    return operation == settings_.names ? settings_.unnamed : settings_.uses;
-  }
-
-  /// How many of them come before the next join.
-  int uses_for_now(const Rank& rank, int operation) const {
-    return most_uses(operation) * (rank.joins + 1) / (settings_.joins + 1);
-  }
-
-  bool has_submitted_share(const Rank& rank) const {
-    for (int operation = 0; operation <= settings_.names; ++operation) {
-      const int used = rank.uses[static_cast<std::size_t>(operation)];
-      if (used < uses_for_now(rank, operation)) return false;
-    }
-    return true;
-  }
-
-  void join(Rank& rank) {
-    if (rank.has_joined || rank.joins == settings_.joins) return;
-    Submission submission;
-    submission.meta.kind = Collective::Join;
-    submission.unnamed_before = rank.next_unnamed;
-    submission.work = std::make_shared<WorkState>("join", std::weak_ptr<WaitHelper>(), nullptr);
-    rank.has_joined = true;
-    rank.announcer.add(std::move(submission));
-  }
-
-  void submit(int index, Rank& rank) {
-    if (has_submitted_share(rank)) return join(rank);
-    std::vector<int> possible;
-    for (int operation = 0; operation <= settings_.names; ++operation) {
-      const bool unnamed = operation == settings_.names;
-      const bool free = unnamed || !rank.in_flight.contains(operation);
-      const int used = rank.uses[static_cast<std::size_t>(operation)];
-      if (free && used < uses_for_now(rank, operation)) possible.push_back(operation);
-    }
-    if (possible.empty()) return;
-    const int operation = possible[random_() % possible.size()];
-    const int use = rank.uses[static_cast<std::size_t>(operation)]++;
-    Submission submission;
-    submission.request = request_of(operation, use, index);
-    submission.meta = meta_of(submission.request);
-    const std::string& name = submission.request.name;
-    submission.key = name.empty() ? unnamed_key(rank.next_unnamed++) : name;
-    if (settings_.expiries && random_() % 3 == 0) {
-      submission.deadline = now_ + std::chrono::milliseconds(random_() % 60);
-    }
-    rank.in_flight.insert(operation);
-    rank.operation_of[submission.key] = operation;
-    rank.announcer.add(std::move(submission));
-  }
-
-  Request request_of(int operation, int use, int rank) const {
-    Request request;
-    if (operation < settings_.names) request.name = "t" + std::to_string(operation);
-    const int variant =
-        settings_.same_shape ? 0 : static_cast<int>(draw(seed_, operation, use, -1)) & 1;
-    request.shape = {operation % 3 + 1, variant + 1};
-    if (settings_.absences) request.contributes = draw(seed_, operation, use, rank) % 2 == 0;
-    if (settings_.gathers && operation % 2 == 0) {
-      request.kind = Collective::Allgather;
-      request.contributes = true;
-      request.shape[0] = draw(seed_, operation, use, rank) % 3 == 0 ? use % 4 : rank;
-    }
-    if (settings_.mismatch && draw(seed_, operation, use, -2) % 4 == 0 &&
-        rank == use % settings_.size) {
-      request.dtype = DataType::I8;
-    }
-    return request;
-  }
-
-  void announce(int index, Rank& rank) {
-    const bool is_done = rank.joins == settings_.joins && has_submitted_share(rank);
-    const bool nothing_left = is_done && (settings_.hasty || rank.operation_of.empty());
-    const auto message = rank.announcer.announce(now_, nothing_left);
-    if (!message) return;
-    if (rank.combiner) {
-      rank.combiner->add(index, *message, now_);
-    } else {
-      rank.up.push_back(encode(*message));
-    }
-  }
-
-  void combine(Rank& rank) {
-    if (!rank.combiner) return;
-    if (const auto message = rank.combiner->take(now_)) {
-      ++host_messages_;
-      rank.up.push_back(encode(*message));
-    }
-  }
-
-  void deliver_up(int index, Rank& rank) {
-    if (rank.up.empty()) return;
-    const Message message = decode(rank.up.front());
-    rank.up.pop_front();
-    if (const auto* const host = std::get_if<HostReadyMessage>(&message)) {
-      for (const auto& [ranks, part] : host->parts) {
-        for (const int of : ranks) negotiator_.add(of, part, now_);
-      }
-    } else if (rank.parent > 0) {
-      ranks_[static_cast<std::size_t>(rank.parent)].combiner->add(
-          index, std::get<ReadyMessage>(message), now_);
-    } else {
-      negotiator_.add(index, std::get<ReadyMessage>(message), now_);
-    }
-  }
-
-  void decide() {
-    const auto decision = negotiator_.decide();
-    // All submit the same, so nobody ever waits for a rank that has left.
-    if (const auto departure = negotiator_.departure()) FAIL(departure->text);
-    if (!decision) return;
-    ranks_[0].down.push_back(encode(*decision));
-    send_down(ranks_[0], *decision);
-  }
-
-  void send_down(const Rank& from, const DecisionMessage& decision) {
-    for (const int child : from.children) {
-      ranks_[static_cast<std::size_t>(child)].down.push_back(encode(decision));
-    }
-  }
-
-  void deliver_down(Rank& rank) {
-    if (rank.down.empty()) return;
-    const auto message = std::get<DecisionMessage>(decode(rank.down.front()));
-    rank.down.pop_front();
-    if (rank.combiner) {
-      rank.combiner->pass(message);
-      send_down(rank, message);
-    }
-    AppliedDecision applied = rank.announcer.apply(message);
-    for (const Agreed& agreed : applied.agreed) {
-      if (agreed.average_over != 0)
-        FAIL("an operation went on without a rank that joined after it");
-      rank.agreed.push_back(
-          end(rank, agreed.submission, true, agreed.contributed, agreed.rows.first_dims, ""));
-    }
-    for (const Refused& refused : applied.refused) {
-      rank.refused.push_back(end(rank, refused.submission, false, true, {}, refused.text));
-    }
-    rank.stopped = applied.shutdown;
-    if (!applied.join) return;
-    if (applied.next_unnamed != rank.next_unnamed) FAIL("the count of unnamed operations moved");
-    rank.has_joined = false;
-    ++rank.joins;
-  }
-
-  static Fate end(Rank& rank, const Submission& submission, bool agreed, bool contributed,
-                  std::vector<std::int64_t> first_dims, std::string text) {
-    const auto found = rank.operation_of.find(submission.key);
-    if (found == rank.operation_of.end()) FAIL("an operation ended twice");
-    const int operation = found->second;
-    const bool unnamed = submission.request.name.empty();
-    // The number of this use: names are used one after the other.
-    const int use = unnamed ? std::stoi(submission.key.substr(1))
-                            : rank.uses[static_cast<std::size_t>(operation)] - 1;
-    if (!unnamed) rank.in_flight.erase(operation);
-    rank.operation_of.erase(found);
-    return {submission.key, use, agreed, contributed, std::move(first_dims), std::move(text)};
-  }
-
-  bool all_stopped() const {
-    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.stopped; });
-  }
-
- public:
-  /// What `rank` asked for in use `use` of the operation behind `key`.
-  Request asked(const Fate& fate, int rank) const {
-    const int operation = is_unnamed(fate.key) ? settings_.names : std::stoi(fate.key.substr(1));
-    return request_of(operation, fate.use, rank);
-  }
-
- private:
-  const std::uint32_t seed_;
-  const Settings settings_;
-  std::mt19937 random_;
-  TimePoint now_{};
-  std::uint64_t host_messages_ = 0;
-  Negotiator negotiator_;
-  std::deque<Rank> ranks_;
-};
+using namespace ronde::test;
 
 /// Every rank executes the same operations in the same order, with everybody's rows.
 void check_same_sequence(const Simulation& simulation, const Settings& settings) {
@@ -358,11 +48,16 @@ constexpr std::uint32_t kShareOfSeeds = 1;
 #endif
 
 void simulate(const Settings& settings, std::uint32_t most_seeds) {
-  const std::uint32_t seeds = most_seeds / kShareOfSeeds;
+  const std::uint32_t seeds = std::max(1U, most_seeds / kShareOfSeeds);
   for (std::uint32_t seed = 1; seed <= seeds; ++seed) {
     INFO("seed " << seed);
     Simulation simulation(seed, settings);
     simulation.run();
+    if (settings.uneven) {
+      const auto& ranks = simulation.ranks();
+      for (const Rank& rank : ranks) REQUIRE(rank.agreed == ranks[0].agreed);
+      continue;
+    }
     check_same_sequence(simulation, settings);
     check_same_refusals(simulation);
     const std::size_t total =
@@ -396,6 +91,28 @@ void simulate_everything(const std::vector<int>& host_of, int patience_ms) {
     simulate(plain, 30);
     plain.hasty = false;
     plain.joins = 0;
+  }
+}
+
+/// Ranks join when the others still have some of every operation.
+void simulate_uneven_joins(const std::vector<int>& host_of, int patience_ms) {
+  Settings settings;
+  settings.size = static_cast<int>(host_of.size());
+  settings.host_of = host_of;
+  settings.patience_ms = patience_ms;
+  settings.joins = 3;
+  settings.uneven = true;
+  for (const std::uint64_t capacity : {0U, 1U, 2U, 3U, 100U}) {
+    settings.capacity = capacity;
+    for (unsigned traits = 0; traits < 16; ++traits) {
+      INFO("cache of " << capacity << ", traits " << traits);
+      settings.hasty = (traits & 1U) != 0;
+      settings.mismatch = (traits & 2U) != 0;
+      settings.expiries = (traits & 4U) != 0;
+      settings.absences = (traits & 8U) != 0;
+      settings.same_shape = !settings.absences;
+      simulate(settings, 2);
+    }
   }
 }
 
@@ -434,6 +151,16 @@ const bool registered = [] {
       for (const int host : host_of) tail += std::to_string(host);
       add_case("all ranks agree" + tail + ", patience of " + std::to_string(patience_ms) + " ms",
                "", [=] { simulate_everything(host_of, patience_ms); });
+    }
+  }
+  for (const std::vector<int>& host_of : std::vector<std::vector<int>>{
+           {0, 0, 0}, {0, 1, 1}, {0, 0, 1, 1}, {0, 1, 0, 1, 1}, {0, 1, 2, 1, 2, 0}}) {
+    std::string tail = " on hosts ";
+    for (const int host : host_of) tail += std::to_string(host);
+    for (const int patience_ms : {0, 40, 1000}) {
+      add_case(
+          "ranks join one by one" + tail + ", patience of " + std::to_string(patience_ms) + " ms",
+          "", [=] { simulate_uneven_joins(host_of, patience_ms); });
     }
   }
   return true;
