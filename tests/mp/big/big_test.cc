@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "case_table.h"
@@ -113,6 +114,52 @@ TEST_CASE("allgather of more than 2^31 elements") {
     const auto expected = [rank](std::size_t i) { return value_at(i, rank); };
     CHECK(first_difference(part, counts[rank], expected) == counts[rank]);
   }
+  ronde::shutdown();
+}
+
+TEST_CASE("alltoall of more than 2^31 elements") {
+  ronde::init();
+  const int own = ronde::rank();
+  // counts[from][to]
+  const std::size_t counts[2][2] = {{kCount / 2 - 1000, kCount / 2 + 1001},
+                                    {kCount / 2 + 7, kCount / 2 - 6}};
+  const auto marked = [](int from, int to) { return 2 * from + to; };
+  const Bytes input(counts[own][0] + counts[own][1]);
+  fill(input.begin(), counts[own][0], marked(own, 0));
+  fill(input.begin() + counts[own][0], counts[own][1], marked(own, 1));
+  const Bytes output(counts[0][own] + counts[1][own]);
+  std::fill(output.begin(), output.end(), std::uint8_t{0});
+  Request request = request_of(Collective::Alltoall, counts[own][0] + counts[own][1]);
+  request.splits = {static_cast<std::int64_t>(counts[own][0]),
+                    static_cast<std::int64_t>(counts[own][1])};
+  request.input = input.begin();
+  request.output = output.begin();
+  ronde::submit(std::move(request)).wait();
+  for (const int from : {0, 1}) {
+    const std::uint8_t* const part = output.begin() + (from == 0 ? 0 : counts[0][own]);
+    const auto expected = [&](std::size_t i) { return value_at(i, marked(from, own)); };
+    CHECK(first_difference(part, counts[from][own], expected) == counts[from][own]);
+  }
+  ronde::shutdown();
+}
+
+TEST_CASE("reducescatter of more than 2^31 elements") {
+  ronde::init();
+  const Bytes input(kCount);
+  fill(input.begin(), kCount, ronde::rank());
+  // Of an odd number of rows rank 0 gets one more.
+  const std::size_t first = ronde::rank() == 0 ? 0 : kCount / 2 + 1;
+  const std::size_t own = ronde::rank() == 0 ? kCount / 2 + 1 : kCount / 2;
+  const Bytes output(own);
+  std::fill(output.begin(), output.end(), std::uint8_t{0});
+  Request request = request_of(Collective::Reducescatter, kCount);
+  request.input = input.begin();
+  request.output = output.begin();
+  ronde::submit(std::move(request)).wait();
+  const auto sum = [first](std::size_t i) {
+    return static_cast<std::uint8_t>(value_at(first + i, 0) + value_at(first + i, 1));
+  };
+  CHECK(first_difference(output.begin(), own, sum) == own);
   ronde::shutdown();
 }
 
