@@ -15,7 +15,7 @@
 namespace ronde::test {
 namespace {
 
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kGroups = 4;
 constexpr int kRounds = 40;
 #else

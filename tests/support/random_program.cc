@@ -10,8 +10,8 @@
 namespace ronde::test {
 namespace {
 
-/// Under ThreadSanitizer the oracle takes most of a program's time.
-#ifdef __SANITIZE_THREAD__
+/// Under sanitizers the oracle takes most of a program's time.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t kMostBytes = std::size_t{1} << 17;
 #else
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;
