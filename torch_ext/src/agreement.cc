@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -15,9 +16,10 @@
 namespace ronde::detail {
 namespace {
 
-// One rank's statement travels as text: 'p' and the problem, or 'l' and the lines.
+// One rank's statement travels as text: 'p' and the problem, or 'l' and the lines, or nothing.
 std::string encode(const Statement& statement) {
   if (!statement.problem.empty()) return "p" + statement.problem;
+  if (statement.abstains) return {};
   std::string text = "l";
   for (const std::string& line : statement.lines) text += line + "\n";
   return text;
@@ -25,6 +27,7 @@ std::string encode(const Statement& statement) {
 
 Statement decode(std::string_view text) {
   Statement statement;
+  statement.abstains = text.empty();
   if (text.starts_with('p')) {
     statement.problem = text.substr(1);
     return statement;
@@ -51,7 +54,7 @@ std::uint64_t fingerprint(std::string_view text) noexcept {
 // The elements of all ranks in rank order; `mine` may have another length on each.
 template <typename T>
 std::vector<T> gather(const std::string& name, DataType dtype, const std::vector<T>& mine,
-                      ProcessSet set) {
+                      ProcessSet set, std::chrono::nanoseconds timeout) {
   struct Memory {
     std::vector<T> input;
     std::vector<T> output;
@@ -65,6 +68,7 @@ std::vector<T> gather(const std::string& name, DataType dtype, const std::vector
   request.shape = {static_cast<std::int64_t>(mine.size())};
   request.input = memory->input.data();
   request.set = set;
+  request.timeout = timeout;
   request.allocate_output = [raw = memory.get()](const std::vector<std::int64_t>& shape) -> void* {
     raw->output.resize(static_cast<std::size_t>(shape.at(0)));
     return raw->output.data();
@@ -98,7 +102,7 @@ std::string first_difference(const std::vector<std::string>& mine,
 }  // namespace
 
 std::string disagreement(const std::string& subject, const std::vector<Statement>& all,
-                         const std::vector<int>& ranks) {
+                         const std::vector<int>& ranks, const std::string& advice) {
   const auto name = [&ranks](std::size_t place) {
     return "rank " + std::to_string(ranks.empty() ? static_cast<int>(place) : ranks.at(place));
   };
@@ -108,12 +112,15 @@ std::string disagreement(const std::string& subject, const std::vector<Statement
     text += "\n  " + name(i) + ": " + all[i].problem;
   }
   if (!text.empty()) return subject + ": impossible on some ranks:" + text;
-  for (std::size_t i = 1; i < all.size(); ++i) {
-    if (all[i].lines == all[0].lines) continue;
-    text += "\n  " + name(i) + " " + first_difference(all[i].lines, all[0].lines, name(0));
+  const auto first = static_cast<std::size_t>(
+      std::find_if(all.begin(), all.end(), [](const Statement& s) { return !s.abstains; }) -
+      all.begin());
+  for (std::size_t i = first + 1; i < all.size(); ++i) {
+    if (all[i].abstains || all[i].lines == all[first].lines) continue;
+    text += "\n  " + name(i) + " " + first_difference(all[i].lines, all[first].lines, name(first));
   }
   if (text.empty()) return {};
-  return subject + ": the ranks differ. Build the same model and optimiser on every rank:" + text;
+  return subject + ": the ranks differ. " + advice + ":" + text;
 }
 
 void check_member(const std::string& subject, ProcessSet set, const std::string& advice) {
@@ -128,25 +135,34 @@ void check_member(const std::string& subject, ProcessSet set, const std::string&
                    (advice.empty() ? "" : ". " + advice));
 }
 
-void agree(const std::string& subject, const Statement& mine, ProcessSet set) {
+Agreement agree(const std::string& subject, const Statement& mine, ProcessSet set,
+                const AgreementOptions& options) {
   const std::string text = encode(mine);
   const auto length = static_cast<std::int64_t>(text.size());
   const auto hash = static_cast<std::int64_t>(fingerprint(text));
   // A problem is never agreed upon: its length travels as a negative number.
   const std::int64_t signed_length = mine.problem.empty() ? length : -length;
-  const std::vector<std::int64_t> brief =
-      gather<std::int64_t>(subject + "/agreement", DataType::I64, {hash, signed_length}, set);
+  const std::vector<std::int64_t> brief = gather<std::int64_t>(
+      subject + "/agreement", DataType::I64, {hash, signed_length}, set, options.timeout);
+  Agreement result;
   std::vector<std::int64_t> lengths;
   bool equal = true;
   for (std::size_t i = 0; i + 1 < brief.size(); i += 2) {
-    equal = equal && brief[i] == brief[0] && brief[i + 1] == brief[1] && brief[i + 1] > 0;
-    lengths.push_back(brief[i + 1] < 0 ? -brief[i + 1] : brief[i + 1]);
+    lengths.push_back(std::abs(brief[i + 1]));
+    if (brief[i + 1] == 0) {
+      result.any_abstained = true;
+      continue;
+    }
+    if (result.speaker < 0) result.speaker = static_cast<int>(i / 2);
+    const std::size_t first = 2 * static_cast<std::size_t>(result.speaker);
+    equal =
+        equal && brief[i] == brief[first] && brief[i + 1] == brief[first + 1] && brief[i + 1] > 0;
   }
-  if (equal) return;
-  const std::vector<char> texts =
-      gather<char>(subject + "/statements", DataType::U8, {text.begin(), text.end()}, set);
-  throw UsageError(
-      disagreement(subject, split({texts.data(), texts.size()}, lengths), ranks_of(set)));
+  if (equal) return result;
+  const std::vector<char> texts = gather<char>(subject + "/statements", DataType::U8,
+                                               {text.begin(), text.end()}, set, options.timeout);
+  throw UsageError(disagreement(subject, split({texts.data(), texts.size()}, lengths),
+                                ranks_of(set), options.advice));
 }
 
 }  // namespace ronde::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -12,19 +13,38 @@ namespace ronde::detail {
 struct Statement {
   std::vector<std::string> lines;
   std::string problem = {};
+  /// This rank has nothing to say, and takes the lines of the others for its own.
+  bool abstains = false;
+};
+
+struct AgreementOptions {
+  /// What to do where the lines differ.
+  std::string advice = "Build the same model and optimiser on every rank";
+  /// How long the other ranks may take to come, zero for ever.
+  std::chrono::nanoseconds timeout{0};
+};
+
+/// Who spoke, as ranks within the set.
+struct Agreement {
+  /// The first that did not abstain, or -1.
+  int speaker = -1;
+  bool any_abstained = false;
 };
 
 /// Throws UsageError, beginning with `subject` and ending with `advice`, on a rank outside `set`.
 void check_member(const std::string& subject, ProcessSet set, const std::string& advice = {});
 
-/// Returns if all ranks bring the same lines and none has a problem. Otherwise every rank throws
-/// the same UsageError, beginning with `subject`, that gives each rank's problem or its first
-/// difference from the first rank. Collective; small while the ranks agree (16 bytes a rank).
-void agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet);
+/// Returns if all ranks that do not abstain bring the same lines and none has a problem. Otherwise
+/// every rank throws the same UsageError, beginning with `subject`, that gives each rank's problem
+/// or its first difference from the first rank. Collective; small while the ranks agree (16 bytes a
+/// rank).
+Agreement agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet,
+                const AgreementOptions& options = {});
 
 /// The text of that error from what all ranks brought; empty if they agree. `ranks`: who they are,
 /// 0, 1 and so on if it is empty. Pure.
 std::string disagreement(const std::string& subject, const std::vector<Statement>& all,
-                         const std::vector<int>& ranks = {});
+                         const std::vector<int>& ranks = {},
+                         const std::string& advice = AgreementOptions().advice);
 
 }  // namespace ronde::detail

@@ -12,6 +12,7 @@
 #include "ronde/torch/device.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/distributed_sampler.h"
+#include "ronde/torch/objects.h"
 #include "ronde/torch/work.h"
 
 namespace ronde::detail {

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is refused is refused on all ranks, and has changed nothing.
+#include <sys/resource.h>
+
+#include <fstream>
+
+#include "objects.h"
+
+using namespace ronde_test;
+
+namespace {
+
+// Every rank's text of the UsageError is the same.
+std::string refused_alike(const std::function<void()>& call) {
+  const std::string text = usage_error(call);
+  CAPTURE(text);
+  CHECK(same_on_all_ranks(at::tensor(
+      std::vector<std::int64_t>{static_cast<std::int64_t>(std::hash<std::string>()(text))})));
+  return text;
+}
+
+// Whatever failed, the next call works.
+void check_alive() {
+  std::string text = "rank " + std::to_string(ronde::rank());
+  ronde::broadcast_object(text, {.root = ronde::size() - 1});
+  CHECK(text == "rank " + std::to_string(ronde::size() - 1));
+}
+
+std::size_t used_address_space() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t pages = 0;
+  file >> pages;
+  return pages * 4096;
+}
+
+// Within its life this rank can map little more memory than it has.
+class LittleMemory {
+ public:
+  explicit LittleMemory(std::size_t more) {
+    getrlimit(RLIMIT_AS, &former_);
+    rlimit limit = former_;
+    limit.rlim_cur = used_address_space() + more;
+    setrlimit(RLIMIT_AS, &limit);
+  }
+  ~LittleMemory() { setrlimit(RLIMIT_AS, &former_); }
+
+ private:
+  rlimit former_{};
+};
+
+}  // namespace
+
+TEST_CASE("roots that differ or do not exist are refused", "[n2][n4]") {
+  use_ronde();
+  std::string text = "mine";
+  const int last = ronde::size() - 1;
+  const auto differ = [&](const std::string& error) {
+    CAPTURE(error);
+    CHECK(contains(error, "rank " + std::to_string(last) + " has \"root rank " +
+                              std::to_string(last) + "\" where rank 0 has \"root rank 0\""));
+  };
+  const int root = ronde::rank() == last ? last : 0;
+  differ(refused_alike([&] { ronde::broadcast_object(text, {.root = root}); }));
+  differ(refused_alike([&] { ronde::gather_object(text, {.root = root}); }));
+  for (const int nowhere : {-1, ronde::size()}) {
+    const std::string part = "root_rank is " + std::to_string(nowhere);
+    CHECK(contains(refused_alike([&] { ronde::broadcast_object(text, {.root = nowhere}); }), part));
+    CHECK(contains(refused_alike([&] { ronde::gather_object(text, {.root = nowhere}); }), part));
+  }
+  CHECK(text == "mine");
+  check_alive();
+}
+
+TEST_CASE("types that differ are refused", "[n2]") {
+  use_ronde();
+  std::string text = "mine";
+  at::Tensor tensor = at::ones({2});
+  const auto call = [&](const auto& function) {
+    const std::string error = refused_alike([&] {
+      if (ronde::rank() == 0) {
+        function(text);
+      } else {
+        function(tensor);
+      }
+    });
+    CAPTURE(error);
+    CHECK(contains(error, "rank 1 has \"at::Tensor\" where rank 0 has \"bytes\""));
+    CHECK(contains(error, "objects of one type"));
+  };
+  call([](auto& object) { ronde::broadcast_object(object); });
+  call([](auto& object) { ronde::allgather_object(object); });
+  call([](auto& object) { ronde::gather_object(object); });
+  CHECK(text == "mine");
+  CHECK(torch::equal(tensor, at::ones({2})));
+  check_alive();
+}
+
+TEST_CASE("modules that differ are refused by their first difference", "[n2][n4]") {
+  use_ronde();
+  const int last = ronde::size() - 1;
+  torch::nn::Linear linear(2, ronde::rank() == last ? 5 : 3);
+  const at::Tensor before = linear->weight.detach().clone();
+  const std::string error = refused_alike([&] { ronde::broadcast_object(linear); });
+  CAPTURE(error);
+  CHECK(contains(error, "rank " + std::to_string(last) +
+                            " has \"parameter weight: f32 [5, 2] on cpu\" where rank 0 has "
+                            "\"parameter weight: f32 [3, 2] on cpu\""));
+  CHECK(torch::equal(linear->weight, before));
+  torch::nn::Linear sometimes(nullptr);
+  if (ronde::rank() != last) sometimes = torch::nn::Linear(2, 3);
+  CHECK(contains(refused_alike([&] { ronde::broadcast_object(sometimes); }),
+                 "rank " + std::to_string(last) + ": the module holder is empty"));
+  const std::shared_ptr<torch::nn::Module> one =
+      ronde::rank() == last ? std::shared_ptr<torch::nn::Module>(torch::nn::ReLU().ptr())
+                            : std::shared_ptr<torch::nn::Module>(torch::nn::Tanh().ptr());
+  CHECK(contains(refused_alike([&] { ronde::broadcast_object(one); }), "ReLUImpl"));
+  check_alive();
+}
+
+TEST_CASE("an object that one rank cannot write or read changes on none", "[n2][n4]") {
+  use_ronde();
+  const int last = ronde::size() - 1;
+  Note note{ronde::rank() == last ? "unwritable" : "fine", at::ones({1})};
+  const std::string written = "rank " + std::to_string(last) + ": this note cannot be written";
+  CHECK(contains(refused_alike([&] { ronde::broadcast_object(note, {.root = last}); }), written));
+  CHECK(contains(refused_alike([&] { ronde::allgather_object(note); }), written));
+  CHECK(contains(refused_alike([&] { ronde::gather_object(note); }), written));
+  note.text = ronde::rank() == 0 ? "unreadable on rank 1" : "mine";
+  const std::string read = "rank 1: this note cannot be read";
+  CHECK(contains(refused_alike([&] { ronde::broadcast_object(note); }), read));
+  CHECK(note.text == (ronde::rank() == 0 ? "unreadable on rank 1" : "mine"));
+  const std::string loaded =
+      "rank 1: the object of rank 0 cannot be loaded: this note cannot be read";
+  CHECK(contains(refused_alike([&] { ronde::allgather_object(note); }), loaded));
+  CHECK(contains(refused_alike([&] { ronde::gather_object(note, {.root = 1}); }), loaded));
+  check_alive();
+}
+
+namespace {
+
+// Its own load fails on rank 1, after the parameters.
+struct FragileImpl : torch::nn::Module {
+  explicit FragileImpl(double value) {
+    weight = register_parameter("weight", at::full({2, 2}, value));
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    Module::load(archive);
+    if (ronde::rank() == 1) throw std::runtime_error("rank 1 does not like it");
+  }
+  at::Tensor weight;
+};
+TORCH_MODULE(Fragile);
+
+}  // namespace
+
+TEST_CASE("a module whose load fails on one rank has its parameters back on all", "[n2][n4]") {
+  use_ronde();
+  Fragile module(5.0 + ronde::rank());
+  const void* memory = module->weight.const_data_ptr();
+  CHECK(contains(refused_alike([&] { ronde::broadcast_object(module); }),
+                 "rank 1: rank 1 does not like it"));
+  CHECK(torch::equal(module->weight, at::full({2, 2}, 5.0 + ronde::rank())));
+  CHECK(module->weight.const_data_ptr() == memory);
+  check_alive();
+}
+
+TEST_CASE("bytes that do not fit are refused by load_bytes, which changes nothing", "[n1]") {
+  use_ronde();
+  torch::nn::Linear linear(2, 3);
+  const at::Tensor before = linear->weight.detach().clone();
+  const auto load = [&](auto& object, const std::string& bytes) {
+    const std::string error = usage_error([&] { ronde::load_bytes(object, bytes); });
+    CAPTURE(error);
+    CHECK(contains(error, "ronde::load_bytes: "));
+    return error;
+  };
+  const std::string wide = load(linear, ronde::save_bytes(torch::nn::Linear(2, 5)));
+  CHECK(contains(wide,
+                 "parameter weight is f32 [3, 2] on cpu here and f32 [5, 2] on cpu in what was"));
+  CHECK(contains(load(linear, ronde::save_bytes(at::ones({2}))), "weight"));
+  CHECK(contains(load(linear, "garbage"), "not a ZIP archive"));
+  CHECK(contains(load(linear, ""), "not a ZIP archive"));
+  CHECK(torch::equal(linear->weight, before));
+  at::Tensor tensor = before;
+  CHECK(contains(load(tensor, "garbage"), "not a ZIP archive"));
+  CHECK(tensor.is_same(before));
+  torch::optim::Adam adam(linear->parameters(), 0.5);
+  CHECK_FALSE(load(adam, ronde::save_bytes(linear)).empty());
+  CHECK(adam.param_groups()[0].options().get_lr() == 0.5);
+  torch::nn::Linear none(nullptr);
+  CHECK(contains(load(none, ronde::save_bytes(linear)), "the module holder is empty"));
+  CHECK(contains(usage_error([&] { ronde::save_bytes(none); }), "the module holder is empty"));
+}
+
+TEST_CASE("a rank without memory for an object makes all refuse it", "[n2]") {
+  use_ronde();
+  check_alive();
+  constexpr std::size_t kSize = std::size_t{256} << 20;
+  std::string object(ronde::rank() == 0 ? kSize : 1, 'x');
+  {
+    std::optional<LittleMemory> little;
+    if (ronde::rank() == 1) little.emplace(kSize / 4);
+    const std::string error = usage_error([&] { ronde::broadcast_object(object); });
+    CAPTURE(error);
+    CHECK(contains(error, "rank 1: no memory for 268435456 bytes"));
+    const std::string all = usage_error([&] { ronde::allgather_object(object); });
+    CAPTURE(all);
+    CHECK(contains(all, "rank 1: "));
+    const std::string gathered = usage_error([&] { ronde::gather_object(object, {.root = 1}); });
+    CAPTURE(gathered);
+    CHECK(contains(gathered, "rank 1: "));
+  }
+  CHECK(object.size() == (ronde::rank() == 0 ? kSize : 1));
+  check_alive();
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+
+#include "support.h"
+
+namespace ronde_test {
+
+/// A type of the program's own, with LibTorch's operators.
+struct Note {
+  std::string text;
+  at::Tensor tensor;
+};
+
+inline torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                                   const Note& note) {
+  if (note.text == "unwritable") throw std::runtime_error("this note cannot be written");
+  archive.write("text", c10::IValue(note.text));
+  archive.write("tensor", note.tensor);
+  return archive;
+}
+
+inline torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                                  Note& note) {
+  c10::IValue text;
+  archive.read("text", text);
+  note.text = text.toStringRef();
+  if (note.text == "unreadable on rank 1" && ronde::rank() == 1) {
+    throw std::runtime_error("this note cannot be read");
+  }
+  archive.read("tensor", note.tensor);
+  return archive;
+}
+
+/// A tensor whose values, shape and dtype depend on the rank.
+inline at::Tensor own_tensor(int rank) {
+  const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kLong, at::kBFloat16, at::kBool};
+  return normal({rank + 1, 3}, 7 + static_cast<std::uint64_t>(rank))
+      .to(dtypes[static_cast<std::size_t>(rank) % dtypes.size()]);
+}
+
+/// Equal in everything; undefined tensors, too.
+inline bool same(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.scalar_type() == b.scalar_type() && a.device() == b.device() &&
+         a.requires_grad() == b.requires_grad() && torch::equal(a, b);
+}
+
+inline bool same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!same(a[i], b[i])) return false;
+  }
+  return true;
+}
+
+inline bool same(const Note& a, const Note& b) {
+  return a.text == b.text && same(a.tensor, b.tensor);
+}
+
+inline bool same(const c10::IValue& a, const c10::IValue& b) {
+  return torch::pickle_save(a) == torch::pickle_save(b);
+}
+
+template <typename T>
+requires(ronde::detail::kIsBytes<T>) bool same(const T& a, const T& b) {
+  return a == b;
+}
+
+}  // namespace ronde_test

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "object_bytes.h"
+
+#include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+#include <torch/serialize.h>
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "tensor_request.h"
+
+namespace ronde::detail {
+namespace {
+
+const c10::Device kCpu(c10::kCPU);
+
+c10::Device place_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.device() : kCpu;
+}
+
+// LibTorch saves all of a tensor's storage, of which a view may be a small part.
+at::Tensor compact(const at::Tensor& tensor) {
+  const bool is_view =
+      tensor.has_storage() && !tensor.is_sparse() && tensor.storage().nbytes() > tensor.nbytes();
+  return is_view ? tensor.detach().clone().requires_grad_(tensor.requires_grad()) : tensor;
+}
+
+void load_from(torch::serialize::InputArchive& archive, const std::string& bytes,
+               c10::Device device) {
+  archive.load_from(bytes.data(), bytes.size(), device);
+}
+
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+Named tensors_in(const torch::nn::Module& module) {
+  Named all;
+  for (const auto& item : module.named_parameters()) {
+    all.emplace_back("parameter " + item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers()) {
+    all.emplace_back("buffer " + item.key(), item.value());
+  }
+  return all;
+}
+
+// A module's tensors before a load, which gives them other memory and checks no shape.
+class ModuleBackup {
+ public:
+  explicit ModuleBackup(torch::nn::Module& module) : tensors_(tensors_in(module)) {
+    for (const auto& [name, tensor] : tensors_) former_.push_back(tensor.detach());
+  }
+
+  c10::Device device() const { return former_.empty() ? kCpu : former_.front().device(); }
+
+  void restore() const {
+    for (std::size_t i = 0; i < former_.size(); ++i) tensors_[i].second.set_data(former_[i]);
+  }
+
+  // What has another shape or dtype now, or empty. Brings all back to their devices.
+  std::string misfit() const {
+    for (std::size_t i = 0; i < former_.size(); ++i) {
+      const auto& [name, tensor] = tensors_[i];
+      if (tensor.sizes() != former_[i].sizes() ||
+          tensor.scalar_type() != former_[i].scalar_type()) {
+        return name + " is " + describe(former_[i]) + " here and " + describe(tensor) +
+               " in what was saved. Construct the module as it was when it was saved";
+      }
+      if (tensor.device() != former_[i].device()) {
+        tensor.set_data(tensor.detach().to(former_[i].device()));
+      }
+    }
+    return {};
+  }
+
+ private:
+  Named tensors_;
+  std::vector<at::Tensor> former_;
+};
+
+std::function<void(bool)> load_module(torch::nn::Module& module, const std::string& bytes) {
+  const auto backup = std::make_shared<const ModuleBackup>(module);
+  try {
+    torch::serialize::InputArchive archive;
+    load_from(archive, bytes, backup->device());
+    module.load(archive);
+    const std::string misfit = backup->misfit();
+    if (!misfit.empty()) throw UsageError(misfit);
+  } catch (...) {
+    backup->restore();
+    throw;
+  }
+  return [backup](bool keep) {
+    if (!keep) backup->restore();
+  };
+}
+
+}  // namespace
+
+std::string problem_of(const std::function<void()>& function) {
+  try {
+    function();
+    return {};
+  } catch (const GroupError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::string root_problem(int root_rank, ProcessSet set) {
+  const int size = static_cast<int>(ranks_of(set).size());
+  if (root_rank >= 0 && root_rank < size) return {};
+  return "root_rank is " + std::to_string(root_rank) + ", but there are only the ranks 0 to " +
+         std::to_string(size - 1) +
+         (set == kGlobalSet ? "" : " in process set " + std::to_string(set.id));
+}
+
+std::string type_text(const std::type_info& type) {
+  return c10::demangle(type.name());
+}
+
+std::string bytes_of_archive(const std::function<void(torch::serialize::OutputArchive&)>& write) {
+  torch::serialize::OutputArchive archive;
+  write(archive);
+  std::string bytes;
+  archive.save_to([&bytes](const void* data, std::size_t count) {
+    bytes.append(static_cast<const char*>(data), count);
+    return count;
+  });
+  return bytes;
+}
+
+void read_archive(const std::string& bytes,
+                  const std::function<void(torch::serialize::InputArchive&)>& read) {
+  torch::serialize::InputArchive archive;
+  load_from(archive, bytes, kCpu);
+  read(archive);
+}
+
+// An undefined tensor, which LibTorch does not save, is no bytes.
+std::string bytes_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return bytes_of_archive([&](auto& archive) { archive.write("0", compact(tensor)); });
+}
+
+at::Tensor tensor_from(const std::string& bytes, const at::Tensor& former) {
+  at::Tensor tensor;
+  if (bytes.empty()) return tensor;
+  torch::serialize::InputArchive archive;
+  load_from(archive, bytes, place_of(former));
+  archive.read("0", tensor);
+  return tensor;
+}
+
+std::string bytes_of(const std::vector<at::Tensor>& tensors) {
+  return bytes_of_archive([&](torch::serialize::OutputArchive& archive) {
+    archive.write("size", c10::IValue(static_cast<std::int64_t>(tensors.size())));
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].defined()) archive.write(std::to_string(i), compact(tensors[i]));
+    }
+  });
+}
+
+std::vector<at::Tensor> tensors_from(const std::string& bytes,
+                                     const std::vector<at::Tensor>& former) {
+  torch::serialize::InputArchive archive;
+  load_from(archive, bytes, former.empty() ? kCpu : place_of(former.front()));
+  c10::IValue size;
+  archive.read("size", size);
+  std::vector<at::Tensor> tensors(static_cast<std::size_t>(size.toInt()));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    archive.try_read(std::to_string(i), tensors[i]);
+  }
+  return tensors;
+}
+
+// The pickle remembers devices, which the other ranks may not have.
+std::string bytes_of_ivalue(const c10::IValue& value) {
+  bool elsewhere = false;
+  value.visit([&elsewhere](const c10::IValue& part) {
+    elsewhere =
+        elsewhere || (part.isTensor() && part.toTensor().defined() && !part.toTensor().is_cpu());
+    return elsewhere;
+  });
+  const std::vector<char> bytes = torch::pickle_save(elsewhere ? value.deepcopy(kCpu) : value);
+  return {bytes.data(), bytes.size()};
+}
+
+c10::IValue ivalue_from(const std::string& bytes) {
+  return torch::pickle_load(std::vector<char>(bytes.begin(), bytes.end()));
+}
+
+std::string bytes_of(const torch::nn::Module* module) {
+  if (module == nullptr) throw UsageError("the module holder is empty");
+  return bytes_of_archive([&](auto& archive) { module->save(archive); });
+}
+
+ObjectCodec codec_of(torch::nn::Module* module) {
+  ObjectCodec codec;
+  if (module == nullptr) {
+    codec.problem = "the module holder is empty: construct the module first";
+    return codec;
+  }
+  codec.lines.push_back(type_text(typeid(*module)));
+  for (const auto& [name, tensor] : tensors_in(*module)) {
+    codec.lines.push_back(name + ": " + describe(tensor));
+  }
+  codec.encode = [module] { return bytes_of(module); };
+  codec.decode = [module](const std::string& bytes) { return load_module(*module, bytes); };
+  return codec;
+}
+
+std::string save_object(const std::function<std::string()>& encode) {
+  std::string bytes;
+  const std::string problem = problem_of([&] { bytes = encode(); });
+  if (!problem.empty()) throw UsageError("ronde::save_bytes: " + problem);
+  return bytes;
+}
+
+void load_object(const ObjectCodec& codec, std::string bytes) {
+  std::string problem = codec.problem;
+  if (problem.empty()) {
+    problem = problem_of([&] { codec.decode(std::move(bytes))(true); });
+  }
+  if (!problem.empty()) throw UsageError("ronde::load_bytes: " + problem);
+}
+
+}  // namespace ronde::detail

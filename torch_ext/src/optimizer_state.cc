@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// An optimiser as bytes, through LibTorch's own save and load, whose gaps are closed here.
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include <memory>
+#include <typeinfo>
+#include <utility>
+
+#include "object_bytes.h"
+#include "ronde/error.h"
+#include "ronde/torch/broadcast.h"
+#include "tensor_request.h"
+
+namespace ronde {
+namespace detail {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamState;
+
+// LibTorch fails to save an LBFGS that is past its second iteration: `al` has undefined elements
+// then. It is scratch memory that every iteration fills before it reads it, and makes anew if
+// absent.
+void drop_scratch(const Optimizer& optimizer) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr) return;
+  for (const auto& item : optimizer.state()) {
+    static_cast<torch::optim::LBFGSParamState&>(*item.second).al(std::nullopt);
+  }
+}
+
+using NamedState = std::vector<std::pair<const char*, at::Tensor>>;
+
+// The tensors that have their parameter's shape.
+NamedState shaped_state(const OptimizerParamState& state) {
+  using namespace torch::optim;
+  if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state)) {
+    return {{"momentum_buffer", sgd->momentum_buffer()}};
+  }
+  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) {
+    return {{"exp_avg", adam->exp_avg()},
+            {"exp_avg_sq", adam->exp_avg_sq()},
+            {"max_exp_avg_sq", adam->max_exp_avg_sq()}};
+  }
+  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) {
+    return {{"exp_avg", adamw->exp_avg()},
+            {"exp_avg_sq", adamw->exp_avg_sq()},
+            {"max_exp_avg_sq", adamw->max_exp_avg_sq()}};
+  }
+  if (const auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) {
+    return {{"square_avg", rmsprop->square_avg()},
+            {"momentum_buffer", rmsprop->momentum_buffer()},
+            {"grad_avg", rmsprop->grad_avg()}};
+  }
+  if (const auto* adagrad = dynamic_cast<const AdagradParamState*>(&state)) {
+    return {{"sum", adagrad->sum()}};
+  }
+  return {};
+}
+
+// Throws unless the state is that of these parameters: LibTorch loads a checkpoint of another model
+// without a word, if only it has as many parameters.
+void check_fit(const Optimizer& optimizer) {
+  for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const auto& parameters = optimizer.param_groups()[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      for (const auto& [name, tensor] : shaped_state(*found->second)) {
+        if (!tensor.defined() || tensor.sizes() == parameters[i].sizes()) continue;
+        throw UsageError("the optimiser's state does not fit: of group " + std::to_string(group) +
+                         " parameter " + std::to_string(i) + ", which is " +
+                         describe(parameters[i]) + ", it has a " + name + " of " +
+                         describe(tensor) + ". Load the state that was saved with this model");
+      }
+    }
+  }
+}
+
+bool on_one_device(const Optimizer& optimizer, std::optional<c10::Device>& device) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!device) device = parameter.device();
+      if (parameter.device() != *device) return false;
+    }
+  }
+  return true;
+}
+
+void move_to(OptimizerParamState& state, c10::Device device) {
+  const std::string bytes = bytes_of_archive([&](auto& archive) { state.serialize(archive); });
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size(), device);
+  state.serialize(archive);
+}
+
+// Loads all state onto one device, LibTorch's only way, and from there to each parameter's.
+void load_onto_devices(Optimizer& optimizer, const std::string& bytes) {
+  std::optional<c10::Device> device;
+  const bool together = on_one_device(optimizer, device);
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size(),
+                    together && device ? *device : c10::Device(c10::kCPU));
+  if (archive.keys().empty()) {
+    throw UsageError("the optimiser saves nothing: its class must implement save() and load()");
+  }
+  optimizer.load(archive);
+  if (together) return;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found != optimizer.state().end()) move_to(*found->second, parameter.device());
+    }
+  }
+}
+
+// State and options before a load, which only adds: state of parameters that have none in the
+// bytes would survive it, so the optimiser has none meanwhile.
+class OptimizerBackup {
+ public:
+  explicit OptimizerBackup(Optimizer& optimizer) : optimizer_(optimizer) {
+    for (const auto& group : optimizer.param_groups()) {
+      options_.push_back(group.has_options() ? group.options().clone() : nullptr);
+    }
+    state_ = std::move(optimizer.state());
+    optimizer.state().clear();
+  }
+
+  void restore() {
+    optimizer_.state() = std::move(state_);
+    for (std::size_t i = 0; i < options_.size(); ++i) {
+      if (options_[i]) optimizer_.param_groups()[i].set_options(std::move(options_[i]));
+    }
+  }
+
+ private:
+  Optimizer& optimizer_;
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
+  ska::flat_hash_map<void*, std::unique_ptr<OptimizerParamState>> state_;
+};
+
+std::function<void(bool)> load_optimizer(Optimizer& optimizer, const std::string& bytes) {
+  const auto backup = std::make_shared<OptimizerBackup>(optimizer);
+  try {
+    load_onto_devices(optimizer, bytes);
+    check_fit(optimizer);
+  } catch (...) {
+    backup->restore();
+    throw;
+  }
+  return [backup](bool keep) {
+    if (!keep) backup->restore();
+  };
+}
+
+}  // namespace
+
+std::string bytes_of(const Optimizer& optimizer) {
+  drop_scratch(optimizer);
+  check_fit(optimizer);
+  return bytes_of_archive([&](auto& archive) { optimizer.save(archive); });
+}
+
+ObjectCodec codec_of(Optimizer& optimizer) {
+  ObjectCodec codec{.lines = {type_text(typeid(optimizer))}};
+  codec.lines.push_back(std::to_string(optimizer.param_groups().size()) + " parameter groups");
+  for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const auto& parameters = optimizer.param_groups()[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      codec.lines.push_back("group " + std::to_string(group) + " parameter " + std::to_string(i) +
+                            ": " + describe(parameters[i]));
+    }
+  }
+  codec.encode = [&optimizer] { return bytes_of(optimizer); };
+  codec.decode = [&optimizer](const std::string& bytes) {
+    return load_optimizer(optimizer, bytes);
+  };
+  return codec;
+}
+
+}  // namespace detail
+
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank,
+                               ProcessSet process_set) {
+  detail::broadcast_encoded("ronde::broadcast_optimizer_state", detail::codec_of(optimizer),
+                            {.root = root_rank, .process_set = process_set});
+}
+
+}  // namespace ronde
