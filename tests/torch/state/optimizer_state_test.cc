@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// broadcast_optimizer_state of every optimiser of LibTorch, whatever state each rank's is in. The
+// oracle is the root's optimiser built and stepped here, in one process.
+#include "support.h"
+
+using namespace ronde_test;
+using namespace torch::optim;
+using Tensors = std::vector<at::Tensor>;
+
+namespace {
+
+// Makes the optimiser of these groups, each with options of its own.
+using Make = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensors>& groups)>;
+
+template <typename Kind, typename Options>
+Make with(const Options& options) {
+  return [options](const std::vector<Tensors>& groups) -> std::unique_ptr<Optimizer> {
+    std::vector<OptimizerParamGroup> list;
+    double factor = 1;
+    for (const Tensors& group : groups) {
+      auto own = std::make_unique<Options>(options);
+      own->set_lr(options.lr() * factor);
+      list.emplace_back(group, std::move(own));
+      factor /= 2;
+    }
+    return std::make_unique<Kind>(list, options);
+  };
+}
+
+struct Row {
+  std::string name;
+  // No option is the same in both.
+  Make one;
+  Make other;
+  bool only_floats = false;
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all = {
+      {"SGD", with<SGD>(SGDOptions(0.02).momentum(0.9).dampening(0.1).weight_decay(0.01)),
+       with<SGD>(SGDOptions(0.05).momentum(0.5).dampening(0).weight_decay(0).nesterov(true))},
+      {"SGD without momentum", with<SGD>(SGDOptions(0.03)),
+       with<SGD>(SGDOptions(0.05).momentum(0.5))},
+      {"Adam",
+       with<Adam>(AdamOptions(0.02).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.02).amsgrad(true)),
+       with<Adam>(AdamOptions(0.1))},
+      {"AdamW",
+       with<AdamW>(AdamWOptions(0.02).betas({0.8, 0.95}).eps(1e-6).weight_decay(0).amsgrad(true)),
+       with<AdamW>(AdamWOptions(0.1))},
+      {"RMSprop",
+       with<RMSprop>(
+           RMSpropOptions(0.01).alpha(0.9).eps(1e-6).weight_decay(0.1).momentum(0.5).centered(
+               true)),
+       with<RMSprop>(RMSpropOptions(0.02))},
+      {"Adagrad",
+       with<Adagrad>(
+           AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.01).initial_accumulator_value(2).eps(
+               1e-6)),
+       with<Adagrad>(AdagradOptions(0.2))},
+      {"LBFGS",
+       with<LBFGS>(LBFGSOptions(0.5)
+                       .max_iter(4)
+                       .max_eval(9)
+                       .tolerance_grad(1e-6)
+                       .tolerance_change(1e-8)
+                       .history_size(3)
+                       .line_search_fn("strong_wolfe")),
+       with<LBFGS>(LBFGSOptions(0.1).max_iter(1)), true},
+  };
+  return all;
+}
+
+// Parameters of all kinds: trained ones, one that backward does not reach, one that is frozen, and
+// one of whole numbers.
+struct Run {
+  Run(const Row& row, const Make& make)
+      : a(normal({3, 2}, 1).requires_grad_()),
+        b(normal({4}, 2, at::kFloat).requires_grad_()),
+        unused(at::ones({2}).requires_grad_()),
+        frozen(at::ones({3}, at::kBFloat16)),
+        counts(at::ones({2}, at::kLong)) {
+    if (row.only_floats) {
+      optimizer = make({{a, b, unused, frozen}});
+    } else {
+      optimizer = make({{a, unused, counts}, {frozen, b}});
+    }
+  }
+
+  void steps(int count, double goal) const {
+    for (int i = 0; i < count; ++i) {
+      optimizer->step([&] {
+        optimizer->zero_grad();
+        at::Tensor loss = (a - goal).pow(2).sum() + (b * a.sum() - goal).pow(2).sum();
+        loss.backward();
+        return loss;
+      });
+    }
+  }
+
+  torch::OrderedDict<std::string, at::Tensor> tensors() const {
+    torch::OrderedDict<std::string, at::Tensor> all;
+    all.insert("a", a);
+    all.insert("b", b);
+    all.insert("unused", unused);
+    all.insert("frozen", frozen);
+    all.insert("counts", counts);
+    return all;
+  }
+
+  // LibTorch's own words for the options of all groups.
+  std::string options() const {
+    std::string all;
+    for (const auto& group : optimizer->param_groups()) {
+      all += ronde::detail::bytes_of_archive(
+          [&](auto& archive) { group.options().serialize(archive); });
+    }
+    return all;
+  }
+
+  at::Tensor a, b, unused, frozen, counts;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+bool same_bits(const Run& x, const Run& y) {
+  for (const auto& item : x.tensors()) {
+    const at::Tensor& other = y.tensors()[item.key()];
+    if (!torch::equal(item.value().detach().view(at::kByte), other.detach().view(at::kByte))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void check_pair(const Row& row, bool swapped, int root, int root_steps, int other_steps) {
+  CAPTURE(row.name, swapped, root, root_steps, other_steps);
+  const Make& roots = swapped ? row.other : row.one;
+  const Make& others = swapped ? row.one : row.other;
+  const bool is_root = ronde::rank() == root;
+  const Run mine(row, is_root ? roots : others);
+  mine.steps(is_root ? root_steps : other_steps, is_root ? 1.0 : -3.0);
+  ronde::broadcast_parameters(mine.tensors(), root);
+  ronde::broadcast_optimizer_state(*mine.optimizer, root);
+
+  const Run oracle(row, roots);
+  oracle.steps(root_steps, 1.0);
+  CHECK(mine.options() == oracle.options());
+  CHECK(mine.optimizer->state().size() == oracle.optimizer->state().size());
+  for (int i = 0; i < 3; ++i) {
+    mine.steps(1, 2.0);
+    oracle.steps(1, 2.0);
+    CHECK(same_bits(mine, oracle));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every optimiser goes on as the root's in every pair of states and options") {
+  use_ronde();
+  for (const Row& row : rows()) {
+    for (const bool swapped : {false, true}) {
+      check_pair(row, swapped, 0, 0, 0);
+      check_pair(row, swapped, ronde::size() - 1, 3, 0);
+      check_pair(row, swapped, 0, 0, 2);
+      check_pair(row, swapped, ronde::size() - 1, 3, 5);
+      check_pair(row, swapped, 0, 1, 1);
+    }
+  }
+}
+
+TEST_CASE("the two sets of options of each optimiser differ, so that the test above can fail",
+          "[n1]") {
+  for (const Row& row : rows()) {
+    CAPTURE(row.name);
+    const Run one(row, row.one);
+    const Run other(row, row.other);
+    CHECK(one.options() != other.options());
+    one.steps(3, 1.0);
+    other.steps(3, 1.0);
+    CHECK_FALSE(same_bits(one, other));
+  }
+}
+
+TEST_CASE("options travel where they are on and off, and NaN", "[n2]") {
+  use_ronde();
+  const at::Tensor p = at::ones({2}).requires_grad_();
+  LBFGSOptions options(0.5);
+  if (ronde::rank() == 1) options.line_search_fn("strong_wolfe").max_eval(3);
+  LBFGS lbfgs({p}, options);
+  ronde::broadcast_optimizer_state(lbfgs, 0);
+  const auto& now = static_cast<const LBFGSOptions&>(lbfgs.param_groups()[0].options());
+  CHECK_FALSE(now.line_search_fn().has_value());
+  CHECK(now.max_eval() == std::optional<std::int64_t>(25));
+  SGD sgd({p}, SGDOptions(0.1).momentum(0.9));
+  p.mutable_grad() = at::full({2}, ronde::rank() == 0 ? std::nan("") : 1.0);
+  sgd.step();
+  ronde::broadcast_optimizer_state(sgd, 0);
+  const auto& state = static_cast<const SGDParamState&>(*sgd.state().at(p.unsafeGetTensorImpl()));
+  CHECK(state.momentum_buffer().isnan().all().item<bool>());
+}
+
+namespace {
+
+// Its load fails on rank 1, where `load` has already changed everything.
+class Fragile : public SGD {
+ public:
+  using SGD::SGD;
+  void load(torch::serialize::InputArchive& archive) override {
+    SGD::load(archive);
+    if (ronde::rank() == 1) throw std::runtime_error("rank 1 does not like it");
+  }
+};
+
+at::Tensor momentum(const SGD& sgd, const at::Tensor& p) {
+  return static_cast<const SGDParamState&>(*sgd.state().at(p.unsafeGetTensorImpl()))
+      .momentum_buffer();
+}
+
+}  // namespace
+
+TEST_CASE("an optimiser whose load fails on one rank is as before on all", "[n2][n4]") {
+  use_ronde();
+  const double own = 1.0 + ronde::rank();
+  const at::Tensor p = at::ones({2}).requires_grad_();
+  Fragile sgd({p}, SGDOptions(own).momentum(0.9));
+  p.mutable_grad() = at::full({2}, own);
+  sgd.step();
+  const std::string text = usage_error([&] { ronde::broadcast_optimizer_state(sgd, 0); });
+  CAPTURE(text);
+  CHECK(contains(text, "rank 1: rank 1 does not like it"));
+  CHECK(sgd.param_groups()[0].options().get_lr() == own);
+  CHECK(torch::equal(momentum(sgd, p), at::full({2}, own)));
+}
+
+TEST_CASE("a root's state that is not of its parameters is refused on all ranks", "[n2]") {
+  use_ronde();
+  const at::Tensor p = at::ones({2, 3}).requires_grad_();
+  const at::Tensor q = at::ones({4}).requires_grad_();
+  for (const Row& row : rows()) {
+    if (row.name == "LBFGS" || row.name == "SGD without momentum") continue;
+    CAPTURE(row.name);
+    const auto mine = row.one({{p}});
+    if (ronde::rank() == 1) {
+      // LibTorch loads the state of another model without a word.
+      const auto other = row.one({{q}});
+      q.mutable_grad() = at::ones({4});
+      other->step();
+      std::stringstream stream;
+      torch::save(*other, stream);
+      torch::load(*mine, stream);
+    }
+    const std::string text = usage_error([&] { ronde::broadcast_optimizer_state(*mine, 1); });
+    CAPTURE(text);
+    CHECK(contains(text,
+                   "rank 1: the optimiser's state does not fit: of group 0 parameter 0, "
+                   "which is f32 [2, 3] on cpu, it has a "));
+    CHECK(contains(text, " of f32 [4] on cpu. Load the state that was saved with this model"));
+  }
+}
+
+TEST_CASE("optimisers of other groups or shapes are refused on all ranks", "[n2][n4]") {
+  use_ronde();
+  const int last = ronde::size() - 1;
+  const bool odd = ronde::rank() == last;
+  const std::string who = "rank " + std::to_string(last);
+  const auto refused = [&](const std::vector<Tensors>& groups) {
+    const auto adam = with<Adam>(AdamOptions(0.5 + ronde::rank()))(groups);
+    const std::string text = usage_error([&] { ronde::broadcast_optimizer_state(*adam, 0); });
+    CHECK(adam->param_groups()[0].options().get_lr() == 0.5 + ronde::rank());
+    return text;
+  };
+  const at::Tensor p = at::ones({2}).requires_grad_();
+  const at::Tensor q = at::ones({odd ? 3 : 2}).requires_grad_();
+  CHECK(contains(refused({{p, q}}),
+                 who + " has \"group 0 parameter 1: f32 [3] on cpu\" where rank 0 has \"group 0 "
+                       "parameter 1: f32 [2] on cpu\""));
+  CHECK(contains(refused(odd ? std::vector<Tensors>{{p}, {}} : std::vector<Tensors>{{p}}),
+                 who + " has \"2 parameter groups\" where rank 0 has \"1 parameter groups\""));
+}
+
+TEST_CASE("state follows its parameters where they are on several devices", "[n2]") {
+  use_ronde();
+  // A meta tensor, which has no values, stands for a second device.
+  const at::Tensor far = at::ones({2}, at::kMeta).requires_grad_();
+  const at::Tensor near_one = at::ones({2}).requires_grad_();
+  Adam adam({far, near_one}, AdamOptions(0.1));
+  if (ronde::rank() == 0) {
+    far.mutable_grad() = at::ones({2}, at::kMeta);
+    near_one.mutable_grad() = at::full({2}, 2.0);
+    adam.step();
+  }
+  ronde::broadcast_optimizer_state(adam, 0);
+  const auto average = [&](const at::Tensor& p) {
+    return static_cast<const AdamParamState&>(*adam.state().at(p.unsafeGetTensorImpl())).exp_avg();
+  };
+  CHECK(average(far).is_meta());
+  CHECK(near(average(near_one), at::full({2}, 0.2), 1e-6));
+}
