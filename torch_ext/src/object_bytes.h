@@ -21,6 +21,10 @@ std::string root_problem(int root_rank, ProcessSet set);
 void broadcast_encoded(const std::string& subject, const ObjectCodec& codec,
                        const BroadcastOptions& options);
 
+/// gather_object, in the same way.
+void gather_encoded(const std::string& subject, const ListCodec& codec,
+                    const BroadcastOptions& options);
+
 /// Gives each rank of the set its own of the root's `parts` (ignored elsewhere), one for each rank.
 std::string scatter_bytes(const std::string& subject, const std::vector<std::string>& parts,
                           const BroadcastOptions& options);

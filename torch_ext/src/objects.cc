@@ -169,8 +169,8 @@ void allgather_object(const ListCodec& codec, const AllgatherOptions& options) {
 // There is no gather: an alltoall in which nobody has anything for anybody but the root moves each
 // object once, and carries the sizes. An allgather would bring all objects to all ranks; messages
 // would be agreed on one by one, and need the sizes first.
-void gather_object(const ListCodec& codec, const BroadcastOptions& options) {
-  const std::string subject = subject_of("gather_object", options.name);
+void gather_encoded(const std::string& subject, const ListCodec& codec,
+                    const BroadcastOptions& options) {
   const ProcessSet set = options.process_set;
   check_member(subject, set);
   std::string bytes = encode_and_agree(subject, codec,
@@ -193,6 +193,10 @@ void gather_object(const ListCodec& codec, const BroadcastOptions& options) {
     loaded.problem = append_parts(codec, all, lengths, set);
   }
   agree_on(subject, loaded, set, options.timeout);
+}
+
+void gather_object(const ListCodec& codec, const BroadcastOptions& options) {
+  gather_encoded(subject_of("gather_object", options.name), codec, options);
 }
 
 std::string scatter_bytes(const std::string& subject, const std::vector<std::string>& parts,

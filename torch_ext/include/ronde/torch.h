@@ -12,7 +12,10 @@
 #include "ronde/torch/device.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/distributed_sampler.h"
+#include "ronde/torch/learning_rate.h"
+#include "ronde/torch/metrics.h"
 #include "ronde/torch/objects.h"
+#include "ronde/torch/random.h"
 #include "ronde/torch/work.h"
 
 namespace ronde::detail {

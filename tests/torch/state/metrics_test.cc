@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// Averaged metrics and learning rates.
+#include "support.h"
+
+using namespace ronde_test;
+using ronde::MetricAverage;
+using ronde::WarmupLR;
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+namespace {
+
+// Batch i of a rank: its loss and number of samples.
+double loss_of(int rank, int i) {
+  return 1.0 / (1 + rank + 3 * i);
+}
+int samples_of(int rank, int i) {
+  return 1 + (rank * 5 + i * 3) % 7;
+}
+
+// Over the batches of all ranks, `batches(rank)` of each.
+double mean_of(const std::vector<int>& ranks, const std::function<int(int)>& batches) {
+  double sum = 0;
+  double weight = 0;
+  for (const int rank : ranks) {
+    for (int i = 0; i < batches(rank); ++i) {
+      sum += loss_of(rank, i) * samples_of(rank, i);
+      weight += samples_of(rank, i);
+    }
+  }
+  return sum / weight;
+}
+
+std::vector<int> all_ranks() {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < ronde::size(); ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+bool close(double a, double b) {
+  return std::abs(a - b) <= 1e-14 * std::abs(b);
+}
+
+void add_batches(MetricAverage& metrics, int batches) {
+  for (int i = 0; i < batches; ++i) {
+    metrics.add("loss", loss_of(ronde::rank(), i), samples_of(ronde::rank(), i));
+    metrics.add("accuracy", at::full({1}, ronde::rank() + i, at::kFloat));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("metrics are averaged over all samples of all ranks, some of which may have none") {
+  use_ronde();
+  const int size = ronde::size();
+  MetricAverage metrics;
+  const std::vector<std::function<int(int)>> shards = {
+      [](int) { return 4; }, [](int rank) { return 1 + rank; },
+      [](int rank) { return rank == 0 ? 0 : 3; },
+      [size](int rank) { return rank == size - 1 ? 2 : 0; }};
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      const auto& batches = shards[i];
+      CAPTURE(round, i);
+      metrics.reset();
+      add_batches(metrics, batches(ronde::rank()));
+      const std::map<std::string, double> means = metrics.average();
+      double total = 0;
+      double count = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        for (int batch = 0; batch < batches(rank); ++batch) total += rank + batch;
+        count += batches(rank);
+      }
+      if (count == 0) {
+        CHECK(means.empty());
+        continue;
+      }
+      REQUIRE(means.size() == 2);
+      CHECK(close(means.at("loss"), mean_of(all_ranks(), batches)));
+      CHECK(means.at("accuracy") == total / count);
+      CHECK(same_on_all_ranks(at::full({1}, means.at("loss"), at::kDouble)));
+      // Asking changes nothing.
+      CHECK(metrics.average() == means);
+    }
+  }
+  metrics.reset();
+  CHECK(metrics.average().empty());
+}
+
+TEST_CASE("a weight of zero does not count, NaN and infinity do", "[n2]") {
+  use_ronde();
+  MetricAverage metrics({.name = "special"});
+  const bool first = ronde::rank() == 0;
+  metrics.add("empty batch", first ? std::nan("") : 3.0, first ? 0 : 2);
+  metrics.add("no batch", 1.0, 0);
+  metrics.add("not a number", first ? std::nan("") : 3.0);
+  metrics.add("infinite", first ? HUGE_VAL : 3.0);
+  metrics.add("large", 1e300, 1e6);
+  const auto means = metrics.average();
+  CHECK(means.at("empty batch") == 3.0);
+  CHECK(std::isnan(means.at("no batch")));
+  CHECK(std::isnan(means.at("not a number")));
+  CHECK(means.at("infinite") == HUGE_VAL);
+  CHECK(close(means.at("large"), 1e300));
+}
+
+TEST_CASE("metrics whose names differ are refused on all ranks, in any order of adding",
+          "[n2][n4]") {
+  use_ronde();
+  const int last = ronde::size() - 1;
+  MetricAverage metrics;
+  metrics.add(ronde::rank() == last ? "top5" : "top1", 1);
+  metrics.add("loss", 1);
+  const std::string text = usage_error([&] { metrics.average(); });
+  CAPTURE(text);
+  CHECK(contains(text,
+                 "ronde::MetricAverage: the ranks differ. Add the same metrics on every "
+                 "rank, or none:"));
+  CHECK(contains(text, "rank " + std::to_string(last) + " has \"top5\" where rank 0 has \"top1\""));
+  metrics.reset();
+  for (const char* name : {"b", "a"}) metrics.add(ronde::rank() == 0 ? name : name, 1);
+  if (ronde::rank() == 0) metrics.reset();
+  if (ronde::rank() == last) metrics.add("c", 1);
+  if (ronde::size() > 2) {
+    // The first that has any speaks.
+    CHECK(contains(usage_error([&] { metrics.average(); }),
+                   "rank 3 has \"c\" where rank 1 has nothing more"));
+  } else {
+    CHECK(metrics.average().size() == 3);
+  }
+  CHECK(contains(usage_error([&] { metrics.add("x", 1, -1); }), "the weight of \"x\" is -1"));
+  CHECK(contains(usage_error([&] { metrics.add("x", 1, std::nan("")); }), "the weight of"));
+  CHECK(contains(usage_error([&] { metrics.add("a\nb", 1); }), "line break"));
+  CHECK(contains(usage_error([&] { metrics.add("x", at::ones({2})); }), "f32 [2] on cpu"));
+  CHECK(contains(usage_error([&] { metrics.add("x", at::Tensor()); }), "undefined"));
+}
+
+TEST_CASE("metrics are averaged within a process set", "[n2][n4]") {
+  use_ronde();
+  std::vector<int> ranks = all_ranks();
+  ranks.erase(ranks.begin());
+  const ronde::ProcessSet set = ronde::add_process_set(ranks);
+  MetricAverage metrics({.process_set = set});
+  add_batches(metrics, 2);
+  if (ronde::rank_in(set)) {
+    CHECK(close(metrics.average().at("loss"), mean_of(ranks, [](int) { return 2; })));
+  } else {
+    CHECK(contains(usage_error([&] { metrics.average(); }), "rank 0 is not in process set"));
+  }
+  ronde::remove_process_set(set);
+}
+
+namespace {
+
+const std::vector<double> kRates = {0.1, 0.003};
+
+// Two groups, one of which is fast.
+std::unique_ptr<SGD> two_groups() {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const double rate : kRates) {
+    groups.emplace_back(std::vector<at::Tensor>{at::ones({1}).requires_grad_()},
+                        std::make_unique<SGDOptions>(rate));
+  }
+  return std::make_unique<SGD>(groups, SGDOptions(1));
+}
+
+std::vector<double> rates(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> all;
+  for (const auto& group : optimizer.param_groups()) all.push_back(group.options().get_lr());
+  return all;
+}
+
+std::vector<double> times(double factor) {
+  return {kRates[0] * factor, kRates[1] * factor};
+}
+
+}  // namespace
+
+TEST_CASE("the warm-up raises every group's rate by equal steps to the number of ranks' fold") {
+  use_ronde();
+  const double size = ronde::size();
+  CHECK(ronde::scaled_learning_rate(0.1) == 0.1 * size);
+  CHECK(ronde::scaled_learning_rate(0.1, 4) == 0.1 * 4 * size);
+  for (const int steps : {0, 1, 3, 10}) {
+    CAPTURE(steps);
+    const auto sgd = two_groups();
+    WarmupLR warmup(*sgd, {.steps = steps});
+    for (int n = 0; n < steps; ++n) {
+      CHECK(rates(*sgd) == times(1 + (size - 1) * n / steps));
+      CHECK_FALSE(warmup.finished());
+      CHECK(warmup.steps_taken() == n);
+      warmup.step();
+    }
+    for (int n = 0; n < 3; ++n) {
+      CHECK(rates(*sgd) == times(size));
+      CHECK(warmup.finished());
+      warmup.step();
+    }
+  }
+  // Once warm, others may change the rate.
+  const auto sgd = two_groups();
+  WarmupLR warmup(*sgd, {.steps = 1, .scale = 0.5});
+  warmup.step();
+  CHECK(rates(*sgd) == times(0.5));
+  sgd->param_groups()[0].options().set_lr(7);
+  warmup.step();
+  CHECK(rates(*sgd) == std::vector<double>{7, kRates[1] * 0.5});
+}
+
+TEST_CASE("after the warm-up the next scheduler begins at the full rate", "[n1]") {
+  use_ronde();
+  const auto sgd = two_groups();
+  WarmupLR warmup(*sgd, {.steps = 5, .scale = 8},
+                  std::make_shared<torch::optim::StepLR>(*sgd, 3, 0.1));
+  for (int n = 0; n < 5; ++n) warmup.step();
+  const auto oracle = two_groups();
+  for (auto& group : oracle->param_groups()) group.options().set_lr(group.options().get_lr() * 8);
+  torch::optim::StepLR alone(*oracle, 3, 0.1);
+  for (int n = 0; n < 10; ++n) {
+    CHECK(rates(*sgd) == rates(*oracle));
+    warmup.step();
+    alone.step();
+  }
+  CHECK(rates(*oracle) != times(8));
+}
+
+TEST_CASE("a warm-up goes on wherever it was, whether the optimiser is loaded before or after",
+          "[n2]") {
+  use_ronde();
+  for (const int stop : {0, 2, 5, 6, 9, 12}) {
+    CAPTURE(stop);
+    const auto make = [](SGD& sgd) {
+      return WarmupLR(sgd, {.steps = 5}, std::make_shared<torch::optim::StepLR>(sgd, 3, 0.3));
+    };
+    const auto sgd = two_groups();
+    WarmupLR warmup = make(*sgd);
+    for (int n = 0; n < stop; ++n) warmup.step();
+    const std::string saved_sgd = ronde::save_bytes(*sgd);
+    const std::string saved = ronde::save_bytes(warmup);
+    const auto before = two_groups();
+    ronde::load_bytes(*before, saved_sgd);
+    WarmupLR first = make(*before);
+    ronde::load_bytes(first, saved);
+    const auto after = two_groups();
+    WarmupLR second = make(*after);
+    ronde::load_bytes(second, saved);
+    ronde::load_bytes(*after, saved_sgd);
+    const auto counted = two_groups();
+    WarmupLR third = make(*counted);
+    third.set_steps_taken(stop);
+    for (int n = 0; n < 8; ++n) {
+      for (const SGD* other : {before.get(), after.get(), counted.get()}) {
+        CHECK(rates(*other) == rates(*sgd));
+      }
+      for (WarmupLR* scheduler : {&warmup, &first, &second, &third}) scheduler->step();
+    }
+    CHECK(second.steps_taken() == stop + 8);
+  }
+}
+
+TEST_CASE("learning rates that make no sense are refused", "[n2]") {
+  use_ronde();
+  const auto sgd = two_groups();
+  const auto refused = [&](const ronde::WarmupOptions& options) {
+    return usage_error([&] { const WarmupLR warmup(*sgd, options); });
+  };
+  CHECK(contains(refused({.steps = -1}), "-1 steps"));
+  CHECK(contains(refused({.steps = std::int64_t{1} << 32}), "4294967296 steps"));
+  CHECK(contains(refused({.scale = -1}), "scale is -1"));
+  CHECK(contains(refused({.scale = std::nan("")}), "scale is nan"));
+  CHECK(contains(usage_error([] { ronde::scaled_learning_rate(1, 0); }), "batches is 0"));
+  CHECK(contains(usage_error([] { ronde::scaled_learning_rate(1, HUGE_VAL); }), "batches is inf"));
+  CHECK(rates(*sgd) == kRates);
+
+  WarmupLR warmup(*sgd, {.steps = 1}, std::make_shared<torch::optim::StepLR>(*sgd, 3));
+  CHECK(contains(usage_error([&] { warmup.set_steps_taken(-1); }), "-1 steps"));
+  const std::string saved = ronde::save_bytes(warmup);
+  warmup.step();
+  warmup.step();
+  CHECK(contains(usage_error([&] { ronde::load_bytes(warmup, saved); }), "cannot start anew"));
+  SGD one({at::ones({1}).requires_grad_()}, SGDOptions(1));
+  WarmupLR other(one, {.steps = 2});
+  CHECK(contains(usage_error([&] { ronde::load_bytes(other, saved); }),
+                 "the rates of 2 parameter groups, the optimiser 1"));
+  CHECK(contains(usage_error([&] { ronde::load_bytes(other, ronde::save_bytes(at::ones({1}))); }),
+                 "not written by WarmupLR::save"));
+  one.add_param_group(torch::optim::OptimizerParamGroup({at::ones({1}).requires_grad_()}));
+  CHECK(contains(usage_error([&] { other.step(); }), "Construct it after the last group"));
+
+  const ronde::ProcessSet set = ronde::add_process_set({1});
+  if (ronde::rank() == 1) {
+    CHECK(ronde::scaled_learning_rate(0.5, 1, set) == 0.5);
+  } else {
+    CHECK(contains(usage_error([&] { ronde::scaled_learning_rate(0.5, 1, set); }), "not in"));
+    CHECK(contains(refused({.steps = 1, .process_set = set}), "rank 0 is not in process set"));
+  }
+  ronde::remove_process_set(set);
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers of each rank, and a run that goes on in the middle of an epoch.
+#include <set>
+
+#include "support.h"
+
+using namespace ronde_test;
+
+namespace {
+
+// What torch::rand draws next.
+at::Tensor draw() {
+  return torch::rand({5}, at::kDouble);
+}
+
+std::string text_of(torch::serialize::OutputArchive& archive) {
+  std::stringstream stream;
+  archive.save_to(stream);
+  return stream.str();
+}
+
+void read(torch::serialize::InputArchive& archive, const std::string& bytes) {
+  if (!bytes.empty()) archive.load_from(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+TEST_CASE("a rank's seed mixes seed and rank, and its lower half is its own", "[n1]") {
+  // SplitMix64 started at this seed begins with 1234567, and started at that with the numbers
+  // below, as published; started at the next seed, with 1, which MurmurHash3 of no bytes mixes.
+  const std::vector<std::uint64_t> published = {6457827717110365317U, 3203168211198807973U,
+                                                9817491932198370423U, 4593380528125082431U};
+  for (std::size_t rank = 0; rank < published.size(); ++rank) {
+    const std::uint64_t seed = ronde::rank_seed(0xa53c84059609e98eU, static_cast<int>(rank));
+    CHECK(seed >> 32 == published[rank] >> 32);
+  }
+  CHECK((ronde::rank_seed(0xf8364607e9c949bdU, 0) & 0xffffffffU) == 0x514e28b7U);
+  std::set<std::uint32_t> low;
+  std::set<std::uint64_t> all;
+  constexpr int kRanks = 100'000;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::uint64_t seed = ronde::rank_seed(1234567, rank);
+    low.insert(static_cast<std::uint32_t>(seed));
+    all.insert(seed);
+    all.insert(ronde::rank_seed(1234568, rank));
+  }
+  CHECK(low.size() == kRanks);
+  CHECK(all.size() == 2 * kRanks);
+}
+
+TEST_CASE("every rank draws its own numbers, the same again for the same seed") {
+  use_ronde();
+  ronde::seed_all_ranks(17);
+  const at::Tensor mine = draw();
+  const at::Tensor all = ronde::allgather(mine.reshape({1, -1}));
+  for (int a = 0; a < ronde::size(); ++a) {
+    torch::manual_seed(ronde::rank_seed(17, a));
+    CHECK(torch::equal(draw(), all[a]));
+    for (int b = 0; b < a; ++b) CHECK_FALSE(torch::equal(all[a], all[b]));
+  }
+  ronde::seed_all_ranks(18);
+  CHECK_FALSE(torch::equal(draw(), mine));
+  ronde::seed_all_ranks(17);
+  CHECK(torch::equal(draw(), mine));
+}
+
+TEST_CASE("random states of all ranks go to the root's archive and back") {
+  use_ronde();
+  for (int root = 0; root < ronde::size(); ++root) {
+    ronde::seed_all_ranks(5);
+    draw();
+    torch::randn({3});  // leaves a second normal number in the generator
+    torch::serialize::OutputArchive archive;
+    ronde::save_random_state(archive, {.root = root});
+    const at::Tensor next = torch::randn({3});
+    const std::string bytes = ronde::rank() == root ? text_of(archive) : std::string();
+    torch::manual_seed(1);
+    torch::serialize::InputArchive in;
+    read(in, bytes);
+    ronde::load_random_state(in, {.root = root});
+    CHECK(torch::equal(torch::randn({3}), next));
+  }
+}
+
+TEST_CASE("random states of other ranks, or of none, are refused and change nothing", "[n2][n4]") {
+  use_ronde();
+  const int size = ronde::size();
+  const ronde::ProcessSet set = ronde::add_process_set({size - 1, 0});
+  ronde::seed_all_ranks(5);
+  const auto refused = [&](const std::string& bytes, const ronde::BroadcastOptions& options) {
+    const at::Tensor before = at::detail::getDefaultCPUGenerator().get_state();
+    torch::serialize::InputArchive archive;
+    read(archive, bytes);
+    const std::string text = usage_error([&] { ronde::load_random_state(archive, options); });
+    CHECK(torch::equal(at::detail::getDefaultCPUGenerator().get_state(), before));
+    return text;
+  };
+  torch::serialize::OutputArchive empty;
+  empty.write("something", c10::IValue(1));
+  CHECK(contains(refused(text_of(empty), {}),
+                 "rank 0: the archive has no \"random_state\": save_random_state writes it"));
+  CHECK(contains(refused("", {.root = ronde::rank() == 0 ? 0 : 1}), "rank"));
+  CHECK(contains(refused("", {.root = size}), "root_rank is"));
+  torch::serialize::OutputArchive own(std::make_shared<torch::jit::CompilationUnit>());
+  torch::serialize::OutputArchive states(own.compilation_unit());
+  states.write("ranks", c10::IValue(std::int64_t{3}));
+  own.write("random_state", states);
+  CHECK(contains(refused(text_of(own), {}), "the random state of 3 ranks, here are " +
+                                                std::to_string(size) + ". Go on with as many"));
+  // Of one rank, the state is no state.
+  torch::serialize::OutputArchive damaged(std::make_shared<torch::jit::CompilationUnit>());
+  torch::serialize::OutputArchive parts(damaged.compilation_unit());
+  parts.write("ranks", c10::IValue(static_cast<std::int64_t>(size)));
+  for (int rank = 0; rank < size; ++rank) {
+    const at::Tensor state = at::detail::createCPUGenerator(9).get_state();
+    parts.write("rank" + std::to_string(rank),
+                c10::IValue(std::vector<at::Tensor>{rank == 1 ? at::ones({3}, at::kByte) : state}));
+  }
+  damaged.write("random_state", parts);
+  const std::string text = refused(text_of(damaged), {});
+  CAPTURE(text);
+  CHECK(contains(text, "rank 1: "));
+  if (ronde::rank_in(set)) {
+    torch::serialize::OutputArchive archive;
+    ronde::save_random_state(archive, {.root = 1, .process_set = set});
+    torch::serialize::InputArchive written;
+    read(written, text_of(archive));
+    CHECK(written.keys().size() == (ronde::rank() == 0 ? 1U : 0U));
+  } else {
+    torch::serialize::OutputArchive archive;
+    CHECK(contains(usage_error([&] { ronde::save_random_state(archive, {.process_set = set}); }),
+                   "not in"));
+    CHECK(contains(refused("", {.process_set = set}), "not in process set"));
+    CHECK(contains(usage_error([&] { ronde::seed_all_ranks(1, set); }), "not in process set"));
+  }
+  ronde::remove_process_set(set);
+}
+
+namespace {
+
+constexpr int kSamples = 48;
+constexpr int kBatch = 2;
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(std::uint64_t seed)
+      : hidden(register_module("hidden", torch::nn::Linear(4, 8))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(8))),
+        dropout(register_module("dropout", torch::nn::Dropout(0.4))),
+        head(register_module("head", torch::nn::Linear(8, 1))) {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : parameters()) {
+      parameter.copy_(normal(parameter.sizes(), seed++, at::kFloat));
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return head(dropout(torch::relu(norm(hidden(x))))).squeeze(1);
+  }
+  torch::nn::Linear hidden;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Dropout dropout;
+  torch::nn::Linear head;
+};
+TORCH_MODULE(Net);
+
+class Samples : public torch::data::datasets::Dataset<Samples> {
+ public:
+  torch::data::Example<> get(std::size_t index) override {
+    return {x_[static_cast<std::int64_t>(index)], y_[static_cast<std::int64_t>(index)]};
+  }
+  c10::optional<std::size_t> size() const override { return kSamples; }
+
+ private:
+  at::Tensor x_ = normal({kSamples, 4}, 3, at::kFloat);
+  at::Tensor y_ = normal({kSamples}, 4, at::kFloat);
+};
+
+// Everything that a training program has and a checkpoint keeps.
+struct Training {
+  explicit Training(std::uint64_t seed)
+      : net(seed),
+        adam(net->parameters(), torch::optim::AdamOptions(0.01).amsgrad(true)),
+        optimizer(adam, net->named_parameters(), {.name = "resume"}),
+        warmup(adam, {.steps = 7}, std::make_shared<torch::optim::StepLR>(adam, 4, 0.5)),
+        sampler(kSamples, {.seed = 11}) {
+    ronde::broadcast_parameters(*net);
+    ronde::seed_all_ranks(seed);
+  }
+
+  // Until `count` steps were done in all; a checkpoint is taken after `checkpoint` of them.
+  void run(int count, int checkpoint = -1) {
+    auto loader = torch::data::make_data_loader(Samples().map(torch::data::transforms::Stack<>()),
+                                                sampler, kBatch);
+    while (steps < count) {
+      for (auto& batch : *loader) {
+        optimizer.zero_grad();
+        torch::mse_loss(net->forward(batch.data), batch.target).backward();
+        optimizer.step();
+        warmup.step();
+        if (++steps == checkpoint) saved = save();
+        if (steps == count) break;
+      }
+    }
+  }
+
+  // The bytes are rank 0's file; nothing else survives.
+  std::string save() {
+    torch::serialize::OutputArchive archive;
+    const auto add = [&](const std::string& key, const auto& object) {
+      torch::serialize::OutputArchive own(archive.compilation_unit());
+      object.save(own);
+      archive.write(key, own);
+    };
+    if (ronde::rank() == 0) {
+      add("net", *net);
+      add("adam", adam);
+      add("warmup", warmup);
+      add("sampler", sampler);
+    }
+    ronde::save_random_state(archive);
+    return ronde::rank() == 0 ? text_of(archive) : std::string();
+  }
+
+  void load(const std::string& bytes) {
+    torch::serialize::InputArchive archive;
+    read(archive, bytes);
+    const auto get = [&](const std::string& key, auto& object) {
+      torch::serialize::InputArchive own;
+      archive.read(key, own);
+      object.load(own);
+    };
+    if (ronde::rank() == 0) {
+      get("net", *net);
+      get("adam", adam);
+      get("warmup", warmup);
+      get("sampler", sampler);
+    }
+    ronde::broadcast_parameters(*net);
+    ronde::broadcast_object(warmup);
+    ronde::broadcast_optimizer_state(adam);
+    ronde::broadcast_object(sampler);
+    ronde::load_random_state(archive);
+    steps = static_cast<int>(warmup.steps_taken());
+  }
+
+  Net net;
+  torch::optim::Adam adam;
+  ronde::DistributedOptimizer optimizer;
+  ronde::WarmupLR warmup;
+  ronde::DistributedSampler sampler;
+  int steps = 0;
+  std::string saved;
+};
+
+}  // namespace
+
+TEST_CASE("a run that goes on in the middle of an epoch ends with the same bits") {
+  use_ronde();
+  const int epoch = kSamples / kBatch / ronde::size();
+  const int end = 2 * epoch + 3;
+  // In the warm-up, after it, and where an epoch ends.
+  for (const int checkpoint : {3, epoch - 1, epoch, epoch + 4}) {
+    CAPTURE(checkpoint);
+    at::Tensor expected;
+    at::Tensor expected_draw;
+    std::string saved;
+    {
+      Training whole(1);
+      whole.run(end, checkpoint);
+      expected = flatten(whole.net->parameters());
+      expected_draw = draw();
+      saved = whole.saved;
+    }
+    Training resumed(2);
+    resumed.load(saved);
+    CHECK(resumed.steps == checkpoint);
+    resumed.run(end);
+    CHECK(torch::equal(flatten(resumed.net->parameters()), expected));
+    CHECK(torch::equal(draw(), expected_draw));
+    CHECK(same_on_all_ranks(flatten(resumed.net->parameters())));
+  }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/serialize/archive.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ronde/process_set.h"
+
+/// Learning rates for large batches after P. Goyal et al., "Accurate, Large Minibatch SGD: Training
+/// ImageNet in 1 Hour", 2017, https://arxiv.org/abs/1706.02677.
+namespace ronde {
+
+/// The linear scaling rule (section 2.1): "when the minibatch size is multiplied by k, multiply the
+/// learning rate by k". k is the number of ranks times `batches`: how many batches of the size that
+/// `learning_rate` was found for each rank contributes to a step (4 with backward_passes_per_step =
+/// 4). Meant for gradients that are averaged. Throws UsageError if `batches` is not a positive
+/// number, and on a rank outside the process set.
+double scaled_learning_rate(double learning_rate, double batches = 1, ProcessSet process_set = {});
+
+struct WarmupOptions {
+  /// Steps until the full rate is reached; 0: at once.
+  std::int64_t steps = 0;
+  /// The full rate is the present one times this; 0: times the number of ranks in `process_set`.
+  double scale = 0;
+  ProcessSet process_set = {};
+};
+
+/// Gradual warm-up (section 2.2): raises the learning rate of each parameter group from lr, what it
+/// is at construction, to scale * lr by equal amounts, then steps the scheduler `after`, or holds.
+/// Used as LibTorch's schedulers are, on the inner optimiser, which must outlive it:
+///
+///   ronde::WarmupLR warmup(sgd, {.steps = 5 * steps_per_epoch});
+///   for (...) { ...; optimizer.step(); warmup.step(); }
+///
+/// After n calls of step() the rate is lr * (1 + (scale - 1) * min(n, steps) / steps), computed
+/// from lr and n alone; what else changes it meanwhile is overwritten. `after` begins at the full
+/// rate: it is stepped for the first time in call steps + 1.
+///
+/// All ranks compute the same; nothing travels. Thread-safety: none.
+class WarmupLR : public torch::optim::LRScheduler {
+ public:
+  /// Throws UsageError if steps or scale are negative or not finite, and on a rank outside the
+  /// process set if `scale` is 0. `after` must not have been stepped.
+  explicit WarmupLR(torch::optim::Optimizer& optimizer, WarmupOptions options,
+                    std::shared_ptr<torch::optim::LRScheduler> after = nullptr);
+
+  /// Calls of step() so far.
+  std::int64_t steps_taken() const noexcept { return step_count_; }
+
+  /// Whether the rate has reached its full value.
+  bool finished() const noexcept { return step_count_ >= options_.steps; }
+
+  /// For a run that goes on: sets the rates to what they were after so many calls, from those at
+  /// construction. `after` is stepped as often as it was, LibTorch's having no other way to resume.
+  /// Throws UsageError if this object has already stepped it.
+  void set_steps_taken(std::int64_t steps);
+
+  /// Writes the steps taken and each group's lr at construction.
+  void save(torch::serialize::OutputArchive& archive) const;
+  /// Goes on from there, whatever the rates are now: the optimiser may be loaded before or after
+  /// construction. `steps`, `scale` and `after` are those of this object, so that a run may go on
+  /// with another number of ranks. Throws UsageError if the archive was not written by save() or
+  /// for another number of parameter groups.
+  void load(torch::serialize::InputArchive& archive);
+
+ private:
+  std::vector<double> get_lrs() override;
+  std::vector<double> rates_after(std::int64_t steps) const;
+  void set_rates(const std::vector<double>& rates);
+  void check_groups() const;
+
+  torch::optim::Optimizer& inner_;
+  WarmupOptions options_;
+  std::shared_ptr<torch::optim::LRScheduler> after_;
+  bool after_has_stepped_ = false;
+  std::vector<double> base_;
+};
+
+/// For torch::save, torch::load and broadcast_object.
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const WarmupLR& scheduler);
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           WarmupLR& scheduler);
+
+}  // namespace ronde

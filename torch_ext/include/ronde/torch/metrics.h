@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "ronde/process_set.h"
+
+namespace ronde {
+
+struct MetricAverageOptions {
+  /// Distinguishes several that are averaged at the same time, on different threads.
+  std::string name = {};
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+/// Means of named values over batches and ranks, weighted by what each batch counts: of a loss that
+/// is a batch's mean, and its number of samples, the mean over all samples of all ranks.
+///
+///   ronde::MetricAverage metrics;
+///   for (...) metrics.add("loss", loss.item<double>(), batch_size);
+///   for (const auto& [name, mean] : metrics.average()) ...
+///
+/// Sums are kept in double. Thread-safety: none.
+class MetricAverage {
+ public:
+  explicit MetricAverage(MetricAverageOptions options = {});
+
+  /// Adds one value with its weight (at least 0). A value of weight 0, as an empty batch's NaN,
+  /// does not count; any other NaN makes its mean NaN. Throws UsageError if the weight is negative,
+  /// infinite or NaN, and for a name with a line break.
+  void add(const std::string& name, double value, double weight = 1);
+  /// The same for a tensor of one element; waits for its device.
+  void add(const std::string& name, const at::Tensor& value, double weight = 1);
+
+  /// The means over all ranks, the same bits on each; NaN where all weights are 0. One allreduce
+  /// for all metrics. A rank that has added nothing since the last reset() takes part and counts
+  /// for nothing; if that is so on all, the result is empty. Collective. Throws UsageError on all
+  /// ranks if they have added other names (the first difference is named), or at once on a rank
+  /// outside the process set; GroupError.
+  std::map<std::string, double> average() const;
+
+  void reset() noexcept { sums_.clear(); }
+
+ private:
+  struct Sum {
+    double weighted = 0;
+    double weight = 0;
+  };
+
+  MetricAverageOptions options_;
+  std::map<std::string, Sum> sums_;
+};
+
+}  // namespace ronde
