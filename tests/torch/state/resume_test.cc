@@ -3,6 +3,7 @@
 #include <set>
 
 #include "support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ronde_test;
 
@@ -187,7 +188,7 @@ struct Training {
   }
 
   // Until `count` steps were done in all; a checkpoint is taken after `checkpoint` of them.
-  void run(int count, int checkpoint = -1) {
+  void run(int count, int checkpoint = -1, const std::string& file = {}) {
     auto loader = torch::data::make_data_loader(Samples().map(torch::data::transforms::Stack<>()),
                                                 sampler, kBatch);
     while (steps < count) {
@@ -196,50 +197,53 @@ struct Training {
         torch::mse_loss(net->forward(batch.data), batch.target).backward();
         optimizer.step();
         warmup.step();
-        if (++steps == checkpoint) saved = save();
+        if (++steps == checkpoint) save(file);
         if (steps == count) break;
       }
     }
   }
 
-  // The bytes are rank 0's file; nothing else survives.
-  std::string save() {
-    torch::serialize::OutputArchive archive;
-    const auto add = [&](const std::string& key, const auto& object) {
-      torch::serialize::OutputArchive own(archive.compilation_unit());
-      object.save(own);
-      archive.write(key, own);
-    };
-    if (ronde::rank() == 0) {
-      add("net", *net);
-      add("adam", adam);
-      add("warmup", warmup);
-      add("sampler", sampler);
-    }
-    ronde::save_random_state(archive);
-    return ronde::rank() == 0 ? text_of(archive) : std::string();
+  template <typename T>
+  static void add(torch::serialize::OutputArchive& archive, const std::string& key,
+                  const T& object) {
+    torch::serialize::OutputArchive own(archive.compilation_unit());
+    object.save(own);
+    archive.write(key, own);
   }
 
-  void load(const std::string& bytes) {
-    torch::serialize::InputArchive archive;
-    read(archive, bytes);
-    const auto get = [&](const std::string& key, auto& object) {
-      torch::serialize::InputArchive own;
-      archive.read(key, own);
-      object.load(own);
-    };
+  template <typename T>
+  static void get(torch::serialize::InputArchive& archive, const std::string& key, T& object) {
+    torch::serialize::InputArchive own;
+    archive.read(key, own);
+    object.load(own);
+  }
+
+  void save(const std::string& file) {
+    torch::serialize::OutputArchive archive;
     if (ronde::rank() == 0) {
-      get("net", *net);
-      get("adam", adam);
-      get("warmup", warmup);
-      get("sampler", sampler);
+      add(archive, "net", *net);
+      add(archive, "adam", adam);
+      add(archive, "warmup", warmup);
+      add(archive, "sampler", sampler);
+    }
+    ronde::save_random_state(archive);  // of all ranks, into the archive of rank 0
+    if (ronde::rank() == 0) archive.save_to(file);
+  }
+
+  void load(const std::string& file) {
+    torch::serialize::InputArchive archive;
+    if (ronde::rank() == 0) {
+      archive.load_from(file);
+      get(archive, "net", *net);
+      get(archive, "adam", adam);
+      get(archive, "warmup", warmup);
+      get(archive, "sampler", sampler);
     }
     ronde::broadcast_parameters(*net);
-    ronde::broadcast_object(warmup);
     ronde::broadcast_optimizer_state(adam);
+    ronde::broadcast_object(warmup);
     ronde::broadcast_object(sampler);
-    ronde::load_random_state(archive);
-    steps = static_cast<int>(warmup.steps_taken());
+    ronde::load_random_state(archive);  // to each rank its own
   }
 
   Net net;
@@ -248,7 +252,6 @@ struct Training {
   ronde::WarmupLR warmup;
   ronde::DistributedSampler sampler;
   int steps = 0;
-  std::string saved;
 };
 
 }  // namespace
@@ -262,16 +265,17 @@ TEST_CASE("a run that goes on in the middle of an epoch ends with the same bits"
     CAPTURE(checkpoint);
     at::Tensor expected;
     at::Tensor expected_draw;
-    std::string saved;
+    const ronde::test::TemporaryFolder folder;  // that of rank 0 is used
+    const std::string file = folder / "checkpoint.pt";
     {
       Training whole(1);
-      whole.run(end, checkpoint);
+      whole.run(end, checkpoint, file);
       expected = flatten(whole.net->parameters());
       expected_draw = draw();
-      saved = whole.saved;
     }
     Training resumed(2);
-    resumed.load(saved);
+    resumed.load(file);
+    resumed.steps = static_cast<int>(resumed.warmup.steps_taken());
     CHECK(resumed.steps == checkpoint);
     resumed.run(end);
     CHECK(torch::equal(flatten(resumed.net->parameters()), expected));
