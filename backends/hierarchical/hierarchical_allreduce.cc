@@ -160,7 +160,8 @@ void HierarchicalAllreduce::widen_inputs(std::size_t count) {
   for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
     if (inputs_[rank] == nullptr) continue;
     float* const widened = widened_.data() + rank * kBlock;
-    kernels().widen(widened, inputs_[rank], count, dtype_, {prescale_, 1.0});
+    kernels().widen(widened, inputs_[rank], count, {.half = dtype_, .scaling = {prescale_, 1.0}},
+                    Store::Regular);
     inputs_[rank] = widened;
   }
 }
@@ -211,7 +212,8 @@ void HierarchicalAllreduce::combine_hosts(std::uint64_t round) {
       return;
     }
     kernels().reduce(widened_.data(), host_inputs_, count, over_hosts_, Store::Regular);
-    kernels().narrow(output, widened_.data(), count, dtype_, final_);
+    kernels().narrow(output, widened_.data(), count, {.half = dtype_, .scaling = final_},
+                     Store::Regular);
   };
   if (is_half(dtype_)) {
     in_blocks(own.count(), combine_some);

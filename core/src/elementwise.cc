@@ -18,7 +18,7 @@ void pack_elements(void* output, const void* input, std::size_t count, DataType 
                    Scaling scaling, bool widen_halves) {
   if (count == 0) return;
   if (wire_dtype(dtype, widen_halves) != dtype) {
-    best_kernels().widen(static_cast<float*>(output), input, count, dtype, scaling);
+    best_kernels().widen(output, input, count, {.half = dtype, .scaling = scaling}, Store::Regular);
   } else if (scaling.is_identity() && dtype != DataType::Bool) {
     std::memcpy(output, input, count * size_of(dtype));
   } else {
@@ -30,7 +30,8 @@ void unpack_elements(void* output, const void* input, std::size_t count, DataTyp
                      Scaling scaling, bool widen_halves) {
   if (count == 0) return;
   if (wire_dtype(dtype, widen_halves) != dtype) {
-    best_kernels().narrow(output, static_cast<const float*>(input), count, dtype, scaling);
+    best_kernels().narrow(output, input, count, {.half = dtype, .scaling = scaling},
+                          Store::Regular);
   } else if (dtype == DataType::Bool || (scaling.is_identity() && !is_floating(dtype))) {
     std::memcpy(output, input, count * size_of(dtype));
   } else {

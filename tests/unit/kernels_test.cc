@@ -408,8 +408,11 @@ TEST_CASE("every set of kernels widens all 65536 halves as the scalar code") {
       for (const Kernels* kernels : available_kernels()) {
         CAPTURE(kernels->name, to_string(type.dtype), scaling.factor, scaling.divisor);
         std::vector<float> wide(halves.size());
-        kernels->widen(wide.data(), halves.data(), halves.size(), type.dtype, scaling);
-        CHECK(same_bits(wide, right));
+        for (const Store store : {Store::Regular, Store::Streaming}) {
+          kernels->widen(wide.data(), halves.data(), halves.size(),
+                         {.half = type.dtype, .scaling = scaling}, store);
+          CHECK(same_bits(wide, right));
+        }
       }
     }
   }
@@ -426,7 +429,8 @@ TEST_CASE("every set of kernels narrows floats around all boundaries as the scal
       for (const Kernels* kernels : available_kernels()) {
         CAPTURE(kernels->name, to_string(type.dtype), scaling.factor, scaling.divisor);
         std::vector<std::uint16_t> narrow(floats.size());
-        kernels->narrow(narrow.data(), floats.data(), floats.size(), type.dtype, scaling);
+        kernels->narrow(narrow.data(), floats.data(), floats.size(),
+                        {.half = type.dtype, .scaling = scaling}, Store::Regular);
         const auto wrong = std::mismatch(right.begin(), right.end(), narrow.begin()).first;
         if (wrong == right.end()) continue;
         const auto index = static_cast<std::size_t>(wrong - right.begin());
@@ -465,8 +469,10 @@ TEST_CASE("no elements need no memory in any set of kernels") {
       kernels->reduce(nullptr, inputs, 0, {}, store);
       kernels->reduce(nullptr, {}, 0, {}, store);
     }
-    kernels->widen(nullptr, nullptr, 0, DataType::F16, {});
-    kernels->narrow(nullptr, nullptr, 0, DataType::BF16, {});
+    for (const DataType full : {DataType::F32, DataType::F64}) {
+      kernels->widen(nullptr, nullptr, 0, {.full = full}, Store::Streaming);
+      kernels->narrow(nullptr, nullptr, 0, {.full = full}, Store::Streaming);
+    }
     SUCCEED(kernels->name);
   }
 }

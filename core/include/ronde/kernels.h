@@ -50,6 +50,14 @@ struct Reduction {
   Scaling final = {};
 };
 
+/// What Kernels::widen and Kernels::narrow do to each element: take it from the one type to the
+/// other, scaled in the precision of `full`.
+struct Conversion {
+  DataType half = DataType::F16;  ///< or BF16
+  DataType full = DataType::F32;  ///< or F64
+  Scaling scaling = {};
+};
+
 /// The loops over elements, compiled for one instruction set. All sets give the same bits.
 ///
 /// Thread-safety: the functions are pure.
@@ -65,12 +73,13 @@ struct Kernels {
   /// memcpy that stores as told. No overlap.
   void (*copy)(void* output, const void* input, std::size_t bytes, Store store);
 
-  /// `output[i]` = `input[i]` scaled, `count` elements: from a half type to f32, and back with one
-  /// rounding, to nearest even. Any NaN of the result is the one quiet NaN. No overlap.
-  void (*widen)(float* output, const void* input, std::size_t count, DataType half,
-                Scaling scaling);
-  void (*narrow)(void* output, const float* input, std::size_t count, DataType half,
-                 Scaling scaling);
+  /// `output[i]` = `input[i]` scaled, `count` elements: from the half type to the full one, and
+  /// back with one rounding, to nearest even. Any NaN of the result is the one quiet NaN. No
+  /// overlap.
+  void (*widen)(void* output, const void* input, std::size_t count, const Conversion& conversion,
+                Store store);
+  void (*narrow)(void* output, const void* input, std::size_t count, const Conversion& conversion,
+                 Store store);
 };
 
 /// The fastest set that this processor can run.

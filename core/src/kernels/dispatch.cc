@@ -41,14 +41,28 @@ void copy(void* output, const void* input, std::size_t bytes, Store store) {
   }
 }
 
-template <const InstructionSet& kSet>
-void widen(float* output, const void* input, std::size_t count, DataType half, Scaling scaling) {
-  kSet.widen({output, input, count, half, scaling.factor, scaling.divisor});
+ConvertTask task_of(void* output, const void* input, std::size_t count,
+                    const Conversion& conversion, Store store) {
+  return {.output = output,
+          .input = input,
+          .count = count,
+          .half = conversion.half,
+          .full = conversion.full,
+          .factor = conversion.scaling.factor,
+          .divisor = conversion.scaling.divisor,
+          .streaming = store == Store::Streaming};
 }
 
 template <const InstructionSet& kSet>
-void narrow(void* output, const float* input, std::size_t count, DataType half, Scaling scaling) {
-  kSet.narrow({output, input, count, half, scaling.factor, scaling.divisor});
+void widen(void* output, const void* input, std::size_t count, const Conversion& conversion,
+           Store store) {
+  kSet.widen(task_of(output, input, count, conversion, store));
+}
+
+template <const InstructionSet& kSet>
+void narrow(void* output, const void* input, std::size_t count, const Conversion& conversion,
+            Store store) {
+  kSet.narrow(task_of(output, input, count, conversion, store));
 }
 
 template <const InstructionSet& kSet>

@@ -34,14 +34,16 @@ struct ReduceTask {
   bool streaming;
 };
 
-/// A conversion between a half type and f32.
+/// Conversion of ronde/kernels.h and its operands.
 struct ConvertTask {
   void* output;
   const void* input;
   std::size_t count;
   DataType half;
+  DataType full;
   double factor;
   double divisor;
+  bool streaming;
 };
 
 /// The loops as compiled for one instruction set.

@@ -264,20 +264,32 @@ void reduce(const ReduceTask& task) {
 template <typename Input, typename Output>
 void convert(const ConvertTask& task) {
   const auto scale = make_scale<typename Input::Wide>(task.factor, task.divisor);
-  walk(Target<Output>{static_cast<char*>(task.output), false}, task.count,
+  walk(Target<Output>{static_cast<char*>(task.output), task.streaming}, task.count,
        Converted<Input>{task.input, scale});
+}
+
+template <typename Half>
+void widen_halves(const ConvertTask& task) {
+  using Isa = typename Half::Isa;
+  task.full == DataType::F32 ? convert<Half, Plain<Isa, float>>(task)
+                             : convert<AsDoubles<Half>, Plain<Isa, double>>(task);
+}
+
+template <typename Half>
+void narrow_to_halves(const ConvertTask& task) {
+  using Isa = typename Half::Isa;
+  task.full == DataType::F32 ? convert<Plain<Isa, float>, Half>(task)
+                             : convert<Plain<Isa, double>, AsDoubles<Half>>(task);
 }
 
 template <typename Isa>
 void widen(const ConvertTask& task) {
-  using Float = Plain<Isa, float>;
-  task.half == DataType::F16 ? convert<F16<Isa>, Float>(task) : convert<BF16<Isa>, Float>(task);
+  task.half == DataType::F16 ? widen_halves<F16<Isa>>(task) : widen_halves<BF16<Isa>>(task);
 }
 
 template <typename Isa>
 void narrow(const ConvertTask& task) {
-  using Float = Plain<Isa, float>;
-  task.half == DataType::F16 ? convert<Float, F16<Isa>>(task) : convert<Float, BF16<Isa>>(task);
+  task.half == DataType::F16 ? narrow_to_halves<F16<Isa>>(task) : narrow_to_halves<BF16<Isa>>(task);
 }
 
 /// Bytes as they are.

@@ -80,6 +80,25 @@ RONDE_KERNEL Halves<Isa> portable_narrow_f16(Floats<Isa> value) {
   return __builtin_convertvector((result | sign) & 0xffff, Halves<Isa>);
 }
 
+/// To f32, to the neighbour with the odd last bit where it is inexact: a result that is then
+/// rounded to a half type is what one rounding would have made (Boldo and Melquiond, "Emulation of
+/// a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans.
+/// Computers 57(4), 2008). The one quiet NaN stays what it is.
+template <typename Isa>
+RONDE_KERNEL Vector<float, Isa::kBytes / 2> rounded_to_odd(Vector<double, Isa::kBytes> value) {
+  using Doubles = Vector<double, Isa::kBytes>;
+  using Singles = Vector<float, Isa::kBytes / 2>;
+  using Words = Vector<std::int32_t, Isa::kBytes / 2>;
+  const Singles nearest = __builtin_convertvector(value, Singles);
+  const Doubles back = __builtin_convertvector(nearest, Doubles);
+  const auto inexact = (back < value) | (back > value);
+  const auto is_above = (back > value) == (value > 0.0);  // in magnitude
+  const Words bits = __builtin_bit_cast(Words, nearest);
+  const Words step = __builtin_convertvector(is_above, Words) | 1;  // -1 or 1
+  const Words moves = __builtin_convertvector(inexact, Words) & ((bits & 1) == 0);
+  return __builtin_bit_cast(Singles, bits + (step & moves));
+}
+
 // Element types: what memory holds (Raw, a vector of Storage), and what is computed with (Wide).
 
 template <typename IsaType, typename Number>
@@ -113,6 +132,34 @@ struct BF16 {
   static constexpr bool kScales = true;
   RONDE_KERNEL Wide widen(Raw value) { return Isa::widen_bf16(value); }
   RONDE_KERNEL Raw narrow(Wide value) { return Isa::narrow_bf16(value); }
+};
+
+/// A half type that is computed with in f64: half as many as fit a vector of f32.
+template <typename Half>
+struct AsDoubles {
+  using Isa = typename Half::Isa;
+  using Storage = std::uint16_t;
+  using Wide = Vector<double, Isa::kBytes>;
+  using Raw = Vector<std::uint16_t, Isa::kBytes / 4>;
+  static constexpr bool kScales = true;
+
+  RONDE_KERNEL Wide widen(Raw value) {
+    typename Half::Raw halves{};
+    __builtin_memcpy(&halves, &value, sizeof value);
+    const Floats<Isa> floats = Half::widen(halves);
+    Vector<float, Isa::kBytes / 2> singles;
+    __builtin_memcpy(&singles, &floats, sizeof singles);
+    return __builtin_convertvector(singles, Wide);
+  }
+  RONDE_KERNEL Raw narrow(Wide value) {
+    const auto singles = rounded_to_odd<Isa>(value);
+    Floats<Isa> floats{};
+    __builtin_memcpy(&floats, &singles, sizeof singles);
+    const typename Half::Raw halves = Half::narrow(floats);
+    Raw raw;
+    __builtin_memcpy(&raw, &halves, sizeof raw);
+    return raw;
+  }
 };
 
 template <typename IsaType>

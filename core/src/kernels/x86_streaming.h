@@ -14,7 +14,9 @@ namespace {
 /// `address` is a multiple of the vector's size.
 template <typename Raw>
 RONDE_KERNEL void stream_vector(void* address, Raw value) {
-  if constexpr (sizeof(Raw) == 8) {
+  if constexpr (sizeof(Raw) == 4) {
+    _mm_stream_si32(static_cast<int*>(address), __builtin_bit_cast(int, value));
+  } else if constexpr (sizeof(Raw) == 8) {
     _mm_stream_si64(static_cast<long long*>(address), __builtin_bit_cast(long long, value));
   } else if constexpr (sizeof(Raw) == 16) {
     _mm_stream_si128(static_cast<__m128i*>(address), __builtin_bit_cast(__m128i, value));
