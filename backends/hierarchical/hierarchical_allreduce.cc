@@ -21,7 +21,8 @@ void in_blocks(std::size_t count, Visit visit) {
 
 shm::ChunkWalk walk_of(const AllreduceCall& call, const shm::RingShape& shape) {
   const std::size_t total = total_elements(call.segments);
-  const std::size_t chunk = shm::chunk_elements(total, size_of(call.dtype), shape.slot_bytes);
+  const std::size_t chunk =
+      shm::chunk_elements(total, size_of(call.travelling_dtype()), shape.slot_bytes);
   return {call.segments, total, chunk, shm::kMostPieces};
 }
 
@@ -51,27 +52,29 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
                                              const AllreduceCall& call)
     : RingOperation(hierarchy->ring),
       hierarchy_(std::move(hierarchy)),
-      dtype_(call.dtype),
-      wire_dtype_(is_half(call.dtype) ? DataType::F32 : call.dtype),
+      format_(call),
+      dtype_(format_.wire()),
+      partial_dtype_(is_half(dtype_) && !format_.converts() ? DataType::F32 : dtype_),
       element_bytes_(size_of(dtype_)),
-      wire_bytes_(size_of(wire_dtype_)),
-      prescale_(call.prescale),
-      final_(final_scaling(call.dtype, call.op, call.postscale,
+      partial_bytes_(size_of(partial_dtype_)),
+      prescale_(format_.prescale()),
+      final_(final_scaling(dtype_, call.op, call.postscale,
                            call.divisor(static_cast<std::size_t>(hierarchy_->shards.ranks)))),
       // Half types are scaled where they are widened and narrowed.
-      within_host_({.dtype = wire_dtype_,
+      within_host_({.dtype = partial_dtype_,
                     .op = plain_op(call.op),
-                    .prescale = is_half(dtype_) ? 1.0 : prescale_}),
-      over_hosts_({.dtype = wire_dtype_,
+                    .prescale = widens() ? 1.0 : prescale_}),
+      over_hosts_({.dtype = partial_dtype_,
                    .op = plain_op(call.op),
-                   .final = is_half(dtype_) ? Scaling{} : final_}),
+                   .final = widens() ? Scaling{} : final_}),
       staging_(walk_of(call, ring().shape())),
       reducing_(staging_),
       consuming_(staging_),
       elements_(ring().shape().slots, 0),
       inputs_(ring().ranks(), nullptr),
       host_inputs_(hierarchy_->shards.hosts, nullptr),
-      widened_(is_half(dtype_) ? ring().ranks() * kBlock : 0) {}
+      widened_(widens() ? ring().ranks() * kBlock : 0),
+      converted_(format_.converts() ? kBlock * element_bytes_ : 0) {}
 
 HierarchicalAllreduce::~HierarchicalAllreduce() {
   if (owns_shard() && !consuming_.at_end()) hierarchy_->wire->keep_for_ever(hierarchy_);
@@ -84,9 +87,10 @@ void HierarchicalAllreduce::stage(std::uint64_t round) {
   shm::AbsentPieces absent;
   const auto copy = [&](const Piece& piece, const Slice& range) {
     if (range.count() == 0) return;
-    write_slot(round, range.begin * element_bytes_,
-               piece.input(range.begin - piece.position, element_bytes_),
-               range.count() * element_bytes_, Store::Regular);
+    const std::byte* const from = piece.input(range.begin - piece.position, format_.user_bytes());
+    std::byte* const to =
+        slot_to_fill(round, range.begin * element_bytes_, range.count() * element_bytes_);
+    if (to != nullptr) format_.pack(to, from, range.count(), Store::Regular);
   };
   staging_.advance([&](const Piece& piece) {
     if (piece.segment->input == nullptr) {
@@ -102,7 +106,7 @@ void HierarchicalAllreduce::stage(std::uint64_t round) {
 /// Receives are posted as early as there is memory for them, so that nothing arrives unexpected.
 void HierarchicalAllreduce::expect_messages(std::uint64_t round) {
   const Shards& shards = hierarchy_->shards;
-  const std::size_t own_bytes = part(shards.own_host, round).count() * wire_bytes_;
+  const std::size_t own_bytes = part(shards.own_host, round).count() * partial_bytes_;
   for (std::size_t host = 0; host < shards.hosts; ++host) {
     if (host == shards.own_host) continue;
     if (own_bytes > 0) {
@@ -130,7 +134,7 @@ bool HierarchicalAllreduce::reduce(std::uint64_t round) {
   reducing_.advance([&](const Piece& piece) {
     const Slice range = piece.within(own);
     if (range.count() == 0) return;
-    reduce_piece(round, piece, range, partial + (range.begin - own.begin) * wire_bytes_);
+    reduce_piece(round, piece, range, partial + (range.begin - own.begin) * partial_bytes_);
   });
   send_partials(round);
   return true;
@@ -142,18 +146,29 @@ void HierarchicalAllreduce::reduce_piece(std::uint64_t round, const Piece& piece
   const auto reduce_some = [&](std::size_t at, std::size_t count) {
     const std::size_t begin = range.begin + at;
     for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
-      inputs_[rank] = rank == ring().rank() ? piece.input(begin - piece.position, element_bytes_)
-                                            : ring().operand(rank, absolute(round), piece.index,
-                                                             begin * element_bytes_);
+      if (rank == ring().rank()) {
+        inputs_[rank] = own_input(piece, begin - piece.position, count);
+      } else {
+        inputs_[rank] = ring().operand(rank, absolute(round), piece.index, begin * element_bytes_);
+      }
     }
-    if (is_half(dtype_)) widen_inputs(count);
-    kernels().reduce(output + at * wire_bytes_, inputs_, count, within_host_, Store::Regular);
+    if (widens()) widen_inputs(count);
+    kernels().reduce(output + at * partial_bytes_, inputs_, count, within_host_, Store::Regular);
   };
-  if (is_half(dtype_)) {
+  if (widens() || format_.converts()) {
     in_blocks(range.count(), reduce_some);
   } else {
     reduce_some(0, range.count());
   }
+}
+
+/// What this rank brings to elements of the piece, as its peers stage theirs; null if nothing.
+const std::byte* HierarchicalAllreduce::own_input(const Piece& piece, std::size_t skipped,
+                                                  std::size_t count) {
+  const std::byte* const input = piece.input(skipped, format_.user_bytes());
+  if (input == nullptr || !format_.converts()) return input;
+  format_.pack(converted_.data(), input, count, Store::Regular);
+  return converted_.data();
 }
 
 void HierarchicalAllreduce::widen_inputs(std::size_t count) {
@@ -173,8 +188,8 @@ void HierarchicalAllreduce::send_partials(std::uint64_t round) {
   for (std::size_t host = 0; host < shards.hosts; ++host) {
     if (host == shards.own_host) continue;
     const Slice theirs = part(host, round);
-    send(round, host, Wire::Kind::Partial, partial + (theirs.begin - first) * wire_bytes_,
-         theirs.count() * wire_bytes_);
+    send(round, host, Wire::Kind::Partial, partial + (theirs.begin - first) * partial_bytes_,
+         theirs.count() * partial_bytes_);
   }
 }
 
@@ -202,12 +217,12 @@ void HierarchicalAllreduce::combine_hosts(std::uint64_t round) {
   const auto combine_some = [&](std::size_t at, std::size_t count) {
     for (std::size_t host = 0; host < shards.hosts; ++host) {
       const std::byte* const operand = host == shards.own_host
-                                           ? partial + (own.begin - first) * wire_bytes_
+                                           ? partial + (own.begin - first) * partial_bytes_
                                            : incoming(round, host);
-      host_inputs_[host] = operand + at * wire_bytes_;
+      host_inputs_[host] = operand + at * partial_bytes_;
     }
     std::byte* const output = results + at * element_bytes_;
-    if (!is_half(dtype_)) {
+    if (!widens()) {
       kernels().reduce(output, host_inputs_, count, over_hosts_, Store::Regular);
       return;
     }
@@ -215,7 +230,7 @@ void HierarchicalAllreduce::combine_hosts(std::uint64_t round) {
     kernels().narrow(output, widened_.data(), count, {.half = dtype_, .scaling = final_},
                      Store::Regular);
   };
-  if (is_half(dtype_)) {
+  if (widens()) {
     in_blocks(own.count(), combine_some);
   } else if (own.count() > 0) {
     combine_some(0, own.count());
@@ -256,9 +271,14 @@ void HierarchicalAllreduce::consume(std::uint64_t round) {
     for (std::size_t index = 0; index < hierarchy_->shards.count; ++index) {
       const Slice range = piece.within(shard(index, round));
       if (range.count() == 0) continue;
-      read_slot(piece.output(range.begin - piece.position, element_bytes_),
-                ring().slot(index, absolute(round)) + range.begin * element_bytes_,
-                range.count() * element_bytes_, Store::Regular);
+      std::byte* const to = piece.output(range.begin - piece.position, format_.user_bytes());
+      const std::byte* const from =
+          ring().slot(index, absolute(round)) + range.begin * element_bytes_;
+      if (format_.converts()) {
+        format_.unpack(to, from, range.count(), Store::Regular);
+      } else {
+        read_slot(to, from, range.count() * element_bytes_, Store::Regular);
+      }
     }
   });
   ring().publish_consumed(absolute(round));

@@ -11,6 +11,7 @@
 #include "backends/hierarchical/shards.h"
 #include "backends/hierarchical/wire.h"
 #include "backends/shm/chunks.h"
+#include "backends/shm/element_format.h"
 #include "backends/shm/ring_operation.h"
 #include "ronde/backend.h"
 
@@ -68,7 +69,8 @@ class Hierarchy {
 /// shard crosses to another host once in either direction, whatever the number of ranks, and the
 /// shards of a host do so at the same time. Rounds follow each other as far as there are slots:
 /// while one is on the wire the next is reduced. Between hosts a half type travels as f32 until it
-/// is complete, so that it is rounded once.
+/// is complete, so that it is rounded once; but as itself where it is a wire_dtype, as that is to
+/// save bytes: then the sum of each host is rounded to it too.
 /// Messages are sent from and received in memory of the backend only, never a user's.
 ///
 /// Thread-safety: as Operation.
@@ -90,6 +92,8 @@ class HierarchicalAllreduce final : public shm::RingOperation {
   void expect_messages(std::uint64_t round);
   void reduce_piece(std::uint64_t round, const shm::Piece& piece, const shm::Slice& range,
                     std::byte* output);
+  bool widens() const noexcept { return partial_dtype_ != dtype_; }
+  const std::byte* own_input(const shm::Piece& piece, std::size_t skipped, std::size_t count);
   void widen_inputs(std::size_t count);
   void send_partials(std::uint64_t round);
   void advance_wire();
@@ -107,13 +111,14 @@ class HierarchicalAllreduce final : public shm::RingOperation {
   bool owns_shard() const noexcept { return hierarchy_->shards.own.has_value(); }
 
   const std::shared_ptr<Hierarchy> hierarchy_;
-  const DataType dtype_;
-  const DataType wire_dtype_;  ///< between hosts: f32 for half types
+  const shm::ElementFormat format_;
+  const DataType dtype_;          ///< in the ring, and of results between hosts
+  const DataType partial_dtype_;  ///< of sums between hosts: f32 for half types, if not compressed
   const std::size_t element_bytes_;
-  const std::size_t wire_bytes_;  ///< of an element between hosts
+  const std::size_t partial_bytes_;  ///< of an element
   const double prescale_;
   const Scaling final_;
-  const Reduction within_host_, over_hosts_;  ///< in wire_dtype_
+  const Reduction within_host_, over_hosts_;  ///< in partial_dtype_
   shm::ChunkWalk staging_, reducing_, consuming_;
   std::vector<std::size_t> elements_;     ///< of the round in each slot
   std::uint64_t combined_ = 0;            ///< rounds
@@ -121,6 +126,7 @@ class HierarchicalAllreduce final : public shm::RingOperation {
   std::vector<const void*> inputs_;       ///< by local rank
   std::vector<const void*> host_inputs_;  ///< by host
   std::vector<float> widened_;            ///< a block of every local rank
+  std::vector<std::byte> converted_;      ///< a block of this rank's input
 };
 
 }  // namespace ronde::hierarchical

@@ -94,6 +94,7 @@ HierarchicalBackend::HierarchicalBackend(std::shared_ptr<mpi::MpiEnvironment> en
 Capabilities HierarchicalBackend::capabilities() const {
   Capabilities capabilities;
   capabilities.dtypes.set();
+  capabilities.set_wire_dtypes();
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;

@@ -9,18 +9,9 @@ namespace {
 
 ChunkWalk walk_of(const AllreduceCall& call, const RingShape& shape) {
   const std::size_t total = total_elements(call.segments);
-  return {call.segments, total, chunk_elements(total, size_of(call.dtype), shape.slot_bytes),
+  const std::size_t element_bytes = size_of(call.travelling_dtype());
+  return {call.segments, total, chunk_elements(total, element_bytes, shape.slot_bytes),
           kMostPieces};
-}
-
-/// Where the other ranks staged the piece; null for ranks that add nothing to it. The own entry is
-/// left alone.
-void find_staged(std::vector<const void*>& inputs, const Ring& ring, std::uint64_t round,
-                 std::size_t piece, std::size_t offset_bytes) {
-  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-    if (rank == ring.rank()) continue;
-    inputs[rank] = ring.operand(rank, round, piece, offset_bytes);
-  }
 }
 
 /// Results pass through a block of this size, which stays in the first-level cache.
@@ -28,61 +19,93 @@ constexpr std::size_t kBlockBytes = std::size_t{4} << 10;
 
 }  // namespace
 
-FlatAllreduce::FlatAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
+RingAllreduce::RingAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
                              StoreChoice::Use stores)
     : RingOperation(std::move(context)),
-      element_bytes_(size_of(call.dtype)),
-      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale,
+      format_(call),
+      reduction_(reduction_of(format_.wire(), call.op, format_.prescale(), call.postscale,
                               call.divisor(ring().ranks()))),
       stores_(std::move(stores)),
       staging_(walk_of(call, ring().shape())),
       consuming_(staging_),
       inputs_(ring().ranks(), nullptr) {}
 
+std::byte* RingAllreduce::block() {
+  block_.resize(kBlockBytes);
+  return block_.data();
+}
+
+std::size_t RingAllreduce::block_elements() const noexcept {
+  return kBlockBytes / format_.wire_bytes();
+}
+
+void RingAllreduce::stage_elements(std::uint64_t round, std::size_t position,
+                                   const std::byte* input, std::size_t count) {
+  const std::size_t bytes = count * format_.wire_bytes();
+  std::byte* const to = slot_to_fill(round, position * format_.wire_bytes(), bytes);
+  if (to != nullptr) format_.pack(to, input, count, stores_.ring(bytes));
+}
+
+void RingAllreduce::find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped,
+                                std::size_t count) {
+  const std::size_t offset = (piece.position + skipped) * format_.wire_bytes();
+  for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
+    if (rank == ring().rank()) continue;
+    inputs_[rank] = ring().operand(rank, absolute(round), piece.index, offset);
+  }
+  const std::byte* own = piece.input(skipped, format_.user_bytes());
+  if (own != nullptr && format_.converts()) {
+    format_.pack(block(), own, count, Store::Regular);
+    own = block();
+  }
+  inputs_[ring().rank()] = own;
+}
+
+const std::byte* RingAllreduce::reduce_inputs(std::byte* output, std::size_t count,
+                                              bool will_read) {
+  const Store store = stores_.output(count * format_.user_bytes());
+  // What was streamed away could not be read again.
+  const bool by_block = format_.converts() || (will_read && store == Store::Streaming);
+  if (!by_block) {
+    kernels().reduce(output, inputs_, count, reduction_, store);
+    return output;
+  }
+  kernels().reduce(block(), inputs_, count, reduction_, Store::Regular);
+  format_.unpack(output, block(), count, store);
+  return block();
+}
+
 void FlatAllreduce::stage(std::uint64_t round) {
   const StoreChoice::Use::Timing timing(stores_);
   AbsentPieces absent;
   staging_.advance([&](const Piece& piece) {
-    const void* const input = piece.input(0, element_bytes_);
-    const std::size_t bytes = piece.count * element_bytes_;
+    const std::byte* const input = piece.input(0, format_.user_bytes());
     if (input == nullptr) {
       absent.set(piece.index);
     } else {
-      write_slot(round, piece.position * element_bytes_, input, bytes, stores_.ring(bytes));
+      stage_elements(round, piece.position, input, piece.count);
     }
   });
   ring().publish_staged(absolute(round), absent);
 }
 
 void FlatAllreduce::consume(std::uint64_t round) {
-  stores_.move(consuming_.next_count() * element_bytes_);
+  stores_.move(consuming_.next_count() * format_.wire_bytes());
   const StoreChoice::Use::Timing timing(stores_);
   consuming_.advance([&](const Piece& piece) {
-    const std::size_t at = piece.position * element_bytes_;
-    find_staged(inputs_, ring(), absolute(round), piece.index, at);
-    inputs_[ring().rank()] = piece.input(0, element_bytes_);
-    kernels().reduce(piece.output(0, element_bytes_), inputs_, piece.count, reduction_,
-                     stores_.output(piece.count * element_bytes_));
+    const std::size_t most = format_.converts() ? block_elements() : piece.count;
+    for (std::size_t at = 0; at < piece.count; at += most) {
+      const std::size_t count = std::min(most, piece.count - at);
+      find_inputs(round, piece, at, count);
+      reduce_inputs(piece.output(at, format_.user_bytes()), count, false);
+    }
   });
   ring().publish_consumed(absolute(round));
 }
 
-SlicedAllreduce::SlicedAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
-                                 StoreChoice::Use stores)
-    : RingOperation(std::move(context)),
-      element_bytes_(size_of(call.dtype)),
-      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale,
-                              call.divisor(ring().ranks()))),
-      stores_(std::move(stores)),
-      staging_(walk_of(call, ring().shape())),
-      reducing_(staging_),
-      consuming_(staging_),
-      inputs_(ring().ranks(), nullptr),
-      block_(kBlockBytes) {}
-
 Slice SlicedAllreduce::slice_of(std::size_t rank, std::size_t round_elements) const {
   constexpr std::size_t kLine = 64;
-  return even_slice(rank, inputs_.size(), round_elements, kLine / element_bytes_);
+  return even_slice(rank, inputs_.size(), round_elements, kLine / format_.wire_bytes());
 }
 
 void SlicedAllreduce::stage(std::uint64_t round) {
@@ -91,21 +114,18 @@ void SlicedAllreduce::stage(std::uint64_t round) {
   // Nobody but this rank would read its own slice.
   const Slice own = slice_of(ring().rank(), elements);
   AbsentPieces absent;
-  const auto copy = [&](const Piece& piece, std::size_t begin, std::size_t end) {
-    begin = std::max(begin, piece.position);
-    end = std::min(end, piece.position + piece.count);
-    if (begin >= end) return;
-    const std::size_t bytes = (end - begin) * element_bytes_;
-    write_slot(round, begin * element_bytes_, piece.input(begin - piece.position, element_bytes_),
-               bytes, stores_.ring(bytes));
+  const auto copy = [&](const Piece& piece, const Slice& range) {
+    if (range.count() == 0) return;
+    stage_elements(round, range.begin,
+                   piece.input(range.begin - piece.position, format_.user_bytes()), range.count());
   };
   staging_.advance([&](const Piece& piece) {
     if (piece.segment->input == nullptr) {
       absent.set(piece.index);
       return;
     }
-    copy(piece, 0, own.begin);
-    copy(piece, own.end, elements);
+    copy(piece, piece.within({0, own.begin}));
+    copy(piece, piece.within({own.end, elements}));
   });
   ring().publish_staged(absolute(round), absent);
 }
@@ -115,9 +135,8 @@ bool SlicedAllreduce::reduce(std::uint64_t round) {
   const StoreChoice::Use::Timing timing(stores_);
   const Slice own = slice_of(ring().rank(), reducing_.next_count());
   reducing_.advance([&](const Piece& piece) {
-    const std::size_t begin = std::max(own.begin, piece.position);
-    const std::size_t end = std::min(own.end, piece.position + piece.count);
-    if (begin < end) reduce_part(round, piece, begin, end);
+    const Slice range = piece.within(own);
+    if (range.count() > 0) reduce_part(round, piece, range.begin, range.end);
   });
   ring().publish_reduced(absolute(round));
   return true;
@@ -126,24 +145,17 @@ bool SlicedAllreduce::reduce(std::uint64_t round) {
 /// Elements [begin, end) of the round, which belong to `piece`.
 void SlicedAllreduce::reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin,
                                   std::size_t end) {
-  const std::size_t own = ring().rank();
-  const std::size_t most = kBlockBytes / element_bytes_;
-  std::byte* const results = ring().slot(holder_of(own), absolute(round));
-  for (std::size_t at = begin; at < end; at += most) {
-    const std::size_t count = std::min(most, end - at);
-    const std::size_t bytes = count * element_bytes_;
+  const std::size_t element_bytes = format_.wire_bytes();
+  std::byte* const slot = ring().slot(holder_of(ring().rank()), absolute(round));
+  for (std::size_t at = begin; at < end; at += block_elements()) {
+    const std::size_t count = std::min(block_elements(), end - at);
     const std::size_t skipped = at - piece.position;
-    find_staged(inputs_, ring(), absolute(round), piece.index, at * element_bytes_);
-    inputs_[own] = piece.input(skipped, element_bytes_);
-    std::byte* const output = piece.output(skipped, element_bytes_);
-    // What was streamed away could not be read again for the slot.
-    const bool streams = stores_.output(bytes) == Store::Streaming;
-    std::byte* const first = streams ? block_.data() : output;
-    kernels().reduce(first, inputs_, count, reduction_, Store::Regular);
-    if (ring().ranks() > 1) {
-      kernels().copy(results + at * element_bytes_, first, bytes, stores_.ring(bytes));
-    }
-    if (streams) kernels().copy(output, first, bytes, Store::Streaming);
+    find_inputs(round, piece, skipped, count);
+    const std::byte* const results =
+        reduce_inputs(piece.output(skipped, format_.user_bytes()), count, true);
+    if (ring().ranks() == 1) continue;
+    const std::size_t bytes = count * element_bytes;
+    kernels().copy(slot + at * element_bytes, results, bytes, stores_.ring(bytes));
   }
 }
 
@@ -153,20 +165,22 @@ bool SlicedAllreduce::may_consume(std::uint64_t round) {
 
 void SlicedAllreduce::consume(std::uint64_t round) {
   const std::size_t elements = consuming_.next_count();
-  stores_.move(elements * element_bytes_);
+  stores_.move(elements * format_.wire_bytes());
   const StoreChoice::Use::Timing timing(stores_);
   consuming_.advance([&](const Piece& piece) {
     for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
       if (rank == ring().rank()) continue;
-      const Slice slice = slice_of(rank, elements);
-      const std::size_t begin = std::max(slice.begin, piece.position);
-      const std::size_t end = std::min(slice.end, piece.position + piece.count);
-      if (begin >= end) continue;
-      const std::size_t skipped = begin - piece.position;
-      const std::size_t bytes = (end - begin) * element_bytes_;
-      read_slot(piece.output(skipped, element_bytes_),
-                ring().slot(holder_of(rank), absolute(round)) + begin * element_bytes_, bytes,
-                stores_.output(bytes));
+      const Slice range = piece.within(slice_of(rank, elements));
+      if (range.count() == 0) continue;
+      std::byte* const output = piece.output(range.begin - piece.position, format_.user_bytes());
+      const std::byte* const slot =
+          ring().slot(holder_of(rank), absolute(round)) + range.begin * format_.wire_bytes();
+      const Store store = stores_.output(range.count() * format_.user_bytes());
+      if (format_.converts()) {
+        format_.unpack(output, slot, range.count(), store);
+      } else {
+        read_slot(output, slot, range.count() * format_.wire_bytes(), store);
+      }
     }
   });
   ring().publish_consumed(absolute(round));

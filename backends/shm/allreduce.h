@@ -1,35 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "backends/shm/chunks.h"
+#include "backends/shm/element_format.h"
 #include "backends/shm/ring_operation.h"
 #include "backends/shm/store_choice.h"
 
 namespace ronde::shm {
 
-/// An allreduce in which every rank reduces every element, from its own input and the others'
-/// slots straight to its output: one wait for the peers a round.
-class FlatAllreduce final : public RingOperation {
- public:
-  FlatAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
+/// What both kinds of allreduce through the ring share. Where the call has a wire_dtype, elements
+/// are converted as they are staged, and back as results are written: in one pass over memory.
+class RingAllreduce : public RingOperation {
+ protected:
+  RingAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
                 StoreChoice::Use stores);
 
- private:
-  bool all_staged() const override { return staging_.at_end(); }
-  bool all_consumed() const override { return consuming_.at_end(); }
-  void stage(std::uint64_t round) override;
-  bool may_consume(std::uint64_t round) override { return ring().staged_by_all(absolute(round)); }
-  void consume(std::uint64_t round) override;
-  void finished() override { stores_.end(); }
+  /// Puts elements of this rank's memory into its slot, at that place of the round.
+  void stage_elements(std::uint64_t round, std::size_t position, const std::byte* input,
+                      std::size_t count);
+  /// Finds what all ranks bring to `count` elements of the piece (at most block_elements(), if they
+  /// are converted), behind the first `skipped`: in inputs_, null for ranks that add nothing.
+  void find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped, std::size_t count);
+  /// Reduces inputs_ to the user's memory. Returns where the results can be read, in the type in
+  /// which they were reduced: in this core's cache.
+  const std::byte* reduce_inputs(std::byte* output, std::size_t count, bool will_read);
 
-  const std::size_t element_bytes_;
+  /// The most elements at a time that pass through the first-level cache.
+  std::size_t block_elements() const noexcept;
+
+  const ElementFormat format_;
   const Reduction reduction_;
   StoreChoice::Use stores_;
   ChunkWalk staging_, consuming_;
   std::vector<const void*> inputs_;  ///< by rank
+
+ private:
+  bool all_staged() const final { return staging_.at_end(); }
+  bool all_consumed() const final { return consuming_.at_end(); }
+  void finished() final { stores_.end(); }
+
+  std::byte* block();
+
+  std::vector<std::byte> block_;  ///< what is converted, or needed in two places; empty until then
+};
+
+/// An allreduce in which every rank reduces every element, from its own input and the others'
+/// slots straight to its output: one wait for the peers a round.
+class FlatAllreduce final : public RingAllreduce {
+ public:
+  FlatAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
+                StoreChoice::Use stores)
+      : RingAllreduce(std::move(context), call, std::move(stores)) {}
+
+ private:
+  void stage(std::uint64_t round) override;
+  bool may_consume(std::uint64_t round) override { return ring().staged_by_all(absolute(round)); }
+  void consume(std::uint64_t round) override;
 };
 
 /// An allreduce in which every rank reduces one slice of each round for all and copies the others'
@@ -40,30 +72,23 @@ class FlatAllreduce final : public RingOperation {
 /// operand that was just read from there: these lines are in this core's cache already, while those
 /// of a slot for results would first have to be taken from their last readers. So of two ranks a
 /// line changes hands three times where it would four times, flat or with result slots.
-class SlicedAllreduce final : public RingOperation {
+class SlicedAllreduce final : public RingAllreduce {
  public:
   SlicedAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
-                  StoreChoice::Use stores);
+                  StoreChoice::Use stores)
+      : RingAllreduce(std::move(context), call, std::move(stores)), reducing_(staging_) {}
 
  private:
   Slice slice_of(std::size_t rank, std::size_t round_elements) const;
   /// In whose slot the results of `rank`'s slice are.
   std::size_t holder_of(std::size_t rank) const { return (rank + 1) % inputs_.size(); }
   void reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin, std::size_t end);
-  bool all_staged() const override { return staging_.at_end(); }
-  bool all_consumed() const override { return consuming_.at_end(); }
   void stage(std::uint64_t round) override;
   bool reduce(std::uint64_t round) override;
   bool may_consume(std::uint64_t round) override;
   void consume(std::uint64_t round) override;
-  void finished() override { stores_.end(); }
 
-  const std::size_t element_bytes_;
-  const Reduction reduction_;
-  StoreChoice::Use stores_;
-  ChunkWalk staging_, reducing_, consuming_;
-  std::vector<const void*> inputs_;  ///< by rank
-  std::vector<std::byte> block_;     ///< results on their way to a slot and to the output
+  ChunkWalk reducing_;
 };
 
 }  // namespace ronde::shm

@@ -35,11 +35,16 @@ bool RingOperation::poll() {
   return true;
 }
 
+std::byte* RingOperation::slot_to_fill(std::uint64_t round, std::size_t offset, std::size_t bytes) {
+  if (ring().ranks() == 1) return nullptr;
+  staged_bytes_ += bytes;
+  return ring().slot(ring().rank(), absolute(round)) + offset;
+}
+
 void RingOperation::write_slot(std::uint64_t round, std::size_t offset, const void* input,
                                std::size_t bytes, Store store) {
-  if (ring().ranks() == 1) return;  // nobody would read it
-  kernels().copy(ring().slot(ring().rank(), absolute(round)) + offset, input, bytes, store);
-  staged_bytes_ += bytes;
+  std::byte* const to = slot_to_fill(round, offset, bytes);
+  if (to != nullptr) kernels().copy(to, input, bytes, store);
 }
 
 void RingOperation::read_slot(std::byte* output, const std::byte* slot, std::size_t bytes,

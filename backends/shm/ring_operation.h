@@ -71,6 +71,9 @@ class RingOperation : public Operation {
 
   Ring& ring() noexcept { return context_->ring; }
   const Kernels& kernels() const noexcept { return context_->kernels; }
+  /// Where `bytes` of this rank's slot are to be written, at `offset` bytes; null if nobody would
+  /// read them.
+  std::byte* slot_to_fill(std::uint64_t round, std::size_t offset, std::size_t bytes);
   /// Copies into this rank's slot, at `offset` bytes.
   void write_slot(std::uint64_t round, std::size_t offset, const void* input, std::size_t bytes,
                   Store store);

@@ -137,6 +137,7 @@ std::shared_ptr<SymmetricHeap> ShmBackend::symmetric_heap() const {
 Capabilities ShmBackend::capabilities() const {
   Capabilities capabilities;
   capabilities.dtypes.set();
+  capabilities.set_wire_dtypes();
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;
@@ -156,8 +157,9 @@ bool ShmBackend::by_slices(std::size_t bytes) const {
 
 std::unique_ptr<Operation> ShmBackend::allreduce(const AllreduceCall& call) {
   if (call.symmetric && symmetric_) return std::make_unique<SymmetricAllreduce>(symmetric_, call);
-  const std::size_t bytes = total_elements(call.segments) * size_of(call.dtype);
-  const StoreChoice::Use stores = context_->stores.begin(bytes, is_in_place(call.segments));
+  const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
+  const StoreChoice::Use stores =
+      context_->stores.begin(bytes, is_in_place(call.segments), call.wire_dtype.has_value());
   if (by_slices(bytes)) {
     context_->counters.sliced_operations.fetch_add(1, std::memory_order_relaxed);
     return std::make_unique<SlicedAllreduce>(context_, call, stores);

@@ -34,7 +34,7 @@ constexpr std::uint64_t kLeastBetweenTrials = 64;
 constexpr std::uint64_t kMostBetweenTrials = 2048;
 
 /// In the leader's word.
-constexpr std::size_t kBitsOfClass = 8;
+constexpr std::size_t kBitsOfClass = 4;
 constexpr std::uint64_t kMaskOfClass = 3;
 
 }  // namespace
@@ -89,12 +89,12 @@ StoreChoice::StoreChoice(ShmOptions::Stores mode, bool leads,
                          std::atomic<std::uint64_t>& leaders_word)
     : mode_(mode), leads_(leads), leaders_word_(leaders_word) {}
 
-StoreChoice::Use StoreChoice::begin(std::size_t bytes, bool in_place) {
+StoreChoice::Use StoreChoice::begin(std::size_t bytes, bool in_place, bool converts) {
   if (mode_ != ShmOptions::Stores::Auto || bytes < kLeastBytes) return borrow(bytes, in_place);
   Use use;
   use.owner_ = this;
   use.measures_ = leads_;
-  use.class_ = class_of(bytes, in_place);
+  use.class_ = class_of(bytes, in_place, converts);
   use.begin_stretch();
   return use;
 }
@@ -121,10 +121,10 @@ std::size_t StoreChoice::next_kind(std::size_t index) {
   return kind;
 }
 
-std::size_t StoreChoice::class_of(std::size_t bytes, bool in_place) {
+std::size_t StoreChoice::class_of(std::size_t bytes, bool in_place, bool converts) {
   const auto size = std::count_if(kSizeLimits.begin(), kSizeLimits.end(),
                                   [bytes](std::size_t limit) { return bytes > limit; });
-  return static_cast<std::size_t>(size) + (in_place ? kSizes : 0);
+  return static_cast<std::size_t>(size) + (in_place ? kSizes : 0) + (converts ? 2 * kSizes : 0);
 }
 
 void StoreChoice::tell(std::size_t index, std::size_t kind) {

@@ -81,8 +81,8 @@ class StoreChoice {
 
   StoreChoice(ShmOptions::Stores mode, bool leads, std::atomic<std::uint64_t>& leaders_word);
 
-  /// For an allreduce of so many bytes.
-  Use begin(std::size_t bytes, bool in_place);
+  /// For an allreduce of so many bytes. `converts`: elements change their type on the way.
+  Use begin(std::size_t bytes, bool in_place, bool converts = false);
   /// For another operation: what allreduces of this size were best with. Nothing is measured.
   Use borrow(std::size_t bytes, bool in_place);
 
@@ -90,9 +90,9 @@ class StoreChoice {
 
  private:
   static constexpr std::size_t kSizes = 4;
-  static constexpr std::size_t kClasses = 2 * kSizes;
+  static constexpr std::size_t kClasses = 4 * kSizes;
 
-  static std::size_t class_of(std::size_t bytes, bool in_place);
+  static std::size_t class_of(std::size_t bytes, bool in_place, bool converts = false);
   static Use use_of(std::size_t kind);
   void tell(std::size_t index, std::size_t kind);
   std::size_t told(std::size_t index) const;

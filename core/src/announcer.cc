@@ -113,6 +113,7 @@ Submission stand_in(const std::string& key, const RequestMeta& meta) {
   Request& request = submission.request;
   request.kind = meta.kind;
   request.dtype = meta.dtype;
+  request.wire_dtype = meta.wire_dtype;
   request.shape = meta.shape;
   request.op = meta.op;
   request.prescale = meta.prescale;

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "converting_backend.h"
 #include "packing_backend.h"
 #include "ronde/error.h"
 
@@ -57,10 +58,15 @@ std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendCo
                                         std::uint64_t fusion_bytes) {
   context.pack = [fusion_bytes, size = context.topology->size,
                   rank = context.topology->rank](std::unique_ptr<Backend> backend) {
-    if (!backend->capabilities().wants_packed) return backend;
-    const std::uint64_t limit = fusion_bytes > 0 ? fusion_bytes : kChunkBytes;
-    return std::unique_ptr<Backend>(std::make_unique<PackingBackend>(
-        std::move(backend), size, rank, static_cast<std::size_t>(limit)));
+    const Capabilities capabilities = backend->capabilities();
+    const auto limit = static_cast<std::size_t>(fusion_bytes > 0 ? fusion_bytes : kChunkBytes);
+    if (capabilities.wants_packed) {
+      backend = std::make_unique<PackingBackend>(std::move(backend), size, rank, limit);
+    } else if (!capabilities.supports_wire(DataType::F16) ||
+               !capabilities.supports_wire(DataType::BF16)) {
+      backend = std::make_unique<ConvertingBackend>(std::move(backend), limit);
+    }
+    return backend;
   };
   return context.pack(factory.create(context));
 }

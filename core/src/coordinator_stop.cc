@@ -223,6 +223,7 @@ void Coordinator::add_set_stats(const SetEngine& set, Stats& stats) const {
                             {"fused_tensors", executor.fused_tensors.get()},
                             {"skipped_tensors", executor.skipped_tensors.get()},
                             {"bytes", executor.bytes.get()},
+                            {"uncompressed_bytes", executor.uncompressed_bytes.get()},
                             {"largest_bucket_bytes", executor.largest_bucket_bytes.get()},
                             {"busy_us", executor.busy_us.get()}});
   }

@@ -28,6 +28,21 @@ bool has_result(const Request& request, int rank) {
   return element_count(request.shape) > 0;
 }
 
+/// Why it cannot have its wire_dtype, or empty.
+std::string wire_error(const Request& request) {
+  if (!request.wire_dtype || *request.wire_dtype == request.dtype) return {};
+  const bool is_full = request.dtype == DataType::F32 || request.dtype == DataType::F64;
+  if (request.kind != Collective::Allreduce || !is_full || !is_half(*request.wire_dtype)) {
+    return std::string(to_string(request.dtype)) + " cannot travel as " +
+           std::string(to_string(*request.wire_dtype)) +
+           ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out, or "
+           "convert the buffer";
+  }
+  return request.symmetric ? "a symmetric allreduce cannot have a wire_dtype, as nothing travels: "
+                             "leave one of the two out"
+                           : std::string();
+}
+
 /// What this rank alone can see to be wrong.
 void check_buffers(const Request& request, int rank, int size) {
   const auto refuse = [&](const std::string& what) {
@@ -38,6 +53,7 @@ void check_buffers(const Request& request, int rank, int size) {
                         request.dtype <= DataType::Bool && request.op <= ReduceOp::Product &&
                         request.device.kind <= DeviceKind::Cuda;
   if (!is_known) refuse("kind, dtype, op or device is none that there is");
+  if (const std::string error = wire_error(request); !error.empty()) refuse(error);
   if (std::isnan(request.prescale) || std::isnan(request.postscale)) refuse("a scale is NaN");
   if (!request.contributes && !is_reduction(request.kind)) {
     refuse("only a reduction can go without this rank's contribution");

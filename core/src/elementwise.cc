@@ -17,7 +17,7 @@ void scale_elements(void* output, const void* input, std::size_t count, DataType
 void pack_elements(void* output, const void* input, std::size_t count, DataType dtype,
                    Scaling scaling, bool widen_halves) {
   if (count == 0) return;
-  if (wire_dtype(dtype, widen_halves) != dtype) {
+  if (packed_dtype(dtype, widen_halves) != dtype) {
     best_kernels().widen(output, input, count, {.half = dtype, .scaling = scaling}, Store::Regular);
   } else if (scaling.is_identity() && dtype != DataType::Bool) {
     std::memcpy(output, input, count * size_of(dtype));
@@ -29,7 +29,7 @@ void pack_elements(void* output, const void* input, std::size_t count, DataType 
 void unpack_elements(void* output, const void* input, std::size_t count, DataType dtype,
                      Scaling scaling, bool widen_halves) {
   if (count == 0) return;
-  if (wire_dtype(dtype, widen_halves) != dtype) {
+  if (packed_dtype(dtype, widen_halves) != dtype) {
     best_kernels().narrow(output, input, count, {.half = dtype, .scaling = scaling},
                           Store::Regular);
   } else if (dtype == DataType::Bool || (scaling.is_identity() && !is_floating(dtype))) {
@@ -40,7 +40,7 @@ void unpack_elements(void* output, const void* input, std::size_t count, DataTyp
 }
 
 void fill_neutral(void* output, std::size_t count, DataType dtype, ReduceOp op, bool widen_halves) {
-  const Reduction reduction{.dtype = wire_dtype(dtype, widen_halves), .op = op};
+  const Reduction reduction{.dtype = packed_dtype(dtype, widen_halves), .op = op};
   best_kernels().reduce(output, {}, count, reduction, Store::Regular);
 }
 

@@ -12,11 +12,11 @@ namespace ronde {
 // What happens to the elements of an allreduce between a tensor and the fusion buffer.
 
 /// The type in which a packed backend sees `dtype`.
-constexpr DataType wire_dtype(DataType dtype, bool widen_halves) noexcept {
+constexpr DataType packed_dtype(DataType dtype, bool widen_halves) noexcept {
   return widen_halves && is_half(dtype) ? DataType::F32 : dtype;
 }
 
-/// Writes `count` elements of `dtype` at `input`, scaled, to `output` in wire_dtype(dtype).
+/// Writes `count` elements of `dtype` at `input`, scaled, to `output` in packed_dtype(dtype).
 /// Integers are scaled in double precision, truncated toward zero and clamped to their range; bools
 /// become 0 or 1 and are never scaled. A NaN stays some NaN.
 void pack_elements(void* output, const void* input, std::size_t count, DataType dtype,
@@ -28,7 +28,7 @@ void pack_elements(void* output, const void* input, std::size_t count, DataType 
 void unpack_elements(void* output, const void* input, std::size_t count, DataType dtype,
                      Scaling scaling, bool widen_halves);
 
-/// Fills with what leaves the other ranks' elements unchanged under `op`, in wire_dtype(dtype).
+/// Fills with what leaves the other ranks' elements unchanged under `op`, in packed_dtype(dtype).
 void fill_neutral(void* output, std::size_t count, DataType dtype, ReduceOp op, bool widen_halves);
 
 }  // namespace ronde

@@ -193,10 +193,18 @@ std::uint64_t Executor::wire_bytes(const Agreed& item) const {
 
 std::uint64_t Executor::wire_bytes(const RequestMeta& meta) const {
   DataType dtype = meta.dtype;
-  if (is_reduction(meta.kind)) {
-    dtype = wire_dtype(dtype, backends_.at(meta.device)->capabilities().widen_halves);
+  if (meta.wire_dtype) {
+    dtype = *meta.wire_dtype;
+  } else if (is_reduction(meta.kind)) {
+    dtype = packed_dtype(dtype, backends_.at(meta.device)->capabilities().widen_halves);
   }
   return element_count(meta.shape) * size_of(dtype);
+}
+
+/// What wire_bytes() would be without a wire_dtype.
+std::uint64_t Executor::uncompressed_bytes(const Agreed& item) const {
+  const RequestMeta& meta = item.submission.meta;
+  return meta.wire_dtype ? element_count(meta.shape) * size_of(meta.dtype) : wire_bytes(item);
 }
 
 bool Executor::may_sleep() const {
@@ -278,7 +286,8 @@ std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& ba
                             .postscale = first.postscale,
                             .device = first.device,
                             .symmetric = first.symmetric,
-                            .average_over = bucket.items.front().average_over});
+                            .average_over = bucket.items.front().average_over,
+                            .wire_dtype = bucket.items.front().submission.meta.wire_dtype});
 }
 
 std::unique_ptr<Operation> Executor::start_broadcast(Bucket& bucket, Backend& backend) const {
@@ -385,7 +394,10 @@ std::unique_ptr<Operation> Executor::start_recv(const Bucket& bucket, Backend& b
 
 void Executor::count(const Bucket& bucket) {
   std::uint64_t bytes = 0;
-  for (const Agreed& item : bucket.items) bytes += wire_bytes(item);
+  for (const Agreed& item : bucket.items) {
+    bytes += wire_bytes(item);
+    counters_.uncompressed_bytes.add(uncompressed_bytes(item));
+  }
   counters_.buckets.add();
   counters_.tensors.add(bucket.items.size());
   if (bucket.items.size() > 1) counters_.fused_tensors.add(bucket.items.size());

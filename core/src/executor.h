@@ -32,7 +32,8 @@ class Executor {
       std::function<void(Submission& submission, std::exception_ptr error, bool contributed)>;
 
   struct Counters {
-    Counter buckets, tensors, fused_tensors, bytes, largest_bucket_bytes, skipped_tensors, busy_us;
+    Counter buckets, tensors, fused_tensors, bytes, uncompressed_bytes, largest_bucket_bytes,
+        skipped_tensors, busy_us;
   };
 
   /// `rank`, `size`: within the process set. `fusion_bytes`: most bytes in a bucket of several, 0:
@@ -97,6 +98,7 @@ class Executor {
   void finish_what_moves_nothing(std::vector<Agreed>& agreed);
   bool moves_nothing(const Agreed& item) const;
   std::uint64_t wire_bytes(const Agreed& item) const;
+  std::uint64_t uncompressed_bytes(const Agreed& item) const;
   /// `error`: of what was done for it.
   void finish(Agreed& item, std::exception_ptr error = nullptr);
   void start(Bucket& bucket);

@@ -14,8 +14,9 @@ bool alike(const PlanItem& first, const PlanItem& other) {
   const RequestMeta& a = first.meta;
   const RequestMeta& b = other.meta;
   return first.average_over == other.average_over && a.kind == b.kind && a.dtype == b.dtype &&
-         a.op == b.op && a.device == b.device && a.set == b.set && a.root == b.root &&
-         a.prescale == b.prescale && a.postscale == b.postscale && a.symmetric() == b.symmetric();
+         a.wire_dtype == b.wire_dtype && a.op == b.op && a.device == b.device && a.set == b.set &&
+         a.root == b.root && a.prescale == b.prescale && a.postscale == b.postscale &&
+         a.symmetric() == b.symmetric();
 }
 
 /// Symmetric buffers cost nothing to start on, and a bucket of them can start once the last of it

@@ -93,6 +93,7 @@ class Reader {
 void write(Writer& out, const RequestMeta& meta) {
   out.number(meta.kind);
   out.number(meta.dtype);
+  out.number(meta.wire_dtype.value_or(meta.dtype));
   out.number(meta.op);
   out.number(meta.device);
   out.number(meta.set);
@@ -115,6 +116,7 @@ RequestMeta read_meta(Reader& in) {
   RequestMeta meta;
   meta.kind = in.choice(kLastCollective);
   meta.dtype = in.choice(DataType::Bool);
+  if (const auto wire = in.choice(DataType::Bool); wire != meta.dtype) meta.wire_dtype = wire;
   meta.op = in.choice(ReduceOp::Product);
   meta.device = in.choice(DeviceKind::Cuda);
   meta.set = in.number<std::uint32_t>();

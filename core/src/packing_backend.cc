@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "elementwise.h"
+#include "packing_streams.h"
 #include "parts.h"
 #include "ronde/kernels.h"
-#include "ronde/segment_cursor.h"
 
 namespace ronde {
 namespace {
@@ -20,112 +20,11 @@ constexpr std::size_t kLargestElement = 8;  // bytes, of any dtype
 /// from more (docs/performance.md).
 constexpr std::size_t kShare = std::size_t{512} << 10;
 
-const std::byte* advanced(const void* base, std::size_t bytes) {
-  return static_cast<const std::byte*>(base) + bytes;
-}
-std::byte* advanced(void* base, std::size_t bytes) {
-  return static_cast<std::byte*>(base) + bytes;
-}
-
 std::size_t largest(std::span<const std::size_t> counts) {
   return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
 }
 
-ReduceOp packed_op(ReduceOp op) {
-  return op == ReduceOp::Average ? ReduceOp::Sum : op;
-}
-
 }  // namespace
-
-/// Runs chunk after chunk through the buffer.
-class PackingBackend::ChunkedOperation : public Operation {
- public:
-  explicit ChunkedOperation(PackingBackend& owner) : owner_(owner) {}
-
-  bool poll() final {
-    for (;;) {
-      if (!chunk_) {
-        if (finished()) return true;
-        owner_.counters_.chunks.add();
-        chunk_ = start_chunk();
-      }
-      if (!chunk_->poll()) return false;
-      chunk_.reset();
-      end_chunk();
-    }
-  }
-
- protected:
-  virtual bool finished() const = 0;
-  virtual std::unique_ptr<Operation> start_chunk() = 0;
-  virtual void end_chunk() = 0;
-
-  std::byte* buffer(std::size_t bytes) {
-    std::byte* memory = owner_.buffer_.reserve(bytes);
-    owner_.counters_.buffer_bytes.raise_to(owner_.buffer_.capacity());
-    return memory;
-  }
-
-  PackingBackend& owner_;
-
- private:
-  std::unique_ptr<Operation> chunk_;
-};
-
-/// A chunk is the next elements of a segment list, the same on every rank, worked on in place.
-class PackingBackend::SegmentStream : public ChunkedOperation {
- public:
-  /// `width`: bytes of an element in the buffer.
-  SegmentStream(PackingBackend& owner, std::span<const Segment> segments, std::size_t width)
-      : ChunkedOperation(owner),
-        width_(width),
-        in_(segments),
-        out_(segments),
-        remaining_(total_elements(segments)) {}
-
- protected:
-  virtual bool reads() const = 0;
-  /// From the segment into the buffer, and back.
-  virtual void pack(std::byte* to, const Segment& segment, std::size_t offset,
-                    std::size_t count) = 0;
-  virtual void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
-                      std::size_t count) = 0;
-  virtual std::unique_ptr<Operation> launch(std::byte* memory, std::size_t count) = 0;
-
- private:
-  bool finished() const final { return remaining_ == 0; }
-
-  std::unique_ptr<Operation> start_chunk() final {
-    count_ = std::min(remaining_, owner_.chunk_bytes_ / width_);
-    memory_ = buffer(count_ * width_);
-    if (reads()) {
-      std::byte* position = memory_;
-      in_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
-        pack(position, segment, offset, count);
-        position += count * width_;
-      });
-      owner_.counters_.packed_bytes.add(count_ * width_);
-    }
-    return launch(memory_, count_);
-  }
-
-  void end_chunk() final {
-    const std::byte* position = memory_;
-    out_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
-      unpack(position, segment, offset, count);
-      position += count * width_;
-    });
-    owner_.counters_.unpacked_bytes.add(count_ * width_);
-    remaining_ -= count_;
-  }
-
-  const std::size_t width_;
-  SegmentCursor in_;
-  SegmentCursor out_;
-  std::size_t remaining_;
-  std::size_t count_ = 0;
-  std::byte* memory_ = nullptr;
-};
 
 class PackingBackend::Allreduce final : public SegmentStream {
  public:
@@ -417,16 +316,18 @@ PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int ra
 PackingBackend::~PackingBackend() = default;
 
 DataType PackingBackend::wire(DataType dtype) const {
-  return wire_dtype(dtype, packed_capabilities_.widen_halves);
+  return packed_dtype(dtype, packed_capabilities_.widen_halves);
 }
 
 Capabilities PackingBackend::capabilities() const {
   Capabilities capabilities = packed_capabilities_;
   capabilities.wants_packed = false;
+  capabilities.set_wire_dtypes();
   return capabilities;
 }
 
 std::unique_ptr<Operation> PackingBackend::allreduce(const AllreduceCall& call) {
+  if (call.wire_dtype) return compressed_allreduce(call);
   return std::make_unique<Allreduce>(*this, call);
 }
 

@@ -42,6 +42,7 @@ class PackingBackend final : public Backend {
   class ChunkedOperation;
   class SegmentStream;
   class Allreduce;
+  class CompressedAllreduce;
   class Broadcast;
   class PartStream;
   class ByteStream;
@@ -54,6 +55,7 @@ class PackingBackend final : public Backend {
     Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;
   };
 
+  std::unique_ptr<Operation> compressed_allreduce(const AllreduceCall& call);
   /// The type in which the packed backend reduces `dtype`.
   DataType wire(DataType dtype) const;
   std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }

@@ -53,6 +53,7 @@ RequestMeta meta_of(const Request& request) {
     meta.op = request.op;
     meta.prescale = request.prescale;
     meta.postscale = request.postscale;
+    if (request.wire_dtype != request.dtype) meta.wire_dtype = request.wire_dtype;
   }
   return meta;
 }
@@ -112,6 +113,7 @@ std::string to_string(const RequestMeta& meta) {
   if (!moves_no_data(meta.kind)) {
     text << ' ' << to_string(meta.dtype) << ' ' << to_string(meta.shape);
   }
+  if (meta.wire_dtype) text << " as " << to_string(*meta.wire_dtype);
   if (!meta.splits.empty()) text << " splits " << to_string(meta.splits);
   if (is_reduction(meta.kind)) {
     text << ' ' << to_string(meta.op);

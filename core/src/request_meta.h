@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ struct RequestMeta {
   std::vector<std::int64_t> splits;  ///< alltoall, as given
   /// Where a symmetric buffer begins in the symmetric heap, plus one; 0: the buffer is an own one.
   std::uint64_t symmetric_place = 0;
-  std::int32_t peer = 0;  ///< send and recv, as is the tag
+  std::optional<DataType> wire_dtype = {};  ///< none where it would be `dtype`
+  std::int32_t peer = 0;                    ///< send and recv, as is the tag
   std::int64_t tag = 0;
   std::string name;  ///< of a group's member only
   /// Of a group: what is in it, in the order in which it is run. The rest is as for a barrier.
@@ -77,8 +79,8 @@ std::string shape_error(const std::vector<std::int64_t>& shape, DataType dtype);
 /// "[2, 3]"
 std::string to_string(const std::vector<std::int64_t>& shape);
 
-/// "allreduce f32 [2, 3] sum on cpu", with scales, root and process set where they matter; "a group
-/// of 2: ..." with all members.
+/// "allreduce f32 [2, 3] as bf16 sum on cpu", with scales, root and process set where they matter;
+/// "a group of 2: ..." with all members.
 std::string to_string(const RequestMeta& meta);
 
 // Note [Keys]

@@ -51,7 +51,8 @@ std::string backend_error(const SetInfo& set, const RequestMeta& meta) {
   }
   const auto& [name, capabilities] = found->second;
   const bool is_able = capabilities.supports(meta.dtype) &&
-                       (!is_reduction(meta.kind) || capabilities.supports(meta.op));
+                       (!is_reduction(meta.kind) || capabilities.supports(meta.op)) &&
+                       (!meta.wire_dtype || capabilities.supports_wire(*meta.wire_dtype));
   return is_able ? std::string() : "backend " + name + " cannot do " + to_string(meta);
 }
 

@@ -95,6 +95,27 @@ TEST_CASE("the file backend reduces, fused and in chunks, on 1 to 4 ranks") {
   }
 }
 
+TEST_CASE("the file backend, which knows nothing of a wire_dtype, moves halves") {
+  for (const int size : {1, 2, 3}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{2}, std::size_t{1000}}) {
+      run_on_files(size, [&](int rank, Runtime& runtime) {
+        // 1 + 2^-9 is no number of bf16, but one of f16.
+        std::vector<float> sum(count, 1.001953125F);
+        std::vector<double> mean(count, 1.001953125 + rank);
+        Request a = in_place(sum, DataType::F32, ReduceOp::Sum, "sum");
+        Request b = in_place(mean, DataType::F64, ReduceOp::Average, "mean");
+        a.wire_dtype = DataType::BF16;
+        b.wire_dtype = DataType::F16;
+        runtime.submit(std::move(a)).wait();
+        runtime.submit(std::move(b)).wait();
+        check(sum == std::vector<float>(count, static_cast<float>(size)), "the sum of ones");
+        const double expected[] = {1.001953125, 1.501953125, 2.001953125};
+        check(mean == std::vector<double>(count, expected[size - 1]), "the mean, one of f16");
+      });
+    }
+  }
+}
+
 TEST_CASE("the file backend broadcasts from every root and gathers uneven parts") {
   run_on_files(3, [](int rank, Runtime& runtime) {
     for (int root = 0; root < 3; ++root) {

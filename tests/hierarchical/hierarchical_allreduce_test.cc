@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -101,10 +102,22 @@ const std::vector<Hosts> kPlacements = {
                    if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
                    const int ranks = static_cast<int>(hosts.size());
                    CAPTURE(to_string(op), ranks);
-                   check_type_and_op(dtype, op, ranks, ranks_of(hosts, 2, 128));
+                   check_lists({dtype, op, 1.0, 1.0, ranks}, ranks_of(hosts, 2, 128));
                  }
                }
              });
+  }
+  for (const Hosts& hosts : kPlacements) {
+    std::string name;
+    for (const int host : hosts) name += std::to_string(host);
+    add_case("elements travel as halves over hosts " + name, "", [hosts] {
+      const int ranks = static_cast<int>(hosts.size());
+      const std::set<int> different(hosts.begin(), hosts.end());
+      for (const std::size_t slot_bytes : {128, 4096}) {
+        check_wire_dtypes(ranks, static_cast<int>(different.size()),
+                          ranks_of(hosts, 2, slot_bytes));
+      }
+    });
   }
   return true;
 }();
@@ -114,10 +127,10 @@ TEST_CASE("ranks of several hosts may add nothing to some of the segments") {
     const int ranks = static_cast<int>(hosts.size());
     CAPTURE(ranks);
     const RunRanks run = ranks_of(hosts, 3, 4096);
-    check_absent(DataType::F32, ReduceOp::Sum, ranks, run);
-    check_absent(DataType::F32, ReduceOp::Min, ranks, run);
-    check_absent(DataType::I16, ReduceOp::Product, ranks, run);
-    check_absent(DataType::F16, ReduceOp::Average, ranks, run);
+    check_absent({DataType::F32, ReduceOp::Sum, 1.0, 1.0, ranks}, run);
+    check_absent({DataType::F32, ReduceOp::Min, 1.0, 1.0, ranks}, run);
+    check_absent({DataType::I16, ReduceOp::Product, 1.0, 1.0, ranks}, run);
+    check_absent({DataType::F16, ReduceOp::Average, 1.0, 1.0, ranks}, run);
   }
 }
 
@@ -125,7 +138,8 @@ TEST_CASE("results over hosts are the same bits whatever the ring, and from run 
   for (const DataType dtype : {DataType::F32, DataType::BF16}) {
     const std::vector<Call> calls = {
         {{dtype, ReduceOp::Sum, 0.3, 1.7, 4}, {1000, 1, 0, 333}, false},
-        {{dtype, ReduceOp::Average, 1.0, 1.0, 4}, {4097}, true}};
+        {{dtype, ReduceOp::Average, 1.0, 1.0, 4}, {4097}, true},
+        {{DataType::F32, ReduceOp::Sum, 0.3, 1.7, 4, DataType::F16}, {4097, 3}, false}};
     const Hosts hosts = {0, 1, 1, 0};
     const auto first = results_of(calls, ranks_of(hosts, 4, 128 << 10));
     CHECK(results_of(calls, ranks_of(hosts, 4, 128 << 10)) == first);
@@ -135,14 +149,16 @@ TEST_CASE("results over hosts are the same bits whatever the ring, and from run 
 }
 
 /// Bytes that each of two hosts sends in a sum of `count` floats.
-std::vector<std::uint64_t> sent_bytes(const Hosts& hosts, std::size_t count) {
+std::vector<std::uint64_t> sent_bytes(const Hosts& hosts, std::size_t count,
+                                      std::optional<DataType> wire_dtype) {
   std::vector<std::uint64_t> sent(2, 0);
   std::mutex mutex;
   run_hosts(hosts, 4, 4096,
             [&](const Topology& topology, const std::shared_ptr<Hierarchy>& hierarchy) {
               std::vector<float> data(count, 1.0F);
               const Segment segment = {data.data(), data.data(), count};
-              HierarchicalAllreduce operation(hierarchy, {.segments = {&segment, 1}});
+              HierarchicalAllreduce operation(
+                  hierarchy, {.segments = {&segment, 1}, .wire_dtype = wire_dtype});
               finish(operation);
               const std::lock_guard lock(mutex);
               const auto rank = static_cast<std::size_t>(topology.rank);
@@ -155,10 +171,12 @@ std::vector<std::uint64_t> sent_bytes(const Hosts& hosts, std::size_t count) {
 TEST_CASE("hosts send the same bytes whatever the number of their ranks") {
   constexpr std::size_t kCount = 100'001;
   const std::vector<std::uint64_t> expected(2, kCount * sizeof(float));
+  const std::vector<std::uint64_t> halves(2, kCount * 2);
   const std::vector<Hosts> placements = {{0, 1}, {0, 0, 1, 1}, {0, 0, 1}, {0, 0, 0, 1, 1, 1}};
   for (const Hosts& hosts : placements) {
     CAPTURE(hosts.size());
-    CHECK(sent_bytes(hosts, kCount) == expected);
+    CHECK(sent_bytes(hosts, kCount, {}) == expected);
+    CHECK(sent_bytes(hosts, kCount, DataType::BF16) == halves);
   }
 }
 

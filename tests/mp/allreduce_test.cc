@@ -2,6 +2,8 @@
 // Every element type and op, over shared memory and over MPI, against the inputs gathered by plain
 // MPI and reduced in double precision (floats) or 64-bit integers; and the two against each other.
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,11 +40,13 @@ Work submit(Job& job) {
   request.op = job.reduction.op;
   request.prescale = job.reduction.prescale;
   request.postscale = job.reduction.postscale;
+  request.wire_dtype = job.reduction.wire_dtype;
   return ronde::submit(std::move(request));
 }
 
 /// All sizes, in place and not, scaled and not: in flight together, so that they fuse.
-std::vector<Job> make_jobs(DataType dtype, ReduceOp op, int ranks, int rank, std::uint64_t round) {
+std::vector<Job> make_jobs(const Reduction& what, int rank, std::uint64_t round) {
+  const DataType dtype = what.dtype;
   std::vector<Job> jobs;
   const bool scales = dtype != DataType::Bool;
   const double prescale = is_floating(dtype) ? 0.3 : 0.5;
@@ -51,12 +55,13 @@ std::vector<Job> make_jobs(DataType dtype, ReduceOp op, int ranks, int rank, std
     if (scaled && !scales) continue;
     for (const bool in_place : {false, true}) {
       for (const std::size_t count : kCounts) {
-        const Reduction reduction = {dtype, op, scaled ? prescale : 1.0, scaled ? postscale : 1.0,
-                                     ranks};
+        Reduction reduction = what;
+        reduction.prescale = scaled ? prescale : 1.0;
+        reduction.postscale = scaled ? postscale : 1.0;
         const std::string name =
             std::to_string(count) + (in_place ? " in place" : "") + (scaled ? " scaled" : "");
         const std::uint64_t seed = 100 * round + jobs.size();
-        jobs.push_back({reduction, in_place, name, make_input(dtype, op, count, rank, seed),
+        jobs.push_back({reduction, in_place, name, make_input(dtype, what.op, count, rank, seed),
                         Elements(dtype, count), Work()});
       }
     }
@@ -74,15 +79,15 @@ std::string difference(PlainMpi& mpi, const Job& job) {
 /// Whether results do not depend on the order in which ranks are combined.
 bool is_exact(const Reduction& reduction) {
   const bool orders = reduction.op == ReduceOp::Min || reduction.op == ReduceOp::Max;
-  return !is_floating(reduction.dtype) || orders || reduction.ranks <= 2;
+  return !is_floating(reduction.dtype) || orders || reduction.ranks <= 2 || reduction.wire_dtype;
 }
 
-/// The results of all rounds.
-std::vector<Elements> check_allreduce(PlainMpi& mpi, DataType dtype, ReduceOp op) {
+/// The results of all rounds, of what `reduction` says but for its scales.
+std::vector<Elements> check_allreduce(PlainMpi& mpi, const Reduction& reduction) {
   std::vector<Elements> results;
   // The second round runs from the response cache.
   for (const std::uint64_t round : {0U, 1U}) {
-    std::vector<Job> jobs = make_jobs(dtype, op, mpi.size(), mpi.rank(), round);
+    std::vector<Job> jobs = make_jobs(reduction, mpi.rank(), round);
     for (Job& job : jobs) job.work = submit(job);
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       Job& job = jobs[i];
@@ -93,21 +98,23 @@ std::vector<Elements> check_allreduce(PlainMpi& mpi, DataType dtype, ReduceOp op
       results.push_back(job.output);
       if (job.in_place) continue;
       const std::uint64_t seed = 100 * round + i;
-      CHECK(job.input == make_input(dtype, op, job.input.count(), mpi.rank(), seed));
+      CHECK(job.input ==
+            make_input(reduction.dtype, reduction.op, job.input.count(), mpi.rank(), seed));
     }
   }
   return results;
 }
 
-void check_allreduces(DataType dtype) {
+void check_allreduces(DataType dtype, std::optional<DataType> wire_dtype = {}) {
   std::map<ReduceOp, std::vector<Elements>> of_first_backend;
   with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
     for (const ReduceOp op : kAllReduceOps) {
       if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
       CAPTURE(backend, to_string(op));
-      const std::vector<Elements> results = check_allreduce(mpi, dtype, op);
+      const Reduction reduction = {dtype, op, 1.0, 1.0, mpi.size(), wire_dtype};
+      const std::vector<Elements> results = check_allreduce(mpi, reduction);
       const auto [first, is_first] = of_first_backend.emplace(op, results);
-      if (is_exact({dtype, op, 1.0, 1.0, mpi.size()})) CHECK(first->second == results);
+      if (is_exact(reduction)) CHECK(first->second == results);
     }
   });
 }
@@ -118,9 +125,59 @@ void check_hosts(const std::string& hosts, const std::vector<DataType>& dtypes) 
     for (const DataType dtype : dtypes) {
       for (const ReduceOp op : kAllReduceOps) {
         CAPTURE(hosts, to_string(dtype), to_string(op));
-        check_allreduce(mpi, dtype, op);
+        const Reduction reduction = {dtype, op, 1.0, 1.0, mpi.size()};
+        check_allreduce(mpi, reduction);
+        if (dtype != DataType::F32) continue;
+        Reduction compressed = reduction;
+        compressed.wire_dtype = DataType::BF16;
+        compressed.hosts = static_cast<int>(std::set<char>(hosts.begin(), hosts.end()).size());
+        check_allreduce(mpi, compressed);
       }
     }
+  });
+}
+
+std::uint64_t counter_of(const std::string& part, const std::string& name) {
+  for (const StatsGroup& group : default_runtime().stats()) {
+    for (const auto& [key, value] : group.counters) {
+      if (group.part == part && key == name) return value;
+    }
+  }
+  throw Error("there is no counter " + part + "." + name);
+}
+
+/// What a part moves for an allreduce of 30,000 f32, which are 120,000 bytes.
+std::uint64_t moved_bytes(const std::string& part, const std::string& name,
+                          std::optional<DataType> wire_dtype) {
+  constexpr std::size_t kCount = 30'000;
+  Job job{{DataType::F32, ReduceOp::Sum, 1.0, 1.0, ronde::size(), wire_dtype},
+          false,
+          "x",
+          Elements(DataType::F32, kCount),
+          Elements(DataType::F32, kCount),
+          Work()};
+  const std::uint64_t before = counter_of(part, name);
+  submit(job).wait();
+  return counter_of(part, name) - before;
+}
+
+void check_halved_bytes() {
+  with_each_backend([](PlainMpi&, const std::string& backend) {
+    const std::string moved = backend == "shm" ? "staged_bytes" : "packed_bytes";
+    for (const auto& [part, name] :
+         {std::pair<std::string, std::string>("execution", "bytes"), std::pair(backend, moved)}) {
+      const std::uint64_t plain = moved_bytes(part, name, {});
+      CAPTURE(part, name, plain);
+      CHECK(plain > 0);
+      CHECK(moved_bytes(part, name, DataType::F16) * 2 == plain);
+      CHECK(moved_bytes(part, name, DataType::BF16) * 2 == plain);
+    }
+    CHECK(moved_bytes("execution", "uncompressed_bytes", DataType::F16) == 120'000);
+    if (backend != "mpi") return;
+    // Received: this rank's part of every rank, and every rank's part of the result.
+    const std::uint64_t received = moved_bytes(backend, "payload_bytes", DataType::F16);
+    CHECK(received <= 120'064);
+    CHECK(received >= 119'936);
   });
 }
 
@@ -145,6 +202,15 @@ void check_refused_average_of_bools() {
     add_case("allreduce of " + std::string(to_string(dtype)) + " equals plain MPI", "[allreduce]",
              [dtype] { check_allreduces(dtype); });
   }
+  for (const DataType dtype : {DataType::F32, DataType::F64}) {
+    for (const DataType wire : {DataType::F16, DataType::BF16}) {
+      add_case("allreduce of " + std::string(to_string(dtype)) + " as " +
+                   std::string(to_string(wire)) + " is exact on every backend",
+               "[allreduce][n2][n3]", [=] { check_allreduces(dtype, wire); });
+    }
+  }
+  add_case("elements that travel as halves are half as many bytes", "[allreduce][n2]",
+           check_halved_bytes);
   add_case("allreduces over two hosts, of which one has a rank more, equal plain MPI",
            "[allreduce][n3]", [] {
              check_hosts("aba", {DataType::F32, DataType::BF16});

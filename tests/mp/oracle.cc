@@ -7,6 +7,8 @@
 #include <limits>
 #include <sstream>
 
+#include "tests/support/half_rounding.h"
+
 namespace ronde::test {
 namespace {
 
@@ -69,6 +71,42 @@ Approximate reduce(const Reduction& reduction, const std::vector<double>& values
   const double value = result * factor;
   return {value,
           steps * unit * magnitude * std::fabs(factor) + storing_error(reduction.dtype, value)};
+}
+
+/// What a rank sends: scaled in its own type, then rounded.
+double on_the_wire(const Reduction& reduction, double value) {
+  const double product = reduction.dtype == DataType::F32
+                             ? static_cast<float>(value) * static_cast<float>(reduction.prescale)
+                             : value * reduction.prescale;
+  return rounded_to(*reduction.wire_dtype, product);
+}
+
+/// In f32 and in the order of ranks.
+Approximate reduce_on_the_wire(const Reduction& reduction, const std::vector<double>& values) {
+  auto result = static_cast<float>(on_the_wire(reduction, values[0]));
+  double magnitude = std::fabs(result);
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    const double value = on_the_wire(reduction, values[i]);
+    const auto other = static_cast<float>(value);
+    const bool adds = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Average;
+    if (adds) {
+      result += other;
+    } else if (reduction.op == ReduceOp::Product) {
+      result *= other;
+    } else {
+      result = static_cast<float>(combine(reduction.op, result, other));
+    }
+    magnitude = adds ? magnitude + std::fabs(value) : std::fabs(result);
+  }
+  result *= static_cast<float>(reduction.postscale);
+  const int divisor = reduction.op == ReduceOp::Average ? reduction.ranks : 1;
+  result /= static_cast<float>(divisor);
+  const double expected = rounded_to(*reduction.wire_dtype, result);
+  if (reduction.hosts == 1) return {expected, 0.0};
+  const double rounding = *reduction.wire_dtype == DataType::F16 ? 0x1p-11 : 0x1p-8;
+  const double of_hosts =
+      rounding * (reduction.hosts + 1) * magnitude * std::fabs(reduction.postscale) / divisor;
+  return {expected, of_hosts + storing_error(*reduction.wire_dtype, expected)};
 }
 
 std::int64_t wrapped(DataType dtype, std::uint64_t bits) {
@@ -145,8 +183,12 @@ std::string first_difference(const Reduction& reduction, const std::vector<doubl
   std::vector<double> values;
   for (std::size_t i = 0; i < result.count(); ++i) {
     gather_element(inputs, i, result.count(), values);
-    const Approximate expected = reduce(reduction, values);
+    const Approximate expected =
+        reduction.wire_dtype ? reduce_on_the_wire(reduction, values) : reduce(reduction, values);
     const double got = result.number(i);
+    if (reduction.wire_dtype && rounded_to(*reduction.wire_dtype, got) != got && !std::isnan(got)) {
+      return "element " + std::to_string(i) + " is no number of the wire_dtype";
+    }
     const bool close =
         std::isfinite(expected.value) && std::fabs(got - expected.value) <= expected.tolerance;
     const bool both_nan = std::isnan(got) && std::isnan(expected.value);

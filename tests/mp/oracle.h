@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,15 @@ struct Reduction {
   double prescale = 1.0;
   double postscale = 1.0;
   int ranks = 1;
+  std::optional<DataType> wire_dtype = {};  ///< as that of a Request; not `dtype` itself
+  int hosts = 1;  ///< where sums of hosts are rounded to wire_dtype too, how many there are
 };
 
 /// Compares a result with what the inputs of all ranks make in double precision. `inputs` holds
 /// them rank after rank. Empty if equal (integers, and unscaled min and max: exactly; other floats:
-/// within the error that one rounding an operation may cause), else a text on the first difference.
+/// within the error that one rounding an operation may cause; with a wire_dtype, on one host:
+/// exactly, as rounded and reduced here in the order of ranks), else a text on the first
+/// difference.
 std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
                              const Elements& result);
 

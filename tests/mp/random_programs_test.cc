@@ -58,7 +58,7 @@ const RandomSets::Maker kMaker = {
 using WithRanks =
     std::function<void(const std::function<void(PlainMpi& mpi)>& body, const Variables& variables)>;
 
-void check_programs(const WithRanks& with_ranks) {
+void check_programs(int hosts, const WithRanks& with_ranks) {
   PlainMpi& mpi = PlainMpi::instance();
   const std::uint64_t seed = common_seed(mpi);
   Dice dice(seed);
@@ -70,7 +70,8 @@ void check_programs(const WithRanks& with_ranks) {
     const RandomRank::Engine engine = {
         [](Request request) { return ronde::submit(std::move(request)); },
         [](std::vector<Request> requests) { return ronde::submit_group(std::move(requests)); },
-        [] { return ronde::default_runtime().symmetric_heap(); }, config.join_average == "all"};
+        [] { return ronde::default_runtime().symmetric_heap(); }, config.join_average == "all",
+        hosts};
     auto player = std::make_unique<RandomRank>(engine, mpi.rank(), mpi.size(), program_seed);
     with_ranks(
         [&](PlainMpi&) {
@@ -95,7 +96,7 @@ void check_programs(const WithRanks& with_ranks) {
 [[maybe_unused]] const bool kRegistered = [] {
   for (const std::string backend : {"shm", "mpi"}) {
     add_case("random programs over " + backend, "[n2][n3][n4]", [backend] {
-      check_programs([&](const auto& body, Variables variables) {
+      check_programs(1, [&](const auto& body, Variables variables) {
         variables.emplace_back("RONDE_CPU_BACKEND", backend);
         with_group(body, variables);
       });
@@ -104,7 +105,7 @@ void check_programs(const WithRanks& with_ranks) {
   for (const std::string hosts : {"abb", "aabb"}) {
     add_case("random programs on the hosts " + hosts, "[n" + std::to_string(hosts.size()) + "]",
              [hosts] {
-               check_programs([&](const auto& body, const Variables& variables) {
+               check_programs(2, [&](const auto& body, const Variables& variables) {
                  with_hosts(hosts, body, variables);
                });
              });

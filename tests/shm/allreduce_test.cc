@@ -54,9 +54,22 @@ const std::vector<Variant>& variants() {
                    if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
                    for (const int ranks : {1, 2, 3}) {
                      CAPTURE(variant.name, to_string(op), ranks);
-                     check_type_and_op(dtype, op, ranks, ranks_of(ranks, variant.options));
+                     check_lists({dtype, op, 1.0, 1.0, ranks}, ranks_of(ranks, variant.options));
                    }
                  }
+               }
+             });
+  }
+  return true;
+}();
+
+[[maybe_unused]] const bool kWireTypesRegistered = [] {
+  for (const int ranks : {1, 2, 3}) {
+    add_case("elements of " + std::to_string(ranks) + " ranks travel as halves, by every ring", "",
+             [ranks] {
+               for (const Variant& variant : variants()) {
+                 CAPTURE(variant.name);
+                 check_wire_dtypes(ranks, 1, ranks_of(ranks, variant.options));
                }
              });
   }
@@ -70,6 +83,8 @@ std::vector<Call> large_calls(int ranks) {
     for (const auto& counts : std::vector<std::vector<std::size_t>>{
              {12'000}, {1024}, {4097, 1, 8192}, tiny, {1, 3000, 3, 7, 5501}}) {
       calls.push_back({{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, counts, in_place});
+      calls.push_back(
+          {{DataType::F32, ReduceOp::Average, 0.7, 1.0, ranks, DataType::BF16}, counts, in_place});
     }
   }
   return calls;
@@ -108,7 +123,11 @@ TEST_CASE("results are the same bits whatever the ring, and from run to run") {
   for (const DataType dtype : {DataType::F32, DataType::BF16}) {
     const std::vector<Call> calls = {
         {{dtype, ReduceOp::Sum, 0.3, 1.7, 5}, {1000, 1, 0, 333}, false},
-        {{dtype, ReduceOp::Average, 1.0, 1.0, 5}, {4097}, true}};
+        {{dtype, ReduceOp::Average, 1.0, 1.0, 5}, {4097}, true},
+        {{DataType::F64, ReduceOp::Sum, 0.3, 1.7, 5,
+          dtype == DataType::F32 ? DataType::F16 : dtype},
+         {4097, 3},
+         false}};
     const auto first = results_of(calls, ranks_of(5, {}));
     for (const Variant& variant : variants()) {
       CAPTURE(variant.name);
@@ -121,10 +140,10 @@ TEST_CASE("ranks may add nothing to some of the segments") {
   for (const Variant& variant : variants()) {
     CAPTURE(variant.name);
     const RunRanks ranks = ranks_of(3, variant.options);
-    check_absent(DataType::F32, ReduceOp::Sum, 3, ranks);
-    check_absent(DataType::F32, ReduceOp::Min, 3, ranks);
-    check_absent(DataType::I16, ReduceOp::Product, 3, ranks);
-    check_absent(DataType::F16, ReduceOp::Average, 3, ranks);
+    check_absent({DataType::F32, ReduceOp::Sum, 1.0, 1.0, 3}, ranks);
+    check_absent({DataType::F32, ReduceOp::Min, 1.0, 1.0, 3}, ranks);
+    check_absent({DataType::I16, ReduceOp::Product, 1.0, 1.0, 3}, ranks);
+    check_absent({DataType::F16, ReduceOp::Average, 1.0, 1.0, 3}, ranks);
   }
 }
 

@@ -34,7 +34,8 @@ AllreduceCall as_call(const Call& call, const std::vector<Segment>& segments) {
           .dtype = call.reduction.dtype,
           .op = call.reduction.op,
           .prescale = call.reduction.prescale,
-          .postscale = call.reduction.postscale};
+          .postscale = call.reduction.postscale,
+          .wire_dtype = call.reduction.wire_dtype};
 }
 
 std::vector<Segment> segments_of(const std::vector<std::size_t>& counts, const Elements& input,
@@ -106,7 +107,8 @@ void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks) {
   }
 }
 
-void check_type_and_op(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ranks) {
+void check_lists(const Reduction& reduction, const RunRanks& run_ranks) {
+  const DataType dtype = reduction.dtype;
   std::vector<Call> calls;
   for (const bool scaled : {false, true}) {
     if (scaled && dtype == DataType::Bool) continue;
@@ -114,15 +116,32 @@ void check_type_and_op(DataType dtype, ReduceOp op, int ranks, const RunRanks& r
     const double postscale = !scaled ? 1.0 : is_floating(dtype) ? 1.7 : 0.25;
     for (const bool in_place : {false, true}) {
       for (const auto& counts : kLists) {
-        calls.push_back(
-            {{dtype, op, prescale, postscale, ranks}, counts, in_place, calls.size() + 1});
+        Call& call = calls.emplace_back(Call{reduction, counts, in_place, calls.size() + 1});
+        call.reduction.prescale = prescale;
+        call.reduction.postscale = postscale;
       }
     }
   }
   check_calls(calls, run_ranks);
 }
 
-void check_absent(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ranks) {
+void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks) {
+  for (const DataType dtype : {DataType::F32, DataType::F64}) {
+    for (const DataType wire : {DataType::F16, DataType::BF16}) {
+      for (const ReduceOp op : kAllReduceOps) {
+        CAPTURE(to_string(dtype), to_string(wire), to_string(op));
+        check_lists({dtype, op, 1.0, 1.0, ranks, wire, hosts}, run_ranks);
+      }
+    }
+  }
+  check_absent({DataType::F32, ReduceOp::Sum, 1.0, 1.0, ranks, DataType::BF16, hosts}, run_ranks);
+  check_absent({DataType::F64, ReduceOp::Min, 1.0, 1.0, ranks, DataType::F16, hosts}, run_ranks);
+}
+
+void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
+  const DataType dtype = reduction.dtype;
+  const ReduceOp op = reduction.op;
+  const int ranks = reduction.ranks;
   constexpr std::uint64_t kSeed = 4;
   // More pieces than a round may have.
   std::vector<std::size_t> counts(1100, 2);
@@ -136,7 +155,11 @@ void check_absent(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ra
     for (std::size_t i = 0; i < segments.size(); ++i) {
       if (is_absent(rank, i, kSeed)) segments[i].input = nullptr;
     }
-    allreduce({.segments = segments, .dtype = dtype, .op = op, .prescale = prescale});
+    allreduce({.segments = segments,
+               .dtype = dtype,
+               .op = op,
+               .prescale = prescale,
+               .wire_dtype = reduction.wire_dtype});
   });
   std::size_t offset = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -155,7 +178,8 @@ void check_absent(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ra
                 static_cast<std::byte*>(result.data()));
     offset += result.bytes().size();
     if (present.empty()) continue;
-    const Call call = {{dtype, op, prescale, 1.0, ranks}, {counts[i]}, false};
+    Call call = {reduction, {counts[i]}, false};
+    call.reduction.prescale = prescale;
     CHECK(difference(call, present, result) == "");
   }
   for (const Elements& result : results) CHECK(result == results[0]);

@@ -34,10 +34,14 @@ std::vector<std::vector<Elements>> results_of(const std::vector<Call>& calls,
 /// Against numbers reduced in double precision or 64-bit integers; equal bits on all ranks.
 void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks);
 
-/// The same for one type and op: lists of all kinds, in place and not, scaled and not.
-void check_type_and_op(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ranks);
+/// The same for what `reduction` says but for its scales: lists of all kinds, in place and not,
+/// scaled and not.
+void check_lists(const Reduction& reduction, const RunRanks& run_ranks);
 
-/// Ranks that add nothing to some of the segments: the oracle leaves them out.
-void check_absent(DataType dtype, ReduceOp op, int ranks, const RunRanks& run_ranks);
+/// Ranks that add nothing to some of the segments: the oracle leaves them out. Has its own scales.
+void check_absent(const Reduction& reduction, const RunRanks& run_ranks);
+
+/// Every op, on f32 and f64 that travel as f16 and bf16.
+void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks);
 
 }  // namespace ronde::test

@@ -62,7 +62,7 @@ RunRanks symmetric_ranks(int ranks, const std::vector<int>& late = {}) {
                  if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
                  for (const int ranks : {1, 2, 3}) {
                    CAPTURE(to_string(op), ranks);
-                   check_type_and_op(dtype, op, ranks, symmetric_ranks(ranks));
+                   check_lists({dtype, op, 1.0, 1.0, ranks}, symmetric_ranks(ranks));
                  }
                }
              });

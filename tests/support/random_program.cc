@@ -22,6 +22,8 @@ constexpr std::size_t kMostRepeats = 30;
 constexpr std::array<std::int64_t, 6> kColumns = {1, 1, 1, 3, 8, 61};
 constexpr std::array<double, 3> kScales = {0.5, 2.0, 0.75};
 
+constexpr std::array<DataType, 2> kHalves = {DataType::F16, DataType::BF16};
+
 constexpr std::array<Collective, 10> kKinds = {
     Collective::Allreduce,     Collective::Allreduce, Collective::Allreduce,
     Collective::Allreduce,     Collective::Allreduce, Collective::Broadcast,
@@ -31,6 +33,11 @@ constexpr std::array<Collective, 10> kKinds = {
 
 bool is_reduction(Collective kind) {
   return kind == Collective::Allreduce || kind == Collective::Reducescatter;
+}
+
+bool can_travel_as_half(const RandomOperation& operation) {
+  const bool is_full = operation.dtype == DataType::F32 || operation.dtype == DataType::F64;
+  return operation.kind == Collective::Allreduce && is_full && !operation.symmetric;
 }
 
 /// Mostly few: it is the number of operations that finds mistakes.
@@ -85,7 +92,9 @@ std::string RandomOperation::text() const {
   text += is_grouped() ? " in a group" : "";
   text += name.empty() ? " without a name" : " '" + name + "'";
   if (kind == Collective::Barrier) return text;
-  text += " " + std::string(to_string(dtype)) + " rows";
+  text += " " + std::string(to_string(dtype));
+  if (wire_dtype) text += " as " + std::string(to_string(*wire_dtype));
+  text += " rows";
   for (const std::int64_t each : rows) text += " " + std::to_string(each);
   text += " columns " + std::to_string(columns);
   if (is_reduction(kind)) {
@@ -172,6 +181,7 @@ RandomOperation RandomProgram::make_operation() {
   }
   if (is_reduction(operation.kind) && dice_.one_in(10)) silence_some(operation);
   operation.symmetric = operation.kind == Collective::Allreduce && dice_.one_in(2);
+  if (can_travel_as_half(operation) && dice_.one_in(2)) operation.wire_dtype = dice_.among(kHalves);
   choose_shape(operation);
   return operation;
 }
@@ -254,7 +264,7 @@ std::string RandomProgram::deviate(Round& round) {
 }
 
 std::string RandomProgram::change_one(RandomOperation& operation) {
-  switch (dice_.below(4)) {
+  switch (dice_.below(5)) {
     case 0:
       choose_shape(operation);
       return ", another shape of " + operation.name;
@@ -265,6 +275,10 @@ std::string RandomProgram::change_one(RandomOperation& operation) {
     case 2:
       operation.name.clear();
       return ", one without its name";
+    case 3:
+      if (!can_travel_as_half(operation)) break;
+      operation.wire_dtype = dice_.among(kHalves);
+      return ", perhaps another wire_dtype of " + operation.name;
     default:
       if (operation.kind != Collective::Allreduce || ranks_ == 1) break;
       ++operation.rows[dice_.below(operation.rows.size())];

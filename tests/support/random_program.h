@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -56,11 +57,12 @@ struct RandomOperation {
   std::int64_t columns = 1;
   /// Of an alltoall, by rank; all empty: equally many to each.
   std::vector<std::vector<std::int64_t>> splits;
-  std::vector<bool> contributes;  ///< by rank
-  bool symmetric = false;         ///< an allreduce that wants symmetric buffers
-  bool wants_group = false;       ///< with the others of its phase that do
-  bool is_mismatched = false;     ///< one rank has another shape: it has to fail on all
-  std::uint64_t data = 0;         ///< what the elements are drawn from
+  std::vector<bool> contributes;            ///< by rank
+  bool symmetric = false;                   ///< an allreduce that wants symmetric buffers
+  std::optional<DataType> wire_dtype = {};  ///< of an allreduce; it is not symmetric then
+  bool wants_group = false;                 ///< with the others of its phase that do
+  bool is_mismatched = false;               ///< one rank has another shape: it has to fail on all
+  std::uint64_t data = 0;                   ///< what the elements are drawn from
 
   std::size_t count(int rank) const;
   bool takes_part(int rank) const;

@@ -298,6 +298,7 @@ Request RandomRank::request_of(InFlight& item, Dice& dice) const {
   if (operation.kind == Collective::Barrier) return request;
   const auto rank = static_cast<std::size_t>(rank_);
   request.dtype = operation.dtype;
+  request.wire_dtype = operation.wire_dtype;
   request.op = operation.op;
   request.prescale = operation.prescale;
   request.postscale = operation.postscale;
@@ -441,8 +442,9 @@ std::string RandomRank::difference_of_reduction(const InFlight& item) const {
       }
     }
   }
-  const Reduction reduction = {operation.dtype, operation.op, operation.prescale,
-                               operation.postscale, averaged_over(item)};
+  const Reduction reduction = {operation.dtype,     operation.op,        operation.prescale,
+                               operation.postscale, averaged_over(item), operation.wire_dtype,
+                               engine_.hosts};
   return is_floating(operation.dtype) ? first_difference(reduction, numbers, item.output)
                                       : first_difference(reduction, integers, item.output);
 }

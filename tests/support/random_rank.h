@@ -32,6 +32,7 @@ class RandomRank {
     /// Null where ranks have none.
     std::function<std::shared_ptr<SymmetricHeap>()> symmetric_heap;
     bool join_averages_over_all = false;  ///< RONDE_JOIN_AVERAGE=all
+    int hosts = 1;  ///< of ranks whose backend rounds the sum of each to a wire_dtype
   };
 
   RandomRank(Engine engine, int rank, int ranks, std::uint64_t seed);

@@ -45,7 +45,7 @@ double expected_scaled(DataType dtype, double value, Scaling scaling) {
 }
 
 Elements packed(const Elements& input, Scaling scaling, bool widen) {
-  Elements output(wire_dtype(input.dtype(), widen), input.count());
+  Elements output(packed_dtype(input.dtype(), widen), input.count());
   pack_elements(output.data(), input.data(), input.count(), input.dtype(), scaling, widen);
   return output;
 }
@@ -87,7 +87,7 @@ double combined(DataType dtype, ReduceOp op, double a, double b) {
 void check_neutral(DataType dtype, ReduceOp op, bool widen) {
   std::vector<double> values = samples(dtype);
   if (is_floating(dtype)) values.insert(values.end(), {kInfinity, -kInfinity});
-  Elements neutral(wire_dtype(dtype, widen), values.size());
+  Elements neutral(packed_dtype(dtype, widen), values.size());
   fill_neutral(neutral.data(), values.size(), dtype, op, widen);
   for (std::size_t i = 0; i < values.size(); ++i) {
     CAPTURE(to_string(dtype), to_string(op), values[i], neutral.get(i));
@@ -211,7 +211,7 @@ TEST_CASE("no elements need no memory") {
     unpack_elements(nullptr, nullptr, 0, dtype, {2.0, 1.0}, true);
     fill_neutral(nullptr, 0, dtype, ReduceOp::Sum, true);
   }
-  CHECK(wire_dtype(DataType::F16, true) == DataType::F32);
-  CHECK(wire_dtype(DataType::F16, false) == DataType::F16);
-  CHECK(wire_dtype(DataType::I16, true) == DataType::I16);
+  CHECK(packed_dtype(DataType::F16, true) == DataType::F32);
+  CHECK(packed_dtype(DataType::F16, false) == DataType::F16);
+  CHECK(packed_dtype(DataType::I16, true) == DataType::I16);
 }

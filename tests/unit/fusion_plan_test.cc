@@ -74,6 +74,7 @@ std::vector<PlanItem> random_items(std::mt19937& random) {
   for (PlanItem& made : items) {
     made.meta.kind = static_cast<Collective>(random() % 3);
     made.meta.dtype = random() % 2 == 0 ? DataType::F32 : DataType::F16;
+    if (random() % 3 == 0) made.meta.wire_dtype = DataType::BF16;
     made.meta.op = random() % 3 == 0 ? ReduceOp::Max : ReduceOp::Sum;
     made.meta.root = static_cast<int>(random() % 2);
     made.meta.postscale = random() % 4 == 0 ? 0.5 : 1.0;
@@ -98,6 +99,13 @@ TEST_CASE("the planner looks ahead over operations that do not match") {
   const std::vector<PlanItem> items = {item(10), item(10, DataType::F64), item(10),
                                        item(10, DataType::F64), item(10)};
   CHECK(plan_fusion(items, 100) == Plan{{0, 2, 4}, {1, 3}});
+}
+
+TEST_CASE("operations that travel as different types do not share a bucket") {
+  std::vector<PlanItem> items = {item(10), item(10), item(10), item(10), item(10)};
+  items[1].meta.wire_dtype = items[3].meta.wire_dtype = DataType::BF16;
+  items[4].meta.wire_dtype = DataType::F16;
+  CHECK(plan_fusion(items, 100) == Plan{{0, 2}, {1, 3}, {4}});
 }
 
 TEST_CASE("the planner looks ahead over an operation that does not fit") {

@@ -14,6 +14,7 @@ RequestMeta odd_meta(int salt) {
   RequestMeta meta;
   meta.kind = Collective::Allgather;
   meta.dtype = DataType::BF16;
+  if (salt % 2 == 0) meta.wire_dtype = DataType::F16;
   meta.op = ReduceOp::Product;
   meta.device = DeviceKind::Cuda;
   meta.set = 0x80000001U + static_cast<std::uint32_t>(salt);

@@ -66,7 +66,7 @@ void check_allreduce(DataType dtype, bool widens, bool in_place) {
   const std::vector<Segment> segments = segments_of(inputs, in_place ? inputs : outputs);
   CHECK(backend->allreduce({.segments = segments, .dtype = dtype})->poll());
   CHECK((in_place ? inputs : outputs) == before);
-  const DataType wire = wire_dtype(dtype, widens);
+  const DataType wire = packed_dtype(dtype, widens);
   CHECK(total_bytes(record.calls) == 275 * size_of(wire));
   for (const Recorded& call : record.calls) {
     CHECK(call.bytes <= 64);
@@ -165,13 +165,34 @@ void check_reducescatter(DataType dtype, bool widens, bool in_place) {
                 {.input = input.data(), .output = target, .counts = counts, .dtype = dtype})
             ->poll());
   CHECK(std::memcmp(target, expected.data(), expected.bytes()) == 0);
-  const DataType wire = wire_dtype(dtype, widens);
+  const DataType wire = packed_dtype(dtype, widens);
   CHECK(total_bytes(record.calls) == 270 * size_of(wire));
   const std::size_t each = kBuffer / (4 * size_of(wire));
   CHECK(record.calls.size() == (100 + each - 1) / each);
   for (const Recorded& call : record.calls) {
     CHECK(call.bytes <= kBuffer);
     CHECK(call.dtype == wire);
+  }
+}
+
+/// All numbers are small, and so are numbers of the half types; what other ranks bring is any.
+void check_halves(DataType dtype, DataType wire, int ranks, bool in_place) {
+  CAPTURE(to_string(wire), ranks, in_place);
+  constexpr std::size_t kBuffer = 64;
+  Record record;
+  const auto backend = packing(record, ranks, kBuffer);
+  std::vector<Elements> inputs = tensors_of(dtype);
+  const std::vector<Elements> before = inputs;
+  std::vector<Elements> outputs = tensors_of(dtype);
+  const std::vector<Segment> segments = segments_of(inputs, in_place ? inputs : outputs);
+  CHECK(backend->allreduce({.segments = segments, .dtype = dtype, .wire_dtype = wire})->poll());
+  if (ranks == 1) CHECK((in_place ? inputs : outputs) == before);
+  const std::size_t most = (kBuffer / 2 - static_cast<std::size_t>(ranks)) / 2;  // elements
+  REQUIRE(record.calls.size() == (275 + most - 1) / most * 2);
+  for (std::size_t i = 0; i < record.calls.size(); ++i) {
+    CHECK(record.calls[i].kind == (i % 2 == 0 ? Collective::Alltoall : Collective::Allgather));
+    CHECK(record.calls[i].dtype == DataType::U8);
+    CHECK(record.calls[i].bytes <= kBuffer);
   }
 }
 
@@ -213,6 +234,15 @@ const bool registered = [] {
     add_case("messages of " + name + " go as bytes in chunks", "", [dtype] {
       for (const std::size_t count : {1, 8, 9, 1000}) check_messages(dtype, count);
     });
+    if (dtype == DataType::F32 || dtype == DataType::F64) {
+      add_case(name + " that travels as a half goes as bytes in chunks", "", [dtype] {
+        for (const DataType wire : {DataType::F16, DataType::BF16}) {
+          for (const int ranks : {1, 2, 5}) {
+            for (const bool in_place : {false, true}) check_halves(dtype, wire, ranks, in_place);
+          }
+        }
+      });
+    }
     add_case("uneven parts of " + name + " are gathered in chunks", "", [dtype] {
       check_allgather(dtype, {5, 0, 90, 1}, 64);
       check_allgather(dtype, {0, 3}, 64);

@@ -42,6 +42,13 @@ TEST_CASE("only what matters to a kind of operation is compared") {
   CHECK(meta_of(request).root == 0);
   CHECK(meta_of(request).op == ReduceOp::Max);
   CHECK(meta_of(request).prescale == 2);
+  request.wire_dtype = request.dtype;
+  CHECK_FALSE(meta_of(request).wire_dtype);
+  request.wire_dtype = DataType::F16;
+  CHECK(meta_of(request).wire_dtype == DataType::F16);
+  const RequestMeta as_f16 = meta_of(request);
+  request.wire_dtype = DataType::BF16;
+  CHECK_FALSE(meta_of(request) == as_f16);
   request.kind = Collective::Broadcast;
   CHECK(meta_of(request).root == 7);
   CHECK(meta_of(request).op == ReduceOp::Sum);
@@ -58,6 +65,9 @@ TEST_CASE("a request as people read it") {
   RequestMeta meta;
   meta.shape = {2, 3};
   CHECK(to_string(meta) == "allreduce f32 [2, 3] sum on cpu");
+  meta.wire_dtype = DataType::BF16;
+  CHECK(to_string(meta) == "allreduce f32 [2, 3] as bf16 sum on cpu");
+  meta.wire_dtype.reset();
   meta.prescale = 0.5;
   meta.postscale = 2;
   meta.op = ReduceOp::Average;

@@ -87,6 +87,9 @@ const bool registered = [] {
       "postscale", kAllreduce, [](Request& r) { r.postscale = 3; },
       "allreduce f32 [3, 2] sum postscale 3 on cpu");
   add(
+      "wire_dtype", kAllreduce, [](Request& r) { r.wire_dtype = DataType::BF16; },
+      "allreduce f32 [3, 2] as bf16 sum on cpu");
+  add(
       "device", kAllreduce, [](Request& r) { r.device.kind = DeviceKind::Cuda; },
       "allreduce f32 [3, 2] sum on cuda");
   add(
@@ -204,6 +207,38 @@ TEST_CASE("null buffers are refused at once") {
         request.output = nullptr;
       },
       "neither output nor allocate_output");
+}
+
+TEST_CASE("a wire_dtype that is impossible is refused at once, with what to do") {
+  const auto check_wire = [](DataType dtype, DataType wire, Collective kind) {
+    check_refused_at_once(
+        [&](Request& request) {
+          request.kind = kind;
+          request.dtype = dtype;
+          request.wire_dtype = wire;
+        },
+        "rank 0: " + std::string(to_string(kind)) + " 'x': " + std::string(to_string(dtype)) +
+            " cannot travel as " + std::string(to_string(wire)) +
+            ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out");
+  };
+  for (const DataType dtype : kAllDataTypes) {
+    for (const DataType wire : kAllDataTypes) {
+      const bool is_full = dtype == DataType::F32 || dtype == DataType::F64;
+      if (dtype == wire || (is_full && is_half(wire))) continue;
+      check_wire(dtype, wire, Collective::Allreduce);
+    }
+  }
+  for (const Collective kind : {Collective::Broadcast, Collective::Allgather, Collective::Alltoall,
+                                Collective::Reducescatter}) {
+    check_wire(DataType::F32, DataType::BF16, kind);
+  }
+  check_wire(DataType::F32, static_cast<DataType>(77), Collective::Allreduce);
+  check_refused_at_once(
+      [](Request& request) {
+        request.wire_dtype = DataType::F16;
+        request.symmetric = true;
+      },
+      "a symmetric allreduce cannot have a wire_dtype");
 }
 
 TEST_CASE("a name that begins with NUL is refused at once") {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,10 +46,15 @@ struct AllreduceCall {
   bool symmetric = false;
   /// What an average divides by, where that is not the number of ranks; 0: it is.
   int average_over = 0;
+  /// One of Capabilities::wire_dtypes, which then travels and is reduced in place of `dtype`, f32
+  /// or f64 (see Request::wire_dtype). Not in a symmetric call.
+  std::optional<DataType> wire_dtype = {};
 
   int divisor(std::size_t ranks) const noexcept {
     return average_over > 0 ? average_over : static_cast<int>(ranks);
   }
+  /// The type in which elements are reduced and travel.
+  DataType travelling_dtype() const noexcept { return wire_dtype.value_or(dtype); }
 };
 
 /// Copies the root's inputs into everybody's outputs.
@@ -148,6 +154,10 @@ class Operation {
 struct Capabilities {
   std::bitset<kDataTypeCount> dtypes;         ///< indexed by DataType
   std::bitset<kReduceOpCount> ops = 0b11111;  ///< indexed by ReduceOp
+  /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. To a backend
+  /// without them Ronde gives the converted elements (core/src/converting_backend.h), and to one
+  /// that wants them packed their bytes: it needs to know nothing of this.
+  std::bitset<kDataTypeCount> wire_dtypes = {};
   DeviceKind device = DeviceKind::Cpu;
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
   /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
@@ -167,6 +177,15 @@ struct Capabilities {
 
   bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
   bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(op)); }
+  bool supports_wire(DataType dtype) const {
+    return wire_dtypes.test(static_cast<std::size_t>(dtype));
+  }
+  /// It can have every half type as a wire_dtype.
+  void set_wire_dtypes() {
+    for (const DataType half : {DataType::F16, DataType::BF16}) {
+      wire_dtypes.set(static_cast<std::size_t>(half));
+    }
+  }
 };
 
 /// The data plane of one rank.
@@ -227,8 +246,8 @@ struct BackendContext {
   /// with this one. To be called after the change has been stored; cheap where nobody sleeps.
   /// Outlives the backend.
   std::function<void()> ring_peers;
-  /// Puts Ronde's packing around a backend that wants it (Capabilities::wants_packed), for one that
-  /// is built on another.
+  /// Puts around a backend what Ronde does for it, such as packing if it wants that
+  /// (Capabilities::wants_packed), for one that is built on another.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> pack;
   /// Tells the user of something that works, but not as well as it could.
   std::function<void(const std::string& text)> warn;

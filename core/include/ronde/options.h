@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "ronde/collective.h"
+#include "ronde/dtype.h"
 #include "ronde/process_set.h"
 #include "ronde/request.h"
 
@@ -22,6 +24,8 @@ struct AllreduceOptions {
   double postscale = 1.0;
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// F16 or BF16: f32 and f64 travel as that (see Request::wire_dtype).
+  std::optional<DataType> wire_dtype = {};
 };
 
 struct BroadcastOptions {

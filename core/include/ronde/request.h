@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,11 @@ inline constexpr int kAnyRank = -1;
 
 /// One operation of one rank on raw buffers: what Runtime::submit takes.
 ///
-/// Ranks match operations by `name`. Of the matched requests `kind`, `dtype`, `op`, `root`,
-/// scales, device kind and process set must be equal everywhere, and `shape` too, but for the first
-/// dimension of an allgather or alltoall. Buffers are dense, row-major, and stay the caller's and
-/// untouched until the work is done (even if it fails: see Note [Buffers after a group error] in
-/// core/src/coordinator.h).
+/// Ranks match operations by `name`. Of the matched requests `kind`, `dtype`, `wire_dtype`, `op`,
+/// `root`, scales, device kind and process set must be equal everywhere, and `shape` too, but for
+/// the first dimension of an allgather or alltoall. Buffers are dense, row-major, and stay the
+/// caller's and untouched until the work is done (even if it fails: see Note [Buffers after a group
+/// error] in core/src/coordinator.h).
 ///
 /// Of messages it is the sender and the receiver alone that submit a request, without a name. They
 /// are matched as in MPI: a send takes the earliest recv that its receiver has submitted for it
@@ -55,6 +56,14 @@ struct Request {
   /// toward zero.
   double prescale = 1.0;
   double postscale = 1.0;
+  /// Allreduce of f32 or f64: F16 or BF16 compresses what travels between the ranks; `dtype` itself
+  /// is as nothing. Each rank's element is scaled by `prescale` in its own type and rounded to this
+  /// one; they are combined in f32 in the order of ranks, scaled (`postscale`, average) and rounded
+  /// to this type again; that is the result of every rank, in its own type. So two roundings, to
+  /// nearest even, and what is too large for f16 becomes infinite: the same bits as if the program
+  /// had converted before and after, on every backend but `hierarchical`, which also rounds the
+  /// sum of each host.
+  std::optional<DataType> wire_dtype = {};
   /// Rank whose buffer a broadcast distributes.
   int root = 0;
   /// Send and recv: the other rank, within the process set; never this one.
@@ -76,7 +85,7 @@ struct Request {
   /// Allreduce in place: the buffer lies in Runtime::symmetric_heap(), at the same offset on every
   /// rank, so that ranks may reduce it for each other without a copy. One that does not contribute
   /// is filled with the neutral element by submit(), which therefore refuses it for anything but a
-  /// sum or an average.
+  /// sum or an average. It has no wire_dtype, as nothing travels.
   bool symmetric = false;
   /// Of a symmetric allreduce that a program repeats: this rank needs its cores for something else
   /// until somebody here waits for the result, or asks for it. Nobody is woken to run it before;

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+// Allreduces of f32 and f64 that travel as f16 and bf16, on whole runtimes: exactly what rounding
+// by hand, and sums in f32 in the order of ranks, make.
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tests/support/half_rounding.h"
+#include "tests/support/ranks.h"
+#include "tests/support/requests.h"
+#include "tests/unit/goes_on.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+constexpr DataType kFulls[] = {DataType::F32, DataType::F64};
+constexpr DataType kHalves[] = {DataType::F16, DataType::BF16};
+
+struct Job {
+  DataType dtype = DataType::F32;
+  DataType wire = DataType::BF16;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::size_t count = 5;
+};
+
+/// With more bits than any half has, but not so large that a sum or product of a few overflows.
+double brought(const Job& job, int rank, std::size_t i) {
+  const auto bits = (static_cast<std::uint32_t>(i) * 64 + static_cast<std::uint32_t>(rank) + 1) *
+                    std::uint32_t{2654435761};
+  const double number = std::bit_cast<std::int32_t>(bits) * 0x1p-31;  // [-1, 1)
+  const double value = job.op == ReduceOp::Product ? 1.0 + number / 3 : 100 * number;
+  return job.dtype == DataType::F32 ? static_cast<float>(value) : value;
+}
+
+float combined(ReduceOp op, float a, float b) {
+  switch (op) {
+    case ReduceOp::Min:
+      return std::min(a, b);
+    case ReduceOp::Max:
+      return std::max(a, b);
+    case ReduceOp::Product:
+      return a * b;
+    default:
+      return a + b;
+  }
+}
+
+/// Of what these ranks bring.
+double expected(const Job& job, const std::vector<int>& ranks, int divisor, std::size_t i) {
+  float result = 0;
+  for (const int rank : ranks) {
+    const double value = brought(job, rank, i);
+    const double product = job.dtype == DataType::F32
+                               ? static_cast<float>(value) * static_cast<float>(job.prescale)
+                               : value * job.prescale;
+    const auto sent = static_cast<float>(rounded_to(job.wire, product));
+    result = rank == ranks.front() ? sent : combined(job.op, result, sent);
+  }
+  result *= static_cast<float>(job.postscale);
+  if (job.op == ReduceOp::Average) result /= static_cast<float>(divisor);
+  return rounded_to(job.wire, result);
+}
+
+std::vector<int> first_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+/// A job on its way, with its memory.
+class InFlight {
+ public:
+  InFlight(const Job& job, int rank, bool in_place)
+      : job_(job),
+        rank_(rank),
+        in_place_(in_place),
+        input_(job.dtype, job.count),
+        output_(job.dtype, job.count) {
+    for (std::size_t i = 0; i < job.count; ++i) input_.set(i, brought(job, rank, i));
+    if (in_place) output_ = input_;
+  }
+
+  Request request(const std::string& name) {
+    Request request;
+    request.name = name;
+    request.dtype = job_.dtype;
+    request.wire_dtype = job_.wire;
+    request.shape = {static_cast<std::int64_t>(job_.count)};
+    request.input = in_place_ ? output_.data() : input_.data();
+    request.output = output_.data();
+    request.op = job_.op;
+    request.prescale = job_.prescale;
+    request.postscale = job_.postscale;
+    return request;
+  }
+
+  void check_result(const std::vector<int>& ranks, int divisor) const {
+    for (std::size_t i = 0; i < job_.count; ++i) {
+      const double right = expected(job_, ranks, divisor, i);
+      if (output_.get(i) == right) continue;
+      throw CheckFailed("element " + std::to_string(i) + " of " + std::to_string(job_.count) + " " +
+                        std::string(to_string(job_.dtype)) + " as " +
+                        std::string(to_string(job_.wire)) + ", " + std::string(to_string(job_.op)) +
+                        ", is " + std::to_string(output_.get(i)) + ", not " +
+                        std::to_string(right));
+    }
+    for (std::size_t i = 0; i < job_.count; ++i) {
+      check(input_.get(i) == brought(job_, rank_, i), "the input is as it was");
+    }
+  }
+
+  Elements& output() { return output_; }
+
+ private:
+  const Job job_;
+  const int rank_;
+  const bool in_place_;
+  Elements input_, output_;
+};
+
+std::vector<Job> all_jobs() {
+  std::vector<Job> jobs;
+  for (const DataType dtype : kFulls) {
+    for (const DataType wire : kHalves) {
+      for (const ReduceOp op : kAllReduceOps) {
+        for (const auto& [prescale, postscale] : {std::pair(1.0, 1.0), std::pair(0.3, 1.7)}) {
+          for (const std::size_t count : {0, 1, 2, 3, 7, 64, 1001}) {
+            jobs.push_back({dtype, wire, op, prescale, postscale, count});
+          }
+        }
+      }
+    }
+  }
+  return jobs;
+}
+
+/// Twice, so that the second time is from the cache.
+void run_jobs(int rank, Runtime& runtime) {
+  const int size = runtime.topology().size;
+  for (int step = 0; step < 2; ++step) {
+    std::vector<InFlight> flight;
+    std::vector<Work> works;
+    for (const Job& job : all_jobs()) flight.emplace_back(job, rank, flight.size() % 3 == 0);
+    for (std::size_t i = 0; i < flight.size(); ++i) {
+      works.push_back(runtime.submit(flight[i].request("t" + std::to_string(i))));
+    }
+    for (std::size_t i = 0; i < flight.size(); ++i) {
+      works[i].wait();
+      flight[i].check_result(first_ranks(size), size);
+    }
+  }
+}
+
+/// A backend from elsewhere: it takes segment lists, and knows nothing of a wire_dtype.
+class Unknowing final : public Backend {
+ public:
+  Unknowing(std::unique_ptr<Backend> inner, bool has_halves)
+      : inner_(std::move(inner)), has_halves_(has_halves) {}
+
+  std::string_view name() const noexcept override { return "unknowing"; }
+  Capabilities capabilities() const override {
+    Capabilities capabilities = inner_->capabilities();
+    capabilities.wire_dtypes.reset();
+    if (!has_halves_) capabilities.dtypes.reset(static_cast<std::size_t>(DataType::BF16));
+    return capabilities;
+  }
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
+    if (call.wire_dtype) throw Error("a backend was given a wire_dtype that it never promised");
+    return inner_->allreduce(call);
+  }
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
+    return inner_->broadcast(call);
+  }
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
+    return inner_->allgather(call);
+  }
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
+    return inner_->alltoall(call);
+  }
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
+    return inner_->reducescatter(call);
+  }
+  std::unique_ptr<Operation> send(const SendCall& call) override { return inner_->send(call); }
+  std::unique_ptr<Operation> recv(const RecvCall& call) override { return inner_->recv(call); }
+  void abort() noexcept override { inner_->abort(); }
+  void close() override { inner_->close(); }
+  StatsGroup stats() const override { return inner_->stats(); }
+
+ private:
+  const std::unique_ptr<Backend> inner_;
+  const bool has_halves_;
+};
+
+void run_unknowing(int size, bool has_halves, const Config& config,
+                   const std::function<void(int rank, Runtime& runtime)>& body) {
+  const inproc::Group group(size);
+  run_ranks(size, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank, config);
+    BackendFactory& factory = options.backends["inproc"];
+    factory.create = [has_halves, create = factory.create](BackendContext& context) {
+      return std::make_unique<Unknowing>(context.pack(create(context)), has_halves);
+    };
+    Runtime runtime(std::move(options));
+    body(rank, runtime);
+    runtime.shutdown();
+  });
+}
+
+Config with_fusion_of(std::uint64_t bytes) {
+  Config config = test_config();
+  config.fusion_bytes = bytes;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("elements travel as halves: the same bits as rounding by hand and sums in rank order") {
+  for (const int size : {1, 2, 3, 5}) {
+    // No fusion, chunks of a few elements, and everything in one.
+    for (const std::uint64_t bytes :
+         {std::uint64_t{0}, std::uint64_t{128}, std::uint64_t{64} << 20}) {
+      run_group(size, run_jobs, with_fusion_of(bytes));
+    }
+  }
+}
+
+TEST_CASE("a backend that knows nothing of it gets the converted elements") {
+  for (const int size : {1, 3}) {
+    for (const std::uint64_t bytes : {std::uint64_t{128}, std::uint64_t{64} << 20}) {
+      run_unknowing(size, true, with_fusion_of(bytes), run_jobs);
+    }
+  }
+}
+
+TEST_CASE("a wire_dtype that a backend cannot reduce is refused on every rank, by what it can do") {
+  run_unknowing(2, false, test_config(), [](int rank, Runtime& runtime) {
+    InFlight job({}, rank, true);
+    check_contains(usage_error_of(runtime.submit(job.request("x"))),
+                   "backend unknowing cannot do allreduce f32 [5] as bf16 sum on cpu");
+    InFlight other({.wire = DataType::F16}, rank, true);
+    runtime.submit(other.request("x")).wait();
+    other.check_result({0, 1}, 2);
+  });
+}
+
+TEST_CASE("NaN, infinities and what is too large for a half") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double nan = std::nan("");
+  for (const DataType dtype : kFulls) {
+    for (const DataType wire : kHalves) {
+      run_group(3, [&](int rank, Runtime& runtime) {
+        // Brought by ranks 0 and 1, the sum of f16, and of bf16. Rank 2 brings 1.
+        const double rows[][4] = {{nan, 1, nan, nan},
+                                  {-nan, infinity, nan, nan},
+                                  {infinity, -infinity, nan, nan},
+                                  {infinity, 5, infinity, infinity},
+                                  {65519, 0, 65504, 65536},
+                                  {65520, 0, infinity, 65536},
+                                  {-60000, -60000, -infinity, -119808},
+                                  {60000, -60000, 1, 1}};
+        Elements values(dtype, std::size(rows));
+        for (std::size_t i = 0; i < values.count(); ++i) {
+          values.set(i, rank == 2 ? 1 : rows[i][rank]);
+        }
+        Request request;
+        request.dtype = dtype;
+        request.wire_dtype = wire;
+        request.shape = {static_cast<std::int64_t>(values.count())};
+        request.input = request.output = values.data();
+        runtime.submit(request).wait();
+        Elements quiet(dtype, 1);
+        quiet.set(0, nan);
+        for (std::size_t i = 0; i < values.count(); ++i) {
+          const double right = rows[i][wire == DataType::F16 ? 2 : 3];
+          if (std::isnan(right)) {
+            const auto* bytes = static_cast<const std::byte*>(values.data()) + i * size_of(dtype);
+            check(std::memcmp(bytes, quiet.data(), quiet.bytes()) == 0, "the one quiet NaN");
+          } else {
+            check(values.get(i) == right, "row " + std::to_string(i) + " is " +
+                                              std::to_string(values.get(i)) + " as " +
+                                              std::string(to_string(wire)));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("wire_dtypes fuse with their like, and halve the bytes that are counted") {
+  Config config = test_config();
+  config.cycle_time_ms = 10000.0;  // gather until somebody waits
+  run_group(
+      2,
+      [](int rank, Runtime& runtime) {
+        // All of a step are agreed on together once the first step has taught the cache.
+        for (int step = 0; step < 2; ++step) {
+          const std::uint64_t buckets = counter_of(runtime, "execution", "buckets");
+          std::vector<InFlight> flight;
+          std::vector<Work> works;
+          for (int i = 0; i < 9; ++i) {
+            const DataType wires[] = {DataType::BF16, DataType::F16, DataType::F32};
+            flight.emplace_back(Job{.wire = wires[i % 3], .count = 100}, rank, true);
+          }
+          for (std::size_t i = 0; i < flight.size(); ++i) {
+            works.push_back(runtime.submit(flight[i].request("t" + std::to_string(i))));
+          }
+          for (const Work& work : works) work.wait();
+          for (std::size_t i = 0; i < flight.size(); ++i) {
+            if (i % 3 != 2) flight[i].check_result({0, 1}, 2);
+          }
+          check(counter_of(runtime, "execution", "buckets") == buckets + 3, "one a wire_dtype");
+        }
+        check(counter_of(runtime, "execution", "bytes") == 2 * (600 * 2 + 300 * 4),
+              "as they travel");
+        check(counter_of(runtime, "execution", "uncompressed_bytes") == 2 * 900 * 4,
+              "as they were");
+        check(counter_of(runtime, "execution", "largest_bucket_bytes") == 1200, "of f32");
+        check(counter_of(runtime, "submission", "bytes") == 2 * 900 * 4, "of the program");
+      },
+      config);
+}
+
+TEST_CASE("groups, and ranks that contribute nothing, have a wire_dtype") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    for (int step = 0; step < 3; ++step) {
+      InFlight first({.wire = DataType::F16, .count = 7}, rank, true);
+      InFlight second({.dtype = DataType::F64, .op = ReduceOp::Max, .count = 9}, rank, false);
+      InFlight third({.op = ReduceOp::Average, .prescale = -2, .count = 33}, rank, true);
+      std::vector<Request> requests = {first.request("a"), second.request("b"), third.request("c")};
+      requests[1].contributes = rank != 1;
+      requests[2].contributes = rank == 2;
+      for (const Work& work : runtime.submit_group(requests)) work.wait();
+      first.check_result({0, 1, 2}, 3);
+      second.check_result({0, 2}, 3);
+      if (rank == 2) third.check_result({2}, 3);
+      InFlight silent({.count = 3}, rank, true);
+      Request request = silent.request("d");
+      request.contributes = false;
+      const Work work = runtime.submit(request);
+      work.wait();
+      check(!work.contributed(), "nobody did");
+      check(silent.output().get(0) == brought({}, rank, 0), "its memory is untouched");
+    }
+  });
+}
+
+TEST_CASE("ranks that have joined stand in where elements travel as halves") {
+  for (const std::vector<int>& host_of : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
+    run_on(host_of, [](int rank, Runtime& runtime) {
+      for (int step = 0; step < 3 + rank; ++step) {
+        std::vector<int> left = {0, 1, 2};
+        left.erase(left.begin(), left.begin() + std::max(step - 2, 0));
+        InFlight job({.op = ReduceOp::Average, .prescale = 0.7, .count = 100}, rank, true);
+        runtime.submit(job.request("x")).wait();
+        job.check_result(left, static_cast<int>(left.size()));
+        InFlight least({.dtype = DataType::F64, .wire = DataType::F16, .op = ReduceOp::Min}, rank,
+                       false);
+        runtime.submit(least.request("")).wait();
+        least.check_result(left, 3);
+      }
+      Request join;
+      join.kind = Collective::Join;
+      runtime.submit(join).wait();
+      check_goes_on(runtime);
+    });
+  }
+}
+
+TEST_CASE("process sets have a wire_dtype, reduced in the order of the set") {
+  run_on({0, 1, 0, 1}, [](int rank, Runtime& runtime) {
+    const std::vector<int> ranks = {3, 0, 1};
+    const ProcessSet set = runtime.add_process_set(ranks);
+    for (int step = 0; step < 3 && runtime.rank_in(set); ++step) {
+      InFlight job({.wire = DataType::F16, .op = ReduceOp::Average, .count = 50}, rank, true);
+      Request request = job.request("x");
+      request.set = set;
+      runtime.submit(request).wait();
+      job.check_result(ranks, 3);
+    }
+    InFlight all({.count = 20}, rank, false);
+    runtime.submit(all.request("x")).wait();
+    all.check_result({0, 1, 2, 3}, 4);
+  });
+}
+
+TEST_CASE("a frozen schedule has wire_dtypes, and thaws where one changes") {
+  Config config = test_config();
+  config.freeze_after_steps = 2;
+  run_group(
+      2,
+      [](int rank, Runtime& runtime) {
+        for (int step = 0; step < 12; ++step) {
+          const DataType wire = step < 8 ? DataType::BF16 : DataType::F16;
+          InFlight first({.wire = wire, .count = 40}, rank, true);
+          InFlight second({.dtype = DataType::F64, .count = 10}, rank, true);
+          const Work one = runtime.submit(first.request("a"));
+          const Work two = runtime.submit(second.request("b"));
+          one.wait();
+          two.wait();
+          first.check_result({0, 1}, 2);
+          second.check_result({0, 1}, 2);
+        }
+        check(counter_of(runtime, "schedule", "freezes") > 0, "it froze");
+        check(counter_of(runtime, "schedule", "thaws") > 0, "and thawed");
+      },
+      config);
+}
+
+TEST_CASE("a wire_dtype equal to the dtype is none") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values = {1.0F / 3.0F};
+    Request request = sum_request(values, "x");
+    if (rank == 0) request.wire_dtype = DataType::F32;
+    runtime.submit(request).wait();
+    check(values[0] == 2.0F / 3.0F, "not rounded, and no mismatch");
+    std::uint16_t half = 0x3c00;
+    request.dtype = DataType::F16;
+    request.wire_dtype = DataType::F16;
+    request.input = request.output = &half;
+    request.shape = {1};
+    runtime.submit(request).wait();
+    check(half == 0x4000, "one and one");
+  });
+}
