@@ -101,11 +101,13 @@ TEST_CASE("options: sizes, types and what is left out") {
   BenchWords words;
   words.min = "1KiB";
   words.max = "2MB";
-  words.dtype = "bf16";
+  words.dtype = "f64";
+  words.wire_dtype = "bf16";
   const BenchOptions options = parse_bench_options(words);
   CHECK(options.min_bytes == 1024);
   CHECK(options.max_bytes == 2'000'000);
-  CHECK(options.dtype == ronde::DataType::BF16);
+  CHECK(options.dtype == ronde::DataType::F64);
+  CHECK(options.wire_dtype == ronde::DataType::BF16);
   CHECK_FALSE(options.backend);
   CHECK_FALSE(options.iterations);
 }
@@ -114,9 +116,10 @@ TEST_CASE("options: sizes, types and what is left out") {
 BenchOptions parsed(std::vector<std::string> words) {
   CLI::App command;
   const auto target = std::make_shared<BenchWords>();
-  add_bench_options(command,
-                    {.sizes = true, .dtype = true, .engine = true, .subject = true, .models = true},
-                    target);
+  add_bench_options(
+      command,
+      {.sizes = true, .dtype = true, .wire = true, .engine = true, .subject = true, .models = true},
+      target);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the end
   command.parse(words);
   return parse_bench_options(*target);
@@ -127,6 +130,8 @@ TEST_CASE("options: the words of the command line") {
   CHECK(defaults.min_bytes == 4);
   CHECK(defaults.max_bytes == std::size_t{64} << 20);
   CHECK_FALSE(defaults.rotates);
+  CHECK_FALSE(defaults.wire_dtype);
+  CHECK(parsed({"--wire-dtype", "f16"}).wire_dtype == ronde::DataType::F16);
   CHECK_FALSE(defaults.raw);
   CHECK_FALSE(defaults.baseline);
   CHECK(defaults.warmup == 10);

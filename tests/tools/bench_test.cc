@@ -76,9 +76,9 @@ std::set<std::string> keys_of(const json& row) {
 }
 
 const std::set<std::string> kCollectiveKeys = {
-    "benchmark",  "ranks",           "backend", "raw",          "dtype",  "rotate_bytes",
-    "iterations", "bytes",           "p50_us",  "p99_us",       "min_us", "algbw_gbs",
-    "busbw_gbs",  "baseline_p50_us", "ratio",   "thread_level", "regime"};
+    "benchmark",    "ranks",      "backend",         "raw",    "dtype",        "wire_dtype",
+    "rotate_bytes", "iterations", "bytes",           "p50_us", "p99_us",       "min_us",
+    "algbw_gbs",    "busbw_gbs",  "baseline_p50_us", "ratio",  "thread_level", "regime"};
 const std::set<std::string> kExchangeKeys = {
     "benchmark", "ranks", "backend",      "iterations",  "model",
     "tensors",   "bytes", "p50_ms",       "baseline_ms", "packed_baseline_ms",
@@ -203,6 +203,16 @@ TEST_CASE("every type is right, through the engine and by the backend alone") {
   }
 }
 
+TEST_CASE("an allreduce that travels as a half is right, through the engine and by the backend") {
+  const int ranks = rank_counts().size() > 1 ? 2 : 1;
+  Words words = {"allreduce", "--wire-dtype", "bf16", "--min", "1000", "--max", "1000"};
+  CHECK(rows_of(ranks, words, "1").at(0).at("wire_dtype") == "bf16");
+  words.emplace_back("--raw");
+  const json row = rows_of(ranks, words, "1").at(0);
+  CHECK(row.at("dtype") == "f32");
+  CHECK(row.at("wire_dtype") == "bf16");
+}
+
 TEST_CASE("every collective is right by the backend alone") {
   const int ranks = rank_counts().back();
   for (const auto& benchmark : ronde::tool::collective_benchmarks()) {
@@ -236,6 +246,10 @@ TEST_CASE("nonsense on the command line is refused with exit code 2 and a reason
       {{"allreduce", "--min", "0"}, "--min: at least one byte"},
       {{"allreduce", "--rotate", "round"}, "--rotate: \"round\""},
       {{"latency", "--dtype", "f8"}, "--dtype: there is no element type \"f8\"; use one of: u8,"},
+      {{"latency", "--wire-dtype", "f32"}, "--wire-dtype: f32 cannot travel as f32"},
+      {{"allreduce", "--wire-dtype", "f8"}, "--wire-dtype: there is no element type \"f8\""},
+      {{"allreduce", "--wire-dtype", "f16", "--dtype", "i32"}, "i32 cannot travel as f16"},
+      {{"broadcast", "--wire-dtype", "f16"}, "--wire-dtype"},
       {{"broadcast", "--iters", "0"}, "--iters"},
       {{"broadcast", "--iters", "few"}, "--iters"},
       {{"broadcast", "--warmup", "-1"}, "--warmup"},

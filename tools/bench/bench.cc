@@ -76,6 +76,7 @@ void add_bench(CLI::App& app, int& exit_code) {
     add(each.name, each.help,
         {.sizes = has_data,
          .dtype = has_data,
+         .wire = each.kind == Collective::Allreduce,
          .engine = true,
          .subject = true,
          .default_max = each.default_max},

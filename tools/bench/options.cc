@@ -20,13 +20,21 @@ std::size_t bytes_of(const char* option, const std::string& text) {
   }
 }
 
-DataType dtype_of(const std::string& text) {
+DataType dtype_of(const std::string& option, const std::string& text) {
   std::string names;
   for (const DataType dtype : kAllDataTypes) {
     if (to_string(dtype) == text) return dtype;
     names += (names.empty() ? "" : ", ") + std::string(to_string(dtype));
   }
-  throw UsageError("--dtype: there is no element type \"" + text + "\"; use one of: " + names);
+  throw UsageError(option + ": there is no element type \"" + text + "\"; use one of: " + names);
+}
+
+DataType wire_dtype_of(const std::string& text, DataType dtype) {
+  const DataType wire = dtype_of("--wire-dtype", text);
+  const bool is_full = dtype == DataType::F32 || dtype == DataType::F64;
+  if (is_full && is_half(wire)) return wire;
+  throw UsageError("--wire-dtype: " + std::string(to_string(dtype)) + " cannot travel as " + text +
+                   ", but f32 and f64 can as f16 and bf16");
 }
 
 }  // namespace
@@ -48,6 +56,10 @@ void add_bench_options(CLI::App& command, const OptionSet& set,
   if (set.dtype) {
     command.add_option("--dtype", words->dtype, "Element type: f32, bf16, i64, ...")
         ->capture_default_str();
+  }
+  if (set.wire) {
+    command.add_option("--wire-dtype", words->wire_dtype,
+                       "f16 or bf16: what f32 and f64 travel as between the ranks");
   }
   if (set.engine) {
     command.add_option("--backend", words->backend,
@@ -97,7 +109,9 @@ BenchOptions parse_bench_options(const BenchWords& words) {
     throw UsageError("--min (" + format_bytes(options.min_bytes) + ") is above --max (" +
                      format_bytes(options.max_bytes) + ")");
   }
-  options.dtype = dtype_of(words.dtype);
+  options.dtype = dtype_of("--dtype", words.dtype);
+  if (!words.wire_dtype.empty())
+    options.wire_dtype = wire_dtype_of(words.wire_dtype, options.dtype);
   if (!words.backend.empty()) options.backend = words.backend;
   if (words.iterations > 0) options.iterations = words.iterations;
   options.warmup = words.warmup;

@@ -19,6 +19,7 @@ struct BenchOptions {
   std::size_t min_bytes = 4;
   std::size_t max_bytes = std::size_t{64} << 20;
   DataType dtype = DataType::F32;
+  std::optional<DataType> wire_dtype;  ///< what an allreduce travels as
   std::optional<std::string> backend;  ///< nothing: what RONDE_CPU_BACKEND says
   std::optional<int> iterations;       ///< nothing: fewer for more bytes
   int warmup = 10;
@@ -39,7 +40,7 @@ int iterations_for(const BenchOptions& options, std::size_t bytes);
 
 /// The words of the command line, before they are checked.
 struct BenchWords {
-  std::string min, max, dtype = "f32", backend, rotate;
+  std::string min, max, dtype = "f32", wire_dtype, backend, rotate;
   int iterations = 0;
   int warmup = 10;
   bool raw = false;
@@ -54,6 +55,7 @@ struct BenchWords {
 struct OptionSet {
   bool sizes = false;    ///< --min, --max, --rotate
   bool dtype = false;    ///< --dtype
+  bool wire = false;     ///< --wire-dtype
   bool engine = false;   ///< --backend
   bool subject = false;  ///< --raw, --baseline
   bool models = false;   ///< --model, --no-baseline

@@ -91,7 +91,8 @@ class RawBackend final : public RawSubject {
                                     .dtype = request.dtype,
                                     .op = request.op,
                                     .prescale = request.prescale,
-                                    .postscale = request.postscale});
+                                    .postscale = request.postscale,
+                                    .wire_dtype = request.wire_dtype});
       case Collective::Broadcast:
         return backend_->broadcast(
             {.segments = {&segment_, 1}, .dtype = request.dtype, .root = request.root});

@@ -106,6 +106,7 @@ class Case {
     if (benchmark_.kind == Collective::Barrier) return request;
     request.name = name_;
     request.dtype = session_.options().dtype;
+    request.wire_dtype = session_.options().wire_dtype;
     request.shape = {static_cast<std::int64_t>(elements(benchmark_.input))};
     request.input = slot;
     request.output = slot + output_offset();
@@ -168,6 +169,7 @@ Json row_of(const CollectiveBenchmark& benchmark, Session& session, std::size_t 
           {"backend", session.subject().backend()},
           {"raw", options.raw},
           {"dtype", to_string(options.dtype)},
+          {"wire_dtype", to_string(options.wire_dtype.value_or(options.dtype))},
           {"rotate_bytes", session.rotate_bytes()},
           {"iterations", times[0].size()},
           {"bytes", bytes},
@@ -224,8 +226,10 @@ void run_collective(const CollectiveBenchmark& benchmark, Session& session) {
   const bool compares = session.baseline() != nullptr;
   Report report = session.report(
       std::span(kColumns).first(compares ? kColumns.size() : kColumnsWithoutBaseline));
-  report.say(std::string(benchmark.name) + ", " + std::string(to_string(options.dtype)) + ", " +
-             session.description());
+  const std::string wire =
+      options.wire_dtype ? " as " + std::string(to_string(*options.wire_dtype)) : "";
+  report.say(std::string(benchmark.name) + ", " + std::string(to_string(options.dtype)) + wire +
+             ", " + session.description());
   report.print_titles();
   const std::vector<std::size_t> counts = counts_of(benchmark, session);
   std::optional<Ring> memory;
