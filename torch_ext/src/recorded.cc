@@ -68,8 +68,11 @@ Tensors record(const Tensors& inputs, Recorded recorded) {
 }
 
 void check_has_gradient(const std::string& caller, const AllreduceOptions& options) {
-  if (is_linear(options.op) || (options.prescale == 1 && options.postscale == 1)) return;
-  refuse(caller, "a scaled " + std::string(to_string(options.op)));
+  if (is_linear(options.op)) return;
+  const std::string op(to_string(options.op));
+  // Whose element a rounded extreme was cannot be told any more.
+  if (options.wire_dtype) refuse(caller, "a " + op + " with a wire_dtype");
+  if (options.prescale != 1 || options.postscale != 1) refuse(caller, "a scaled " + op);
 }
 
 void check_has_gradient_in_place(const std::string& caller, const AllreduceOptions& options) {

@@ -68,6 +68,7 @@ Request request_for(Collective kind, const at::Tensor& tensor, const Options& op
     request.prescale = options.prescale;
     request.postscale = options.postscale;
   }
+  if constexpr (requires { options.wire_dtype; }) request.wire_dtype = options.wire_dtype;
   if constexpr (requires { options.root; }) request.root = options.root;
   if constexpr (requires { options.peer; }) {
     request.peer = options.peer;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that travel as f16 and bf16, against LibTorch's own conversions.
+#include <utility>
+
+#include "support.h"
+
+using namespace ronde_test;
+using ronde::DataType;
+using ronde::ReduceOp;
+
+namespace {
+
+struct Types {
+  at::ScalarType dtype;
+  at::ScalarType half;
+  DataType wire;
+};
+
+const std::vector<Types> kTypes = {{at::kFloat, at::kHalf, DataType::F16},
+                                   {at::kFloat, at::kBFloat16, DataType::BF16},
+                                   {at::kDouble, at::kHalf, DataType::F16},
+                                   {at::kDouble, at::kBFloat16, DataType::BF16}};
+
+/// Numbers of f32, as LibTorch rounds f64 to a half type by way of that.
+at::Tensor values(const Types& types, at::IntArrayRef sizes, int rank) {
+  const auto seed = 300 + static_cast<std::uint64_t>(rank);
+  return normal(sizes, seed).to(at::kFloat).to(types.dtype);
+}
+
+/// The average of what all ranks bring: rounded, added up in f32 in the order of ranks, rounded.
+at::Tensor averaged(const Types& types, at::IntArrayRef sizes) {
+  const auto sent = [&](int rank) {
+    return values(types, sizes, rank).to(types.half).to(at::kFloat);
+  };
+  at::Tensor sum = sent(0);
+  for (int rank = 1; rank < ronde::size(); ++rank) sum = sum + sent(rank);
+  return (sum / static_cast<float>(ronde::size())).to(types.half).to(types.dtype);
+}
+
+}  // namespace
+
+TEST_CASE("all forms of allreduce travel as halves, as LibTorch rounds") {
+  use_ronde();
+  const std::vector<std::int64_t> sizes = {37, 5};
+  for (const Types& types : kTypes) {
+    CAPTURE(to_string(types.wire), at::toString(types.dtype));
+    const at::Tensor tensor = values(types, sizes, ronde::rank());
+    const at::Tensor expected = averaged(types, sizes);
+    const ronde::AllreduceOptions options = {.wire_dtype = types.wire};
+    CHECK(at::equal(ronde::allreduce(tensor, options), expected));
+    CHECK(at::equal(ronde::allreduce_async(tensor, options).wait(), expected));
+    CHECK(at::equal(tensor, values(types, sizes, ronde::rank())));
+    at::Tensor first = tensor.clone();
+    at::Tensor second = tensor.t().contiguous().t();  // not row-major
+    CHECK(at::equal(ronde::allreduce_(first, options), expected));
+    ronde::allreduce_async_(second, options).wait();
+    CHECK(at::equal(second, expected));
+    for (const at::Tensor& sum : ronde::grouped_allreduce({tensor, tensor.clone()}, options)) {
+      CHECK(at::equal(sum, expected));
+    }
+    const std::vector<at::Tensor> group = {tensor.clone(), tensor.clone()};
+    ronde::grouped_allreduce_(group, options);
+    for (const at::Tensor& sum : group) CHECK(at::equal(sum, expected));
+  }
+}
+
+TEST_CASE("the gradient of what travelled as a half travels as a half") {
+  use_ronde();
+  for (const Types& types : kTypes) {
+    CAPTURE(to_string(types.wire), at::toString(types.dtype));
+    const ronde::AllreduceOptions options = {.name = "x", .wire_dtype = types.wire};
+    const at::Tensor weights = values(types, {50}, ronde::rank());
+    const at::Tensor expected = averaged(types, {50});
+    at::Tensor tensor = at::ones({50}, types.dtype).requires_grad_();
+    (ronde::allreduce(tensor, options) * weights).sum().backward();
+    CHECK(at::equal(tensor.grad(), expected));
+    at::Tensor in_place = at::ones({50}, types.dtype).requires_grad_();
+    (ronde::allreduce_(in_place * 1, options) * weights).sum().backward();
+    CHECK(at::equal(in_place.grad(), expected));
+    at::Tensor member = at::ones({50}, types.dtype).requires_grad_();
+    (ronde::grouped_allreduce({member}, options).at(0) * weights).sum().backward();
+    CHECK(at::equal(member.grad(), expected));
+  }
+}
+
+TEST_CASE("a wire_dtype that is impossible, or has no gradient, is refused", "[n2]") {
+  use_ronde();
+  const at::Tensor counts = at::ones({3}, at::kLong);
+  CHECK(contains(usage_error([&] { ronde::allreduce(counts, {.wire_dtype = DataType::F16}); }),
+                 "i64 cannot travel as f16"));
+  const at::Tensor tensor = at::ones({3}).requires_grad_();
+  for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
+    const ronde::AllreduceOptions options = {.op = op, .wire_dtype = DataType::BF16};
+    const std::string expected =
+        "a " + std::string(to_string(op)) + " with a wire_dtype has no gradient";
+    CHECK(contains(usage_error([&] { ronde::allreduce(tensor, options); }), expected));
+    CHECK(contains(usage_error([&] { ronde::grouped_allreduce({tensor}, options); }), expected));
+    CHECK(at::equal(ronde::allreduce(tensor.detach(), options), at::ones({3})));
+  }
+}
