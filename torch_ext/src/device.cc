@@ -13,6 +13,7 @@
 #include "ronde/config.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
+#include "sync_batch_norm.h"
 
 namespace ronde {
 namespace {
@@ -76,6 +77,7 @@ bool install_thread_rule() {
   static const bool installed = [] {
     add_init_hook(apply_thread_rule);
     add_init_hook(count_gradients);
+    add_init_hook(count_sync_batch_norm);
     return true;
   }();
   return installed;

@@ -16,6 +16,7 @@
 #include "ronde/torch/metrics.h"
 #include "ronde/torch/objects.h"
 #include "ronde/torch/random.h"
+#include "ronde/torch/sync_batch_norm.h"
 #include "ronde/torch/work.h"
 
 namespace ronde::detail {

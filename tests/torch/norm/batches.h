@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support.h"
+
+namespace ronde_test {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// How many samples a rank has.
+using Samples = std::function<std::int64_t(int rank)>;
+
+inline std::int64_t three_each(int) {
+  return 3;
+}
+
+inline std::int64_t uneven(int rank) {
+  return 1 + 2 * rank;
+}
+
+/// None on the last rank of several.
+inline std::int64_t none_on_the_last(int rank) {
+  const int last = ronde::size() - 1;
+  return last > 0 && rank == last ? 0 : 2 + rank;
+}
+
+/// None on the first rank of several.
+inline std::int64_t none_on_the_first(int rank) {
+  return ronde::size() > 1 && rank == 0 ? 0 : 3;
+}
+
+/// The batches of all ranks, in rank order; far from mean 0 and variance 1.
+inline Tensors batches(const Samples& samples, const std::vector<std::int64_t>& sample,
+                       std::uint64_t seed, at::ScalarType dtype = at::kDouble) {
+  Tensors all;
+  for (int rank = 0; rank < ronde::size(); ++rank) {
+    std::vector<std::int64_t> shape = sample;
+    shape.insert(shape.begin(), samples(rank));
+    const auto own_seed = 100 * seed + static_cast<std::uint64_t>(rank);
+    all.push_back((normal(shape, own_seed) * 3 + 5 + rank).to(dtype));
+  }
+  return all;
+}
+
+inline at::Tensor mine(const Tensors& all) {
+  return all[static_cast<std::size_t>(ronde::rank())];
+}
+
+/// The rows of this rank of what one process has for all.
+inline at::Tensor rows_of_mine(const at::Tensor& whole, const Tensors& all) {
+  std::int64_t first = 0;
+  for (int rank = 0; rank < ronde::rank(); ++rank) {
+    first += all[static_cast<std::size_t>(rank)].size(0);
+  }
+  return whole.narrow(0, first, mine(all).size(0));
+}
+
+inline at::Tensor sum_over_ranks(const at::Tensor& part) {
+  return ronde::allreduce(part.detach().to(at::kDouble), {.op = ronde::ReduceOp::Sum});
+}
+
+inline std::uint64_t counter(const std::string& part, const std::string& wanted) {
+  for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
+    for (const auto& [name, value] : group.counters) {
+      if (group.part == part && name == wanted) return value;
+    }
+  }
+  throw std::runtime_error("no counter " + part + "." + wanted);
+}
+
+}  // namespace ronde_test

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch norms over all ranks in models: conversion, checkpoints, training.
+#include <sstream>
+
+#include "batches.h"
+
+using namespace ronde_test;
+using torch::nn::BatchNorm2d;
+using torch::nn::BatchNorm2dImpl;
+using torch::nn::Conv2d;
+using torch::nn::Conv2dOptions;
+using torch::nn::Sequential;
+
+namespace {
+
+/// A Sequential that can be part of another.
+struct BlockImpl : torch::nn::SequentialImpl {
+  using SequentialImpl::SequentialImpl;
+  at::Tensor forward(const at::Tensor& x) { return SequentialImpl::forward(x); }
+};
+TORCH_MODULE(Block);
+
+struct ResidualImpl : torch::nn::Module {
+  ResidualImpl() { register_module("body", body); }
+  at::Tensor forward(const at::Tensor& x) { return x + body->forward(x); }
+  Sequential body{Conv2d(Conv2dOptions(4, 4, 3).padding(1)), BatchNorm2d(4)};
+};
+TORCH_MODULE(Residual);
+
+Sequential small_net() {
+  return Sequential({{"conv", Conv2d(Conv2dOptions(2, 4, 3).padding(1))},
+                     {"bn", BatchNorm2d(torch::nn::BatchNorm2dOptions(4).eps(1e-3).momentum(0.2))},
+                     {"relu", torch::nn::ReLU()},
+                     {"block", Block(Conv2d(Conv2dOptions(4, 4, 1)), BatchNorm2d(4))},
+                     {"residual", Residual()},
+                     {"pool", torch::nn::AdaptiveAvgPool2d(1)},
+                     {"flat", torch::nn::Flatten()},
+                     {"head", torch::nn::Linear(4, 3)}});
+}
+
+template <typename Layer>
+const Layer* find(const torch::nn::Module& root, const std::string& path) {
+  const auto modules = root.named_modules();
+  const auto* const module = modules.find(path);
+  return module == nullptr ? nullptr : (*module)->as<Layer>();
+}
+
+/// Members, in which LibTorch's batch norms cannot be exchanged.
+struct DeclaredImpl : torch::nn::Module {
+  DeclaredImpl() {
+    register_module("bn1", bn1);
+    register_module("list", list);
+    register_module("seq", seq);
+  }
+  torch::nn::BatchNorm1d bn1{3};
+  torch::nn::ModuleList list{torch::nn::Linear(1, 1), BatchNorm2d(4)};
+  Sequential seq{Conv2d(Conv2dOptions(2, 4, 3)), BatchNorm2d(4)};
+};
+
+struct SpecialImpl : BatchNorm2dImpl {
+  using BatchNorm2dImpl::BatchNorm2dImpl;
+  at::Tensor forward(const at::Tensor& x) { return -BatchNorm2dImpl::forward(x); }
+};
+
+struct OursImpl : torch::nn::Cloneable<OursImpl> {
+  OursImpl() { reset(); }
+  void reset() override { bn = register_module("bn", ronde::SyncBatchNorm2d(4)); }
+  ronde::SyncBatchNorm2d bn = nullptr;
+};
+
+template <typename Module>
+std::stringstream saved(const Module& module) {
+  std::stringstream stream;
+  torch::save(module, stream);
+  return stream;
+}
+
+/// Runs the module a few times, so that its buffers say something.
+template <typename Module>
+void run(Module& module) {
+  for (std::uint64_t step = 0; step < 3; ++step)
+    module->forward(normal({4, 3, 2, 2}, step, at::kFloat) + 1);
+}
+
+template <typename A, typename B>
+void check_same_state(const A& a, const B& b) {
+  const auto same = [](const auto& one, const auto& other) {
+    REQUIRE(one.keys() == other.keys());
+    for (const auto& item : one) {
+      const at::Tensor& there = other[item.key()];
+      REQUIRE(item.value().defined() == there.defined());
+      if (there.defined()) CHECK(torch::equal(item.value(), there));
+    }
+  };
+  same(a.named_parameters(), b.named_parameters());
+  same(a.named_buffers(), b.named_buffers());
+}
+
+}  // namespace
+
+TEST_CASE("batch norms in Sequentials are exchanged, with all that they have", "[n1][n2]") {
+  use_ronde();
+  Sequential net = small_net();
+  net->to(at::kDouble);
+  const auto* const before = find<BatchNorm2dImpl>(*net, "bn");
+  REQUIRE(before != nullptr);
+  {
+    const at::NoGradGuard no_grad;
+    before->weight.fill_(2.5);
+    before->running_mean.fill_(0.5);
+  }
+  before->bias.set_requires_grad(false);
+  const at::Tensor weight = before->weight;
+  const at::Tensor running_mean = before->running_mean;
+  const auto keys = net->named_parameters().keys();
+  const auto buffers = net->named_buffers().keys();
+  net->ptr(3)->eval();
+  CHECK(ronde::convert_sync_batch_norm(*net, {.name = "net."}) == 3);
+
+  CHECK(net->named_parameters().keys() == keys);
+  CHECK(net->named_buffers().keys() == buffers);
+  const auto* const after = find<ronde::SyncBatchNorm2dImpl>(*net, "bn");
+  REQUIRE(after != nullptr);
+  CHECK(net->ptr(1).get() == after);
+  CHECK(after->weight.is_same(weight));
+  CHECK(net->named_parameters()["bn.weight"].is_same(weight));
+  CHECK_FALSE(after->bias.requires_grad());
+  CHECK(after->options.eps() == 1e-3);
+  CHECK(after->options.momentum() == 0.2);
+  CHECK(after->running_mean.scalar_type() == at::kDouble);
+  CHECK(after->running_mean.data_ptr() == running_mean.data_ptr());
+  CHECK(after->is_training());
+  CHECK(after->wire_name().starts_with("net.bn"));
+  const auto* const nested = find<ronde::SyncBatchNorm2dImpl>(*net, "block.1");
+  REQUIRE(nested != nullptr);
+  CHECK_FALSE(nested->is_training());
+  CHECK(find<ronde::SyncBatchNorm2dImpl>(*net, "residual.body.1") != nullptr);
+  CHECK(ronde::convert_sync_batch_norm(*net) == 0);
+  CHECK(net->forward(normal({2, 2, 5, 5}, 1)).sizes() == at::IntArrayRef({2, 3}));
+}
+
+TEST_CASE("a batch norm that several places share stays shared", "[n1]") {
+  use_ronde();
+  const auto shared = std::make_shared<BatchNorm2dImpl>(4);
+  Sequential net;
+  net->push_back("a", shared);
+  net->push_back("b", shared);
+  net->push_back("c", torch::nn::BatchNorm3d(2));
+  net->push_back("d", torch::nn::BatchNorm1d(2));
+  CHECK(ronde::convert_sync_batch_norm(*net) == 3);
+  CHECK(net->ptr(0) == net->ptr(1));
+  CHECK(net->ptr(0)->as<ronde::SyncBatchNorm2dImpl>() != nullptr);
+  CHECK(net->ptr(2)->as<ronde::SyncBatchNorm3dImpl>() != nullptr);
+  CHECK(net->ptr(3)->as<ronde::SyncBatchNorm1dImpl>() != nullptr);
+}
+
+TEST_CASE("batch norms elsewhere are refused by path, and nothing changes", "[n1]") {
+  use_ronde();
+  DeclaredImpl model;
+  const std::string text = usage_error([&] { ronde::convert_sync_batch_norm(model); });
+  CAPTURE(text);
+  CHECK(contains(text, "inside a torch::nn::Sequential only"));
+  CHECK(contains(text, "\n  bn1: torch::nn::BatchNorm1dImpl, to be a ronde::SyncBatchNorm1d"));
+  CHECK(contains(text, "\n  list.1: torch::nn::BatchNorm2dImpl, to be a ronde::SyncBatchNorm2d"));
+  CHECK_FALSE(contains(text, "seq"));
+  CHECK(model.seq->ptr(1)->as<BatchNorm2dImpl>() != nullptr);
+
+  BatchNorm2d alone(4);
+  CHECK(
+      contains(usage_error([&] { ronde::convert_sync_batch_norm(*alone); }), "the module itself"));
+  Sequential special{std::make_shared<SpecialImpl>(4)};
+  CHECK(contains(usage_error([&] { ronde::convert_sync_batch_norm(*special); }), "\n  0: "));
+}
+
+TEST_CASE("checkpoints of LibTorch's batch norm and ours load into each other", "[n1][n2]") {
+  use_ronde();
+  using torch::nn::BatchNorm2dOptions;
+  for (const auto& options : {BatchNorm2dOptions(3), BatchNorm2dOptions(3).affine(false),
+                              BatchNorm2dOptions(3).track_running_stats(false)}) {
+    BatchNorm2d theirs(options);
+    run(theirs);
+    ronde::SyncBatchNorm2d ours(options);
+    auto from_theirs = saved(theirs);
+    torch::load(ours, from_theirs);
+    check_same_state(*ours, *theirs);
+    run(ours);
+    BatchNorm2d back(options);
+    auto from_ours = saved(ours);
+    torch::load(back, from_ours);
+    check_same_state(*back, *ours);
+  }
+  Sequential net = small_net();
+  Sequential converted = small_net();
+  ronde::convert_sync_batch_norm(*converted);
+  auto of_net = saved(net);
+  torch::load(converted, of_net);
+  check_same_state(*converted, *net);
+  Sequential third = small_net();
+  auto of_converted = saved(converted);
+  torch::load(third, of_converted);
+  check_same_state(*third, *net);
+}
+
+TEST_CASE("copies are layers of their own, with their own names", "[n1][n2]") {
+  use_ronde();
+  OursImpl model;
+  run([&]() -> ronde::SyncBatchNorm2d& {
+    model.bn = model.replace_module("bn", ronde::SyncBatchNorm2d(3));
+    return model.bn;
+  }());
+  ronde::SyncBatchNorm2d named(ronde::SyncBatchNormOptions(3).name("mine"));
+  ronde::SyncBatchNorm2d again(ronde::SyncBatchNormOptions(3).name("mine"));
+  const auto copy = std::dynamic_pointer_cast<ronde::SyncBatchNorm2dImpl>(named->clone());
+  CHECK(named->wire_name() == "mine");
+  CHECK(again->wire_name() == "mine #2");
+  CHECK(copy->wire_name() == "mine #3");
+  CHECK_FALSE(copy->weight.is_same(named->weight));
+  OursImpl original;
+  const auto clone = std::dynamic_pointer_cast<OursImpl>(original.clone());
+  CHECK(clone->bn->wire_name() != original.bn->wire_name());
+  ronde::SyncBatchNorm2dImpl assigned(3);
+  const std::string own = assigned.wire_name();
+  assigned = *named;
+  CHECK(assigned.wire_name() == own);
+  std::ostringstream text;
+  text << named;
+  CHECK(text.str() ==
+        "ronde::SyncBatchNorm2d(3, eps=1e-05, momentum=0.1, affine=true, "
+        "track_running_stats=true)");
+}
+
+namespace {
+
+constexpr int kSteps = 30;
+
+at::Tensor loss_of(Sequential& net, const at::Tensor& x, std::int64_t samples_of_all) {
+  const at::Tensor target = x.mean({2, 3}).matmul(at::ones({2, 3}, at::kDouble));
+  return (net->forward(x) - target).square().sum() / samples_of_all;
+}
+
+std::int64_t samples_of_all(const Tensors& all) {
+  return at::cat(all).size(0);
+}
+
+/// In one process.
+std::vector<at::Tensor> trained_alone(Sequential& net, const Samples& samples) {
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    const Tensors all = batches(samples, {2, 5, 5}, step);
+    sgd.zero_grad();
+    loss_of(net, at::cat(all), samples_of_all(all)).backward();
+    sgd.step();
+  }
+  return net->parameters();
+}
+
+/// By all ranks: their losses add up to that of one process.
+std::vector<at::Tensor> trained_together(Sequential& net, const Samples& samples) {
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
+  ronde::convert_sync_batch_norm(*net);  // the optimiser knows the parameters already
+  ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(), {.op = ronde::ReduceOp::Sum});
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    const Tensors all = batches(samples, {2, 5, 5}, step);
+    optimizer.zero_grad();
+    loss_of(net, mine(all), samples_of_all(all)).backward();
+    optimizer.step();
+  }
+  return net->parameters();
+}
+
+}  // namespace
+
+TEST_CASE("training with it is training in one process with the whole batch") {
+  use_ronde();
+  at::set_num_threads(1);  // the layers are small
+  for (const Samples& samples : {Samples(three_each), Samples(none_on_the_last)}) {
+    torch::manual_seed(3);
+    Sequential alone = small_net();
+    Sequential together = small_net();
+    alone->to(at::kDouble);
+    together->to(at::kDouble);
+    auto start = saved(alone);
+    torch::load(together, start);
+    const at::Tensor expected = flatten(trained_alone(alone, samples));
+    const at::Tensor here = flatten(trained_together(together, samples));
+    CHECK(near(here, expected, 1e-8));
+    CHECK(near(flatten(together->buffers()), flatten(alone->buffers()), 1e-8));
+    CHECK(same_on_all_ranks(here));
+    CHECK(same_on_all_ranks(flatten(together->buffers())));
+  }
+}

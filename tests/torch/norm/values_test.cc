@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// The values of a batch norm over all ranks, against LibTorch's own in one process, in f64, for the
+// batches of all ranks joined.
+#include "batches.h"
+
+using namespace ronde_test;
+using ronde::SyncBatchNormOptions;
+using torch::nn::BatchNormOptions;
+
+namespace {
+
+constexpr std::int64_t kFeatures = 5;
+
+struct Case {
+  std::string name;
+  int dimensions;
+  std::vector<std::int64_t> sample;
+  Samples samples;
+  BatchNormOptions options = BatchNormOptions(kFeatures);
+  at::ScalarType dtype = at::kDouble;
+  at::ScalarType parameters = at::kDouble;
+  double tolerance = 1e-11;
+  bool channels_last = false;
+};
+
+BatchNormOptions plain() {
+  return BatchNormOptions(kFeatures);
+}
+
+std::vector<Case> cases() {
+  const auto three = three_each;
+  const auto last = none_on_the_last;
+  return {
+      {"2d", 2, {5, 4, 3}, three},
+      {"2d, uneven", 2, {5, 4, 3}, uneven},
+      {"2d, none on the last", 2, {5, 4, 3}, last},
+      {"2d, none on the first", 2, {5, 4, 3}, none_on_the_first},
+      {"1d of two dimensions", 1, {5}, three},
+      {"1d of two dimensions, none on the last", 1, {5}, last},
+      {"1d of three dimensions, uneven", 1, {5, 7}, uneven},
+      {"3d, uneven", 3, {5, 2, 3, 2}, uneven},
+      {"3d, channels last", 3, {5, 2, 3, 2}, last, plain(), at::kDouble, at::kDouble, 1e-11, true},
+      {"channels last", 2, {5, 4, 3}, uneven, plain(), at::kDouble, at::kDouble, 1e-11, true},
+      {"cumulative average", 2, {5, 2, 2}, uneven, plain().momentum(std::nullopt)},
+      {"momentum and eps", 2, {5, 2, 2}, uneven, plain().momentum(0.7).eps(0.3)},
+      {"not affine", 2, {5, 2, 2}, last, plain().affine(false)},
+      {"not tracked", 2, {5, 2, 2}, uneven, plain().track_running_stats(false)},
+      {"neither", 1, {5}, three, plain().affine(false).track_running_stats(false)},
+      {"f32", 2, {5, 4, 3}, uneven, plain(), at::kFloat, at::kFloat, 2e-5},
+      {"f32, channels last", 2, {5, 4, 3}, last, plain(), at::kFloat, at::kFloat, 2e-5, true},
+      {"bf16", 2, {5, 4, 3}, uneven, plain(), at::kBFloat16, at::kBFloat16, 6e-2},
+      {"bf16, mixed", 2, {5, 4, 3}, last, plain(), at::kBFloat16, at::kFloat, 3e-2},
+      {"bf16, channels last", 2, {5, 4, 3}, uneven, plain(), at::kBFloat16, at::kFloat, 3e-2, true},
+      {"f16", 2, {5, 4, 3}, last, plain(), at::kHalf, at::kHalf, 1e-2},
+      {"f16, mixed", 1, {5}, three, plain(), at::kHalf, at::kFloat, 1e-2},
+  };
+}
+
+at::Tensor laid_out(const Case& one, const at::Tensor& tensor) {
+  if (!one.channels_last) return tensor;
+  return tensor.contiguous(one.dimensions == 2 ? at::MemoryFormat::ChannelsLast
+                                               : at::MemoryFormat::ChannelsLast3d);
+}
+
+/// Parameters that are neither ones nor zeros, the same for both.
+template <typename Layer>
+void fill(Layer& layer) {
+  const at::NoGradGuard no_grad;
+  if (!layer.weight.defined()) return;
+  // Exact in every dtype.
+  layer.weight.copy_(normal(layer.weight.sizes(), 1, at::kFloat).to(at::kBFloat16));
+  layer.bias.copy_(normal(layer.bias.sizes(), 2, at::kFloat).to(at::kBFloat16));
+}
+
+/// Another gradient for each element.
+at::Tensor loss_of(const at::Tensor& result, const at::Tensor& weights) {
+  return (result.to(at::kDouble) * weights).sum();
+}
+
+void check_same_values(const Case& one, const at::Tensor& mine, const at::Tensor& expected) {
+  CHECK(mine.scalar_type() == one.dtype);
+  CHECK(near(mine, expected, one.tolerance));
+}
+
+template <typename Ours, typename Theirs>
+void check_buffers(const Case& one, const Ours& ours, const Theirs& theirs) {
+  REQUIRE(ours.running_mean.defined() == theirs.running_mean.defined());
+  if (!ours.running_mean.defined()) return;
+  CHECK(near(ours.running_mean, theirs.running_mean, one.tolerance));
+  CHECK(near(ours.running_var, theirs.running_var, one.tolerance));
+  CHECK(torch::equal(ours.num_batches_tracked, theirs.num_batches_tracked));
+  CHECK(same_on_all_ranks(ours.running_mean));
+  CHECK(same_on_all_ranks(ours.running_var));
+}
+
+/// One forward and backward of both.
+template <typename Ours, typename Theirs>
+void check_step(const Case& one, Ours& ours, Theirs& theirs, std::uint64_t step) {
+  CAPTURE(step);
+  const Tensors all = batches(one.samples, one.sample, step, one.dtype);
+  const Tensors weights = batches(one.samples, one.sample, 50 + step);
+  const at::Tensor input = laid_out(one, mine(all).clone()).requires_grad_();
+  const at::Tensor whole = at::cat(all).to(at::kDouble).requires_grad_();
+  const at::Tensor result = ours.forward(input);
+  const at::Tensor expected = theirs.forward(whole);
+  check_same_values(one, result, rows_of_mine(expected, all));
+  CHECK(result.is_contiguous(input.suggest_memory_format()));
+  check_buffers(one, ours, theirs);
+  ours.zero_grad();
+  theirs.zero_grad();
+  loss_of(result, mine(weights)).backward();
+  loss_of(expected, at::cat(weights)).backward();
+  // Gradients of halves are rounded where they are much larger than their results.
+  const double scale = std::max(1.0, whole.grad().abs().max().item<double>());
+  CHECK(input.grad().scalar_type() == one.dtype);
+  CHECK(near(input.grad() / scale, rows_of_mine(whole.grad(), all) / scale, one.tolerance));
+  if (!ours.weight.defined()) return;
+  const double of_weight = theirs.weight.grad().abs().max().template item<double>();
+  const double of_bias = theirs.bias.grad().abs().max().template item<double>();
+  CHECK(near(sum_over_ranks(ours.weight.grad()) / of_weight, theirs.weight.grad() / of_weight,
+             one.tolerance));
+  CHECK(near(sum_over_ranks(ours.bias.grad()) / of_bias, theirs.bias.grad() / of_bias,
+             one.tolerance));
+}
+
+template <typename Ours, typename Theirs>
+void check_case(const Case& one) {
+  Theirs theirs(one.options);
+  Ours ours(one.options);
+  theirs.to(at::kDouble);
+  ours.to(one.parameters);
+  fill(theirs);
+  fill(ours);
+  for (std::uint64_t step = 1; step <= 3; ++step) check_step(one, ours, theirs, step);
+  ours.eval();
+  theirs.eval();
+  check_step(one, ours, theirs, 4);
+}
+
+at::Tensor finite_differences(const at::Tensor& input,
+                              const std::function<double(const at::Tensor&)>& loss) {
+  constexpr double kStep = 1e-5;
+  at::Tensor gradient = at::zeros_like(input);
+  for (std::int64_t i = 0; i < input.numel(); ++i) {
+    const auto moved = [&](double step) {
+      at::Tensor other = input.clone();
+      other.view(-1)[i] += step;
+      return loss(other);
+    };
+    gradient.view(-1)[i] = (moved(kStep) - moved(-kStep)) / (2 * kStep);
+  }
+  return gradient;
+}
+
+}  // namespace
+
+TEST_CASE("a batch norm over all ranks is that of one process with the whole batch") {
+  use_ronde();
+  for (const Case& one : cases()) {
+    CAPTURE(one.name);
+    if (one.dimensions == 1) {
+      check_case<ronde::SyncBatchNorm1dImpl, torch::nn::BatchNorm1dImpl>(one);
+    } else if (one.dimensions == 2) {
+      check_case<ronde::SyncBatchNorm2dImpl, torch::nn::BatchNorm2dImpl>(one);
+    } else {
+      check_case<ronde::SyncBatchNorm3dImpl, torch::nn::BatchNorm3dImpl>(one);
+    }
+  }
+}
+
+TEST_CASE("on one rank it has the bits of LibTorch's", "[n1]") {
+  use_ronde();
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    ronde::SyncBatchNorm2d ours(kFeatures);
+    torch::nn::BatchNorm2d theirs(kFeatures);
+    ours->to(dtype);
+    theirs->to(dtype);
+    const at::Tensor x = normal({4, kFeatures, 3, 2}, 1, dtype).requires_grad_();
+    const at::Tensor y = x.detach().clone().requires_grad_();
+    const at::Tensor a = ours->forward(x);
+    const at::Tensor b = theirs->forward(y);
+    a.pow(3).sum().backward();
+    b.pow(3).sum().backward();
+    CHECK(torch::equal(a, b));
+    CHECK(torch::equal(x.grad(), y.grad()));
+    CHECK(torch::equal(ours->weight.grad(), theirs->weight.grad()));
+    CHECK(torch::equal(ours->running_mean, theirs->running_mean));
+    CHECK(torch::equal(ours->running_var, theirs->running_var));
+  }
+}
+
+TEST_CASE("inputs and gradients of any strides") {
+  use_ronde();
+  ronde::SyncBatchNorm2d ours(kFeatures);
+  torch::nn::BatchNorm2d theirs(kFeatures);
+  ours->to(at::kDouble);
+  theirs->to(at::kDouble);
+  const Tensors all = batches(uneven, {3, 4, kFeatures}, 9);
+  const at::Tensor input = mine(all).clone().requires_grad_();
+  const at::Tensor whole = at::cat(all).requires_grad_();
+  const auto loss = [](const at::Tensor& result) {
+    // Its gradient is expanded, that of the squares transposed.
+    return result.sum(3).narrow(1, 0, 2).sum() + result.transpose(1, 2).contiguous().pow(2).sum();
+  };
+  const at::Tensor result = ours->forward(input.transpose(1, 3));
+  const at::Tensor expected = theirs->forward(whole.transpose(1, 3));
+  CHECK(near(result, rows_of_mine(expected, all), 1e-11));
+  loss(result).backward();
+  loss(expected).backward();
+  CHECK(near(input.grad(), rows_of_mine(whole.grad(), all), 1e-10));
+  CHECK(near(sum_over_ranks(ours->weight.grad()), theirs->weight.grad(), 1e-10));
+  CHECK(near(sum_over_ranks(ours->bias.grad()), theirs->bias.grad(), 1e-10));
+}
+
+TEST_CASE("statistics of values far from zero keep their digits") {
+  use_ronde();
+  // The mean of squares less the square of the mean has two digits left here in f32.
+  ronde::SyncBatchNorm1d ours(BatchNormOptions(2).momentum(1.0));
+  const at::Tensor own = normal({64, 2}, 7 + static_cast<std::uint64_t>(ronde::rank()));
+  const at::Tensor input = (own + 1e3 + 3.0 * ronde::rank()).to(at::kFloat);
+  ours->forward(input);
+  const at::Tensor whole = ronde::allgather(input).to(at::kDouble);
+  CHECK(near(ours->running_mean, whole.mean(0), 1e-6));
+  CHECK(near(ours->running_var, whole.var(0), 1e-4));
+}
+
+TEST_CASE("no values on any rank, or one each, are what they are in one process") {
+  use_ronde();
+  ronde::SyncBatchNorm2d ours(3);
+  torch::nn::BatchNorm2d theirs(3);
+  for (const auto& sample : {std::vector<std::int64_t>{0, 3, 4, 4}, {2, 3, 0, 4}}) {
+    const at::Tensor input = at::zeros(sample).requires_grad_();
+    const at::Tensor whole = at::zeros(sample).requires_grad_();
+    const at::Tensor result = ours->forward(input);
+    CHECK(result.sizes() == theirs->forward(whole).sizes());
+    result.sum().backward();
+    CHECK(input.grad().sizes() == input.sizes());
+    CHECK(torch::equal(ours->weight.grad(), at::zeros({3})));
+    CHECK(torch::equal(ours->bias.grad(), at::zeros({3})));
+    CHECK(torch::equal(ours->running_mean, theirs->running_mean));
+    CHECK(torch::equal(ours->running_var, theirs->running_var));
+    CHECK(torch::equal(ours->num_batches_tracked, theirs->num_batches_tracked));
+  }
+  if (ronde::size() == 1) return;
+  // Which LibTorch refuses on each rank.
+  const at::Tensor one = at::full({1, 3, 1, 1}, ronde::rank() + 1.0);
+  ours->forward(one);
+  const double mean = (ronde::size() + 1) / 2.0;
+  CHECK(near(ours->running_mean, at::full({3}, 0.1 * mean), 1e-6));
+}
+
+TEST_CASE("gradients are finite differences of the sum of all ranks' losses") {
+  use_ronde();
+  ronde::SyncBatchNorm1d layer(SyncBatchNormOptions(2).track_running_stats(false));
+  layer->to(at::kDouble);
+  fill(*layer);
+  const Tensors all = batches(uneven, {2, 2}, 3);
+  const Tensors weights = batches(uneven, {2, 2}, 4);
+  const auto loss = [&](const at::Tensor& x) {
+    return (layer->forward(x).sin() * mine(weights)).sum();
+  };
+  const at::Tensor input = mine(all).clone().requires_grad_();
+  loss(input).backward();
+  for (int rank = 0; rank < ronde::size(); ++rank) {
+    // Each rank's input is moved in turn.
+    const at::Tensor moved = all[static_cast<std::size_t>(rank)];
+    const at::Tensor expected = finite_differences(moved, [&](const at::Tensor& x) {
+      const at::NoGradGuard no_grad;
+      return sum_over_ranks(loss(rank == ronde::rank() ? x : mine(all))).item<double>();
+    });
+    if (rank == ronde::rank()) CHECK(near(input.grad(), expected, 1e-7));
+  }
+}
+
+namespace {
+
+/// The gradients, for x and weight, of a penalty on the gradients for x and weight.
+struct Twice {
+  at::Tensor of_input;
+  at::Tensor of_weight;
+};
+
+template <typename Layer>
+Twice penalized(Layer& layer, const at::Tensor& x, const at::Tensor& weights) {
+  const at::Tensor loss = (layer.forward(x).pow(3) * weights).sum();
+  const Tensors first = torch::autograd::grad({loss}, {x, layer.weight}, {}, std::nullopt, true);
+  // Linear in the weight's gradient, of which each rank has a part.
+  const at::Tensor penalty = (first[0].pow(2) * weights).sum() + first[1].sum() * 0.5;
+  const Tensors second = torch::autograd::grad({penalty}, {x, layer.weight});
+  return {second[0], second[1]};
+}
+
+}  // namespace
+
+TEST_CASE("gradients of gradients are those of one process") {
+  use_ronde();
+  for (const Samples& samples : {Samples(uneven), Samples(none_on_the_last)}) {
+    ronde::SyncBatchNorm2d ours(kFeatures);
+    torch::nn::BatchNorm2d theirs(kFeatures);
+    ours->to(at::kDouble);
+    theirs->to(at::kDouble);
+    fill(*ours);
+    fill(*theirs);
+    const Tensors all = batches(samples, {kFeatures, 2, 2}, 5);
+    const Tensors weights = batches(samples, {kFeatures, 2, 2}, 6);
+    const at::Tensor whole = at::cat(all).requires_grad_();
+    const Twice expected = penalized(*theirs, whole, at::cat(weights));
+    const Twice here = penalized(*ours, mine(all).clone().requires_grad_(), mine(weights));
+    CHECK(near(here.of_input, rows_of_mine(expected.of_input, all), 1e-9));
+    CHECK(near(sum_over_ranks(here.of_weight), expected.of_weight, 1e-9));
+  }
+}
+
+TEST_CASE("gradients of gradients of the parameters alone, and of halves") {
+  use_ronde();
+  ronde::SyncBatchNorm1d ours(kFeatures);
+  torch::nn::BatchNorm1d theirs(kFeatures);
+  ours->to(at::kDouble);
+  theirs->to(at::kDouble);
+  fill(*ours);
+  fill(*theirs);
+  const Tensors all = batches(none_on_the_last, {kFeatures}, 8);
+  const auto second = [](auto& layer, const at::Tensor& x) {
+    const Tensors first = torch::autograd::grad({layer.forward(x).pow(3).sum()}, {layer.weight}, {},
+                                                std::nullopt, true);
+    return torch::autograd::grad({first[0].sum()}, {layer.weight})[0];
+  };
+  const at::Tensor expected = second(*theirs, at::cat(all));
+  CHECK(near(sum_over_ranks(second(*ours, mine(all))) / expected, at::ones({kFeatures}), 1e-11));
+
+  ronde::SyncBatchNorm1d half(kFeatures);
+  const at::Tensor x = mine(all).to(at::kBFloat16).requires_grad_();
+  const at::Tensor first =
+      torch::autograd::grad({half->forward(x).pow(3).sum()}, {x}, {}, std::nullopt, true)[0];
+  CHECK(first.scalar_type() == at::kBFloat16);
+  CHECK(torch::autograd::grad({first.pow(2).sum()}, {x})[0].isfinite().all().item<bool>());
+}

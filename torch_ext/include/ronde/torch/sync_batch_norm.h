@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/pimpl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "ronde/process_set.h"
+
+/// Batch normalisation over the batches of all ranks together. The guide is
+/// docs/sync_batch_norm.md.
+namespace ronde {
+
+/// LibTorch's BatchNormOptions, and who takes part.
+struct SyncBatchNormOptions {
+  SyncBatchNormOptions(std::int64_t num_features);
+  SyncBatchNormOptions(const torch::nn::BatchNormOptions& options);
+
+  /// The size of the input's second dimension. As in LibTorch, this, affine and track_running_stats
+  /// count at construction alone, while eps and momentum may be changed later.
+  TORCH_ARG(std::int64_t, num_features);
+  TORCH_ARG(double, eps) = 1e-5;
+  /// Nothing: the running statistics are averages over all batches so far.
+  TORCH_ARG(std::optional<double>, momentum) = 0.1;
+  TORCH_ARG(bool, affine) = true;
+  TORCH_ARG(bool, track_running_stats) = true;
+
+  // These three count at construction alone.
+  /// For errors and stall reports. Empty: "layer<k>", the k-th one constructed for these ranks. One
+  /// that another layer has is made unique.
+  TORCH_ARG(std::string, name);
+  /// The ranks whose batches are one. Before ronde::init it can only be all.
+  TORCH_ARG(ProcessSet, process_set);
+  /// How long the other ranks may take to come to the layer; 0: for ever.
+  TORCH_ARG(std::chrono::nanoseconds, timeout){0};
+};
+
+namespace detail {
+
+/// What is needed of a layer, with its own tensors.
+struct SyncBatchNormState {
+  std::size_t dimensions = 0;  ///< 2 of SyncBatchNorm2d
+  double eps = 0;
+  std::optional<double> momentum;
+  std::int64_t features = 0;
+  bool training = false;
+  bool track_running_stats = false;
+  at::Tensor weight;
+  at::Tensor bias;
+  at::Tensor running_mean;
+  at::Tensor running_var;
+  at::Tensor num_batches_tracked;
+};
+
+void check_dimensions(const std::string& subject, std::size_t dimensions, const at::Tensor& input);
+std::string describe_layer(std::size_t dimensions, const SyncBatchNormOptions& options);
+
+}  // namespace detail
+
+/// What SyncBatchNorm1d, 2d and 3d have in common: a name that no other layer of this process has.
+/// A copy (clone()) gets one of its own, an assigned one keeps its own.
+class SyncBatchNormLayer {
+ public:
+  /// Its operations are "sync_batch_norm/<name>" and "gradient of sync_batch_norm/<name>".
+  const std::string& wire_name() const noexcept { return name_; }
+  ProcessSet process_set() const noexcept { return set_; }
+  std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
+
+  virtual detail::SyncBatchNormState state() const = 0;
+
+ protected:
+  explicit SyncBatchNormLayer(const SyncBatchNormOptions& options);
+  SyncBatchNormLayer(const SyncBatchNormLayer& other);
+  SyncBatchNormLayer& operator=(const SyncBatchNormLayer& other);
+  virtual ~SyncBatchNormLayer() = default;
+
+ private:
+  std::string wanted_name_;
+  std::string name_;
+  ProcessSet set_;
+  std::chrono::nanoseconds timeout_;
+};
+
+/// A layer or its holder, as an argument.
+class SyncBatchNormRef {
+ public:
+  SyncBatchNormRef(SyncBatchNormLayer& layer) : layer_(&layer) {}
+  template <typename Impl>
+  SyncBatchNormRef(const torch::nn::ModuleHolder<Impl>& holder) : layer_(holder.ptr().get()) {}
+
+  SyncBatchNormLayer& layer() const noexcept { return *layer_; }
+
+ private:
+  SyncBatchNormLayer* layer_;
+};
+
+/// Runs each layer on its input, all with one exchange in forward and one in backward: for branches
+/// of which none needs another's result. Otherwise as calling them one after the other, with the
+/// same bits. The layers must have the same process set; the first one's timeout counts.
+std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& layers,
+                                        const std::vector<at::Tensor>& inputs);
+
+/// The module behind SyncBatchNorm1d, 2d and 3d: torch::nn::BatchNorm's parameters and buffers, so
+/// that checkpoints of the one load into the other.
+///
+/// forward() is collective wherever batch statistics are used (in training, and in eval mode
+/// without running statistics): every rank of the process set calls it, with any number of samples,
+/// also none, and each gets the result, gradients and running statistics that torch::nn::BatchNorm
+/// has in one process for the batches of all ranks joined. Backward is collective where an input
+/// has a gradient. The gradients of weight and bias are this rank's part of the sum.
+///
+/// Errors: UsageError on this rank, before anything is sent, for an input that does not fit; on all
+/// ranks if they differ in features or in what autograd records, or if there is one value per
+/// channel only; GroupError if the group is dead. No buffer has changed then.
+template <std::size_t D, typename Derived>
+class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBatchNormOptions>,
+                              public SyncBatchNormLayer {
+  using Base = torch::nn::NormImplBase<D, Derived, SyncBatchNormOptions>;
+
+ public:
+  explicit SyncBatchNormImplBase(const SyncBatchNormOptions& settings)
+      : Base(settings), SyncBatchNormLayer(settings) {}
+
+  /// Shares the parameters and the memory of the buffers of `source`, and has its mode.
+  template <typename Source>
+  SyncBatchNormImplBase(
+      const torch::nn::NormImplBase<D, Source, torch::nn::BatchNormOptions>& source,
+      const SyncBatchNormOptions& settings)
+      : SyncBatchNormImplBase(settings) {
+    share_parameter("weight", this->weight, source.weight);
+    share_parameter("bias", this->bias, source.bias);
+    const auto share = [](at::Tensor& buffer, const at::Tensor& of_source) {
+      if (buffer.defined() && of_source.defined()) buffer.set_data(of_source);
+    };
+    share(this->running_mean, source.running_mean);
+    share(this->running_var, source.running_var);
+    share(this->num_batches_tracked, source.num_batches_tracked);
+    this->train(source.is_training());
+  }
+
+  /// Input and result: [N, C, ...], with as many further dimensions as the name says (1d: also
+  /// none).
+  at::Tensor forward(const at::Tensor& input) { return sync_batch_norm({*this}, {input}).front(); }
+
+  void pretty_print(std::ostream& stream) const override {
+    stream << detail::describe_layer(D, this->options);
+  }
+
+  detail::SyncBatchNormState state() const override {
+    return {D,
+            this->options.eps(),
+            this->options.momentum(),
+            this->options.num_features(),
+            this->is_training(),
+            this->options.track_running_stats(),
+            this->weight,
+            this->bias,
+            this->running_mean,
+            this->running_var,
+            this->num_batches_tracked};
+  }
+
+ protected:
+  void _check_input_dim(const at::Tensor& input) override {
+    detail::check_dimensions(wire_name(), D, input);
+  }
+
+ private:
+  void share_parameter(const char* key, at::Tensor& parameter, const at::Tensor& of_source) {
+    if (!parameter.defined() || !of_source.defined()) return;
+    parameter = of_source;
+    this->parameters_[key] = of_source;
+  }
+};
+
+class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
+ public:
+  using SyncBatchNormImplBase::SyncBatchNormImplBase;
+};
+TORCH_MODULE(SyncBatchNorm1d);
+
+class SyncBatchNorm2dImpl : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl> {
+ public:
+  using SyncBatchNormImplBase::SyncBatchNormImplBase;
+};
+TORCH_MODULE(SyncBatchNorm2d);
+
+class SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl> {
+ public:
+  using SyncBatchNormImplBase::SyncBatchNormImplBase;
+};
+TORCH_MODULE(SyncBatchNorm3d);
+
+struct ConvertSyncBatchNormOptions {
+  /// Prefix of the layers' names, which are their paths in the module.
+  std::string name = {};
+  ProcessSet process_set = {};
+  std::chrono::nanoseconds timeout{0};
+};
+
+/// Exchanges each torch::nn::BatchNorm1d, 2d and 3d inside a torch::nn::Sequential, anywhere in
+/// `module`, for ours, with the same parameters (an optimiser that has them keeps working),
+/// buffers, options and mode; returns how many. Not collective, but to be called on all ranks
+/// alike.
+///
+/// Elsewhere LibTorch's modules cannot be exchanged: their forward is not virtual, and the program
+/// holds them by type. If there is one, throws UsageError that names all of them by path, and
+/// nothing has changed.
+std::size_t convert_sync_batch_norm(torch::nn::Module& module,
+                                    const ConvertSyncBatchNormOptions& options = {});
+
+}  // namespace ronde
