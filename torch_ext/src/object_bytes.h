@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ronde/process_set.h"
-#include "ronde/torch/objects.h"
+#include "ronde/torch/object_codec.h"
 
 namespace ronde::detail {
 

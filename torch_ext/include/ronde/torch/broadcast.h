@@ -29,8 +29,9 @@ void broadcast_parameters(const torch::OrderedDict<std::string, at::Tensor>& ten
 /// Gives every rank the root's optimiser state (moments, step counts) and options (learning rate,
 /// ...), through LibTorch's own save and load: any optimiser that implements them, in any state,
 /// also one that has not stepped here. State that the root does not have is dropped. Collective;
-/// the optimisers' types, groups and shapes are compared first, and an error on one rank is thrown
-/// as a UsageError on all.
+/// the optimisers' types, groups and shapes are compared first. An error on one rank, or state at
+/// the root that is not of its parameters' shapes, is thrown as a UsageError on all, whose state
+/// and options are then as before.
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank = 0,
                                ProcessSet process_set = {});
 

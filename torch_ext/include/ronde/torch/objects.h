@@ -1,215 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
-#include <torch/optim/optimizer.h>
-#include <torch/serialize/archive.h>
-
-#include <concepts>
-#include <cstddef>
-#include <functional>
-#include <memory>
 #include <string>
-#include <string_view>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "ronde/options.h"
+#include "ronde/torch/object_codec.h"
 
 namespace ronde {
-
-namespace detail {
-
-template <typename T>
-inline constexpr bool kIsBytes = false;
-template <>
-inline constexpr bool kIsBytes<std::string> = true;
-template <>
-inline constexpr bool kIsBytes<std::vector<char>> = true;
-template <>
-inline constexpr bool kIsBytes<std::vector<signed char>> = true;
-template <>
-inline constexpr bool kIsBytes<std::vector<unsigned char>> = true;
-template <>
-inline constexpr bool kIsBytes<std::vector<std::byte>> = true;
-
-inline const torch::nn::Module* module_in(const torch::nn::Module& module) {
-  return &module;
-}
-inline torch::nn::Module* module_in(torch::nn::Module& module) {
-  return &module;
-}
-/// Null if the holder is empty.
-template <typename M>
-torch::nn::Module* module_in(const torch::nn::ModuleHolder<M>& holder) {
-  return holder.is_empty() ? nullptr : holder.ptr().get();
-}
-template <std::derived_from<torch::nn::Module> M>
-torch::nn::Module* module_in(const std::shared_ptr<M>& module) {
-  return module.get();
-}
-
-template <typename T>
-concept ModuleObject = requires(T& object) {
-  module_in(object);
-};
-
-template <typename T>
-concept OptimizerObject = std::derived_from<T, torch::optim::Optimizer>;
-
-/// What LibTorch, or the program, has written operators for.
-template <typename T>
-concept ArchivedObject = requires(torch::serialize::OutputArchive& out,
-                                  torch::serialize::InputArchive& in, T& object) {
-  out << std::as_const(object);
-  in >> object;
-};
-
-/// What can be made from bytes alone.
-template <typename T>
-concept ValueObject = kIsBytes<T> || std::same_as<T, at::Tensor> ||
-    std::same_as<T, std::vector<at::Tensor>> || std::same_as<T, c10::IValue> ||
-    (!ModuleObject<T> && !OptimizerObject<T> && ArchivedObject<T> && std::movable<T> &&
-     std::default_initializable<T>);
-
-template <typename T>
-concept Object = ModuleObject<T> || OptimizerObject<T> || ValueObject<T> || ArchivedObject<T>;
-
-/// An object on its way from one rank to others.
-struct ObjectCodec {
-  /// What is equal on all ranks: the object's type, and what it is made of.
-  std::vector<std::string> lines = {};
-  /// Why this rank's object can neither be sent nor replaced.
-  std::string problem = {};
-  std::function<std::string()> encode = {};
-  /// Loads, or throws and leaves the object as it was. What it returns is called with whether all
-  /// ranks could load, to keep the new object or the former.
-  std::function<std::function<void(bool keep)>(std::string bytes)> decode = {};
-};
-
-/// An object on its way to a list of all ranks' objects.
-struct ListCodec {
-  std::string type = {};
-  std::function<std::string()> encode = {};
-  /// Called for each rank's bytes, in rank order.
-  std::function<void(std::string bytes)> append = {};
-};
-
-std::string type_text(const std::type_info& type);
-std::string bytes_of(const at::Tensor& tensor);
-std::string bytes_of(const std::vector<at::Tensor>& tensors);
-std::string bytes_of(const torch::nn::Module* module);
-std::string bytes_of(const torch::optim::Optimizer& optimizer);
-std::string bytes_of_ivalue(const c10::IValue& value);
-std::string bytes_of_archive(const std::function<void(torch::serialize::OutputArchive&)>& write);
-/// New tensors, on the device of `former` where it has one, else on the CPU.
-at::Tensor tensor_from(const std::string& bytes, const at::Tensor& former);
-std::vector<at::Tensor> tensors_from(const std::string& bytes,
-                                     const std::vector<at::Tensor>& former);
-c10::IValue ivalue_from(const std::string& bytes);
-void read_archive(const std::string& bytes,
-                  const std::function<void(torch::serialize::InputArchive&)>& read);
-
-ObjectCodec codec_of(torch::nn::Module* module);
-ObjectCodec codec_of(torch::optim::Optimizer& optimizer);
-
-void broadcast_object(const ObjectCodec& codec, const BroadcastOptions& options);
-void allgather_object(const ListCodec& codec, const AllgatherOptions& options);
-void gather_object(const ListCodec& codec, const BroadcastOptions& options);
-std::string save_object(const std::function<std::string()>& encode);
-void load_object(const ObjectCodec& codec, std::string bytes);
-
-template <typename T>
-std::string bytes_of_object(const T& object) {
-  if constexpr (kIsBytes<T>) {
-    return {reinterpret_cast<const char*>(object.data()), object.size()};
-  } else if constexpr (ModuleObject<T>) {
-    return bytes_of(static_cast<const torch::nn::Module*>(module_in(object)));
-  } else if constexpr (std::same_as<T, c10::IValue>) {
-    return bytes_of_ivalue(object);
-  } else if constexpr (requires { bytes_of(object); }) {
-    return bytes_of(object);
-  } else {
-    return bytes_of_archive([&](torch::serialize::OutputArchive& archive) { archive << object; });
-  }
-}
-
-template <ValueObject T>
-T value_from(std::string bytes, const T& former) {
-  if constexpr (std::same_as<T, std::string>) {
-    return bytes;
-  } else if constexpr (kIsBytes<T>) {
-    const auto* data = reinterpret_cast<const typename T::value_type*>(bytes.data());
-    return T(data, data + bytes.size());
-  } else if constexpr (std::same_as<T, at::Tensor>) {
-    return tensor_from(bytes, former);
-  } else if constexpr (std::same_as<T, std::vector<at::Tensor>>) {
-    return tensors_from(bytes, former);
-  } else if constexpr (std::same_as<T, c10::IValue>) {
-    return ivalue_from(bytes);
-  } else {
-    T value;
-    read_archive(bytes, [&](torch::serialize::InputArchive& archive) { archive >> value; });
-    return value;
-  }
-}
-
-template <typename T>
-std::string type_text() {
-  return kIsBytes<T> ? "bytes" : type_text(typeid(T));
-}
-
-template <Object T>
-ObjectCodec codec_of_object(T& object) {
-  if constexpr (ModuleObject<T>) {
-    return codec_of(module_in(object));
-  } else if constexpr (OptimizerObject<T>) {
-    return codec_of(static_cast<torch::optim::Optimizer&>(object));
-  } else {
-    ObjectCodec codec{.lines = {type_text<T>()}};
-    codec.encode = [&object] { return bytes_of_object(object); };
-    codec.decode = [&object](std::string bytes) -> std::function<void(bool)> {
-      if constexpr (ValueObject<T>) {
-        auto value = std::make_shared<T>(value_from<T>(std::move(bytes), object));
-        return [&object, value](bool keep) {
-          if (keep) object = std::move(*value);
-        };
-      } else {
-        read_archive(bytes, [&](torch::serialize::InputArchive& archive) { archive >> object; });
-        return [](bool) {};
-      }
-    };
-    return codec;
-  }
-}
-
-template <typename T>
-constexpr void check_object() {
-  static_assert(Object<T>,
-                "Ronde moves std::string, std::vector of bytes, at::Tensor, "
-                "std::vector<at::Tensor>, c10::IValue, modules, optimizers, and types with "
-                "operator<<(torch::serialize::OutputArchive&, const T&) and "
-                "operator>>(torch::serialize::InputArchive&, T&) in their own namespace");
-}
-
-template <typename T>
-ListCodec list_codec(const T& object, std::vector<T>& all) {
-  check_object<T>();
-  static_assert(!Object<T> || ValueObject<T>,
-                "This object cannot be made from bytes alone (a module or optimizer has to be "
-                "constructed first): gather ronde::save_bytes(object), and ronde::load_bytes() "
-                "each into an object that you have constructed");
-  return {
-      .type = type_text<T>(),
-      .encode = [&object] { return bytes_of_object(object); },
-      .append = [&all](std::string bytes) { all.push_back(value_from<T>(std::move(bytes), T())); }};
-}
-
-}  // namespace detail
 
 /// Options of gather_object: `root` is the rank that gets the objects.
 using GatherOptions = BroadcastOptions;
@@ -228,14 +27,19 @@ using GatherOptions = BroadcastOptions;
 // an object cannot be encoded or loaded on one of them; UsageError at once on a rank outside the
 // set. GroupError if the group is dead.
 
-/// Gives every rank the root's object. Values (all but the next two) are replaced by new ones, once
-/// every rank could load; tensors arrive on the device of the tensor that they replace (of a list,
-/// of the first), else on the CPU, those in an IValue always on the CPU.
-/// A module, and an optimiser, keeps its identity, and its devices. Types, names, shapes and dtypes
-/// are compared first. As LibTorch's load, it gives the module's parameters and buffers new memory;
-/// broadcast_parameters writes into theirs. If one rank cannot load, parameters, buffers and
-/// optimiser state are on all as before; what else a module's own load() changes is not undone, nor
-/// is the change of an object that has operators but no default constructor.
+/// Gives every rank the root's object.
+///
+/// A value (whatever is neither a module nor an optimiser) is replaced by a new one, once every
+/// rank could load its own. Tensors arrive on the device of the tensor that they replace (of a
+/// list, on that of the first), else on the CPU; those in an IValue always on the CPU.
+///
+/// A module or optimiser keeps its identity and its devices; types, names, shapes and dtypes are
+/// compared first. As LibTorch's load, this gives a module's parameters and buffers new memory;
+/// broadcast_parameters writes into theirs. If one rank cannot load, parameters, buffers and the
+/// state of optimisers are as before on all.
+///
+/// Not undone where another rank cannot load: what else a module's own load() changes, and the
+/// change of an object that has operators but no default constructor.
 template <typename T>
 void broadcast_object(T& object, const BroadcastOptions& options = {}) {
   detail::check_object<T>();
@@ -269,7 +73,7 @@ std::string save_bytes(const T& object) {
 }
 
 /// Changes `object` to what save_bytes got, as broadcast_object does on the other ranks. Local.
-/// Throws UsageError and leaves the object as it was if they do not fit.
+/// Throws UsageError if they do not fit, and leaves the object as it was (but see there).
 template <typename T>
 void load_bytes(T& object, std::string bytes) {
   detail::check_object<T>();
