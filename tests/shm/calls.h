@@ -41,7 +41,7 @@ void check_lists(const Reduction& reduction, const RunRanks& run_ranks);
 /// Ranks that add nothing to some of the segments: the oracle leaves them out. Has its own scales.
 void check_absent(const Reduction& reduction, const RunRanks& run_ranks);
 
-/// Every op, on f32 and f64 that travel as f16 and bf16.
+/// Every op on f32 that travels as bf16 and f64 as f16, and averages of the other pairs.
 void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks);
 
 }  // namespace ronde::test
