@@ -36,7 +36,9 @@ TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& opt
 
 TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options) {
   detail::refuse_recorded("allreduce", options.name, tensor);
-  return detail::start_allreduce_(tensor, options, detail::Contribution::Tensor);
+  detail::check_writable(detail::caller("allreduce_", options.name), tensor);
+  return detail::start_in_place(detail::request_for(Collective::Allreduce, tensor, options), tensor,
+                                true);
 }
 
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {

@@ -12,8 +12,10 @@
 
 #include "agreement.h"
 #include "gradient_reducer.h"
+#include "optimizer_parameters.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "ronde/torch/collectives.h"
 #include "tensor_request.h"
 
 namespace ronde {
@@ -38,29 +40,30 @@ class DistributedOptimizer::Impl {
   Impl(torch::optim::Optimizer& inner,
        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
        DistributedOptimizerOptions options)
-      : inner_(inner) {
+      : inner_(inner),
+        evaluates_often_(dynamic_cast<const torch::optim::LBFGS*>(&inner) != nullptr) {
     detail::check_member("ronde::DistributedOptimizer", options.process_set,
                          "Its gradients would be reduced with no other's: step the inner "
                          "optimiser there, or give a set that has this rank");
     const std::string scope = scope_of(options);
-    const std::string subject = "ronde::DistributedOptimizer(\"" + scope + "\")";
-    detail::Statement statement;
-    std::vector<detail::NamedParameter> parameters;
-    try {
-      if (dynamic_cast<const torch::optim::LBFGS*>(&inner) != nullptr) {
-        throw UsageError(
-            "LBFGS evaluates the loss many times in a step, and its line search would have to "
-            "agree between the ranks. Use Adam, AdamW, SGD, RMSprop or Adagrad");
-      }
-      parameters = detail::match_parameters(inner, named_parameters);
-      statement.lines = detail::state_parameters(parameters, options);
-      detail::check_options(options);
-    } catch (const UsageError& error) {
-      statement.problem = error.what();
-    }
-    detail::agree(subject, statement, options.process_set);
+    std::vector<detail::NamedParameter> parameters =
+        agree_on_parameters(scope, named_parameters, options, 0);
     reducer_ = std::make_shared<detail::GradientReducer>(scope, std::move(options));
     reducer_->watch(std::move(parameters));
+  }
+
+  void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters) {
+    reducer_->expect_nothing_in_flight("add_parameters() was called");
+    reducer_->watch(agree_on_parameters(reducer_->scope(), named_parameters, reducer_->options(),
+                                        reducer_->parameter_count()));
+  }
+
+  void set_backward_passes_per_step(int passes) {
+    reducer_->expect_nothing_in_flight("set_backward_passes_per_step() was called");
+    DistributedOptimizerOptions options = reducer_->options();
+    options.backward_passes_per_step = passes;
+    detail::check_options(inner_, options);
+    reducer_->set_backward_passes_per_step(passes);
   }
 
   void zero_grad(bool set_to_none) {
@@ -70,18 +73,19 @@ class DistributedOptimizer::Impl {
 
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) {
     at::Tensor loss;
-    if (closure) {
-      const at::AutoGradMode gradients_on(true);
-      loss = closure();
+    if (closure && evaluates_often_) {
+      loss = inner_.step([&] { return evaluate(closure); });
+    } else {
+      if (closure) loss = call(closure);
+      synchronize();
+      inner_.step();
     }
-    synchronize();
-    inner_.step();
     reducer_->stepped();
     return loss;
   }
 
   void synchronize() {
-    detail::check_same_parameters(inner_, reducer_->parameter_count());
+    check_same_parameters();
     reducer_->synchronize();
   }
 
@@ -89,7 +93,50 @@ class DistributedOptimizer::Impl {
   const std::shared_ptr<detail::GradientReducer>& reducer() const noexcept { return reducer_; }
 
  private:
+  /// The parameters of the inner optimiser behind the first `known`. Throws on all ranks alike.
+  std::vector<detail::NamedParameter> agree_on_parameters(
+      const std::string& scope, const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
+      const DistributedOptimizerOptions& options, std::size_t known) const {
+    detail::Statement statement;
+    std::vector<detail::NamedParameter> parameters;
+    try {
+      detail::check_options(inner_, options);
+      parameters = detail::match_parameters(inner_, known, named_parameters);
+      detail::apply_options(parameters, options, known == 0);
+      statement.lines = detail::state_parameters(parameters, options);
+    } catch (const UsageError& error) {
+      statement.problem = error.what();
+    }
+    detail::agree("ronde::DistributedOptimizer(\"" + scope + "\")", statement, options.process_set);
+    return parameters;
+  }
+
+  static at::Tensor call(const torch::optim::Optimizer::LossClosure& closure) {
+    const at::AutoGradMode gradients_on(true);
+    return closure();
+  }
+
+  /// The loss and the gradients of all ranks.
+  at::Tensor evaluate(const torch::optim::Optimizer::LossClosure& closure) {
+    reducer_->stepped();
+    const at::Tensor mine = call(closure);
+    synchronize();
+    AllreduceOptions options = reducer_->reduction();
+    options.name = reducer_->scope() + "/loss";
+    return allreduce(mine.detach(), options);
+  }
+
+  void check_same_parameters() const {
+    const std::size_t count = detail::count_parameters(inner_);
+    const std::size_t expected = reducer_->parameter_count();
+    if (count == expected) return;
+    throw UsageError(detail::rank_prefix() + "ronde::DistributedOptimizer: the optimiser has " +
+                     std::to_string(count) + " parameters, but had " + std::to_string(expected) +
+                     " when it was wrapped. Call add_parameters() after adding parameters");
+  }
+
   torch::optim::Optimizer& inner_;
+  const bool evaluates_often_;
   std::shared_ptr<detail::GradientReducer> reducer_;
 };
 
@@ -116,6 +163,15 @@ void DistributedOptimizer::synchronize() {
   impl_->synchronize();
 }
 
+void DistributedOptimizer::add_parameters(
+    const torch::OrderedDict<std::string, at::Tensor>& named_parameters) {
+  impl_->add_parameters(named_parameters);
+}
+
+void DistributedOptimizer::set_backward_passes_per_step(int passes) {
+  impl_->set_backward_passes_per_step(passes);
+}
+
 torch::optim::Optimizer& DistributedOptimizer::inner() noexcept {
   return impl_->inner();
 }
@@ -133,6 +189,22 @@ DistributedOptimizer::NoSync::NoSync(NoSync&& other) noexcept = default;
 
 DistributedOptimizer::NoSync::~NoSync() {
   if (reducer_) reducer_->leave_no_sync();
+}
+
+DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
+  return SkipSynchronize(impl_->reducer());
+}
+
+DistributedOptimizer::SkipSynchronize::SkipSynchronize(
+    std::shared_ptr<detail::GradientReducer> reducer)
+    : reducer_(std::move(reducer)) {
+  reducer_->enter_skip();
+}
+
+DistributedOptimizer::SkipSynchronize::SkipSynchronize(SkipSynchronize&& other) noexcept = default;
+
+DistributedOptimizer::SkipSynchronize::~SkipSynchronize() {
+  if (reducer_) reducer_->leave_skip();
 }
 
 }  // namespace ronde

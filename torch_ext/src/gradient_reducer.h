@@ -2,43 +2,24 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/optim/optimizer.h>
-#include <torch/ordered_dict.h>
 
 #include <cstddef>
+#include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "gradient_exchange.h"
+#include "gradient_hooks.h"
 #include "gradient_views.h"
+#include "optimizer_parameters.h"
 #include "ronde/options.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/work.h"
 
 namespace ronde::detail {
-
-struct NamedParameter {
-  std::string name;
-  at::Tensor parameter;
-};
-
-/// The parameters of `inner`, in its order, with their names. Throws UsageError if one has no name
-/// or occurs twice. Of several names of one tensor (tied weights) the first is taken.
-std::vector<NamedParameter> match_parameters(
-    const torch::optim::Optimizer& inner,
-    const torch::OrderedDict<std::string, at::Tensor>& named_parameters);
-
-/// What must be equal on all ranks, a line each.
-std::vector<std::string> state_parameters(const std::vector<NamedParameter>& parameters,
-                                          const DistributedOptimizerOptions& options);
-
-/// Throws UsageError for numbers that make no sense.
-void check_options(const DistributedOptimizerOptions& options);
-
-/// Throws UsageError if `inner` got parameters after its wrapper was constructed.
-void check_same_parameters(const torch::optim::Optimizer& inner, std::size_t expected);
 
 /// Submits the gradient of each parameter it watches as soon as backward has accumulated it, and
 /// waits for them in synchronize().
@@ -46,27 +27,33 @@ void check_same_parameters(const torch::optim::Optimizer& inner, std::size_t exp
 /// Thread-safety: none of its own. The hooks run on the threads of autograd, which for tensors on
 /// the CPU is the one that calls backward().
 ///
-/// Note [Why a hook before and one after]: the hook after accumulation submits. The one before it
-/// refuses a backward that would add to memory which is being reduced right now, and remembers
-/// whether a gradient existed: autograd may make its own tensor the gradient if none did.
-///
 /// Note [Gradient views]
 /// A gradient that is reduced where it lies must lie where the peers can reach it. With views the
 /// hook after accumulation sees to it, whoever made or replaced the gradient: at best backward has
 /// written it there (Note [Placing gradients]) or added to what was there (zero_grad(false));
 /// otherwise it is copied, once, and the view becomes the gradient.
+///
+/// Note [Gradients that no rank has]
+/// One that this rank lacks is told from one that all ranks lack by what the engine says of its
+/// reduction (Work::contributed). Of a group it says that of the group as a whole: a vector of
+/// flags, one a member, is the group's last tensor.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
-  GradientReducer(const std::string& scope, DistributedOptimizerOptions options);
+  GradientReducer(std::string scope, DistributedOptimizerOptions options);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Installs the hooks. Frozen parameters are kept, and watched once they require grad. Throws
-  /// UsageError if a parameter has another DistributedOptimizer. Collective if options ask for
-  /// gradient views.
+  /// Installs the hooks, also of more parameters later. Frozen parameters are kept, and watched
+  /// once they require grad. Throws UsageError if a parameter has another DistributedOptimizer.
+  /// Collective if options ask for gradient views.
   void watch(std::vector<NamedParameter> parameters);
   std::size_t parameter_count() const noexcept { return slots_.size(); }
+
+  const std::string& scope() const noexcept { return scope_; }
+  const DistributedOptimizerOptions& options() const noexcept { return options_; }
+  /// How gradients are combined, but for the name.
+  AllreduceOptions reduction() const;
 
   /// Submits what backward did not, and waits for everything.
   void synchronize();
@@ -74,9 +61,14 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void stepped() noexcept;
   /// The gradients are to be dropped. Throws UsageError while reductions are in flight.
   void restart();
+  /// Throws UsageError, saying that `call` came too early, while reductions are in flight.
+  void expect_nothing_in_flight(const std::string& call) const;
+  void set_backward_passes_per_step(int passes) { options_.backward_passes_per_step = passes; }
 
   void enter_no_sync() noexcept { ++no_sync_depth_; }
   void leave_no_sync() noexcept { --no_sync_depth_; }
+  void enter_skip() noexcept { ++skip_depth_; }
+  void leave_skip() noexcept { --skip_depth_; }
 
   // For the hooks.
   void before_accumulation(std::size_t index);
@@ -87,37 +79,60 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   enum class Phase { Accumulating, Reduced, Failed };
 
   struct Slot {
-    std::string name;            // the parameter's
+    ParameterSubject subject;
     std::string operation_name;  // of its reduction
     at::Tensor parameter;
-    std::shared_ptr<torch::autograd::Node> accumulator;  // null while frozen
-    torch::autograd::FunctionPreHook* before = nullptr;
-    std::uintptr_t after = 0;
+    bool is_local = false;
+    bool is_sparse = false;  // its gradient is, where there is one
+    int group = -1;
+    std::size_t place_in_group = 0;  // among those in flight
     std::optional<GradientView> view;
+    std::unique_ptr<GradientHooks> hooks;  // null while frozen
+    std::unique_ptr<GradientExchange> dense;
+    std::unique_ptr<GradientExchange> sparse;  // null until needed
     bool had_gradient = false;
     int passes = 0;
+    bool ready = false;  // backward is through with it
     // Of the reduction in flight.
-    bool submitted = false;
-    bool stands_in = false;    // `reduced` is a buffer of zeros, not the parameter's gradient
-    bool copies_back = false;  // the view is reduced, and is not the gradient
-    at::Tensor reduced;
-    TensorWork work;
+    GradientExchange* exchange = nullptr;  // null: there is none
+    std::vector<TensorWork> works;
+    std::string nonfinite;  // what was found in it
   };
 
+  struct Group {
+    std::vector<std::size_t> members;
+    TensorWork flags;  // whether any rank has the gradient of each member in flight
+  };
+
+  void add_slot(NamedParameter named, int first_group);
+  void make_views(std::size_t first);
+  std::unique_ptr<GradientExchange> make_exchange(Slot& slot);
   void install_hooks(std::size_t index);
-  void remove_hooks(Slot& slot) noexcept;
-  void make_views();
+
+  void gradient_is_ready(Slot& slot);
+  GradientExchange& exchange_for(Slot& slot);
+  std::vector<Prepared> begin(Slot& slot);
   void submit(Slot& slot);
-  void submit_view(Slot& slot, const AllreduceOptions& options);
+  void submit(Group& group);
   void submit_rest();
-  void finish(Slot& slot);
-  [[noreturn]] void refuse(const Slot& slot, const std::string& text) const;
+  bool advance(Slot& slot);
+  std::optional<bool> is_present(const Slot& slot) const;
+  void finish_all(std::exception_ptr& first_error);
+  void end_step(bool failed);
+  void scale_local() const;
+
+  void look_for_nonfinite(Slot& slot) const;
+  TensorWork submit_nonfinite();
+  void tell_nonfinite(const TensorWork& found) const;
 
   const std::string scope_;
-  const DistributedOptimizerOptions options_;
-  std::vector<Slot> slots_;
+  DistributedOptimizerOptions options_;
+  const int ranks_;
+  std::deque<Slot> slots_;
+  std::vector<Group> groups_;
   Phase phase_ = Phase::Accumulating;
   int no_sync_depth_ = 0;
+  int skip_depth_ = 0;
   bool is_lazy_ = false;  // reductions wait until this rank does: it computes on all cores
 };
 

@@ -176,6 +176,18 @@ TensorWork start(Prepared prepared) {
   return {std::move(work), std::move(prepared.operation)};
 }
 
+std::vector<TensorWork> start_together(std::vector<Prepared> prepared) {
+  if (prepared.size() == 1) return {start(std::move(prepared.front()))};
+  std::vector<Request> requests;
+  for (Prepared& each : prepared) requests.push_back(std::move(each.request));
+  std::vector<Work> works = submit_group(std::move(requests));
+  std::vector<TensorWork> started;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    started.emplace_back(std::move(works[i]), std::move(prepared[i].operation));
+  }
+  return started;
+}
+
 TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads) {
   TensorWork work = start(prepare_in_place(std::move(request), tensor, reads));
   note_written(tensor);
@@ -235,23 +247,6 @@ void check_writable(const std::string& what, const at::Tensor& tensor) {
                    "): several elements of the tensor share one memory location (it was "
                    "expanded), so it cannot be changed in place. Call contiguous() first, or use "
                    "the form that returns a new tensor");
-}
-
-TensorWork start_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
-                            Contribution contribution) {
-  check_writable(caller("allreduce_", options.name), tensor);
-  Request request = request_for(Collective::Allreduce, tensor, options);
-  request.contributes = contribution == Contribution::Tensor;
-  return start_in_place(std::move(request), tensor, true);
-}
-
-TensorWork start_symmetric_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
-                                      Contribution contribution, bool lazy) {
-  Request request = request_for(Collective::Allreduce, tensor, options);
-  request.contributes = contribution == Contribution::Tensor;
-  request.symmetric = true;
-  request.lazy = lazy;
-  return start_in_place(std::move(request), tensor, true);
 }
 
 }  // namespace ronde::detail

@@ -114,19 +114,9 @@ Prepared prepare_sending(Request request, const at::Tensor& tensor);
 void note_written(const at::Tensor& tensor);
 
 TensorWork start(Prepared prepared);
+/// One by itself, several as a group: all or none.
+std::vector<TensorWork> start_together(std::vector<Prepared> prepared);
 TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads);
-
-/// Whether an allreduce adds to the result (Request::contributes).
-enum class Contribution { Tensor, Nothing };
-
-/// allreduce_async_ for the optimiser.
-TensorWork start_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
-                            Contribution contribution);
-
-/// The same for memory of the symmetric heap (Request::symmetric), row-major. `lazy`:
-/// Request::lazy.
-TensorWork start_symmetric_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options,
-                                      Contribution contribution, bool lazy);
 
 /// alltoall without autograd; `received`: the rows that came from each rank.
 at::Tensor alltoall_to(std::vector<std::int64_t>& received, const at::Tensor& tensor,

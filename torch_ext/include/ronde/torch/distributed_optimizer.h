@@ -6,17 +6,41 @@
 #include <torch/ordered_dict.h>
 
 #include <chrono>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ronde/collective.h"
 #include "ronde/process_set.h"
+#include "ronde/torch/compression.h"
 
 namespace ronde {
 
 namespace detail {
 class GradientReducer;
 }  // namespace detail
+
+/// Which gradients travel together: those of a group all or none, once all of them are there, so
+/// that they are fused in every step.
+class GradientGroups {
+ public:
+  /// Each gradient by itself, as soon as it is there.
+  GradientGroups() = default;
+  /// So many groups of neighbouring parameters, of about equal bytes; 0: none.
+  GradientGroups(int count) : count_(count) {}
+  /// These; parameters that are in none of them travel by themselves.
+  GradientGroups(std::initializer_list<std::vector<at::Tensor>> groups) : lists_(groups) {}
+  GradientGroups(std::vector<std::vector<at::Tensor>> groups) : lists_(std::move(groups)) {}
+
+  int count() const noexcept { return count_; }
+  const std::vector<std::vector<at::Tensor>>& lists() const noexcept { return lists_; }
+
+ private:
+  int count_ = 0;
+  std::vector<std::vector<at::Tensor>> lists_;
+};
 
 struct DistributedOptimizerOptions {
   /// Prefix of the names of its operations. Empty: "optimizer<k>", the k-th one constructed for
@@ -36,6 +60,29 @@ struct DistributedOptimizerOptions {
   /// size. A gradient that the program keeps over zero_grad() then shows the next one's values.
   /// Without effect elsewhere, and where op is neither Sum nor Average.
   bool gradient_views = true;
+  /// Only with Average: gradients are divided by it before they are added up, and the sum is
+  /// multiplied by it / ranks instead of 1 / ranks. Between 1 and the number of ranks it keeps sums
+  /// of half-precision gradients from overflowing or vanishing.
+  double gradient_predivide_factor = 1.0;
+  GradientGroups groups = {};
+  /// Null: none. Turns gradient views off.
+  std::shared_ptr<Compression> compression = nullptr;
+  /// Sparse gradients (of embeddings) are made dense and reduced as the others. Otherwise their
+  /// indices and values are gathered, with Sum or Average only.
+  bool sparse_as_dense = false;
+  /// Parameters whose gradient is sparse. They are recognised by their gradient; but a rank that
+  /// gets none in the first step, where others do, must be told.
+  std::vector<at::Tensor> sparse_parameters = {};
+  /// Parameters that each rank trains by itself (experts, layers that are split over the ranks):
+  /// their gradients are not reduced, and they may be others on every rank.
+  std::vector<at::Tensor> local_parameters = {};
+  /// With Sum and Average: gradients of local parameters are scaled as the sum of the others is,
+  /// and so are to them as they would be in one process with the whole batch.
+  bool scale_local_gradients = true;
+  /// Looks for NaN and infinity in this rank's gradients before they are reduced, which reads each
+  /// once more; synchronize() then throws a UsageError on all ranks that names the parameters and
+  /// the ranks. To find out where they come from.
+  bool find_nonfinite = false;
 };
 
 /// Reduces gradients over the ranks, then lets `inner` step. Each gradient starts to travel as soon
@@ -48,14 +95,18 @@ struct DistributedOptimizerOptions {
 /// A parameter that got no gradient on this rank but got one elsewhere counts as zero here; one
 /// without gradient on every rank keeps its undefined gradient, so that `inner` skips it.
 ///
+/// LBFGS evaluates the loss several times in a step, and its line search must decide alike on all
+/// ranks: pass step() a closure. Each evaluation reduces the gradients and the loss. It takes Sum
+/// and Average, and no local parameters.
+///
 /// Thread-safety: none; construct and use it on the thread that calls backward().
 class DistributedOptimizer {
  public:
   /// `named_parameters` names the parameters of `inner`; more are ignored. Collective: the ranks
-  /// compare names, shapes and dtypes. Throws UsageError (on all ranks) if they differ or a
-  /// parameter of `inner` has no name, is listed twice, or is complex; and for LBFGS, which
-  /// evaluates the loss many times a step. A rank outside the process set throws UsageError at
-  /// once and has nothing hooked: there `inner` steps by itself.
+  /// compare names, shapes, dtypes and options. Throws UsageError (on all ranks) if they differ, a
+  /// parameter of `inner` has no name, is listed twice, or is complex, or options make no sense. A
+  /// rank outside the process set throws UsageError at once and has nothing hooked: there `inner`
+  /// steps by itself.
   DistributedOptimizer(torch::optim::Optimizer& inner,
                        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                        DistributedOptimizerOptions options = {});
@@ -69,9 +120,18 @@ class DistributedOptimizer {
   /// to call after a failed step(), or to drop gradients after synchronize() without a step.
   void zero_grad(bool set_to_none = true);
 
+  /// Takes in parameters that `inner` got since (add_param_group). Collective, while nothing is in
+  /// flight; throws as the constructor does.
+  void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters);
+
+  /// Must be equal on all ranks. Throws UsageError while reductions are in flight.
+  void set_backward_passes_per_step(int passes);
+
   /// Waits for all gradients (unless synchronize() was called since the last backward), then steps
   /// `inner`. With a closure: calls it first (it runs backward and returns the loss), with gradient
-  /// mode on, and returns its loss. Throws what synchronize() throws, and does not step then.
+  /// mode on, and returns this rank's loss. LBFGS calls it as often as it likes, and is given, and
+  /// returns, the loss of all ranks, reduced as the gradients are. Throws what synchronize()
+  /// throws, and does not step then.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
   /// Waits until every gradient holds the reduced value: call it before step() to clip or inspect
@@ -93,6 +153,22 @@ class DistributedOptimizer {
     std::shared_ptr<detail::GradientReducer> reducer_;
   };
   [[nodiscard]] NoSync no_sync();
+
+  /// While one of these lives, step() steps with the gradients as they are: those that
+  /// synchronize() has reduced, or this rank's own if nothing was sent. After synchronize() it is
+  /// not needed, as step() does not reduce twice.
+  class SkipSynchronize {
+   public:
+    ~SkipSynchronize();
+    SkipSynchronize(SkipSynchronize&& other) noexcept;
+    SkipSynchronize& operator=(SkipSynchronize&&) = delete;
+
+   private:
+    friend class DistributedOptimizer;
+    explicit SkipSynchronize(std::shared_ptr<detail::GradientReducer> reducer);
+    std::shared_ptr<detail::GradientReducer> reducer_;
+  };
+  [[nodiscard]] SkipSynchronize skip_synchronize();
 
   torch::optim::Optimizer& inner() noexcept;
 

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model.h"
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+namespace ronde_test {
+namespace {
+
+using Gradients = std::vector<at::Tensor>;
+
+constexpr std::int64_t kBatch = 6;
+
+int number(const std::string& text) {
+  return std::stoi(text);
+}
+
+bool has_experts(const Row& row) {
+  return row.is("local", "experts");
+}
+
+/// To `bits` of precision and, at the least, multiples of `least`; ties to even.
+double rounded(double value, int bits, double least) {
+  if (value == 0 || !std::isfinite(value)) return value;
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  const double unit = std::max(std::ldexp(1.0, exponent - bits), least);
+  return std::nearbyint(value / unit) * unit;
+}
+
+/// As an element of the type in which gradients travel.
+double on_the_wire(double value, const Row& row) {
+  if (row.is("compression", "fp16")) return rounded(value, 11, std::ldexp(1.0, -24));
+  if (row.is("compression", "bf16")) return rounded(value, 8, std::ldexp(1.0, -133));
+  return value;
+}
+
+double prescale_of(const Row& row) {
+  double scale = row.is("scales", "both") ? 0.5 : 1.0;
+  if (row.is("average_passes", "yes")) scale /= passes_of(row);
+  return row.is("predivide", "2") ? scale / 2 : scale;
+}
+
+double postscale_of(const Row& row) {
+  const double scale = row.is("scales", "both") ? 3.0 : 1.0;
+  return row.is("predivide", "2") ? scale * 2 : scale;
+}
+
+/// Half types are computed in f32, and rounded once.
+at::Tensor combined_on_the_wire(const Gradients& of_ranks, const Row& row) {
+  at::Tensor result = at::empty_like(of_ranks.front());
+  const double ranks = static_cast<double>(of_ranks.size());
+  const bool is_average = row.is("op", "average");
+  const bool is_power = (of_ranks.size() & (of_ranks.size() - 1)) == 0;
+  const double post = postscale_of(row);
+  for (std::int64_t i = 0; i < result.numel(); ++i) {
+    float sum = 0;
+    for (const at::Tensor& gradient : of_ranks) {
+      const double own = gradient.view(-1)[i].item<double>() * prescale_of(row);
+      sum += static_cast<float>(on_the_wire(own, row));
+    }
+    const auto factor = static_cast<float>(is_average && is_power ? post / ranks : post);
+    float scaled = sum * factor;
+    if (is_average && !is_power) scaled /= static_cast<float>(ranks);
+    result.view(-1)[i] = on_the_wire(static_cast<double>(scaled), row);
+  }
+  return result;
+}
+
+/// The sum of a rank's losses in one step.
+at::Tensor losses_of(PairsNet& net, const Row& row, int step, int rank) {
+  at::Tensor loss = torch::zeros({}, at::kDouble);
+  for (int pass = 0; pass < passes_of(row); ++pass) {
+    loss = loss + loss_of(net, row, step, pass, rank);
+  }
+  return loss;
+}
+
+/// One backward through the losses of all ranks.
+void whole_backward(PairsNet& net, const Row& row, int ranks, int step) {
+  double weight = prescale_of(row) * postscale_of(row);
+  if (row.is("op", "average")) weight /= ranks;
+  at::Tensor loss = torch::zeros({}, at::kDouble);
+  for (int rank = 0; rank < ranks; ++rank) loss = loss + losses_of(net, row, step, rank) * weight;
+  loss.backward();
+}
+
+/// Each rank's gradients by themselves, added as compressed numbers are.
+void compressed_backward(PairsNet& net, const Row& row, int ranks, int step) {
+  std::vector<Gradients> all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    net->zero_grad();
+    losses_of(net, row, step, rank).backward();
+    Gradients gradients;
+    for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
+    all.push_back(std::move(gradients));
+  }
+  double local = prescale_of(row) * postscale_of(row);
+  if (row.is("op", "average")) local /= ranks;
+  std::size_t index = 0;
+  for (const auto& item : net->named_parameters()) {
+    Gradients of_ranks;
+    bool is_used = false;
+    for (const Gradients& gradients : all) {
+      const at::Tensor& gradient = gradients[index];
+      is_used = is_used || gradient.defined();
+      of_ranks.push_back(gradient.defined() ? gradient.to_dense()
+                                            : at::zeros(item.value().sizes(), at::kDouble));
+    }
+    ++index;
+    if (!is_used) continue;
+    const bool is_local = has_experts(row) && item.key().rfind("experts", 0) == 0;
+    const at::Tensor result =
+        is_local ? at::stack(of_ranks).sum(0) * local : combined_on_the_wire(of_ranks, row);
+    at::Tensor parameter = item.value();
+    parameter.mutable_grad() = row.is("embedding", "sparse") && item.key() == "embedding.weight"
+                                   ? result.to_sparse(1)
+                                   : result;
+  }
+}
+
+}  // namespace
+
+const std::vector<Factor>& optimizer_factors() {
+  static const std::vector<Factor> factors = {
+      {"inner", {"sgd", "adam", "adamw", "rmsprop", "adagrad"}},
+      {"op", {"average", "sum"}},
+      {"scales", {"none", "both"}},
+      {"passes", {"1", "2", "3"}},
+      {"average_passes", {"no", "yes"}},
+      {"predivide", {"1", "2"}},
+      {"groups", {"none", "3", "lists"}},
+      {"compression", {"none", "fp16", "bf16"}},
+      {"embedding", {"dense", "sparse", "as_dense"}},
+      {"local", {"none", "experts"}},
+      {"views", {"yes", "no"}},
+      {"zero_grad", {"none", "zero"}},
+      {"clip", {"no", "synchronize", "skip"}},
+      {"frozen", {"none", "thaws", "freezes"}},
+      {"calls", {"plain", "closure", "no_sync"}},
+      {"hook", {"no", "yes"}},
+      {"find_nonfinite", {"no", "yes"}},
+      {"set", {"all", "reversed"}}};
+  return factors;
+}
+
+bool is_forbidden(const Row& row) {
+  if (row.is("op", "sum") && row.is("predivide", "2")) return true;
+  // LibTorch has no sparse form of these optimisers, nor of clip_grad_norm_.
+  if (!row.is("embedding", "sparse")) return false;
+  return (!row.is("inner", "sgd") && !row.is("inner", "adagrad")) || !row.is("clip", "no");
+}
+
+int passes_of(const Row& row) {
+  return number(row["passes"]);
+}
+
+PairsNetImpl::PairsNetImpl(const Row& row, int count, bool in_one_process) {
+  first = register_module("first", torch::nn::Linear(5, 7));
+  second = register_module("second", torch::nn::Linear(7, 3));
+  side = register_module("side", torch::nn::Linear(5, 3));
+  never = register_module("never", torch::nn::Linear(2, 2));
+  // What Ronde makes dense is dense in one process.
+  const bool is_sparse =
+      row.is("embedding", in_one_process ? "sparse" : "as_dense") || row.is("embedding", "sparse");
+  embedding = register_module(
+      "embedding", torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 5).sparse(is_sparse)));
+  experts = register_module("experts", torch::nn::ModuleList());
+  for (int i = 0; i < count; ++i) experts->push_back(torch::nn::Linear(3, 3));
+  to(at::kDouble);
+  const torch::NoGradGuard no_grad;
+  std::uint64_t seed = 1;
+  for (auto& item : named_parameters()) {
+    item.value().copy_(normal(item.value().sizes(), seed++) * 0.5);
+    if (row.is("hook", "yes") && item.key() == "first.weight") {
+      item.value().register_hook([](const at::Tensor& gradient) { return gradient * 2; });
+    }
+  }
+}
+
+at::Tensor PairsNetImpl::forward(const at::Tensor& x, const at::Tensor& words, bool use_side,
+                                 int expert) {
+  const at::Tensor input = x + embedding->forward(words);
+  at::Tensor y = second->forward(torch::tanh(first->forward(input)));
+  if (use_side) y = y + side->forward(x);
+  return y + torch::tanh(
+                 experts->at<torch::nn::LinearImpl>(static_cast<std::size_t>(expert)).forward(y));
+}
+
+torch::OrderedDict<std::string, at::Tensor> PairsNetImpl::parameters_with(int expert) const {
+  torch::OrderedDict<std::string, at::Tensor> kept;
+  const std::string own = "experts." + std::to_string(expert) + ".";
+  for (const auto& item : named_parameters()) {
+    const bool is_expert = item.key().rfind("experts.", 0) == 0;
+    if (!is_expert || item.key().rfind(own, 0) == 0) kept.insert(item.key(), item.value());
+  }
+  return kept;
+}
+
+at::Tensor loss_of(PairsNet& net, const Row& row, int step, int pass, int rank) {
+  const auto seed = static_cast<std::uint64_t>(1000 * step + 100 * pass + 10 * rank);
+  const at::Tensor x = normal({kBatch, 5}, seed + 1);
+  const at::Tensor y = normal({kBatch, 3}, seed + 2);
+  const at::Tensor words = (normal({kBatch}, seed + 3).abs() * 4).to(at::kLong).clamp(0, 8);
+  // Rank 0 alone uses the side branch, and in odd steps nobody does.
+  const bool use_side = rank == 0 && step % 2 == 0;
+  const int expert = has_experts(row) ? rank : 0;
+  return torch::mse_loss(net->forward(x, words, use_side, expert), y);
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_inner(const Row& row,
+                                                    std::vector<at::Tensor> parameters) {
+  const std::string& inner = row["inner"];
+  if (inner == "adam") {
+    return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                                torch::optim::AdamOptions(0.01));
+  }
+  if (inner == "adamw") {
+    return std::make_unique<torch::optim::AdamW>(std::move(parameters),
+                                                 torch::optim::AdamWOptions(0.01));
+  }
+  if (inner == "rmsprop") {
+    return std::make_unique<torch::optim::RMSprop>(std::move(parameters),
+                                                   torch::optim::RMSpropOptions(0.005));
+  }
+  if (inner == "adagrad") {
+    return std::make_unique<torch::optim::Adagrad>(std::move(parameters),
+                                                   torch::optim::AdagradOptions(0.02));
+  }
+  return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                             torch::optim::SGDOptions(0.01).momentum(0.5));
+}
+
+void freeze_or_unfreeze(PairsNet& net, const Row& row, int step) {
+  if (row.is("frozen", "none")) return;
+  const bool is_frozen = row.is("frozen", "thaws") ? step < 3 : step >= 3;
+  net->second->bias.requires_grad_(!is_frozen);
+}
+
+void clip(PairsNet& net, const Row& row) {
+  if (row.is("clip", "no")) return;
+  std::vector<at::Tensor> shared;
+  for (const auto& item : net->named_parameters()) {
+    if (item.key().rfind("experts.", 0) != 0) shared.push_back(item.value());
+  }
+  torch::nn::utils::clip_grad_norm_(shared, 0.3);
+}
+
+PairsNet train_whole(const Row& row, int ranks, int steps) {
+  PairsNet net(row, has_experts(row) ? ranks : 1, /*in_one_process=*/true);
+  const auto optimizer = make_inner(row, net->parameters());
+  const bool is_compressed = !row.is("compression", "none");
+  for (int step = 0; step < steps; ++step) {
+    freeze_or_unfreeze(net, row, step);
+    optimizer->zero_grad(row.is("zero_grad", "none"));
+    if (is_compressed) {
+      compressed_backward(net, row, ranks, step);
+    } else {
+      whole_backward(net, row, ranks, step);
+    }
+    clip(net, row);
+    optimizer->step();
+  }
+  return net;
+}
+
+}  // namespace ronde_test

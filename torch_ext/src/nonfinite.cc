@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// GradientReducer looks for NaN and infinity, where DistributedOptimizerOptions::find_nonfinite
+// asks for it.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
+
+#include "gradient_reducer.h"
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "ronde/torch/objects.h"
+
+namespace ronde::detail {
+
+void GradientReducer::look_for_nonfinite(Slot& slot) const {
+  const at::Tensor& gradient = slot.parameter.grad();
+  if (!gradient.defined()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor values =
+      gradient.layout() == at::kSparse ? gradient.coalesce().values() : gradient.detach();
+  const std::int64_t finite = at::isfinite(values).sum().item<std::int64_t>();
+  if (finite == values.numel()) return;
+  const std::int64_t nan = at::isnan(values).sum().item<std::int64_t>();
+  slot.nonfinite = "\"" + slot.subject.name + "\" has " + std::to_string(nan) + " NaN and " +
+                   std::to_string(values.numel() - finite - nan) + " infinite of " +
+                   std::to_string(values.numel()) + " elements";
+}
+
+/// Travels with the gradients; its result is not 0 if any rank found something.
+TensorWork GradientReducer::submit_nonfinite() {
+  bool found = false;
+  for (Slot& slot : slots_) {
+    if (slot.is_local) look_for_nonfinite(slot);
+    found = found || !slot.nonfinite.empty();
+  }
+  const at::Tensor flag = at::full({1}, found ? 1 : 0, at::kByte);
+  return start_in_place(request_for(Collective::Allreduce, flag,
+                                    AllreduceOptions{.name = scope_ + "/nonfinite",
+                                                     .op = ReduceOp::Max,
+                                                     .process_set = options_.process_set,
+                                                     .timeout = options_.timeout}),
+                        flag, true);
+}
+
+void GradientReducer::tell_nonfinite(const TensorWork& found) const {
+  if (!options_.find_nonfinite || found.wait().item<std::uint8_t>() == 0) return;
+  std::string mine;
+  for (const Slot& slot : slots_) {
+    if (!slot.nonfinite.empty()) mine += "\n    " + slot.nonfinite;
+  }
+  const std::vector<int> ranks = ranks_of(options_.process_set);
+  const std::vector<std::string> texts = allgather_object(
+      mine, {.name = scope_ + "/nonfinite gradients", .process_set = options_.process_set});
+  std::string text = "ronde::DistributedOptimizer(\"" + scope_ +
+                     "\"): gradients are not finite before they are reduced:";
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (!texts[i].empty()) text += "\n  rank " + std::to_string(ranks.at(i)) + ":" + texts[i];
+  }
+  throw UsageError(text + "\nCall zero_grad() to go on without this step");
+}
+
+}  // namespace ronde::detail

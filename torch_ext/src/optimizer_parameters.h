@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+#include <torch/ordered_dict.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "ronde/torch/distributed_optimizer.h"
+
+// What a DistributedOptimizer is constructed with.
+namespace ronde::detail {
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor parameter;
+  bool is_local = false;  ///< its gradient is not reduced
+  bool is_sparse = false;
+  int group = -1;  ///< with which it travels
+};
+
+/// The parameters of `inner` behind the first `known`, in its order, with their names. Throws
+/// UsageError if one has no name or occurs twice. Of several names of one tensor (tied weights) the
+/// first is taken.
+std::vector<NamedParameter> match_parameters(
+    const torch::optim::Optimizer& inner, std::size_t known,
+    const torch::OrderedDict<std::string, at::Tensor>& named_parameters);
+
+/// How many parameters `inner` has.
+std::size_t count_parameters(const torch::optim::Optimizer& inner);
+
+/// Throws UsageError for options that make no sense for such an optimiser.
+void check_options(const torch::optim::Optimizer& inner,
+                   const DistributedOptimizerOptions& options);
+
+/// Marks the parameters that the options speak of. `all`: none of what they list may be unknown.
+/// Throws UsageError if it is, or if a parameter is listed in two groups, or is local and in one.
+void apply_options(std::vector<NamedParameter>& parameters,
+                   const DistributedOptimizerOptions& options, bool all);
+
+/// What must be equal on all ranks, a line each. Local parameters need not be.
+std::vector<std::string> state_parameters(const std::vector<NamedParameter>& parameters,
+                                          const DistributedOptimizerOptions& options);
+
+}  // namespace ronde::detail

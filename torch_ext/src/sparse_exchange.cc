@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gradient_exchange.h"
+#include "ronde/error.h"
+
+// Note [Sparse gradients]
+//
+// Indices travel as the rows of a matrix [entries, sparse dimensions], values as [entries, dense
+// dimensions...]: both join along their first dimension. Before the indices of each rank comes a
+// row with the number of its entries, or -1 if it has no gradient at all: so a gradient without
+// entries, which makes an optimiser count a step, is told from none.
+//
+// Until the ranks have once agreed that the gradient is sparse, values are sent after the indices,
+// which have the name that a dense gradient would have: a rank that has no gradient yet, and takes
+// part as for a dense one, then disagrees with the others, rather than to leave them waiting.
+namespace ronde::detail {
+namespace {
+
+/// Embeddings have sparse rows.
+constexpr std::int64_t kSparseDimensions = 1;
+
+/// The header of a rank's indices.
+at::Tensor header(std::int64_t entries) {
+  return at::full({1, kSparseDimensions}, entries, at::kLong);
+}
+
+struct Gathered {
+  at::Tensor indices;       ///< of all ranks' entries, a column each
+  bool is_present = false;  ///< a rank has a gradient
+};
+
+Gathered without_headers(const at::Tensor& rows) {
+  Gathered gathered;
+  std::vector<at::Tensor> parts;
+  for (std::int64_t at = 0; at < rows.size(0);) {
+    const auto entries = rows[at][0].item<std::int64_t>();
+    ++at;
+    if (entries < 0) continue;
+    gathered.is_present = true;
+    parts.push_back(rows.narrow(0, at, entries));
+    at += entries;
+  }
+  gathered.indices =
+      parts.empty() ? at::empty({rows.size(1), 0}, at::kLong) : at::cat(parts).t().contiguous();
+  return gathered;
+}
+
+std::optional<at::ScalarType> scalar_type_of(std::optional<DataType> half) {
+  if (!half) return std::nullopt;
+  return *half == DataType::F16 ? at::kHalf : at::kBFloat16;
+}
+
+}  // namespace
+
+SparseExchange::SparseExchange(ParameterSubject subject, at::Tensor parameter, int ranks,
+                               std::optional<DataType> wire_dtype)
+    : subject_(std::move(subject)),
+      parameter_(std::move(parameter)),
+      ranks_(ranks),
+      wire_type_(scalar_type_of(wire_dtype)) {}
+
+at::Tensor SparseExchange::values_to_send(const at::Tensor& values) const {
+  const bool is_wide = values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble;
+  return wire_type_ && is_wide ? values.to(*wire_type_) : values;
+}
+
+at::Tensor SparseExchange::no_values() const {
+  std::vector<std::int64_t> shape = parameter_.sizes().vec();
+  shape.at(0) = 0;
+  return at::empty(shape, parameter_.options().requires_grad(false));
+}
+
+Prepared SparseExchange::gather(const at::Tensor& rows, const std::string& part) const {
+  const AllgatherOptions options{options_.name + part, options_.process_set, options_.timeout};
+  return prepare_allocating(request_for(Collective::Allgather, rows, options), rows);
+}
+
+std::vector<Prepared> SparseExchange::begin(const AllreduceOptions& options) {
+  const at::NoGradGuard no_grad;
+  if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum) {
+    subject_.refuse("its gradient is sparse, which takes ReduceOp Average or Sum, and op is " +
+                    std::string(to_string(options.op)) + ". Set sparse_as_dense");
+  }
+  sent_ = parameter_.grad();
+  if (sent_.defined() && sent_.sparse_dim() != kSparseDimensions) {
+    subject_.refuse("its gradient has " + std::to_string(sent_.sparse_dim()) +
+                    " sparse dimensions; Ronde takes those with one, as embeddings have. Set "
+                    "sparse_as_dense");
+  }
+  options_ = options;
+  const at::Tensor own = sent_.defined() ? sent_.coalesce() : at::Tensor();
+  values_ = values_to_send(own.defined() ? own.values() : no_values());
+  std::vector<Prepared> prepared;
+  prepared.push_back(gather(
+      own.defined() ? at::cat({header(own._nnz()), own.indices().t().cpu()}) : header(-1), ""));
+  if (is_agreed_) prepared.push_back(gather(std::exchange(values_, {}), "/values"));
+  return prepared;
+}
+
+std::vector<Prepared> SparseExchange::proceed(const std::vector<TensorWork>& works,
+                                              std::optional<bool>) {
+  const at::NoGradGuard no_grad;
+  if (is_agreed_) {
+    finish(works.at(0).result(), works.at(1).result());
+    return {};
+  }
+  if (!indices_.defined()) {
+    indices_ = works.front().result();
+    std::vector<Prepared> prepared;
+    prepared.push_back(gather(std::exchange(values_, {}), "/values"));
+    return prepared;
+  }
+  is_agreed_ = true;
+  finish(std::exchange(indices_, {}), works.front().result());
+  return {};
+}
+
+void SparseExchange::finish(const at::Tensor& rows, const at::Tensor& values) {
+  const at::Tensor sent = std::exchange(sent_, {});
+  if (sent.defined() && !parameter_.grad().is_same(sent)) subject_.refuse(kGradientReplaced);
+  const Gathered gathered = without_headers(rows);
+  if (!gathered.is_present) return;
+  const at::Tensor entries = values.to(parameter_.scalar_type());
+  const at::Tensor sum =
+      at::_sparse_coo_tensor_unsafe(gathered.indices.to(parameter_.device()), entries,
+                                    parameter_.sizes(), entries.options().layout(at::kSparse))
+          .coalesce();
+  const double divisor = options_.op == ReduceOp::Average ? ranks_ : 1;
+  sum.values().mul_(options_.prescale * options_.postscale / divisor);
+  parameter_.mutable_grad() = sum;
+}
+
+}  // namespace ronde::detail
