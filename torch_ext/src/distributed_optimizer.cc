@@ -39,8 +39,10 @@ class DistributedOptimizer::Impl {
  public:
   Impl(torch::optim::Optimizer& inner,
        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
-       DistributedOptimizerOptions options)
-      : inner_(inner),
+       DistributedOptimizerOptions options,
+       std::shared_ptr<torch::optim::Optimizer> owned = nullptr)
+      : owned_(std::move(owned)),
+        inner_(inner),
         evaluates_often_(dynamic_cast<const torch::optim::LBFGS*>(&inner) != nullptr) {
     detail::check_member("ronde::DistributedOptimizer", options.process_set,
                          "Its gradients would be reduced with no other's: step the inner "
@@ -135,6 +137,7 @@ class DistributedOptimizer::Impl {
                      " when it was wrapped. Call add_parameters() after adding parameters");
   }
 
+  const std::shared_ptr<torch::optim::Optimizer> owned_;  // null: the caller keeps it
   torch::optim::Optimizer& inner_;
   const bool evaluates_often_;
   std::shared_ptr<detail::GradientReducer> reducer_;
@@ -145,6 +148,18 @@ DistributedOptimizer::DistributedOptimizer(
     const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
     DistributedOptimizerOptions options)
     : impl_(std::make_unique<Impl>(inner, named_parameters, std::move(options))) {}
+
+DistributedOptimizer::DistributedOptimizer(
+    std::shared_ptr<torch::optim::Optimizer> inner,
+    const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
+    DistributedOptimizerOptions options) {
+  if (!inner) {
+    throw UsageError(detail::rank_prefix() +
+                     "ronde::DistributedOptimizer: the optimiser to wrap is null");
+  }
+  torch::optim::Optimizer& wrapped = *inner;
+  impl_ = std::make_unique<Impl>(wrapped, named_parameters, std::move(options), std::move(inner));
+}
 
 DistributedOptimizer::~DistributedOptimizer() = default;
 DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&& other) noexcept = default;

@@ -89,7 +89,7 @@ struct DistributedOptimizerOptions {
 /// as backward has accumulated it, while the rest of backward still runs.
 ///
 /// It is not a torch::optim::Optimizer: learning rates, schedulers, saving and loading act on
-/// `inner`, which must outlive it. Parameters of `inner` that are frozen (requires_grad false) are
+/// `inner`, which must live as long as anything but the destructor is called. Parameters of `inner` that are frozen (requires_grad false) are
 /// left alone until they are unfrozen, which must happen on all ranks.
 ///
 /// A parameter that got no gradient on this rank but got one elsewhere counts as zero here; one
@@ -111,7 +111,13 @@ class DistributedOptimizer {
                        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                        DistributedOptimizerOptions options = {});
 
-  /// Removes the hooks. Reductions in flight still complete in the background.
+  /// The same; keeps `inner` alive.
+  DistributedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner,
+                       const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
+                       DistributedOptimizerOptions options = {});
+
+  /// Removes the hooks, also after the end of `inner`. Reductions in flight still complete in the
+  /// background.
   ~DistributedOptimizer();
   DistributedOptimizer(DistributedOptimizer&& other) noexcept;
   DistributedOptimizer& operator=(DistributedOptimizer&& other) noexcept;

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sparse gradients, against dense ones of one process.
+#include "support.h"
+
+using namespace ronde_test;
+using ronde::DistributedOptimizer;
+
+namespace {
+
+constexpr std::int64_t kWords = 12;
+constexpr std::int64_t kWidth = 3;
+
+torch::nn::Embedding make_embedding(bool sparse, at::ScalarType dtype = at::kDouble) {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(kWords, kWidth).sparse(sparse));
+  embedding->to(dtype);
+  const torch::NoGradGuard no_grad;
+  embedding->weight.copy_(normal({kWords, kWidth}, 61));
+  return embedding;
+}
+
+/// Words with repetitions, another number on each rank, none on rank 1 in step 1.
+at::Tensor words_of(int step, int rank) {
+  if (step == 1 && rank == 1) return at::empty({0}, at::kLong);
+  const auto seed = static_cast<std::uint64_t>(100 * step + rank);
+  return (normal({3 + 2 * rank}, seed).abs() * 5).to(at::kLong).clamp(0, kWords - 1);
+}
+
+at::Tensor loss_of(torch::nn::Embedding& embedding, int step, int rank) {
+  return embedding->forward(words_of(step, rank)).pow(2).sum() * (rank + 1.0);
+}
+
+at::Tensor train_whole(ronde::ReduceOp op, double scale, int steps) {
+  torch::nn::Embedding embedding = make_embedding(false);
+  torch::optim::SGD sgd(embedding->parameters(), 0.02);
+  for (int step = 0; step < steps; ++step) {
+    sgd.zero_grad();
+    at::Tensor loss = torch::zeros({}, at::kDouble);
+    for (int r = 0; r < ronde::size(); ++r) loss = loss + loss_of(embedding, step, r) * scale;
+    (op == ronde::ReduceOp::Average ? loss / ronde::size() : loss).backward();
+    sgd.step();
+  }
+  return embedding->weight.detach();
+}
+
+}  // namespace
+
+TEST_CASE("sparse gradients are the sums and averages of dense ones", "[n1][n2][n3]") {
+  use_ronde();
+  for (const ronde::ReduceOp op : {ronde::ReduceOp::Average, ronde::ReduceOp::Sum}) {
+    for (const bool as_dense : {false, true}) {
+      torch::nn::Embedding embedding = make_embedding(true);
+      torch::optim::SGD sgd(embedding->parameters(), 0.02);
+      DistributedOptimizer optimizer(
+          sgd, embedding->named_parameters(),
+          {.op = op,
+           .prescale = 0.5,
+           .postscale = 3.0,
+           .gradient_predivide_factor = op == ronde::ReduceOp::Average ? 2.0 : 1.0,
+           .sparse_as_dense = as_dense});
+      constexpr int kSteps = 5;
+      for (int step = 0; step < kSteps; ++step) {
+        optimizer.zero_grad();
+        loss_of(embedding, step, ronde::rank()).backward();
+        optimizer.synchronize();
+        CHECK(embedding->weight.grad().is_sparse() == !as_dense);
+        optimizer.step();
+      }
+      CHECK(near(embedding->weight, train_whole(op, 1.5, kSteps), 1e-12));
+      CHECK(same_on_all_ranks(embedding->weight.detach()));
+    }
+  }
+}
+
+TEST_CASE("sparse gradients of several passes add up first", "[n2]") {
+  use_ronde();
+  torch::nn::Embedding embedding = make_embedding(true);
+  torch::optim::SGD sgd(embedding->parameters(), 0.02);
+  DistributedOptimizer optimizer(sgd, embedding->named_parameters(),
+                                 {.backward_passes_per_step = 3});
+  for (const int step : {0, 1, 2}) loss_of(embedding, step, ronde::rank()).backward();
+  optimizer.synchronize();
+  torch::nn::Embedding whole = make_embedding(false);
+  at::Tensor loss = torch::zeros({}, at::kDouble);
+  for (const int step : {0, 1, 2}) {
+    for (int r = 0; r < ronde::size(); ++r) {
+      loss = loss + loss_of(whole, step, r) / ronde::size();
+    }
+  }
+  loss.backward();
+  CHECK(near(embedding->weight.grad().to_dense(), whole->weight.grad(), 1e-12));
+}
+
+TEST_CASE("a rank without a sparse gradient takes part, if it knows", "[n2][n3]") {
+  use_ronde();
+  for (const bool told : {true, false}) {
+    torch::nn::Embedding embedding = make_embedding(true);
+    torch::optim::SGD sgd(embedding->parameters(), 1.0);
+    ronde::DistributedOptimizerOptions options;
+    if (told) options.sparse_parameters = {embedding->weight};
+    DistributedOptimizer optimizer(sgd, embedding->named_parameters(), options);
+    const auto use = [&](bool is_used) {
+      optimizer.zero_grad();
+      if (is_used) loss_of(embedding, 0, 0).backward();
+    };
+    if (told) {
+      use(ronde::rank() == 0);
+      optimizer.synchronize();
+      REQUIRE(embedding->weight.grad().defined());
+      torch::nn::Embedding whole = make_embedding(false);
+      (loss_of(whole, 0, 0) / ronde::size()).backward();
+      CHECK(near(embedding->weight.grad().to_dense(), whole->weight.grad(), 1e-12));
+      optimizer.step();
+      // Nobody.
+      use(false);
+      optimizer.step();
+      CHECK_FALSE(embedding->weight.grad().defined());
+      continue;
+    }
+    // The others cannot know: the first step fails on all of them, and says what to do.
+    use(ronde::rank() == 0);
+    const std::string text = usage_error([&] { optimizer.step(); });
+    CAPTURE(text);
+    CHECK((ronde::rank() != 0 || contains(text, "sparse_parameters")));
+    CHECK(contains(text, "weight"));
+    // Having seen one, they do.
+    use(true);
+    optimizer.step();
+    use(ronde::rank() == 0);
+    optimizer.step();
+    REQUIRE(embedding->weight.grad().defined());
+    CHECK(same_on_all_ranks(embedding->weight.detach()));
+  }
+}
+
+TEST_CASE("a gradient without entries is told from none", "[n2]") {
+  use_ronde();
+  torch::nn::Embedding embedding = make_embedding(true);
+  torch::optim::SGD sgd(embedding->parameters(), 1.0);
+  DistributedOptimizer optimizer(sgd, embedding->named_parameters(),
+                                 {.sparse_parameters = {embedding->weight}});
+  if (ronde::rank() == 0) embedding->forward(at::empty({0}, at::kLong)).sum().backward();
+  optimizer.synchronize();
+  REQUIRE(embedding->weight.grad().defined());
+  CHECK(embedding->weight.grad()._nnz() == 0);
+}
+
+TEST_CASE("sparse values are compressed, too", "[n2]") {
+  use_ronde();
+  torch::nn::Embedding embedding = make_embedding(true, at::kFloat);
+  torch::optim::SGD sgd(embedding->parameters(), 1.0);
+  DistributedOptimizer optimizer(sgd, embedding->named_parameters(),
+                                 {.compression = ronde::Compression::bf16()});
+  loss_of(embedding, 0, ronde::rank()).backward();
+  optimizer.synchronize();
+  at::Tensor expected = at::zeros({kWords, kWidth});
+  for (int r = 0; r < ronde::size(); ++r) {
+    torch::nn::Embedding whole = make_embedding(true, at::kFloat);
+    loss_of(whole, 0, r).backward();
+    const at::Tensor own = whole->weight.grad().coalesce();
+    expected.index_add_(0, own.indices()[0], own.values().to(at::kBFloat16).to(at::kFloat));
+  }
+  CHECK(torch::equal(embedding->weight.grad().to_dense(), expected / ronde::size()));
+}
+
+TEST_CASE("sparse gradients refuse what has no sparse form", "[n2]") {
+  use_ronde();
+  torch::nn::Embedding embedding = make_embedding(true);
+  torch::optim::SGD sgd(embedding->parameters(), 1.0);
+  {
+    DistributedOptimizer optimizer(sgd, embedding->named_parameters(),
+                                   {.op = ronde::ReduceOp::Max});
+    const std::string text = usage_error([&] { loss_of(embedding, 0, ronde::rank()).backward(); });
+    CHECK(contains(text, "sparse_as_dense"));
+    CHECK(contains(text, "max"));
+  }
+  embedding->weight.mutable_grad().reset();
+  DistributedOptimizer optimizer(sgd, embedding->named_parameters(),
+                                 {.op = ronde::ReduceOp::Max, .sparse_as_dense = true});
+  loss_of(embedding, 0, 0).backward();
+  optimizer.step();
+  CHECK(contains(usage_error([&] {
+                   torch::nn::Embedding other = make_embedding(true);
+                   torch::optim::SGD of_other(other->parameters(), 1.0);
+                   DistributedOptimizer refused(of_other, other->named_parameters(),
+                                                {.sparse_parameters = {at::ones({2})}});
+                 }),
+                 "sparse_parameters has a tensor (f32 [2] on cpu) that is no parameter"));
+}
