@@ -50,7 +50,7 @@ void GradientReducer::tell_nonfinite(const TensorWork& found) const {
     if (!slot.nonfinite.empty()) mine += "\n    " + slot.nonfinite;
   }
   const std::vector<int> ranks = ranks_of(options_.process_set);
-  const std::vector<std::string> texts = allgather_object(
+  const std::vector<std::string> texts = ronde::allgather_object(
       mine, {.name = scope_ + "/nonfinite gradients", .process_set = options_.process_set});
   std::string text = "ronde::DistributedOptimizer(\"" + scope_ +
                      "\"): gradients are not finite before they are reduced:";

@@ -74,7 +74,7 @@ TEST_CASE("options that differ between ranks are refused on all of them", "[n2][
     CHECK(contains(text, part));
   };
   differing({.gradient_predivide_factor = 2.0}, {}, "gradient_predivide_factor 2");
-  differing({.groups = 2}, {}, "in group 1");
+  differing({.groups = 2}, {}, "in group 0");
   differing({.groups = {{pair.a}, {pair.b}}}, {.groups = {{pair.b}, {pair.a}}}, "in group 0");
   differing({.sparse_as_dense = true}, {}, "sparse_as_dense true");
   differing({.sparse_parameters = {pair.a}}, {}, "sparse");
