@@ -10,6 +10,8 @@
 
 #include "gradient_exchange.h"
 #include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "ronde/torch/collectives.h"
 
 // Note [Sparse gradients]
 //
@@ -21,7 +23,8 @@
 // Until the ranks have once agreed that the gradient is sparse, values are sent after the indices,
 // which have the name that a dense gradient would have: a rank that has no gradient yet, and takes
 // part as for a dense one, then disagrees with the others, rather than to leave them waiting.
-namespace ronde::detail {
+namespace ronde {
+namespace detail {
 namespace {
 
 /// Embeddings have sparse rows.
@@ -51,6 +54,18 @@ Gathered without_headers(const at::Tensor& rows) {
   gathered.indices =
       parts.empty() ? at::empty({rows.size(1), 0}, at::kLong) : at::cat(parts).t().contiguous();
   return gathered;
+}
+
+/// The sum or average of what all ranks have, coalesced.
+at::Tensor combined(const at::Tensor& indices, const at::Tensor& values, const at::Tensor& like,
+                    const AllreduceOptions& options, int ranks) {
+  const at::Tensor sum =
+      at::_sparse_coo_tensor_unsafe(indices.to(like.device()), values, like.sizes(),
+                                    values.options().layout(at::kSparse))
+          .coalesce();
+  const double divisor = options.op == ReduceOp::Average ? ranks : 1;
+  sum.values().mul_(options.prescale * options.postscale / divisor);
+  return sum;
 }
 
 std::optional<at::ScalarType> scalar_type_of(std::optional<DataType> half) {
@@ -128,14 +143,32 @@ void SparseExchange::finish(const at::Tensor& rows, const at::Tensor& values) {
   if (sent.defined() && !parameter_.grad().is_same(sent)) subject_.refuse(kGradientReplaced);
   const Gathered gathered = without_headers(rows);
   if (!gathered.is_present) return;
-  const at::Tensor entries = values.to(parameter_.scalar_type());
-  const at::Tensor sum =
-      at::_sparse_coo_tensor_unsafe(gathered.indices.to(parameter_.device()), entries,
-                                    parameter_.sizes(), entries.options().layout(at::kSparse))
-          .coalesce();
-  const double divisor = options_.op == ReduceOp::Average ? ranks_ : 1;
-  sum.values().mul_(options_.prescale * options_.postscale / divisor);
-  parameter_.mutable_grad() = sum;
+  parameter_.mutable_grad() =
+      combined(gathered.indices, values.to(parameter_.scalar_type()), parameter_, options_, ranks_);
 }
 
-}  // namespace ronde::detail
+}  // namespace detail
+
+at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
+  const at::NoGradGuard no_grad;
+  const std::string what = detail::caller("sparse_allreduce", options.name);
+  if (!tensor.defined() || tensor.layout() != at::kSparse) {
+    throw UsageError(what + " (" + detail::describe(tensor) +
+                     "): the tensor is not sparse (layout COO). Call allreduce()");
+  }
+  if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum) {
+    throw UsageError(what + ": sparse tensors take ReduceOp Average or Sum, and op is " +
+                     std::string(to_string(options.op)) + ". Call to_dense() and allreduce()");
+  }
+  const at::Tensor own = tensor.detach().coalesce();
+  const auto named = [&options](const std::string& part) {
+    return AllgatherOptions{options.name.empty() ? "" : options.name + part, options.process_set,
+                            options.timeout};
+  };
+  const TensorWork indices = allgather_async(own.indices().t(), named("/indices"));
+  const at::Tensor values = allgather(own.values(), named("/values"));
+  return detail::combined(indices.wait_host().t(), values, tensor, options,
+                          static_cast<int>(ranks_of(options.process_set).size()));
+}
+
+}  // namespace ronde

@@ -162,6 +162,35 @@ TEST_CASE("sparse values are compressed, too", "[n2]") {
   CHECK(torch::equal(embedding->weight.grad().to_dense(), expected / ronde::size()));
 }
 
+TEST_CASE("sparse_allreduce equals the dense one", "[n1][n2][n3]") {
+  use_ronde();
+  const ronde::ProcessSet all = {};
+  std::vector<ronde::ProcessSet> sets = {all};
+  if (ronde::size() == 3) sets.push_back(ronde::add_process_set({2, 0}));
+  for (const ronde::ProcessSet set : sets) {
+    if (!ronde::rank_in(set)) continue;
+    for (const ronde::ReduceOp op : {ronde::ReduceOp::Average, ronde::ReduceOp::Sum}) {
+      for (const std::int64_t sparse_dims : {1, 2}) {
+        // Every rank has other entries, rank 0 none.
+        const at::Tensor dense = normal({6, 4}, 5 + static_cast<std::uint64_t>(ronde::rank()))
+                                     .clamp_min(ronde::rank() == 0 ? 100.0 : 0.3)
+                                     .sub(ronde::rank() == 0 ? 100.0 : 0.3);
+        const ronde::AllreduceOptions options{
+            .op = op, .prescale = 2.0, .postscale = 0.25, .process_set = set};
+        const at::Tensor result = ronde::sparse_allreduce(dense.to_sparse(sparse_dims), options);
+        CHECK(result.is_coalesced());
+        CHECK(near(result.to_dense(), ronde::allreduce(dense, options), 1e-14));
+      }
+    }
+  }
+  CHECK(contains(usage_error([] { ronde::sparse_allreduce(at::ones({2}), {.name = "x"}); }),
+                 "sparse_allreduce(\"x\") (f32 [2] on cpu): the tensor is not sparse"));
+  CHECK(contains(usage_error([] {
+                   ronde::sparse_allreduce(at::ones({2}).to_sparse(), {.op = ronde::ReduceOp::Max});
+                 }),
+                 "op is max"));
+}
+
 TEST_CASE("sparse gradients refuse what has no sparse form", "[n2]") {
   use_ronde();
   torch::nn::Embedding embedding = make_embedding(true);
