@@ -47,6 +47,12 @@ double postscale_of(const Row& row) {
   return row.is("predivide", "2") ? scale * 2 : scale;
 }
 
+/// Of a sum over the ranks.
+double scale_of(const Row& row, std::size_t ranks) {
+  const double scale = prescale_of(row) * postscale_of(row);
+  return row.is("op", "average") ? scale / static_cast<double>(ranks) : scale;
+}
+
 /// Half types are computed in f32, and rounded once.
 at::Tensor combined_on_the_wire(const Gradients& of_ranks, const Row& row) {
   at::Tensor result = at::empty_like(of_ranks.front());
@@ -79,15 +85,25 @@ at::Tensor losses_of(PairsNet& net, const Row& row, int step, int rank) {
 
 /// One backward through the losses of all ranks.
 void whole_backward(PairsNet& net, const Row& row, int ranks, int step) {
-  double weight = prescale_of(row) * postscale_of(row);
-  if (row.is("op", "average")) weight /= ranks;
+  const double weight = scale_of(row, static_cast<std::size_t>(ranks));
   at::Tensor loss = torch::zeros({}, at::kDouble);
   for (int rank = 0; rank < ranks; ++rank) loss = loss + losses_of(net, row, step, rank) * weight;
   loss.backward();
 }
 
-/// Each rank's gradients by themselves, added as compressed numbers are.
-void compressed_backward(PairsNet& net, const Row& row, int ranks, int step) {
+/// Values of all ranks are rounded, added up and scaled, in their own type.
+at::Tensor combined_sparse(const Gradients& of_ranks, const Row& row) {
+  at::Tensor sum = at::zeros_like(of_ranks.front());
+  for (const at::Tensor& gradient : of_ranks) {
+    for (std::int64_t i = 0; i < sum.numel(); ++i) {
+      sum.view(-1)[i] += on_the_wire(gradient.view(-1)[i].item<double>(), row);
+    }
+  }
+  return (sum * scale_of(row, of_ranks.size())).to_sparse(1);
+}
+
+/// Each rank's gradients, by themselves.
+std::vector<Gradients> gradients_of_ranks(PairsNet& net, const Row& row, int ranks, int step) {
   std::vector<Gradients> all;
   for (int rank = 0; rank < ranks; ++rank) {
     net->zero_grad();
@@ -96,12 +112,20 @@ void compressed_backward(PairsNet& net, const Row& row, int ranks, int step) {
     for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
     all.push_back(std::move(gradients));
   }
-  double local = prescale_of(row) * postscale_of(row);
-  if (row.is("op", "average")) local /= ranks;
+  return all;
+}
+
+/// Added as compressed numbers are.
+void compressed_backward(PairsNet& net, const Row& row, int ranks, int step) {
+  std::vector<bool> had_gradient;
+  for (const at::Tensor& parameter : net->parameters()) {
+    had_gradient.push_back(parameter.grad().defined());
+  }
+  const std::vector<Gradients> all = gradients_of_ranks(net, row, ranks, step);
   std::size_t index = 0;
   for (const auto& item : net->named_parameters()) {
     Gradients of_ranks;
-    bool is_used = false;
+    bool is_used = had_gradient[index];
     for (const Gradients& gradients : all) {
       const at::Tensor& gradient = gradients[index];
       is_used = is_used || gradient.defined();
@@ -109,14 +133,16 @@ void compressed_backward(PairsNet& net, const Row& row, int ranks, int step) {
                                             : at::zeros(item.value().sizes(), at::kDouble));
     }
     ++index;
-    if (!is_used) continue;
-    const bool is_local = has_experts(row) && item.key().rfind("experts", 0) == 0;
-    const at::Tensor result =
-        is_local ? at::stack(of_ranks).sum(0) * local : combined_on_the_wire(of_ranks, row);
     at::Tensor parameter = item.value();
-    parameter.mutable_grad() = row.is("embedding", "sparse") && item.key() == "embedding.weight"
-                                   ? result.to_sparse(1)
-                                   : result;
+    if (!is_used) continue;
+    if (has_experts(row) && item.key().rfind("experts", 0) == 0) {
+      const double scale = scale_of(row, of_ranks.size());
+      parameter.mutable_grad() = at::stack(of_ranks).sum(0) * scale;
+    } else if (row.is("embedding", "sparse") && item.key() == "embedding.weight") {
+      parameter.mutable_grad() = combined_sparse(of_ranks, row);
+    } else {
+      parameter.mutable_grad() = combined_on_the_wire(of_ranks, row);
+    }
   }
 }
 
