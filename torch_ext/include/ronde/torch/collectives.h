@@ -41,9 +41,9 @@ TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& opt
 TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options = {});
 
 /// The sum or average of sparse tensors (layout COO), as a coalesced sparse tensor: the indices and
-/// values of all ranks are gathered. Shapes, dtypes and the number of sparse dimensions are equal on
-/// all ranks, the number of entries is not. Not recorded by autograd. UsageError for another layout
-/// or op.
+/// values of all ranks are gathered. Shapes, dtypes and the number of sparse dimensions are equal
+/// on all ranks, the number of entries is not. Not recorded by autograd. UsageError for another
+/// layout or op.
 at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
 
 /// A copy of the root's tensor; on the other ranks `tensor` only gives shape and dtype.

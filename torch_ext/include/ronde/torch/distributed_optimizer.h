@@ -89,8 +89,9 @@ struct DistributedOptimizerOptions {
 /// as backward has accumulated it, while the rest of backward still runs.
 ///
 /// It is not a torch::optim::Optimizer: learning rates, schedulers, saving and loading act on
-/// `inner`, which must live as long as anything but the destructor is called. Parameters of `inner` that are frozen (requires_grad false) are
-/// left alone until they are unfrozen, which must happen on all ranks.
+/// `inner`, which must live as long as anything but the destructor is called. Parameters of `inner`
+/// that are frozen (requires_grad false) are left alone until they are unfrozen, which must happen
+/// on all ranks.
 ///
 /// A parameter that got no gradient on this rank but got one elsewhere counts as zero here; one
 /// without gradient on every rank keeps its undefined gradient, so that `inner` skips it.
