@@ -201,7 +201,7 @@ TEST_CASE("options travel where they are on and off, and NaN", "[n2]") {
 namespace {
 
 // Its load fails on rank 1, where `load` has already changed everything.
-class Fragile : public SGD {
+class FragileOptimizer : public SGD {
  public:
   using SGD::SGD;
   void load(torch::serialize::InputArchive& archive) override {
@@ -221,7 +221,7 @@ TEST_CASE("an optimiser whose load fails on one rank is as before on all", "[n2]
   use_ronde();
   const double own = 1.0 + ronde::rank();
   const at::Tensor p = at::ones({2}).requires_grad_();
-  Fragile sgd({p}, SGDOptions(own).momentum(0.9));
+  FragileOptimizer sgd({p}, SGDOptions(own).momentum(0.9));
   p.mutable_grad() = at::full({2}, own);
   sgd.step();
   const std::string text = usage_error([&] { ronde::broadcast_optimizer_state(sgd, 0); });

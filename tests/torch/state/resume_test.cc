@@ -142,8 +142,8 @@ namespace {
 constexpr int kSamples = 48;
 constexpr int kBatch = 2;
 
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(std::uint64_t seed)
+struct DropoutNetImpl : torch::nn::Module {
+  explicit DropoutNetImpl(std::uint64_t seed)
       : hidden(register_module("hidden", torch::nn::Linear(4, 8))),
         norm(register_module("norm", torch::nn::BatchNorm1d(8))),
         dropout(register_module("dropout", torch::nn::Dropout(0.4))),
@@ -161,7 +161,7 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Dropout dropout;
   torch::nn::Linear head;
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(DropoutNet);
 
 class Samples : public torch::data::datasets::Dataset<Samples> {
  public:
@@ -246,7 +246,7 @@ struct Training {
     ronde::load_random_state(archive);  // to each rank its own
   }
 
-  Net net;
+  DropoutNet net;
   torch::optim::Adam adam;
   ronde::DistributedOptimizer optimizer;
   ronde::WarmupLR warmup;
