@@ -188,10 +188,11 @@ MPI_Op MpiBackend::operator_for(DataType dtype, ReduceOp op) const {
     case ReduceOp::Max:
       return is_bool ? MPI_LOR : MPI_MAX;
     case ReduceOp::Average:
+    case ReduceOp::Adasum:
       break;
   }
   throw Error("the mpi backend does not compute " + std::string(to_string(op)) +
-              ": Ronde scales around it");
+              ": Ronde does that around it");
 }
 
 std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {

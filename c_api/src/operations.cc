@@ -30,7 +30,8 @@ static_assert(static_cast<int>(ReduceOp::Average) == RONDE_AVERAGE);
 static_assert(static_cast<int>(ReduceOp::Min) == RONDE_MIN);
 static_assert(static_cast<int>(ReduceOp::Max) == RONDE_MAX);
 static_assert(static_cast<int>(ReduceOp::Product) == RONDE_PRODUCT);
-static_assert(kReduceOpCount == RONDE_PRODUCT + 1);
+static_assert(static_cast<int>(ReduceOp::Adasum) == RONDE_ADASUM);
+static_assert(kReduceOpCount == RONDE_ADASUM + 1);
 static_assert(kAnyRank == RONDE_ANY);
 static_assert(kGlobalSet.id == RONDE_ALL_RANKS);
 

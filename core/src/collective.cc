@@ -39,6 +39,8 @@ std::string_view to_string(ReduceOp op) noexcept {
       return "max";
     case ReduceOp::Product:
       return "product";
+    case ReduceOp::Adasum:
+      return "adasum";
   }
   return "unknown op";
 }

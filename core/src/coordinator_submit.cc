@@ -43,6 +43,24 @@ std::string wire_error(const Request& request) {
                            : std::string();
 }
 
+/// Why it cannot be an Adasum, or empty.
+std::string adasum_error(const Request& request) {
+  if (!is_reduction(request.kind) || request.op != ReduceOp::Adasum) return {};
+  if (request.kind != Collective::Allreduce) {
+    return "adasum is for allreduces, as it combines whole tensors: use allreduce, and keep a part";
+  }
+  if (!is_floating(request.dtype)) {
+    return "adasum of " + std::string(to_string(request.dtype)) +
+           ": its factors are fractions, so it is for f16, bf16, f32 and f64. Convert the buffer, "
+           "or use sum";
+  }
+  if (request.symmetric) {
+    return "adasum of a symmetric buffer: each rank needs all of it, so leave symmetric out";
+  }
+  // A rank that adds nothing brings zeros, and zero times infinity is NaN.
+  return std::isinf(request.prescale) ? "adasum needs a finite prescale" : std::string();
+}
+
 /// What this rank alone can see to be wrong.
 void check_buffers(const Request& request, int rank, int size) {
   const auto refuse = [&](const std::string& what) {
@@ -50,10 +68,11 @@ void check_buffers(const Request& request, int rank, int size) {
   };
   if (is_reserved(request.name)) refuse("a name cannot begin with NUL, nor with a byte 1 or 2");
   const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
-                        request.dtype <= DataType::Bool && request.op <= ReduceOp::Product &&
+                        request.dtype <= DataType::Bool && request.op <= ReduceOp::Adasum &&
                         request.device.kind <= DeviceKind::Cuda;
   if (!is_known) refuse("kind, dtype, op or device is none that there is");
   if (const std::string error = wire_error(request); !error.empty()) refuse(error);
+  if (const std::string error = adasum_error(request); !error.empty()) refuse(error);
   if (std::isnan(request.prescale) || std::isnan(request.postscale)) refuse("a scale is NaN");
   if (!request.contributes && !is_reduction(request.kind)) {
     refuse("only a reduction can go without this rank's contribution");

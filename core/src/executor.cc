@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "adasum.h"
 #include "elementwise.h"
 #include "exception_text.h"
 #include "fusion_plan.h"
@@ -55,7 +56,8 @@ Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_
       size_(size),
       fusion_bytes_(fusion_bytes),
       rank_of_group_(rank_of_group),
-      complete_(std::move(complete)) {}
+      complete_(std::move(complete)),
+      scratch_(fusion_bytes) {}
 
 std::vector<std::int64_t> Executor::received_rows(const Agreed& item) const {
   std::vector<std::int64_t> rows;
@@ -195,7 +197,7 @@ std::uint64_t Executor::wire_bytes(const RequestMeta& meta) const {
   DataType dtype = meta.dtype;
   if (meta.wire_dtype) {
     dtype = *meta.wire_dtype;
-  } else if (is_reduction(meta.kind)) {
+  } else if (is_reduction(meta.kind) && is_elementwise(meta.op)) {
     dtype = packed_dtype(dtype, backends_.at(meta.device)->capabilities().widen_halves);
   }
   return element_count(meta.shape) * size_of(dtype);
@@ -271,7 +273,7 @@ void Executor::start(Bucket& bucket) {
   count(bucket);
 }
 
-std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& backend) const {
+std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& backend) {
   for (Agreed& item : bucket.items) {
     const Request& request = item.submission.request;
     const bool adds = request.contributes || request.symmetric;  // by then it is neutral
@@ -279,15 +281,17 @@ std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& ba
     bucket.segments.push_back({input, request.output, elements(item)});
   }
   const Request& first = bucket.items.front().submission.request;
-  return backend.allreduce({.segments = bucket.segments,
-                            .dtype = first.dtype,
-                            .op = first.op,
-                            .prescale = first.prescale,
-                            .postscale = first.postscale,
-                            .device = first.device,
-                            .symmetric = first.symmetric,
-                            .average_over = bucket.items.front().average_over,
-                            .wire_dtype = bucket.items.front().submission.meta.wire_dtype});
+  const AllreduceCall call{.segments = bucket.segments,
+                           .dtype = first.dtype,
+                           .op = first.op,
+                           .prescale = first.prescale,
+                           .postscale = first.postscale,
+                           .device = first.device,
+                           .symmetric = first.symmetric,
+                           .average_over = bucket.items.front().average_over,
+                           .wire_dtype = bucket.items.front().submission.meta.wire_dtype};
+  return first.op == ReduceOp::Adasum ? adasum(backend, call, rank_, size_, scratch_)
+                                      : backend.allreduce(call);
 }
 
 std::unique_ptr<Operation> Executor::start_broadcast(Bucket& bucket, Backend& backend) const {

@@ -14,6 +14,7 @@
 
 #include "announcer.h"
 #include "counter.h"
+#include "fusion_buffer.h"
 #include "ronde/backend.h"
 
 namespace ronde {
@@ -102,7 +103,7 @@ class Executor {
   /// `error`: of what was done for it.
   void finish(Agreed& item, std::exception_ptr error = nullptr);
   void start(Bucket& bucket);
-  std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend);
   std::unique_ptr<Operation> start_broadcast(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_allgather(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_alltoall(Bucket& bucket, Backend& backend) const;
@@ -117,6 +118,7 @@ class Executor {
   const std::uint64_t fusion_bytes_;
   const int rank_of_group_;
   const Complete complete_;
+  FusionBuffer scratch_;  ///< of operations that are composed of a backend's
   std::deque<Bucket> buckets_;
   Counters counters_;
 };

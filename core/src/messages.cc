@@ -117,7 +117,7 @@ RequestMeta read_meta(Reader& in) {
   meta.kind = in.choice(kLastCollective);
   meta.dtype = in.choice(DataType::Bool);
   if (const auto wire = in.choice(DataType::Bool); wire != meta.dtype) meta.wire_dtype = wire;
-  meta.op = in.choice(ReduceOp::Product);
+  meta.op = in.choice(ReduceOp::Adasum);
   meta.device = in.choice(DeviceKind::Cuda);
   meta.set = in.number<std::uint32_t>();
   meta.root = in.number<std::int32_t>();

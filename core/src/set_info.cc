@@ -8,6 +8,20 @@
 #include "ronde/error.h"
 
 namespace ronde {
+namespace {
+
+/// Whether a backend can, or Ronde with what it can (Note [Adasum]).
+bool can_do(const Capabilities& capabilities, const RequestMeta& meta) {
+  if (!capabilities.supports(meta.dtype)) return false;
+  if (!is_reduction(meta.kind)) return true;
+  if (meta.op == ReduceOp::Adasum) {
+    return !meta.wire_dtype || capabilities.supports(*meta.wire_dtype);
+  }
+  return capabilities.supports(meta.op) &&
+         (!meta.wire_dtype || capabilities.supports_wire(*meta.wire_dtype));
+}
+
+}  // namespace
 
 SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_all,
                       const Topology& group) {
@@ -50,10 +64,8 @@ std::string backend_error(const SetInfo& set, const RequestMeta& meta) {
            " buffers; copy them to the CPU first";
   }
   const auto& [name, capabilities] = found->second;
-  const bool is_able = capabilities.supports(meta.dtype) &&
-                       (!is_reduction(meta.kind) || capabilities.supports(meta.op)) &&
-                       (!meta.wire_dtype || capabilities.supports_wire(*meta.wire_dtype));
-  return is_able ? std::string() : "backend " + name + " cannot do " + to_string(meta);
+  return can_do(capabilities, meta) ? std::string()
+                                    : "backend " + name + " cannot do " + to_string(meta);
 }
 
 void SetTable::insert(std::shared_ptr<const SetInfo> info) {

@@ -217,6 +217,14 @@ TEST_CASE("what the file backend cannot do is refused before it is asked") {
   });
 }
 
+TEST_CASE("adasum needs nothing of the file backend but to move elements") {
+  run_on_files(3, [](int rank, Runtime& runtime) {
+    std::vector<float> values = {rank == 2 ? 4.0F : 8.0F, 0};
+    runtime.submit(in_place(values, DataType::F32, ReduceOp::Adasum, "adasum")).wait();
+    check(values == std::vector<float>{6, 0}, "the average of 8 and 8, and then of 4");
+  });
+}
+
 TEST_CASE("half types reach the file backend as f32") {
   run_on_files(2, [](int rank, Runtime& runtime) {
     std::vector<std::uint16_t> values(5, rank == 0 ? 0x3C00 : 0x4000);  // 1 and 2 in binary16

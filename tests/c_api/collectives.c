@@ -149,6 +149,27 @@ static void fill(void* memory, int64_t count, int dtype, int rank) {
   for (int64_t i = 0; i < count; ++i) put(memory, i, dtype, number_of(rank, i, dtype));
 }
 
+/* The average of what is equal, the sum of what has nothing in common. */
+static void check_adasum(void) {
+  double values[2] = {1.5, -3};
+  double apart[RONDE_MAX_DIMS] = {0};
+  const int places = all_ranks() < RONDE_MAX_DIMS ? all_ranks() : RONDE_MAX_DIMS;
+  int32_t integers[2] = {1, 2};
+  ronde_work work = NULL;
+  CHECK_OK(ronde_allreduce("equal", values, values, 2, RONDE_F64, RONDE_ADASUM, 1, 1, RONDE_CPU,
+                           NULL, RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  CHECK(values[0] == 1.5 && values[1] == -3);
+  if (own_rank() < places) apart[own_rank()] = 2 + own_rank();
+  CHECK_OK(ronde_allreduce("apart", apart, apart, places, RONDE_F64, RONDE_ADASUM, 1, 1, RONDE_CPU,
+                           NULL, RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  for (int rank = 0; rank < places; ++rank) CHECK(apart[rank] == 2 + rank);
+  CHECK_FAILS(RONDE_E_USAGE, "adasum of i32",
+              ronde_allreduce("integers", integers, integers, 2, RONDE_I32, RONDE_ADASUM, 1, 1,
+                              RONDE_CPU, NULL, RONDE_ALL_RANKS, &work));
+}
+
 static void check_reductions(int dtype) {
   for (int op = RONDE_SUM; op <= RONDE_PRODUCT; ++op) {
     if (dtype == RONDE_BOOL && op == RONDE_AVERAGE) continue;
@@ -184,6 +205,7 @@ static void check_reductions(int dtype) {
 
 static void every_type_is_reduced(void) {
   for (int dtype = RONDE_U8; dtype <= RONDE_BOOL; ++dtype) check_reductions(dtype);
+  check_adasum();
 }
 
 static void check_broadcast(int dtype) {

@@ -98,7 +98,7 @@ const std::vector<Hosts> kPlacements = {
     add_case("every op of " + std::string(to_string(dtype)) + " over hosts of all sizes", "",
              [dtype] {
                for (const Hosts& hosts : kPlacements) {
-                 for (const ReduceOp op : kAllReduceOps) {
+                 for (const ReduceOp op : kElementwiseOps) {
                    if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
                    const int ranks = static_cast<int>(hosts.size());
                    CAPTURE(to_string(op), ranks);

@@ -79,7 +79,8 @@ std::string difference(PlainMpi& mpi, const Job& job) {
 /// Whether results do not depend on the order in which ranks are combined.
 bool is_exact(const Reduction& reduction) {
   const bool orders = reduction.op == ReduceOp::Min || reduction.op == ReduceOp::Max;
-  return !is_floating(reduction.dtype) || orders || reduction.ranks <= 2 || reduction.wire_dtype;
+  return !is_floating(reduction.dtype) || orders || reduction.ranks <= 2 || reduction.wire_dtype ||
+         reduction.op == ReduceOp::Adasum;
 }
 
 /// The results of all rounds, of what `reduction` says but for its scales.
@@ -108,7 +109,7 @@ std::vector<Elements> check_allreduce(PlainMpi& mpi, const Reduction& reduction)
 void check_allreduces(DataType dtype, std::optional<DataType> wire_dtype = {}) {
   std::map<ReduceOp, std::vector<Elements>> of_first_backend;
   with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
-    for (const ReduceOp op : kAllReduceOps) {
+    for (const ReduceOp op : kElementwiseOps) {
       if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
       CAPTURE(backend, to_string(op));
       const Reduction reduction = {dtype, op, 1.0, 1.0, mpi.size(), wire_dtype};
@@ -123,7 +124,7 @@ void check_allreduces(DataType dtype, std::optional<DataType> wire_dtype = {}) {
 void check_hosts(const std::string& hosts, const std::vector<DataType>& dtypes) {
   with_hosts(hosts, [&](PlainMpi& mpi) {
     for (const DataType dtype : dtypes) {
-      for (const ReduceOp op : kAllReduceOps) {
+      for (const ReduceOp op : kElementwiseOps) {
         CAPTURE(hosts, to_string(dtype), to_string(op));
         const Reduction reduction = {dtype, op, 1.0, 1.0, mpi.size()};
         check_allreduce(mpi, reduction);
@@ -197,7 +198,31 @@ void check_refused_average_of_bools() {
   });
 }
 
+/// Over all backends, and over hosts: not even there is anything added before it travels.
+void check_adasum(DataType dtype, std::optional<DataType> wire_dtype) {
+  std::optional<std::vector<Elements>> results;
+  const auto check = [&](PlainMpi& mpi) {
+    const auto more =
+        check_allreduce(mpi, {dtype, ReduceOp::Adasum, 1.0, 1.0, mpi.size(), wire_dtype});
+    if (results) CHECK(*results == more);
+    results = more;
+  };
+  with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
+    CAPTURE(backend);
+    check(mpi);
+  });
+  const int size = PlainMpi::instance().size();
+  if (size > 1) with_hosts(std::string("aabb").substr(0, std::size_t(size)), check);
+}
+
 [[maybe_unused]] const bool kRegistered = [] {
+  for (const DataType dtype : {DataType::F16, DataType::BF16, DataType::F32, DataType::F64}) {
+    add_case("adasum of " + std::string(to_string(dtype)) + " is the same bits on every backend",
+             "[allreduce]", [dtype] {
+               check_adasum(dtype, {});
+               if (!is_half(dtype)) check_adasum(dtype, DataType::BF16);
+             });
+  }
   for (const DataType dtype : kAllDataTypes) {
     add_case("allreduce of " + std::string(to_string(dtype)) + " equals plain MPI", "[allreduce]",
              [dtype] { check_allreduces(dtype); });

@@ -149,7 +149,7 @@ void check_reducescatter(PlainMpi& mpi, const Reduction& reduction, std::int64_t
 void check_reducescatters(DataType dtype) {
   with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
     CAPTURE(backend);
-    for (const ReduceOp op : kAllReduceOps) {
+    for (const ReduceOp op : kElementwiseOps) {
       if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
       Reduction reduction = {dtype, op, 1.0, 1.0, mpi.size()};
       for (const std::int64_t rows : {0, 1, 7, 2001}) {

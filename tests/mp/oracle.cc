@@ -6,7 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <stdexcept>
 
+#include "tests/support/adasum_oracle.h"
 #include "tests/support/half_rounding.h"
 
 namespace ronde::test {
@@ -32,8 +34,10 @@ double combine(ReduceOp op, double a, double b) {
       return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b);
     case ReduceOp::Max:
       return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b);
+    case ReduceOp::Adasum:
+      break;
   }
-  return 0.0;
+  throw std::logic_error("adasum is not elementwise");
 }
 
 /// Rounding of the result to the type itself.
@@ -79,6 +83,26 @@ double on_the_wire(const Reduction& reduction, double value) {
                              ? static_cast<float>(value) * static_cast<float>(reduction.prescale)
                              : value * reduction.prescale;
   return rounded_to(*reduction.wire_dtype, product);
+}
+
+/// Of vectors of all ranks, one behind the other.
+std::vector<Approximate> reduce_vectors(const Reduction& reduction,
+                                        const std::vector<double>& inputs, std::size_t count) {
+  std::vector<std::vector<double>> vectors(inputs.size() / count);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    vectors[i / count].push_back(reduction.wire_dtype ? on_the_wire(reduction, inputs[i])
+                                                      : inputs[i] * reduction.prescale);
+  }
+  const Combined combined = adasum_of(vectors);
+  const double error = adasum_error(vectors.size(), reduction.dtype == DataType::F64);
+  const DataType stored = reduction.wire_dtype.value_or(reduction.dtype);
+  std::vector<Approximate> results;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double value = combined.values[i] * reduction.postscale;
+    const double magnitude = combined.magnitudes[i] * std::fabs(reduction.postscale);
+    results.push_back({value, error * magnitude + 1.01 * storing_error(stored, value)});
+  }
+  return results;
 }
 
 /// In f32 and in the order of ranks.
@@ -146,8 +170,10 @@ std::int64_t combine(const Reduction& reduction, std::int64_t a, std::int64_t b)
       return std::min(a, b);
     case ReduceOp::Max:
       return std::max(a, b);
+    case ReduceOp::Adasum:
+      break;
   }
-  return 0;
+  throw std::logic_error("there is no adasum of integers");
 }
 
 std::int64_t reduce(const Reduction& reduction, const std::vector<std::int64_t>& values) {
@@ -181,10 +207,15 @@ std::string describe(std::size_t element, Number got, Number expected,
 std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
                              const Elements& result) {
   std::vector<double> values;
+  std::vector<Approximate> vector;
+  if (!is_elementwise(reduction.op) && result.count() > 0) {
+    vector = reduce_vectors(reduction, inputs, result.count());
+  }
   for (std::size_t i = 0; i < result.count(); ++i) {
     gather_element(inputs, i, result.count(), values);
-    const Approximate expected =
-        reduction.wire_dtype ? reduce_on_the_wire(reduction, values) : reduce(reduction, values);
+    const Approximate expected = !vector.empty()        ? vector[i]
+                                 : reduction.wire_dtype ? reduce_on_the_wire(reduction, values)
+                                                        : reduce(reduction, values);
     const double got = result.number(i);
     if (reduction.wire_dtype && rounded_to(*reduction.wire_dtype, got) != got && !std::isnan(got)) {
       return "element " + std::to_string(i) + " is no number of the wire_dtype";

@@ -25,7 +25,7 @@ struct Reduction {
 /// them rank after rank. Empty if equal (integers, and unscaled min and max: exactly; other floats:
 /// within the error that one rounding an operation may cause; with a wire_dtype, on one host:
 /// exactly, as rounded and reduced here in the order of ranks), else a text on the first
-/// difference.
+/// difference. Of an Adasum the inputs are zeros where a rank brought nothing.
 std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
                              const Elements& result);
 

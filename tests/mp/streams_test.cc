@@ -35,7 +35,7 @@ Operation make_operation(unsigned seed, int index, int ranks) {
   operation.name = "layer " + std::to_string(index);
   operation.kind = pick(4) == 0 ? Collective::Broadcast : Collective::Allreduce;
   operation.reduction.dtype = kAllDataTypes[pick(9)];  // all but bool, which has no average
-  operation.reduction.op = kAllReduceOps[pick(5)];
+  operation.reduction.op = kElementwiseOps[pick(5)];
   operation.reduction.ranks = ranks;
   operation.count = pick(5) == 0 ? pick(5000) : pick(200);
   operation.root = static_cast<int>(pick(static_cast<unsigned>(ranks)));
@@ -250,7 +250,7 @@ void check_special_values(DataType dtype) {
   with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
     const std::vector<double> specials = {Limits::quiet_NaN(), Limits::infinity(),
                                           -Limits::infinity(), -0.0};
-    for (const ReduceOp op : kAllReduceOps) {
+    for (const ReduceOp op : kElementwiseOps) {
       const auto ranks = static_cast<std::size_t>(mpi.size());
       const std::size_t count = (ranks + 1) * specials.size();
       Operation operation = {"special", Collective::Allreduce, {}, count, 0};

@@ -20,7 +20,7 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const DataType dtype : kAllDataTypes) {
     for (const Collective kind : {Collective::Allreduce, Collective::Reducescatter}) {
-      for (const ReduceOp op : kAllReduceOps) {
+      for (const ReduceOp op : kElementwiseOps) {
         const bool is_refused = dtype == DataType::Bool && op == ReduceOp::Average;
         if (!is_refused) cases.push_back({kind, dtype, op});
       }

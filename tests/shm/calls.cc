@@ -128,7 +128,7 @@ void check_lists(const Reduction& reduction, const RunRanks& run_ranks) {
 void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks) {
   for (const DataType dtype : {DataType::F32, DataType::F64}) {
     for (const DataType wire : {DataType::F16, DataType::BF16}) {
-      for (const ReduceOp op : kAllReduceOps) {
+      for (const ReduceOp op : kElementwiseOps) {
         // What an op does depends on the half type alone.
         const bool is_main = (dtype == DataType::F32) == (wire == DataType::BF16);
         if (!is_main && op != ReduceOp::Average) continue;

@@ -40,6 +40,11 @@ bool can_travel_as_half(const RandomOperation& operation) {
   return operation.kind == Collective::Allreduce && is_full && !operation.symmetric;
 }
 
+bool can_be_adasum(const RandomOperation& operation) {
+  return operation.kind == Collective::Allreduce && is_floating(operation.dtype) &&
+         !operation.symmetric;
+}
+
 /// Mostly few: it is the number of operations that finds mistakes.
 std::size_t random_count(Dice& dice, DataType dtype) {
   if (dice.one_in(10)) return 0;
@@ -172,7 +177,7 @@ RandomOperation RandomProgram::make_operation() {
   if (ranks_ > 1 && dice_.one_in(has_messages_ ? 3 : 50)) make_message(operation);
   const bool is_bool = operation.dtype == DataType::Bool;
   do {
-    operation.op = dice_.among(kAllReduceOps);
+    operation.op = dice_.among(kElementwiseOps);
   } while (is_bool && operation.op == ReduceOp::Average);  // which is refused
   if (!is_bool && dice_.one_in(3)) {
     // A scaled integer has to fit its type.
@@ -181,6 +186,7 @@ RandomOperation RandomProgram::make_operation() {
   }
   if (is_reduction(operation.kind) && dice_.one_in(10)) silence_some(operation);
   operation.symmetric = operation.kind == Collective::Allreduce && dice_.one_in(2);
+  if (can_be_adasum(operation) && dice_.one_in(4)) operation.op = ReduceOp::Adasum;
   if (can_travel_as_half(operation) && dice_.one_in(2)) operation.wire_dtype = dice_.among(kHalves);
   choose_shape(operation);
   return operation;

@@ -188,7 +188,7 @@ const bool registered = [] {
     for (const DataType dtype : kAllDataTypes) {
       const std::string tail =
           " of " + std::string(to_string(dtype)) + " over " + std::to_string(ranks) + " ranks";
-      for (const ReduceOp op : kAllReduceOps) {
+      for (const ReduceOp op : kElementwiseOps) {
         if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
         add_case(std::string(to_string(op)) + tail, "", [=] {
           const Case test{Collective::Allreduce, dtype, op, ranks};

@@ -102,7 +102,7 @@ const bool registered = [] {
       check_dtype(dtype, true);
       check_dtype(dtype, false);
     });
-    for (const ReduceOp op : kAllReduceOps) {
+    for (const ReduceOp op : kElementwiseOps) {
       if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
       const std::string title =
           "the neutral element of " + std::string(to_string(op)) + " on " + name;

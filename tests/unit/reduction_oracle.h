@@ -49,6 +49,7 @@ inline double combined(ReduceOp op, DataType dtype, double a, double b) {
       return a * b;
     case ReduceOp::Sum:
     case ReduceOp::Average:
+    case ReduceOp::Adasum:  // not elementwise
       break;
   }
   return a + b;

@@ -147,7 +147,7 @@ TEST_CASE("every enumerator has its own name, and any other value one too") {
         Collective::Alltoall, Collective::Reducescatter, Collective::Send, Collective::Recv}) {
     CHECK(to_string(kind) != to_string(static_cast<Collective>(77)));
   }
-  for (const ReduceOp op : kAllReduceOps) {
+  for (const ReduceOp op : kElementwiseOps) {
     CHECK(to_string(op) != to_string(static_cast<ReduceOp>(77)));
   }
   for (const DataType dtype : kAllDataTypes) {

@@ -91,7 +91,14 @@ enum ronde_dtype {
 
 /* Reductions. Sums and products of integers wrap; of bools, the sum is "or", the product is "and",
  * and there is no average; minimum and maximum pass NaN on. */
-enum ronde_op { RONDE_SUM = 0, RONDE_AVERAGE = 1, RONDE_MIN = 2, RONDE_MAX = 3, RONDE_PRODUCT = 4 };
+enum ronde_op {
+  RONDE_SUM = 0,
+  RONDE_AVERAGE = 1,
+  RONDE_MIN = 2,
+  RONDE_MAX = 3,
+  RONDE_PRODUCT = 4,
+  RONDE_ADASUM = 5 /* allreduces of floating point only: Adasum of whole buffers */
+};
 
 enum {
   RONDE_ALL_RANKS = 0, /* the process set that is always there */

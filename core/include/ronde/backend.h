@@ -152,8 +152,10 @@ class Operation {
 
 /// What a backend can do, asked before anything is started.
 struct Capabilities {
-  std::bitset<kDataTypeCount> dtypes;         ///< indexed by DataType
-  std::bitset<kReduceOpCount> ops = 0b11111;  ///< indexed by ReduceOp
+  std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
+  /// Indexed by ReduceOp. Adasum needs no bit: Ronde does it with alltoall and allgather, and gives
+  /// no backend a call with it (core/src/adasum.h).
+  std::bitset<kReduceOpCount> ops = 0b11111;
   /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. To a backend
   /// without them Ronde gives the converted elements (core/src/converting_backend.h), and to one
   /// that wants them packed their bytes: it needs to know nothing of this.

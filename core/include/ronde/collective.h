@@ -29,14 +29,27 @@ constexpr bool is_point_to_point(Collective kind) noexcept {
 }
 
 /// How a reduction combines elements. Integer sums and products wrap; on bool, Sum is "or",
-/// Product is "and" and Average is refused; Min and Max propagate NaN. The values travel between
-/// ranks and through the C API: never renumber them.
-enum class ReduceOp : std::uint8_t { Sum = 0, Average = 1, Min = 2, Max = 3, Product = 4 };
+/// Product is "and" and Average is refused; Min and Max propagate NaN. Adasum, of floating-point
+/// allreduces only, combines whole tensors (core/src/adasum.h). The values travel between ranks and
+/// through the C API: never renumber them.
+enum class ReduceOp : std::uint8_t {
+  Sum = 0,
+  Average = 1,
+  Min = 2,
+  Max = 3,
+  Product = 4,
+  Adasum = 5,
+};
 
-inline constexpr std::size_t kReduceOpCount = 5;
+inline constexpr std::size_t kReduceOpCount = 6;
 
-inline constexpr std::array<ReduceOp, kReduceOpCount> kAllReduceOps = {
+/// Those of which an element of the result depends on the same element of the inputs alone.
+inline constexpr std::array<ReduceOp, 5> kElementwiseOps = {
     ReduceOp::Sum, ReduceOp::Average, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product};
+
+constexpr bool is_elementwise(ReduceOp op) noexcept {
+  return op != ReduceOp::Adasum;
+}
 
 /// Where a buffer lives. The values travel between ranks: never renumber them.
 enum class DeviceKind : std::uint8_t { Cpu = 0, Cuda = 1 };

@@ -58,6 +58,19 @@ struct Conversion {
   Scaling scaling = {};
 };
 
+/// Dot products of two vectors.
+struct Products {
+  double mixed = 0.0;   ///< of the first with the second
+  double first = 0.0;   ///< of the first with itself
+  double second = 0.0;  ///< of the second with itself
+};
+
+/// By what the elements of two vectors are multiplied before they are added.
+struct Blend {
+  double first = 1.0;
+  double second = 1.0;
+};
+
 /// The loops over elements, compiled for one instruction set. All sets give the same bits.
 ///
 /// Thread-safety: the functions are pure.
@@ -80,6 +93,14 @@ struct Kernels {
                 Store store);
   void (*narrow)(void* output, const void* input, std::size_t count, const Conversion& conversion,
                  Store store);
+
+  /// Of `count` elements of F32 or F64, computed in f64 in one order, whatever the instruction set.
+  Products (*products)(const void* first, const void* second, std::size_t count, DataType dtype);
+
+  /// `output[i]` = first[i] * factors.first + second[i] * factors.second, of F32 or F64, computed
+  /// in f64 and rounded once. `output` may equal either input.
+  void (*blend)(void* output, const void* first, const void* second, std::size_t count,
+                DataType dtype, const Blend& factors);
 };
 
 /// The fastest set that this processor can run.

@@ -66,8 +66,27 @@ void narrow(void* output, const void* input, std::size_t count, const Conversion
 }
 
 template <const InstructionSet& kSet>
+Products products(const void* first, const void* second, std::size_t count, DataType dtype) {
+  double sums[3] = {};
+  kSet.products(sums, first, second, count, dtype);
+  return {.mixed = sums[0], .first = sums[1], .second = sums[2]};
+}
+
+template <const InstructionSet& kSet>
+void blend(void* output, const void* first, const void* second, std::size_t count, DataType dtype,
+           const Blend& factors) {
+  kSet.blend({.output = output,
+              .first = first,
+              .second = second,
+              .count = count,
+              .dtype = dtype,
+              .first_factor = factors.first,
+              .second_factor = factors.second});
+}
+
+template <const InstructionSet& kSet>
 constexpr Kernels named(std::string_view name) {
-  return {name, reduce<kSet>, copy<kSet>, widen<kSet>, narrow<kSet>};
+  return {name, reduce<kSet>, copy<kSet>, widen<kSet>, narrow<kSet>, products<kSet>, blend<kSet>};
 }
 
 constexpr Kernels kBaseline = named<kernels::kBaseline>("baseline");

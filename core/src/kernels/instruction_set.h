@@ -46,12 +46,26 @@ struct ConvertTask {
   bool streaming;
 };
 
+/// Two vectors of F32 or F64, each with its factor.
+struct BlendTask {
+  void* output;
+  const void* first;
+  const void* second;
+  std::size_t count;
+  DataType dtype;
+  double first_factor;
+  double second_factor;
+};
+
 /// The loops as compiled for one instruction set.
 struct InstructionSet {
   void (*reduce)(const ReduceTask& task);
   void (*widen)(const ConvertTask& task);
   void (*narrow)(const ConvertTask& task);
   void (*copy_streaming)(void* output, const void* input, std::size_t bytes);
+  void (*products)(double* sums, const void* first, const void* second, std::size_t count,
+                   DataType dtype);
+  void (*blend)(const BlendTask& task);
 };
 
 extern const InstructionSet kBaseline;

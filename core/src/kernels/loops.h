@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "adaptive.h"
 #include "instruction_set.h"
 #include "operations.h"
 #include "vector.h"
@@ -232,6 +233,8 @@ void reduce_elements(const ReduceTask& task) {
       return reduce_with<Element, ReduceOp::Max>(task);
     case ReduceOp::Product:
       return reduce_with<Element, ReduceOp::Product>(task);
+    case ReduceOp::Adasum:
+      return;  // not elementwise: see adaptive.h
   }
 }
 
@@ -313,7 +316,8 @@ void copy_streaming(void* output, const void* input, std::size_t bytes) {
 }
 
 template <typename Isa>
-constexpr InstructionSet kInstructionSet{reduce<Isa>, widen<Isa>, narrow<Isa>, copy_streaming<Isa>};
+constexpr InstructionSet kInstructionSet{reduce<Isa>,         widen<Isa>, narrow<Isa>,
+                                         copy_streaming<Isa>, products,   blend};
 
 }  // namespace
 }  // namespace ronde::kernels

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adasum on whole runtimes, against the same in double precision: see Note [Adasum].
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "tests/support/adasum_oracle.h"
+#include "tests/support/half_rounding.h"
+#include "tests/support/ranks.h"
+#include "tests/support/requests.h"
+#include "tests/unit/faulty_group.h"
+#include "tests/unit/goes_on.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+constexpr DataType kFloats[] = {DataType::F16, DataType::BF16, DataType::F32, DataType::F64};
+
+struct Job {
+  DataType dtype = DataType::F32;
+  std::optional<DataType> wire = {};
+  std::size_t count = 5;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  /// Ranks that add nothing: every rank whose number plus this one divides by three.
+  std::optional<int> silent = {};
+
+  bool contributes(int rank) const { return !silent || (rank + *silent) % 3 != 0; }
+};
+
+/// Mostly alike on all ranks, so that the factors are far from one.
+double brought(const Job& job, int rank, std::size_t i) {
+  const auto number = [](std::size_t seed) {
+    const auto bits = static_cast<std::uint32_t>(seed + 1) * std::uint32_t{2654435761};
+    return std::bit_cast<std::int32_t>(bits) * 0x1p-31;  // [-1, 1)
+  };
+  const double own = number(64 * i + static_cast<std::size_t>(rank) + 7);
+  Elements one(job.dtype, 1);
+  one.set(0, (1 + rank) * (3 * number(1000 + i) + own));
+  return one.get(0);
+}
+
+Elements input_of(const Job& job, int rank) {
+  Elements input(job.dtype, job.count);
+  for (std::size_t i = 0; i < job.count; ++i) input.set(i, brought(job, rank, i));
+  return input;
+}
+
+std::vector<double> scaled_input(const Job& job, int rank) {
+  std::vector<double> values(job.count);
+  for (std::size_t i = 0; i < job.count && job.contributes(rank); ++i) {
+    values[i] = brought(job, rank, i) * job.prescale;
+    if (!job.wire) continue;
+    const bool is_f32 = job.dtype == DataType::F32;
+    const float product =
+        static_cast<float>(brought(job, rank, i)) * static_cast<float>(job.prescale);
+    values[i] = rounded_to(*job.wire, is_f32 ? product : values[i]);
+  }
+  return values;
+}
+
+/// By how much the last rounding may move a result.
+double rounding_of(DataType dtype, double value) {
+  const double size = std::fabs(value);
+  if (dtype == DataType::F16) return std::max(size * 0x1p-11, 0x1p-25);
+  if (dtype == DataType::BF16) return size * 0x1p-8;
+  return size * (dtype == DataType::F32 ? 0x1p-24 : 0x1p-53);
+}
+
+void check_result(const Job& job, int size, const Elements& result) {
+  std::vector<std::vector<double>> inputs;
+  for (int rank = 0; rank < size; ++rank) inputs.push_back(scaled_input(job, rank));
+  const Combined right = adasum_of(inputs);
+  const double error = adasum_error(inputs.size(), job.dtype == DataType::F64);
+  for (std::size_t i = 0; i < job.count; ++i) {
+    const double value = right.values[i] * job.postscale;
+    const double tolerance = error * right.magnitudes[i] * std::fabs(job.postscale) +
+                             1.01 * rounding_of(job.wire.value_or(job.dtype), value);
+    check(std::fabs(result.get(i) - value) <= tolerance,
+          "element " + std::to_string(i) + " of " + std::to_string(job.count) + " " +
+              std::string(to_string(job.dtype)) + " of " + std::to_string(size) + " ranks is " +
+              std::to_string(result.get(i)) + ", not " + std::to_string(value) + " +- " +
+              std::to_string(tolerance));
+  }
+}
+
+Request request_of(const Job& job, const void* input, void* output, const std::string& name) {
+  Request request;
+  request.name = name;
+  request.dtype = job.dtype;
+  request.wire_dtype = job.wire;
+  request.shape = {static_cast<std::int64_t>(job.count)};
+  request.input = input;
+  request.output = output;
+  request.op = ReduceOp::Adasum;
+  request.prescale = job.prescale;
+  request.postscale = job.postscale;
+  return request;
+}
+
+std::vector<Job> all_jobs() {
+  std::vector<Job> jobs;
+  for (const DataType dtype : kFloats) {
+    for (const auto& [prescale, postscale] : {std::pair(1.0, 1.0), std::pair(0.3, -1.7)}) {
+      for (const std::size_t count : {0, 1, 2, 3, 7, 64, 1001}) {
+        jobs.push_back({dtype, {}, count, prescale, postscale, {}});
+        jobs.push_back({dtype, {}, count, prescale, postscale, static_cast<int>(count % 3)});
+        if (is_half(dtype)) continue;
+        for (const DataType wire : {DataType::F16, DataType::BF16}) {
+          jobs.push_back({dtype, wire, count, prescale, postscale, {}});
+        }
+      }
+    }
+  }
+  jobs.push_back({DataType::F32, {}, 70'001, 1.0, 1.0, {}});
+  return jobs;
+}
+
+/// Twice, so that the second time is from the cache.
+std::vector<Elements> results_of_jobs(int rank, Runtime& runtime) {
+  const std::vector<Job> jobs = all_jobs();
+  std::vector<Elements> outputs;
+  for (int step = 0; step < 2; ++step) {
+    std::vector<Elements> inputs;
+    std::vector<Work> works;
+    outputs.clear();
+    for (const Job& job : jobs) {
+      inputs.push_back(input_of(job, rank));
+      outputs.push_back(inputs.back());
+    }
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      void* const output = outputs[i].data();
+      const void* const input = i % 3 == 0 ? output : inputs[i].data();
+      Request request = request_of(jobs[i], input, output, "t" + std::to_string(i));
+      request.contributes = jobs[i].contributes(rank);
+      if (!request.contributes) request.input = nullptr;
+      works.push_back(runtime.submit(std::move(request)));
+    }
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      works[i].wait();
+      check(inputs[i] == input_of(jobs[i], rank), "the input is as it was");
+    }
+  }
+  return outputs;
+}
+
+/// Of every rank.
+std::vector<std::vector<Elements>> results_with(int size, std::uint64_t fusion_bytes) {
+  Config config = test_config();
+  config.fusion_bytes = fusion_bytes;
+  config.cycle_time_ms = 10000.0;  // gather until somebody waits
+  std::vector<std::vector<Elements>> results(static_cast<std::size_t>(size));
+  run_group(
+      size,
+      [&](int rank, Runtime& runtime) {
+        results[static_cast<std::size_t>(rank)] = results_of_jobs(rank, runtime);
+        const bool fuses = counter_of(runtime, "execution", "fused_tensors") > 0;
+        check(fuses == (fusion_bytes > 0), "what fits is fused");
+      },
+      config);
+  return results;
+}
+
+/// One allreduce in place of what each rank brings: f32 [3].
+std::vector<float> adasum_of_three(Runtime& runtime, std::vector<float> values,
+                                   ProcessSet set = kGlobalSet) {
+  Request request = sum_request(values, "three");
+  request.op = ReduceOp::Adasum;
+  request.set = set;
+  runtime.submit(request).wait();
+  return values;
+}
+
+using Rows = std::vector<std::vector<float>>;
+
+/// Of `rows`, one a rank.
+std::vector<float> adasum_of_rows(const Rows& rows) {
+  Rows results(rows.size());
+  run_group(static_cast<int>(rows.size()), [&](int rank, Runtime& runtime) {
+    const auto own = static_cast<std::size_t>(rank);
+    results[own] = adasum_of_three(runtime, rows[own]);
+  });
+  for (const auto& result : results) {
+    CHECK(std::memcmp(result.data(), results[0].data(), 3 * sizeof(float)) == 0);
+  }
+  return results[0];
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+TEST_CASE("adasum is what double precision says, and the same bits on all ranks, fused or not") {
+  const std::vector<Job> jobs = all_jobs();
+  for (const int size : {1, 2, 3, 4, 5, 6, 7}) {
+    // All in few buckets; in buckets of which some do not fit into the scratch; each alone.
+    const auto fused = results_with(size, std::uint64_t{64} << 20);
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      // Where nobody brings anything the memory stays what it was.
+      if (size > 1 || jobs[i].contributes(0)) check_result(jobs[i], size, fused[0][i]);
+    }
+    for (const auto& of_rank : fused) CHECK(of_rank == fused[0]);
+    for (const std::uint64_t bytes : {8192U, 0U}) {
+      const auto again = results_with(size, bytes);
+      for (const auto& of_rank : again) CHECK(of_rank == fused[0]);
+    }
+  }
+}
+
+TEST_CASE("adasum adds what is orthogonal, averages what is equal, and scales with its inputs") {
+  CHECK(adasum_of_rows({{1, 0, 0}, {0, 2, 0}}) == std::vector<float>{1, 2, 0});
+  CHECK(adasum_of_rows({{1, 0, 0}, {0, 2, 0}, {0, 0, 3}}) == std::vector<float>{1, 2, 3});
+  for (const std::size_t size : {1U, 2U, 3U, 5U, 7U}) {
+    CHECK(adasum_of_rows(Rows(size, {1.25F, -3, 0.1F})) == std::vector<float>{1.25F, -3, 0.1F});
+  }
+  // a.b = 2, a.a = 4, b.b = 2: 3/4 a + 1/2 b.
+  CHECK(adasum_of_rows({{2, 0, 0}, {1, 1, 0}}) == std::vector<float>{2, 0.5F, 0});
+  // Two levels, and the third rank goes up by itself: ((1 - 1/2) 8 + (1 - 1/2) 8 = 8) with 4.
+  CHECK(adasum_of_rows({{8, 0, 0}, {8, 0, 0}, {4, 0, 0}}) == std::vector<float>{6, 0, 0});
+  Rows rows = {{0.3F, -7, 1}, {5, 0.7F, -2}, {1, 1, 3}};
+  std::vector<float> once = adasum_of_rows(rows);
+  for (auto& row : rows) {
+    for (float& value : row) value *= 0x1p-90F;
+  }
+  for (float& value : once) value *= 0x1p-90F;
+  CHECK(adasum_of_rows(rows) == once);
+  // Factors beyond the range of f32: that of the first is 1 - 1e-38 * 1e30 / 2e-76, about -5e67.
+  const auto extreme = adasum_of_rows({{1e-38F, 0, 0}, {1e30F, 0, 0}});
+  CHECK(extreme[0] == Approx(5e29).epsilon(1e-6));
+}
+
+TEST_CASE("adasum with zeros is the sum; NaN and infinities reach all of the tensor") {
+  const std::vector<float> zero(3);
+  CHECK(adasum_of_rows({zero, zero}) == zero);
+  CHECK(adasum_of_rows({zero, {1, 2, 3}}) == std::vector<float>{1, 2, 3});
+  CHECK(adasum_of_rows({{1, 2, 3}, zero, zero}) == std::vector<float>{1, 2, 3});
+  CHECK(adasum_of_rows({zero, {1, kInfinity, 3}}) == std::vector<float>{1, kInfinity, 3});
+  const float nan = std::nanf("");
+  for (const Rows& rows : {Rows{{nan, 1, 1}, {1, 2, 3}}, Rows{{1, 1, 1}, {1, 2, -kInfinity}},
+                           Rows{{1, 1, 1}, {2, 1, 1}, {nan, 0, 0}},
+                           Rows{{1, 1, 1}, {kInfinity, 0, 0}, zero, {3, 1, 2}}}) {
+    for (const float value : adasum_of_rows(rows)) {
+      // The one quiet NaN.
+      CHECK(std::bit_cast<std::uint32_t>(value) == 0x7fc00000U);
+    }
+  }
+}
+
+TEST_CASE("a NaN in one tensor of a fused bucket leaves the others alone") {
+  Config config = test_config();
+  config.cycle_time_ms = 10000.0;
+  run_group(
+      3,
+      [](int rank, Runtime& runtime) {
+        for (int step = 0; step < 2; ++step) {
+          std::vector<float> bad(9, rank == 1 ? std::nanf("") : 1.0F);
+          std::vector<float> good(9, 2.0F);
+          Request first = sum_request(bad, "bad");
+          Request second = sum_request(good, "good");
+          first.op = second.op = ReduceOp::Adasum;
+          const Work bad_work = runtime.submit(first);
+          const Work good_work = runtime.submit(second);
+          bad_work.wait();
+          good_work.wait();
+          check(std::isnan(bad[8]) && good == std::vector<float>(9, 2.0F), "one of two is NaN");
+        }
+      },
+      config);
+}
+
+TEST_CASE("ranks that joined bring zeros to an adasum") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    const std::vector<float> own = {rank == 0 ? 5.0F : 0, rank == 1 ? 7.0F : 0, 1};
+    if (rank != 1) {
+      // Of ranks 0 and 2, where the first goes up by itself beside a zero: a.b = 1.
+      const auto result = adasum_of_three(runtime, own);
+      check(std::fabs(result[0] - 5 * (1 - 1 / 52.0F)) < 1e-6F, "rank 0's, less a little");
+      check(result[1] == 0, "nothing of rank 1");
+      check(std::fabs(result[2] - (1 - 1 / 52.0F + 0.5F)) < 1e-6F, "of both");
+    }
+    Request join;
+    join.kind = Collective::Join;
+    runtime.submit(join).wait();
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("process sets and groups have adasum") {
+  run_group(4, [](int rank, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set({3, 1, 0});
+    if (rank != 2) {
+      const float own = rank == 0 ? 4 : 8;
+      check(adasum_of_three(runtime, {own, 0, 0}, set) == std::vector<float>{6, 0, 0},
+            "in the order of the set: ranks 3 and 1, then 0");
+    }
+    std::vector<float> first(3, static_cast<float>(rank + 1));
+    std::vector<float> second(3, 2);
+    Request sum = sum_request(first, "sum");
+    Request adasum = sum_request(second, "adasum");
+    adasum.op = ReduceOp::Adasum;
+    for (const Work& work : runtime.submit_group({sum, adasum})) work.wait();
+    check(first[0] == 10 && second[0] == 2, "a group of a sum and an adasum");
+  });
+}
+
+TEST_CASE("what adasum is not for is refused at submission") {
+  run_group(2, [](int, Runtime& runtime) {
+    std::vector<double> memory(4, 1.0);
+    Request request = request_of({}, memory.data(), memory.data(), "x");
+    request.shape = {2};
+    const auto refusal = [&](const Request& wrong) {
+      return text_of<UsageError>([&] { runtime.submit(wrong); });
+    };
+    for (const DataType dtype : kAllDataTypes) {
+      if (is_floating(dtype)) continue;
+      Request integers = request;
+      integers.dtype = dtype;
+      check_contains(refusal(integers),
+                     "allreduce 'x': adasum of " + std::string(to_string(dtype)));
+    }
+    Request scatter = request;
+    scatter.kind = Collective::Reducescatter;
+    check_contains(refusal(scatter), "reducescatter 'x': adasum is for allreduces");
+    Request symmetric = request;
+    symmetric.symmetric = true;
+    check_contains(refusal(symmetric), "adasum of a symmetric buffer");
+    Request infinite = request;
+    infinite.prescale = -std::numeric_limits<double>::infinity();
+    check_contains(refusal(infinite), "adasum needs a finite prescale");
+    Request unknown = request;
+    unknown.op = static_cast<ReduceOp>(6);
+    check_contains(refusal(unknown), "op or device is none that there is");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("ranks that disagree on adasum hear of it") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values(3, 1.0F);
+    Request request = sum_request(values, "x");
+    if (rank == 1) request.op = ReduceOp::Adasum;
+    const std::string text = usage_error_of(runtime.submit(request));
+    check_contains(text, "allreduce f32 [3] adasum on cpu");
+    check_contains(text, "allreduce f32 [3] sum on cpu");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a rank that fails in any step of an adasum ends the group on all") {
+  // Of three ranks: an alltoall, two levels and a gather.
+  constexpr int kSteps = 4;
+  for (int step = 1; step <= kSteps; ++step) {
+    for (const bool at_start : {true, false}) {
+      CAPTURE(step, at_start);
+      FaultyGroup group(3);
+      const std::string text = "broken in step " + std::to_string(step);
+      run_ranks(3, [&](int rank) {
+        Runtime runtime(group.options(rank));
+        Faults& faults = *group.faults[static_cast<std::size_t>(rank)];
+        adasum_of_three(runtime, {1, 2, 3});
+        const int before = faults.begun();
+        adasum_of_three(runtime, {1, 2, 3});
+        check(faults.begun() - before == kSteps, "as many operations of the backend");
+        if (rank == 1 && at_start) faults.fail_start(step, text);
+        if (rank == 1 && !at_start) faults.fail_poll(step, text);
+        const Death death = death_of([&] { adasum_of_three(runtime, {1, 2, 3}); });
+        check(death.rank == 1, "rank 1 failed");
+        check_contains(death.text, text);
+      });
+    }
+  }
+}
