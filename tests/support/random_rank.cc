@@ -431,12 +431,10 @@ std::string RandomRank::difference_of_reduction(const InFlight& item) const {
   std::vector<std::int64_t> integers;
   for (int rank = 0; rank < ranks_; ++rank) {
     const auto index = static_cast<std::size_t>(rank);
-    const bool is_there = item.participants.empty() || item.participants[index];
-    const bool brings = operation.contributes[index] && is_there;
-    // In an Adasum a rank has its place, whatever it brings.
+    const bool brings =
+        operation.contributes[index] && (item.participants.empty() || item.participants[index]);
     if (!brings && is_elementwise(operation.op)) continue;
-    const Elements input =
-        brings ? input_of(operation, rank) : Elements(operation.dtype, begin + count);
+    const Elements input = brings ? input_of(operation, rank) : Elements(operation.dtype, count);
     for (std::size_t i = begin; i < begin + count; ++i) {
       if (is_floating(operation.dtype)) {
         numbers.push_back(input.number(i));

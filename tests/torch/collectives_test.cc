@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 

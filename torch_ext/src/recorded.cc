@@ -60,6 +60,11 @@ class CollectiveFunction : public torch::autograd::Function<CollectiveFunction> 
                    "under torch::NoGradGuard");
 }
 
+/// "a min", "an adasum"
+std::string named(ReduceOp op) {
+  return (is_elementwise(op) ? "a " : "an ") + std::string(to_string(op));
+}
+
 }  // namespace
 
 Tensors record(const Tensors& inputs, Recorded recorded) {
@@ -70,6 +75,7 @@ Tensors record(const Tensors& inputs, Recorded recorded) {
 void check_has_gradient(const std::string& caller, const AllreduceOptions& options) {
   if (is_linear(options.op)) return;
   const std::string op(to_string(options.op));
+  if (!is_elementwise(options.op)) refuse(caller, named(options.op));
   // Whose element a rounded extreme was cannot be told any more.
   if (options.wire_dtype) refuse(caller, "a " + op + " with a wire_dtype");
   if (options.prescale != 1 || options.postscale != 1) refuse(caller, "a scaled " + op);
@@ -77,12 +83,12 @@ void check_has_gradient(const std::string& caller, const AllreduceOptions& optio
 
 void check_has_gradient_in_place(const std::string& caller, const AllreduceOptions& options) {
   if (is_linear(options.op)) return;
-  refuse(caller, "a " + std::string(to_string(options.op)) + " in place");
+  refuse(caller, named(options.op) + " in place");
 }
 
 void check_has_gradient(const std::string& caller, const ReducescatterOptions& options) {
   if (is_linear(options.op)) return;
-  refuse(caller, "a " + std::string(to_string(options.op)));
+  refuse(caller, named(options.op));
 }
 
 void check_in_place(const std::string& caller, const at::Tensor& tensor) {

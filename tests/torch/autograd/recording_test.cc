@@ -139,6 +139,12 @@ TEST_CASE("what has no gradient is refused before anything is sent, with a way o
       {"reducescatter min",
        [&] { ronde::reducescatter(tensor, {.op = ReduceOp::Min}); },
        {"ronde::reducescatter(unnamed)", "a min has no gradient", "NoGradGuard"}},
+      {"adasum",
+       [&] { ronde::allreduce(tensor, {.op = ReduceOp::Adasum}); },
+       {"ronde::allreduce(unnamed)", "an adasum has no gradient", "NoGradGuard"}},
+      {"adasum of a group in place",
+       [&] { ronde::grouped_allreduce_({computed}, {.op = ReduceOp::Adasum}); },
+       {"ronde::grouped_allreduce_(unnamed)", "an adasum in place has no gradient"}},
       {"async in place",
        [&] { ronde::allreduce_async_(computed); },
        {"ronde::allreduce_async_(unnamed)", "would not know that it changes", "allreduce_()"}},
@@ -186,6 +192,7 @@ TEST_CASE("what has no gradient is refused before anything is sent, with a way o
   // The same is possible where nothing is recorded.
   const at::NoGradGuard no_grad;
   ronde::allreduce(tensor, {.op = ReduceOp::Max, .prescale = 2});
+  ronde::allreduce(tensor, {.op = ReduceOp::Adasum});
   ronde::reducescatter(tensor, {.op = ReduceOp::Min});
   ronde::allreduce_async_(computed).wait();
   ronde::grouped_allreduce({tensor}, {.op = ReduceOp::Max, .prescale = 2});
