@@ -34,6 +34,7 @@ class Grid {
   Grid(const Grid&) = delete;
   Grid& operator=(const Grid&) = delete;
 
+  /// How many axes there are.
   int dimensions() const noexcept { return static_cast<int>(sizes_.size()); }
 
   // Axes count from 0, in the order in which the dimensions were given. These throw UsageError for

@@ -40,6 +40,7 @@ void init(const InitOptions& options);
 /// init() cannot be called again (but with InitOptions::key_value).
 void shutdown();
 
+/// Between init() and shutdown().
 bool is_initialized() noexcept;
 
 /// What this build of Ronde can do: "shm" (shared memory on one host), "mpi", "hierarchical"
@@ -47,25 +48,31 @@ bool is_initialized() noexcept;
 /// for everything else.
 bool has_feature(std::string_view feature) noexcept;
 
-// Of the group of all ranks. They throw NotInitializedError before init and after shutdown.
+/// Where this rank is in the group of all ranks: its number and how many there are; the same among
+/// the ranks of its host; and among the ranks of all hosts that have its local rank. Throws
+/// NotInitializedError before init and after shutdown.
+/// @{
 int rank();
 int size();
 int local_rank();
 int local_size();
 int cross_rank();
 int cross_size();
+/// @}
 /// Every host has the same number of ranks.
 bool is_homogeneous();
 /// The reference is valid until shutdown().
 const Topology& topology();
 
-// Process sets of the default Runtime: see Runtime::add_process_set and those that follow it.
+/// Of the default Runtime: see the function of this name of Runtime.
+/// @{
 ProcessSet add_process_set(const std::vector<int>& ranks);
 ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag = {});
 void remove_process_set(ProcessSet set);
 std::vector<ProcessSet> process_sets();
 std::vector<int> ranks_of(ProcessSet set);
 std::optional<int> rank_in(ProcessSet set);
+/// @}
 
 /// The default Runtime. The reference is valid until shutdown(). Throws NotInitializedError before
 /// init and after shutdown.
@@ -82,6 +89,7 @@ void run(Request request);
 
 /// Returns once every rank has called it.
 void barrier(const BarrierOptions& options = {});
+/// The same without waiting.
 Work barrier_async(const BarrierOptions& options = {});
 
 /// This rank has no more data: allreduces, reducescatters and barriers of the others go on without

@@ -50,6 +50,7 @@ struct AllreduceCall {
   /// or f64 (see Request::wire_dtype). Not in a symmetric call.
   std::optional<DataType> wire_dtype = {};
 
+  /// What an average divides by, among `ranks` ranks.
   int divisor(std::size_t ranks) const noexcept {
     return average_over > 0 ? average_over : static_cast<int>(ranks);
   }
@@ -106,6 +107,7 @@ struct ReducescatterCall {
   /// As in AllreduceCall.
   int average_over = 0;
 
+  /// As in AllreduceCall.
   int divisor(std::size_t ranks) const noexcept {
     return average_over > 0 ? average_over : static_cast<int>(ranks);
   }
@@ -177,11 +179,14 @@ struct Capabilities {
   /// those who compute.
   bool tells_progress = false;
 
+  /// Whether it can have this as the dtype, op or wire_dtype of a call.
+  /// @{
   bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
   bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(op)); }
   bool supports_wire(DataType dtype) const {
     return wire_dtypes.test(static_cast<std::size_t>(dtype));
   }
+  /// @}
   /// It can have every half type as a wire_dtype.
   void set_wire_dtypes() {
     for (const DataType half : {DataType::F16, DataType::BF16}) {
@@ -204,9 +209,15 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
+  /// For texts, stats and RONDE_CPU_BACKEND.
   virtual std::string_view name() const noexcept = 0;
+  /// The same whenever it is asked, and on every rank.
   virtual Capabilities capabilities() const = 0;
 
+  /// Starts an operation, and does not wait for a peer. What the call points to lives until the
+  /// operation is finished or destroyed. Throws ronde::Error if it cannot start: the group is then
+  /// dead.
+  /// @{
   virtual std::unique_ptr<Operation> allreduce(const AllreduceCall& call) = 0;
   virtual std::unique_ptr<Operation> broadcast(const BroadcastCall& call) = 0;
   virtual std::unique_ptr<Operation> allgather(const AllgatherCall& call) = 0;
@@ -214,6 +225,7 @@ class Backend {
   virtual std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) = 0;
   virtual std::unique_ptr<Operation> send(const SendCall& call) = 0;
   virtual std::unique_ptr<Operation> recv(const RecvCall& call) = 0;
+  /// @}
 
   /// Memory in which the ranks of this host reach each other's buffers; null if there is none.
   virtual std::shared_ptr<SymmetricHeap> symmetric_heap() const { return nullptr; }
@@ -273,6 +285,7 @@ struct BackendFactory {
   std::function<std::unique_ptr<Backend>(BackendContext&)> create;
 };
 
+/// Backends by name.
 using BackendRegistry = std::map<std::string, BackendFactory, std::less<>>;
 
 }  // namespace ronde

@@ -45,6 +45,7 @@ class Board {
   /// one is about to sleep for: the call is a full fence.
   virtual void set_asleep(Sleep sleep) noexcept = 0;
 
+  /// Which of the ranks that sleep ring() wakes: all of them, or those with Sleep::Waiting.
   enum class Whom { All, Waiting };
 
   /// Wakes every other rank that said it sleeps, or those alone that wait. Called after the change
@@ -52,6 +53,7 @@ class Board {
   virtual void ring(Whom whom) noexcept = 0;
 
  protected:
+  /// Whether ring(whom) has to wake a rank that sleeps so.
   static constexpr bool is_meant(Sleep sleep, Whom whom) noexcept {
     return sleep == Sleep::Waiting || (sleep == Sleep::Idle && whom == Whom::All);
   }

@@ -21,6 +21,7 @@ enum class Collective : std::uint8_t {
   Join = 8,
 };
 
+/// How many values Collective has.
 inline constexpr std::size_t kCollectiveCount = 9;
 
 /// A message between two ranks, in which the others take no part.
@@ -41,12 +42,14 @@ enum class ReduceOp : std::uint8_t {
   Adasum = 5,
 };
 
+/// How many values ReduceOp has.
 inline constexpr std::size_t kReduceOpCount = 6;
 
 /// Those of which an element of the result depends on the same element of the inputs alone.
 inline constexpr std::array<ReduceOp, 5> kElementwiseOps = {
     ReduceOp::Sum, ReduceOp::Average, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product};
 
+/// Whether it is one of kElementwiseOps.
 constexpr bool is_elementwise(ReduceOp op) noexcept {
   return op != ReduceOp::Adasum;
 }
@@ -59,6 +62,7 @@ struct Device {
   DeviceKind kind = DeviceKind::Cpu;
   int index = 0;
 
+  /// The same kind and ordinal.
   friend bool operator==(const Device&, const Device&) = default;
 };
 

@@ -99,8 +99,9 @@ std::string config_difference(const std::vector<std::string>& fingerprints);
 /// unset. Throws UsageError if the list has fewer than `local_size` entries.
 std::optional<int> affinity_core(const Config& config, int local_rank, int local_size);
 
-/// The ranks of each set of RONDE_PROCESS_SETS, and the text for such a list.
+/// The ranks of each set of RONDE_PROCESS_SETS.
 std::vector<std::vector<int>> static_process_sets(const Config& config);
+/// The text for such a list: "0,1;2,3".
 std::string format_process_sets(const std::vector<std::vector<int>>& sets);
 
 /// Parses "67108864", "64MiB", "64MB" (10^6), "1.5GiB"; throws UsageError.

@@ -23,11 +23,14 @@ enum class DataType : std::uint8_t {
   Bool = 9,  ///< one byte, zero is false
 };
 
+/// How many values DataType has, and all of them.
+/// @{
 inline constexpr std::size_t kDataTypeCount = 10;
 
 inline constexpr std::array<DataType, kDataTypeCount> kAllDataTypes = {
     DataType::U8,  DataType::I8,   DataType::I16, DataType::I32, DataType::I64,
     DataType::F16, DataType::BF16, DataType::F32, DataType::F64, DataType::Bool};
+/// @}
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DataType dtype) noexcept {
@@ -50,10 +53,12 @@ constexpr std::size_t size_of(DataType dtype) noexcept {
   return 0;
 }
 
+/// F16 or BF16.
 constexpr bool is_half(DataType dtype) noexcept {
   return dtype == DataType::F16 || dtype == DataType::BF16;
 }
 
+/// F16, BF16, F32 or F64.
 constexpr bool is_floating(DataType dtype) noexcept {
   return is_half(dtype) || dtype == DataType::F32 || dtype == DataType::F64;
 }

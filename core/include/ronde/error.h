@@ -36,6 +36,7 @@ class OutOfMemoryError : public UsageError {
 /// operation of every survivor throws this, with the same rank and text; only `shutdown` remains.
 class GroupError : public Error {
  public:
+  /// `text` says what failed; -1 if the rank is not known.
   GroupError(int failed_rank, const std::string& text) : Error(text), failed_rank_(failed_rank) {}
 
   /// The first rank that failed, or -1 where no rank can be named.

@@ -18,6 +18,7 @@ struct Scaling {
   double factor = 1.0;
   double divisor = 1.0;
 
+  /// Nothing to be done.
   bool is_identity() const noexcept { return factor == 1.0 && divisor == 1.0; }
 };
 

@@ -36,18 +36,23 @@ class Logger {
   Logger(Logger&&) noexcept;
   Logger& operator=(Logger&&) noexcept;
 
+  /// Messages below it are not written.
   void set_threshold(LogLevel threshold) noexcept;
+  /// For the prefix of the lines that follow.
   void set_rank(int rank) noexcept;
 
   /// Whether a message of `level` would be written: ask before building a costly text.
   bool enabled(LogLevel level) const noexcept;
 
+  /// Writes `text` as one line, if its level is enabled.
+  /// @{
   void log(LogLevel level, std::string_view text) const noexcept;
   void trace(std::string_view text) const noexcept { log(LogLevel::Trace, text); }
   void debug(std::string_view text) const noexcept { log(LogLevel::Debug, text); }
   void info(std::string_view text) const noexcept { log(LogLevel::Info, text); }
   void warning(std::string_view text) const noexcept { log(LogLevel::Warning, text); }
   void error(std::string_view text) const noexcept { log(LogLevel::Error, text); }
+  /// @}
 
  private:
   class Impl;

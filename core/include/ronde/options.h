@@ -13,10 +13,13 @@
 
 namespace ronde {
 
-// Options of the collectives, made for designated initialisers:
-// `allreduce(t, {.name = "loss", .op = ReduceOp::Sum})`. An empty name is matched by the order of
-// calls within the process set; a timeout of zero waits for ever (see Request::timeout).
+/// @file
+/// Options of the collectives, made for designated initialisers:
+/// `allreduce(t, {.name = "loss", .op = ReduceOp::Sum})`. An empty name is matched by the order of
+/// calls within the process set; a timeout of zero waits for ever (see Request::timeout).
 
+/// Of an allreduce: `op` is applied to prescale * element of all ranks, the result is multiplied
+/// by `postscale`.
 struct AllreduceOptions {
   std::string name = {};
   ReduceOp op = ReduceOp::Average;
@@ -28,6 +31,7 @@ struct AllreduceOptions {
   std::optional<DataType> wire_dtype = {};
 };
 
+/// Of a broadcast from rank `root` of the process set.
 struct BroadcastOptions {
   std::string name = {};
   int root = 0;
@@ -35,12 +39,14 @@ struct BroadcastOptions {
   std::chrono::nanoseconds timeout{0};
 };
 
+/// Of an allgather.
 struct AllgatherOptions {
   std::string name = {};
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
 };
 
+/// Of a reducescatter; scales as in AllreduceOptions.
 struct ReducescatterOptions {
   std::string name = {};
   ReduceOp op = ReduceOp::Average;
@@ -50,6 +56,7 @@ struct ReducescatterOptions {
   std::chrono::nanoseconds timeout{0};
 };
 
+/// Of an alltoall.
 struct AlltoallOptions {
   std::string name = {};
   ProcessSet process_set = {};
@@ -72,10 +79,12 @@ struct RecvOptions {
   std::chrono::nanoseconds timeout{0};
 };
 
+/// Of a join.
 struct JoinOptions {
   ProcessSet process_set = {};
 };
 
+/// Of a barrier.
 struct BarrierOptions {
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};

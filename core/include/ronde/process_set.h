@@ -10,9 +10,11 @@ namespace ronde {
 struct ProcessSet {
   std::uint32_t id = 0;
 
+  /// The same number.
   friend bool operator==(const ProcessSet&, const ProcessSet&) = default;
 };
 
+/// The set of all ranks.
 inline constexpr ProcessSet kGlobalSet{};
 
 }  // namespace ronde

@@ -73,8 +73,11 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
+  /// Where this rank and the others are.
   const Topology& topology() const noexcept;
+  /// What it was made with.
   const Config& config() const noexcept;
+  /// Transport::name of its control plane.
   std::string transport_name() const;
   /// The backend that serves buffers of `device`, or empty.
   std::string backend_name(DeviceKind device) const;
@@ -136,6 +139,7 @@ class Runtime {
   /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
   void abort(const std::string& text);
 
+  /// What this rank did so far, by parts (docs/tuning.md).
   Stats stats() const;
   /// A part of stats() that a library above the engine counts. `part` may be called by any thread
   /// and at any time, also after this object is gone; it must not throw.

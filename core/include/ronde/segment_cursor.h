@@ -13,6 +13,7 @@ namespace ronde {
 /// list must outlive it.
 class SegmentCursor {
  public:
+  /// At the first element.
   explicit SegmentCursor(std::span<const Segment> segments) : segments_(segments) {}
 
   /// Calls `visit(segment, offset, count)` for the next `elements` elements, piece by piece; moves
@@ -52,6 +53,7 @@ class SegmentCursor {
   std::size_t offset_ = 0;
 };
 
+/// The sum of the segments' counts.
 inline std::size_t total_elements(std::span<const Segment> segments) noexcept {
   std::size_t total = 0;
   for (const Segment& segment : segments) total += segment.count;

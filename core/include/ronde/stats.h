@@ -15,6 +15,7 @@ struct StatsGroup {
   std::vector<std::pair<std::string, std::uint64_t>> counters;
 };
 
+/// All parts, in the order in which they are shown.
 using Stats = std::vector<StatsGroup>;
 
 }  // namespace ronde

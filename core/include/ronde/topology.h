@@ -21,12 +21,14 @@ struct Topology {
   /// Index of the host of every rank, by rank: hosts are numbered by first appearance.
   std::vector<int> host_of = {0};
 
+  /// How many hosts there are.
   int hosts() const noexcept;
   /// Every host has the same number of ranks.
   bool is_homogeneous() const;
 
   /// The rank above `other` in the tree; -1 above rank 0.
   int parent_of(int other) const;
+  /// The rank above this one; -1 of rank 0.
   int parent() const { return parent_of(rank); }
   /// The ranks below this one, ascending.
   std::vector<int> children() const;

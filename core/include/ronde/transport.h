@@ -13,6 +13,7 @@ namespace ronde {
 
 /// What Transport::poll returns.
 struct Incoming {
+  /// What has come.
   enum class Kind {
     Nothing,   ///< nothing has come
     Message,   ///< `bytes` from `peer`
@@ -35,6 +36,7 @@ struct Incoming {
 /// wake() and stats().
 class Transport {
  public:
+  /// Of all deadlines.
   using Clock = std::chrono::steady_clock;
 
   virtual ~Transport() = default;
@@ -45,6 +47,7 @@ class Transport {
   /// For texts and `ronde info`: "mpi", "inproc".
   virtual std::string_view name() const noexcept = 0;
 
+  /// Where this rank and the others are.
   virtual const Topology& topology() const noexcept = 0;
 
   /// Queues `message` for `peer`, a neighbour, and returns at once. A lost peer swallows it: poll()

@@ -19,6 +19,7 @@ class Work {
  public:
   /// An empty handle: done, without error.
   Work() = default;
+  /// Made by Runtime alone.
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
 
   /// True once the result or the error is there. Never blocks.

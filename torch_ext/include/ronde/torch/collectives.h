@@ -37,8 +37,11 @@ namespace ronde {
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
 /// In place; returns `tensor`. A tensor whose memory overlaps itself (expanded) is refused.
 at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options = {});
+/// The same without waiting.
+/// @{
 TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options = {});
 TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options = {});
+/// @}
 
 /// The sum or average of sparse tensors (layout COO), as a coalesced sparse tensor: the indices and
 /// values of all ranks are gathered. Shapes, dtypes and the number of sparse dimensions are equal
@@ -50,18 +53,23 @@ at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& op
 at::Tensor broadcast(const at::Tensor& tensor, const BroadcastOptions& options = {});
 /// Overwrites `tensor` with the root's, and returns it.
 at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options = {});
+/// The same without waiting.
+/// @{
 TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& options = {});
 TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& options = {});
+/// @}
 
 /// The tensors of all ranks joined along their first dimension, in rank order. Only that dimension
 /// may differ between ranks; 0-dim tensors give a vector of one element a rank.
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options = {});
+/// The same without waiting.
 TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options = {});
 
 /// Combines the tensors of all ranks element by element, by default to their average, and gives
 /// each rank its rows of the result: the first dimension is divided in rank order, as evenly as can
 /// be, the first ranks having one row more. 0-dim tensors are refused.
 at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options = {});
+/// The same without waiting.
 TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options = {});
 
 /// Sends rows of the first dimension to every rank: the first `splits[0]` to rank 0, the next
@@ -71,21 +79,23 @@ TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOpti
 /// first are equal on all ranks; 0-dim tensors are refused.
 at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits = {},
                     const AlltoallOptions& options = {});
+/// The same without waiting.
 TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits = {},
                           const AlltoallOptions& options = {});
 
-// Groups: several tensors at once, all or none. They begin together once every rank has called with
-// all of them, and where one is refused (shapes that differ) all are: no tensor is then changed.
-// The names are the group's with ".0", ".1" and so on; without a name groups are matched by the
-// order of calls. A list must not be empty; in place, its tensors must not overlap each other.
-//
-// Autograd: as of one tensor each, and the gradients are a group as well. If one tensor of a group
-// is recorded, all of floating point are; results that a rank's loss does not use count as zeros
-// in backward. What is recorded in place costs a copy.
-
+/// Several tensors at once, all or none. They begin together once every rank has called with
+/// all of them, and where one is refused (shapes that differ) all are: no tensor is then changed.
+/// The names are the group's with ".0", ".1" and so on; without a name groups are matched by the
+/// order of calls. A list must not be empty; in place, its tensors must not overlap each other.
+///
+/// Autograd: as of one tensor each, and the gradients are a group as well. If one tensor of a group
+/// is recorded, all of floating point are; results that a rank's loss does not use count as zeros
+/// in backward. What is recorded in place costs a copy.
+///
+/// The forms that end in `_` work in place; grouped_allreduce_ returns `tensors`.
+/// @{
 std::vector<at::Tensor> grouped_allreduce(const std::vector<at::Tensor>& tensors,
                                           const AllreduceOptions& options = {});
-/// In place; returns `tensors`.
 std::vector<at::Tensor> grouped_allreduce_(const std::vector<at::Tensor>& tensors,
                                            const AllreduceOptions& options = {});
 GroupWork grouped_allreduce_async(const std::vector<at::Tensor>& tensors,
@@ -102,6 +112,7 @@ std::vector<at::Tensor> grouped_reducescatter(const std::vector<at::Tensor>& ten
                                               const ReducescatterOptions& options = {});
 GroupWork grouped_reducescatter_async(const std::vector<at::Tensor>& tensors,
                                       const ReducescatterOptions& options = {});
+/// @}
 
 // Messages from one rank to another, matched as in MPI: those of one tag between two ranks come in
 // the order in which they were sent. Both sides give as many elements of one dtype; shapes and

@@ -32,16 +32,21 @@ class GradientGroups {
   GradientGroups(int count) : count_(count) {}
   /// These; parameters that are in none of them travel by themselves.
   GradientGroups(std::initializer_list<std::vector<at::Tensor>> groups) : lists_(groups) {}
+  /// The same.
   GradientGroups(std::vector<std::vector<at::Tensor>> groups) : lists_(std::move(groups)) {}
 
+  /// How many groups are wanted, and which: what it was made with.
+  /// @{
   int count() const noexcept { return count_; }
   const std::vector<std::vector<at::Tensor>>& lists() const noexcept { return lists_; }
+  /// @}
 
  private:
   int count_ = 0;
   std::vector<std::vector<at::Tensor>> lists_;
 };
 
+/// What DistributedOptimizer does; docs/torch.md has a table of it. Equal on all ranks.
 struct DistributedOptimizerOptions {
   /// Prefix of the names of its operations. Empty: "optimizer<k>", the k-th one constructed for
   /// these ranks.
@@ -159,6 +164,7 @@ class DistributedOptimizer {
     explicit NoSync(std::shared_ptr<detail::GradientReducer> reducer);
     std::shared_ptr<detail::GradientReducer> reducer_;
   };
+  /// Keeps gradients on this rank until it is destroyed.
   [[nodiscard]] NoSync no_sync();
 
   /// While one of these lives, step() steps with the gradients as they are: those that
@@ -175,8 +181,10 @@ class DistributedOptimizer {
     explicit SkipSynchronize(std::shared_ptr<detail::GradientReducer> reducer);
     std::shared_ptr<detail::GradientReducer> reducer_;
   };
+  /// Lets step() take the gradients as they are until it is destroyed.
   [[nodiscard]] SkipSynchronize skip_synchronize();
 
+  /// The optimiser that steps.
   torch::optim::Optimizer& inner() noexcept;
 
  private:

@@ -17,6 +17,7 @@ namespace ronde {
 /// starts again at the beginning of the permutation, Drop leaves them out.
 enum class Remainder { Pad, Drop };
 
+/// How DistributedSampler deals. Equal on all ranks but for `rank`.
 struct DistributedSamplerOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;

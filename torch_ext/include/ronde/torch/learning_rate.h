@@ -22,6 +22,7 @@ namespace ronde {
 /// number, and on a rank outside the process set.
 double scaled_learning_rate(double learning_rate, double batches = 1, ProcessSet process_set = {});
 
+/// How long WarmupLR takes, and how far it raises rates.
 struct WarmupOptions {
   /// Steps until the full rate is reached; 0: at once.
   std::int64_t steps = 0;
@@ -82,9 +83,11 @@ class WarmupLR : public torch::optim::LRScheduler {
 };
 
 /// For torch::save, torch::load and broadcast_object.
+/// @{
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                             const WarmupLR& scheduler);
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
                                            WarmupLR& scheduler);
+/// @}
 
 }  // namespace ronde

@@ -11,6 +11,7 @@
 
 namespace ronde {
 
+/// Who averages, and as what.
 struct MetricAverageOptions {
   /// Distinguishes several that are averaged at the same time, on different threads.
   std::string name = {};
@@ -28,6 +29,7 @@ struct MetricAverageOptions {
 /// Sums are kept in double. Thread-safety: none.
 class MetricAverage {
  public:
+  /// Nothing is sent before average().
   explicit MetricAverage(MetricAverageOptions options = {});
 
   /// Adds one value with its weight (at least 0). A value of weight 0, as an empty batch's NaN,
@@ -44,6 +46,7 @@ class MetricAverage {
   /// outside the process set; GroupError.
   std::map<std::string, double> average() const;
 
+  /// Forgets what was added.
   void reset() noexcept { sums_.clear(); }
 
  private:

@@ -21,7 +21,9 @@ namespace ronde {
 
 /// LibTorch's BatchNormOptions, and who takes part.
 struct SyncBatchNormOptions {
+  /// Of so many channels, the rest as the defaults.
   SyncBatchNormOptions(std::int64_t num_features);
+  /// As LibTorch's, over all ranks.
   SyncBatchNormOptions(const torch::nn::BatchNormOptions& options);
 
   /// The size of the input's second dimension. As in LibTorch, this, affine and track_running_stats
@@ -71,12 +73,16 @@ class SyncBatchNormLayer {
  public:
   /// Its operations are "sync_batch_norm/<name>" and "gradient of sync_batch_norm/<name>".
   const std::string& wire_name() const noexcept { return name_; }
+  /// The ranks whose batches are one.
   ProcessSet process_set() const noexcept { return set_; }
+  /// How long the other ranks may take; 0: for ever.
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
+  /// What the computation needs of it.
   virtual detail::SyncBatchNormState state() const = 0;
 
  protected:
+  /// Takes a name that no other layer has.
   explicit SyncBatchNormLayer(const SyncBatchNormOptions& options);
   SyncBatchNormLayer(const SyncBatchNormLayer& other);
   SyncBatchNormLayer& operator=(const SyncBatchNormLayer& other);
@@ -92,10 +98,14 @@ class SyncBatchNormLayer {
 /// A layer or its holder, as an argument.
 class SyncBatchNormRef {
  public:
+  /// The layer, or the one that a holder has; it must outlive this.
+  /// @{
   SyncBatchNormRef(SyncBatchNormLayer& layer) : layer_(&layer) {}
   template <typename Impl>
   SyncBatchNormRef(const torch::nn::ModuleHolder<Impl>& holder) : layer_(holder.ptr().get()) {}
+  /// @}
 
+  /// Which it is.
   SyncBatchNormLayer& layer() const noexcept { return *layer_; }
 
  private:
@@ -126,6 +136,7 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
   using Base = torch::nn::NormImplBase<D, Derived, SyncBatchNormOptions>;
 
  public:
+  /// With parameters and buffers of its own, as torch::nn::BatchNorm starts.
   explicit SyncBatchNormImplBase(const SyncBatchNormOptions& settings)
       : Base(settings), SyncBatchNormLayer(settings) {}
 
@@ -150,10 +161,12 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
   /// none).
   at::Tensor forward(const at::Tensor& input) { return sync_batch_norm({*this}, {input}).front(); }
 
+  /// One line with the options, as LibTorch's.
   void pretty_print(std::ostream& stream) const override {
     stream << detail::describe_layer(D, this->options);
   }
 
+  /// See SyncBatchNormLayer.
   detail::SyncBatchNormState state() const override {
     return {D,
             this->options.eps(),
@@ -169,6 +182,7 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
   }
 
  protected:
+  /// LibTorch's hook: UsageError for an input of other dimensions.
   void _check_input_dim(const at::Tensor& input) override {
     detail::check_dimensions(wire_name(), D, input);
   }
@@ -181,24 +195,31 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
   }
 };
 
+/// As torch::nn::BatchNorm1d, over the batches of all ranks.
 class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
  public:
   using SyncBatchNormImplBase::SyncBatchNormImplBase;
 };
+/// The holder of SyncBatchNorm1dImpl.
 TORCH_MODULE(SyncBatchNorm1d);
 
+/// As torch::nn::BatchNorm2d, over the batches of all ranks.
 class SyncBatchNorm2dImpl : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl> {
  public:
   using SyncBatchNormImplBase::SyncBatchNormImplBase;
 };
+/// The holder of SyncBatchNorm2dImpl.
 TORCH_MODULE(SyncBatchNorm2d);
 
+/// As torch::nn::BatchNorm3d, over the batches of all ranks.
 class SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl> {
  public:
   using SyncBatchNormImplBase::SyncBatchNormImplBase;
 };
+/// The holder of SyncBatchNorm3dImpl.
 TORCH_MODULE(SyncBatchNorm3d);
 
+/// What the layers get that convert_sync_batch_norm() makes.
 struct ConvertSyncBatchNormOptions {
   /// Prefix of the layers' names, which are their paths in the module.
   std::string name = {};

@@ -23,6 +23,7 @@ class TensorWork : public Work {
  public:
   /// An empty handle: done, with an undefined tensor as its result.
   TensorWork() = default;
+  /// Made by the collectives alone.
   TensorWork(Work work, std::shared_ptr<const detail::TensorOperation> operation)
       : Work(std::move(work)), operation_(std::move(operation)) {}
 
@@ -48,6 +49,7 @@ class GroupWork {
  public:
   /// An empty handle: done, with no results.
   GroupWork() = default;
+  /// Made by the grouped collectives alone.
   explicit GroupWork(std::vector<TensorWork> works) : works_(std::move(works)) {}
 
   /// Every operation has its result or its error. Never blocks.
