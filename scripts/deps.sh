@@ -19,6 +19,7 @@ readonly kPackages=(
   python3 python3-venv ca-certificates                     # LibTorch, from PyPI's torch
   binutils iproute2                                        # tests: nm; ip, for two hosts on one
   g++-aarch64-linux-gnu                                    # tests: the kernels for NEON compile
+  doxygen shellcheck yamllint python3-yaml                 # tests: the reference, the recipes
 )
 # Any release of it has the digits: of 1797 images of 8x8 pixels, 57 KB in a wheel of 10 MB.
 readonly kScikitLearn=1.7.2
