@@ -257,8 +257,9 @@ TEST_CASE("only a reduction can go without a contribution") {
 TEST_CASE("values outside their enumeration and scales that are no number are refused at once") {
   check_refused_at_once([](Request& request) { request.dtype = static_cast<DataType>(10); },
                         "none that there is");
-  check_refused_at_once([](Request& request) { request.op = static_cast<ReduceOp>(5); },
-                        "none that there is");
+  check_refused_at_once(
+      [](Request& request) { request.op = static_cast<ReduceOp>(kReduceOpCount); },
+      "none that there is");
   check_refused_at_once(
       [](Request& request) { request.kind = static_cast<Collective>(kCollectiveCount); },
       "none that there is");
