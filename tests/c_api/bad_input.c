@@ -23,7 +23,7 @@ static void arguments_of_one_call(void) {
   INVALID("out is NULL", ALLREDUCE(v, NULL, RONDE_F64, RONDE_SUM, kCpu, NULL, &refused));
   INVALID("dtype", ALLREDUCE(v, v, 10, RONDE_SUM, kCpu, NULL, &refused));
   INVALID("dtype", ALLREDUCE(v, v, -1, RONDE_SUM, kCpu, NULL, &refused));
-  INVALID("op", ALLREDUCE(v, v, RONDE_F64, 5, kCpu, NULL, &refused));
+  INVALID("op", ALLREDUCE(v, v, RONDE_F64, RONDE_ADASUM + 1, kCpu, NULL, &refused));
   INVALID("op", ALLREDUCE(v, v, RONDE_F64, -1, kCpu, NULL, &refused));
   INVALID("device", ALLREDUCE(v, v, RONDE_F64, RONDE_SUM, -2, NULL, &refused));
   UNSUPPORTED(ALLREDUCE(v, v, RONDE_F64, RONDE_SUM, 0, NULL, &refused));
