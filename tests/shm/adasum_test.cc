@@ -18,8 +18,8 @@ using namespace ronde::test;
 constexpr std::size_t kCounts[] = {1, 2, 5, 17, 333, 40'001};
 
 /// Alike on all ranks, but for something.
-Elements input_of(DataType dtype, std::size_t count, int rank) {
-  Elements input(dtype, count);
+TensorValues input_of(DataType dtype, std::size_t count, int rank) {
+  TensorValues input(dtype, count);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t own = (i * 31 + static_cast<std::size_t>(rank) * 17) % 101;
     input.set(i, (static_cast<double>(i % 13) - 6 + static_cast<double>(own) / 50) / 8);
@@ -27,8 +27,8 @@ Elements input_of(DataType dtype, std::size_t count, int rank) {
   return input;
 }
 
-std::vector<Elements> results_of(int rank, Runtime& runtime) {
-  std::vector<Elements> results;
+std::vector<TensorValues> results_of(int rank, Runtime& runtime) {
+  std::vector<TensorValues> results;
   std::vector<Work> works;
   for (const DataType dtype : {DataType::F16, DataType::BF16, DataType::F32, DataType::F64}) {
     for (const std::size_t count : kCounts) results.push_back(input_of(dtype, count, rank));
@@ -47,9 +47,9 @@ std::vector<Elements> results_of(int rank, Runtime& runtime) {
 }
 
 /// Of every rank.
-std::vector<std::vector<Elements>> results_over(const std::string& backend, int size) {
+std::vector<std::vector<TensorValues>> results_over(const std::string& backend, int size) {
   const inproc::Group group(size);
-  std::vector<std::vector<Elements>> results(static_cast<std::size_t>(size));
+  std::vector<std::vector<TensorValues>> results(static_cast<std::size_t>(size));
   run_ranks(size, [&](int rank) {
     RuntimeOptions options = options_of(group, rank);
     options.config.cpu_backend = backend;

@@ -40,9 +40,9 @@ void with_storage(DataType dtype, Visit visit) {
 }
 
 /// The elements of a tensor of any dtype, read and written as doubles.
-class Elements {
+class TensorValues {
  public:
-  Elements(DataType dtype, std::size_t count)
+  TensorValues(DataType dtype, std::size_t count)
       : dtype_(dtype), count_(count), bytes_(count * size_of(dtype) + 1) {}
 
   DataType dtype() const noexcept { return dtype_; }
@@ -81,7 +81,7 @@ class Elements {
     for (std::size_t i = 0; i < count_; ++i) set(i, number);
   }
 
-  friend bool operator==(const Elements& a, const Elements& b) {
+  friend bool operator==(const TensorValues& a, const TensorValues& b) {
     return a.dtype_ == b.dtype_ && a.count_ == b.count_ &&
            std::memcmp(a.data(), b.data(), a.bytes()) == 0;
   }

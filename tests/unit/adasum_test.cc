@@ -46,13 +46,13 @@ double brought(const Job& job, int rank, std::size_t i) {
     return std::bit_cast<std::int32_t>(bits) * 0x1p-31;  // [-1, 1)
   };
   const double own = number(64 * i + static_cast<std::size_t>(rank) + 7);
-  Elements one(job.dtype, 1);
+  TensorValues one(job.dtype, 1);
   one.set(0, (1 + rank) * (3 * number(1000 + i) + own));
   return one.get(0);
 }
 
-Elements input_of(const Job& job, int rank) {
-  Elements input(job.dtype, job.count);
+TensorValues input_of(const Job& job, int rank) {
+  TensorValues input(job.dtype, job.count);
   for (std::size_t i = 0; i < job.count; ++i) input.set(i, brought(job, rank, i));
   return input;
 }
@@ -78,7 +78,7 @@ double rounding_of(DataType dtype, double value) {
   return size * (dtype == DataType::F32 ? 0x1p-24 : 0x1p-53);
 }
 
-void check_result(const Job& job, int size, const Elements& result) {
+void check_result(const Job& job, int size, const TensorValues& result) {
   std::vector<std::vector<double>> inputs;
   for (int rank = 0; rank < size; ++rank) inputs.push_back(scaled_input(job, rank));
   const Combined right = adasum_of(inputs);
@@ -128,11 +128,11 @@ std::vector<Job> all_jobs() {
 }
 
 /// Twice, so that the second time is from the cache.
-std::vector<Elements> results_of_jobs(int rank, Runtime& runtime) {
+std::vector<TensorValues> results_of_jobs(int rank, Runtime& runtime) {
   const std::vector<Job> jobs = all_jobs();
-  std::vector<Elements> outputs;
+  std::vector<TensorValues> outputs;
   for (int step = 0; step < 2; ++step) {
-    std::vector<Elements> inputs;
+    std::vector<TensorValues> inputs;
     std::vector<Work> works;
     outputs.clear();
     for (const Job& job : jobs) {
@@ -156,11 +156,11 @@ std::vector<Elements> results_of_jobs(int rank, Runtime& runtime) {
 }
 
 /// Of every rank.
-std::vector<std::vector<Elements>> results_with(int size, std::uint64_t fusion_bytes) {
+std::vector<std::vector<TensorValues>> results_with(int size, std::uint64_t fusion_bytes) {
   Config config = test_config();
   config.fusion_bytes = fusion_bytes;
   config.cycle_time_ms = 10000.0;  // gather until somebody waits
-  std::vector<std::vector<Elements>> results(static_cast<std::size_t>(size));
+  std::vector<std::vector<TensorValues>> results(static_cast<std::size_t>(size));
   run_group(
       size,
       [&](int rank, Runtime& runtime) {

@@ -45,7 +45,7 @@ Rows splits_of(const Division& division, int from, int ranks) {
 void exchange(const Case& test, const Division& division, const std::string& name, int rank,
               Runtime& runtime) {
   const Rows splits = splits_of(division, rank, test.ranks);
-  Elements input = input_of(test, rank, sum(splits));
+  TensorValues input = input_of(test, rank, sum(splits));
   Allocated output(test.dtype);
   Request request;
   request.kind = Collective::Alltoall;

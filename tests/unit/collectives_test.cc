@@ -23,8 +23,8 @@ const std::vector<std::uint64_t> kFusionBytes = {0, 256, std::uint64_t{1} << 20}
 
 /// The tensors of one rank: each size in place and not.
 struct Tensors {
-  std::vector<Elements> inputs;
-  std::vector<Elements> outputs;
+  std::vector<TensorValues> inputs;
+  std::vector<TensorValues> outputs;
   std::vector<bool> in_place;
 };
 
@@ -32,7 +32,7 @@ Tensors make_tensors(const Case& test, int rank) {
   Tensors tensors;
   for (const std::size_t size : kSizes) {
     for (const bool in_place : {true, false}) {
-      Elements input(test.dtype, size);
+      TensorValues input(test.dtype, size);
       for (std::size_t i = 0; i < size; ++i) input.set(i, brought(test, rank, i));
       tensors.inputs.push_back(input);
       tensors.outputs.emplace_back(test.dtype, size);
@@ -56,11 +56,11 @@ Request request_of(const Case& test, Tensors& tensors, std::size_t index) {
 }
 
 /// Results of all ranks, to be compared once they have ended.
-using Results = std::vector<std::vector<Elements>>;
+using Results = std::vector<std::vector<TensorValues>>;
 
 /// Submits every tensor, each rank in another order, and waits for all.
-std::vector<Elements> run_all(Runtime& runtime, int rank, Tensors& tensors,
-                              const std::function<Request(std::size_t)>& request) {
+std::vector<TensorValues> run_all(Runtime& runtime, int rank, Tensors& tensors,
+                                  const std::function<Request(std::size_t)>& request) {
   const std::size_t count = tensors.inputs.size();
   std::vector<Work> works;
   for (std::size_t i = 0; i < count; ++i) {
@@ -68,7 +68,7 @@ std::vector<Elements> run_all(Runtime& runtime, int rank, Tensors& tensors,
     works.push_back(runtime.submit(request(index)));
   }
   for (const Work& work : works) work.wait();
-  std::vector<Elements> results;
+  std::vector<TensorValues> results;
   for (std::size_t i = 0; i < count; ++i) {
     results.push_back(tensors.in_place[i] ? tensors.inputs[i] : tensors.outputs[i]);
   }
@@ -97,7 +97,7 @@ void check_allreduce(const Case& test, double prescale, double postscale, std::u
       },
       config);
   check_equal_on_all_ranks(results);
-  for (const Elements& result : results[0]) {
+  for (const TensorValues& result : results[0]) {
     for (std::size_t i = 0; i < result.count(); ++i) {
       const double expected = expected_reduction(test, i, prescale, postscale);
       if (std::abs(result.get(i) - expected) <= tolerance(test.dtype, expected)) continue;
@@ -140,9 +140,9 @@ std::size_t rows_of(int rank, std::size_t variant) {
 
 void gather_on(const Case& test, int rank, Runtime& runtime, std::size_t variant) {
   constexpr std::size_t kColumns = 3;
-  Elements input(test.dtype, rows_of(rank, variant) * kColumns);
+  TensorValues input(test.dtype, rows_of(rank, variant) * kColumns);
   for (std::size_t i = 0; i < input.count(); ++i) input.set(i, brought(test, rank, i));
-  std::optional<Elements> output;
+  std::optional<TensorValues> output;
   std::vector<std::int64_t> shape;
   Request request;
   request.kind = Collective::Allgather;
@@ -216,7 +216,7 @@ TEST_CASE("min and max propagate NaN, whichever rank has it") {
   for (const DataType dtype : {DataType::F16, DataType::BF16, DataType::F32, DataType::F64}) {
     for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum}) {
       run_group(3, [&](int rank, Runtime& runtime) {
-        Elements values(dtype, 3);
+        TensorValues values(dtype, 3);
         for (std::size_t i = 0; i < 3; ++i) {
           values.set(i, static_cast<int>(i) == rank ? std::numeric_limits<double>::quiet_NaN() : 5);
         }
@@ -259,7 +259,7 @@ TEST_CASE("integer sums and products wrap around") {
 TEST_CASE("halves are reduced in f32 with one rounding") {
   // 2048 + 1 + 1: in f16 each single addition would be lost.
   run_group(3, [](int rank, Runtime& runtime) {
-    Elements value(DataType::F16, 1);
+    TensorValues value(DataType::F16, 1);
     value.set(0, rank == 0 ? 2048 : 1);
     Request request;
     request.dtype = DataType::F16;

@@ -13,7 +13,7 @@ namespace {
 
 using namespace ronde;
 using ronde::test::add_case;
-using ronde::test::Elements;
+using ronde::test::TensorValues;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -24,8 +24,8 @@ std::vector<double> samples(DataType dtype) {
   return {0, 1, -7, 96, -112, 3};
 }
 
-Elements elements_of(DataType dtype, const std::vector<double>& values) {
-  Elements elements(dtype, values.size());
+TensorValues elements_of(DataType dtype, const std::vector<double>& values) {
+  TensorValues elements(dtype, values.size());
   for (std::size_t i = 0; i < values.size(); ++i) elements.set(i, values[i]);
   return elements;
 }
@@ -44,26 +44,26 @@ double expected_scaled(DataType dtype, double value, Scaling scaling) {
   return std::min(std::max(std::trunc(product), low), high);
 }
 
-Elements packed(const Elements& input, Scaling scaling, bool widen) {
-  Elements output(packed_dtype(input.dtype(), widen), input.count());
+TensorValues packed(const TensorValues& input, Scaling scaling, bool widen) {
+  TensorValues output(packed_dtype(input.dtype(), widen), input.count());
   pack_elements(output.data(), input.data(), input.count(), input.dtype(), scaling, widen);
   return output;
 }
 
-Elements unpacked(const Elements& wire, DataType dtype, Scaling scaling, bool widen) {
-  Elements output(dtype, wire.count());
+TensorValues unpacked(const TensorValues& wire, DataType dtype, Scaling scaling, bool widen) {
+  TensorValues output(dtype, wire.count());
   unpack_elements(output.data(), wire.data(), wire.count(), dtype, scaling, widen);
   return output;
 }
 
 void check_dtype(DataType dtype, bool widen) {
   const std::vector<double> values = samples(dtype);
-  const Elements input = elements_of(dtype, values);
+  const TensorValues input = elements_of(dtype, values);
   CHECK(unpacked(packed(input, {}, widen), dtype, {}, widen) == input);
   for (const Scaling scaling : {Scaling{0.5, 1.0}, Scaling{-1.0, 1.0}, Scaling{1.0, 3.0},
                                 Scaling{500.0, 1.0}, Scaling{2.0, 4.0}, Scaling{0.0, 1.0}}) {
-    const Elements scaled = packed(input, scaling, widen);
-    const Elements finished = unpacked(packed(input, {}, widen), dtype, scaling, widen);
+    const TensorValues scaled = packed(input, scaling, widen);
+    const TensorValues finished = unpacked(packed(input, {}, widen), dtype, scaling, widen);
     for (std::size_t i = 0; i < values.size(); ++i) {
       CAPTURE(to_string(dtype), values[i], scaling.factor, scaling.divisor);
       const double expected = expected_scaled(dtype, values[i], scaling);
@@ -87,7 +87,7 @@ double combined(DataType dtype, ReduceOp op, double a, double b) {
 void check_neutral(DataType dtype, ReduceOp op, bool widen) {
   std::vector<double> values = samples(dtype);
   if (is_floating(dtype)) values.insert(values.end(), {kInfinity, -kInfinity});
-  Elements neutral(packed_dtype(dtype, widen), values.size());
+  TensorValues neutral(packed_dtype(dtype, widen), values.size());
   fill_neutral(neutral.data(), values.size(), dtype, op, widen);
   for (std::size_t i = 0; i < values.size(); ++i) {
     CAPTURE(to_string(dtype), to_string(op), values[i], neutral.get(i));

@@ -15,8 +15,8 @@
 namespace {
 
 using namespace ronde;
-using ronde::test::Elements;
 using ronde::test::rounded_to;
+using ronde::test::TensorValues;
 
 constexpr DataType kHalves[] = {DataType::F16, DataType::BF16};
 constexpr DataType kFulls[] = {DataType::F32, DataType::F64};
@@ -24,7 +24,7 @@ constexpr Store kStores[] = {Store::Regular, Store::Streaming};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<double> numbers_of(DataType half) {
-  Elements elements(half, 0x10000);
+  TensorValues elements(half, 0x10000);
   for (std::size_t i = 0; i < elements.count(); ++i) {
     const auto bits = static_cast<std::uint16_t>(i);
     std::memcpy(static_cast<std::byte*>(elements.data()) + 2 * i, &bits, sizeof bits);
@@ -51,8 +51,8 @@ std::vector<double> doubles_around_boundaries(DataType half) {
   return all;
 }
 
-Elements elements_of(DataType dtype, const std::vector<double>& numbers) {
-  Elements elements(dtype, numbers.size());
+TensorValues elements_of(DataType dtype, const std::vector<double>& numbers) {
+  TensorValues elements(dtype, numbers.size());
   for (std::size_t i = 0; i < numbers.size(); ++i) elements.set(i, numbers[i]);
   return elements;
 }
@@ -68,22 +68,22 @@ double scaled(DataType full, double value, const Scaling& scaling) {
 }
 
 /// NaN is the one quiet NaN; everything else is that number, zeros with their sign.
-bool is_right(const Elements& result, std::size_t index, double expected) {
+bool is_right(const TensorValues& result, std::size_t index, double expected) {
   const double got = result.get(index);
   if (!std::isnan(expected)) {
     return got == expected && std::signbit(got) == std::signbit(expected);
   }
   const std::size_t size = size_of(result.dtype());
-  Elements nan(result.dtype(), 1);
+  TensorValues nan(result.dtype(), 1);
   nan.set(0, std::numeric_limits<double>::quiet_NaN());
   return std::memcmp(static_cast<const std::byte*>(result.data()) + index * size, nan.data(),
                      size) == 0;
 }
 
-void check_narrow(const Elements& input, const Conversion& conversion) {
+void check_narrow(const TensorValues& input, const Conversion& conversion) {
   for (const Kernels* kernels : available_kernels()) {
     for (const Store store : kStores) {
-      Elements result(conversion.half, input.count());
+      TensorValues result(conversion.half, input.count());
       kernels->narrow(result.data(), input.data(), input.count(), conversion, store);
       for (std::size_t i = 0; i < input.count(); ++i) {
         const double value = scaled(conversion.full, input.get(i), conversion.scaling);
@@ -100,7 +100,7 @@ TEST_CASE("every set of kernels narrows f64 with one rounding, and f32 as the or
   for (const DataType half : kHalves) {
     const std::vector<double> numbers = doubles_around_boundaries(half);
     for (const DataType full : kFulls) {
-      const Elements input = elements_of(full, numbers);
+      const TensorValues input = elements_of(full, numbers);
       for (const Scaling scaling : {Scaling{}, Scaling{0.3, 1.0}, Scaling{-2.0, 7.0}}) {
         check_narrow(input, {half, full, scaling});
       }
@@ -111,13 +111,13 @@ TEST_CASE("every set of kernels narrows f64 with one rounding, and f32 as the or
 TEST_CASE("every set of kernels widens all halves to f32 and f64 exactly, or scaled in these") {
   for (const DataType half : kHalves) {
     const std::vector<double> numbers = numbers_of(half);
-    const Elements input = elements_of(half, numbers);
+    const TensorValues input = elements_of(half, numbers);
     for (const DataType full : kFulls) {
       for (const Scaling scaling : {Scaling{}, Scaling{0.3, 7.0}}) {
         for (const Kernels* kernels : available_kernels()) {
           for (const Store store : kStores) {
             CAPTURE(kernels->name, to_string(half), to_string(full), store, scaling.factor);
-            Elements result(full, input.count());
+            TensorValues result(full, input.count());
             kernels->widen(result.data(), input.data(), input.count(), {half, full, scaling},
                            store);
             bool right = true;
@@ -159,7 +159,7 @@ void check_places(const Kernels& kernels, const Conversion& conversion, std::siz
                   std::size_t offset, Store store) {
   const std::size_t half_bytes = count * size_of(conversion.half);
   const std::size_t full_bytes = count * size_of(conversion.full);
-  Elements numbers(conversion.full, count);
+  TensorValues numbers(conversion.full, count);
   for (std::size_t i = 0; i < count; ++i) numbers.set(i, static_cast<double>(i % 200) - 100.0);
   Guarded input(full_bytes, (63 - offset) % 64);
   Guarded halves(half_bytes, offset);

@@ -24,8 +24,8 @@ inline float value_of(int from, int number) {
 }
 
 /// Any bytes, another pattern for each rank.
-inline Elements pattern(DataType dtype, std::size_t count, int rank) {
-  Elements elements(dtype, count);
+inline TensorValues pattern(DataType dtype, std::size_t count, int rank) {
+  TensorValues elements(dtype, count);
   auto* bytes = static_cast<std::uint8_t*>(elements.data());
   for (std::size_t i = 0; i < elements.bytes(); ++i) {
     bytes[i] = static_cast<std::uint8_t>((i * 31 + i / 251 + static_cast<std::size_t>(rank) * 97));
@@ -36,8 +36,8 @@ inline Elements pattern(DataType dtype, std::size_t count, int rank) {
 inline void pass_around(int rank, int ranks, Runtime& runtime, DataType dtype, std::size_t count) {
   const int next = (rank + 1) % ranks;
   const int previous = (rank + ranks - 1) % ranks;
-  const Elements mine = pattern(dtype, count, rank);
-  Elements theirs(dtype, count);
+  const TensorValues mine = pattern(dtype, count, rank);
+  TensorValues theirs(dtype, count);
   Request send;
   send.kind = Collective::Send;
   send.dtype = dtype;

@@ -14,11 +14,11 @@ namespace {
 
 using namespace ronde;
 using ronde::test::add_case;
-using ronde::test::Elements;
 using ronde::test::gathered_byte;
 using ronde::test::Record;
 using ronde::test::Recorded;
 using ronde::test::Recorder;
+using ronde::test::TensorValues;
 
 /// Rank 0 of `ranks` with a fusion buffer of `buffer_bytes`.
 std::unique_ptr<PackingBackend> packing(Record& record, int ranks, std::size_t buffer_bytes,
@@ -30,8 +30,8 @@ std::unique_ptr<PackingBackend> packing(Record& record, int ranks, std::size_t b
 const std::vector<std::size_t> kCounts = {0, 1, 7, 0, 64, 200, 3, 0};
 
 /// Tensors of odd sizes, with small numbers in them.
-std::vector<Elements> tensors_of(DataType dtype) {
-  std::vector<Elements> tensors;
+std::vector<TensorValues> tensors_of(DataType dtype) {
+  std::vector<TensorValues> tensors;
   int number = 0;
   for (const std::size_t count : kCounts) {
     tensors.emplace_back(dtype, count);
@@ -43,7 +43,8 @@ std::vector<Elements> tensors_of(DataType dtype) {
   return tensors;
 }
 
-std::vector<Segment> segments_of(std::vector<Elements>& inputs, std::vector<Elements>& outputs) {
+std::vector<Segment> segments_of(std::vector<TensorValues>& inputs,
+                                 std::vector<TensorValues>& outputs) {
   std::vector<Segment> segments;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     segments.push_back({inputs[i].data(), outputs[i].data(), inputs[i].count()});
@@ -59,10 +60,10 @@ std::size_t total_bytes(const std::vector<Recorded>& calls) {
 void check_allreduce(DataType dtype, bool widens, bool in_place) {
   Record record;
   const auto backend = packing(record, 1, 64, widens);
-  std::vector<Elements> inputs = tensors_of(dtype);
-  const std::vector<Elements> before = inputs;
-  std::vector<Elements> outputs = tensors_of(dtype);
-  for (Elements& output : outputs) output.fill(1);
+  std::vector<TensorValues> inputs = tensors_of(dtype);
+  const std::vector<TensorValues> before = inputs;
+  std::vector<TensorValues> outputs = tensors_of(dtype);
+  for (TensorValues& output : outputs) output.fill(1);
   const std::vector<Segment> segments = segments_of(inputs, in_place ? inputs : outputs);
   CHECK(backend->allreduce({.segments = segments, .dtype = dtype})->poll());
   CHECK((in_place ? inputs : outputs) == before);
@@ -78,13 +79,13 @@ void check_allreduce(DataType dtype, bool widens, bool in_place) {
 void check_broadcast_from_another(DataType dtype) {
   Record record;
   const auto backend = packing(record, 2, 64);
-  std::vector<Elements> tensors = tensors_of(dtype);
+  std::vector<TensorValues> tensors = tensors_of(dtype);
   std::vector<Segment> segments = segments_of(tensors, tensors);
   for (Segment& segment : segments) segment.input = nullptr;
   CHECK(backend->broadcast({.segments = segments, .dtype = dtype, .root = 1})->poll());
   std::size_t position = 0;
   bool right = true;
-  for (const Elements& tensor : tensors) {
+  for (const TensorValues& tensor : tensors) {
     const auto* bytes = static_cast<const std::byte*>(tensor.data());
     for (std::size_t i = 0; i < tensor.bytes(); ++i) {
       right = right && bytes[i] == gathered_byte(1, position++);
@@ -97,9 +98,9 @@ void check_broadcast_from_another(DataType dtype) {
 void check_allgather(DataType dtype, const std::vector<std::size_t>& counts, std::size_t buffer) {
   Record record;
   const auto backend = packing(record, static_cast<int>(counts.size()), buffer);
-  Elements input(dtype, counts[0]);
+  TensorValues input(dtype, counts[0]);
   for (std::size_t i = 0; i < counts[0]; ++i) input.set(i, i % 2 == 0 ? 1 : 0);
-  Elements output(dtype, std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  TensorValues output(dtype, std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
   const auto operation = backend->allgather(
       {.input = input.data(), .output = output.data(), .counts = counts, .dtype = dtype});
   CHECK(operation->poll());
@@ -123,10 +124,11 @@ void check_alltoall(DataType dtype, const std::vector<std::size_t>& send_counts,
   Record record;
   const auto backend = packing(record, static_cast<int>(send_counts.size()), kBuffer);
   const std::size_t width = size_of(dtype);
-  Elements input(dtype, std::accumulate(send_counts.begin(), send_counts.end(), std::size_t{0}));
+  TensorValues input(dtype,
+                     std::accumulate(send_counts.begin(), send_counts.end(), std::size_t{0}));
   for (std::size_t i = 0; i < input.count(); ++i) input.set(i, i % 2 == 0 ? 1 : 0);
-  Elements output(dtype,
-                  std::accumulate(receive_counts.begin(), receive_counts.end(), std::size_t{0}));
+  TensorValues output(
+      dtype, std::accumulate(receive_counts.begin(), receive_counts.end(), std::size_t{0}));
   const auto operation = backend->alltoall({.input = input.data(),
                                             .output = output.data(),
                                             .send_counts = send_counts,
@@ -153,12 +155,12 @@ void check_reducescatter(DataType dtype, bool widens, bool in_place) {
   Record record;
   const std::vector<std::size_t> counts = {100, 0, 70};
   const auto backend = packing(record, 3, kBuffer, widens);
-  Elements input(dtype, 170);
+  TensorValues input(dtype, 170);
   for (std::size_t i = 0; i < 170; ++i)
     input.set(i, static_cast<double>(dtype == DataType::Bool ? i % 2 : i % 60));
-  Elements expected(dtype, 100);
+  TensorValues expected(dtype, 100);
   std::memcpy(expected.data(), input.data(), expected.bytes());
-  Elements output(dtype, 100);
+  TensorValues output(dtype, 100);
   void* const target = in_place ? input.data() : output.data();
   CHECK(backend
             ->reducescatter(
@@ -181,9 +183,9 @@ void check_halves(DataType dtype, DataType wire, int ranks, bool in_place) {
   constexpr std::size_t kBuffer = 64;
   Record record;
   const auto backend = packing(record, ranks, kBuffer);
-  std::vector<Elements> inputs = tensors_of(dtype);
-  const std::vector<Elements> before = inputs;
-  std::vector<Elements> outputs = tensors_of(dtype);
+  std::vector<TensorValues> inputs = tensors_of(dtype);
+  const std::vector<TensorValues> before = inputs;
+  std::vector<TensorValues> outputs = tensors_of(dtype);
   const std::vector<Segment> segments = segments_of(inputs, in_place ? inputs : outputs);
   CHECK(backend->allreduce({.segments = segments, .dtype = dtype, .wire_dtype = wire})->poll());
   if (ranks == 1) CHECK((in_place ? inputs : outputs) == before);
@@ -201,7 +203,7 @@ void check_messages(DataType dtype, std::size_t count) {
   constexpr std::size_t kBuffer = 64;
   Record record;
   const auto backend = packing(record, 2, kBuffer);
-  Elements message(dtype, count);
+  TensorValues message(dtype, count);
   for (std::size_t i = 0; i < count; ++i) message.set(i, i % 3 == 0 ? 1 : 0);
   CHECK(
       backend->send({.input = message.data(), .count = count, .dtype = dtype, .peer = 1})->poll());
@@ -283,13 +285,13 @@ TEST_CASE("an allgather of more ranks than the buffer has bytes") {
 TEST_CASE("a broadcast of the root packs its input and fills another output") {
   Record record;
   const auto backend = packing(record, 2, 64);
-  std::vector<Elements> inputs = tensors_of(DataType::F32);
-  std::vector<Elements> outputs = tensors_of(DataType::F32);
-  for (Elements& output : outputs) output.fill(0);
+  std::vector<TensorValues> inputs = tensors_of(DataType::F32);
+  std::vector<TensorValues> outputs = tensors_of(DataType::F32);
+  for (TensorValues& output : outputs) output.fill(0);
   const std::vector<Segment> apart = segments_of(inputs, outputs);
   CHECK(backend->broadcast({.segments = apart, .dtype = DataType::F32, .root = 0})->poll());
   CHECK(outputs == inputs);
-  const std::vector<Elements> before = inputs;
+  const std::vector<TensorValues> before = inputs;
   const std::vector<Segment> in_place = segments_of(inputs, inputs);
   CHECK(backend->broadcast({.segments = in_place, .dtype = DataType::F32, .root = 0})->poll());
   CHECK(inputs == before);
@@ -300,7 +302,7 @@ TEST_CASE("scales and averages are applied around the packed backend") {
                          int ranks) {
     Record record;
     const auto backend = packing(record, ranks, 4096);
-    Elements tensor(dtype, 1);
+    TensorValues tensor(dtype, 1);
     tensor.set(0, 21);
     const Segment segment{tensor.data(), tensor.data(), 1};
     CHECK(backend

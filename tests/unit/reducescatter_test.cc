@@ -19,7 +19,7 @@ std::int64_t rows_on(int rank, std::int64_t rows, int ranks) {
 enum class Placement { Allocated, Given, OwnPart, FrontOfInput };
 
 /// Compares `result` with what the ranks brought, from row `first` on.
-void check_part(const Case& test, const Elements& result, std::int64_t first, double prescale,
+void check_part(const Case& test, const TensorValues& result, std::int64_t first, double prescale,
                 double postscale) {
   for (std::size_t i = 0; i < result.count(); ++i) {
     const double expected =
@@ -35,8 +35,8 @@ void scatter(const Case& test, std::int64_t rows, Placement placement, bool scal
   const std::int64_t mine = rows_on(rank, rows, test.ranks);
   std::int64_t first = 0;
   for (int before = 0; before < rank; ++before) first += rows_on(before, rows, test.ranks);
-  Elements input = input_of(test, rank, rows);
-  Elements given(test.dtype, index(mine * kColumns));
+  TensorValues input = input_of(test, rank, rows);
+  TensorValues given(test.dtype, index(mine * kColumns));
   Allocated allocated(test.dtype);
   Request request;
   request.kind = Collective::Reducescatter;

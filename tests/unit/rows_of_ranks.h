@@ -36,11 +36,11 @@ struct Allocated {
 
   DataType dtype;
   Rows shape;
-  std::optional<Elements> elements;
+  std::optional<TensorValues> elements;
 };
 
-inline Elements input_of(const Case& test, int rank, std::int64_t rows) {
-  Elements input(test.dtype, index(rows * kColumns));
+inline TensorValues input_of(const Case& test, int rank, std::int64_t rows) {
+  TensorValues input(test.dtype, index(rows * kColumns));
   for (std::size_t i = 0; i < input.count(); ++i) input.set(i, brought(test, rank, i));
   return input;
 }

@@ -115,13 +115,13 @@ class InFlight {
     }
   }
 
-  Elements& output() { return output_; }
+  TensorValues& output() { return output_; }
 
  private:
   const Job job_;
   const int rank_;
   const bool in_place_;
-  Elements input_, output_;
+  TensorValues input_, output_;
 };
 
 std::vector<Job> all_jobs() {
@@ -264,7 +264,7 @@ TEST_CASE("NaN, infinities and what is too large for a half") {
                                   {65520, 0, infinity, 65536},
                                   {-60000, -60000, -infinity, -119808},
                                   {60000, -60000, 1, 1}};
-        Elements values(dtype, std::size(rows));
+        TensorValues values(dtype, std::size(rows));
         for (std::size_t i = 0; i < values.count(); ++i) {
           values.set(i, rank == 2 ? 1 : rows[i][rank]);
         }
@@ -274,7 +274,7 @@ TEST_CASE("NaN, infinities and what is too large for a half") {
         request.shape = {static_cast<std::int64_t>(values.count())};
         request.input = request.output = values.data();
         runtime.submit(request).wait();
-        Elements quiet(dtype, 1);
+        TensorValues quiet(dtype, 1);
         quiet.set(0, nan);
         for (std::size_t i = 0; i < values.count(); ++i) {
           const double right = rows[i][wire == DataType::F16 ? 2 : 3];

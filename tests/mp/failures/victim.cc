@@ -297,12 +297,14 @@ class Rank {
     throw std::invalid_argument("no such end: " + end);
   }
 
-  void exit_in_callback() {
+  [[noreturn]] void exit_in_callback() {
     ronde::Request request = sum_of(*new OwnBuffer(5), "of one rank");
     request.set = ronde::create_process_set({rank_});
     const ronde::Work work = ronde::submit(std::move(request));
     work.on_done([] { std::exit(3); });
-    work.wait();
+    // Not work.wait(): it may return while the callback is about to run, and this thread would end
+    // the process before that.
+    while (true) pause();
   }
 
   /// The engine is woken, or given an operation, right before the thread waits for it.
