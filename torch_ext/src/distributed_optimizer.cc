@@ -6,11 +6,13 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "agreement.h"
+#include "delta_exchange.h"
 #include "gradient_reducer.h"
 #include "optimizer_parameters.h"
 #include "ronde/error.h"
@@ -50,14 +52,15 @@ class DistributedOptimizer::Impl {
     const std::string scope = scope_of(options);
     std::vector<detail::NamedParameter> parameters =
         agree_on_parameters(scope, named_parameters, options, 0);
+    if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) deltas_.emplace(scope);
     reducer_ = std::make_shared<detail::GradientReducer>(scope, std::move(options));
-    reducer_->watch(std::move(parameters));
+    watch(std::move(parameters));
   }
 
   void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters) {
     reducer_->expect_nothing_in_flight("add_parameters() was called");
-    reducer_->watch(agree_on_parameters(reducer_->scope(), named_parameters, reducer_->options(),
-                                        reducer_->parameter_count()));
+    watch(agree_on_parameters(reducer_->scope(), named_parameters, reducer_->options(),
+                              reducer_->parameter_count()));
   }
 
   void set_backward_passes_per_step(int passes) {
@@ -80,14 +83,14 @@ class DistributedOptimizer::Impl {
     } else {
       if (closure) loss = call(closure);
       synchronize();
-      inner_.step();
+      step_inner();
     }
     reducer_->stepped();
     return loss;
   }
 
   void synchronize() {
-    check_same_parameters();
+    reducer_->expect_parameters_of(inner_);
     reducer_->synchronize();
   }
 
@@ -95,6 +98,30 @@ class DistributedOptimizer::Impl {
   const std::shared_ptr<detail::GradientReducer>& reducer() const noexcept { return reducer_; }
 
  private:
+  void watch(std::vector<detail::NamedParameter> parameters) {
+    if (deltas_) {
+      deltas_->watch(parameters);
+      // No gradient travels.
+      for (detail::NamedParameter& named : parameters) named.is_local = true;
+    }
+    reducer_->watch(std::move(parameters));
+  }
+
+  void step_inner() {
+    if (!deltas_ || reducer_->is_skipping()) {
+      inner_.step();
+      return;
+    }
+    deltas_->begin();
+    inner_.step();
+    const DistributedOptimizerOptions& options = reducer_->options();
+    deltas_->combine({.op = options.op,
+                      .prescale = options.prescale,
+                      .postscale = options.postscale,
+                      .process_set = options.process_set,
+                      .timeout = options.timeout});
+  }
+
   /// The parameters of the inner optimiser behind the first `known`. Throws on all ranks alike.
   std::vector<detail::NamedParameter> agree_on_parameters(
       const std::string& scope, const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
@@ -128,19 +155,11 @@ class DistributedOptimizer::Impl {
     return allreduce(mine.detach(), options);
   }
 
-  void check_same_parameters() const {
-    const std::size_t count = detail::count_parameters(inner_);
-    const std::size_t expected = reducer_->parameter_count();
-    if (count == expected) return;
-    throw UsageError(detail::rank_prefix() + "ronde::DistributedOptimizer: the optimiser has " +
-                     std::to_string(count) + " parameters, but had " + std::to_string(expected) +
-                     " when it was wrapped. Call add_parameters() after adding parameters");
-  }
-
   const std::shared_ptr<torch::optim::Optimizer> owned_;  // null: the caller keeps it
   torch::optim::Optimizer& inner_;
   const bool evaluates_often_;
   std::shared_ptr<detail::GradientReducer> reducer_;
+  std::optional<detail::DeltaExchange> deltas_;  // of Adasum: what travels in place of gradients
 };
 
 DistributedOptimizer::DistributedOptimizer(
@@ -189,6 +208,10 @@ void DistributedOptimizer::set_backward_passes_per_step(int passes) {
 
 torch::optim::Optimizer& DistributedOptimizer::inner() noexcept {
   return impl_->inner();
+}
+
+detail::GradientReducer& detail::reducer_of(DistributedOptimizer& optimizer) noexcept {
+  return *optimizer.impl_->reducer();
 }
 
 DistributedOptimizer::NoSync DistributedOptimizer::no_sync() {

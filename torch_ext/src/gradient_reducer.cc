@@ -294,8 +294,29 @@ void GradientReducer::finish_all(std::exception_ptr& first_error) {
   }
 }
 
+void GradientReducer::expect_parameters_of(const torch::optim::Optimizer& inner) const {
+  const std::size_t count = count_parameters(inner);
+  if (count == slots_.size()) return;
+  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimiser has " +
+                   std::to_string(count) + " parameters, but had " + std::to_string(slots_.size()) +
+                   " when it was wrapped. Call add_parameters() after adding parameters");
+}
+
 void GradientReducer::synchronize() {
-  if (phase_ == Phase::Reduced) return;
+  if (phase_ != Phase::Reduced) wait_for_all(false);
+}
+
+bool GradientReducer::synchronize_and_agree() {
+  if (phase_ == Phase::Reduced) {
+    overflow_ = submit_flag("/overflow", !are_local_finite());
+  } else {
+    wait_for_all(true);
+  }
+  return std::exchange(overflow_, {}).wait().item<std::uint8_t>() != 0;
+}
+
+/// `asks`: for what synchronize_and_agree() wants to know.
+void GradientReducer::wait_for_all(bool asks) {
   if (phase_ == Phase::Failed || no_sync_depth_ > 0) {
     throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ + "\"): " +
                      (phase_ == Phase::Failed
@@ -305,6 +326,7 @@ void GradientReducer::synchronize() {
   }
   if (skip_depth_ > 0) {
     expect_nothing_in_flight("step() was called within skip_synchronize()");
+    if (asks) overflow_ = submit_flag("/overflow", !are_local_finite());
     return end_step(false);
   }
   std::exception_ptr first_error;
@@ -317,6 +339,7 @@ void GradientReducer::synchronize() {
   };
   TensorWork nonfinite;
   attempt([this] { submit_rest(); });
+  if (asks) attempt([this] { overflow_ = submit_flag("/overflow", !are_local_finite()); });
   if (options_.find_nonfinite) attempt([&] { nonfinite = submit_nonfinite(); });
   finish_all(first_error);
   if (!first_error) attempt([&] { tell_nonfinite(nonfinite); });

@@ -55,8 +55,14 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// How gradients are combined, but for the name.
   AllreduceOptions reduction() const;
 
+  /// Throws UsageError if `inner` got parameters that are not watched.
+  void expect_parameters_of(const torch::optim::Optimizer& inner) const;
+
   /// Submits what backward did not, and waits for everything.
   void synchronize();
+  /// The same; whether some rank has a local gradient that is not finite, which is asked along with
+  /// the gradients. Of what was reduced all ranks see the same.
+  bool synchronize_and_agree();
   /// The reduced gradients were used: backward may run again.
   void stepped() noexcept;
   /// The gradients are to be dropped. Throws UsageError while reductions are in flight.
@@ -69,6 +75,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void leave_no_sync() noexcept { --no_sync_depth_; }
   void enter_skip() noexcept { ++skip_depth_; }
   void leave_skip() noexcept { --skip_depth_; }
+  bool is_skipping() const noexcept { return skip_depth_ > 0; }
 
   // For the hooks.
   void before_accumulation(std::size_t index);
@@ -121,6 +128,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void end_step(bool failed);
   void scale_local() const;
 
+  void wait_for_all(bool asks);
+  TensorWork submit_flag(const std::string& name, bool raised) const;
+  bool are_local_finite() const;
   void look_for_nonfinite(Slot& slot) const;
   TensorWork submit_nonfinite();
   void tell_nonfinite(const TensorWork& found) const;
@@ -133,6 +143,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   Phase phase_ = Phase::Accumulating;
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;
+  TensorWork overflow_;   // what synchronize_and_agree() asks
   bool is_lazy_ = false;  // reductions wait until this rank does: it computes on all cores
 };
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// GradientReducer looks for NaN and infinity, where DistributedOptimizerOptions::find_nonfinite
-// asks for it.
+// GradientReducer looks for NaN and infinity, where DistributedOptimizerOptions::find_nonfinite or
+// a GradScaler asks for it.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
+
+#include <algorithm>
+#include <cstdint>
 
 #include "gradient_reducer.h"
 #include "ronde/error.h"
@@ -12,19 +15,44 @@
 #include "ronde/torch/objects.h"
 
 namespace ronde::detail {
+namespace {
+
+at::Tensor values_of(const at::Tensor& gradient) {
+  return gradient.layout() == at::kSparse ? gradient.coalesce().values() : gradient.detach();
+}
+
+}  // namespace
 
 void GradientReducer::look_for_nonfinite(Slot& slot) const {
   const at::Tensor& gradient = slot.parameter.grad();
   if (!gradient.defined()) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor values =
-      gradient.layout() == at::kSparse ? gradient.coalesce().values() : gradient.detach();
+  const at::Tensor values = values_of(gradient);
   const std::int64_t finite = at::isfinite(values).sum().item<std::int64_t>();
   if (finite == values.numel()) return;
   const std::int64_t nan = at::isnan(values).sum().item<std::int64_t>();
   slot.nonfinite = "\"" + slot.subject.name + "\" has " + std::to_string(nan) + " NaN and " +
                    std::to_string(values.numel() - finite - nan) + " infinite of " +
                    std::to_string(values.numel()) + " elements";
+}
+
+/// One byte, which is not 0 if any rank has raised it.
+TensorWork GradientReducer::submit_flag(const std::string& name, bool raised) const {
+  const at::Tensor flag = at::full({1}, raised ? 1 : 0, at::kByte);
+  return start_in_place(request_for(Collective::Allreduce, flag,
+                                    AllreduceOptions{.name = scope_ + name,
+                                                     .op = ReduceOp::Max,
+                                                     .process_set = options_.process_set,
+                                                     .timeout = options_.timeout}),
+                        flag, true);
+}
+
+bool GradientReducer::are_local_finite() const {
+  const at::NoGradGuard no_grad;
+  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    return !slot.is_local || !slot.parameter.grad().defined() ||
+           at::isfinite(values_of(slot.parameter.grad())).all().item<bool>();
+  });
 }
 
 /// Travels with the gradients; its result is not 0 if any rank found something.
@@ -34,13 +62,7 @@ TensorWork GradientReducer::submit_nonfinite() {
     if (slot.is_local) look_for_nonfinite(slot);
     found = found || !slot.nonfinite.empty();
   }
-  const at::Tensor flag = at::full({1}, found ? 1 : 0, at::kByte);
-  return start_in_place(request_for(Collective::Allreduce, flag,
-                                    AllreduceOptions{.name = scope_ + "/nonfinite",
-                                                     .op = ReduceOp::Max,
-                                                     .process_set = options_.process_set,
-                                                     .timeout = options_.timeout}),
-                        flag, true);
+  return submit_flag("/nonfinite", found);
 }
 
 void GradientReducer::tell_nonfinite(const TensorWork& found) const {

@@ -97,6 +97,19 @@ void number_groups(std::vector<NamedParameter>& parameters, int count) {
   }
 }
 
+void check_adasum(const DistributedOptimizerOptions& options) {
+  if (options.compression) {
+    throw UsageError(
+        "Adasum and compression do not go together: it weighs gradients by how alike they are, "
+        "which rounding changes. Leave one of them out");
+  }
+  const bool has_groups = options.groups.count() > 0 || !options.groups.lists().empty();
+  if (has_groups && options.adasum_of_deltas) {
+    throw UsageError(
+        "groups are of gradients, and with adasum_of_deltas none travels. Leave one of them out");
+  }
+}
+
 void check_lbfgs(const DistributedOptimizerOptions& options) {
   const bool is_mean = options.op == ReduceOp::Average || options.op == ReduceOp::Sum;
   if (is_mean && options.local_parameters.empty()) return;
@@ -178,6 +191,7 @@ void check_options(const torch::optim::Optimizer& inner,
                      "; it must not be negative");
   }
   if (dynamic_cast<const torch::optim::LBFGS*>(&inner) != nullptr) check_lbfgs(options);
+  if (options.op == ReduceOp::Adasum) check_adasum(options);
 }
 
 void apply_options(std::vector<NamedParameter>& parameters,
@@ -205,7 +219,8 @@ std::vector<std::string> state_parameters(const std::vector<NamedParameter>& par
           ", average_aggregated_gradients " + text_of(options.average_aggregated_gradients),
       "compression " + (options.compression ? options.compression->description() : "none") +
           ", sparse_as_dense " + text_of(options.sparse_as_dense) + ", gradient_views " +
-          text_of(options.gradient_views) + ", find_nonfinite " + text_of(options.find_nonfinite)};
+          text_of(options.gradient_views) + ", find_nonfinite " + text_of(options.find_nonfinite) +
+          ", adasum_of_deltas " + text_of(options.adasum_of_deltas)};
   for (const NamedParameter& named : parameters) {
     if (named.is_local) continue;
     lines.push_back(named.name + ": " + describe(named.parameter) + layout_text(named.parameter) +

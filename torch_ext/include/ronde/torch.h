@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "ronde/ronde.h"
+#include "ronde/torch/amp.h"
 #include "ronde/torch/broadcast.h"
 #include "ronde/torch/collectives.h"
 #include "ronde/torch/compression.h"

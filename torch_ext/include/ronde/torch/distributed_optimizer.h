@@ -18,8 +18,12 @@
 
 namespace ronde {
 
+class DistributedOptimizer;
+
 namespace detail {
 class GradientReducer;
+/// For what works with an optimiser's gradients.
+GradientReducer& reducer_of(DistributedOptimizer& optimizer) noexcept;
 }  // namespace detail
 
 /// Which gradients travel together: those of a group all or none, once all of them are there, so
@@ -69,6 +73,11 @@ struct DistributedOptimizerOptions {
   /// multiplied by it / ranks instead of 1 / ranks. Between 1 and the number of ranks it keeps sums
   /// of half-precision gradients from overflowing or vanishing.
   double gradient_predivide_factor = 1.0;
+  /// With op Adasum: each rank steps `inner` with its own gradients, and what the ranks' parameters
+  /// have changed by is combined; gradients do not travel. The form for optimisers with a state of
+  /// their own, as Adam or momentum, whose steps are no multiples of the gradient (Maleki et al.,
+  /// 2021). False: gradients are combined, as with the other ops.
+  bool adasum_of_deltas = true;
   GradientGroups groups = {};
   /// Null: none. Turns gradient views off.
   std::shared_ptr<Compression> compression = nullptr;
@@ -132,8 +141,9 @@ class DistributedOptimizer {
   /// to call after a failed step(), or to drop gradients after synchronize() without a step.
   void zero_grad(bool set_to_none = true);
 
-  /// Takes in parameters that `inner` got since (add_param_group). Collective, while nothing is in
-  /// flight; throws as the constructor does.
+  /// Takes in parameters that `inner` got since (add_param_group): grouped among themselves if
+  /// GradientGroups is a number, by themselves otherwise, and none local. Collective, while nothing
+  /// is in flight; throws as the constructor does.
   void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters);
 
   /// Must be equal on all ranks. Throws UsageError while reductions are in flight.
@@ -188,6 +198,7 @@ class DistributedOptimizer {
   torch::optim::Optimizer& inner() noexcept;
 
  private:
+  friend detail::GradientReducer& detail::reducer_of(DistributedOptimizer& optimizer) noexcept;
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

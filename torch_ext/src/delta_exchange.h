@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "optimizer_parameters.h"
+#include "ronde/options.h"
+#include "tensor_request.h"
+
+namespace ronde::detail {
+
+/// Combines what one step has changed on each rank (DistributedOptimizerOptions::adasum_of_deltas).
+///
+/// Thread-safety: none.
+class DeltaExchange {
+ public:
+  explicit DeltaExchange(std::string scope) : scope_(std::move(scope)) {}
+
+  /// Local parameters are left out.
+  void watch(const std::vector<NamedParameter>& parameters);
+
+  /// Before the step: notes where the parameters are.
+  void begin();
+
+  /// After it: gives each parameter that requires grad the place where it was, plus the combination
+  /// of all ranks' changes. A rank without a gradient for it adds none. Throws what an allreduce
+  /// throws; the parameters are then where they were. Collective.
+  void combine(const AllreduceOptions& options);
+
+ private:
+  struct Slot {
+    std::string operation_name;
+    at::Tensor parameter;
+    at::Tensor before;  // undefined: it takes no part in this step
+  };
+
+  std::vector<TensorWork> submit(const AllreduceOptions& options);
+
+  const std::string scope_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace ronde::detail
