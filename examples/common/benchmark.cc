@@ -46,8 +46,11 @@ class Benchmark {
 
  private:
   const char* device_name() const { return device_.is_cuda() ? "GPU" : "CPU"; }
+  Precision precision() const {
+    return {.amp = options_.amp, .fp16_allreduce = options_.fp16_allreduce};
+  }
   Trainer make(Link link) const {
-    return {workload_.make_task(device_), workload_.learning_rate, link};
+    return {workload_.make_task(device_), workload_.learning_rate, link, precision()};
   }
   double images_per_s(double seconds) const {
     return static_cast<double>(options_.batch_size * options_.num_batches_per_iter) / seconds;
@@ -111,7 +114,8 @@ void Benchmark::efficiency() const {
   Trainer unconnected = make(Link::unconnected);
   std::optional<Trainer> in_step;
   if (options_.in_step)
-    in_step.emplace(workload_.make_task(device_), workload_.learning_rate, Link::in_step);
+    in_step.emplace(workload_.make_task(device_), workload_.learning_rate, Link::in_step,
+                    precision());
   say("Running warmup...\n");
   connected.run(options_.num_warmup_batches);
   unconnected.run(options_.num_warmup_batches);

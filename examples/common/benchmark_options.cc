@@ -20,8 +20,8 @@ void add_benchmark_options(CLI::App& app, BenchmarkOptions& options) {
       ->check(CLI::PositiveNumber);
   count("--num-iters", options.num_iters, "Iterations, or with --efficiency rounds")
       ->check(CLI::PositiveNumber);
-  flag("--fp16-allreduce", options.fp16_allreduce,
-       "Send gradients as fp16 (refused: it comes with compression)");
+  flag("--amp", options.amp, "Mixed precision: compute in bf16 where that is safe (autocast)");
+  flag("--fp16-allreduce", options.fp16_allreduce, "Send gradients as fp16");
   flag("--no-distributed", options.no_distributed,
        "Train ranks side by side that exchange nothing during steps");
   flag("--efficiency", options.efficiency,
@@ -32,11 +32,8 @@ void add_benchmark_options(CLI::App& app, BenchmarkOptions& options) {
 }
 
 void check_benchmark_options(const BenchmarkOptions& options) {
-  if (options.fp16_allreduce) {
-    throw CLI::ValidationError(
-        "--fp16-allreduce",
-        "this version of Ronde cannot compress gradients; the option comes with compression. Run "
-        "without it: gradients then travel in their own type");
+  if (options.fp16_allreduce && options.no_distributed) {
+    throw CLI::ExcludesError("--fp16-allreduce", "--no-distributed");
   }
   if (options.efficiency && options.no_distributed) {
     throw CLI::ExcludesError("--efficiency", "--no-distributed");

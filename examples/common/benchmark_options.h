@@ -18,6 +18,7 @@ struct BenchmarkOptions {
   std::int64_t num_warmup_batches = 10;
   std::int64_t num_batches_per_iter = 10;
   std::int64_t num_iters = 10;
+  bool amp = false;
   bool fp16_allreduce = false;
   bool no_distributed = false;
   bool efficiency = false;
@@ -28,8 +29,7 @@ struct BenchmarkOptions {
 /// Adds all but --json as the group kBenchmarkGroup; what `options` holds are the defaults.
 void add_benchmark_options(CLI::App& app, BenchmarkOptions& options);
 
-/// Throws CLI::ParseError for what single options cannot tell: combinations that make no sense,
-/// and what Ronde cannot do yet.
+/// Throws CLI::ParseError for what single options cannot tell: combinations that make no sense.
 void check_benchmark_options(const BenchmarkOptions& options);
 
 }  // namespace example

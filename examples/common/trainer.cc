@@ -7,25 +7,18 @@
 #include <utility>
 
 namespace example {
-namespace {
 
-template <typename Optimizer>
-void train_step(Optimizer& optimizer, const Task& task) {
-  optimizer.zero_grad();
-  task.loss().backward();
-  optimizer.step();
-}
-
-}  // namespace
-
-Trainer::Trainer(Task task, double learning_rate, Link link)
+Trainer::Trainer(Task task, double learning_rate, Link link, Precision precision)
     : task_(std::move(task)),
       link_(link),
+      precision_(precision),
       sgd_(task_.module->parameters(),
            link == Link::connected ? learning_rate * ronde::size() : learning_rate) {
   task_.module->train();
   if (link != Link::connected) return;
-  distributed_.emplace(sgd_, task_.module->named_parameters());
+  ronde::DistributedOptimizerOptions options;
+  if (precision_.fp16_allreduce) options.compression = ronde::Compression::fp16();
+  distributed_.emplace(sgd_, task_.module->named_parameters(), std::move(options));
   ronde::broadcast_parameters(*task_.module, /*root_rank=*/0);
   ronde::broadcast_optimizer_state(sgd_, 0);
 }
@@ -42,11 +35,23 @@ double Trainer::time(std::int64_t steps) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+template <typename Optimizer>
+void Trainer::step_with(Optimizer& optimizer) {
+  optimizer.zero_grad();
+  const auto loss = [this] {
+    const ronde::Autocast autocast(task_.module->parameters().front().device().type(),
+                                   torch::kBFloat16, precision_.amp);
+    return task_.loss();
+  };
+  loss().backward();
+  optimizer.step();
+}
+
 void Trainer::step() {
   if (distributed_) {
-    train_step(*distributed_, task_);
+    step_with(*distributed_);
   } else {
-    train_step(sgd_, task_);
+    step_with(sgd_);
   }
   if (link_ == Link::in_step) ronde::barrier();
 }

@@ -23,12 +23,18 @@ struct Task {
 /// exchange nothing either, but wait for each other after every step, as connected ones do.
 enum class Link { connected, unconnected, in_step };
 
+/// In which types numbers are computed and sent.
+struct Precision {
+  bool amp = false;             ///< forward in bf16, by autocast
+  bool fp16_allreduce = false;  ///< gradients travel as fp16
+};
+
 /// Steps of SGD on a task. All links run the same code but for the optimiser that is called.
 class Trainer {
  public:
   /// `learning_rate` is for one rank: connected ranks, whose batch is so many times as large,
   /// multiply it by their number. Connecting is collective.
-  Trainer(Task task, double learning_rate, Link link);
+  Trainer(Task task, double learning_rate, Link link, Precision precision = {});
   Trainer(const Trainer&) = delete;  // distributed_ refers to sgd_
   Trainer& operator=(const Trainer&) = delete;
 
@@ -40,11 +46,14 @@ class Trainer {
   const torch::nn::Module& module() const { return *task_.module; }
 
  private:
+  template <typename Optimizer>
+  void step_with(Optimizer& optimizer);
   void step();
   void finish_queue() const;
 
   Task task_;
   Link link_;
+  Precision precision_;
   torch::optim::SGD sgd_;
   std::optional<ronde::DistributedOptimizer> distributed_;
 };

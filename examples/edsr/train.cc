@@ -124,6 +124,12 @@ class Bookkeeper {
   ProgressLine line_;
 };
 
+/// With `amp` in bf16; the result is f32 in any case.
+torch::Tensor forward(Edsr& network, const torch::Tensor& input, bool amp) {
+  const ronde::Autocast autocast(input.device().type(), torch::kBFloat16, amp);
+  return network->forward(input).to(torch::kFloat32);
+}
+
 }  // namespace
 
 RunConfig run_config(const Options& options, std::size_t photographs) {
@@ -168,7 +174,7 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
     for (const auto& batch : *loader) {
       set_learning_rate(adam, run.learning_rate());
       optimizer.zero_grad();
-      const torch::Tensor output = network->forward(batch.data.to(device));
+      const torch::Tensor output = forward(network, batch.data.to(device), options.benchmark.amp);
       const torch::Tensor loss = torch::l1_loss(output, batch.target.to(device));
       loss.backward();
       optimizer.step();

@@ -66,7 +66,7 @@ TEST_CASE("nonsense and what cannot be done are refused in words that help") {
         Row{{"--num-batches-per-iter", "-1"}, "--num-batches-per-iter"},
         Row{{"--num-warmup-batches", "-1"}, "--num-warmup-batches"},
         Row{{"--batch-size", "1", "--image-size", "32"}, "use at least 2"},
-        Row{{"--fp16-allreduce"}, "comes with compression"},
+        Row{{"--fp16-allreduce", "--no-distributed"}, "--fp16-allreduce excludes"},
         Row{{"--efficiency", "--no-distributed"}, "--efficiency excludes --no-distributed"},
         Row{{"--in-step"}, "--in-step requires --efficiency"},
         Row{{"--json", "x"}, "--json requires --efficiency"}, Row{{"--unknown"}, "--unknown"}}) {

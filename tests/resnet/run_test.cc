@@ -146,10 +146,10 @@ TEST_CASE("ranks that only wait for each other are measured, too, if asked for")
 }
 
 TEST_CASE("a wrong option is explained once, before anything is trained") {
-  const CommandResult result = run_small(2, {"--fp16-allreduce"});
+  const CommandResult result = run_small(2, {"--in-step"});
   CHECK(result.exit_code == 2);
   CHECK(result.out.empty());
-  const std::string words = "resnet_synthetic: --fp16-allreduce: ";
+  const std::string words = "resnet_synthetic: --in-step requires --efficiency";
   const std::size_t first = result.err.find(words);
   REQUIRE(first != std::string::npos);
   CHECK(result.err.find(words, first + 1) == std::string::npos);
