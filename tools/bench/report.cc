@@ -29,22 +29,22 @@ Report::Report(std::span<const Column> columns, std::ostream* out)
     : columns_(columns.begin(), columns.end()), out_(out) {}
 
 void Report::say(const std::string& text) {
-  if (out_ != nullptr) *out_ << text << std::endl;
+  // In one piece: what is written to an unbuffered stream in parts, a launcher may label in parts.
+  if (out_ != nullptr) *out_ << text + '\n' << std::flush;
 }
 
 void Report::print_titles() {
-  if (out_ == nullptr) return;
-  for (const Column& column : columns_) *out_ << std::setw(width_of(column)) << column.title;
-  *out_ << std::endl;
+  std::ostringstream line;
+  for (const Column& column : columns_) line << std::setw(width_of(column)) << column.title;
+  say(line.str());
 }
 
 void Report::add(Json row) {
-  if (out_ != nullptr) {
-    for (const Column& column : columns_) {
-      *out_ << std::setw(width_of(column)) << shown(row.at(std::string(column.key)), column.digits);
-    }
-    *out_ << std::endl;  // each row is seen when it is there
+  std::ostringstream line;
+  for (const Column& column : columns_) {
+    line << std::setw(width_of(column)) << shown(row.at(std::string(column.key)), column.digits);
   }
+  say(line.str());  // each row is seen when it is there
   rows_.push_back(std::move(row));
 }
 
