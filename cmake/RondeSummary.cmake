@@ -48,5 +48,7 @@ ronde_summary_target("edsr example  " edsr
   "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, libturbojpeg, libpng, CLI11 or nlohmann-json")
 ronde_summary_target("resnet example" resnet_synthetic
   "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, CLI11 or nlohmann-json")
+ronde_summary_target("digits example" digits
+  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, zlib, CLI11 or nlohmann-json")
 ronde_summary_target("kmeans example" kmeans
   "RONDE_BUILD_EXAMPLES=OFF, or no libpng, zlib, CLI11 or nlohmann-json")

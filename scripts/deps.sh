@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Ronde is built from and tried with: Debian packages (as root, only those missing), a
 # virtual environment that holds PyPI's torch, whose LibTorch Ronde links, and the handwritten digits
-# that PyPI's scikit-learn ships, which the k-means example groups. Cheap when all is there.
+# that PyPI's scikit-learn ships, which several examples learn from. Cheap when all is there.
 #
 #   scripts/deps.sh
 #
@@ -14,7 +14,7 @@ readonly kTorch=2.11.0
 readonly kPackages=(
   g++ cmake ninja-build ccache pkg-config                  # build
   mpich libmpich-dev libspdlog-dev libcli11-dev nlohmann-json3-dev catch2
-  libturbojpeg0-dev libpng-dev zlib1g-dev                  # the EDSR and k-means examples
+  libturbojpeg0-dev libpng-dev zlib1g-dev                  # the EDSR and digits examples
   mate-backgrounds plasma-workspace-wallpapers             # its photographs
   python3 python3-venv ca-certificates                     # LibTorch, from PyPI's torch
   binutils iproute2                                        # tests: nm; ip, for two hosts on one

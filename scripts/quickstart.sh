@@ -36,7 +36,7 @@ build() {
   mkdir -p build
   say "building (log: $kLog)"
   if ! { cmake --preset release -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON &&
-    cmake --build build --parallel "$kJobs" --target edsr kmeans ronde_tool; } >"$kLog" 2>&1; then
+    cmake --build build --parallel "$kJobs" --target digits edsr kmeans ronde_tool; } >"$kLog" 2>&1; then
     tail -n 40 "$kLog" >&2
     fail "the build failed; the whole log is $kLog"
   fi
@@ -88,6 +88,7 @@ Next:
   build/bin/ronde info                        what this build is made of, and every variable's value
   RONDE_RANKS=1 scripts/quickstart.sh         the same on one rank
   build/bin/edsr --help                       your own photographs: --data FOLDER
+  build/bin/digits                            the program of README.md
   build/bin/kmeans                            handwritten digits in clusters, without LibTorch
   scripts/test.sh                             all tests
   docs/getting_started.md                     Ronde in your own program

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <iterator>
 #include <system_error>
 
 #include "common/errors.h"
@@ -68,6 +70,16 @@ void write_text(const fs::path& path, const std::string& text) {
   AtomicFile file(path);
   file.write(text.data(), text.size());
   file.commit();
+}
+
+void write_csv(const fs::path& path, std::span<const double> numbers, std::int64_t columns) {
+  std::string text;
+  char digits[32];
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    text.append(digits, std::to_chars(std::begin(digits), std::end(digits), numbers[i]).ptr);
+    text += static_cast<std::int64_t>(i + 1) % columns == 0 ? '\n' : ',';
+  }
+  write_text(path, text);
 }
 
 void prepare_folder(const fs::path& folder, const std::string& option) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 
 namespace example {
@@ -30,6 +32,11 @@ class AtomicFile {
 
 /// AtomicFile with `text`.
 void write_text(const std::filesystem::path& path, const std::string& text);
+
+/// AtomicFile with rows of so many numbers, separated by commas: the shortest text of each that
+/// reads back as the same.
+void write_csv(const std::filesystem::path& path, std::span<const double> numbers,
+               std::int64_t columns);
 
 /// Creates the folder with its parents if need be, and proves by a probe file that it can be
 /// written. Throws InputError with the system's reason and the `option` by which to choose another.

@@ -2,10 +2,8 @@
 // K-means on Ronde's core, on one rank or, started by mpiexec, on many, with the same result.
 #include <ronde/ronde.h>
 
-#include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "common/files.h"
 #include "common/png.h"
 #include "common/program.h"
+#include "common/table.h"
 #include "exchange.h"
 #include "options.h"
 #include "phases.h"
@@ -22,12 +21,11 @@
 #include "points.h"
 #include "report.h"
 #include "start.h"
-#include "table.h"
 
 namespace kmeans {
 namespace {
 
-void check_sizes(const Options& options, const Table& table) {
+void check_sizes(const Options& options, const example::Table& table) {
   const std::string file = options.data.string();
   if (options.clusters > table.rows) {
     throw example::InputError("--clusters " + std::to_string(options.clusters) +
@@ -53,28 +51,12 @@ std::vector<std::int32_t> gather_assignments(const Points& points, const Cluster
       allgather(clustering.assignments, points.rows, "assignments");
   std::vector<std::int32_t> all(by_rank.size());
   auto next = by_rank.begin();
-  for (Part part = points.part, of = {0, part.ranks}; of.rank < of.ranks; ++of.rank) {
+  for (example::Part part = points.part, of = {0, part.ranks}; of.rank < of.ranks; ++of.rank) {
     for (std::int64_t local = 0; local < of.count(points.rows); ++local) {
       all[static_cast<std::size_t>(of.rank + local * of.ranks)] = *next++;
     }
   }
   return all;
-}
-
-/// The shortest text that reads back as the same number.
-void append_number(std::string& text, double value) {
-  char digits[32];
-  text.append(digits, std::to_chars(std::begin(digits), std::end(digits), value).ptr);
-}
-
-void write_centroids(const std::filesystem::path& file, std::span<const double> centroids,
-                     std::int64_t columns) {
-  std::string text;
-  for (std::size_t i = 0; i < centroids.size(); ++i) {
-    append_number(text, centroids[i]);
-    text += static_cast<std::int64_t>(i + 1) % columns == 0 ? '\n' : ',';
-  }
-  example::write_text(file, text);
 }
 
 void write_assignments(const std::filesystem::path& file,
@@ -99,7 +81,7 @@ void write_results(const Options& options, const std::vector<double>& centroids,
   if (ronde::rank() != 0) return;
   const std::filesystem::path centroid_file = options.output / "centroids.csv";
   const std::filesystem::path assignment_file = options.output / "assignments.csv";
-  write_centroids(centroid_file, centroids, report.columns);
+  example::write_csv(centroid_file, centroids, report.columns);
   write_assignments(assignment_file, assignments);
   const std::string picture = draw(options.output / "centroids.png", centroids, report.columns);
   if (!options.json.empty()) example::write_text(options.json, to_json(report));
@@ -110,9 +92,9 @@ void write_results(const Options& options, const std::vector<double>& centroids,
 int run(const Options& options) {
   prepare_output(options);
   PhaseTimes times;
-  const Part part{ronde::rank(), ronde::size()};
-  Table table =
-      times.measure(Phase::Read, [&] { return read_table(options.data, options.format, part); });
+  const example::Part part{ronde::rank(), ronde::size()};
+  example::Table table = times.measure(
+      Phase::Read, [&] { return example::read_table(options.data, options.format, part); });
   check_sizes(options, table);
   const std::vector<std::int32_t> labels = std::move(table.labels);
   const std::vector<std::string> label_names = std::move(table.label_names);

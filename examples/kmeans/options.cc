@@ -2,9 +2,9 @@
 #include "options.h"
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <string>
 
+#include "common/digits_path.h"
 #include "common/errors.h"
 #include "common/program.h"
 
@@ -47,7 +47,7 @@ void add_options(CLI::App& app, Options& options) {
 }
 
 void use_digits(Options& options) {
-  options.data = digits_path();
+  options.data = example::digits_path();
   options.format.labels = true;
   if (std::filesystem::exists(options.data)) return;
   throw example::InputError("the handwritten digits are not at " + options.data.string() +
@@ -56,15 +56,6 @@ void use_digits(Options& options) {
 }
 
 }  // namespace
-
-std::filesystem::path digits_path() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0') {
-    return std::filesystem::path(cache) / "ronde" / "digits.csv.gz";
-  }
-  const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : "/") / ".cache" / "ronde" / "digits.csv.gz";
-}
 
 Options parse_options(int argc, const char* const* argv) {
   CLI::App app(

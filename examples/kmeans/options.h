@@ -4,23 +4,20 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "table.h"
+#include "common/table.h"
 
 namespace kmeans {
 
 /// Everything the command line says.
 struct Options {
   std::filesystem::path data;
-  TableFormat format;
+  example::TableFormat format;
   std::int64_t clusters = 10;
   std::int64_t iterations = 300;
   std::uint64_t seed = 1;
   std::filesystem::path output = "kmeans-output";
   std::filesystem::path json;
 };
-
-/// Where scripts/deps.sh puts the handwritten digits.
-std::filesystem::path digits_path();
 
 /// Parses and checks. Without --data, the digits with their labels. Throws CLI::ParseError (help
 /// included), and InputError if there is neither --data nor the file of the digits.

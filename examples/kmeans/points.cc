@@ -14,7 +14,7 @@ namespace kmeans {
 namespace {
 
 /// The largest absolute value of all ranks.
-double agree_on_table(const Table& table) {
+double agree_on_table(const example::Table& table) {
   double largest = 0;
   for (const double value : table.values) largest = std::max(largest, std::abs(value));
   const auto rows = static_cast<double>(table.rows);
@@ -32,7 +32,7 @@ double agree_on_table(const Table& table) {
 
 }  // namespace
 
-Points make_points(Table table, const Part& part) {
+Points make_points(example::Table table, const example::Part& part) {
   const double largest = agree_on_table(table);
   Points points;
   points.part = part;

@@ -5,14 +5,14 @@
 #include <span>
 #include <vector>
 
+#include "common/table.h"
 #include "fixed_point.h"
-#include "table.h"
 
 namespace kmeans {
 
 /// This rank's part of the points, in quanta: see Note [Exact sums].
 struct Points {
-  Part part;
+  example::Part part;
   std::int64_t rows = 0;  ///< over all ranks
   std::int64_t columns = 0;
   int value_bits = 0;
@@ -30,7 +30,7 @@ struct Points {
 
 /// Rounds the table's values to quanta. Collective: the quantum depends on the largest value of all
 /// ranks. Throws InputError if the ranks have read different files.
-Points make_points(Table table, const Part& part);
+Points make_points(example::Table table, const example::Part& part);
 
 /// The values of point `row`, wherever it is. Collective.
 std::vector<double> fetch_point(const Points& points, std::int64_t row);

@@ -12,6 +12,8 @@
 namespace kmeans {
 namespace {
 
+using example::Part;
+using example::Table;
 using testing::Expected;
 using testing::plain_kmeans;
 using testing::Rows;

@@ -2,9 +2,9 @@
 // The program on the handwritten digits that scripts/deps.sh fetches.
 #include <catch2/catch.hpp>
 
-#include "options.h"
+#include "common/digits_path.h"
+#include "common/table.h"
 #include "run.h"
-#include "table.h"
 #include "tests/support/temporary_folder.h"
 
 namespace kmeans {
@@ -13,7 +13,8 @@ TEST_CASE("the digits end on one to four ranks bit for bit where a plain k-means
   const ronde::test::TemporaryFolder folder;
   const testing::Result result = testing::cluster_on_one_to_four(folder.path(), {});
 
-  const Table table = read_table(digits_path(), {.header = false, .labels = true}, {});
+  const example::Table table =
+      example::read_table(example::digits_path(), {.header = false, .labels = true}, {});
   REQUIRE(table.rows == 1797);
   REQUIRE(table.columns == 64);
   testing::Rows points;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "table.h"
+#include "common/table.h"
 
 #include <zlib.h>
 
@@ -9,7 +9,7 @@
 #include "common/errors.h"
 #include "tests/support/temporary_folder.h"
 
-namespace kmeans {
+namespace example {
 namespace {
 
 using Catch::Contains;
@@ -39,7 +39,7 @@ Table read(const std::string& text, const TableFormat& format = {}, const Part& 
 std::string error(const std::filesystem::path& path, const TableFormat& format = {}) {
   try {
     read_table(path, format, {});
-  } catch (const example::InputError& refused) {
+  } catch (const InputError& refused) {
     return refused.what();
   }
   return "";
@@ -146,4 +146,4 @@ TEST_CASE("files that cannot be read are refused by name") {
   CHECK_THAT(error(folder / "damaged.gz"), Contains("damaged.gz: truncated or damaged"));
 }
 
-}  // namespace kmeans
+}  // namespace example

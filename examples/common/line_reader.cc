@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "line_reader.h"
+#include "common/line_reader.h"
 
 #include <cerrno>
 #include <cstring>
 
 #include "common/errors.h"
 
-namespace kmeans {
+namespace example {
 namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& reason) {
-  throw example::InputError("file " + path.string() + ": " + reason);
+  throw InputError("file " + path.string() + ": " + reason);
 }
 
 }  // namespace
@@ -56,4 +56,4 @@ bool LineReader::fill() {
   return got > 0;
 }
 
-}  // namespace kmeans
+}  // namespace example

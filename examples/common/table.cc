@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "table.h"
+#include "common/table.h"
 
 #include <algorithm>
 #include <charconv>
@@ -9,9 +9,9 @@
 #include <unordered_map>
 
 #include "common/errors.h"
-#include "line_reader.h"
+#include "common/line_reader.h"
 
-namespace kmeans {
+namespace example {
 namespace {
 
 constexpr std::size_t kLongestQuote = 40;
@@ -37,8 +37,8 @@ class Reader {
       skip = false;
     }
     if (table_.rows == 0) {
-      throw example::InputError("file " + path_.string() + " holds no rows" +
-                                (format_.header ? " after its header" : ""));
+      throw InputError("file " + path_.string() + " holds no rows" +
+                       (format_.header ? " after its header" : ""));
     }
     table_.checksum = lines_.checksum();
     return std::move(table_);
@@ -98,8 +98,8 @@ class Reader {
   }
 
   [[noreturn]] void fail(const std::string& reason) const {
-    throw example::InputError("file " + path_.string() + ", line " +
-                              std::to_string(lines_.number()) + ": " + reason);
+    throw InputError("file " + path_.string() + ", line " + std::to_string(lines_.number()) + ": " +
+                     reason);
   }
 
   std::filesystem::path path_;
@@ -118,4 +118,4 @@ Table read_table(const std::filesystem::path& path, const TableFormat& format, c
   return Reader(path, format, part).read();
 }
 
-}  // namespace kmeans
+}  // namespace example

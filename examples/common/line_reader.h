@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-namespace kmeans {
+namespace example {
 
 /// The lines of a text file, plain or compressed by gzip, whatever its name. Throws InputError
 /// naming the file when it cannot be opened or read, or its compressed data are damaged.
@@ -43,4 +43,4 @@ class LineReader {
   std::uint32_t checksum_ = 0;
 };
 
-}  // namespace kmeans
+}  // namespace example

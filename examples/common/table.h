@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace kmeans {
+namespace example {
 
 struct TableFormat {
   bool header = false;  ///< the first line holds names
@@ -38,4 +38,4 @@ struct Table {
 /// finite number.
 Table read_table(const std::filesystem::path& path, const TableFormat& format, const Part& part);
 
-}  // namespace kmeans
+}  // namespace example

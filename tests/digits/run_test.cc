@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program of README.md as a user runs it.
+#include <catch2/catch.hpp>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/launch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace {
+
+using Catch::Contains;
+using ronde::test::CommandResult;
+using ronde::test::launch;
+using ronde::test::launch_well;
+using ronde::test::TemporaryFolder;
+
+struct Epoch {
+  double loss = 0;
+  double percent_right = 0;
+};
+
+/// Fails the test where the text is not the epochs in order, and the last line, which is about
+/// `ranks` ranks.
+std::vector<Epoch> read_epochs(const std::string& text, int ranks) {
+  INFO(text);
+  const std::regex epoch_line(
+      R"(epoch +(\d+): loss (\d\.\d{4}), (\d+\.\d) % of the unseen digits read right)");
+  std::vector<Epoch> epochs;
+  std::istringstream lines(text);
+  std::string line;
+  std::smatch parts;
+  while (std::getline(lines, line) && std::regex_match(line, parts, epoch_line)) {
+    epochs.push_back({std::stod(parts[2]), std::stod(parts[3])});
+    CHECK(std::stoul(parts[1]) == epochs.size());
+  }
+  CHECK(line == std::to_string(ranks) + " ranks, equal to the last bit: yes");
+  CHECK_FALSE(std::getline(lines, line));
+  return epochs;
+}
+
+}  // namespace
+
+TEST_CASE("one to four ranks learn the digits alike, and hold the same bits") {
+  std::vector<Epoch> alone;
+  for (const int ranks : {1, 2, 3, 4}) {
+    INFO(ranks << " ranks");
+    const std::vector<Epoch> epochs = read_epochs(launch_well(ranks, {}), ranks);
+    if (ranks == 1) alone = epochs;
+    REQUIRE(epochs.size() == 15);
+    for (std::size_t i = 0; i < epochs.size(); ++i) {
+      // Rounded by the program, to 4 digits and to 1.
+      CHECK(epochs[i].loss == Approx(alone[i].loss).margin(1.01e-4));
+      CHECK(epochs[i].percent_right == Approx(alone[i].percent_right).margin(0.101));
+    }
+    CHECK(epochs.front().loss > 1);
+    CHECK(epochs.back().loss < 0.1);
+    CHECK(epochs.back().percent_right > 95);
+  }
+}
+
+TEST_CASE("without its data every rank says how to get them") {
+  const TemporaryFolder folder;
+  const CommandResult result = launch(2, {}, {{"XDG_CACHE_HOME", folder.path().string()}});
+  INFO(result.out << result.err);
+  CHECK(ronde::test::failed_in_time(result));
+  CHECK_THAT(result.err, Contains("digits: the handwritten digits are not at " +
+                                  (folder.path() / "ronde" / "digits.csv.gz").string()) &&
+                             Contains("scripts/deps.sh") && !Contains("terminate called"));
+}
