@@ -50,5 +50,9 @@ ronde_summary_target("resnet example" resnet_synthetic
   "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, CLI11 or nlohmann-json")
 ronde_summary_target("digits example" digits
   "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, zlib, CLI11 or nlohmann-json")
+ronde_summary_target("hybrid example" hybrid
+  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, zlib, CLI11 or nlohmann-json")
+ronde_summary_target("gan example   " gan
+  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, CLI11 or nlohmann-json")
 ronde_summary_target("kmeans example" kmeans
   "RONDE_BUILD_EXAMPLES=OFF, or no libpng, zlib, CLI11 or nlohmann-json")
