@@ -6,7 +6,7 @@
 #include "common/checksum.h"
 #include "common/digits.h"
 
-constexpr int kEpochs = 15;
+constexpr int kEpochs = 10;
 constexpr int kBatch = 48;  // of all ranks together
 
 torch::nn::Sequential make_net() {

@@ -49,7 +49,7 @@ TEST_CASE("one to four ranks learn the digits alike, and hold the same bits") {
     INFO(ranks << " ranks");
     const std::vector<Epoch> epochs = read_epochs(launch_well(ranks, {}), ranks);
     if (ranks == 1) alone = epochs;
-    REQUIRE(epochs.size() == 15);
+    REQUIRE(epochs.size() == 10);
     for (std::size_t i = 0; i < epochs.size(); ++i) {
       // Rounded by the program, to 4 digits and to 1.
       CHECK(epochs[i].loss == Approx(alone[i].loss).margin(1.01e-4));
