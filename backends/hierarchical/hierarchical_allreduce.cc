@@ -2,6 +2,7 @@
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace ronde::hierarchical {
@@ -28,6 +29,13 @@ shm::ChunkWalk walk_of(const AllreduceCall& call, const shm::RingShape& shape) {
 
 ReduceOp plain_op(ReduceOp op) {
   return op == ReduceOp::Average ? ReduceOp::Sum : op;
+}
+
+/// Where the sums of hosts are rounded to a wire_dtype, what makes them smaller comes before that:
+/// a sum may be too large for f16 although its average is not.
+bool scales_within_host(const AllreduceCall& call, bool converts, const Scaling& final) {
+  const bool is_sum = plain_op(call.op) == ReduceOp::Sum;
+  return converts && is_sum && std::abs(final.factor) < final.divisor;
 }
 
 }  // namespace
@@ -60,13 +68,15 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
       prescale_(format_.prescale()),
       final_(final_scaling(dtype_, call.op, call.postscale,
                            call.divisor(static_cast<std::size_t>(hierarchy_->shards.ranks)))),
+      shrinks_(scales_within_host(call, format_.converts(), final_)),
       // Half types are scaled where they are widened and narrowed.
       within_host_({.dtype = partial_dtype_,
                     .op = plain_op(call.op),
-                    .prescale = widens() ? 1.0 : prescale_}),
+                    .prescale = widens() ? 1.0 : prescale_,
+                    .final = shrinks_ ? final_ : Scaling{}}),
       over_hosts_({.dtype = partial_dtype_,
                    .op = plain_op(call.op),
-                   .final = widens() ? Scaling{} : final_}),
+                   .final = widens() || shrinks_ ? Scaling{} : final_}),
       staging_(walk_of(call, ring().shape())),
       reducing_(staging_),
       consuming_(staging_),

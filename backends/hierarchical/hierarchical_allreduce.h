@@ -70,7 +70,8 @@ class Hierarchy {
 /// shards of a host do so at the same time. Rounds follow each other as far as there are slots:
 /// while one is on the wire the next is reduced. Between hosts a half type travels as f32 until it
 /// is complete, so that it is rounded once; but as itself where it is a wire_dtype, as that is to
-/// save bytes: then the sum of each host is rounded to it too.
+/// save bytes: then the sum of each host is rounded to it too, divided before if that is for an
+/// average.
 /// Messages are sent from and received in memory of the backend only, never a user's.
 ///
 /// Thread-safety: as Operation.
@@ -118,6 +119,7 @@ class HierarchicalAllreduce final : public shm::RingOperation {
   const std::size_t partial_bytes_;  ///< of an element
   const double prescale_;
   const Scaling final_;
+  const bool shrinks_;                        ///< the sums of hosts are scaled, not that of all
   const Reduction within_host_, over_hosts_;  ///< in partial_dtype_
   shm::ChunkWalk staging_, reducing_, consuming_;
   std::vector<std::size_t> elements_;     ///< of the round in each slot

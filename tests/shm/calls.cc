@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <utility>
+#include <vector>
 
 namespace ronde::test {
 namespace {
@@ -67,6 +68,28 @@ std::string difference(const Call& call, const std::vector<Elements>& inputs,
     integers.insert(integers.end(), more.begin(), more.end());
   }
   return first_difference(call.reduction, integers, result);
+}
+
+/// The sum is beyond f16, within a host and over all, what is asked for is not.
+void check_large_averages(int ranks, const RunRanks& run_ranks) {
+  const std::vector<std::pair<ReduceOp, double>> rows = {
+      {ReduceOp::Average, 1.0}, {ReduceOp::Average, 0.5}, {ReduceOp::Sum, 1.0 / ranks}};
+  for (const auto& [op, postscale] : rows) {
+    CAPTURE(to_string(op), postscale, ranks);
+    const double expected = 60000 * postscale * (op == ReduceOp::Sum ? ranks : 1);
+    std::vector<float> results(static_cast<std::size_t>(ranks));
+    run_ranks([&, op = op, postscale = postscale](int rank, const RunAllreduce& allreduce) {
+      const float input = 60000;
+      const std::vector<Segment> segments = {{&input, &results[static_cast<std::size_t>(rank)], 1}};
+      allreduce({.segments = segments,
+                 .dtype = DataType::F32,
+                 .op = op,
+                 .postscale = postscale,
+                 .wire_dtype = DataType::F16});
+    });
+    // Half a unit of f16, of each host's sum and of theirs.
+    for (const float result : results) CHECK(result == Approx(expected).epsilon(0.001));
+  }
 }
 
 std::string describe(const Call& call) {
@@ -139,6 +162,7 @@ void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks) {
   }
   check_absent({DataType::F32, ReduceOp::Sum, 1.0, 1.0, ranks, DataType::BF16, hosts}, run_ranks);
   check_absent({DataType::F64, ReduceOp::Min, 1.0, 1.0, ranks, DataType::F16, hosts}, run_ranks);
+  check_large_averages(ranks, run_ranks);
 }
 
 void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
