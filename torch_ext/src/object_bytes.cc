@@ -48,17 +48,25 @@ Named tensors_in(const torch::nn::Module& module) {
   return all;
 }
 
-// A module's tensors before a load, which gives them other memory and checks no shape.
+// A module's tensors before a load, which gives them other memory and checks no shape; a class's
+// own may write into their memory instead.
 class ModuleBackup {
  public:
   explicit ModuleBackup(torch::nn::Module& module) : tensors_(tensors_in(module)) {
-    for (const auto& [name, tensor] : tensors_) former_.push_back(tensor.detach());
+    for (const auto& [name, tensor] : tensors_) {
+      // Shares the memory, but no version: to restore is not to change what autograd has saved.
+      former_.push_back(tensor.variable_data());
+      values_.push_back(former_.back().clone());
+    }
   }
 
   c10::Device device() const { return former_.empty() ? kCpu : former_.front().device(); }
 
   void restore() const {
-    for (std::size_t i = 0; i < former_.size(); ++i) tensors_[i].second.set_data(former_[i]);
+    for (std::size_t i = 0; i < former_.size(); ++i) {
+      former_[i].copy_(values_[i]);
+      tensors_[i].second.set_data(former_[i]);
+    }
   }
 
   // What has another shape or dtype now, or empty. Brings all back to their devices.
@@ -79,7 +87,8 @@ class ModuleBackup {
 
  private:
   Named tensors_;
-  std::vector<at::Tensor> former_;
+  std::vector<at::Tensor> former_;  // their memory
+  std::vector<at::Tensor> values_;
 };
 
 std::function<void(bool)> load_module(torch::nn::Module& module, const std::string& bytes) {
@@ -99,6 +108,11 @@ std::function<void(bool)> load_module(torch::nn::Module& module, const std::stri
   };
 }
 
+// Empty would be a success.
+std::string never_empty(const char* text) {
+  return *text != '\0' ? text : "unknown error";
+}
+
 }  // namespace
 
 std::string problem_of(const std::function<void()>& function) {
@@ -108,9 +122,11 @@ std::string problem_of(const std::function<void()>& function) {
   } catch (const GroupError&) {
     throw;
   } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
+    return never_empty(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return error.what();
+    return never_empty(error.what());
+  } catch (...) {
+    return "an exception that does not derive from std::exception";
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "agreement.h"
@@ -17,9 +18,6 @@
 
 namespace ronde::detail {
 namespace {
-
-// A rank that has no memory for this much says so before the others begin to send.
-constexpr std::size_t kAgreeOnMemoryFrom = std::size_t{64} << 20;
 
 const char* const kAdvice = "Give it one root, and objects of one type and shape, on every rank";
 
@@ -53,6 +51,8 @@ std::string lack_of_memory(const std::function<void()>& exchange) {
     return {};
   } catch (const OutOfMemoryError& error) {
     return error.what();
+  } catch (const std::bad_alloc&) {
+    return "no memory for what was received";
   }
 }
 
@@ -72,14 +72,11 @@ void broadcast_bytes(const std::string& subject, const std::shared_ptr<std::stri
   const auto size = static_cast<std::size_t>(count.item<std::int64_t>());
   Statement memory;
   memory.problem = problem_of([&] { bytes->resize(size); });
-  if (size >= kAgreeOnMemoryFrom) {
-    if (!memory.problem.empty()) {
-      memory.problem = "no memory for " + std::to_string(size) + " bytes: " + memory.problem;
-    }
-    agree_on(subject, memory, set, options.timeout);
-  } else if (!memory.problem.empty()) {
-    throw OutOfMemoryError(subject + ": no memory for " + std::to_string(size) + " bytes");
+  if (!memory.problem.empty()) {
+    memory.problem = "no memory for " + std::to_string(size) + " bytes: " + memory.problem;
   }
+  // Before the others begin to send.
+  agree_on(subject, memory, set, options.timeout);
   own.name = subject + "/bytes";
   broadcast_(as_tensor(bytes), own);
 }
@@ -199,21 +196,19 @@ void gather_object(const ListCodec& codec, const BroadcastOptions& options) {
   gather_encoded(subject_of("gather_object", options.name), codec, options);
 }
 
-std::string scatter_bytes(const std::string& subject, const std::vector<std::string>& parts,
-                          const BroadcastOptions& options) {
+std::string scatter_bytes(const std::string& subject, Parts parts, const BroadcastOptions& options,
+                          std::string& problem) {
   const ProcessSet set = options.process_set;
-  std::vector<std::int64_t> splits(ranks_of(set).size());
-  std::string bytes;
-  if (rank_in(set) == options.root) {
-    for (std::size_t i = 0; i < splits.size(); ++i) {
-      splits[i] = static_cast<std::int64_t>(parts.at(i).size());
-      bytes += parts[i];
-    }
-  }
-  const at::Tensor mine =
-      alltoall(as_tensor(std::move(bytes)), splits,
-               {.name = subject + "/bytes", .process_set = set, .timeout = options.timeout});
-  return text_at(mine, 0, mine.numel());
+  if (rank_in(set) != options.root) parts = {};
+  parts.sizes.resize(ranks_of(set).size());
+  std::string own;
+  problem = lack_of_memory([&] {
+    const at::Tensor mine =
+        alltoall(as_tensor(std::move(parts.bytes)), parts.sizes,
+                 {.name = subject + "/bytes", .process_set = set, .timeout = options.timeout});
+    own = text_at(mine, 0, mine.numel());
+  });
+  return own;
 }
 
 }  // namespace ronde::detail

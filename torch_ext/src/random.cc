@@ -71,7 +71,7 @@ void set_states(const std::vector<at::Tensor>& states) {
 }
 
 // One part for each rank of the set.
-std::vector<std::string> read_parts(torch::serialize::InputArchive& archive, std::size_t ranks) {
+detail::Parts read_parts(torch::serialize::InputArchive& archive, std::size_t ranks) {
   torch::serialize::InputArchive own;
   c10::IValue count;
   if (!archive.try_read(kKey, own) || !own.try_read("ranks", count)) {
@@ -83,11 +83,13 @@ std::vector<std::string> read_parts(torch::serialize::InputArchive& archive, std
                      " ranks, here are " + std::to_string(ranks) +
                      ". Go on with as many ranks, or seed anew with ronde::seed_all_ranks");
   }
-  std::vector<std::string> parts;
+  detail::Parts parts;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     c10::IValue list;
     own.read("rank" + std::to_string(rank), list);
-    parts.push_back(detail::bytes_of(list.toTensorVector()));
+    const std::string part = detail::bytes_of(list.toTensorVector());
+    parts.bytes += part;
+    parts.sizes.push_back(static_cast<std::int64_t>(part.size()));
   }
   return parts;
 }
@@ -136,16 +138,22 @@ void load_random_state(torch::serialize::InputArchive& archive, const BroadcastO
   detail::check_member(subject, set);
   detail::Statement found{.lines = {"root rank " + std::to_string(options.root)},
                           .problem = detail::root_problem(options.root, set)};
-  std::vector<std::string> parts;
-  if (found.problem.empty() && rank_in(set) == options.root) {
-    found.problem = detail::problem_of([&] { parts = read_parts(archive, ranks_of(set).size()); });
+  detail::Parts parts;
+  std::vector<at::Tensor> former;
+  if (found.problem.empty()) {
+    found.problem = detail::problem_of([&] {
+      former = states();
+      if (rank_in(set) == options.root) parts = read_parts(archive, ranks_of(set).size());
+    });
   }
   detail::agree(subject, found, set, {.advice = "Give one root", .timeout = options.timeout});
 
-  const std::string bytes = detail::scatter_bytes(subject, parts, options);
-  const std::vector<at::Tensor> former = states();
   detail::Statement loaded;
-  loaded.problem = detail::problem_of([&] { set_states(detail::tensors_from(bytes, {})); });
+  const std::string bytes =
+      detail::scatter_bytes(subject, std::move(parts), options, loaded.problem);
+  if (loaded.problem.empty()) {
+    loaded.problem = detail::problem_of([&] { set_states(detail::tensors_from(bytes, {})); });
+  }
   try {
     detail::agree(subject, loaded, set, {.timeout = options.timeout});
   } catch (...) {

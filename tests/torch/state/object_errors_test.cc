@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "objects.h"
+#include "torch_ext/src/object_bytes.h"
 
 using namespace ronde_test;
 
@@ -151,7 +152,72 @@ struct FragileImpl : torch::nn::Module {
 };
 TORCH_MODULE(Fragile);
 
+// The same, but writes into the memory of the parameters.
+struct FragileInPlaceImpl : torch::nn::Module {
+  explicit FragileInPlaceImpl(double value) {
+    weight = register_parameter("weight", at::full({2, 2}, value));
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    const at::NoGradGuard no_grad;
+    at::Tensor saved;
+    archive.read("weight", saved);
+    weight.copy_(saved);
+    if (ronde::rank() == 1) throw std::runtime_error("rank 1 does not like it");
+  }
+  at::Tensor weight;
+};
+TORCH_MODULE(FragileInPlace);
+
+// What its operator throws has no text, or is no exception, on rank 1.
+struct Mute {
+  std::string text = "mine";
+};
+
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const Mute& mute) {
+  archive.write("text", c10::IValue(mute.text));
+  return archive;
+}
+
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, Mute& mute) {
+  c10::IValue text;
+  archive.read("text", text);
+  if (ronde::rank() == 1 && text.toStringRef() == "no text") throw std::runtime_error("");
+  if (ronde::rank() == 1 && text.toStringRef() == "a number") throw 1;
+  mute.text = text.toStringRef();
+  return archive;
+}
+
 }  // namespace
+
+TEST_CASE("what has no text, or is no exception, fails on all ranks as well", "[n2][n4]") {
+  use_ronde();
+  const auto refused = [](const std::string& text) {
+    Mute mute;
+    if (ronde::rank() == 0) mute.text = text;
+    const std::string error = refused_alike([&] { ronde::broadcast_object(mute); });
+    CAPTURE(error);
+    CHECK(mute.text == (ronde::rank() == 0 ? text : "mine"));
+    refused_alike([&] { ronde::allgather_object(mute); });
+    refused_alike([&] { ronde::gather_object(mute, {.root = 1}); });
+    return error;
+  };
+  CHECK(contains(refused("no text"), "rank 1: unknown error"));
+  CHECK(contains(refused("a number"),
+                 "rank 1: an exception that does not derive from std::exception"));
+  check_alive();
+}
+
+TEST_CASE("a module whose load writes in place has its values back on all", "[n2][n4]") {
+  use_ronde();
+  FragileInPlace module(5.0 + ronde::rank());
+  const void* memory = module->weight.const_data_ptr();
+  CHECK(contains(refused_alike([&] { ronde::broadcast_object(module); }),
+                 "rank 1: rank 1 does not like it"));
+  CHECK(torch::equal(module->weight, at::full({2, 2}, 5.0 + ronde::rank())));
+  CHECK(module->weight.const_data_ptr() == memory);
+  check_alive();
+}
 
 TEST_CASE("a module whose load fails on one rank has its parameters back on all", "[n2][n4]") {
   use_ronde();
@@ -195,14 +261,14 @@ TEST_CASE("bytes that do not fit are refused by load_bytes, which changes nothin
 TEST_CASE("a rank without memory for an object makes all refuse it", "[n2]") {
   use_ronde();
   check_alive();
-  constexpr std::size_t kSize = std::size_t{256} << 20;
-  std::string object(ronde::rank() == 0 ? kSize : 1, 'x');
+  const std::size_t size = std::size_t{GENERATE(32U, 256U)} << 20;
+  std::string object(ronde::rank() == 0 ? size : 1, 'x');
   {
     std::optional<LittleMemory> little;
-    if (ronde::rank() == 1) little.emplace(kSize / 4);
+    if (ronde::rank() == 1) little.emplace(size / 4);
     const std::string error = usage_error([&] { ronde::broadcast_object(object); });
     CAPTURE(error);
-    CHECK(contains(error, "rank 1: no memory for 268435456 bytes"));
+    CHECK(contains(error, "rank 1: no memory for " + std::to_string(size) + " bytes"));
     const std::string all = usage_error([&] { ronde::allgather_object(object); });
     CAPTURE(all);
     CHECK(contains(all, "rank 1: "));
@@ -210,6 +276,25 @@ TEST_CASE("a rank without memory for an object makes all refuse it", "[n2]") {
     CAPTURE(gathered);
     CHECK(contains(gathered, "rank 1: "));
   }
-  CHECK(object.size() == (ronde::rank() == 0 ? kSize : 1));
+  CHECK(object.size() == (ronde::rank() == 0 ? size : 1));
+  check_alive();
+}
+
+TEST_CASE("a rank without memory for its part of a scatter can tell the others", "[n2]") {
+  use_ronde();
+  constexpr std::size_t kSize = std::size_t{32} << 20;
+  ronde::detail::Parts parts;
+  if (ronde::rank() == 0) {
+    parts.bytes = "own" + std::string(kSize, 'x');
+    parts.sizes = {3, static_cast<std::int64_t>(kSize)};
+  }
+  std::string problem;
+  {
+    std::optional<LittleMemory> little;
+    if (ronde::rank() == 1) little.emplace(kSize / 4);
+    const std::string mine = ronde::detail::scatter_bytes("scatter", parts, {}, problem);
+    CHECK(mine == (ronde::rank() == 0 ? "own" : ""));
+  }
+  CHECK(problem.empty() == (ronde::rank() == 0));
   check_alive();
 }
