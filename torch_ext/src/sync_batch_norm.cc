@@ -105,16 +105,19 @@ void check_use(const std::string& subject, const SyncBatchNormUse& use) {
   check_tensors(subject, use);
 }
 
+/// What LibTorch refuses of a rank that is alone.
+void check_values(const std::string& subject, const SyncBatchNormUse& use) {
+  if (!uses_batch_statistics(use.layer) || values_per_channel(use.input) != 1) return;
+  throw UsageError(subject +
+                   ": Expected more than 1 value per channel when training, got input "
+                   "size " +
+                   describe_shape(use.input.sizes()));
+}
+
 /// By LibTorch alone: from running statistics, or among the values of this rank.
-at::Tensor run_alone(const std::string& subject, const SyncBatchNormUse& use) {
+at::Tensor run_alone(const SyncBatchNormUse& use) {
   const SyncBatchNormState& layer = use.layer;
   const bool by_batch = uses_batch_statistics(layer);
-  if (by_batch && values_per_channel(use.input) == 1) {
-    throw UsageError(subject +
-                     ": Expected more than 1 value per channel when training, got input "
-                     "size " +
-                     describe_shape(use.input.sizes()));
-  }
   const double momentum = next_momentum(layer);
   return torch::nn::functional::batch_norm(use.input, layer.running_mean, layer.running_var,
                                            torch::nn::functional::BatchNormFuncOptions()
@@ -260,11 +263,16 @@ std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& lay
       const std::vector<at::Tensor> synced = detail::run_sync_batch_norm(call);
       for (std::size_t i = 0; i < together.size(); ++i) results[together[i]] = synced[i];
       detail::norm_counters()->layers.fetch_add(together.size());
+    } else {
+      // All of them, before the first changes its running statistics.
+      for (const std::size_t i : together) {
+        detail::check_values(subjects[i], {layers[i].layer().state(), inputs[i]});
+      }
     }
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (results[i].defined()) continue;
-    results[i] = detail::run_alone(subjects[i], {layers[i].layer().state(), inputs[i]});
+    results[i] = detail::run_alone({layers[i].layer().state(), inputs[i]});
   }
   return results;
 }

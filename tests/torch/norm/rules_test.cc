@@ -207,6 +207,19 @@ TEST_CASE("an input that does not fit is refused before anything is sent", "[n1]
   }
 }
 
+TEST_CASE("of several layers none has changed where one is refused", "[n1]") {
+  use_ronde();
+  SyncBatchNorm2d first(3);
+  SyncBatchNorm2d second(3);
+  const at::Tensor mean = first->running_mean.clone();
+  const std::string text = usage_error([&] {
+    ronde::sync_batch_norm({first, second}, {at::ones({2, 3, 1, 1}), at::ones({1, 3, 1, 1})});
+  });
+  CHECK(contains(text, "Expected more than 1 value per channel"));
+  CHECK(torch::equal(first->running_mean, mean));
+  CHECK(first->num_batches_tracked.item<std::int64_t>() == 0);
+}
+
 TEST_CASE("layers of process sets have the batches of their ranks", "[n2][n3][n4]") {
   use_ronde();
   const std::vector<int> first = {0};
