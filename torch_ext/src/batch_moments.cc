@@ -175,14 +175,15 @@ at::Tensor gradient_of_input(const at::Tensor& gradient, const at::Tensor& input
   const at::Tensor batch = dense(input);
   const at::Tensor of_batch = dense(gradient, batch.suggest_memory_format());
   if (input.is_cuda()) return gradient_on_cuda(of_batch, batch, weight, how, sums);
+  if (is_half(input)) {
+    // Its terms may be far larger than their sum: that alone is rounded.
+    return gradient_of_input(of_batch.to(at::kFloat), batch.to(at::kFloat), weight, how, sums)
+        .to(input.scalar_type());
+  }
   const at::Tensor invstd = how.invstd.to(at::kDouble);
   const at::Tensor scale = weight.defined() ? invstd * weight : invstd;
   const at::Tensor slopes = sums * scale / -how.count;
   at::Tensor result = scaled(batch, slopes[1] * invstd, slopes[0], how.mean);
-  if (is_half(input)) {
-    const at::Tensor zeros = at::zeros_like(invstd);
-    return result.add_(scaled(of_batch, scale, zeros, zeros));
-  }
   return result.addcmul_(of_batch, per_channel(scale, input));
 }
 

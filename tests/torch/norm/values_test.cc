@@ -189,6 +189,30 @@ TEST_CASE("on one rank it has the bits of LibTorch's", "[n1]") {
   }
 }
 
+TEST_CASE("the gradient of halves is rounded once, where it is a small difference", "[n2][n4]") {
+  use_ronde();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    CAPTURE(c10::toString(dtype));
+    const double epsilon = dtype == at::kHalf ? std::ldexp(1, -10) : std::ldexp(1, -7);
+    ronde::SyncBatchNorm2d ours(kFeatures);
+    torch::nn::BatchNorm2d theirs(kFeatures);
+    theirs->to(at::kDouble);
+    const Tensors all = batches(three_each, {kFeatures, 4, 3}, 21, dtype);
+    // A constant, whose part of the gradient is nothing, and little else.
+    Tensors of_results = batches(three_each, {kFeatures, 4, 3}, 22);
+    for (at::Tensor& one : of_results) one = (1 + one.sin().mul(8 * epsilon)).to(dtype);
+    const at::Tensor input = mine(all).clone().requires_grad_();
+    ours->forward(input).backward(mine(of_results));
+    const at::Tensor whole = at::cat(all).to(at::kDouble).requires_grad_();
+    theirs->forward(whole).backward(at::cat(of_results).to(at::kDouble));
+    const at::Tensor expected = rows_of_mine(whole.grad(), all);
+    // Half a unit in the last place, and what f32 has lost of terms of the size of one.
+    const at::Tensor most = expected.abs() * (epsilon / 2) + 2e-6;
+    const at::Tensor off = (input.grad().to(at::kDouble) - expected).abs() / most;
+    CHECK(off.max().item<double>() <= 1);
+  }
+}
+
 TEST_CASE("inputs and gradients of any strides") {
   use_ronde();
   ronde::SyncBatchNorm2d ours(kFeatures);
