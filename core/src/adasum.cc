@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "elementwise.h"
+#include "ronde/error.h"
 #include "ronde/kernels.h"
 #include "ronde/segment_cursor.h"
 
@@ -106,7 +109,16 @@ class Adasum final : public Operation {
     batch_ = left_.first(tensors);
     left_ = left_.subspan(tensors);
     large_.reset();
-    return (bytes > scratch_.limit() ? large_.emplace(bytes) : scratch_).reserve(bytes);
+    try {
+      return (bytes > scratch_.limit() ? large_.emplace(bytes) : scratch_).reserve(bytes);
+    } catch (const std::bad_alloc&) {
+      throw Error("adasum has no memory for the " + std::to_string(bytes) +
+                  " bytes in which it combines " + std::to_string(tensors) + " tensors of " +
+                  std::to_string(total_elements(batch_)) + " elements of " +
+                  std::string(to_string(call_.dtype)) +
+                  ". Give this rank more memory, or smaller tensors to it; several tensors take "
+                  "RONDE_FUSION_BYTES together at most");
+    }
   }
 
   void lay_out(std::byte* memory) {

@@ -5,10 +5,12 @@
 #include <new>
 #include <stdexcept>
 
+#include "core/src/adasum.h"
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
 #include "tests/unit/goes_on.h"
+#include "tests/unit/recorder_backend.h"
 
 namespace {
 
@@ -119,3 +121,26 @@ TEST_CASE("an error of its own that allocate_output throws is that of the work")
     });
   }
 }
+
+// Sanitizers end a program that asks for so much.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("an adasum without memory says how much it lacks, for what, and what to do") {
+  Record record;
+  Recorder backend(record, false, 2);
+  FusionBuffer scratch(std::size_t{1} << 20);
+  float nothing = 0;
+  const std::vector<Segment> segments = {{nullptr, &nothing, std::size_t{1} << 54}};
+  const auto operation =
+      adasum(backend, {.segments = segments, .op = ReduceOp::Adasum}, 0, 2, scratch);
+  std::string text;
+  try {
+    operation->poll();
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  // Twice 2^54 elements of 4 bytes, and little more.
+  CHECK(text.find("adasum has no memory for the 144115188075856") == 0);
+  CHECK(text.find(" 1 tensors of 18014398509481984 elements of f32. Give this rank more memory") !=
+        std::string::npos);
+}
+#endif
