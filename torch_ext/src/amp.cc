@@ -6,38 +6,54 @@
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <torch/optim/lbfgs.h>
 
 #include <cmath>
+#include <limits>
+#include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gradient_reducer.h"
 #include "ronde/error.h"
-#include "ronde/torch/collectives.h"
+#include "ronde/ronde.h"
+#include "scaler_agreement.h"
 #include "tensor_request.h"
 
 namespace ronde {
 namespace {
 
+// Scale and inverse are normal numbers of f32, the type of most gradients.
+constexpr double kSmallestScale = std::numeric_limits<float>::min();
+constexpr double kLargestScale = 1.0 / kSmallestScale;
+
 [[noreturn]] void refuse(const std::string& text) {
-  throw UsageError("ronde::GradScaler: " + text);
+  throw UsageError((is_initialized() ? detail::rank_prefix() : "") + "ronde::GradScaler: " + text);
+}
+
+/// 1e-30 and 65536: to_string() knows no exponents.
+std::string text_of(double number) {
+  std::ostringstream text;
+  text << number;
+  return text.str();
 }
 
 void check_scale(const std::string& name, double scale) {
-  if (std::isfinite(scale) && scale > 0) return;
-  refuse(name + " is " + std::to_string(scale) + "; it must be finite and greater than 0");
+  if (scale >= kSmallestScale && scale <= kLargestScale) return;
+  refuse(name + " is " + text_of(scale) + "; it must be between " + text_of(kSmallestScale) +
+         " and " + text_of(kLargestScale));
 }
 
 const GradScalerOptions& checked(const GradScalerOptions& options) {
   check_scale("init_scale", options.init_scale);
   if (!std::isfinite(options.growth_factor) || options.growth_factor <= 1) {
-    refuse("growth_factor is " + std::to_string(options.growth_factor) +
+    refuse("growth_factor is " + text_of(options.growth_factor) +
            "; it must be finite and more than 1");
   }
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
-    refuse("backoff_factor is " + std::to_string(options.backoff_factor) +
-           "; it must be between 0 and 1");
+    refuse("backoff_factor is " + text_of(options.backoff_factor) + "; it must be between 0 and 1");
   }
   if (options.growth_interval < 1) {
     refuse("growth_interval is " + std::to_string(options.growth_interval) +
@@ -73,11 +89,10 @@ bool unscale(torch::optim::Optimizer& optimizer, double factor) {
   return finite;
 }
 
-/// Whether a rank of the set has found something.
-bool found_by_any(bool found, const std::string& name, ProcessSet set) {
-  const at::Tensor flag = at::full({1}, found ? 1 : 0, at::kByte);
-  allreduce_(flag, {.name = name, .op = ReduceOp::Max, .process_set = set});
-  return flag.item<std::uint8_t>() != 0;
+/// It evaluates the loss as often as it likes, each time with other gradients.
+void refuse_lbfgs(const torch::optim::Optimizer& inner) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&inner) == nullptr) return;
+  refuse("LBFGS steps with a closure, which a scaler cannot look into. Train it without one");
 }
 
 }  // namespace
@@ -107,22 +122,37 @@ at::Tensor GradScaler::scale(const at::Tensor& outputs) const {
 
 GradScaler::Progress& GradScaler::unscaled(DistributedOptimizer& optimizer) {
   detail::GradientReducer& reducer = detail::reducer_of(optimizer);
-  const auto known = progress_.find(&reducer);
-  if (known != progress_.end()) return known->second;
-  bool found = reducer.synchronize_and_agree();
+  const auto known = progress_.find(reducer.id());
+  const bool is_new = known == progress_.end();
+  if (!is_new && known->second.is_of(reducer.reduction_number())) return known->second;
+  bool found = reducer.synchronize_and_agree(scale_);
+  reducer.expect_parameters_of(optimizer.inner());
   const at::NoGradGuard no_grad;
   found = !unscale(optimizer.inner(), 1.0 / scale_) || found;
+  const std::size_t index = is_new ? progress_.size() : known->second.index;
   // What was reduced is equal among those that reduced it; others have other gradients.
-  if (!(reducer.options().process_set == options_.process_set)) {
-    found = found_by_any(found, reducer.scope() + "/found by the scaler", options_.process_set);
+  const std::optional<ProcessSet>& set = options_.process_set;
+  if (set && !(*set == reducer.options().process_set)) {
+    found = detail::finish_scaler_agreement(detail::start_scaler_agreement(
+        {.operation_name = options_.name + "/" + std::to_string(index),
+         .found = found,
+         .scale = scale_},
+        *set, reducer.options().timeout));
   }
-  return progress_[&reducer] = {.found_nonfinite = found};
+  found_nonfinite_ = found_nonfinite_ || found;
+  return progress_[reducer.id()] = {.index = index,
+                                    .reduction_number = reducer.reduction_number(),
+                                    .found_nonfinite = found};
 }
 
 void GradScaler::unscale_(DistributedOptimizer& optimizer) {
+  refuse_lbfgs(optimizer.inner());
   // Who calls this looks at gradients next.
   if (!options_.enabled) return optimizer.synchronize();
-  if (progress_.count(&detail::reducer_of(optimizer)) > 0) {
+  const detail::GradientReducer& reducer = detail::reducer_of(optimizer);
+  const auto known = progress_.find(reducer.id());
+  if (known != progress_.end() &&
+      (known->second.stepped || known->second.is_of(reducer.reduction_number()))) {
     refuse(
         "unscale_() was called after unscale_() or step() of the same optimiser: its gradients "
         "would be divided twice. Call update() at the end of each step");
@@ -131,47 +161,55 @@ void GradScaler::unscale_(DistributedOptimizer& optimizer) {
 }
 
 bool GradScaler::step(DistributedOptimizer& optimizer) {
+  refuse_lbfgs(optimizer.inner());
   if (!options_.enabled) {
     optimizer.step();
     return true;
   }
-  Progress& progress = unscaled(optimizer);
-  if (progress.stepped) {
+  const auto known = progress_.find(detail::reducer_of(optimizer).id());
+  if (known != progress_.end() && known->second.stepped) {
     refuse("step() was called twice for the same optimiser. Call update() after each step");
   }
-  progress.stepped = true;
+  Progress& progress = unscaled(optimizer);
   if (progress.found_nonfinite) {
     detail::reducer_of(optimizer).stepped();
-    return false;
+  } else {
+    optimizer.step();
   }
-  optimizer.step();
-  return true;
+  progress.stepped = true;
+  return !progress.found_nonfinite;
 }
 
 void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
   if (new_scale) {
     check_scale("the new scale", *new_scale);
-    scale_ = *new_scale;
-    progress_.clear();
-    return;
-  }
-  if (progress_.empty()) {
+  } else if (progress_.empty()) {
     refuse("update() was called, but no optimiser has stepped since the last one. Call step()");
   }
-  bool found = false;
-  for (const auto& [optimizer, progress] : progress_) found = found || progress.found_nonfinite;
+  const bool found = std::exchange(found_nonfinite_, false);
   progress_.clear();
-  if (found) {
-    scale_ *= options_.backoff_factor;
+  if (new_scale) {
+    scale_ = *new_scale;
     steps_since_change_ = 0;
-    return;
+  } else if (found) {
+    back_off();
+  } else if (++steps_since_change_ >= options_.growth_interval) {
+    steps_since_change_ = 0;
+    const double grown = scale_ * options_.growth_factor;
+    if (grown <= kLargestScale) scale_ = grown;
   }
-  if (++steps_since_change_ < options_.growth_interval) return;
+}
+
+void GradScaler::back_off() {
   steps_since_change_ = 0;
-  // Its inverse is applied in f32.
-  const double grown = scale_ * options_.growth_factor;
-  if (std::isfinite(static_cast<float>(grown))) scale_ = grown;
+  const double smaller = scale_ * options_.backoff_factor;
+  if (smaller < kSmallestScale) {
+    refuse("gradients were not finite although the scale is " + text_of(scale_) +
+           " only: it is not the scale that makes them so. "
+           "DistributedOptimizerOptions::find_nonfinite names the parameter and the rank");
+  }
+  scale_ = smaller;
 }
 
 void GradScaler::save(torch::serialize::OutputArchive& archive) const {
@@ -183,13 +221,15 @@ void GradScaler::load(torch::serialize::InputArchive& archive) {
   c10::IValue scale;
   c10::IValue steps;
   if (!archive.try_read("scale", scale) || !archive.try_read("steps_since_change", steps) ||
-      !scale.isDouble() || !steps.isInt()) {
+      !scale.isDouble() || !steps.isInt() || steps.toInt() < 0 ||
+      steps.toInt() > std::numeric_limits<int>::max()) {
     refuse("load(): the archive has no GradScaler");
   }
   check_scale("the scale in the archive", scale.toDouble());
   scale_ = scale.toDouble();
   steps_since_change_ = static_cast<int>(steps.toInt());
   progress_.clear();
+  found_nonfinite_ = false;
 }
 
 }  // namespace ronde

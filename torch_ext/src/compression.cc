@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "wire_dtype.h"
+
 namespace ronde {
 namespace {
 
@@ -49,6 +51,11 @@ class HalfPrecision final : public Compression {
 };
 
 }  // namespace
+
+std::optional<DataType> detail::wire_dtype_of(const std::shared_ptr<Compression>& compression) {
+  if (dynamic_cast<const HalfPrecision*>(compression.get()) == nullptr) return std::nullopt;
+  return compression->sparse_dtype();
+}
 
 std::shared_ptr<Compression> Compression::fp16() {
   return std::make_shared<HalfPrecision>("fp16", DataType::F16);

@@ -29,15 +29,19 @@ class DeltaExchange {
   /// of all ranks' changes. A rank without a gradient for it adds none. Throws what an allreduce
   /// throws; the parameters are then where they were. Collective.
   void combine(const AllreduceOptions& options);
+  /// In place of that, on a rank whose step failed: no rank's changes are combined, and combine()
+  /// throws on the others. The parameters are where they were.
+  void cancel(AllreduceOptions options);
 
  private:
   struct Slot {
     std::string operation_name;
     at::Tensor parameter;
     at::Tensor before;  // undefined: it takes no part in this step
+    TensorWork work;
   };
 
-  std::vector<TensorWork> submit(const AllreduceOptions& options);
+  static void submit(Slot& slot, const at::Tensor& values, AllreduceOptions options);
 
   const std::string scope_;
   std::vector<Slot> slots_;

@@ -19,6 +19,7 @@
 #include "ronde/ronde.h"
 #include "ronde/torch/collectives.h"
 #include "tensor_request.h"
+#include "wire_dtype.h"
 
 namespace ronde {
 namespace {
@@ -108,18 +109,31 @@ class DistributedOptimizer::Impl {
   }
 
   void step_inner() {
-    if (!deltas_ || reducer_->is_skipping()) {
+    if (!deltas_) {
       inner_.step();
       return;
     }
-    deltas_->begin();
-    inner_.step();
     const DistributedOptimizerOptions& options = reducer_->options();
-    deltas_->combine({.op = options.op,
-                      .prescale = options.prescale,
-                      .postscale = options.postscale,
-                      .process_set = options.process_set,
-                      .timeout = options.timeout});
+    const AllreduceOptions combination = {.op = options.op,
+                                          .prescale = options.prescale,
+                                          .postscale = options.postscale,
+                                          .process_set = options.process_set,
+                                          .timeout = options.timeout,
+                                          .wire_dtype = detail::wire_dtype_of(options.compression)};
+    try {
+      deltas_->begin();
+      inner_.step();
+    } catch (...) {
+      reducer_->step_failed();
+      deltas_->cancel(combination);
+      throw;
+    }
+    try {
+      deltas_->combine(combination);
+    } catch (...) {
+      reducer_->step_failed();
+      throw;
+    }
   }
 
   /// The parameters of the inner optimiser behind the first `known`. Throws on all ranks alike.
@@ -230,6 +244,13 @@ DistributedOptimizer::NoSync::~NoSync() {
 }
 
 DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
+  const DistributedOptimizerOptions& options = impl_->reducer()->options();
+  if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) {
+    throw UsageError(detail::rank_prefix() +
+                     "ronde::DistributedOptimizer: skip_synchronize() was called, but with "
+                     "adasum_of_deltas gradients are not reduced, and ranks that did not combine "
+                     "their steps would part. Clip between backward() and step()");
+  }
   return SkipSynchronize(impl_->reducer());
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <iterator>
 #include <utility>
@@ -12,10 +13,17 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/device.h"
+#include "scaler_agreement.h"
 #include "tensor_request.h"
 
 namespace ronde::detail {
 namespace {
+
+// 1, 2 and so on.
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
 
 // Whether other tensors than the gradient and the incoming one it was made of use its memory.
 // Autograd steals an incoming gradient that nobody else refers to, but does not see views: the
@@ -39,7 +47,8 @@ constexpr const char* kSparseAdvice =
 }  // namespace
 
 GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions options)
-    : scope_(std::move(scope)),
+    : id_(next_number()),
+      scope_(std::move(scope)),
       options_(std::move(options)),
       ranks_(static_cast<int>(ranks_of(options_.process_set).size())) {}
 
@@ -303,20 +312,20 @@ void GradientReducer::expect_parameters_of(const torch::optim::Optimizer& inner)
 }
 
 void GradientReducer::synchronize() {
-  if (phase_ != Phase::Reduced) wait_for_all(false);
+  if (phase_ != Phase::Reduced) wait_for_all({});
 }
 
-bool GradientReducer::synchronize_and_agree() {
+bool GradientReducer::synchronize_and_agree(double scale) {
   if (phase_ == Phase::Reduced) {
-    overflow_ = submit_flag("/overflow", !are_local_finite());
+    agreement_ = start_agreement(scale);
   } else {
-    wait_for_all(true);
+    wait_for_all(scale);
   }
-  return std::exchange(overflow_, {}).wait().item<std::uint8_t>() != 0;
+  return finish_scaler_agreement(std::exchange(agreement_, {}));
 }
 
-/// `asks`: for what synchronize_and_agree() wants to know.
-void GradientReducer::wait_for_all(bool asks) {
+/// `scale`: that of the scaler, for synchronize_and_agree().
+void GradientReducer::wait_for_all(std::optional<double> scale) {
   if (phase_ == Phase::Failed || no_sync_depth_ > 0) {
     throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ + "\"): " +
                      (phase_ == Phase::Failed
@@ -326,7 +335,7 @@ void GradientReducer::wait_for_all(bool asks) {
   }
   if (skip_depth_ > 0) {
     expect_nothing_in_flight("step() was called within skip_synchronize()");
-    if (asks) overflow_ = submit_flag("/overflow", !are_local_finite());
+    if (scale) agreement_ = start_agreement(*scale);
     return end_step(false);
   }
   std::exception_ptr first_error;
@@ -339,7 +348,7 @@ void GradientReducer::wait_for_all(bool asks) {
   };
   TensorWork nonfinite;
   attempt([this] { submit_rest(); });
-  if (asks) attempt([this] { overflow_ = submit_flag("/overflow", !are_local_finite()); });
+  if (scale) attempt([&] { agreement_ = start_agreement(*scale); });
   if (options_.find_nonfinite) attempt([&] { nonfinite = submit_nonfinite(); });
   finish_all(first_error);
   if (!first_error) attempt([&] { tell_nonfinite(nonfinite); });
@@ -357,6 +366,7 @@ void GradientReducer::end_step(bool failed) {
   }
   for (Group& group : groups_) group.flags = {};
   phase_ = failed ? Phase::Failed : Phase::Reduced;
+  reduction_number_ = failed ? 0 : next_number();
 }
 
 void GradientReducer::scale_local() const {
@@ -375,6 +385,12 @@ void GradientReducer::scale_local() const {
 
 void GradientReducer::stepped() noexcept {
   phase_ = Phase::Accumulating;
+  reduction_number_ = 0;
+}
+
+void GradientReducer::step_failed() noexcept {
+  phase_ = Phase::Failed;
+  reduction_number_ = 0;
 }
 
 void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
@@ -395,7 +411,7 @@ void GradientReducer::restart() {
     slot.passes = 0;
     slot.ready = false;
   }
-  phase_ = Phase::Accumulating;
+  stepped();
 }
 
 }  // namespace ronde::detail

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -50,6 +51,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void watch(std::vector<NamedParameter> parameters);
   std::size_t parameter_count() const noexcept { return slots_.size(); }
 
+  /// Of no other reducer of this process, then or later.
+  std::uint64_t id() const noexcept { return id_; }
   const std::string& scope() const noexcept { return scope_; }
   const DistributedOptimizerOptions& options() const noexcept { return options_; }
   /// How gradients are combined, but for the name.
@@ -61,10 +64,16 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// Submits what backward did not, and waits for everything.
   void synchronize();
   /// The same; whether some rank has a local gradient that is not finite, which is asked along with
-  /// the gradients. Of what was reduced all ranks see the same.
-  bool synchronize_and_agree();
+  /// the gradients, and so is whether all have the same scale: UsageError if not. Of what was
+  /// reduced all ranks see the same.
+  bool synchronize_and_agree(double scale);
+  /// Which reduction the gradients come from, counted over all reducers; 0 before synchronize() and
+  /// after the step.
+  std::uint64_t reduction_number() const noexcept { return reduction_number_; }
   /// The reduced gradients were used: backward may run again.
   void stepped() noexcept;
+  /// The step failed in part: zero_grad() is next.
+  void step_failed() noexcept;
   /// The gradients are to be dropped. Throws UsageError while reductions are in flight.
   void restart();
   /// Throws UsageError, saying that `call` came too early, while reductions are in flight.
@@ -75,7 +84,6 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void leave_no_sync() noexcept { --no_sync_depth_; }
   void enter_skip() noexcept { ++skip_depth_; }
   void leave_skip() noexcept { --skip_depth_; }
-  bool is_skipping() const noexcept { return skip_depth_ > 0; }
 
   // For the hooks.
   void before_accumulation(std::size_t index);
@@ -128,13 +136,14 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void end_step(bool failed);
   void scale_local() const;
 
-  void wait_for_all(bool asks);
-  TensorWork submit_flag(const std::string& name, bool raised) const;
+  void wait_for_all(std::optional<double> scale);
   bool are_local_finite() const;
+  TensorWork start_agreement(double scale) const;
   void look_for_nonfinite(Slot& slot) const;
   TensorWork submit_nonfinite();
   void tell_nonfinite(const TensorWork& found) const;
 
+  const std::uint64_t id_;
   const std::string scope_;
   DistributedOptimizerOptions options_;
   const int ranks_;
@@ -143,7 +152,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   Phase phase_ = Phase::Accumulating;
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;
-  TensorWork overflow_;   // what synchronize_and_agree() asks
+  std::uint64_t reduction_number_ = 0;
+  TensorWork agreement_;  // what synchronize_and_agree() asks
   bool is_lazy_ = false;  // reductions wait until this rank does: it computes on all cores
 };
 

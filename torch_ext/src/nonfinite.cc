@@ -13,6 +13,7 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/objects.h"
+#include "scaler_agreement.h"
 
 namespace ronde::detail {
 namespace {
@@ -36,23 +37,18 @@ void GradientReducer::look_for_nonfinite(Slot& slot) const {
                    std::to_string(values.numel()) + " elements";
 }
 
-/// One byte, which is not 0 if any rank has raised it.
-TensorWork GradientReducer::submit_flag(const std::string& name, bool raised) const {
-  const at::Tensor flag = at::full({1}, raised ? 1 : 0, at::kByte);
-  return start_in_place(request_for(Collective::Allreduce, flag,
-                                    AllreduceOptions{.name = scope_ + name,
-                                                     .op = ReduceOp::Max,
-                                                     .process_set = options_.process_set,
-                                                     .timeout = options_.timeout}),
-                        flag, true);
-}
-
 bool GradientReducer::are_local_finite() const {
   const at::NoGradGuard no_grad;
   return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
     return !slot.is_local || !slot.parameter.grad().defined() ||
            at::isfinite(values_of(slot.parameter.grad())).all().item<bool>();
   });
+}
+
+TensorWork GradientReducer::start_agreement(double scale) const {
+  return start_scaler_agreement(
+      {.operation_name = scope_ + "/scaler", .found = !are_local_finite(), .scale = scale},
+      options_.process_set, options_.timeout);
 }
 
 /// Travels with the gradients; its result is not 0 if any rank found something.
@@ -62,7 +58,13 @@ TensorWork GradientReducer::submit_nonfinite() {
     if (slot.is_local) look_for_nonfinite(slot);
     found = found || !slot.nonfinite.empty();
   }
-  return submit_flag("/nonfinite", found);
+  const at::Tensor flag = at::full({1}, found ? 1 : 0, at::kByte);
+  return start_in_place(request_for(Collective::Allreduce, flag,
+                                    AllreduceOptions{.name = scope_ + "/nonfinite",
+                                                     .op = ReduceOp::Max,
+                                                     .process_set = options_.process_set,
+                                                     .timeout = options_.timeout}),
+                        flag, true);
 }
 
 void GradientReducer::tell_nonfinite(const TensorWork& found) const {

@@ -14,6 +14,7 @@
 #include "gradient_hooks.h"
 #include "ronde/error.h"
 #include "tensor_request.h"
+#include "wire_dtype.h"
 
 namespace ronde::detail {
 namespace {
@@ -98,10 +99,10 @@ void number_groups(std::vector<NamedParameter>& parameters, int count) {
 }
 
 void check_adasum(const DistributedOptimizerOptions& options) {
-  if (options.compression) {
-    throw UsageError(
-        "Adasum and compression do not go together: it weighs gradients by how alike they are, "
-        "which rounding changes. Leave one of them out");
+  if (options.compression && !wire_dtype_of(options.compression)) {
+    throw UsageError("Adasum weighs whole gradients, not the parts that compression " +
+                     options.compression->description() +
+                     " makes of them. Use Compression::fp16() or bf16(), or leave one of them out");
   }
   const bool has_groups = options.groups.count() > 0 || !options.groups.lists().empty();
   if (has_groups && options.adasum_of_deltas) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // DistributedOptimizer with ReduceOp::Adasum, of deltas and of gradients.
-#include "support.h"
+#include <stdexcept>
+
+#include "adasum.h"
 #include "toy.h"
 
 using namespace ronde_test;
@@ -10,28 +12,6 @@ using ronde::ReduceOp;
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-
-/// Two vectors, by the definition (Maleki et al., 2021).
-at::Tensor combined(const at::Tensor& a, const at::Tensor& b) {
-  const double dot = (a * b).sum().item<double>();
-  const double of_a = (a * a).sum().item<double>();
-  const double of_b = (b * b).sum().item<double>();
-  if (of_a == 0) return b;
-  if (of_b == 0) return a;
-  return a * (1 - dot / (2 * of_a)) + b * (1 - dot / (2 * of_b));
-}
-
-/// Neighbours, level by level; an odd one goes up as it is.
-at::Tensor adasum(Tensors all) {
-  while (all.size() > 1) {
-    Tensors next;
-    for (std::size_t i = 0; i + 1 < all.size(); i += 2)
-      next.push_back(combined(all[i], all[i + 1]));
-    if (all.size() % 2 == 1) next.push_back(all.back());
-    all = std::move(next);
-  }
-  return all.front();
-}
 
 struct Net {
   Net() {
@@ -68,8 +48,12 @@ const std::vector<std::pair<std::string, Make>>& optimizers() {
 
 constexpr int kSteps = 8;
 
+void clip(torch::nn::Sequential& modules, bool clips) {
+  if (clips) torch::nn::utils::clip_grad_norm_(modules->parameters(), 0.1);
+}
+
 /// A model for each rank, all in this process: each steps by itself, and the changes are combined.
-at::Tensor train_deltas(const Make& make, int ranks) {
+at::Tensor train_deltas(const Make& make, int ranks, bool clips) {
   std::vector<Net> nets(static_cast<std::size_t>(ranks));
   std::vector<std::unique_ptr<torch::optim::Optimizer>> inner;
   for (Net& net : nets) inner.push_back(make(net.modules->parameters()));
@@ -83,6 +67,7 @@ at::Tensor train_deltas(const Make& make, int ranks) {
       const at::AutoGradMode gradients_on(true);
       inner[rank]->zero_grad();
       nets[rank].loss(step, static_cast<int>(rank)).backward();
+      clip(nets[rank].modules, clips);
       inner[rank]->step();
     }
     for (std::size_t i = 0; i < before.size(); ++i) {
@@ -100,19 +85,23 @@ at::Tensor train_deltas(const Make& make, int ranks) {
 TEST_CASE("steps of each rank's own are combined by Adasum", "[n1][n2][n3]") {
   use_ronde();
   for (const auto& [name, make] : optimizers()) {
-    CAPTURE(name);
-    Net net;
-    const auto inner = make(net.modules->parameters());
-    DistributedOptimizer optimizer(*inner, net.modules->named_parameters(),
-                                   {.op = ReduceOp::Adasum});
-    for (int step = 0; step < kSteps; ++step) {
-      optimizer.zero_grad();
-      net.loss(step, ronde::rank()).backward();
-      optimizer.step();
+    for (const bool clips : {false, true}) {
+      CAPTURE(name, clips);
+      Net net;
+      const auto inner = make(net.modules->parameters());
+      DistributedOptimizer optimizer(*inner, net.modules->named_parameters(),
+                                     {.op = ReduceOp::Adasum});
+      for (int step = 0; step < kSteps; ++step) {
+        optimizer.zero_grad();
+        net.loss(step, ronde::rank()).backward();
+        if (clips) optimizer.synchronize();
+        clip(net.modules, clips);
+        optimizer.step();
+      }
+      const at::Tensor mine = flatten(net.modules->parameters());
+      CHECK(near(mine, train_deltas(make, ronde::size(), clips), 1e-9));
+      CHECK(same_on_all_ranks(mine));
     }
-    const at::Tensor mine = flatten(net.modules->parameters());
-    CHECK(near(mine, train_deltas(make, ronde::size()), 1e-9));
-    CHECK(same_on_all_ranks(mine));
   }
 }
 
@@ -174,13 +163,75 @@ TEST_CASE("deltas know passes, unused and frozen parameters, and steps of one ra
   CHECK(near(half, at::full({2}, 1.0 - 3.0, at::kDouble), 1e-12));
   CHECK(torch::equal(unused, at::ones({2}, at::kDouble)));
   CHECK(torch::equal(frozen, at::ones({3}, at::kDouble)));
-  optimizer.zero_grad();
-  for (int pass = 0; pass < 2; ++pass) (p * own).sum().backward();
-  {
-    const auto skip = optimizer.skip_synchronize();
-    optimizer.step();
+  CHECK(contains(usage_error([&] { static_cast<void>(optimizer.skip_synchronize()); }), "Clip"));
+}
+
+TEST_CASE("steps of all types are combined by Adasum, also with halves on the wire", "[n2][n3]") {
+  use_ronde();
+  struct Row {
+    at::ScalarType dtype;
+    std::shared_ptr<ronde::Compression> compression;
+    double tolerance;  // of numbers about 1
+  };
+  const auto fp16 = ronde::Compression::fp16();
+  const auto bf16 = ronde::Compression::bf16();
+  const std::vector<Row> rows = {{at::kFloat, nullptr, 1e-6},    {at::kHalf, nullptr, 4e-3},
+                                 {at::kBFloat16, nullptr, 3e-2}, {at::kDouble, fp16, 4e-3},
+                                 {at::kFloat, bf16, 3e-2},       {at::kHalf, fp16, 4e-3}};
+  const auto gradient_of = [](int rank, at::ScalarType dtype) {
+    return normal({40}, static_cast<std::uint64_t>(60 + rank)).to(dtype);
+  };
+  for (const auto& [dtype, compression, tolerance] : rows) {
+    for (const bool of_deltas : {true, false}) {
+      CAPTURE(at::toString(dtype), compression != nullptr, of_deltas);
+      const at::Tensor p = at::zeros({40}, dtype).requires_grad_();
+      torch::OrderedDict<std::string, at::Tensor> names;
+      names.insert("p", p);
+      torch::optim::SGD sgd({p}, 1.0);
+      DistributedOptimizer optimizer(
+          sgd, names,
+          {.op = ReduceOp::Adasum, .adasum_of_deltas = of_deltas, .compression = compression});
+      (p * gradient_of(ronde::rank(), dtype)).sum().backward();
+      optimizer.step();
+      Tensors gradients;
+      for (int rank = 0; rank < ronde::size(); ++rank) {
+        gradients.push_back(gradient_of(rank, dtype));
+      }
+      CHECK(near(p.detach().to(at::kDouble), -adasum(gradients), tolerance));
+      CHECK(same_on_all_ranks(p.detach()));
+    }
   }
-  CHECK(near(p, at::full({4}, -0.5 - 2 * own, at::kDouble), 1e-12));
+}
+
+TEST_CASE("where the step of one rank fails, no rank's step counts", "[n2][n3]") {
+  use_ronde();
+  class Failing : public torch::optim::SGD {
+   public:
+    using SGD::SGD;
+    at::Tensor step(LossClosure closure = nullptr) override {
+      const at::Tensor loss = SGD::step(std::move(closure));
+      if (fails) throw std::runtime_error("the step fails");
+      return loss;
+    }
+    bool fails = false;
+  };
+  Toy toy;
+  Failing inner(std::vector<at::Tensor>{toy.p}, 1.0);
+  DistributedOptimizer optimizer(inner, toy.names, {.op = ReduceOp::Adasum});
+  for (const bool fails : {true, false}) {
+    inner.fails = fails && ronde::rank() == 1;
+    toy.backward(1.0);
+    if (inner.fails) {
+      CHECK_THROWS_WITH(optimizer.step(), "the step fails");
+    } else if (fails) {
+      CHECK_THROWS_AS(optimizer.step(), ronde::Error);
+    } else {
+      optimizer.step();
+    }
+    CHECK(near(toy.p, at::full({4}, fails ? 1.0 : 0.0, at::kDouble), 1e-12));
+    if (fails) CHECK(contains(usage_error([&] { optimizer.step(); }), "Call zero_grad()"));
+    optimizer.zero_grad();
+  }
 }
 
 TEST_CASE("a scaler leaves out a step of deltas on all ranks", "[n2]") {
@@ -204,8 +255,15 @@ TEST_CASE("what does not go with Adasum is refused", "[n1][n2]") {
   const auto refused = [&](const ronde::DistributedOptimizerOptions& options) {
     return usage_error([&] { DistributedOptimizer optimizer(toy.sgd, toy.names, options); });
   };
-  CHECK(contains(refused({.op = ReduceOp::Adasum, .compression = ronde::Compression::fp16()}),
-                 "rounding"));
+  struct Own final : ronde::Compression {
+    std::string description() const override { return "of one's own"; }
+    std::unique_ptr<ronde::CompressedGradient> make(const std::string&,
+                                                    const at::Tensor&) override {
+      return nullptr;
+    }
+  };
+  CHECK(contains(refused({.op = ReduceOp::Adasum, .compression = std::make_shared<Own>()}),
+                 "compression of one's own"));
   CHECK(contains(refused({.op = ReduceOp::Adasum, .groups = 1}), "adasum_of_deltas"));
   torch::optim::LBFGS lbfgs({toy.p}, 1.0);
   CHECK(contains(usage_error([&] {

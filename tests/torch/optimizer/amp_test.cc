@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixed precision: GradScaler and Autocast.
+#include <ATen/autocast_mode.h>
+
 #include <limits>
 #include <sstream>
 #include <stdexcept>
@@ -164,7 +166,9 @@ TEST_CASE("ranks that reduce among themselves share a scale with the others", "[
   Toy toy(0.5);
   DistributedOptimizer optimizer(toy.sgd, toy.names,
                                  {.process_set = own[static_cast<std::size_t>(ronde::rank())]});
-  GradScaler scaler(options());
+  ronde::GradScalerOptions shared = options();
+  shared.process_set = ronde::kGlobalSet;
+  GradScaler scaler(shared);
   scaler.scale((toy.p * (ronde::rank() == 1 ? kOverflow : 1.0)).sum()).backward();
   CHECK_FALSE(scaler.step(optimizer));
   scaler.update();
@@ -206,7 +210,7 @@ TEST_CASE("a scaler refuses what makes no sense, and says what to do", "[n1][n2]
     return usage_error([&] { GradScaler scaler(wrong); });
   };
   CHECK(contains(refused({.init_scale = 0.0}), "init_scale is 0"));
-  CHECK(contains(refused({.init_scale = kOverflow}), "finite"));
+  CHECK(contains(refused({.init_scale = kOverflow}), "between"));
   CHECK(contains(refused({.growth_factor = 1.0}), "more than 1"));
   CHECK(contains(refused({.backoff_factor = 1.0}), "between 0 and 1"));
   CHECK(contains(refused({.growth_interval = 0}), "at least 1"));
@@ -215,7 +219,7 @@ TEST_CASE("a scaler refuses what makes no sense, and says what to do", "[n1][n2]
   DistributedOptimizer optimizer(toy.sgd, toy.names);
   GradScaler scaler(options());
   CHECK(contains(usage_error([&] { scaler.update(); }), "Call step()"));
-  CHECK(contains(usage_error([&] { scaler.update(-1.0); }), "greater than 0"));
+  CHECK(contains(usage_error([&] { scaler.update(-1.0); }), "between"));
   scaler.scale(toy.p.sum()).backward();
   scaler.unscale_(optimizer);
   CHECK(contains(usage_error([&] { scaler.unscale_(optimizer); }), "divided twice"));
@@ -281,6 +285,13 @@ TEST_CASE("autocast computes in bf16 while it lives, and nests", "[n1]") {
     CHECK(dtype() == at::kBFloat16);
   }
   CHECK(dtype() == at::kFloat);
+  {
+    const Autocast of_gpus(at::kCUDA, at::kHalf);
+    CHECK(dtype() == at::kFloat);
+    CHECK(at::autocast::is_autocast_enabled(at::kCUDA));
+    CHECK(at::autocast::get_autocast_dtype(at::kCUDA) == at::kHalf);
+  }
+  CHECK_FALSE(at::autocast::is_autocast_enabled(at::kCUDA));
   try {
     const Autocast guard(at::kCPU);
     throw std::runtime_error("on the way");
@@ -306,8 +317,11 @@ TEST_CASE("autocast sees weights that have changed between two of them", "[n1]")
   CHECK(forward() == 8.0F);
 }
 
-TEST_CASE("training in bf16 learns, and keeps the same bits on all ranks", "[n1][n2][n3]") {
+TEST_CASE("training in half precision learns, and keeps the same bits on all ranks",
+          "[n1][n2][n3]") {
   use_ronde();
+  const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
+  CAPTURE(at::toString(dtype));
   torch::nn::Sequential net = make_net();
   torch::optim::Adam adam(net->parameters(), 0.02);
   DistributedOptimizer optimizer(adam, net->named_parameters());
@@ -318,7 +332,7 @@ TEST_CASE("training in bf16 learns, and keeps the same bits on all ranks", "[n1]
     optimizer.zero_grad();
     at::Tensor loss;
     {
-      const Autocast guard(at::kCPU);
+      const Autocast guard(at::kCPU, dtype);
       loss = loss_of(net, step % 5, ronde::rank());
     }
     scaler.scale(loss).backward();

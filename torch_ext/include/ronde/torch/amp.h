@@ -7,8 +7,11 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "ronde/process_set.h"
 #include "ronde/torch/distributed_optimizer.h"
@@ -37,7 +40,7 @@ class Autocast {
 
 /// How a GradScaler chooses its scale.
 struct GradScalerOptions {
-  /// Finite and greater than 0.
+  /// Between 1.2e-38 and 8.5e37, where f32 holds it and its inverse.
   double init_scale = 65536.0;
   /// What the scale is multiplied by after `growth_interval` steps in a row without overflow; more
   /// than 1.
@@ -48,8 +51,13 @@ struct GradScalerOptions {
   int growth_interval = 2000;
   /// False: the scale is 1, nothing is left out, and unscale_() only waits.
   bool enabled = true;
-  /// The ranks that have the same scale: those that share an optimiser's gradients, or more.
-  ProcessSet process_set = {};
+  /// The ranks that have the same scale and leave out the same steps: more than those that reduce
+  /// gradients together, where a model is split over ranks. They step as many optimisers in the
+  /// same order. Without a value: each optimiser's own ranks.
+  std::optional<ProcessSet> process_set = std::nullopt;
+  /// Of what it sends beside the gradients; equal on all ranks of the set, and of no other scaler
+  /// at work there.
+  std::string name = "grad_scaler";
 };
 
 /// Keeps gradients of half precision from vanishing: the loss is multiplied by a scale, gradients
@@ -63,9 +71,10 @@ struct GradScalerOptions {
 ///
 /// All ranks leave out the same steps and have the same scale. What was reduced is equal on all of
 /// them, so that each sees the same overflow; whether a gradient overflowed that one rank keeps for
-/// itself (local_parameters) travels in one byte with the gradients.
+/// itself (local_parameters) travels with the gradients, and so does the scale, to be compared.
 ///
-/// Several optimisers may share a scaler: step each, then update() once. All calls are collective.
+/// Several optimisers may share a scaler: step each, then update() once. unscale_() and step() are
+/// collective; make all calls on all ranks alike.
 ///
 /// Thread-safety: none; use it on the thread that calls step().
 class GradScaler {
@@ -78,14 +87,16 @@ class GradScaler {
 
   /// Waits for the gradients of the optimiser, divides them by the scale, and notes whether one is
   /// not finite. Throws what DistributedOptimizer::synchronize() throws, and UsageError if it was
-  /// called since the last update().
+  /// called before for the same gradients, or if the ranks' scales differ.
   void unscale_(DistributedOptimizer& optimizer);
 
   /// unscale_(), unless that was called; then steps, unless a gradient is not finite on some rank.
-  /// Whether it has stepped. UsageError if it was called since the last update().
+  /// Whether it has stepped. Throws UsageError if it has been called since the last update(). If
+  /// it throws something else, call zero_grad() to go on with other gradients.
   bool step(DistributedOptimizer& optimizer);
 
   /// Adapts the scale to the steps since the last call, of which there must be one; or sets it.
+  /// Throws UsageError where even the smallest scale leaves gradients that are not finite.
   void update(std::optional<double> new_scale = std::nullopt);
 
   /// What the next losses are multiplied by.
@@ -97,17 +108,24 @@ class GradScaler {
   void load(torch::serialize::InputArchive& archive);
 
  private:
+  /// Of an optimiser since the last update().
   struct Progress {
+    /// Whether its gradients are those that were unscaled.
+    bool is_of(std::uint64_t number) const { return number != 0 && number == reduction_number; }
+    std::size_t index = 0;  ///< in the order of the optimisers
+    std::uint64_t reduction_number = 0;
     bool found_nonfinite = false;
     bool stepped = false;
   };
 
   Progress& unscaled(DistributedOptimizer& optimizer);
+  void back_off();
 
   const GradScalerOptions options_;
   double scale_;
   int steps_since_change_ = 0;
-  std::map<const void*, Progress> progress_;  ///< by optimiser, since the last update()
+  bool found_nonfinite_ = false;                ///< since the last update()
+  std::map<std::uint64_t, Progress> progress_;  ///< by optimiser
 };
 
 }  // namespace ronde

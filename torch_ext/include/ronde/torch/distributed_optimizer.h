@@ -153,7 +153,8 @@ class DistributedOptimizer {
   /// `inner`. With a closure: calls it first (it runs backward and returns the loss), with gradient
   /// mode on, and returns this rank's loss. LBFGS calls it as often as it likes, and is given, and
   /// returns, the loss of all ranks, reduced as the gradients are. Throws what synchronize()
-  /// throws, and does not step then.
+  /// throws, and does not step then. With adasum_of_deltas also what an allreduce throws: `inner`
+  /// has stepped then, but parameters are where they were; zero_grad() starts anew.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
   /// Waits until every gradient holds the reduced value: call it before step() to clip or inspect
@@ -191,7 +192,8 @@ class DistributedOptimizer {
     explicit SkipSynchronize(std::shared_ptr<detail::GradientReducer> reducer);
     std::shared_ptr<detail::GradientReducer> reducer_;
   };
-  /// Lets step() take the gradients as they are until it is destroyed.
+  /// Lets step() take the gradients as they are until it is destroyed. Throws UsageError with
+  /// adasum_of_deltas, whose gradients are not reduced in any case.
   [[nodiscard]] SkipSynchronize skip_synchronize();
 
   /// The optimiser that steps.

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scaler_agreement.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <sstream>
+
+#include "ronde/error.h"
+#include "tensor_request.h"
+
+namespace ronde::detail {
+
+/// The smallest scale is minus the largest of the negative ones.
+TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
+                                  std::chrono::nanoseconds timeout) {
+  const at::Tensor values = at::empty({3}, at::kDouble);
+  auto* const number = values.data_ptr<double>();
+  number[0] = mine.found ? 1.0 : 0.0;
+  number[1] = mine.scale;
+  number[2] = -mine.scale;
+  return start_in_place(request_for(Collective::Allreduce, values,
+                                    AllreduceOptions{.name = mine.operation_name,
+                                                     .op = ReduceOp::Max,
+                                                     .process_set = set,
+                                                     .timeout = timeout}),
+                        values, true);
+}
+
+bool finish_scaler_agreement(const TensorWork& work) {
+  const at::Tensor values = work.wait();
+  const auto* const number = values.const_data_ptr<double>();
+  const double largest = number[1];
+  const double smallest = -number[2];
+  if (smallest == largest) return number[0] != 0;
+  std::ostringstream text;
+  text << "ronde::GradScaler: the ranks' scales differ, from " << smallest << " to " << largest
+       << ". Give all ranks the same options, and load() the same state on all of them";
+  throw UsageError(text.str());
+}
+
+}  // namespace ronde::detail

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "ronde/process_set.h"
+#include "ronde/torch/work.h"
+
+namespace ronde::detail {
+
+/// What a rank tells the others of its GradScaler in a step.
+struct ScalerStatement {
+  std::string operation_name;
+  /// A gradient is not finite.
+  bool found = false;
+  double scale = 1.0;
+};
+
+/// Three f64, to travel with the gradients.
+TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
+                                  std::chrono::nanoseconds timeout);
+
+/// Waits; whether any rank has found one. Throws the same UsageError on all ranks if their scales
+/// differ.
+bool finish_scaler_agreement(const TensorWork& work);
+
+}  // namespace ronde::detail
