@@ -80,6 +80,22 @@ TEST_CASE("one, two and four ranks with the same total batch have the same loss 
   CHECK(largest_difference(one, loss_curve(folder / "other")) > 1e-3);
 }
 
+TEST_CASE("training in bf16 has nearly, but not quite, the loss curve of f32") {
+  const TemporaryFolder folder;
+  make_photographs(folder / "data", 8);
+  const auto options = [&](const char* name) {
+    return quick(folder / "data", folder / name) + "--steps 20 ";
+  };
+  train(2, options("f32"));
+  train(2, options("bf16") + "--amp");
+  const std::vector<double> bf16 = loss_curve(folder / "bf16");
+  CHECK(bf16.back() < bf16.front());
+  // Losses are near 0.1, and bf16 has 8 bits.
+  const double difference = largest_difference(bf16, loss_curve(folder / "f32"));
+  CHECK(difference > 1e-6);
+  CHECK(difference < 1e-2);
+}
+
 TEST_CASE("two ranks train, evaluate and leave table, picture, checkpoint and loss curve") {
   const TemporaryFolder folder;
   make_photographs(folder / "data", 8);

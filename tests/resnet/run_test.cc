@@ -89,6 +89,13 @@ TEST_CASE("the output has the lines of Horovod's benchmark, on one rank and on t
   }
 }
 
+TEST_CASE("half precision may be computed in, and sent") {
+  const CommandResult result = run_small(2, {"--amp", "--fp16-allreduce"});
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  require_lines(result.out, throughput_lines("2"));
+}
+
 TEST_CASE("unconnected ranks say that they are, and otherwise the same lines") {
   const CommandResult result = run_small(2, {"--no-distributed"});
   INFO(result.err);

@@ -21,14 +21,30 @@ example::Task small_task() {
   return make_workload(options).make_task(torch::kCPU);
 }
 
+std::int64_t counted(const std::string& part, const std::string& counter) {
+  return nlohmann::json::parse(ronde::stats())[part][counter];
+}
+
 std::int64_t operations() {
-  return nlohmann::json::parse(ronde::stats())["submission"]["operations"];
+  return counted("submission", "operations");
 }
 
 std::size_t different_ranks(const Trainer& trainer) {
   const auto all =
       example::gather_checksums(example::parameter_checksum(trainer.module()), "checksum");
   return std::set<std::uint64_t>(all.begin(), all.end()).size();
+}
+
+/// Where one step takes the parameters.
+torch::Tensor after_one_step(example::Precision precision) {
+  // With fewer numbers to a mean, batch norm makes a rounding large.
+  const Options options{.model = "resnet18", .image_size = 64, .benchmark = {.batch_size = 4}};
+  example::Task task = make_workload(options).make_task(torch::kCPU);
+  Trainer trainer(task, kLearningRate, Link::connected, precision);
+  const torch::Tensor start = ronde_test::flatten(task.module->parameters());
+  trainer.run(1);
+  CHECK(different_ranks(trainer) == 1);
+  return ronde_test::flatten(task.module->parameters()) - start;
 }
 
 }  // namespace
@@ -56,6 +72,27 @@ TEST_CASE("unconnected ranks exchange nothing and part", "[n2]") {
   CHECK(example::parameter_checksum(trainer.module()) != before);
   CHECK(different_ranks(trainer) == 2);
   CHECK_FALSE(example::parameters_identical(trainer.module()));
+}
+
+TEST_CASE("half precision takes nearly, but not quite, the same step", "[n2]") {
+  ronde_test::use_ronde();
+  const torch::Tensor f32 = after_one_step({});
+  const double length = f32.norm().item<double>();
+  const auto distance = [&](example::Precision precision) {
+    return (after_one_step(precision) - f32).norm().item<double>() / length;
+  };
+  const double amp = distance({.amp = true});
+  CHECK(amp > 1e-4);
+  CHECK(amp < 0.8);  // 18 layers that round to 8 bits each; another gradient is 1 away, or more
+  const auto sent = counted("execution", "bytes");
+  const auto before = counted("execution", "uncompressed_bytes");
+  const double fp16 = distance({.fp16_allreduce = true});
+  CHECK(fp16 > 1e-6);
+  CHECK(fp16 < 1e-3);
+  const auto gradients = 4 * f32.numel();
+  CHECK(counted("execution", "uncompressed_bytes") - before >= gradients);
+  CHECK(counted("execution", "bytes") - sent <=
+        counted("execution", "uncompressed_bytes") - before - gradients / 2);
 }
 
 TEST_CASE("both kinds take the same steps of SGD", "[n2]") {
