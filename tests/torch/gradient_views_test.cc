@@ -12,17 +12,6 @@ using namespace ronde_test;
 
 namespace {
 
-std::uint64_t counted(const std::string& part, const std::string& name) {
-  for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
-    if (group.part != part) continue;
-    for (const auto& [key, value] : group.counters) {
-      if (key == name) return value;
-    }
-  }
-  FAIL("no counter " << part << "." << name);
-  return 0;
-}
-
 /// Two ranks or more on one host have a symmetric heap.
 bool shares_memory() {
   return ronde::default_runtime().symmetric_heap() != nullptr;

@@ -56,6 +56,17 @@ at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
   return torch::cat(parts);
 }
 
+std::uint64_t counted(const std::string& part, const std::string& name) {
+  for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
+    if (group.part != part) continue;
+    for (const auto& [key, value] : group.counters) {
+      if (key == name) return value;
+    }
+  }
+  FAIL("no counter " << part << "." << name);
+  return 0;
+}
+
 at::Tensor normal(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType dtype) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   return at::randn(sizes, generator, at::kDouble).to(dtype);

@@ -32,6 +32,9 @@ bool same_on_all_ranks(const at::Tensor& tensor);
 /// All parameters as one vector of doubles.
 at::Tensor flatten(const std::vector<at::Tensor>& tensors);
 
+/// The counter `name` of `part` of Ronde's stats; fails the case if there is none.
+std::uint64_t counted(const std::string& part, const std::string& name);
+
 /// Normal numbers that depend on `seed` alone.
 at::Tensor normal(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType dtype = at::kDouble);
 

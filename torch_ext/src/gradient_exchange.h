@@ -112,15 +112,14 @@ class SparseExchange final : public GradientExchange {
                                 std::optional<bool> is_present) override;
 
  private:
-  at::Tensor values_to_send(const at::Tensor& values) const;
   at::Tensor no_values() const;
-  Prepared gather(const at::Tensor& rows, const std::string& part) const;
+  Prepared gather(const at::Tensor& rows, const std::string& name) const;
   void finish(const at::Tensor& rows, const at::Tensor& values);
 
   const ParameterSubject subject_;
   const at::Tensor parameter_;
   const int ranks_;
-  const std::optional<at::ScalarType> wire_type_;
+  const at::ScalarType sent_type_;
   bool is_agreed_ = false;  ///< all ranks know that the gradient is sparse
   AllreduceOptions options_;
   at::Tensor sent_;     ///< the gradient; undefined: this rank has none

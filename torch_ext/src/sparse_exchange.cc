@@ -22,7 +22,13 @@
 //
 // Until the ranks have once agreed that the gradient is sparse, values are sent after the indices,
 // which have the name that a dense gradient would have: a rank that has no gradient yet, and takes
-// part as for a dense one, then disagrees with the others, rather than to leave them waiting.
+// part as for a dense one, then disagrees with the others, rather than to leave them waiting. Once
+// they have agreed both travel as a group, in which values have no name: whatever another rank
+// submits under the gradient's name has used the same names then.
+//
+// Values are multiplied by prescale and rounded to the type in which they travel, once. They are
+// added up in f32 (f64 in f64) whatever that is, those of one rank, too, and what comes out is
+// scaled and rounded to the gradient's type, once.
 namespace ronde {
 namespace detail {
 namespace {
@@ -56,21 +62,54 @@ Gathered without_headers(const at::Tensor& rows) {
   return gathered;
 }
 
-/// The sum or average of what all ranks have, coalesced.
-at::Tensor combined(const at::Tensor& indices, const at::Tensor& values, const at::Tensor& like,
-                    const AllreduceOptions& options, int ranks) {
-  const at::Tensor sum =
-      at::_sparse_coo_tensor_unsafe(indices.to(like.device()), values, like.sizes(),
-                                    values.options().layout(at::kSparse))
-          .coalesce();
-  const double divisor = options.op == ReduceOp::Average ? ranks : 1;
-  sum.values().mul_(options.prescale * options.postscale / divisor);
-  return sum;
+bool is_half_type(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16;
 }
 
-std::optional<at::ScalarType> scalar_type_of(std::optional<DataType> half) {
-  if (!half) return std::nullopt;
-  return *half == DataType::F16 ? at::kHalf : at::kBFloat16;
+/// In which values are added up.
+at::ScalarType wide(at::ScalarType type) {
+  return is_half_type(type) ? at::kFloat : type;
+}
+
+/// What this rank sends of a sparse tensor, its values yet to be rounded.
+at::Tensor scaled_own(const at::Tensor& tensor, double prescale) {
+  const at::Tensor own = tensor.to(wide(tensor.scalar_type())).coalesce();
+  if (prescale == 1.0) return own;
+  return at::_sparse_coo_tensor_unsafe(own.indices(), own.values() * prescale, own.sizes(),
+                                       own.options())
+      ._coalesced_(true);
+}
+
+/// The sum or average of what all ranks have sent, coalesced.
+at::Tensor combined(const at::Tensor& indices, const at::Tensor& values, const at::Tensor& like,
+                    const AllreduceOptions& options, int ranks) {
+  const at::Tensor terms = values.to(wide(like.scalar_type()));
+  const at::Tensor sum =
+      at::_sparse_coo_tensor_unsafe(indices.to(like.device()), terms, like.sizes(),
+                                    terms.options().layout(at::kSparse))
+          .coalesce();
+  const double scale = options.postscale / (options.op == ReduceOp::Average ? ranks : 1);
+  if (scale != 1.0) sum.values().mul_(scale);
+  return sum.to(like.scalar_type());
+}
+
+/// In which values of a type travel.
+at::ScalarType sent_type(at::ScalarType type, std::optional<DataType> wire_dtype) {
+  const bool is_full = type == at::kFloat || type == at::kDouble;
+  if (!wire_dtype || !is_full) return type;
+  return *wire_dtype == DataType::F16 ? at::kHalf : at::kBFloat16;
+}
+
+void check_wire(const std::string& what, const at::Tensor& tensor,
+                const AllreduceOptions& options) {
+  const std::optional<DataType> own = data_type_of(tensor.scalar_type());
+  if (!options.wire_dtype || options.wire_dtype == own) return;
+  const bool is_full = own == DataType::F32 || own == DataType::F64;
+  const bool is_half = options.wire_dtype == DataType::F16 || options.wire_dtype == DataType::BF16;
+  if (is_full && is_half) return;
+  throw UsageError(what + " (" + describe(tensor) + "): wire_dtype is " +
+                   std::string(to_string(*options.wire_dtype)) +
+                   "; it is for values of f32 or f64, and f16 or bf16. Leave it out");
 }
 
 }  // namespace
@@ -80,12 +119,7 @@ SparseExchange::SparseExchange(ParameterSubject subject, at::Tensor parameter, i
     : subject_(std::move(subject)),
       parameter_(std::move(parameter)),
       ranks_(ranks),
-      wire_type_(scalar_type_of(wire_dtype)) {}
-
-at::Tensor SparseExchange::values_to_send(const at::Tensor& values) const {
-  const bool is_wide = values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble;
-  return wire_type_ && is_wide ? values.to(*wire_type_) : values;
-}
+      sent_type_(sent_type(parameter_.scalar_type(), wire_dtype)) {}
 
 at::Tensor SparseExchange::no_values() const {
   std::vector<std::int64_t> shape = parameter_.sizes().vec();
@@ -93,8 +127,8 @@ at::Tensor SparseExchange::no_values() const {
   return at::empty(shape, parameter_.options().requires_grad(false));
 }
 
-Prepared SparseExchange::gather(const at::Tensor& rows, const std::string& part) const {
-  const AllgatherOptions options{options_.name + part, options_.process_set, options_.timeout};
+Prepared SparseExchange::gather(const at::Tensor& rows, const std::string& name) const {
+  const AllgatherOptions options{name, options_.process_set, options_.timeout};
   return prepare_allocating(request_for(Collective::Allgather, rows, options), rows);
 }
 
@@ -111,12 +145,15 @@ std::vector<Prepared> SparseExchange::begin(const AllreduceOptions& options) {
                     "sparse_as_dense");
   }
   options_ = options;
-  const at::Tensor own = sent_.defined() ? sent_.coalesce() : at::Tensor();
-  values_ = values_to_send(own.defined() ? own.values() : no_values());
+  // The last exchange may have failed between its rounds.
+  indices_.reset();
+  const at::Tensor own = sent_.defined() ? scaled_own(sent_, options.prescale) : at::Tensor();
+  values_ = (own.defined() ? own.values() : no_values()).to(sent_type_);
   std::vector<Prepared> prepared;
-  prepared.push_back(gather(
-      own.defined() ? at::cat({header(own._nnz()), own.indices().t().cpu()}) : header(-1), ""));
-  if (is_agreed_) prepared.push_back(gather(std::exchange(values_, {}), "/values"));
+  prepared.push_back(
+      gather(own.defined() ? at::cat({header(own._nnz()), own.indices().t().cpu()}) : header(-1),
+             options.name));
+  if (is_agreed_) prepared.push_back(gather(std::exchange(values_, {}), {}));
   return prepared;
 }
 
@@ -130,7 +167,7 @@ std::vector<Prepared> SparseExchange::proceed(const std::vector<TensorWork>& wor
   if (!indices_.defined()) {
     indices_ = works.front().result();
     std::vector<Prepared> prepared;
-    prepared.push_back(gather(std::exchange(values_, {}), "/values"));
+    prepared.push_back(gather(std::exchange(values_, {}), options_.name + "/values"));
     return prepared;
   }
   is_agreed_ = true;
@@ -143,8 +180,7 @@ void SparseExchange::finish(const at::Tensor& rows, const at::Tensor& values) {
   if (sent.defined() && !parameter_.grad().is_same(sent)) subject_.refuse(kGradientReplaced);
   const Gathered gathered = without_headers(rows);
   if (!gathered.is_present) return;
-  parameter_.mutable_grad() =
-      combined(gathered.indices, values.to(parameter_.scalar_type()), parameter_, options_, ranks_);
+  parameter_.mutable_grad() = combined(gathered.indices, values, parameter_, options_, ranks_);
 }
 
 }  // namespace detail
@@ -160,13 +196,16 @@ at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& op
     throw UsageError(what + ": sparse tensors take ReduceOp Average or Sum, and op is " +
                      std::string(to_string(options.op)) + ". Call to_dense() and allreduce()");
   }
-  const at::Tensor own = tensor.detach().coalesce();
+  detail::check_wire(what, tensor, options);
+  const at::Tensor own = detail::scaled_own(tensor.detach(), options.prescale);
+  const at::Tensor mine =
+      own.values().to(detail::sent_type(tensor.scalar_type(), options.wire_dtype));
   const auto named = [&options](const std::string& part) {
     return AllgatherOptions{options.name.empty() ? "" : options.name + part, options.process_set,
                             options.timeout};
   };
   const TensorWork indices = allgather_async(own.indices().t(), named("/indices"));
-  const at::Tensor values = allgather(own.values(), named("/values"));
+  const at::Tensor values = allgather(mine, named("/values"));
   return detail::combined(indices.wait_host().t(), values, tensor, options,
                           static_cast<int>(ranks_of(options.process_set).size()));
 }

@@ -91,15 +91,16 @@ void whole_backward(PairsNet& net, const Row& row, int ranks, int step) {
   loss.backward();
 }
 
-/// Values of all ranks are rounded, added up and scaled, in their own type.
+/// Each rank's values are scaled and rounded, then added up; the sum is scaled.
 at::Tensor combined_sparse(const Gradients& of_ranks, const Row& row) {
   at::Tensor sum = at::zeros_like(of_ranks.front());
   for (const at::Tensor& gradient : of_ranks) {
     for (std::int64_t i = 0; i < sum.numel(); ++i) {
-      sum.view(-1)[i] += on_the_wire(gradient.view(-1)[i].item<double>(), row);
+      sum.view(-1)[i] += on_the_wire(gradient.view(-1)[i].item<double>() * prescale_of(row), row);
     }
   }
-  return (sum * scale_of(row, of_ranks.size())).to_sparse(1);
+  const double ranks = row.is("op", "average") ? static_cast<double>(of_ranks.size()) : 1;
+  return (sum * (postscale_of(row) / ranks)).to_sparse(1);
 }
 
 /// Each rank's gradients, by themselves.

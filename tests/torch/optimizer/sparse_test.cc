@@ -162,6 +162,77 @@ TEST_CASE("sparse values are compressed, too", "[n2]") {
   CHECK(torch::equal(embedding->weight.grad().to_dense(), expected / ronde::size()));
 }
 
+TEST_CASE("sparse halves are scaled before and rounded after they are added up", "[n2][n3]") {
+  use_ronde();
+  const auto reduced = [](const at::Tensor& gradient,
+                          const ronde::DistributedOptimizerOptions& options) {
+    const at::Tensor p = at::zeros({4, 1}, gradient.scalar_type()).requires_grad_();
+    torch::OrderedDict<std::string, at::Tensor> names;
+    names.insert("p", p);
+    torch::optim::SGD sgd({p}, 1.0);
+    DistributedOptimizer optimizer(sgd, names, options);
+    p.mutable_grad() = gradient;
+    optimizer.synchronize();
+    CHECK(p.grad().scalar_type() == gradient.scalar_type());
+    return p.grad().to_dense().to(at::kDouble)[1][0].item<double>();
+  };
+  // One entry a value, all of them in row 1.
+  const auto entries = [](const std::vector<double>& values, at::ScalarType dtype) {
+    const auto count = static_cast<std::int64_t>(values.size());
+    return at::sparse_coo_tensor(at::ones({1, count}, at::kLong),
+                                 at::tensor(values, at::kDouble).to(dtype).view({count, 1}),
+                                 {4, 1});
+  };
+  const double ranks = ronde::size();
+  // The sum of all ranks has no f16 before it is scaled, by whichever option.
+  CHECK(reduced(entries({60000}, at::kHalf), {.op = ronde::ReduceOp::Sum, .prescale = 0.25}) ==
+        15360 * ranks);
+  CHECK(reduced(entries({60000}, at::kHalf), {.gradient_predivide_factor = ranks}) ==
+        Approx(60000).epsilon(1e-3));
+  // Neither has this value as it is.
+  CHECK(reduced(entries({204800}, at::kFloat), {.op = ronde::ReduceOp::Sum,
+                                                .prescale = 0.25,
+                                                .compression = ronde::Compression::fp16()}) ==
+        51200 * ranks);
+  // 1 is half a unit in the last place of 2048: added one by one, each is rounded away.
+  const std::vector<double> own =
+      ronde::rank() == 0 ? std::vector<double>{2048, 1, 1} : std::vector<double>{0};
+  CHECK(reduced(entries(own, at::kHalf), {.op = ronde::ReduceOp::Sum}) == 2050);
+  CHECK(reduced(entries({ronde::rank() == 0 ? 2048.0 : 1.0}, at::kHalf),
+                {.op = ronde::ReduceOp::Sum}) == (ronde::size() == 3 ? 2050 : 2048));
+}
+
+TEST_CASE("values of sparse_allreduce travel in its wire_dtype", "[n2]") {
+  use_ronde();
+  const at::Tensor dense =
+      normal({6, 4}, 5 + static_cast<std::uint64_t>(ronde::rank()), at::kFloat);
+  const auto bytes_of = [&](const ronde::AllreduceOptions& options, at::Tensor& result) {
+    const std::uint64_t before = counted("execution", "bytes");
+    result = ronde::sparse_allreduce(dense.to_sparse(1), options).to_dense();
+    return counted("execution", "bytes") - before;
+  };
+  at::Tensor exact;
+  at::Tensor rounded;
+  const std::uint64_t plain = bytes_of({}, exact);
+  const std::uint64_t halved = bytes_of({.wire_dtype = ronde::DataType::BF16}, rounded);
+  // The values of both ranks, or of one: as the engine counts gathered bytes.
+  const std::uint64_t saved = plain - halved;
+  CHECK((saved == dense.nbytes() / 2 || saved == dense.nbytes()));
+  at::Tensor expected = at::zeros({6, 4});
+  for (int r = 0; r < ronde::size(); ++r) {
+    expected += normal({6, 4}, 5 + static_cast<std::uint64_t>(r), at::kFloat)
+                    .to(at::kBFloat16)
+                    .to(at::kFloat);
+  }
+  CHECK(torch::equal(rounded, expected / ronde::size()));
+  CHECK_FALSE(torch::equal(rounded, exact));
+  CHECK(contains(usage_error([&] {
+                   ronde::sparse_allreduce(dense.to(at::kHalf).to_sparse(1),
+                                           {.wire_dtype = ronde::DataType::BF16});
+                 }),
+                 "wire_dtype is bf16"));
+}
+
 TEST_CASE("sparse_allreduce equals the dense one", "[n1][n2][n3]") {
   use_ronde();
   const ronde::ProcessSet all = {};

@@ -45,8 +45,9 @@ TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& op
 
 /// The sum or average of sparse tensors (layout COO), as a coalesced sparse tensor: the indices and
 /// values of all ranks are gathered. Shapes, dtypes and the number of sparse dimensions are equal
-/// on all ranks, the number of entries is not. Not recorded by autograd. UsageError for another
-/// layout or op.
+/// on all ranks, the number of entries is not. Values travel in `wire_dtype`, rounded once, and are
+/// added up in their own type (f16 and bf16 in f32). Not recorded by autograd. UsageError for
+/// another layout or op.
 at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
 
 /// A copy of the root's tensor; on the other ranks `tensor` only gives shape and dtype.
