@@ -78,8 +78,14 @@ class DistributedOptimizer::Impl {
   }
 
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) {
+    if (!closure && evaluates_often_) {
+      throw UsageError(detail::rank_prefix() + "ronde::DistributedOptimizer(\"" +
+                       reducer_->scope() +
+                       "\"): LBFGS evaluates the loss itself, several times a step. Pass step() a "
+                       "closure that calls zero_grad() and backward(), and returns the loss");
+    }
     at::Tensor loss;
-    if (closure && evaluates_often_) {
+    if (evaluates_often_) {
       loss = inner_.step([&] { return evaluate(closure); });
     } else {
       if (closure) loss = call(closure);
@@ -90,9 +96,10 @@ class DistributedOptimizer::Impl {
     return loss;
   }
 
+  /// What is watched first: it is in flight, on all ranks.
   void synchronize() {
-    reducer_->expect_parameters_of(inner_);
     reducer_->synchronize();
+    reducer_->expect_parameters_of(inner_);
   }
 
   torch::optim::Optimizer& inner() noexcept { return inner_; }
@@ -146,11 +153,12 @@ class DistributedOptimizer::Impl {
       detail::check_options(inner_, options);
       parameters = detail::match_parameters(inner_, known, named_parameters);
       detail::apply_options(parameters, options, known == 0);
-      statement.lines = detail::state_parameters(parameters, options);
+      statement.lines = detail::state_parameters(inner_, parameters, options);
     } catch (const UsageError& error) {
       statement.problem = error.what();
     }
-    detail::agree("ronde::DistributedOptimizer(\"" + scope + "\")", statement, options.process_set);
+    detail::agree("ronde::DistributedOptimizer(\"" + scope + "\")", statement, options.process_set,
+                  {.timeout = options.timeout});
     return parameters;
   }
 
@@ -208,6 +216,7 @@ at::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClosure
 }
 
 void DistributedOptimizer::synchronize() {
+  impl_->reducer()->expect_not_skipping();
   impl_->synchronize();
 }
 
@@ -232,15 +241,15 @@ DistributedOptimizer::NoSync DistributedOptimizer::no_sync() {
   return NoSync(impl_->reducer());
 }
 
-DistributedOptimizer::NoSync::NoSync(std::shared_ptr<detail::GradientReducer> reducer)
-    : reducer_(std::move(reducer)) {
-  reducer_->enter_no_sync();
+DistributedOptimizer::NoSync::NoSync(const std::shared_ptr<detail::GradientReducer>& reducer)
+    : reducer_(reducer) {
+  reducer->enter_no_sync();
 }
 
 DistributedOptimizer::NoSync::NoSync(NoSync&& other) noexcept = default;
 
 DistributedOptimizer::NoSync::~NoSync() {
-  if (reducer_) reducer_->leave_no_sync();
+  if (const auto reducer = reducer_.lock()) reducer->leave_no_sync();
 }
 
 DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
@@ -255,15 +264,15 @@ DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
 }
 
 DistributedOptimizer::SkipSynchronize::SkipSynchronize(
-    std::shared_ptr<detail::GradientReducer> reducer)
-    : reducer_(std::move(reducer)) {
-  reducer_->enter_skip();
+    const std::shared_ptr<detail::GradientReducer>& reducer)
+    : reducer_(reducer) {
+  reducer->enter_skip();
 }
 
 DistributedOptimizer::SkipSynchronize::SkipSynchronize(SkipSynchronize&& other) noexcept = default;
 
 DistributedOptimizer::SkipSynchronize::~SkipSynchronize() {
-  if (reducer_) reducer_->leave_skip();
+  if (const auto reducer = reducer_.lock()) reducer->leave_skip();
 }
 
 }  // namespace ronde

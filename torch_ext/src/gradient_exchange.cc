@@ -110,7 +110,11 @@ std::vector<Prepared> CompressedExchange::begin(const AllreduceOptions& options)
   values_ = gradient_.detach();
   const at::NoGradGuard no_grad;
   const std::vector<CompressedPart> parts =
-      compressed_->compress(values_, {options.op, options.prescale, options.postscale, ranks_});
+      compressed_->compress(values_, {.op = options.op,
+                                      .prescale = options.prescale,
+                                      .postscale = options.postscale,
+                                      .ranks = ranks_,
+                                      .contributes = !stands_in_});
   if (parts.empty()) subject_.refuse("its compression returned nothing to send");
   return send(parts);
 }
@@ -119,10 +123,11 @@ std::vector<Prepared> CompressedExchange::send(const std::vector<CompressedPart>
   parts_ = parts;
   std::vector<Prepared> prepared;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    // The usual case, of one part in one round, has the name of the parameter alone.
+    // The usual case, of one part in one round, has the name of the parameter alone. Parts behind
+    // the first go without one: a rank that cannot send them has used all names all the same.
     std::string name = options_.name;
     if (round_ > 0) name += "/round " + std::to_string(round_);
-    if (i > 0) name += "/part " + std::to_string(i);
+    if (i > 0) name.clear();
     prepared.push_back(parts_[i].combine == CompressedPart::Combine::Reduce
                            ? reduce(parts_[i], name)
                            : gather(parts_[i].tensor, name));

@@ -69,6 +69,10 @@ GradientHooks::GradientHooks(const at::Tensor& parameter,
   after_ = accumulator_->add_post_hook(std::make_unique<AfterAccumulation>(reducer, index));
 }
 
+bool GradientHooks::are_on(const at::Tensor& parameter) const {
+  return torch::autograd::impl::try_get_grad_accumulator(parameter) == accumulator_;
+}
+
 GradientHooks::~GradientHooks() {
   std::erase_if(accumulator_->pre_hooks(),
                 [this](const auto& hook) { return hook.get() == before_; });

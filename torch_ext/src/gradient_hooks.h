@@ -35,6 +35,9 @@ class GradientHooks {
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
+  /// False once the parameter got data of another dtype or device, which drops its accumulator.
+  bool are_on(const at::Tensor& parameter) const;
+
   const torch::autograd::Node* accumulator() const noexcept { return accumulator_.get(); }
 
  private:

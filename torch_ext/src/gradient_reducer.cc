@@ -10,6 +10,7 @@
 #include <iterator>
 #include <utility>
 
+#include "gradient_failures.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/device.h"
@@ -39,10 +40,6 @@ bool shares_memory(const at::Tensor& gradient, const at::Tensor& incoming) {
 bool is_sum(ReduceOp op) {
   return op == ReduceOp::Sum || op == ReduceOp::Average;
 }
-
-constexpr const char* kSparseAdvice =
-    "\nThe gradient is sparse here. If other ranks have none in this step, name the parameter in "
-    "DistributedOptimizerOptions::sparse_parameters, or set sparse_as_dense";
 
 }  // namespace
 
@@ -86,6 +83,7 @@ void GradientReducer::add_slot(NamedParameter named, int first_group) {
   slot.subject = {scope_, named.name};
   slot.operation_name = scope_ + "/" + named.name;
   slot.parameter = std::move(named.parameter);
+  slot.watched_as = slot.parameter.options();
   slot.is_local = named.is_local;
   slot.is_sparse = named.is_sparse;
   if (named.group < 0) return;
@@ -104,7 +102,7 @@ void GradientReducer::make_views(std::size_t first) {
     slots.push_back(&slots_[i]);
     parameters.push_back(slots_[i].parameter);
   }
-  auto views = make_gradient_views(scope_, parameters, options_.process_set);
+  auto views = make_gradient_views(scope_, parameters, options_.process_set, options_.timeout);
   for (std::size_t i = 0; i < views.size(); ++i) slots[i]->view = std::move(views[i]);
   if (!views.empty()) is_lazy_ = computing_takes_all_cores();
 }
@@ -129,6 +127,26 @@ void GradientReducer::install_hooks(std::size_t index) {
   slot.view->attract(slot.hooks->accumulator(), [this, index] {
     return !slots_[index].ready && !slots_[index].parameter.grad().defined();
   });
+}
+
+/// Before what backward did not submit is: it may have had no hook yet, or ours no more.
+void GradientReducer::look_after(std::size_t index) {
+  Slot& slot = slots_[index];
+  const bool is_same = slot.watched_as.type_equal(slot.parameter.options()) &&
+                       slot.watched_as.device() == slot.parameter.device();
+  if (!is_same || (slot.hooks && !slot.hooks->are_on(slot.parameter))) {
+    slot.subject.refuse(
+        "it was moved or converted after it was wrapped, so that its gradient is not watched any "
+        "more. Move the module before wrapping: destroy this optimiser and make another");
+  }
+  if (slot.hooks) return;
+  install_hooks(index);
+  // What the hook does with later gradients.
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  if (!gradient.defined()) return;
+  const at::NoGradGuard no_grad;
+  if (options_.sparse_as_dense && gradient.layout() == at::kSparse) gradient = gradient.to_dense();
+  if (shares_memory(gradient, {})) gradient = gradient.clone();
 }
 
 void GradientReducer::before_accumulation(std::size_t index) {
@@ -170,6 +188,7 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
   if (slot.is_local || slot.passes < options_.backward_passes_per_step) return;
   slot.ready = true;
   gradient_is_ready(slot);
+  if (slot.failure) std::rethrow_exception(slot.failure);
 }
 
 void GradientReducer::gradient_is_ready(Slot& slot) {
@@ -184,6 +203,11 @@ void GradientReducer::gradient_is_ready(Slot& slot) {
         return member.ready && !(member.view && member.view->is_occupied());
       });
   if (all_ready) submit(group);
+}
+
+/// That of a slot that was begun.
+GradientExchange& GradientReducer::exchange_in_flight(Slot& slot) {
+  return slot.failure ? *slot.refusal : exchange_for(slot);
 }
 
 GradientExchange& GradientReducer::exchange_for(Slot& slot) {
@@ -208,13 +232,26 @@ std::vector<Prepared> GradientReducer::begin(Slot& slot) {
   if (options_.find_nonfinite) look_for_nonfinite(slot);
   AllreduceOptions options = reduction();
   options.name = slot.operation_name;
-  slot.ready = true;
   return exchange_for(slot).begin(options);
 }
 
+/// Note [A rank that cannot do its part].
+std::vector<Prepared> GradientReducer::begin_or_refuse(Slot& slot) {
+  slot.ready = true;
+  try {
+    if (!slot.failure) return begin(slot);
+  } catch (...) {
+    slot.failure = std::current_exception();
+  }
+  slot.refusal = std::make_unique<RefusedExchange>(slot.failure, slot.parameter);
+  AllreduceOptions options = reduction();
+  options.name = slot.operation_name;
+  return slot.refusal->begin(options);
+}
+
 void GradientReducer::submit(Slot& slot) {
-  slot.works = start_together(begin(slot));
-  slot.exchange = &exchange_for(slot);
+  slot.works = start_together(begin_or_refuse(slot));
+  slot.exchange = &exchange_in_flight(slot);
 }
 
 void GradientReducer::submit(Group& group) {
@@ -224,7 +261,7 @@ void GradientReducer::submit(Group& group) {
   for (const std::size_t index : group.members) {
     Slot& slot = slots_[index];
     if (!slot.parameter.requires_grad()) continue;
-    std::vector<Prepared> prepared = begin(slot);
+    std::vector<Prepared> prepared = begin_or_refuse(slot);
     slot.place_in_group = in_flight.size();
     in_flight.push_back(&slot);
     counts.push_back(prepared.size());
@@ -245,70 +282,56 @@ void GradientReducer::submit(Group& group) {
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto end = next + static_cast<std::ptrdiff_t>(counts[i]);
     in_flight[i]->works.assign(next, end);
-    in_flight[i]->exchange = &exchange_for(*in_flight[i]);
+    in_flight[i]->exchange = &exchange_in_flight(*in_flight[i]);
     next = end;
   }
 }
 
-// The gradients that backward did not submit, in the same order on every rank.
-void GradientReducer::submit_rest() {
+/// The gradients that backward did not submit, in the same order on every rank. All of them, even
+/// if one fails: the other ranks wait for them.
+void GradientReducer::submit_rest(std::exception_ptr& first_error) {
+  const auto is_due = [](const Slot& slot) {
+    return slot.exchange == nullptr && slot.parameter.requires_grad();
+  };
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    if (!slot.parameter.requires_grad()) continue;
-    if (!slot.hooks) install_hooks(i);
-    if (slot.exchange != nullptr || slot.is_local) continue;
-    if (slot.group < 0) {
-      submit(slot);
-    } else {
-      submit(groups_[static_cast<std::size_t>(slot.group)]);
+    try {
+      if (is_due(slots_[i])) look_after(i);
+    } catch (...) {
+      slots_[i].failure = std::current_exception();
     }
   }
-}
-
-std::optional<bool> GradientReducer::is_present(const Slot& slot) const {
-  if (slot.group < 0) return std::nullopt;
-  const at::Tensor flags = groups_[static_cast<std::size_t>(slot.group)].flags.wait();
-  return flags[static_cast<std::int64_t>(slot.place_in_group)].item<std::uint8_t>() != 0;
-}
-
-/// Waits for what is in flight; true if it goes on.
-bool GradientReducer::advance(Slot& slot) {
-  try {
-    for (const TensorWork& work : slot.works) work.wait();
-  } catch (const UsageError& error) {
-    throw UsageError(error.what() + std::string(slot.is_sparse ? kSparseAdvice : ""));
-  }
-  std::vector<Prepared> next = slot.exchange->proceed(slot.works, is_present(slot));
-  if (next.empty()) {
-    slot.exchange = nullptr;
-    return false;
-  }
-  slot.works = start_together(std::move(next));
-  return true;
-}
-
-/// Round by round, so that those of one round travel together.
-void GradientReducer::finish_all(std::exception_ptr& first_error) {
-  for (bool goes_on = true; goes_on;) {
-    goes_on = false;
-    for (Slot& slot : slots_) {
-      if (slot.exchange == nullptr) continue;
-      try {
-        goes_on = advance(slot) || goes_on;
-      } catch (...) {
-        slot.exchange = nullptr;
-        if (!first_error) first_error = std::current_exception();
+  for (Slot& slot : slots_) {
+    if (!is_due(slot) || slot.is_local) continue;
+    try {
+      if (slot.group < 0) {
+        submit(slot);
+      } else {
+        submit(groups_[static_cast<std::size_t>(slot.group)]);
       }
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
     }
+  }
+  for (const Slot& slot : slots_) {
+    if (slot.failure && !first_error) first_error = slot.failure;
   }
 }
 
-void GradientReducer::expect_parameters_of(const torch::optim::Optimizer& inner) const {
+void GradientReducer::expect_parameters_of(const torch::optim::Optimizer& inner) {
   const std::size_t count = count_parameters(inner);
   if (count == slots_.size()) return;
+  step_failed();
   throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimiser has " +
                    std::to_string(count) + " parameters, but had " + std::to_string(slots_.size()) +
-                   " when it was wrapped. Call add_parameters() after adding parameters");
+                   " when it was wrapped. Call add_parameters() after adding parameters, and "
+                   "zero_grad() before the next backward");
+}
+
+void GradientReducer::expect_not_skipping() const {
+  if (skip_depth_ == 0 || phase_ == Phase::Reduced) return;
+  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ +
+                   "\"): synchronize() was called within skip_synchronize(), where gradients stay "
+                   "as they are. Leave it first, or call step()");
 }
 
 void GradientReducer::synchronize() {
@@ -317,7 +340,7 @@ void GradientReducer::synchronize() {
 
 bool GradientReducer::synchronize_and_agree(double scale) {
   if (phase_ == Phase::Reduced) {
-    agreement_ = start_agreement(scale);
+    agreement_ = start_agreement(scale, !are_own_finite(false));
   } else {
     wait_for_all(scale);
   }
@@ -335,7 +358,8 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
   }
   if (skip_depth_ > 0) {
     expect_nothing_in_flight("step() was called within skip_synchronize()");
-    if (scale) agreement_ = start_agreement(*scale);
+    // Every gradient is this rank's own.
+    if (scale) agreement_ = start_agreement(*scale, !are_own_finite(true));
     return end_step(false);
   }
   std::exception_ptr first_error;
@@ -346,13 +370,26 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
       if (!first_error) first_error = std::current_exception();
     }
   };
+  was_refused_ = false;
+  submit_rest(first_error);
+  // Whatever fails here, the other ranks wait for these, too: what cannot be told counts as found.
   TensorWork nonfinite;
-  attempt([this] { submit_rest(); });
-  if (scale) attempt([&] { agreement_ = start_agreement(*scale); });
-  if (options_.find_nonfinite) attempt([&] { nonfinite = submit_nonfinite(); });
+  bool found = true;
+  if (options_.find_nonfinite) {
+    attempt([&] { found = has_found_nonfinite(); });
+    attempt([&] { nonfinite = submit_flag("/nonfinite", found); });
+  }
+  attempt([this] { scale_local(); });
+  bool finite = false;
+  if (scale) {
+    attempt([&] { finite = are_own_finite(false); });
+    attempt([&] { agreement_ = start_agreement(*scale, !finite); });
+  }
   finish_all(first_error);
-  if (!first_error) attempt([&] { tell_nonfinite(nonfinite); });
-  if (!first_error) scale_local();
+  if (was_refused_) attempt([&] { tell_failures(first_error); });
+  attempt([&] { tell_nonfinite(nonfinite); });
+  attempt([this] { agreement_.wait(); });
+  if (first_error) agreement_ = {};
   end_step(first_error != nullptr);
   if (first_error) std::rethrow_exception(first_error);
 }
@@ -362,6 +399,9 @@ void GradientReducer::end_step(bool failed) {
     slot.ready = false;
     slot.passes = 0;
     slot.works.clear();
+    slot.next.clear();
+    slot.failure = nullptr;
+    slot.refusal.reset();
     slot.nonfinite.clear();
   }
   for (Group& group : groups_) group.flags = {};
@@ -410,6 +450,7 @@ void GradientReducer::restart() {
   for (Slot& slot : slots_) {
     slot.passes = 0;
     slot.ready = false;
+    slot.failure = nullptr;
   }
   stepped();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +39,14 @@ namespace ronde::detail {
 /// One that this rank lacks is told from one that all ranks lack by what the engine says of its
 /// reduction (Work::contributed). Of a group it says that of the group as a whole: a vector of
 /// flags, one a member, is the group's last tensor.
+///
+/// Note [A rank that cannot do its part]
+/// What is thrown on one rank (a compressor of the program's, a gradient that has no place in a
+/// reduction) must not leave the others waiting, nor this one a step behind them. So under the
+/// parameter's name that rank submits a broadcast, which agrees with no reduction: the engine
+/// refuses it to all ranks with one text. Who reads of a broadcast there knows that all ranks do,
+/// and they tell each other why. Between the rounds of a compression of the program's, where the
+/// next names are not known to who failed, a flag is asked for first.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(std::string scope, DistributedOptimizerOptions options);
@@ -58,14 +67,17 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// How gradients are combined, but for the name.
   AllreduceOptions reduction() const;
 
-  /// Throws UsageError if `inner` got parameters that are not watched.
-  void expect_parameters_of(const torch::optim::Optimizer& inner) const;
+  /// Throws UsageError if `inner` got parameters that are not watched: there is nothing to step
+  /// with then, as after a failure.
+  void expect_parameters_of(const torch::optim::Optimizer& inner);
+  /// Throws UsageError if what is asked for is to wait for gradients that are not to be reduced.
+  void expect_not_skipping() const;
 
   /// Submits what backward did not, and waits for everything.
   void synchronize();
-  /// The same; whether some rank has a local gradient that is not finite, which is asked along with
-  /// the gradients, and so is whether all have the same scale: UsageError if not. Of what was
-  /// reduced all ranks see the same.
+  /// The same; whether some rank has a gradient of its own (a local one, or one that is not to be
+  /// reduced) that is not finite, which is asked along with the gradients, and so is whether all
+  /// have the same scale: UsageError if not. Of what was reduced all ranks see the same.
   bool synchronize_and_agree(double scale);
   /// Which reduction the gradients come from, counted over all reducers; 0 before synchronize() and
   /// after the step.
@@ -97,6 +109,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     ParameterSubject subject;
     std::string operation_name;  // of its reduction
     at::Tensor parameter;
+    at::TensorOptions watched_as;  // dtype and device when it was wrapped
     bool is_local = false;
     bool is_sparse = false;  // its gradient is, where there is one
     int group = -1;
@@ -111,7 +124,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     // Of the reduction in flight.
     GradientExchange* exchange = nullptr;  // null: there is none
     std::vector<TensorWork> works;
-    std::string nonfinite;  // what was found in it
+    std::vector<Prepared> next;                 // what follows them
+    std::exception_ptr failure;                 // why this rank cannot do its part
+    std::unique_ptr<GradientExchange> refusal;  // which stands for it then
+    std::string nonfinite;                      // what was found in it
   };
 
   struct Group {
@@ -123,24 +139,31 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void make_views(std::size_t first);
   std::unique_ptr<GradientExchange> make_exchange(Slot& slot);
   void install_hooks(std::size_t index);
+  void look_after(std::size_t index);
 
   void gradient_is_ready(Slot& slot);
   GradientExchange& exchange_for(Slot& slot);
+  GradientExchange& exchange_in_flight(Slot& slot);
   std::vector<Prepared> begin(Slot& slot);
+  std::vector<Prepared> begin_or_refuse(Slot& slot);
   void submit(Slot& slot);
   void submit(Group& group);
-  void submit_rest();
+  void submit_rest(std::exception_ptr& first_error);
   bool advance(Slot& slot);
+  void start_next(Slot& slot);
   std::optional<bool> is_present(const Slot& slot) const;
   void finish_all(std::exception_ptr& first_error);
+  bool can_all_go_on(std::exception_ptr& first_error);
+  void tell_failures(std::exception_ptr& first_error) const;
   void end_step(bool failed);
   void scale_local() const;
 
   void wait_for_all(std::optional<double> scale);
-  bool are_local_finite() const;
-  TensorWork start_agreement(double scale) const;
+  TensorWork submit_flag(const std::string& name, bool raised) const;
+  bool are_own_finite(bool all) const;
+  TensorWork start_agreement(double scale, bool found) const;
   void look_for_nonfinite(Slot& slot) const;
-  TensorWork submit_nonfinite();
+  bool has_found_nonfinite();
   void tell_nonfinite(const TensorWork& found) const;
 
   const std::uint64_t id_;
@@ -153,8 +176,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;
   std::uint64_t reduction_number_ = 0;
-  TensorWork agreement_;  // what synchronize_and_agree() asks
-  bool is_lazy_ = false;  // reductions wait until this rank does: it computes on all cores
+  TensorWork agreement_;      // what synchronize_and_agree() asks
+  bool was_refused_ = false;  // in this step a rank could not do its part, which all ranks know
+  bool is_lazy_ = false;      // reductions wait until this rank does: it computes on all cores
 };
 
 }  // namespace ronde::detail

@@ -115,7 +115,8 @@ void GradientView::attract(const torch::autograd::Node* accumulator,
 }
 
 std::vector<std::optional<GradientView>> make_gradient_views(
-    const std::string& scope, const std::vector<at::Tensor>& parameters, ProcessSet set) {
+    const std::string& scope, const std::vector<at::Tensor>& parameters, ProcessSet set,
+    std::chrono::nanoseconds timeout) {
   const bool on_cpu = std::all_of(parameters.begin(), parameters.end(),
                                   [](const at::Tensor& parameter) { return parameter.is_cpu(); });
   if (!on_cpu) return {};
@@ -126,7 +127,7 @@ std::vector<std::optional<GradientView>> make_gradient_views(
     bytes += aligned(parameter.nbytes());
   }
   if (bytes == 0) return {};
-  const auto block = make_symmetric_block(scope + "/gradient views", bytes, set);
+  const auto block = make_symmetric_block(scope + "/gradient views", bytes, set, timeout);
   if (!block) {
     warn_if_full(bytes);
     return {};

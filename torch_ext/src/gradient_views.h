@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -72,8 +73,9 @@ class GradientView {
 
 /// One view a parameter, in one block; nothing for a parameter without elements. Collective. Empty,
 /// on all ranks, where the ranks share no memory for it, or a parameter is not on the CPU. `scope`
-/// begins the names of operations.
+/// begins the names of operations, `timeout` is that of each.
 std::vector<std::optional<GradientView>> make_gradient_views(
-    const std::string& scope, const std::vector<at::Tensor>& parameters, ProcessSet set);
+    const std::string& scope, const std::vector<at::Tensor>& parameters, ProcessSet set,
+    std::chrono::nanoseconds timeout);
 
 }  // namespace ronde::detail

@@ -37,45 +37,55 @@ void GradientReducer::look_for_nonfinite(Slot& slot) const {
                    std::to_string(values.numel()) + " elements";
 }
 
-bool GradientReducer::are_local_finite() const {
-  const at::NoGradGuard no_grad;
-  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
-    return !slot.is_local || !slot.parameter.grad().defined() ||
-           at::isfinite(values_of(slot.parameter.grad())).all().item<bool>();
-  });
-}
-
-TensorWork GradientReducer::start_agreement(double scale) const {
-  return start_scaler_agreement(
-      {.operation_name = scope_ + "/scaler", .found = !are_local_finite(), .scale = scale},
-      options_.process_set, options_.timeout);
-}
-
-/// Travels with the gradients; its result is not 0 if any rank found something.
-TensorWork GradientReducer::submit_nonfinite() {
-  bool found = false;
-  for (Slot& slot : slots_) {
-    if (slot.is_local) look_for_nonfinite(slot);
-    found = found || !slot.nonfinite.empty();
-  }
-  const at::Tensor flag = at::full({1}, found ? 1 : 0, at::kByte);
+/// One byte, which is not 0 if any rank has raised it.
+TensorWork GradientReducer::submit_flag(const std::string& name, bool raised) const {
+  const at::Tensor flag = at::full({1}, raised ? 1 : 0, at::kByte);
   return start_in_place(request_for(Collective::Allreduce, flag,
-                                    AllreduceOptions{.name = scope_ + "/nonfinite",
+                                    AllreduceOptions{.name = scope_ + name,
                                                      .op = ReduceOp::Max,
                                                      .process_set = options_.process_set,
                                                      .timeout = options_.timeout}),
                         flag, true);
 }
 
+/// `all`: nothing was reduced, and so every gradient is this rank's own, not local ones alone.
+bool GradientReducer::are_own_finite(bool all) const {
+  const at::NoGradGuard no_grad;
+  return std::all_of(slots_.begin(), slots_.end(), [all](const Slot& slot) {
+    return !(all || slot.is_local) || !slot.parameter.grad().defined() ||
+           at::isfinite(values_of(slot.parameter.grad())).all().item<bool>();
+  });
+}
+
+TensorWork GradientReducer::start_agreement(double scale, bool found) const {
+  return start_scaler_agreement(
+      {.operation_name = scope_ + "/scaler", .found = found, .scale = scale}, options_.process_set,
+      options_.timeout);
+}
+
+/// Here; those that travel were looked at when they were submitted.
+bool GradientReducer::has_found_nonfinite() {
+  bool found = false;
+  for (Slot& slot : slots_) {
+    if (slot.is_local) look_for_nonfinite(slot);
+    found = found || !slot.nonfinite.empty();
+  }
+  return found;
+}
+
+/// Collective if a rank has found something. `found`: the flag, an empty handle if nobody looks.
 void GradientReducer::tell_nonfinite(const TensorWork& found) const {
-  if (!options_.find_nonfinite || found.wait().item<std::uint8_t>() == 0) return;
+  const at::Tensor flag = found.wait();
+  if (!flag.defined() || flag.item<std::uint8_t>() == 0) return;
   std::string mine;
   for (const Slot& slot : slots_) {
     if (!slot.nonfinite.empty()) mine += "\n    " + slot.nonfinite;
   }
   const std::vector<int> ranks = ranks_of(options_.process_set);
-  const std::vector<std::string> texts = ronde::allgather_object(
-      mine, {.name = scope_ + "/nonfinite gradients", .process_set = options_.process_set});
+  const std::vector<std::string> texts =
+      ronde::allgather_object(mine, {.name = scope_ + "/nonfinite gradients",
+                                     .process_set = options_.process_set,
+                                     .timeout = options_.timeout});
   std::string text = "ronde::DistributedOptimizer(\"" + scope_ +
                      "\"): gradients are not finite before they are reduced:";
   for (std::size_t i = 0; i < texts.size(); ++i) {

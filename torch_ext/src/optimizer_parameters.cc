@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer_parameters.h"
 
+#include <c10/util/Type.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <set>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 
@@ -210,9 +212,11 @@ void apply_options(std::vector<NamedParameter>& parameters,
   if (options.groups.count() > 0) number_groups(parameters, options.groups.count());
 }
 
-std::vector<std::string> state_parameters(const std::vector<NamedParameter>& parameters,
+std::vector<std::string> state_parameters(const torch::optim::Optimizer& inner,
+                                          const std::vector<NamedParameter>& parameters,
                                           const DistributedOptimizerOptions& options) {
   std::vector<std::string> lines = {
+      "an inner optimiser of type " + c10::demangle(typeid(inner).name()),
       "op " + std::string(to_string(options.op)) + ", prescale " + text_of(options.prescale) +
           ", postscale " + text_of(options.postscale) + ", gradient_predivide_factor " +
           text_of(options.gradient_predivide_factor),

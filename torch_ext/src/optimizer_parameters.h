@@ -42,7 +42,8 @@ void apply_options(std::vector<NamedParameter>& parameters,
                    const DistributedOptimizerOptions& options, bool all);
 
 /// What must be equal on all ranks, a line each. Local parameters need not be.
-std::vector<std::string> state_parameters(const std::vector<NamedParameter>& parameters,
+std::vector<std::string> state_parameters(const torch::optim::Optimizer& inner,
+                                          const std::vector<NamedParameter>& parameters,
                                           const DistributedOptimizerOptions& options);
 
 }  // namespace ronde::detail

@@ -10,7 +10,8 @@
 namespace ronde::detail {
 namespace {
 
-std::int64_t agreed(std::int64_t mine, ReduceOp op, const std::string& name, ProcessSet set) {
+std::int64_t agreed(std::int64_t mine, ReduceOp op, const std::string& name, ProcessSet set,
+                    std::chrono::nanoseconds timeout) {
   std::int64_t result = mine;
   Request request;
   request.name = name;
@@ -18,6 +19,7 @@ std::int64_t agreed(std::int64_t mine, ReduceOp op, const std::string& name, Pro
   request.input = request.output = &result;
   request.op = op;
   request.set = set;
+  request.timeout = timeout;
   run(std::move(request));
   return result;
 }
@@ -25,7 +27,8 @@ std::int64_t agreed(std::int64_t mine, ReduceOp op, const std::string& name, Pro
 }  // namespace
 
 std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, std::size_t bytes,
-                                                     ProcessSet set) {
+                                                     ProcessSet set,
+                                                     std::chrono::nanoseconds timeout) {
   std::shared_ptr<SymmetricHeap> heap = default_runtime().symmetric_heap();
   if (!heap) return nullptr;
   // The lowest place that is free on every rank: all go up until nobody has to go further. Ranks
@@ -35,11 +38,11 @@ std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, st
   for (;;) {
     const auto place = heap->find(bytes, static_cast<std::size_t>(highest));
     const std::int64_t mine = place ? static_cast<std::int64_t>(*place) : kNone;
-    highest = agreed(mine, ReduceOp::Max, name, set);
+    highest = agreed(mine, ReduceOp::Max, name, set, timeout);
     if (highest == kNone) return nullptr;
     const auto offset = static_cast<std::size_t>(highest);
     const bool reserved = mine == highest && heap->reserve(offset, bytes);
-    if (agreed(reserved ? 1 : 0, ReduceOp::Min, name, set) == 1) {
+    if (agreed(reserved ? 1 : 0, ReduceOp::Min, name, set, timeout) == 1) {
       return std::make_shared<SymmetricBlock>(std::move(heap), offset);
     }
     if (reserved) heap->release(offset);

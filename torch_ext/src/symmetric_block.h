@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -28,8 +29,10 @@ class SymmetricBlock {
 };
 
 /// Collective, with the same arguments on every rank. Null, on all ranks, where the backend has no
-/// symmetric heap or a rank has no room there. `name`: of the operations by which the ranks agree.
+/// symmetric heap or a rank has no room there. `name`: of the operations by which the ranks agree;
+/// `timeout`: of each of them.
 std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, std::size_t bytes,
-                                                     ProcessSet set);
+                                                     ProcessSet set,
+                                                     std::chrono::nanoseconds timeout);
 
 }  // namespace ronde::detail

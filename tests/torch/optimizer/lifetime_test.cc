@@ -22,15 +22,38 @@ std::size_t reserved_bytes() {
   return heap ? heap->reserved_bytes() : 0;
 }
 
-/// What optimisers may be made with.
-ronde::DistributedOptimizerOptions options_of(int turn) {
+/// One of all combinations of what optimisers may be made with, and end in.
+struct Turn {
+  explicit Turn(int number) : rest_(number) {
+    options.gradient_views = choice(2) == 0;
+    in_flight = choice(2) == 1;
+    options.groups = choice(3);
+    const int compression = choice(3);
+    if (compression == 1) options.compression = ronde::Compression::fp16();
+    if (compression == 2) options.compression = ronde::Compression::bf16();
+    has_local = choice(2) == 1;
+    options.find_nonfinite = choice(2) == 1;
+    if (choice(3) != 1) return;
+    // Of deltas, which go with neither.
+    options.op = ronde::ReduceOp::Adasum;
+    options.groups = 0;
+    options.compression = nullptr;
+  }
+
+  static constexpr int kCount = 2 * 2 * 3 * 3 * 2 * 2 * 3;
+
   ronde::DistributedOptimizerOptions options;
-  options.gradient_views = turn % 2 == 0;
-  options.groups = turn % 3;
-  if (turn % 5 == 4) options.compression = ronde::Compression::bf16();
-  options.find_nonfinite = turn % 7 == 6;
-  return options;
-}
+  bool has_local = false;
+  bool in_flight = false;
+
+ private:
+  int choice(int count) {
+    const int chosen = rest_ % count;
+    rest_ /= count;
+    return chosen;
+  }
+  int rest_;
+};
 
 }  // namespace
 
@@ -38,23 +61,28 @@ TEST_CASE("optimisers made and destroyed 1,000 times leave nothing behind", "[n1
   use_ronde();
   const at::Tensor p = at::ones({100}).requires_grad_();
   const at::Tensor q = at::ones({50}).requires_grad_();
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(8, 3).sparse(true));
   Names names;
   names.insert("p", p);
   names.insert("q", q);
+  names.insert("embedding", embedding->weight);
   const std::size_t reserved = reserved_bytes();
   std::vector<WeakTensor> gradients;
-  for (int turn = 0; turn < 1000; ++turn) {
-    torch::optim::SGD sgd({p, q}, 1e-3);
+  for (int number = 0; number < 1000; ++number) {
+    Turn turn(number % Turn::kCount);
+    if (turn.has_local) turn.options.local_parameters = {q};
+    torch::optim::SGD sgd(names.values(), 1e-3);
     {
-      DistributedOptimizer optimizer(sgd, names, options_of(turn));
-      ((p.sum() + q.pow(2).sum()) * (ronde::rank() + 1.0)).backward();
-      // Every third ends with work in flight.
-      if (turn % 3 != 2) optimizer.step();
-      gradients.emplace_back(p.grad().getIntrusivePtr());
+      DistributedOptimizer optimizer(sgd, names, turn.options);
+      const at::Tensor words = embedding->forward(at::full({2}, ronde::rank(), at::kLong));
+      ((p.sum() + q.pow(2).sum() + words.sum()) * (ronde::rank() + 1.0)).backward();
+      if (!turn.in_flight) optimizer.step();
+      for (const auto& item : names) gradients.emplace_back(item.value().grad().getIntrusivePtr());
     }
-    REQUIRE(hooks_of(p) + hooks_of(q) == 0);
-    p.mutable_grad().reset();
-    q.mutable_grad().reset();
+    for (const auto& item : names) {
+      REQUIRE(hooks_of(item.value()) == 0);
+      at::Tensor(item.value()).mutable_grad().reset();
+    }
   }
   // What was in flight has arrived once something behind it has, on every rank.
   ronde::barrier();

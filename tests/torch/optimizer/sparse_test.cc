@@ -185,7 +185,7 @@ TEST_CASE("sparse halves are scaled before and rounded after they are added up",
   };
   const double ranks = ronde::size();
   // The sum of all ranks has no f16 before it is scaled, by whichever option.
-  CHECK(reduced(entries({60000}, at::kHalf), {.op = ronde::ReduceOp::Sum, .prescale = 0.25}) ==
+  CHECK(reduced(entries({61440}, at::kHalf), {.op = ronde::ReduceOp::Sum, .prescale = 0.25}) ==
         15360 * ranks);
   CHECK(reduced(entries({60000}, at::kHalf), {.gradient_predivide_factor = ranks}) ==
         Approx(60000).epsilon(1e-3));

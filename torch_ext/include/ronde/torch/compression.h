@@ -35,15 +35,21 @@ struct GradientReduction {
   double postscale = 1.0;
   /// How many ranks there are.
   int ranks = 1;
+  /// False: this rank has no gradient in this step, and nothing of what it returns is sent. What is
+  /// left over of earlier steps must be kept then, not counted as sent.
+  bool contributes = true;
 };
 
 /// Compresses the gradient of one parameter, and keeps what it wants to remember of it from step to
 /// step (the error of the last compression, a low-rank factor, a mask).
 ///
 /// All ranks do the same: as many rounds, and the same parts in each. A rank that has no gradient
-/// in a step takes part with zeros, of which nothing is added to a Reduce and no row to a Gather.
-/// Gradients must come out equal, bit for bit, on all ranks, which follows if they are made of the
-/// results alone.
+/// in a step takes part with zeros, of which nothing is added to a Reduce and no row to a Gather;
+/// GradientReduction::contributes tells it so. Gradients must come out equal, bit for bit, on all
+/// ranks, which follows if they are made of the results alone.
+///
+/// What it throws on one rank fails the step on all of them, which ask each other after each round.
+/// So compress() may follow a compress() whose rounds were not all gone through.
 ///
 /// Thread-safety: none; called by the thread that runs backward, or the one that calls step().
 class CompressedGradient {

@@ -59,6 +59,8 @@ struct DistributedOptimizerOptions {
   double prescale = 1.0;
   double postscale = 1.0;
   ProcessSet process_set = {};
+  /// How long the other ranks may take to come to each operation, zero for ever: also at
+  /// construction.
   std::chrono::nanoseconds timeout{0};
   /// Gradients of this many backward passes add up locally before they are reduced.
   int backward_passes_per_step = 1;
@@ -159,7 +161,8 @@ class DistributedOptimizer {
 
   /// Waits until every gradient holds the reduced value: call it before step() to clip or inspect
   /// gradients. Throws UsageError or GroupError if a reduction failed; the gradients are then
-  /// useless, and zero_grad() starts anew.
+  /// useless, and zero_grad() starts anew. Throws what a compression of the program's throws on the
+  /// rank where it does, and a UsageError with its text on the others.
   void synchronize();
 
   /// While one of these lives, backward only adds up gradients on this rank. The next backward
@@ -172,8 +175,8 @@ class DistributedOptimizer {
 
    private:
     friend class DistributedOptimizer;
-    explicit NoSync(std::shared_ptr<detail::GradientReducer> reducer);
-    std::shared_ptr<detail::GradientReducer> reducer_;
+    explicit NoSync(const std::shared_ptr<detail::GradientReducer>& reducer);
+    std::weak_ptr<detail::GradientReducer> reducer_;  // empty once the optimiser has ended
   };
   /// Keeps gradients on this rank until it is destroyed.
   [[nodiscard]] NoSync no_sync();
@@ -189,8 +192,8 @@ class DistributedOptimizer {
 
    private:
     friend class DistributedOptimizer;
-    explicit SkipSynchronize(std::shared_ptr<detail::GradientReducer> reducer);
-    std::shared_ptr<detail::GradientReducer> reducer_;
+    explicit SkipSynchronize(const std::shared_ptr<detail::GradientReducer>& reducer);
+    std::weak_ptr<detail::GradientReducer> reducer_;  // empty once the optimiser has ended
   };
   /// Lets step() take the gradients as they are until it is destroyed. Throws UsageError with
   /// adasum_of_deltas, whose gradients are not reduced in any case.
