@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
+
+#include "adasum.h"
 
 namespace ronde_test {
 namespace {
@@ -16,8 +19,9 @@ int number(const std::string& text) {
   return std::stoi(text);
 }
 
-bool has_experts(const Row& row) {
-  return row.is("local", "experts");
+/// Of the scaler: an f16 holds any gradient times this.
+double loss_scale_of(const Row& row) {
+  return row.is("scaler", "yes") ? kLossScale : 1.0;
 }
 
 /// To `bits` of precision and, at the least, multiples of `least`; ties to even.
@@ -29,10 +33,15 @@ double rounded(double value, int bits, double least) {
   return std::nearbyint(value / unit) * unit;
 }
 
-/// As an element of the type in which gradients travel.
+/// As an element of the type in which gradients travel, times the scale.
 double on_the_wire(double value, const Row& row) {
-  if (row.is("compression", "fp16")) return rounded(value, 11, std::ldexp(1.0, -24));
-  if (row.is("compression", "bf16")) return rounded(value, 8, std::ldexp(1.0, -133));
+  const double scale = loss_scale_of(row);
+  if (row.is("compression", "fp16")) {
+    return rounded(value * scale, 11, std::ldexp(1.0, -24)) / scale;
+  }
+  if (row.is("compression", "bf16")) {
+    return rounded(value * scale, 8, std::ldexp(1.0, -133)) / scale;
+  }
   return value;
 }
 
@@ -51,6 +60,14 @@ double postscale_of(const Row& row) {
 double scale_of(const Row& row, std::size_t ranks) {
   const double scale = prescale_of(row) * postscale_of(row);
   return row.is("op", "average") ? scale / static_cast<double>(ranks) : scale;
+}
+
+/// Of the gradients that a rank keeps.
+double local_scale_of(const Row& row, std::size_t ranks) {
+  if (row.is("local", "experts") && !row.is("op", "adasum")) return scale_of(row, ranks);
+  // Passes within no_sync() are not counted.
+  const bool averages = row.is("average_passes", "yes") && !row.is("calls", "no_sync");
+  return averages ? 1.0 / passes_of(row) : 1.0;
 }
 
 /// Half types are computed in f32, and rounded once.
@@ -89,6 +106,12 @@ void whole_backward(PairsNet& net, const Row& row, int ranks, int step) {
   at::Tensor loss = torch::zeros({}, at::kDouble);
   for (int rank = 0; rank < ranks; ++rank) loss = loss + losses_of(net, row, step, rank) * weight;
   loss.backward();
+  if (!has_experts(row)) return;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : net->experts->parameters()) {
+    if (!parameter.grad().defined()) continue;
+    parameter.grad().mul_(local_scale_of(row, static_cast<std::size_t>(ranks)) / weight);
+  }
 }
 
 /// Each rank's values are scaled and rounded, then added up; the sum is scaled.
@@ -116,8 +139,15 @@ std::vector<Gradients> gradients_of_ranks(PairsNet& net, const Row& row, int ran
   return all;
 }
 
-/// Added as compressed numbers are.
-void compressed_backward(PairsNet& net, const Row& row, int ranks, int step) {
+at::Tensor combined(Gradients of_ranks, const Row& row) {
+  if (!row.is("op", "adasum")) return combined_on_the_wire(of_ranks, row);
+  if (row.is("set", "reversed")) std::reverse(of_ranks.begin(), of_ranks.end());
+  // Adasum of multiples is a multiple of it.
+  return adasum(of_ranks) * (prescale_of(row) * postscale_of(row));
+}
+
+/// Each rank's gradients are computed by themselves, then combined.
+void separate_backward(PairsNet& net, const Row& row, int ranks, int step) {
   std::vector<bool> had_gradient;
   for (const at::Tensor& parameter : net->parameters()) {
     had_gradient.push_back(parameter.grad().defined());
@@ -137,14 +167,34 @@ void compressed_backward(PairsNet& net, const Row& row, int ranks, int step) {
     at::Tensor parameter = item.value();
     if (!is_used) continue;
     if (has_experts(row) && item.key().rfind("experts", 0) == 0) {
-      const double scale = scale_of(row, of_ranks.size());
+      const double scale = local_scale_of(row, of_ranks.size());
       parameter.mutable_grad() = at::stack(of_ranks).sum(0) * scale;
     } else if (row.is("embedding", "sparse") && item.key() == "embedding.weight") {
       parameter.mutable_grad() = combined_sparse(of_ranks, row);
     } else {
-      parameter.mutable_grad() = combined_on_the_wire(of_ranks, row);
+      parameter.mutable_grad() = combined(of_ranks, row);
     }
   }
+}
+
+/// The parameters of the second layer may be a group of their own, with a smaller rate.
+template <typename Optimizer, typename Options>
+std::unique_ptr<torch::optim::Optimizer> make_with(
+    const Row& row, const torch::OrderedDict<std::string, at::Tensor>& parameters,
+    const Options& options) {
+  std::vector<at::Tensor> first;
+  std::vector<at::Tensor> second;
+  for (const auto& item : parameters) {
+    const bool is_second = row.is("param_groups", "2") && item.key().rfind("second", 0) == 0;
+    (is_second ? second : first).push_back(item.value());
+  }
+  std::vector<torch::optim::OptimizerParamGroup> groups = {{std::move(first)}};
+  if (!second.empty()) {
+    auto slower = std::make_unique<Options>(options);
+    slower->set_lr(0.5 * slower->get_lr());
+    groups.emplace_back(std::move(second), std::move(slower));
+  }
+  return std::make_unique<Optimizer>(groups, options);
 }
 
 }  // namespace
@@ -152,15 +202,15 @@ void compressed_backward(PairsNet& net, const Row& row, int ranks, int step) {
 const std::vector<Factor>& optimizer_factors() {
   static const std::vector<Factor> factors = {
       {"inner", {"sgd", "adam", "adamw", "rmsprop", "adagrad"}},
-      {"op", {"average", "sum"}},
+      {"op", {"average", "sum", "adasum"}},
       {"scales", {"none", "both"}},
-      {"passes", {"1", "2", "3"}},
+      {"passes", {"2", "1", "3"}},
       {"average_passes", {"no", "yes"}},
       {"predivide", {"1", "2"}},
       {"groups", {"none", "3", "lists"}},
       {"compression", {"none", "fp16", "bf16"}},
       {"embedding", {"dense", "sparse", "as_dense"}},
-      {"local", {"none", "experts"}},
+      {"local", {"none", "experts", "unscaled"}},
       {"views", {"yes", "no"}},
       {"zero_grad", {"none", "zero"}},
       {"clip", {"no", "synchronize", "skip"}},
@@ -168,15 +218,29 @@ const std::vector<Factor>& optimizer_factors() {
       {"calls", {"plain", "closure", "no_sync"}},
       {"hook", {"no", "yes"}},
       {"find_nonfinite", {"no", "yes"}},
+      {"scaler", {"no", "yes"}},
+      {"param_groups", {"1", "2"}},
+      {"scheduler", {"none", "step"}},
       {"set", {"all", "reversed"}}};
   return factors;
 }
 
 bool is_forbidden(const Row& row) {
-  if (row.is("op", "sum") && row.is("predivide", "2")) return true;
+  if (!row.is("op", "average") && row.is("predivide", "2")) return true;
+  // A closure runs backward, and the step follows.
+  if (row.is("calls", "closure") && (!row.is("clip", "no") || row.is("scaler", "yes"))) return true;
+  if (row.is("calls", "no_sync") && row.is("passes", "1")) return true;  // the last is outside
+  // The oracle's Adasum is of f64, and there is none of sparse gradients.
+  if (row.is("op", "adasum") && (!row.is("compression", "none") || row.is("embedding", "sparse"))) {
+    return true;
+  }
   // LibTorch has no sparse form of these optimisers, nor of clip_grad_norm_.
   if (!row.is("embedding", "sparse")) return false;
   return (!row.is("inner", "sgd") && !row.is("inner", "adagrad")) || !row.is("clip", "no");
+}
+
+bool has_experts(const Row& row) {
+  return !row.is("local", "none");
 }
 
 int passes_of(const Row& row) {
@@ -236,27 +300,21 @@ at::Tensor loss_of(PairsNet& net, const Row& row, int step, int pass, int rank) 
   return torch::mse_loss(net->forward(x, words, use_side, expert), y);
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_inner(const Row& row,
-                                                    std::vector<at::Tensor> parameters) {
+std::unique_ptr<torch::optim::Optimizer> make_inner(
+    const Row& row, const torch::OrderedDict<std::string, at::Tensor>& parameters) {
+  using namespace torch::optim;
   const std::string& inner = row["inner"];
-  if (inner == "adam") {
-    return std::make_unique<torch::optim::Adam>(std::move(parameters),
-                                                torch::optim::AdamOptions(0.01));
-  }
-  if (inner == "adamw") {
-    return std::make_unique<torch::optim::AdamW>(std::move(parameters),
-                                                 torch::optim::AdamWOptions(0.01));
-  }
-  if (inner == "rmsprop") {
-    return std::make_unique<torch::optim::RMSprop>(std::move(parameters),
-                                                   torch::optim::RMSpropOptions(0.005));
-  }
-  if (inner == "adagrad") {
-    return std::make_unique<torch::optim::Adagrad>(std::move(parameters),
-                                                   torch::optim::AdagradOptions(0.02));
-  }
-  return std::make_unique<torch::optim::SGD>(std::move(parameters),
-                                             torch::optim::SGDOptions(0.01).momentum(0.5));
+  if (inner == "adam") return make_with<Adam>(row, parameters, AdamOptions(0.01));
+  if (inner == "adamw") return make_with<AdamW>(row, parameters, AdamWOptions(0.01));
+  if (inner == "rmsprop") return make_with<RMSprop>(row, parameters, RMSpropOptions(0.005));
+  if (inner == "adagrad") return make_with<Adagrad>(row, parameters, AdagradOptions(0.02));
+  return make_with<SGD>(row, parameters, SGDOptions(0.01).momentum(0.5));
+}
+
+std::unique_ptr<torch::optim::LRScheduler> make_scheduler(const Row& row,
+                                                          torch::optim::Optimizer& inner) {
+  if (row.is("scheduler", "none")) return nullptr;
+  return std::make_unique<torch::optim::StepLR>(inner, 3, 0.98);
 }
 
 void freeze_or_unfreeze(PairsNet& net, const Row& row, int step) {
@@ -276,18 +334,20 @@ void clip(PairsNet& net, const Row& row) {
 
 PairsNet train_whole(const Row& row, int ranks, int steps) {
   PairsNet net(row, has_experts(row) ? ranks : 1, /*in_one_process=*/true);
-  const auto optimizer = make_inner(row, net->parameters());
-  const bool is_compressed = !row.is("compression", "none");
+  const auto optimizer = make_inner(row, net->named_parameters());
+  const auto scheduler = make_scheduler(row, *optimizer);
+  const bool is_separate = !row.is("compression", "none") || row.is("op", "adasum");
   for (int step = 0; step < steps; ++step) {
     freeze_or_unfreeze(net, row, step);
     optimizer->zero_grad(row.is("zero_grad", "none"));
-    if (is_compressed) {
-      compressed_backward(net, row, ranks, step);
+    if (is_separate) {
+      separate_backward(net, row, ranks, step);
     } else {
       whole_backward(net, row, ranks, step);
     }
     clip(net, row);
     optimizer->step();
+    if (scheduler) scheduler->step();
   }
   return net;
 }

@@ -15,6 +15,12 @@ const std::vector<Factor>& optimizer_factors();
 /// Rows that LibTorch or Ronde refuse.
 bool is_forbidden(const Row& row);
 
+/// What a scaler multiplies losses by.
+constexpr double kLossScale = 64.0;
+
+/// Each rank has a part of the model of its own.
+bool has_experts(const Row& row);
+
 /// Batches of one rank between two steps of the optimiser.
 int passes_of(const Row& row);
 
@@ -38,8 +44,12 @@ TORCH_MODULE(PairsNet);
 /// The loss of one rank on one of its batches of a step.
 at::Tensor loss_of(PairsNet& net, const Row& row, int step, int pass, int rank);
 
-std::unique_ptr<torch::optim::Optimizer> make_inner(const Row& row,
-                                                    std::vector<at::Tensor> parameters);
+std::unique_ptr<torch::optim::Optimizer> make_inner(
+    const Row& row, const torch::OrderedDict<std::string, at::Tensor>& parameters);
+
+/// Null: none.
+std::unique_ptr<torch::optim::LRScheduler> make_scheduler(const Row& row,
+                                                          torch::optim::Optimizer& inner);
 
 /// What happens to the model before a step.
 void freeze_or_unfreeze(PairsNet& net, const Row& row, int step);

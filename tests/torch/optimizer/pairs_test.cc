@@ -39,6 +39,9 @@ ronde::GradientGroups groups_of(const Row& row, const PairsNet& net) {
 ronde::DistributedOptimizerOptions options_of(const Row& row, const PairsNet& net) {
   ronde::DistributedOptimizerOptions options{.process_set = set_of(row)};
   if (row.is("op", "sum")) options.op = ronde::ReduceOp::Sum;
+  if (row.is("op", "adasum")) options.op = ronde::ReduceOp::Adasum;
+  options.adasum_of_deltas = false;
+  options.scale_local_gradients = !row.is("local", "unscaled");
   if (row.is("scales", "both")) {
     options.prescale = 0.5;
     options.postscale = 3.0;
@@ -59,42 +62,40 @@ ronde::DistributedOptimizerOptions options_of(const Row& row, const PairsNet& ne
   return options;
 }
 
-at::Tensor backward(PairsNet& net, const Row& row, int step, DistributedOptimizer& optimizer) {
+at::Tensor backward(PairsNet& net, const Row& row, int step, DistributedOptimizer& optimizer,
+                    const ronde::GradScaler& scaler) {
   at::Tensor loss;
   const int passes = passes_of(row);
   for (int pass = 0; pass < passes; ++pass) {
     loss = loss_of(net, row, step, pass, ronde::rank());
+    const at::Tensor scaled = scaler.scale(loss);
     if (row.is("calls", "no_sync") && pass + 1 < passes) {
       const auto guard = optimizer.no_sync();
-      loss.backward();
+      scaled.backward();
     } else {
-      loss.backward();
+      scaled.backward();
     }
   }
   return loss;
 }
 
-void train_step(PairsNet& net, const Row& row, int step, DistributedOptimizer& optimizer) {
+void train_step(PairsNet& net, const Row& row, int step, DistributedOptimizer& optimizer,
+                ronde::GradScaler& scaler) {
   freeze_or_unfreeze(net, row, step);
   optimizer.zero_grad(row.is("zero_grad", "none"));
-  const bool has_closure = row.is("calls", "closure") && row.is("clip", "no");
-  if (has_closure) {
-    optimizer.step([&] { return backward(net, row, step, optimizer); });
+  if (row.is("calls", "closure")) {
+    optimizer.step([&] { return backward(net, row, step, optimizer, scaler); });
     return;
   }
-  backward(net, row, step, optimizer);
-  if (row.is("clip", "no")) {
-    optimizer.step();
-    return;
+  backward(net, row, step, optimizer, scaler);
+  if (!row.is("clip", "no")) {
+    scaler.unscale_(optimizer);
+    clip(net, row);
   }
-  optimizer.synchronize();
-  clip(net, row);
-  if (row.is("clip", "skip")) {
-    const auto guard = optimizer.skip_synchronize();
-    optimizer.step();
-  } else {
-    optimizer.step();
-  }
+  std::optional<DistributedOptimizer::SkipSynchronize> guard;
+  if (row.is("clip", "skip")) guard.emplace(optimizer.skip_synchronize());
+  CHECK(scaler.step(optimizer));
+  scaler.update();
 }
 
 /// What this rank has of the model that was trained in one process.
@@ -113,12 +114,13 @@ void check_equal(const PairsNet& mine, const PairsNet& whole) {
 void check_row(const Row& row) {
   use_ronde();
   CAPTURE(row.text());
-  const bool has_experts = row.is("local", "experts");
-  PairsNet net(row, has_experts ? ronde::size() : 1, /*in_one_process=*/false);
-  const auto named = net->parameters_with(has_experts ? ronde::rank() : 0);
-  const auto inner = make_inner(row, named.values());
+  PairsNet net(row, has_experts(row) ? ronde::size() : 1, /*in_one_process=*/false);
+  const auto named = net->parameters_with(has_experts(row) ? ronde::rank() : 0);
+  const auto inner = make_inner(row, named);
+  const auto scheduler = make_scheduler(row, *inner);
+  ronde::GradScaler scaler({.init_scale = kLossScale, .enabled = row.is("scaler", "yes")});
   ronde::DistributedOptimizerOptions options = options_of(row, net);
-  if (has_experts) {
+  if (has_experts(row)) {
     options.local_parameters =
         net->experts->ptr(static_cast<std::size_t>(ronde::rank()))->parameters();
   }
@@ -126,13 +128,14 @@ void check_row(const Row& row) {
   {
     DistributedOptimizer optimizer(*inner, named, std::move(options));
     for (int step = 0; step < kSteps; ++step) {
-      train_step(net, row, step, optimizer);
+      train_step(net, row, step, optimizer, scaler);
+      if (scheduler) scheduler->step();
       if (step + 1 == kCompared) check_equal(net, train_whole(row, ronde::size(), kCompared));
     }
   }
   for (const auto& item : net->named_parameters()) {
     CAPTURE(item.key());
-    const bool is_own = has_experts && item.key().rfind("experts.", 0) == 0;
+    const bool is_own = has_experts(row) && item.key().rfind("experts.", 0) == 0;
     if (!is_own) CHECK(same_on_all_ranks(item.value().detach()));
     CHECK(at::isfinite(item.value()).all().item<bool>());
   }
