@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "fingerprint.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 
@@ -39,16 +40,6 @@ Statement decode(std::string_view text) {
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   }
   return statement;
-}
-
-// FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/
-std::uint64_t fingerprint(std::string_view text) noexcept {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : text) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 0x100000001b3ULL;
-  }
-  return hash;
 }
 
 // The elements of all ranks in rank order; `mine` may have another length on each.
@@ -100,6 +91,10 @@ std::string first_difference(const std::vector<std::string>& mine,
 }
 
 }  // namespace
+
+std::string subject_of(const std::string& function, const std::string& name) {
+  return "ronde::" + function + (name.empty() ? "" : "(" + name + ")");
+}
 
 std::string disagreement(const std::string& subject, const std::vector<Statement>& all,
                          const std::vector<int>& ranks, const std::string& advice) {

@@ -17,6 +17,10 @@ struct Statement {
   bool abstains = false;
 };
 
+/// "ronde::allreduce(x)": what the texts, and the operations' names, of a call with a name begin
+/// with, alike on all ranks. `name` may be empty.
+std::string subject_of(const std::string& function, const std::string& name);
+
 struct AgreementOptions {
   /// What to do where the lines differ.
   std::string advice = "Build the same model and optimiser on every rank";

@@ -11,6 +11,7 @@
 
 #include "ronde/error.h"
 #include "ronde/torch/sync_batch_norm.h"
+#include "tensor_request.h"
 
 namespace ronde {
 namespace {
@@ -118,6 +119,7 @@ std::size_t convert_sync_batch_norm(Module& module, const ConvertSyncBatchNormOp
   }
   if (!plan.refused.empty()) {
     throw UsageError(
+        detail::rank_prefix() +
         "ronde::convert_sync_batch_norm: a batch norm of LibTorch can be exchanged inside a "
         "torch::nn::Sequential only. Declare in the model as ours:" +
         plan.refused);

@@ -12,6 +12,7 @@
 #include "permutation.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "tensor_request.h"
 
 namespace ronde {
 
@@ -22,6 +23,10 @@ struct EpochPlace {
 
 namespace {
 
+[[noreturn]] void refuse(const std::string& text) {
+  throw UsageError(detail::rank_prefix() + "ronde::DistributedSampler" + text);
+}
+
 void write(torch::serialize::OutputArchive& archive, const std::string& key, std::uint64_t value) {
   archive.write(key, c10::IValue(static_cast<std::int64_t>(value)));
 }
@@ -29,18 +34,18 @@ void write(torch::serialize::OutputArchive& archive, const std::string& key, std
 std::uint64_t read(torch::serialize::InputArchive& archive, const std::string& key) {
   c10::IValue value;
   if (!archive.try_read(key, value) || !value.isInt()) {
-    throw UsageError("DistributedSampler::load: the archive has no number \"" + key +
-                     "\", so it was not written by DistributedSampler::save");
+    refuse("::load: the archive has no number \"" + key +
+           "\", so it was not written by DistributedSampler::save");
   }
   return static_cast<std::uint64_t>(value.toInt());
 }
 
 void require_equal(const std::string& what, std::uint64_t saved, std::uint64_t here) {
   if (saved == here) return;
-  throw UsageError("DistributedSampler::load: the saved " + what + " is " + std::to_string(saved) +
-                   ", this sampler's is " + std::to_string(here) +
-                   "; the saved position means nothing then. Construct the sampler as it was when "
-                   "it was saved");
+  refuse("::load: the saved " + what + " is " + std::to_string(saved) + ", this sampler's is " +
+         std::to_string(here) +
+         "; the saved position means nothing then. Construct the sampler as it was when "
+         "it was saved");
 }
 
 }  // namespace
@@ -94,11 +99,10 @@ struct DistributedSampler::State {
   }
 
   void resize(std::size_t size) {
-    if (size == 0) throw UsageError("DistributedSampler: the dataset is empty");
+    if (size == 0) refuse(": the dataset is empty");
     if (size < ranks && options.remainder == Remainder::Drop) {
-      throw UsageError("DistributedSampler: " + std::to_string(size) +
-                       " samples cannot be dealt to " + std::to_string(ranks) +
-                       " ranks with Remainder::Drop. Use Remainder::Pad");
+      refuse(": " + std::to_string(size) + " samples cannot be dealt to " + std::to_string(ranks) +
+             " ranks with Remainder::Drop. Use Remainder::Pad");
     }
     dataset_size = size;
   }
@@ -115,8 +119,8 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, DistributedSamp
     if (options.size < 0) options.size = static_cast<int>(ranks_of(set).size());
   }
   if (options.rank >= options.size) {
-    throw UsageError("DistributedSampler: rank " + std::to_string(options.rank) +
-                     " is not below size " + std::to_string(options.size));
+    refuse(": rank " + std::to_string(options.rank) + " is not below size " +
+           std::to_string(options.size));
   }
   state_->options = options;
   state_->ranks = static_cast<std::size_t>(options.size);

@@ -10,9 +10,14 @@
 #include "agreement.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "tensor_request.h"
 
 namespace ronde {
 namespace {
+
+[[noreturn]] void refuse(const std::string& function, const std::string& text) {
+  throw UsageError(detail::rank_prefix() + function + ": " + text);
+}
 
 double ranks_in(const char* function, ProcessSet set) {
   detail::check_member(function, set);
@@ -21,16 +26,16 @@ double ranks_in(const char* function, ProcessSet set) {
 
 void check_steps(std::int64_t steps) {
   if (steps >= 0 && steps <= std::numeric_limits<unsigned>::max()) return;
-  throw UsageError("ronde::WarmupLR: " + std::to_string(steps) +
-                   " steps are not a number from 0 to 4294967295");
+  refuse("ronde::WarmupLR", std::to_string(steps) + " steps are not a number from 0 to 4294967295");
 }
 
 }  // namespace
 
 double scaled_learning_rate(double learning_rate, double batches, ProcessSet process_set) {
   if (!(batches > 0) || !std::isfinite(batches)) {
-    throw UsageError("ronde::scaled_learning_rate: batches is " + std::to_string(batches) +
-                     ". Give how many batches each rank contributes to a step");
+    refuse("ronde::scaled_learning_rate",
+           "batches is " + std::to_string(batches) +
+               ". Give how many batches each rank contributes to a step");
   }
   return learning_rate * batches * ranks_in("ronde::scaled_learning_rate", process_set);
 }
@@ -44,8 +49,8 @@ WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, WarmupOptions options,
       base_(get_current_lrs()) {
   check_steps(options.steps);
   if (!(options.scale >= 0) || !std::isfinite(options.scale)) {
-    throw UsageError("ronde::WarmupLR: scale is " + std::to_string(options.scale) +
-                     ". Give a positive number, or 0 for the number of ranks");
+    refuse("ronde::WarmupLR", "scale is " + std::to_string(options.scale) +
+                                  ". Give a positive number, or 0 for the number of ranks");
   }
   if (options.scale == 0) {
     options_.scale = ranks_in("ronde::WarmupLR", options.process_set);
@@ -67,9 +72,9 @@ std::vector<double> WarmupLR::rates_after(std::int64_t steps) const {
 void WarmupLR::check_groups() const {
   const std::size_t groups = inner_.param_groups().size();
   if (groups == base_.size()) return;
-  throw UsageError("ronde::WarmupLR: the optimiser has " + std::to_string(groups) +
-                   " parameter groups, the scheduler " + std::to_string(base_.size()) +
-                   ". Construct it after the last group was added");
+  refuse("ronde::WarmupLR", "the optimiser has " + std::to_string(groups) +
+                                " parameter groups, the scheduler " + std::to_string(base_.size()) +
+                                ". Construct it after the last group was added");
 }
 
 void WarmupLR::set_rates(const std::vector<double>& rates) {
@@ -93,9 +98,9 @@ std::vector<double> WarmupLR::get_lrs() {
 void WarmupLR::set_steps_taken(std::int64_t steps) {
   check_steps(steps);
   if (after_has_stepped_) {
-    throw UsageError(
-        "ronde::WarmupLR: the scheduler after the warm-up has been stepped and cannot start anew. "
-        "Construct both again before resuming");
+    refuse("ronde::WarmupLR",
+           "the scheduler after the warm-up has been stepped and cannot start anew. "
+           "Construct both again before resuming");
   }
   set_rates(rates_after(std::min(steps, options_.steps)));
   step_count_ = static_cast<unsigned>(steps);
@@ -116,13 +121,14 @@ void WarmupLR::load(torch::serialize::InputArchive& archive) {
   c10::IValue rates;
   if (!archive.try_read("steps_taken", steps) || !steps.isInt() ||
       !archive.try_read("learning_rates", rates) || !rates.isDoubleList()) {
-    throw UsageError("ronde::WarmupLR: the archive was not written by WarmupLR::save");
+    refuse("ronde::WarmupLR", "the archive was not written by WarmupLR::save");
   }
   std::vector<double> saved = rates.toDoubleVector();
   if (saved.size() != base_.size()) {
-    throw UsageError("ronde::WarmupLR: the archive has the rates of " +
-                     std::to_string(saved.size()) + " parameter groups, the optimiser " +
-                     std::to_string(base_.size()) + ". Construct it as it was when it was saved");
+    refuse("ronde::WarmupLR", "the archive has the rates of " + std::to_string(saved.size()) +
+                                  " parameter groups, the optimiser " +
+                                  std::to_string(base_.size()) +
+                                  ". Construct it as it was when it was saved");
   }
   std::swap(base_, saved);
   try {

@@ -17,7 +17,11 @@
 namespace ronde {
 namespace {
 
-const char* const kFunction = "ronde::MetricAverage";
+const char* const kFunction = "MetricAverage";
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw UsageError(detail::rank_prefix() + detail::subject_of(kFunction, {}) + ": " + text);
+}
 
 }  // namespace
 
@@ -25,11 +29,11 @@ MetricAverage::MetricAverage(MetricAverageOptions options) : options_(std::move(
 
 void MetricAverage::add(const std::string& name, double value, double weight) {
   if (!std::isfinite(weight) || weight < 0) {
-    throw UsageError(std::string(kFunction) + ": the weight of \"" + name + "\" is " +
-                     std::to_string(weight) + ". Give the number of samples, at least 0");
+    refuse("the weight of \"" + name + "\" is " + std::to_string(weight) +
+           ". Give the number of samples, at least 0");
   }
   if (name.find('\n') != std::string::npos) {
-    throw UsageError(std::string(kFunction) + ": the name \"" + name + "\" has a line break");
+    refuse("the name \"" + name + "\" has a line break");
   }
   Sum& sum = sums_[name];
   if (weight == 0) return;
@@ -39,14 +43,14 @@ void MetricAverage::add(const std::string& name, double value, double weight) {
 
 void MetricAverage::add(const std::string& name, const at::Tensor& value, double weight) {
   if (!value.defined() || value.numel() != 1) {
-    throw UsageError(std::string(kFunction) + ": the value of \"" + name + "\" is " +
-                     detail::describe(value) + ". Give a tensor of one element");
+    refuse("the value of \"" + name + "\" is " + detail::describe(value) +
+           ". Give a tensor of one element");
   }
   add(name, value.item<double>(), weight);
 }
 
 std::map<std::string, double> MetricAverage::average() const {
-  const std::string subject = kFunction + (options_.name.empty() ? "" : "(" + options_.name + ")");
+  const std::string subject = detail::subject_of(kFunction, options_.name);
   const ProcessSet set = options_.process_set;
   detail::check_member(subject, set);
   detail::Statement mine{.lines = {}, .abstains = sums_.empty()};

@@ -8,8 +8,10 @@
 
 #include <exception>
 #include <optional>
+#include <string_view>
 #include <utility>
 
+#include "fingerprint.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "tensor_request.h"
@@ -108,6 +110,44 @@ std::function<void(bool)> load_module(torch::nn::Module& module, const std::stri
   };
 }
 
+// Before an object's bytes, where no other rank says what they are: this, the fingerprint of the
+// rest, the object's type, and the bytes.
+constexpr std::string_view kMagic = "ronde::save_bytes 1\n";
+constexpr std::size_t kDigits = 16;
+
+std::string digits_of(std::string_view text) {
+  constexpr std::string_view kHexadecimal = "0123456789abcdef";
+  std::string digits(kDigits, '0');
+  std::uint64_t rest = fingerprint(text);
+  for (std::size_t i = kDigits; i > 0; rest /= 16) digits[--i] = kHexadecimal[rest % 16];
+  return digits;
+}
+
+std::string with_header(const std::string& type, const std::string& bytes) {
+  const std::string rest = type + '\n' + bytes;
+  return std::string(kMagic) + digits_of(rest) + rest;
+}
+
+void remove_header(std::string& bytes, const std::string& type) {
+  const std::string_view all = bytes;
+  const std::size_t header = kMagic.size() + kDigits;
+  if (!all.starts_with(kMagic) || all.size() < header) {
+    throw UsageError("the " + std::to_string(bytes.size()) +
+                     " bytes were not written by ronde::save_bytes, or their beginning is lost");
+  }
+  const std::string_view rest = all.substr(header);
+  if (all.substr(kMagic.size(), kDigits) != digits_of(rest)) {
+    throw UsageError("the " + std::to_string(bytes.size()) +
+                     " bytes are not those that ronde::save_bytes wrote: some are lost or changed");
+  }
+  const std::string_view saved = rest.substr(0, rest.find('\n'));
+  if (saved != type) {
+    throw UsageError("the bytes are those of \"" + std::string(saved) + "\", the object is \"" +
+                     type + "\". Load them into an object of the type that was saved");
+  }
+  bytes.erase(0, header + type.size() + 1);
+}
+
 // Empty would be a success.
 std::string never_empty(const char* text) {
   return *text != '\0' ? text : "unknown error";
@@ -177,10 +217,12 @@ at::Tensor tensor_from(const std::string& bytes, const at::Tensor& former) {
 
 std::string bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes_of_archive([&](torch::serialize::OutputArchive& archive) {
-    archive.write("size", c10::IValue(static_cast<std::int64_t>(tensors.size())));
+    c10::List<bool> defined;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
+      defined.push_back(tensors[i].defined());
       if (tensors[i].defined()) archive.write(std::to_string(i), compact(tensors[i]));
     }
+    archive.write("defined", c10::IValue(defined));
   });
 }
 
@@ -188,11 +230,12 @@ std::vector<at::Tensor> tensors_from(const std::string& bytes,
                                      const std::vector<at::Tensor>& former) {
   torch::serialize::InputArchive archive;
   load_from(archive, bytes, former.empty() ? kCpu : place_of(former.front()));
-  c10::IValue size;
-  archive.read("size", size);
-  std::vector<at::Tensor> tensors(static_cast<std::size_t>(size.toInt()));
+  c10::IValue list;
+  archive.read("defined", list);
+  const c10::List<bool> defined = list.toBoolList();
+  std::vector<at::Tensor> tensors(defined.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    archive.try_read(std::to_string(i), tensors[i]);
+    if (defined.get(i)) archive.read(std::to_string(i), tensors[i]);
   }
   return tensors;
 }
@@ -233,19 +276,22 @@ ObjectCodec codec_of(torch::nn::Module* module) {
   return codec;
 }
 
-std::string save_object(const std::function<std::string()>& encode) {
+std::string save_object(const std::string& type, const std::function<std::string()>& encode) {
   std::string bytes;
-  const std::string problem = problem_of([&] { bytes = encode(); });
-  if (!problem.empty()) throw UsageError("ronde::save_bytes: " + problem);
+  const std::string problem = problem_of([&] { bytes = with_header(type, encode()); });
+  if (!problem.empty()) throw UsageError(rank_prefix() + "ronde::save_bytes: " + problem);
   return bytes;
 }
 
 void load_object(const ObjectCodec& codec, std::string bytes) {
   std::string problem = codec.problem;
   if (problem.empty()) {
-    problem = problem_of([&] { codec.decode(std::move(bytes))(true); });
+    problem = problem_of([&] {
+      remove_header(bytes, codec.lines.front());
+      codec.decode(std::move(bytes))(true);
+    });
   }
-  if (!problem.empty()) throw UsageError("ronde::load_bytes: " + problem);
+  if (!problem.empty()) throw UsageError(rank_prefix() + "ronde::load_bytes: " + problem);
 }
 
 }  // namespace ronde::detail

@@ -21,10 +21,6 @@ namespace {
 
 const char* const kAdvice = "Give it one root, and objects of one type and shape, on every rank";
 
-std::string subject_of(const std::string& function, const std::string& name) {
-  return "ronde::" + function + (name.empty() ? "" : "(" + name + ")");
-}
-
 // The tensor owns the bytes: after a group error the backend may outlive the caller's interest.
 at::Tensor as_tensor(std::shared_ptr<std::string> bytes) {
   char* data = bytes->data();

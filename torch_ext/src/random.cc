@@ -94,10 +94,6 @@ detail::Parts read_parts(torch::serialize::InputArchive& archive, std::size_t ra
   return parts;
 }
 
-std::string subject_of(const char* function, const std::string& name) {
-  return std::string("ronde::") + function + (name.empty() ? "" : "(" + name + ")");
-}
-
 }  // namespace
 
 std::uint64_t rank_seed(std::uint64_t seed, int rank) noexcept {
@@ -113,7 +109,7 @@ void seed_all_ranks(std::uint64_t seed, ProcessSet process_set) {
 }
 
 void save_random_state(torch::serialize::OutputArchive& archive, const BroadcastOptions& options) {
-  const std::string subject = subject_of("save_random_state", options.name);
+  const std::string subject = detail::subject_of("save_random_state", options.name);
   const ProcessSet set = options.process_set;
   const std::vector<at::Tensor> mine = states();
   std::vector<std::vector<at::Tensor>> all;
@@ -133,7 +129,7 @@ void save_random_state(torch::serialize::OutputArchive& archive, const Broadcast
 }
 
 void load_random_state(torch::serialize::InputArchive& archive, const BroadcastOptions& options) {
-  const std::string subject = subject_of("load_random_state", options.name);
+  const std::string subject = detail::subject_of("load_random_state", options.name);
   const ProcessSet set = options.process_set;
   detail::check_member(subject, set);
   detail::Statement found{.lines = {"root rank " + std::to_string(options.root)},

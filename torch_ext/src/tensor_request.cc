@@ -203,7 +203,7 @@ void refuse_recorded(const std::string& function, const std::string& name,
 }
 
 std::string rank_prefix() {
-  return "rank " + std::to_string(rank()) + ": ";
+  return is_initialized() ? "rank " + std::to_string(rank()) + ": " : "";
 }
 
 std::string caller(std::string_view function, const std::string& name) {
@@ -224,13 +224,16 @@ std::string describe_shape(at::IntArrayRef sizes) {
   return text + "]";
 }
 
+std::string describe_type(at::ScalarType type) {
+  const std::optional<DataType> known = data_type_of(type);
+  return known ? std::string(to_string(*known)) : std::string(c10::toString(type));
+}
+
 std::string describe(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
-  const std::optional<DataType> type = data_type_of(tensor.scalar_type());
-  const std::string type_text =
-      type ? std::string(to_string(*type)) : std::string(c10::toString(tensor.scalar_type()));
   const std::string shape = tensor.is_nested() ? "nested" : describe_shape(tensor.sizes());
-  return type_text + " " + shape + " on " + c10::DeviceTypeName(tensor.device().type(), true);
+  return describe_type(tensor.scalar_type()) + " " + shape + " on " +
+         c10::DeviceTypeName(tensor.device().type(), true);
 }
 
 void check_tensor(const std::string& what, const at::Tensor& tensor) {

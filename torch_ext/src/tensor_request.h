@@ -33,10 +33,13 @@ void check_writable(const std::string& what, const at::Tensor& tensor);
 /// "float32 [2, 3] on cpu", or "undefined".
 std::string describe(const at::Tensor& tensor);
 
+/// "f32"
+std::string describe_type(at::ScalarType type);
+
 /// "[2, 3]"
 std::string describe_shape(at::IntArrayRef sizes);
 
-/// "rank 2: ": how this library's own texts begin.
+/// "rank 2: ": how this library's own texts begin; empty before init, and after shutdown.
 std::string rank_prefix();
 
 /// "rank 2: ronde::allreduce("x")": how the texts about a call begin.

@@ -122,7 +122,7 @@ ObjectCodec codec_of(torch::optim::Optimizer& optimizer);
 void broadcast_object(const ObjectCodec& codec, const BroadcastOptions& options);
 void allgather_object(const ListCodec& codec, const AllgatherOptions& options);
 void gather_object(const ListCodec& codec, const BroadcastOptions& options);
-std::string save_object(const std::function<std::string()>& encode);
+std::string save_object(const std::string& type, const std::function<std::string()>& encode);
 void load_object(const ObjectCodec& codec, std::string bytes);
 
 template <typename T>
@@ -163,6 +163,19 @@ T value_from(std::string bytes, const T& former) {
 template <typename T>
 std::string type_text() {
   return kIsBytes<T> ? "bytes" : type_text(typeid(T));
+}
+
+/// As codecs have it in their first line.
+template <typename T>
+std::string type_of_object(const T& object) {
+  if constexpr (ModuleObject<T>) {
+    const torch::nn::Module* const module = module_in(object);
+    return module == nullptr ? std::string() : type_text(typeid(*module));
+  } else if constexpr (OptimizerObject<T>) {
+    return type_text(typeid(object));
+  } else {
+    return type_text<T>();
+  }
 }
 
 template <Object T>

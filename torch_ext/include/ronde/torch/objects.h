@@ -65,15 +65,18 @@ std::vector<T> gather_object(const T& object, const GatherOptions& options = {})
   return all;
 }
 
-/// The bytes that travel: torch::save into memory. Local. Throws UsageError with LibTorch's words.
+/// The bytes that travel, torch::save into memory, behind the object's type and a checksum. Local.
+/// Throws UsageError with LibTorch's words.
 template <typename T>
 std::string save_bytes(const T& object) {
   detail::check_object<T>();
-  return detail::save_object([&] { return detail::bytes_of_object(object); });
+  return detail::save_object(detail::type_of_object(object),
+                             [&] { return detail::bytes_of_object(object); });
 }
 
 /// Changes `object` to what save_bytes got, as broadcast_object does on the other ranks. Local.
-/// Throws UsageError if they do not fit, and leaves the object as it was (but see there).
+/// Throws UsageError if they are of another type, do not fit, or have a byte lost or changed, and
+/// leaves the object as it was (but see there).
 template <typename T>
 void load_bytes(T& object, std::string bytes) {
   detail::check_object<T>();
