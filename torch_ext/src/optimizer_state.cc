@@ -63,21 +63,66 @@ NamedState shaped_state(const OptimizerParamState& state) {
   return {};
 }
 
+// The tensors of an LBFGS, which have the elements of all parameters together.
+NamedState flat_state(const OptimizerParamState& state) {
+  const auto* lbfgs = dynamic_cast<const torch::optim::LBFGSParamState*>(&state);
+  if (lbfgs == nullptr) return {};
+  NamedState all = {{"d", lbfgs->d()}, {"prev_flat_grad", lbfgs->prev_flat_grad()}};
+  for (const at::Tensor& tensor : lbfgs->old_dirs()) all.emplace_back("old_dirs", tensor);
+  for (const at::Tensor& tensor : lbfgs->old_stps()) all.emplace_back("old_stps", tensor);
+  return all;
+}
+
+// What a tensor of the state and what it belongs to have in common.
+struct Form {
+  std::vector<std::int64_t> sizes;
+  at::ScalarType dtype;
+};
+
+// Of all parameters' gradients behind each other, as LBFGS has them.
+Form flat_form(const std::vector<at::Tensor>& parameters) {
+  Form form{{0}, parameters.front().scalar_type()};
+  for (const at::Tensor& parameter : parameters) {
+    form.sizes.front() += parameter.numel();
+    form.dtype = c10::promoteTypes(form.dtype, parameter.scalar_type());
+  }
+  return form;
+}
+
+// A module's dtype may change between steps, and the state keep its own: types are compared of what
+// is loaded only.
+enum class Compare { Shapes, ShapesAndTypes };
+
+void check_form(const std::string& what, const NamedState& state, const Form& form,
+                Compare compare) {
+  for (const auto& [name, tensor] : state) {
+    if (!tensor.defined()) continue;
+    const bool same_type = compare == Compare::Shapes || tensor.scalar_type() == form.dtype;
+    if (tensor.sizes() == form.sizes && same_type) continue;
+    throw UsageError("the optimiser's state does not fit: of " + what + ", it has a " + name +
+                     " of " + describe(tensor) + ". Load the state that was saved with this model");
+  }
+}
+
 // Throws unless the state is that of these parameters: LibTorch loads a checkpoint of another model
 // without a word, if only it has as many parameters.
-void check_fit(const Optimizer& optimizer) {
-  for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
-    const auto& parameters = optimizer.param_groups()[group].params();
+void check_fit(const Optimizer& optimizer, Compare compare) {
+  for (std::size_t number = 0; number < optimizer.param_groups().size(); ++number) {
+    const auto& parameters = optimizer.param_groups()[number].params();
+    const std::string group = "group " + std::to_string(number);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
-      for (const auto& [name, tensor] : shaped_state(*found->second)) {
-        if (!tensor.defined() || tensor.sizes() == parameters[i].sizes()) continue;
-        throw UsageError("the optimiser's state does not fit: of group " + std::to_string(group) +
-                         " parameter " + std::to_string(i) + ", which is " +
-                         describe(parameters[i]) + ", it has a " + name + " of " +
-                         describe(tensor) + ". Load the state that was saved with this model");
-      }
+      check_form(
+          group + " parameter " + std::to_string(i) + ", which is " + describe(parameters[i]),
+          shaped_state(*found->second), {parameters[i].sizes().vec(), parameters[i].scalar_type()},
+          compare);
+      const NamedState flat = flat_state(*found->second);
+      if (flat.empty()) continue;
+      const Form form = flat_form(parameters);
+      check_form(group + ", which is " + std::to_string(form.sizes.front()) + " elements of " +
+                     describe_type(form.dtype) + " in all",
+                 flat, form, compare);
     }
   }
 }
@@ -148,7 +193,7 @@ std::function<void(bool)> load_optimizer(Optimizer& optimizer, const std::string
   const auto backup = std::make_shared<OptimizerBackup>(optimizer);
   try {
     load_onto_devices(optimizer, bytes);
-    check_fit(optimizer);
+    check_fit(optimizer, Compare::ShapesAndTypes);
   } catch (...) {
     backup->restore();
     throw;
@@ -162,7 +207,7 @@ std::function<void(bool)> load_optimizer(Optimizer& optimizer, const std::string
 
 std::string bytes_of(const Optimizer& optimizer) {
   drop_scratch(optimizer);
-  check_fit(optimizer);
+  check_fit(optimizer, Compare::Shapes);
   return bytes_of_archive([&](auto& archive) { optimizer.save(archive); });
 }
 
