@@ -40,8 +40,7 @@ Elements input_of(const RandomOperation& operation, int rank) {
 }
 
 bool anybody_contributes(const RandomOperation& operation) {
-  return std::find(operation.contributes.begin(), operation.contributes.end(), true) !=
-         operation.contributes.end();
+  return std::ranges::find(operation.contributes, true) != operation.contributes.end();
 }
 
 /// Only sums have a neutral element that a symmetric buffer can hold for a rank that adds nothing.
@@ -477,9 +476,7 @@ std::string RandomRank::difference_of_bytes(const InFlight& item) const {
     expected.insert(expected.end(), part.begin(), part.end());
   }
   if (item.work.received_splits() != received) return "the received splits are wrong";
-  const auto got = item.output.bytes();
-  return std::equal(got.begin(), got.end(), expected.begin(), expected.end()) ? ""
-                                                                              : "other bytes came";
+  return std::ranges::equal(item.output.bytes(), expected) ? "" : "other bytes came";
 }
 
 std::string RandomRank::difference_of_message(const InFlight& item) const {
