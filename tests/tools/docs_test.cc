@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -199,6 +201,109 @@ TEST_CASE("links between the pages lead to files") {
       INFO(page << " links to " << found[1]);
       CHECK(fs::exists(page.parent_path() / found[1].str()));
     }
+  }
+}
+
+/// As GitHub makes an anchor of a heading: lower case, hyphens for spaces, no other punctuation.
+std::string anchor_of(const std::string& heading) {
+  std::string anchor;
+  for (const char c : heading) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-') {
+      anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else if (c == ' ') {
+      anchor += '-';
+    }
+  }
+  return anchor;
+}
+
+std::vector<std::string> anchors_in(const fs::path& page) {
+  std::vector<std::string> found;
+  std::istringstream lines(prose(read(page)));
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t text = line.find_first_not_of('#');
+    if (text == 0 || text == std::string::npos || line[text] != ' ') continue;
+    const std::string anchor = anchor_of(line.substr(text + 1));
+    const auto same = std::count(found.begin(), found.end(), anchor);
+    found.push_back(same == 0 ? anchor : anchor + "-" + std::to_string(same));
+  }
+  return found;
+}
+
+TEST_CASE("links to headings of the pages lead to one") {
+  std::size_t checked = 0;
+  for (const fs::path& page : pages()) {
+    const std::string text = prose(read(page));
+    for (const std::smatch& found : matches(text, "\\]\\(([^)#:]*)#([^)]*)\\)")) {
+      const std::string file = found[1];
+      INFO(page << " links to " << file << "#" << found[2]);
+      const auto anchors = anchors_in(file.empty() ? page : page.parent_path() / file);
+      CHECK(std::find(anchors.begin(), anchors.end(), found[2].str()) != anchors.end());
+      ++checked;
+    }
+  }
+  CHECK(checked > 50);
+}
+
+bool is_of_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
+
+/// Every word of the C++ below `folder`.
+void add_words(const fs::path& folder, std::set<std::string>& words) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() != ".h" && entry.path().extension() != ".cc") continue;
+    const std::string text = read(entry.path());
+    for (auto at = text.begin(); at != text.end();) {
+      const auto begin = std::find_if(at, text.end(), is_of_word);
+      at = std::find_if_not(begin, text.end(), is_of_word);
+      words.emplace(begin, at);
+    }
+  }
+}
+
+TEST_CASE("every name of ronde that the pages use is in the sources") {
+  // Targets of CMake.
+  std::set<std::string> words = {"ronde", "torch", "c", "core"};
+  for (const char* const folder : {"api", "backends", "c_api", "core", "tools", "torch_ext"}) {
+    add_words(kRoot / folder, words);
+  }
+  std::size_t checked = 0;
+  for (const fs::path& page : pages()) {
+    const std::string text = read(page);
+    for (const std::smatch& found : matches(text, "\\bronde((::\\w+)+)")) {
+      INFO(page << " names " << found.str());
+      const std::string names = found[1];
+      for (const std::smatch& name : matches(names, "\\w+")) CHECK(words.count(name.str()) == 1);
+      ++checked;
+    }
+  }
+  CHECK(checked > 200);
+}
+
+/// A cell of a table without its marks and spaces.
+std::string plain(std::string cell) {
+  for (const char mark : {'`', ' '})
+    cell.erase(std::remove(cell.begin(), cell.end(), mark), cell.end());
+  return cell;
+}
+
+TEST_CASE("the page for users of Horovod has every variable that has a name there") {
+  const std::string page = read(kRoot / "docs/coming_from_horovod.md");
+  for (const ronde::ConfigEntry& entry : ronde::config_table()) {
+    if (entry.horovod_twin.empty()) continue;
+    INFO(entry.horovod_twin);
+    const std::string start = "| `" + entry.horovod_twin + "` |";
+    const std::size_t at = page.find("\n" + start);
+    REQUIRE(at != std::string::npos);
+    std::istringstream row(page.substr(at + 1, page.find('\n', at + 1) - at));
+    std::vector<std::string> cells;
+    for (std::string cell; std::getline(row, cell, '|');) cells.push_back(plain(cell));
+    REQUIRE(cells.size() >= 5);
+    CHECK(cells[3] == entry.name);
+    std::string value = entry.get(ronde::Config());
+    if (value.empty()) value = "unset";
+    CHECK((cells[4] == value || cells[4] == value + entry.unit));
   }
 }
 

@@ -80,7 +80,7 @@ std::string by_rank(ProcessSet set, const std::vector<std::string>& texts) {
   return text;
 }
 
-/// Throws the same UsageError on all ranks.
+/// Throws a UsageError on all ranks, of the same words but for the rank that each begins with.
 void check_records(const SyncBatchNormCall& call, const std::vector<Tag>& tags) {
   if (!any(tags, Records::Input) || !any(tags, Records::Nothing)) return;
   std::vector<std::string> texts;
@@ -104,8 +104,8 @@ std::string text_of_row(const double* row, std::int64_t length) {
   return text + " features";
 }
 
-/// Of the ranks' rows, one after the other, each beginning with its length: throws the same
-/// UsageError on all ranks unless they are alike.
+/// Of the ranks' rows, one after the other, each beginning with its length: throws, as
+/// check_records, on all ranks unless they are alike.
 void check_features(const SyncBatchNormCall& call, const at::Tensor& rows) {
   const double* const values = rows.const_data_ptr<double>();
   std::vector<std::string> texts;

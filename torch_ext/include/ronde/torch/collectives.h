@@ -18,11 +18,11 @@
 /// Autograd: the forms that wait are differentiable. The gradient of a rank's tensor is that of the
 /// sum of all ranks' losses; it is computed by a collective in backward, so that all ranks have to
 /// record the operation and run backward through it, or none. Of min and max, equal elements share
-/// the gradient evenly. A reducescatter by min, max or product and a scaled allreduce by them have
-/// none: UsageError if autograd records them. The in-place forms are recorded too, but for a leaf
-/// that requires grad, or a view of one: that is written as under NoGradGuard. The async forms are
-/// not recorded: their new results never require grad, and in place they refuse what autograd has
-/// computed (UsageError). All in-place forms bump the tensor's version.
+/// the gradient evenly. UsageError if autograd records Adasum, which has none, or min, max or
+/// product of a reducescatter, or scaled, in place or with a wire_dtype. Other in-place forms are
+/// recorded, but for a leaf that requires grad, or a view of one: that is written as under
+/// NoGradGuard. The async forms are not: their new results never require grad, and in place they
+/// refuse what autograd has computed (UsageError). All in-place forms bump the tensor's version.
 ///
 /// The async forms return at once. Until the work is done an input must not be written, and a
 /// tensor that is changed in place must not be touched.

@@ -81,8 +81,8 @@ class Compression {
   Compression(const Compression&) = delete;
   Compression& operator=(const Compression&) = delete;
 
-  /// Gradients of f32 and f64 travel as IEEE half precision: 11 bits of precision, magnitudes from
-  /// 6e-8 to 65504; what is larger becomes infinite. Each rank's is rounded once, the result once.
+  /// Gradients of f32 and f64 travel as IEEE half precision: 11 bits, 6e-8 to 65504; beyond that a
+  /// rank's own, or the result, is infinite. Rounded: each rank's, sums of several hosts, results.
   static std::shared_ptr<Compression> fp16();
   /// The same as bfloat16: 8 bits of precision, the magnitudes of f32.
   static std::shared_ptr<Compression> bf16();

@@ -112,9 +112,9 @@ class SyncBatchNormRef {
   SyncBatchNormLayer* layer_;
 };
 
-/// Runs each layer on its input, all with one exchange in forward and one in backward: for branches
-/// of which none needs another's result. Otherwise as calling them one after the other, with the
-/// same bits. The layers must have the same process set; the first one's timeout counts.
+/// Runs each layer on its input, with one exchange in forward and one in backward: for branches of
+/// which none needs another's result. Otherwise as one call each, with the same bits within a host
+/// (MPI's order of sums may differ). All have the same process set; the first one's timeout counts.
 std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& layers,
                                         const std::vector<at::Tensor>& inputs);
 
