@@ -23,6 +23,12 @@ struct WireCounters {
   std::atomic<std::uint64_t> sent_bytes = 0;
 };
 
+/// What is done to the sum of a host, and then to that of all hosts.
+struct FinalSteps {
+  Scaling within_host;
+  Scaling over_hosts;
+};
+
 /// What operations share. They may outlive the backend.
 class Hierarchy {
  public:
@@ -119,7 +125,7 @@ class HierarchicalAllreduce final : public shm::RingOperation {
   const std::size_t partial_bytes_;  ///< of an element
   const double prescale_;
   const Scaling final_;
-  const bool shrinks_;                        ///< the sums of hosts are scaled, not that of all
+  const FinalSteps final_steps_;
   const Reduction within_host_, over_hosts_;  ///< in partial_dtype_
   shm::ChunkWalk staging_, reducing_, consuming_;
   std::vector<std::size_t> elements_;     ///< of the round in each slot

@@ -38,6 +38,7 @@ Shards shards_of(const Topology& topology) {
   shards.count = ranks_of[0].size();
   for (const std::vector<int>& ranks : ranks_of) {
     shards.count = std::min(shards.count, ranks.size());
+    shards.largest_host = std::max(shards.largest_host, ranks.size());
   }
   const auto local_rank = static_cast<std::size_t>(topology.local_rank);
   if (local_rank >= shards.count) return shards;

@@ -17,6 +17,7 @@ struct Shards {
   int ranks = 1;  ///< of all hosts
   std::size_t hosts = 1;
   std::size_t own_host = 0;
+  std::size_t largest_host = 1;  ///< how many ranks it has
   std::size_t count = 1;
   /// None on a local rank that the smallest host does not have: it only adds its input.
   std::optional<std::size_t> own;

@@ -92,6 +92,25 @@ void check_large_averages(int ranks, const RunRanks& run_ranks) {
   }
 }
 
+/// The smallest numbers of f16 are not lost, whatever hosts make of their sums.
+void check_small_averages(int ranks, const RunRanks& run_ranks) {
+  constexpr float kUnit = 0x1p-24F;
+  std::vector<float> results(static_cast<std::size_t>(ranks));
+  run_ranks([&](int rank, const RunAllreduce& allreduce) {
+    const float input = 2 * kUnit;
+    const std::vector<Segment> segments = {{&input, &results[static_cast<std::size_t>(rank)], 1}};
+    allreduce({.segments = segments,
+               .dtype = DataType::F32,
+               .op = ReduceOp::Average,
+               .wire_dtype = DataType::F16});
+  });
+  // Sums of hosts are rounded.
+  for (const float result : results) {
+    CHECK(result >= 2 * kUnit);
+    CHECK(result <= 3 * kUnit);
+  }
+}
+
 std::string describe(const Call& call) {
   return std::to_string(total(call.counts)) + " elements in " + std::to_string(call.counts.size()) +
          " segments" + (call.in_place ? ", in place" : "") +
@@ -163,6 +182,7 @@ void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks) {
   check_absent({DataType::F32, ReduceOp::Sum, 1.0, 1.0, ranks, DataType::BF16, hosts}, run_ranks);
   check_absent({DataType::F64, ReduceOp::Min, 1.0, 1.0, ranks, DataType::F16, hosts}, run_ranks);
   check_large_averages(ranks, run_ranks);
+  check_small_averages(ranks, run_ranks);
 }
 
 void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
