@@ -6,13 +6,11 @@
 #   scripts/coverage.sh [further options of gcovr]     for example: --html-details build-coverage/lines.html
 #
 # RONDE_JOBS      how many to compile and to test at once (default: the number of cores)
-# RONDE_FOLDER    of which sources (default: torch_ext)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly kBuild=build-coverage
 readonly kJobs="${RONDE_JOBS:-$(nproc)}"
-readonly kFolder="${RONDE_FOLDER:-torch_ext}"
 
 say() { printf 'coverage: %s\n' "$*"; }
 fail() { printf 'coverage: error: %s\n' "$*" >&2; exit 1; }
@@ -34,6 +32,4 @@ find "$kBuild" -name '*.gcda' -delete
 ctest --test-dir "$kBuild/tests/torch" --parallel "$((kJobs < 2 ? kJobs : 2))" --output-on-failure \
   --no-tests=error
 
-# Both are no code of a line's own.
-gcovr --root . --object-directory "$kBuild" --filter "$kFolder/" --exclude-throw-branches \
-  --exclude-unreachable-branches --gcov-ignore-parse-errors --print-summary "$@"
+gcovr --root . --object-directory "$kBuild" --filter torch_ext/ --print-summary "$@"
