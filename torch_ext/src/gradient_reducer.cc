@@ -50,8 +50,8 @@ GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions 
       ranks_(static_cast<int>(ranks_of(options_.process_set).size())) {}
 
 GradientReducer::~GradientReducer() {
-  for (const Slot& slot : slots_) {
-    if (slot.view && slot.hooks) GradientPlacement::instance().remove(slot.hooks->accumulator());
+  for (Slot& slot : slots_) {
+    remove_hooks(slot);
     // Nobody waits for it any more: who asks has it done all the same.
     for (const TensorWork& work : slot.works) static_cast<void>(work.done());
   }
@@ -129,17 +129,23 @@ void GradientReducer::install_hooks(std::size_t index) {
   });
 }
 
+void GradientReducer::remove_hooks(Slot& slot) {
+  if (slot.view && slot.hooks) GradientPlacement::instance().remove(slot.hooks->accumulator());
+  slot.hooks.reset();
+}
+
 /// Before what backward did not submit is: it may have had no hook yet, or ours no more.
 void GradientReducer::look_after(std::size_t index) {
   Slot& slot = slots_[index];
   const bool is_same = slot.watched_as.type_equal(slot.parameter.options()) &&
                        slot.watched_as.device() == slot.parameter.device();
-  if (!is_same || (slot.hooks && !slot.hooks->are_on(slot.parameter))) {
+  if (!is_same) {
     slot.subject.refuse(
         "it was moved or converted after it was wrapped, so that its gradient is not watched any "
         "more. Move the module before wrapping: destroy this optimiser and make another");
   }
-  if (slot.hooks) return;
+  if (slot.hooks && slot.hooks->are_on(slot.parameter)) return;
+  remove_hooks(slot);  // torch::load() has given the parameter other memory, and autograd new nodes
   install_hooks(index);
   // What the hook does with later gradients.
   at::Tensor& gradient = slot.parameter.mutable_grad();

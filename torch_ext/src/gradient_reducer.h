@@ -139,6 +139,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void make_views(std::size_t first);
   std::unique_ptr<GradientExchange> make_exchange(Slot& slot);
   void install_hooks(std::size_t index);
+  static void remove_hooks(Slot& slot);
   void look_after(std::size_t index);
 
   void gradient_is_ready(Slot& slot);

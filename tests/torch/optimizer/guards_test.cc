@@ -2,6 +2,7 @@
 // Gradients that are not reduced as usual: held back, of parameters that thaw or were converted.
 #include <limits>
 #include <optional>
+#include <sstream>
 
 #include "support.h"
 #include "toy.h"
@@ -175,6 +176,27 @@ TEST_CASE("a module that is converted after it was wrapped is refused, not train
     backward();
     optimizer.synchronize();
     CHECK(near(net->bias.grad(), at::full({2}, mean_rank() + 1, at::kDouble), 1e-14));
+  }
+}
+
+TEST_CASE("a module that is loaded after it was wrapped is watched again", "[n2]") {
+  use_ronde();
+  for (const bool views : {false, true}) {
+    torch::nn::Linear net(3, 2);
+    torch::optim::SGD sgd(net->parameters(), 0.0);
+    DistributedOptimizer optimizer(sgd, net->named_parameters(), {.gradient_views = views});
+    std::stringstream file;
+    torch::save(net, file);
+    torch::load(net, file);
+    for (int step = 0; step < 3; ++step) {
+      CAPTURE(views, step);
+      (net->forward(at::ones({1, 3})) * (ronde::rank() + 1.0)).sum().backward();
+      // Gradients that travel are not cleared: those of the first step have no hooks yet.
+      if (step > 0) CHECK(contains(usage_error([&] { optimizer.zero_grad(); }), "being reduced"));
+      optimizer.step();
+      CHECK(near(net->weight.grad(), at::full({2, 3}, mean_rank() + 1, at::kFloat), 1e-6));
+      optimizer.zero_grad();
+    }
   }
 }
 
