@@ -61,7 +61,7 @@ TEST_CASE("one to four ranks learn the digits alike, and hold the same bits") {
   }
 }
 
-TEST_CASE("without its data every rank says how to get them") {
+TEST_CASE("without its data it says how to get them") {
   const TemporaryFolder folder;
   const CommandResult result = launch(2, {}, {{"XDG_CACHE_HOME", folder.path().string()}});
   INFO(result.out << result.err);

@@ -9,6 +9,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <map>
 #include <sstream>
@@ -125,20 +126,33 @@ GradScaler::Progress& GradScaler::unscaled(DistributedOptimizer& optimizer) {
   const auto known = progress_.find(reducer.id());
   const bool is_new = known == progress_.end();
   if (!is_new && known->second.is_of(reducer.reduction_number())) return known->second;
-  bool found = reducer.synchronize_and_agree(scale_);
-  reducer.expect_parameters_of(optimizer.inner());
-  const at::NoGradGuard no_grad;
-  found = !unscale(optimizer.inner(), 1.0 / scale_) || found;
   const std::size_t index = is_new ? progress_.size() : known->second.index;
+  bool found = false;
+  std::exception_ptr error;
+  try {
+    found = reducer.synchronize_and_agree(scale_);
+    reducer.expect_parameters_of(optimizer.inner());
+    const at::NoGradGuard no_grad;
+    found = !unscale(optimizer.inner(), 1.0 / scale_) || found;
+  } catch (...) {
+    error = std::current_exception();
+  }
   // What was reduced is equal among those that reduced it; others have other gradients.
   const std::optional<ProcessSet>& set = options_.process_set;
   if (set && !(*set == reducer.options().process_set)) {
-    found = detail::finish_scaler_agreement(detail::start_scaler_agreement(
+    const TensorWork work = detail::start_scaler_agreement(
         {.operation_name = options_.name + "/" + std::to_string(index),
          .found = found,
-         .scale = scale_},
-        *set, reducer.options().timeout));
+         .scale = scale_,
+         .failed = error != nullptr},
+        *set, reducer.options().timeout);
+    if (error) {
+      static_cast<void>(work.wait());  // the others hear of it, and this rank throws why
+    } else {
+      found = detail::finish_scaler_agreement(work);
+    }
   }
+  if (error) std::rethrow_exception(error);
   found_nonfinite_ = found_nonfinite_ || found;
   return progress_[reducer.id()] = {.index = index,
                                     .reduction_number = reducer.reduction_number(),
@@ -147,9 +161,13 @@ GradScaler::Progress& GradScaler::unscaled(DistributedOptimizer& optimizer) {
 
 void GradScaler::unscale_(DistributedOptimizer& optimizer) {
   refuse_lbfgs(optimizer.inner());
-  // Who calls this looks at gradients next.
-  if (!options_.enabled) return optimizer.synchronize();
-  const detail::GradientReducer& reducer = detail::reducer_of(optimizer);
+  detail::GradientReducer& reducer = detail::reducer_of(optimizer);
+  if (!options_.enabled) {
+    // Who calls this looks at gradients next, also at those that skip_synchronize() keeps.
+    reducer.synchronize();
+    reducer.expect_parameters_of(optimizer.inner());
+    return;
+  }
   const auto known = progress_.find(reducer.id());
   if (known != progress_.end() &&
       (known->second.stepped || known->second.is_of(reducer.reduction_number()))) {

@@ -14,11 +14,12 @@ namespace ronde::detail {
 /// The smallest scale is minus the largest of the negative ones.
 TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
                                   std::chrono::nanoseconds timeout) {
-  const at::Tensor values = at::empty({3}, at::kDouble);
+  const at::Tensor values = at::empty({4}, at::kDouble);
   auto* const number = values.data_ptr<double>();
   number[0] = mine.found ? 1.0 : 0.0;
   number[1] = mine.scale;
   number[2] = -mine.scale;
+  number[3] = mine.failed ? 1.0 : 0.0;
   return start_in_place(request_for(Collective::Allreduce, values,
                                     AllreduceOptions{.name = mine.operation_name,
                                                      .op = ReduceOp::Max,
@@ -30,6 +31,11 @@ TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
 bool finish_scaler_agreement(const TensorWork& work) {
   const at::Tensor values = work.wait();
   const auto* const number = values.const_data_ptr<double>();
+  if (number[3] != 0) {
+    throw UsageError(
+        "ronde::GradScaler: gradients were not reduced on some of the ranks that share the scale, "
+        "which say why. Call zero_grad() on all of them to go on without this step");
+  }
   const double largest = number[1];
   const double smallest = -number[2];
   if (smallest == largest) return number[0] != 0;

@@ -15,14 +15,16 @@ struct ScalerStatement {
   /// A gradient is not finite.
   bool found = false;
   double scale = 1.0;
+  /// This rank has no gradients to speak of.
+  bool failed = false;
 };
 
-/// Three f64, to travel with the gradients.
+/// Four f64, to travel with the gradients.
 TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
                                   std::chrono::nanoseconds timeout);
 
 /// Waits; whether any rank has found one. Throws the same UsageError on all ranks if their scales
-/// differ.
+/// differ, or if one has failed.
 bool finish_scaler_agreement(const TensorWork& work);
 
 }  // namespace ronde::detail

@@ -83,12 +83,11 @@ TEST_CASE("options that differ between ranks are refused on all of them", "[n2][
   differing({.op = ronde::ReduceOp::Sum}, {.op = ronde::ReduceOp::Max}, "op sum");
 }
 
-TEST_CASE("optimisers of process sets that differ are told apart", "[n3]") {
+TEST_CASE("a rank outside the process set is refused at once", "[n3]") {
   use_ronde();
   Pair pair;
   const ronde::ProcessSet ends = ronde::add_process_set({0, 2});
   const ronde::ProcessSet starts = ronde::add_process_set({0, 1});
-  // Each rank gives another set: those outside are refused at once, and the others wait for them.
   if (ronde::rank() == 1) {
     CHECK(contains(refused(pair, {.process_set = ends}), "is not in process set"));
   }

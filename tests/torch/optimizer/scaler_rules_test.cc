@@ -89,6 +89,26 @@ TEST_CASE("ranks whose scales differ hear of it", "[n2][n3]") {
   CHECK(scaler.step(optimizer));
 }
 
+TEST_CASE("within skip_synchronize a scaler takes gradients as they are, on or off", "[n2]") {
+  use_ronde();
+  for (const bool enabled : {true, false}) {
+    CAPTURE(enabled);
+    Toy toy;
+    DistributedOptimizer optimizer(toy.sgd, toy.names);
+    GradScaler scaler({.init_scale = 8.0, .enabled = enabled});
+    const auto guard = optimizer.skip_synchronize();
+    const double own = ronde::rank() + 1.0;
+    {
+      const auto alone = optimizer.no_sync();
+      scaler.scale((toy.p * own).sum()).backward();
+    }
+    scaler.unscale_(optimizer);
+    toy.check_gradient(own);
+    CHECK(scaler.step(optimizer));
+    CHECK(near(toy.p, after(own), 1e-12));
+  }
+}
+
 TEST_CASE("a scaler asks the ranks of the optimiser alone, if it is not told of more", "[n2]") {
   use_ronde();
   const ronde::ProcessSet first = ronde::add_process_set({0});
@@ -119,6 +139,31 @@ TEST_CASE("ranks whose optimisers have other names share a scale", "[n2][n3]") {
   CHECK_FALSE(scaler.step(two));
   scaler.update();
   CHECK(scaler.get_scale() == 4.0);
+}
+
+TEST_CASE("where the gradients of one set fail, all ranks that share the scale hear of it",
+          "[n2][n3]") {
+  use_ronde();
+  std::vector<ronde::ProcessSet> sets;
+  for (int rank = 0; rank < ronde::size(); ++rank) sets.push_back(ronde::add_process_set({rank}));
+  Toy toy;
+  DistributedOptimizer optimizer(
+      toy.sgd, toy.names,
+      {.process_set = sets[static_cast<std::size_t>(ronde::rank())], .find_nonfinite = true});
+  GradScaler scaler({.init_scale = 8.0, .process_set = ronde::kGlobalSet});
+  for (const bool fails : {true, false}) {
+    const double factor = fails && ronde::rank() == 1 ? kTooLarge : 1.0;
+    scaler.scale((toy.p * factor).sum()).backward();
+    if (!fails) {
+      CHECK(scaler.step(optimizer));
+      continue;
+    }
+    const std::string text = usage_error([&] { scaler.step(optimizer); });
+    CAPTURE(text);
+    CHECK(contains(text, ronde::rank() == 1 ? "not finite" : "share the scale"));
+    optimizer.zero_grad();
+  }
+  CHECK(near(toy.p, after(1.0), 1e-12));
 }
 
 TEST_CASE("a scale as small as can be is said not to be the reason", "[n1]") {

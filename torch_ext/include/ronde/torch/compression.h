@@ -82,7 +82,8 @@ class Compression {
   Compression& operator=(const Compression&) = delete;
 
   /// Gradients of f32 and f64 travel as IEEE half precision: 11 bits, 6e-8 to 65504; beyond that a
-  /// rank's own, or the result, is infinite. Rounded: each rank's, sums of several hosts, results.
+  /// rank's own, or the result, is infinite, and so is the sum of one of several hosts unless it is
+  /// averaged. Rounded: each rank's, sums of several hosts, results.
   static std::shared_ptr<Compression> fp16();
   /// The same as bfloat16: 8 bits of precision, the magnitudes of f32.
   static std::shared_ptr<Compression> bf16();
