@@ -30,7 +30,7 @@ namespace {
 constexpr double kSmallestScale = std::numeric_limits<float>::min();
 constexpr double kLargestScale = 1.0 / kSmallestScale;
 
-[[noreturn]] void refuse(const std::string& text) {
+[[noreturn]] void refuse_scaler(const std::string& text) {
   throw UsageError((is_initialized() ? detail::rank_prefix() : "") + "ronde::GradScaler: " + text);
 }
 
@@ -43,22 +43,23 @@ std::string text_of(double number) {
 
 void check_scale(const std::string& name, double scale) {
   if (scale >= kSmallestScale && scale <= kLargestScale) return;
-  refuse(name + " is " + text_of(scale) + "; it must be between " + text_of(kSmallestScale) +
-         " and " + text_of(kLargestScale));
+  refuse_scaler(name + " is " + text_of(scale) + "; it must be between " + text_of(kSmallestScale) +
+                " and " + text_of(kLargestScale));
 }
 
 const GradScalerOptions& checked(const GradScalerOptions& options) {
   check_scale("init_scale", options.init_scale);
   if (!std::isfinite(options.growth_factor) || options.growth_factor <= 1) {
-    refuse("growth_factor is " + text_of(options.growth_factor) +
-           "; it must be finite and more than 1");
+    refuse_scaler("growth_factor is " + text_of(options.growth_factor) +
+                  "; it must be finite and more than 1");
   }
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
-    refuse("backoff_factor is " + text_of(options.backoff_factor) + "; it must be between 0 and 1");
+    refuse_scaler("backoff_factor is " + text_of(options.backoff_factor) +
+                  "; it must be between 0 and 1");
   }
   if (options.growth_interval < 1) {
-    refuse("growth_interval is " + std::to_string(options.growth_interval) +
-           "; it must be at least 1");
+    refuse_scaler("growth_interval is " + std::to_string(options.growth_interval) +
+                  "; it must be at least 1");
   }
   return options;
 }
@@ -93,7 +94,8 @@ bool unscale(torch::optim::Optimizer& optimizer, double factor) {
 /// It evaluates the loss as often as it likes, each time with other gradients.
 void refuse_lbfgs(const torch::optim::Optimizer& inner) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&inner) == nullptr) return;
-  refuse("LBFGS steps with a closure, which a scaler cannot look into. Train it without one");
+  refuse_scaler(
+      "LBFGS steps with a closure, which a scaler cannot look into. Train it without one");
 }
 
 }  // namespace
@@ -171,7 +173,7 @@ void GradScaler::unscale_(DistributedOptimizer& optimizer) {
   const auto known = progress_.find(reducer.id());
   if (known != progress_.end() &&
       (known->second.stepped || known->second.is_of(reducer.reduction_number()))) {
-    refuse(
+    refuse_scaler(
         "unscale_() was called after unscale_() or step() of the same optimiser: its gradients "
         "would be divided twice. Call update() at the end of each step");
   }
@@ -186,7 +188,7 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
   }
   const auto known = progress_.find(detail::reducer_of(optimizer).id());
   if (known != progress_.end() && known->second.stepped) {
-    refuse("step() was called twice for the same optimiser. Call update() after each step");
+    refuse_scaler("step() was called twice for the same optimiser. Call update() after each step");
   }
   Progress& progress = unscaled(optimizer);
   if (progress.found_nonfinite) {
@@ -203,7 +205,8 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (new_scale) {
     check_scale("the new scale", *new_scale);
   } else if (progress_.empty()) {
-    refuse("update() was called, but no optimiser has stepped since the last one. Call step()");
+    refuse_scaler(
+        "update() was called, but no optimiser has stepped since the last one. Call step()");
   }
   const bool found = std::exchange(found_nonfinite_, false);
   progress_.clear();
@@ -223,9 +226,9 @@ void GradScaler::back_off() {
   steps_since_change_ = 0;
   const double smaller = scale_ * options_.backoff_factor;
   if (smaller < kSmallestScale) {
-    refuse("gradients were not finite although the scale is " + text_of(scale_) +
-           " only: it is not the scale that makes them so. "
-           "DistributedOptimizerOptions::find_nonfinite names the parameter and the rank");
+    refuse_scaler("gradients were not finite although the scale is " + text_of(scale_) +
+                  " only: it is not the scale that makes them so. "
+                  "DistributedOptimizerOptions::find_nonfinite names the parameter and the rank");
   }
   scale_ = smaller;
 }
@@ -241,7 +244,7 @@ void GradScaler::load(torch::serialize::InputArchive& archive) {
   if (!archive.try_read("scale", scale) || !archive.try_read("steps_since_change", steps) ||
       !scale.isDouble() || !steps.isInt() || steps.toInt() < 0 ||
       steps.toInt() > std::numeric_limits<int>::max()) {
-    refuse("load(): the archive has no GradScaler");
+    refuse_scaler("load(): the archive has no GradScaler");
   }
   check_scale("the scale in the archive", scale.toDouble());
   scale_ = scale.toDouble();

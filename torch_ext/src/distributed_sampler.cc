@@ -23,7 +23,7 @@ struct EpochPlace {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) {
+[[noreturn]] void refuse_sampler(const std::string& text) {
   throw UsageError(detail::rank_prefix() + "ronde::DistributedSampler" + text);
 }
 
@@ -34,18 +34,18 @@ void write(torch::serialize::OutputArchive& archive, const std::string& key, std
 std::uint64_t read(torch::serialize::InputArchive& archive, const std::string& key) {
   c10::IValue value;
   if (!archive.try_read(key, value) || !value.isInt()) {
-    refuse("::load: the archive has no number \"" + key +
-           "\", so it was not written by DistributedSampler::save");
+    refuse_sampler("::load: the archive has no number \"" + key +
+                   "\", so it was not written by DistributedSampler::save");
   }
   return static_cast<std::uint64_t>(value.toInt());
 }
 
 void require_equal(const std::string& what, std::uint64_t saved, std::uint64_t here) {
   if (saved == here) return;
-  refuse("::load: the saved " + what + " is " + std::to_string(saved) + ", this sampler's is " +
-         std::to_string(here) +
-         "; the saved position means nothing then. Construct the sampler as it was when "
-         "it was saved");
+  refuse_sampler("::load: the saved " + what + " is " + std::to_string(saved) +
+                 ", this sampler's is " + std::to_string(here) +
+                 "; the saved position means nothing then. Construct the sampler as it was when "
+                 "it was saved");
 }
 
 }  // namespace
@@ -99,10 +99,10 @@ struct DistributedSampler::State {
   }
 
   void resize(std::size_t size) {
-    if (size == 0) refuse(": the dataset is empty");
+    if (size == 0) refuse_sampler(": the dataset is empty");
     if (size < ranks && options.remainder == Remainder::Drop) {
-      refuse(": " + std::to_string(size) + " samples cannot be dealt to " + std::to_string(ranks) +
-             " ranks with Remainder::Drop. Use Remainder::Pad");
+      refuse_sampler(": " + std::to_string(size) + " samples cannot be dealt to " +
+                     std::to_string(ranks) + " ranks with Remainder::Drop. Use Remainder::Pad");
     }
     dataset_size = size;
   }
@@ -119,8 +119,8 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, DistributedSamp
     if (options.size < 0) options.size = static_cast<int>(ranks_of(set).size());
   }
   if (options.rank >= options.size) {
-    refuse(": rank " + std::to_string(options.rank) + " is not below size " +
-           std::to_string(options.size));
+    refuse_sampler(": rank " + std::to_string(options.rank) + " is not below size " +
+                   std::to_string(options.size));
   }
   state_->options = options;
   state_->ranks = static_cast<std::size_t>(options.size);

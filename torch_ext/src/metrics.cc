@@ -19,7 +19,7 @@ namespace {
 
 const char* const kFunction = "MetricAverage";
 
-[[noreturn]] void refuse(const std::string& text) {
+[[noreturn]] void refuse_metric(const std::string& text) {
   throw UsageError(detail::rank_prefix() + detail::subject_of(kFunction, {}) + ": " + text);
 }
 
@@ -29,11 +29,11 @@ MetricAverage::MetricAverage(MetricAverageOptions options) : options_(std::move(
 
 void MetricAverage::add(const std::string& name, double value, double weight) {
   if (!std::isfinite(weight) || weight < 0) {
-    refuse("the weight of \"" + name + "\" is " + std::to_string(weight) +
-           ". Give the number of samples, at least 0");
+    refuse_metric("the weight of \"" + name + "\" is " + std::to_string(weight) +
+                  ". Give the number of samples, at least 0");
   }
   if (name.find('\n') != std::string::npos) {
-    refuse("the name \"" + name + "\" has a line break");
+    refuse_metric("the name \"" + name + "\" has a line break");
   }
   Sum& sum = sums_[name];
   if (weight == 0) return;
@@ -43,8 +43,8 @@ void MetricAverage::add(const std::string& name, double value, double weight) {
 
 void MetricAverage::add(const std::string& name, const at::Tensor& value, double weight) {
   if (!value.defined() || value.numel() != 1) {
-    refuse("the value of \"" + name + "\" is " + detail::describe(value) +
-           ". Give a tensor of one element");
+    refuse_metric("the value of \"" + name + "\" is " + detail::describe(value) +
+                  ". Give a tensor of one element");
   }
   add(name, value.item<double>(), weight);
 }
