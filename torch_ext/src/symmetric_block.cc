@@ -29,7 +29,7 @@ std::int64_t agreed(std::int64_t mine, ReduceOp op, const std::string& name, Pro
 std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, std::size_t bytes,
                                                      ProcessSet set,
                                                      std::chrono::nanoseconds timeout) {
-  std::shared_ptr<SymmetricHeap> heap = default_runtime().symmetric_heap();
+  const std::shared_ptr<SymmetricHeap> heap = default_runtime().symmetric_heap();
   if (!heap) return nullptr;
   // The lowest place that is free on every rank: all go up until nobody has to go further. Ranks
   // may have given back different blocks.
@@ -41,11 +41,11 @@ std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, st
     highest = agreed(mine, ReduceOp::Max, name, set, timeout);
     if (highest == kNone) return nullptr;
     const auto offset = static_cast<std::size_t>(highest);
-    const bool reserved = mine == highest && heap->reserve(offset, bytes);
-    if (agreed(reserved ? 1 : 0, ReduceOp::Min, name, set, timeout) == 1) {
-      return std::make_shared<SymmetricBlock>(std::move(heap), offset);
+    std::shared_ptr<SymmetricBlock> block;
+    if (mine == highest && heap->reserve(offset, bytes)) {
+      block = std::make_shared<SymmetricBlock>(heap, offset);
     }
-    if (reserved) heap->release(offset);
+    if (agreed(block ? 1 : 0, ReduceOp::Min, name, set, timeout) == 1) return block;
   }
 }
 
