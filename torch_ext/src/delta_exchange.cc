@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "gradient_failures.h"
 #include "ronde/error.h"
 
 namespace ronde::detail {
@@ -25,12 +26,19 @@ void DeltaExchange::begin() {
   }
 }
 
-void DeltaExchange::submit(Slot& slot, const at::Tensor& values, AllreduceOptions options) {
+/// The change, in the parameter's own memory.
+void DeltaExchange::submit(Slot& slot, AllreduceOptions options) {
+  const at::Tensor values = slot.parameter.detach().sub_(slot.before);
   options.name = slot.operation_name;
   if (values.element_size() <= 2) options.wire_dtype.reset();  // no type is shorter
   Request request = request_for(Collective::Allreduce, values, options);
   request.contributes = slot.parameter.grad().defined();
   slot.work = start_in_place(std::move(request), values, true);
+}
+
+/// In place of submit().
+void DeltaExchange::refuse(Slot& slot, ProcessSet set, std::chrono::nanoseconds timeout) {
+  slot.work = start(prepare_refusal(slot.operation_name, slot.parameter.device(), set, timeout));
 }
 
 void DeltaExchange::combine(const AllreduceOptions& options) {
@@ -48,10 +56,14 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
     }
   };
   for_each_slot([&](Slot& slot) {
-    // The change, in the parameter's own memory.
-    submit(slot, slot.parameter.detach().sub_(slot.before), options);
+    try {
+      submit(slot, options);
+    } catch (...) {
+      refuse(slot, options.process_set, options.timeout);
+      throw;
+    }
   });
-  for_each_slot([](Slot& slot) { std::exchange(slot.work, {}).wait(); });
+  for_each_slot([this](Slot& slot) { wait_for(slot); });
   for_each_slot([failed = error != nullptr](Slot& slot) {
     at::Tensor values = slot.parameter.detach();
     if (failed) {
@@ -64,23 +76,38 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
   if (error) std::rethrow_exception(error);
 }
 
-void DeltaExchange::cancel(AllreduceOptions options) {
+/// Throws what the work does, in words of the optimiser where another rank has refused.
+void DeltaExchange::wait_for(Slot& slot) const {
+  try {
+    std::exchange(slot.work, {}).wait();
+  } catch (const UsageError& error) {
+    if (!is_refusal_text(error.what())) throw;
+    throw UsageError("ronde::DistributedOptimizer(\"" + scope_ +
+                     "\"): the step of another rank failed, so that none counts. Call zero_grad() "
+                     "to go on without it. In the engine's words: " +
+                     error.what());
+  }
+}
+
+void DeltaExchange::cancel(ProcessSet set, std::chrono::nanoseconds timeout) noexcept {
   const at::NoGradGuard no_grad;
-  options.op = ReduceOp::Sum;  // which does not go with the others' Adasum
-  for (Slot& slot : slots_) {
-    if (!slot.before.defined()) continue;
-    slot.parameter.detach().copy_(slot.before);
-    submit(slot, slot.before, options);
-  }
-  for (Slot& slot : slots_) {
-    if (!slot.before.defined()) continue;
-    try {
-      std::exchange(slot.work, {}).wait();
-    } catch (const Error&) {
-      // As it should be. The caller has the error that says why.
+  // What is thrown here has come after the error of the step, which the caller throws.
+  const auto for_each_slot = [this](const auto& part) {
+    for (Slot& slot : slots_) {
+      if (!slot.parameter.requires_grad()) continue;
+      try {
+        part(slot);
+      } catch (...) {
+        continue;
+      }
     }
-    slot.before.reset();
-  }
+  };
+  for_each_slot([](Slot& slot) {
+    if (slot.before.defined()) slot.parameter.detach().copy_(slot.before);
+  });
+  for_each_slot([&](Slot& slot) { refuse(slot, set, timeout); });
+  for_each_slot([](Slot& slot) { std::exchange(slot.work, {}).wait(); });
+  for (Slot& slot : slots_) slot.before.reset();
 }
 
 }  // namespace ronde::detail

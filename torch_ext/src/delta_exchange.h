@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,9 @@ class DeltaExchange {
 
   /// Local parameters are left out.
   void watch(const std::vector<NamedParameter>& parameters);
+  std::size_t size() const noexcept { return slots_.size(); }
+  /// What was watched behind the first `count` is not any more.
+  void forget_behind(std::size_t count) { slots_.resize(count); }
 
   /// Before the step: notes where the parameters are.
   void begin();
@@ -29,9 +34,10 @@ class DeltaExchange {
   /// of all ranks' changes. A rank without a gradient for it adds none. Throws what an allreduce
   /// throws; the parameters are then where they were. Collective.
   void combine(const AllreduceOptions& options);
-  /// In place of that, on a rank whose step failed: no rank's changes are combined, and combine()
-  /// throws on the others. The parameters are where they were.
-  void cancel(AllreduceOptions options);
+  /// In place of that, on a rank whose step failed, also before begin(): no rank's changes are
+  /// combined, and combine() throws on the others. The parameters are where they were. What fails
+  /// here is left out, for the error of the step.
+  void cancel(ProcessSet set, std::chrono::nanoseconds timeout) noexcept;
 
  private:
   struct Slot {
@@ -41,7 +47,9 @@ class DeltaExchange {
     TensorWork work;
   };
 
-  static void submit(Slot& slot, const at::Tensor& values, AllreduceOptions options);
+  static void submit(Slot& slot, AllreduceOptions options);
+  static void refuse(Slot& slot, ProcessSet set, std::chrono::nanoseconds timeout);
+  void wait_for(Slot& slot) const;
 
   const std::string scope_;
   std::vector<Slot> slots_;

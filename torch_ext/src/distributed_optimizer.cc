@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/lbfgs.h>
 
+#include <cstddef>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -89,7 +90,7 @@ class DistributedOptimizer::Impl {
       loss = inner_.step([&] { return evaluate(closure); });
     } else {
       if (closure) loss = call(closure);
-      synchronize();
+      synchronize_for_step();
       step_inner();
     }
     reducer_->stepped();
@@ -107,12 +108,27 @@ class DistributedOptimizer::Impl {
 
  private:
   void watch(std::vector<detail::NamedParameter> parameters) {
-    if (deltas_) {
-      deltas_->watch(parameters);
-      // No gradient travels.
-      for (detail::NamedParameter& named : parameters) named.is_local = true;
+    if (!deltas_) return reducer_->watch(std::move(parameters));
+    const std::size_t known = deltas_->size();
+    deltas_->watch(parameters);
+    // No gradient travels.
+    for (detail::NamedParameter& named : parameters) named.is_local = true;
+    try {
+      reducer_->watch(std::move(parameters));
+    } catch (...) {
+      deltas_->forget_behind(known);
+      throw;
     }
-    reducer_->watch(std::move(parameters));
+  }
+
+  /// With nothing to step with on this rank, the others must not wait for its change.
+  void synchronize_for_step() {
+    try {
+      synchronize();
+    } catch (...) {
+      if (deltas_) deltas_->cancel(reducer_->options().process_set, reducer_->options().timeout);
+      throw;
+    }
   }
 
   void step_inner() {
@@ -132,7 +148,7 @@ class DistributedOptimizer::Impl {
       inner_.step();
     } catch (...) {
       reducer_->step_failed();
-      deltas_->cancel(combination);
+      deltas_->cancel(options.process_set, options.timeout);
       throw;
     }
     try {

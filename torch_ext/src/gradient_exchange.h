@@ -47,6 +47,9 @@ class GradientExchange {
   /// from elsewhere.
   virtual std::vector<Prepared> proceed(const std::vector<TensorWork>& works,
                                         std::optional<bool> is_present) = 0;
+
+  /// The step in which it was succeeded on all ranks.
+  virtual void settle() noexcept {}
 };
 
 /// In place, in memory of its own or in the view (null: there is none). `lazy`: Request::lazy.
@@ -110,6 +113,7 @@ class SparseExchange final : public GradientExchange {
   std::vector<Prepared> begin(const AllreduceOptions& options) override;
   std::vector<Prepared> proceed(const std::vector<TensorWork>& works,
                                 std::optional<bool> is_present) override;
+  void settle() noexcept override { is_agreed_ = true; }
 
  private:
   at::Tensor no_values() const;

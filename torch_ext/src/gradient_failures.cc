@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gradient_reducer.h"
+#include "object_bytes.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/objects.h"
@@ -16,39 +17,36 @@
 namespace ronde::detail {
 namespace {
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& caught) {
-    return caught.what();
-  } catch (...) {
-    return "something that is no std::exception was thrown";
-  }
-}
+/// In the shape of a refusal, and so in whatever text the engine makes of one. No parameter has it.
+constexpr std::int64_t kRefusalMark = 7'265'667'573'616'000;
 
 }  // namespace
+
+Prepared prepare_refusal(const std::string& name, at::Device device, ProcessSet set,
+                         std::chrono::nanoseconds timeout) {
+  const at::Tensor nothing =
+      at::empty({0, kRefusalMark}, at::TensorOptions().dtype(at::kByte).device(device));
+  const BroadcastOptions options{.name = name, .process_set = set, .timeout = timeout};
+  return prepare_in_place(request_for(Collective::Broadcast, nothing, options), nothing, true);
+}
+
+bool is_refusal_text(const std::string& text) {
+  return text.find(std::to_string(kRefusalMark)) != std::string::npos;
+}
 
 RefusedExchange::RefusedExchange(std::exception_ptr failure, at::Tensor parameter)
     : failure_(std::move(failure)), parameter_(std::move(parameter)) {}
 
 std::vector<Prepared> RefusedExchange::begin(const AllreduceOptions& options) {
-  const at::Tensor nothing =
-      at::empty({0}, at::TensorOptions().dtype(at::kByte).device(parameter_.device()));
-  const BroadcastOptions named{
-      .name = options.name, .process_set = options.process_set, .timeout = options.timeout};
   std::vector<Prepared> prepared;
   prepared.push_back(
-      prepare_in_place(request_for(Collective::Broadcast, nothing, named), nothing, true));
+      prepare_refusal(options.name, parameter_.device(), options.process_set, options.timeout));
   return prepared;
 }
 
 std::vector<Prepared> RefusedExchange::proceed(const std::vector<TensorWork>&,
                                                std::optional<bool>) {
   std::rethrow_exception(failure_);
-}
-
-bool is_refusal_text(const std::string& text) {
-  return text.find("broadcast u8 [0] root 0") != std::string::npos;
 }
 
 /// Whether every rank came through the last round. What would follow is dropped if not.
@@ -70,7 +68,8 @@ bool GradientReducer::can_all_go_on(std::exception_ptr& first_error) {
 /// Collective, once all ranks know that one has failed. A rank that has an error of its own keeps
 /// it, the others get the texts of those.
 void GradientReducer::tell_failures(std::exception_ptr& first_error) const {
-  std::string mine = first_error ? text_of(first_error) : std::string();
+  std::string mine;
+  if (first_error) mine = problem_of([&] { std::rethrow_exception(first_error); });
   if (is_refusal_text(mine)) mine.clear();
   // It is told whose it is.
   if (mine.starts_with(rank_prefix())) mine.erase(0, rank_prefix().size());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <string>
@@ -10,6 +11,13 @@
 
 // Note [A rank that cannot do its part] in gradient_reducer.h.
 namespace ronde::detail {
+
+/// An operation that agrees with no other that Ronde submits under the name. Nothing travels.
+Prepared prepare_refusal(const std::string& name, at::Device device, ProcessSet set,
+                         std::chrono::nanoseconds timeout);
+
+/// Whether the engine's text tells of such an operation on some rank.
+bool is_refusal_text(const std::string& text);
 
 /// Stands for the exchange that this rank cannot begin: its operation agrees with none of the other
 /// ranks' under the parameter's name.
@@ -28,8 +36,5 @@ class RefusedExchange final : public GradientExchange {
   const std::exception_ptr failure_;
   const at::Tensor parameter_;
 };
-
-/// Whether the engine's text tells of a RefusedExchange on some rank.
-bool is_refusal_text(const std::string& text);
 
 }  // namespace ronde::detail

@@ -50,11 +50,7 @@ GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions 
       ranks_(static_cast<int>(ranks_of(options_.process_set).size())) {}
 
 GradientReducer::~GradientReducer() {
-  for (Slot& slot : slots_) {
-    remove_hooks(slot);
-    // Nobody waits for it any more: who asks has it done all the same.
-    for (const TensorWork& work : slot.works) static_cast<void>(work.done());
-  }
+  forget(0, 0);
 }
 
 AllreduceOptions GradientReducer::reduction() const {
@@ -69,13 +65,36 @@ AllreduceOptions GradientReducer::reduction() const {
 
 void GradientReducer::watch(std::vector<NamedParameter> parameters) {
   const std::size_t first = slots_.size();
-  const int first_group = static_cast<int>(groups_.size());
-  for (NamedParameter& named : parameters) add_slot(std::move(named), first_group);
-  make_views(first);
-  for (std::size_t i = first; i < slots_.size(); ++i) {
-    if (!slots_[i].is_local) slots_[i].dense = make_exchange(slots_[i]);
-    if (slots_[i].parameter.requires_grad()) install_hooks(i);
+  const std::size_t first_group = groups_.size();
+  const bool has_local = std::any_of(parameters.begin(), parameters.end(),
+                                     [](const NamedParameter& named) { return named.is_local; });
+  const bool some_have = submit_flag("/local", has_local).wait().item<std::uint8_t>() != 0;
+  may_fail_alone_ = may_fail_alone_ || some_have;
+  try {
+    for (NamedParameter& named : parameters) {
+      add_slot(std::move(named), static_cast<int>(first_group));
+    }
+    make_views(first);
+    for (std::size_t i = first; i < slots_.size(); ++i) {
+      if (!slots_[i].is_local) slots_[i].dense = make_exchange(slots_[i]);
+      if (slots_[i].parameter.requires_grad()) install_hooks(i);
+    }
+  } catch (...) {
+    forget(first, first_group);
+    throw;
   }
+}
+
+/// Slots and groups from these on.
+void GradientReducer::forget(std::size_t first, std::size_t first_group) noexcept {
+  while (slots_.size() > first) {
+    Slot& slot = slots_.back();
+    remove_hooks(slot);
+    // Nobody waits for it any more: who asks has it done all the same.
+    for (const TensorWork& work : slot.works) static_cast<void>(work.done());
+    slots_.pop_back();
+  }
+  groups_.resize(first_group);
 }
 
 void GradientReducer::add_slot(NamedParameter named, int first_group) {
@@ -194,7 +213,6 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
   if (slot.is_local || slot.passes < options_.backward_passes_per_step) return;
   slot.ready = true;
   gradient_is_ready(slot);
-  if (slot.failure) std::rethrow_exception(slot.failure);
 }
 
 void GradientReducer::gradient_is_ready(Slot& slot) {
@@ -218,14 +236,16 @@ GradientExchange& GradientReducer::exchange_in_flight(Slot& slot) {
 
 GradientExchange& GradientReducer::exchange_for(Slot& slot) {
   const at::Tensor& gradient = slot.parameter.grad();
+  bool is_sparse = slot.is_sparse;
   if (gradient.defined()) {
-    slot.is_sparse = gradient.layout() == at::kSparse;
-    if (!slot.is_sparse && gradient.layout() != at::kStrided) {
+    is_sparse = gradient.layout() == at::kSparse;
+    if (!is_sparse && gradient.layout() != at::kStrided) {
       slot.subject.refuse("its gradient has the layout " + c10::str(gradient.layout()) +
                           ", which Ronde does not reduce");
     }
   }
-  if (!slot.is_sparse) return *slot.dense;
+  slot.sends_sparse = is_sparse;
+  if (!is_sparse) return *slot.dense;
   if (!slot.sparse) {
     slot.sparse = std::make_unique<SparseExchange>(
         slot.subject, slot.parameter, ranks_,
@@ -346,7 +366,7 @@ void GradientReducer::synchronize() {
 
 bool GradientReducer::synchronize_and_agree(double scale) {
   if (phase_ == Phase::Reduced) {
-    agreement_ = start_agreement(scale, !are_own_finite(false));
+    start_agreement(scale, false);
   } else {
     wait_for_all(scale);
   }
@@ -365,7 +385,7 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
   if (skip_depth_ > 0) {
     expect_nothing_in_flight("step() was called within skip_synchronize()");
     // Every gradient is this rank's own.
-    if (scale) agreement_ = start_agreement(*scale, !are_own_finite(true));
+    if (scale) start_agreement(*scale, true);
     return end_step(false);
   }
   std::exception_ptr first_error;
@@ -376,7 +396,7 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
       if (!first_error) first_error = std::current_exception();
     }
   };
-  was_refused_ = false;
+  was_refused_ = was_sparse_ = false;
   submit_rest(first_error);
   // Whatever fails here, the other ranks wait for these, too: what cannot be told counts as found.
   TensorWork nonfinite;
@@ -386,11 +406,7 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
     attempt([&] { nonfinite = submit_flag("/nonfinite", found); });
   }
   attempt([this] { scale_local(); });
-  bool finite = false;
-  if (scale) {
-    attempt([&] { finite = are_own_finite(false); });
-    attempt([&] { agreement_ = start_agreement(*scale, !finite); });
-  }
+  if (scale) attempt([&] { start_agreement(*scale, false); });
   finish_all(first_error);
   if (was_refused_) attempt([&] { tell_failures(first_error); });
   attempt([&] { tell_nonfinite(nonfinite); });
@@ -409,6 +425,12 @@ void GradientReducer::end_step(bool failed) {
     slot.failure = nullptr;
     slot.refusal.reset();
     slot.nonfinite.clear();
+    // Of a step that failed nothing is known: the ranks may have had gradients of two kinds.
+    if (!failed && slot.sends_sparse) {
+      slot.is_sparse = *slot.sends_sparse;
+      if (slot.is_sparse) slot.sparse->settle();
+    }
+    slot.sends_sparse.reset();
   }
   for (Group& group : groups_) group.flags = {};
   phase_ = failed ? Phase::Failed : Phase::Reduced;

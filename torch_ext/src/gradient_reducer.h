@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -43,10 +44,16 @@ namespace ronde::detail {
 /// Note [A rank that cannot do its part]
 /// What is thrown on one rank (a compressor of the program's, a gradient that has no place in a
 /// reduction) must not leave the others waiting, nor this one a step behind them. So under the
-/// parameter's name that rank submits a broadcast, which agrees with no reduction: the engine
-/// refuses it to all ranks with one text. Who reads of a broadcast there knows that all ranks do,
-/// and they tell each other why. Between the rounds of a compression of the program's, where the
-/// next names are not known to who failed, a flag is asked for first.
+/// parameter's name that rank submits a refusal, which agrees with no reduction: the engine refuses
+/// it to all ranks with one text. Who reads of a refusal there knows that all ranks do, and they
+/// tell each other why. It is kept until step(): what backward threw would end it before the
+/// gradients behind, of this optimiser and of others, were there.
+///
+/// What fails later, or has no operation of its own, the engine cannot refuse: where ranks may fail
+/// so, each round ends with a flag (can_all_go_on). They may with a compression of the program's,
+/// with a sparse gradient, for whose rows of all ranks one of them may have no memory, and with
+/// local parameters. A dense gradient can only be replaced by the program: where all gradients are
+/// of that kind nobody asks.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
   GradientReducer(std::string scope, DistributedOptimizerOptions options);
@@ -91,6 +98,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// Throws UsageError, saying that `call` came too early, while reductions are in flight.
   void expect_nothing_in_flight(const std::string& call) const;
   void set_backward_passes_per_step(int passes) { options_.backward_passes_per_step = passes; }
+  /// That of the steps to come.
+  void set_timeout(std::chrono::nanoseconds timeout) { options_.timeout = timeout; }
 
   void enter_no_sync() noexcept { ++no_sync_depth_; }
   void leave_no_sync() noexcept { --no_sync_depth_; }
@@ -111,7 +120,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     at::Tensor parameter;
     at::TensorOptions watched_as;  // dtype and device when it was wrapped
     bool is_local = false;
-    bool is_sparse = false;  // its gradient is, where there is one
+    bool is_sparse = false;  // its gradient is, where there is one: as of the last step
     int group = -1;
     std::size_t place_in_group = 0;  // among those in flight
     std::optional<GradientView> view;
@@ -123,6 +132,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     bool ready = false;  // backward is through with it
     // Of the reduction in flight.
     GradientExchange* exchange = nullptr;  // null: there is none
+    std::optional<bool> sends_sparse;      // without a value: it was not begun
     std::vector<TensorWork> works;
     std::vector<Prepared> next;                 // what follows them
     std::exception_ptr failure;                 // why this rank cannot do its part
@@ -136,6 +146,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   };
 
   void add_slot(NamedParameter named, int first_group);
+  void forget(std::size_t first, std::size_t first_group) noexcept;
   void make_views(std::size_t first);
   std::unique_ptr<GradientExchange> make_exchange(Slot& slot);
   void install_hooks(std::size_t index);
@@ -150,6 +161,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void submit(Slot& slot);
   void submit(Group& group);
   void submit_rest(std::exception_ptr& first_error);
+  void wait_for(Slot& slot);
   bool advance(Slot& slot);
   void start_next(Slot& slot);
   std::optional<bool> is_present(const Slot& slot) const;
@@ -162,7 +174,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void wait_for_all(std::optional<double> scale);
   TensorWork submit_flag(const std::string& name, bool raised) const;
   bool are_own_finite(bool all) const;
-  TensorWork start_agreement(double scale, bool found) const;
+  void start_agreement(double scale, bool all);
   void look_for_nonfinite(Slot& slot) const;
   bool has_found_nonfinite();
   void tell_nonfinite(const TensorWork& found) const;
@@ -177,9 +189,12 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;
   std::uint64_t reduction_number_ = 0;
-  TensorWork agreement_;      // what synchronize_and_agree() asks
-  bool was_refused_ = false;  // in this step a rank could not do its part, which all ranks know
-  bool is_lazy_ = false;      // reductions wait until this rank does: it computes on all cores
+  TensorWork agreement_;  // what synchronize_and_agree() asks
+  bool is_lazy_ = false;  // reductions wait until this rank does: it computes on all cores
+  // Equal on all ranks.
+  bool may_fail_alone_ = false;  // some rank has local parameters
+  bool was_refused_ = false;     // in this step a rank could not do its part
+  bool was_sparse_ = false;      // in this step a sparse gradient travelled
 };
 
 }  // namespace ronde::detail

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <utility>
 
 #include "gradient_reducer.h"
 #include "ronde/error.h"
@@ -57,10 +59,26 @@ bool GradientReducer::are_own_finite(bool all) const {
   });
 }
 
-TensorWork GradientReducer::start_agreement(double scale, bool found) const {
-  return start_scaler_agreement(
-      {.operation_name = scope_ + "/scaler", .found = found, .scale = scale}, options_.process_set,
-      options_.timeout);
+/// Of the gradients that are_own_finite() looks at. The other ranks wait for it, also where this
+/// one cannot tell, which counts as found.
+void GradientReducer::start_agreement(double scale, bool all) {
+  bool found = true;
+  std::exception_ptr error;
+  try {
+    found = !are_own_finite(all);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  agreement_ =
+      start_scaler_agreement({.operation_name = scope_ + "/scaler", .found = found, .scale = scale},
+                             options_.process_set, options_.timeout);
+  if (!error) return;
+  try {
+    std::exchange(agreement_, {}).wait();
+  } catch (const Error&) {
+    // Why this rank cannot go on came first.
+  }
+  std::rethrow_exception(error);
 }
 
 /// Here; those that travel were looked at when they were submitted.

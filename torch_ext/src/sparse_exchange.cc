@@ -20,11 +20,11 @@
 // row with the number of its entries, or -1 if it has no gradient at all: so a gradient without
 // entries, which makes an optimiser count a step, is told from none.
 //
-// Until the ranks have once agreed that the gradient is sparse, values are sent after the indices,
-// which have the name that a dense gradient would have: a rank that has no gradient yet, and takes
-// part as for a dense one, then disagrees with the others, rather than to leave them waiting. Once
-// they have agreed both travel as a group, in which values have no name: whatever another rank
-// submits under the gradient's name has used the same names then.
+// Until a step has once shown all ranks that the gradient is sparse, values are sent after the
+// indices, which have the name that a dense gradient would have: a rank that has no gradient yet,
+// and takes part as for a dense one, then disagrees with the others, rather than to leave them
+// waiting. Once they know both travel as a group, in which values have no name: whatever another
+// rank submits under the gradient's name has used the same names then.
 //
 // Values are multiplied by prescale and rounded to the type in which they travel, once. They are
 // added up in f32 (f64 in f64) whatever that is, those of one rank, too, and what comes out is
@@ -170,7 +170,6 @@ std::vector<Prepared> SparseExchange::proceed(const std::vector<TensorWork>& wor
     prepared.push_back(gather(std::exchange(values_, {}), options_.name + "/values"));
     return prepared;
   }
-  is_agreed_ = true;
   finish(std::exchange(indices_, {}), works.front().result());
   return {};
 }

@@ -355,6 +355,6 @@ TEST_CASE("a compression that differs between ranks, or sends nothing, is refuse
   };
   DistributedOptimizer optimizer(matrix.sgd, matrix.names,
                                  {.compression = std::make_shared<Silent>()});
-  CHECK(contains(usage_error([&] { matrix.backward(gradient_of(0, 0)); }), "nothing to send"));
+  matrix.backward(gradient_of(0, 0));
   CHECK(contains(usage_error([&] { optimizer.step(); }), "nothing to send"));
 }

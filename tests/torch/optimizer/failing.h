@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What fails on one rank, and what shows whether the others noticed.
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support.h"
+#include "toy.h"
+
+namespace ronde_test {
+
+/// Sends halves of the gradient as two parts in one round, and again in a second one; throws on
+/// rank 1 where it is told to.
+class Fragile final : public ronde::Compression {
+ public:
+  enum class Fails { Never, First, Between, Last };
+
+  std::string description() const override { return "fragile"; }
+  std::unique_ptr<ronde::CompressedGradient> make(const std::string& name,
+                                                  const at::Tensor&) override {
+    return std::make_unique<State>(*this, name);
+  }
+  void fail(Fails when, std::string name) {
+    when_ = when;
+    name_ = std::move(name);
+  }
+
+ private:
+  class State final : public ronde::CompressedGradient {
+   public:
+    State(const Fragile& owner, std::string name) : owner_(owner), name_(std::move(name)) {}
+
+    std::vector<ronde::CompressedPart> compress(const at::Tensor& gradient,
+                                                const ronde::GradientReduction&) override {
+      round_ = 0;
+      throw_if(Fails::First);
+      return parts_of(gradient.reshape({-1}) / 2);
+    }
+    std::vector<ronde::CompressedPart> decompress(const std::vector<at::Tensor>& results,
+                                                  const at::Tensor& gradient) override {
+      const at::Tensor mean = at::cat(results);
+      throw_if(round_ == 0 ? Fails::Between : Fails::Last);
+      if (round_++ == 0) return parts_of(mean * 2);
+      gradient.copy_(mean.view_as(gradient));
+      return {};
+    }
+
+   private:
+    void throw_if(Fails when) const {
+      if (owner_.when_ != when || owner_.name_ != name_ || ronde::rank() != 1) return;
+      throw std::runtime_error("no room for a mask");
+    }
+    static std::vector<ronde::CompressedPart> parts_of(const at::Tensor& flat) {
+      return {{.tensor = flat.slice(0, 0, 2).clone()}, {.tensor = flat.slice(0, 2).clone()}};
+    }
+    const Fragile& owner_;
+    const std::string name_;
+    int round_ = 0;
+  };
+
+  Fails when_ = Fails::Never;
+  std::string name_;
+};
+
+/// Three parameters of four elements.
+struct Three {
+  Three() {
+    for (const char* const name : {"a", "b", "c"}) names.insert(name, parameter());
+    sgd = std::make_unique<torch::optim::SGD>(names.values(), 1.0);
+  }
+  void backward(double factor) {
+    at::Tensor loss = at::zeros({}, at::kDouble);
+    for (const auto& item : names) loss = loss + item.value().sum() * factor;
+    loss.backward();
+  }
+  void check_gradients(double expected) const {
+    for (const auto& item : names) {
+      CAPTURE(item.key());
+      REQUIRE(item.value().grad().defined());
+      CHECK(near(item.value().grad(), at::full({4}, expected, at::kDouble), 1e-14));
+    }
+  }
+  static at::Tensor parameter() { return at::ones({4}, at::kDouble).requires_grad_(); }
+  torch::OrderedDict<std::string, at::Tensor> names;
+  std::unique_ptr<torch::optim::SGD> sgd;
+};
+
+inline std::string thrown_text(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// Steps whose gradients differ from step to step: one that met another rank's other step shows.
+inline void check_next_steps(Three& three, ronde::DistributedOptimizer& optimizer) {
+  for (const double step : {3.0, 5.0}) {
+    optimizer.zero_grad();
+    three.backward(step * (ronde::rank() + 1));
+    optimizer.synchronize();
+    three.check_gradients(step * (mean_rank() + 1));
+    optimizer.step();
+  }
+}
+
+}  // namespace ronde_test
