@@ -58,9 +58,9 @@ class Scarce final : public c10::Allocator {
   std::atomic<std::size_t> refused_{0};
 };
 
-/// One word on each of the ranks, and one parameter that rank 1 may have a bad gradient of.
-struct Pair {
-  Pair() {
+/// Two parameters, one of which rank 1 may keep to itself; they are given by name and by value.
+struct SharedAndOwn {
+  SharedAndOwn() {
     names.insert("shared", shared);
     names.insert("own", own);
     sgd = std::make_unique<torch::optim::SGD>(names.values(), 1.0);
@@ -196,7 +196,7 @@ TEST_CASE("what fails for a local parameter fails the step on all ranks", "[n2][
   enum class Bad { Gradient, Replaced, Parameter };
   for (const Bad bad : {Bad::Gradient, Bad::Replaced, Bad::Parameter}) {
     CAPTURE(static_cast<int>(bad));
-    Pair pair;
+    SharedAndOwn pair;
     // It is rank 1's alone: the others have nothing of the kind, and must ask all the same.
     ronde::DistributedOptimizerOptions options;
     if (ronde::rank() == 1) options.local_parameters = {pair.own};
