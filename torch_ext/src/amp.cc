@@ -151,7 +151,7 @@ GradScaler::Progress& GradScaler::unscaled(DistributedOptimizer& optimizer) {
     if (error) {
       static_cast<void>(work.wait());  // the others hear of it, and this rank throws why
     } else {
-      found = detail::finish_scaler_agreement(work);
+      found = detail::finish_scaler_agreement(work, scale_);
     }
   }
   if (error) std::rethrow_exception(error);

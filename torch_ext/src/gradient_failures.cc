@@ -71,8 +71,6 @@ void GradientReducer::tell_failures(std::exception_ptr& first_error) const {
   std::string mine;
   if (first_error) mine = problem_of([&] { std::rethrow_exception(first_error); });
   if (is_refusal_text(mine)) mine.clear();
-  // It is told whose it is.
-  if (mine.starts_with(rank_prefix())) mine.erase(0, rank_prefix().size());
   const std::vector<int> ranks = ranks_of(options_.process_set);
   const std::vector<std::string> texts =
       ronde::allgather_object(mine, {.name = scope_ + "/failures",

@@ -370,7 +370,7 @@ bool GradientReducer::synchronize_and_agree(double scale) {
   } else {
     wait_for_all(scale);
   }
-  return finish_scaler_agreement(std::exchange(agreement_, {}));
+  return finish_scaler_agreement(std::exchange(agreement_, {}), scale);
 }
 
 /// `scale`: that of the scaler, for synchronize_and_agree().

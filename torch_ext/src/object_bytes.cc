@@ -50,6 +50,14 @@ Named tensors_in(const torch::nn::Module& module) {
   return all;
 }
 
+// Each element of memory once: an expanded tensor has it several times, and cannot be written.
+at::Tensor without_repeats(at::Tensor tensor) {
+  for (std::int64_t dim = 0; tensor.layout() == at::kStrided && dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) tensor = tensor.narrow(dim, 0, 1);
+  }
+  return tensor;
+}
+
 // A module's tensors before a load, which gives them other memory and checks no shape; a class's
 // own may write into their memory instead.
 class ModuleBackup {
@@ -58,7 +66,7 @@ class ModuleBackup {
     for (const auto& [name, tensor] : tensors_) {
       // Shares the memory, but no version: to restore is not to change what autograd has saved.
       former_.push_back(tensor.variable_data());
-      values_.push_back(former_.back().clone());
+      values_.push_back(without_repeats(former_.back()).clone());
     }
   }
 
@@ -66,7 +74,7 @@ class ModuleBackup {
 
   void restore() const {
     for (std::size_t i = 0; i < former_.size(); ++i) {
-      former_[i].copy_(values_[i]);
+      without_repeats(former_[i]).copy_(values_[i]);
       tensors_[i].second.set_data(former_[i]);
     }
   }
@@ -148,9 +156,11 @@ void remove_header(std::string& bytes, const std::string& type) {
   bytes.erase(0, header + type.size() + 1);
 }
 
-// Empty would be a success.
-std::string never_empty(const char* text) {
-  return *text != '\0' ? text : "unknown error";
+// Those who tell a problem say whose it is. Empty would be a success.
+std::string without_rank(std::string text) {
+  const std::string prefix = rank_prefix();
+  if (!prefix.empty() && text.starts_with(prefix)) text.erase(0, prefix.size());
+  return !text.empty() ? text : "unknown error";
 }
 
 }  // namespace
@@ -162,9 +172,9 @@ std::string problem_of(const std::function<void()>& function) {
   } catch (const GroupError&) {
     throw;
   } catch (const c10::Error& error) {
-    return never_empty(error.what_without_backtrace());
+    return without_rank(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return never_empty(error.what());
+    return without_rank(error.what());
   } catch (...) {
     return "an exception that does not derive from std::exception";
   }

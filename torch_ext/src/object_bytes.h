@@ -12,8 +12,8 @@
 
 namespace ronde::detail {
 
-/// What a failing save or load says, without LibTorch's stack trace, whatever it throws; empty if
-/// and only if it succeeds. A GroupError passes.
+/// What a failing save or load says, whatever it throws, without LibTorch's stack trace and without
+/// this rank's number in front; empty if and only if it succeeds. A GroupError passes.
 std::string problem_of(const std::function<void()>& function);
 
 /// Why there is no such rank in the set, or empty.

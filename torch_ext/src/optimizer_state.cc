@@ -89,8 +89,8 @@ Form flat_form(const std::vector<at::Tensor>& parameters) {
   return form;
 }
 
-// A module's dtype may change between steps, and the state keep its own: types are compared of what
-// is loaded only.
+// A module's dtype may change between steps, and the state keep its own: types are compared only
+// where the parameters were of other types when the state was saved.
 enum class Compare { Shapes, ShapesAndTypes };
 
 void check_form(const std::string& what, const NamedState& state, const Form& form,
@@ -127,6 +127,19 @@ void check_fit(const Optimizer& optimizer, Compare compare) {
   }
 }
 
+constexpr const char* kOptimizerKey = "optimizer";
+constexpr const char* kTypesKey = "parameter_types";
+
+std::vector<std::int64_t> types_of_parameters(const Optimizer& optimizer) {
+  std::vector<std::int64_t> types;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      types.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
+    }
+  }
+  return types;
+}
+
 bool on_one_device(const Optimizer& optimizer, std::optional<c10::Device>& device) {
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -148,13 +161,19 @@ void move_to(OptimizerParamState& state, c10::Device device) {
 void load_onto_devices(Optimizer& optimizer, const std::string& bytes) {
   std::optional<c10::Device> device;
   const bool together = on_one_device(optimizer, device);
+  torch::serialize::InputArchive all;
+  all.load_from(bytes.data(), bytes.size(), together && device ? *device : c10::Device(c10::kCPU));
   torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size(),
-                    together && device ? *device : c10::Device(c10::kCPU));
+  all.read(kOptimizerKey, archive);
   if (archive.keys().empty()) {
     throw UsageError("the optimiser saves nothing: its class must implement save() and load()");
   }
   optimizer.load(archive);
+  c10::IValue saved_types;
+  all.read(kTypesKey, saved_types);
+  check_fit(optimizer, saved_types.toIntList().vec() == types_of_parameters(optimizer)
+                           ? Compare::Shapes
+                           : Compare::ShapesAndTypes);
   if (together) return;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -193,7 +212,6 @@ std::function<void(bool)> load_optimizer(Optimizer& optimizer, const std::string
   const auto backup = std::make_shared<OptimizerBackup>(optimizer);
   try {
     load_onto_devices(optimizer, bytes);
-    check_fit(optimizer, Compare::ShapesAndTypes);
   } catch (...) {
     backup->restore();
     throw;
@@ -208,7 +226,12 @@ std::function<void(bool)> load_optimizer(Optimizer& optimizer, const std::string
 std::string bytes_of(const Optimizer& optimizer) {
   drop_scratch(optimizer);
   check_fit(optimizer, Compare::Shapes);
-  return bytes_of_archive([&](auto& archive) { optimizer.save(archive); });
+  return bytes_of_archive([&](torch::serialize::OutputArchive& archive) {
+    torch::serialize::OutputArchive own;
+    optimizer.save(own);
+    archive.write(kOptimizerKey, own);
+    archive.write(kTypesKey, c10::IValue(types_of_parameters(optimizer)));
+  });
 }
 
 ObjectCodec codec_of(Optimizer& optimizer) {

@@ -28,7 +28,7 @@ TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
                         values, true);
 }
 
-bool finish_scaler_agreement(const TensorWork& work) {
+bool finish_scaler_agreement(const TensorWork& work, double scale) {
   const at::Tensor values = work.wait();
   const auto* const number = values.const_data_ptr<double>();
   if (number[3] != 0) {
@@ -40,7 +40,8 @@ bool finish_scaler_agreement(const TensorWork& work) {
   const double smallest = -number[2];
   if (smallest == largest) return number[0] != 0;
   std::ostringstream text;
-  text << "ronde::GradScaler: the ranks' scales differ, from " << smallest << " to " << largest
+  text << rank_prefix() << "ronde::GradScaler: the ranks' scales differ, from " << smallest
+       << " to " << largest << "; this rank's is " << scale
        << ". Give all ranks the same options, and load() the same state on all of them";
   throw UsageError(text.str());
 }

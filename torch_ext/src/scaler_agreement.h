@@ -23,8 +23,8 @@ struct ScalerStatement {
 TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
                                   std::chrono::nanoseconds timeout);
 
-/// Waits; whether any rank has found one. Throws the same UsageError on all ranks if their scales
-/// differ, or if one has failed.
-bool finish_scaler_agreement(const TensorWork& work);
+/// Waits; whether any rank has found one. Throws a UsageError on all ranks if their scales differ
+/// (`scale` is this rank's), or if one has failed.
+bool finish_scaler_agreement(const TensorWork& work, double scale);
 
 }  // namespace ronde::detail

@@ -27,7 +27,9 @@ inline torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive
   archive.read("text", text);
   note.text = text.toStringRef();
   if (note.text == "unreadable on rank 1" && ronde::rank() == 1) {
-    throw std::runtime_error("this note cannot be read");
+    // As Ronde's own texts begin.
+    throw std::runtime_error("rank " + std::to_string(ronde::rank()) +
+                             ": this note cannot be read");
   }
   archive.read("tensor", note.tensor);
   return archive;
