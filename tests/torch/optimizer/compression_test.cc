@@ -164,7 +164,7 @@ void check_steps(const std::shared_ptr<ronde::Compression>& compression, const O
   use_ronde();
   Matrix matrix;
   DistributedOptimizer optimizer(matrix.sgd, matrix.names, {.compression = compression});
-  for (int step = 0; step < 6; ++step) {
+  for (int step = 0; step < 200; ++step) {
     CAPTURE(step);
     optimizer.zero_grad();
     matrix.backward(gradient_of(step, ronde::rank()));
