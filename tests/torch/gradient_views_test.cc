@@ -155,6 +155,35 @@ TEST_CASE("parameters without elements train along") {
   }
 }
 
+TEST_CASE("a parameter whose memory has gaps has a gradient without") {
+  use_ronde();
+  std::vector<at::Tensor> trained;
+  for (const bool views : {true, false}) {
+    const at::Tensor p = normal({4, 6}, 3).slice(1, 0, 6, 2).detach().requires_grad_();
+    torch::OrderedDict<std::string, at::Tensor> names;
+    names.insert("p", p);
+    torch::optim::SGD sgd({p}, 0.1);
+    ronde::DistributedOptimizer optimizer(sgd, names, {.gradient_views = views});
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      (p * normal({4, 3}, static_cast<std::uint64_t>(10 * step + ronde::rank()))).sum().backward();
+      optimizer.synchronize();
+      CHECK(p.grad().is_contiguous());
+      optimizer.step();
+    }
+    at::Tensor expected = normal({4, 6}, 3).slice(1, 0, 6, 2);
+    for (int step = 0; step < 5; ++step) {
+      for (int rank = 0; rank < ronde::size(); ++rank) {
+        const auto seed = static_cast<std::uint64_t>(10 * step + rank);
+        expected = expected - 0.1 * normal({4, 3}, seed) / ronde::size();
+      }
+    }
+    CHECK(near(p, expected, 1e-12));
+    trained.push_back(p.detach());
+  }
+  CHECK(torch::equal(trained.front(), trained.back()));
+}
+
 TEST_CASE("gradients that are not the parameters' are left alone", "[n2]") {
   use_ronde();
   // Weights and the gradients of activations have one size, so that either may get the memory.

@@ -227,6 +227,9 @@ TEST_CASE("copies are layers of their own, with their own names", "[n1][n2]") {
   CHECK(text.str() ==
         "ronde::SyncBatchNorm2d(3, eps=1e-05, momentum=0.1, affine=true, "
         "track_running_stats=true)");
+  std::ostringstream cumulative;
+  cumulative << ronde::SyncBatchNorm2d(ronde::SyncBatchNormOptions(3).momentum(std::nullopt));
+  CHECK(cumulative.str().find(", momentum=None, ") != std::string::npos);
 }
 
 namespace {

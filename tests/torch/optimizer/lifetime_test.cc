@@ -34,10 +34,9 @@ struct Turn {
     has_local = choice(2) == 1;
     options.find_nonfinite = choice(2) == 1;
     if (choice(3) != 1) return;
-    // Of deltas, which go with neither.
+    // Of deltas, which have no groups.
     options.op = ronde::ReduceOp::Adasum;
     options.groups = 0;
-    options.compression = nullptr;
   }
 
   static constexpr int kCount = 2 * 2 * 3 * 3 * 2 * 2 * 3;
@@ -113,4 +112,27 @@ TEST_CASE("a reducer's state goes with it, whatever it was in the middle of", "[
     optimizer.synchronize();
   }
   CHECK(hooks_of(p) == 0);
+}
+
+TEST_CASE("an optimiser that another is moved into leaves nothing behind", "[n1][n2]") {
+  use_ronde();
+  const at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
+  const at::Tensor q = at::ones({4}, at::kDouble).requires_grad_();
+  Names names_of_p;
+  names_of_p.insert("p", p);
+  Names names_of_q;
+  names_of_q.insert("q", q);
+  torch::optim::SGD steps_p({p}, 1.0);
+  torch::optim::SGD steps_q({q}, 1.0);
+  {
+    DistributedOptimizer optimizer(steps_p, names_of_p);
+    p.sum().backward();  // in flight
+    optimizer = DistributedOptimizer(steps_q, names_of_q);
+    CHECK(hooks_of(p) == 0);
+    (q * (ronde::rank() + 1.0)).sum().backward();
+    optimizer.step();
+    CHECK(near(q, at::full({4}, 1.0 - (ronde::size() + 1) / 2.0, at::kDouble), 1e-12));
+  }
+  CHECK(torch::equal(p, at::ones({4}, at::kDouble)));
+  CHECK(hooks_of(q) == 0);
 }
