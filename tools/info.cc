@@ -45,7 +45,7 @@ Json libraries(const VendorLibrary& cuda_driver) {
     list.push_back(library(linked.name, {true, linked.version, ""}));
   }
   list.push_back(library("CUDA driver", cuda_driver));
-  list.push_back(library("NCCL", ask_nccl(dynamic_symbols())));
+  list.push_back(library("NCCL", ask_nccl(vendor::dynamic_symbols())));
   return list;
 }
 
@@ -58,10 +58,10 @@ int usable_cores() {
              : static_cast<int>(std::thread::hardware_concurrency());
 }
 
-Json devices(const CudaReport& cuda) {
+Json devices(const CudaReport& report) {
   Json list = Json::array();
   list.push_back({{"kind", "cpu"}, {"usable_cores", usable_cores()}});
-  for (const Gpu& gpu : cuda.gpus) {
+  for (const cuda::Gpu& gpu : report.gpus) {
     list.push_back({{"kind", "cuda"},
                     {"index", gpu.index},
                     {"name", gpu.name},
@@ -185,7 +185,7 @@ std::string in_code(const std::string& text) {
 }  // namespace
 
 Json collect_info() {
-  const CudaReport cuda = ask_cuda(dynamic_symbols());
+  const CudaReport report = ask_cuda(vendor::dynamic_symbols());
   LoadedConfig loaded;
   std::string error;
   try {
@@ -198,8 +198,8 @@ Json collect_info() {
                {"compiler", build_info::kCompiler},
                {"system", build_info::kSystem},
                {"features", features()},
-               {"libraries", libraries(cuda.driver)},
-               {"devices", devices(cuda)},
+               {"libraries", libraries(report.driver)},
+               {"devices", devices(report)},
                {"backends", backends(loaded.config)},
                {"config", configuration(loaded)},
                {"warnings", loaded.warnings}};

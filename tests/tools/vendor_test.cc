@@ -10,7 +10,7 @@
 namespace {
 
 using Catch::Contains;
-using ronde::tool::SymbolLookup;
+using ronde::vendor::SymbolLookup;
 
 template <typename Function>
 void* address(Function* function) {
@@ -23,6 +23,7 @@ std::map<std::string, void*> good_driver() {
       {"cuInit", address(+[](unsigned) { return 0; })},
       {"cuDriverGetVersion", address(+[](int* version) { return *version = 12040, 0; })},
       {"cuGetErrorString", address(+[](int, const char** text) { return *text = "no luck", 0; })},
+      {"cuGetErrorName", address(+[](int, const char** text) { return *text = "CUDA_LUCK", 0; })},
       {"cuDeviceGetCount", address(+[](int* count) { return *count = 2, 0; })},
       {"cuDeviceGet", address(+[](int* device, int index) { return *device = 10 + index, 0; })},
       {"cuDeviceGetName", address(+[](char* name, int, int device) {
@@ -30,7 +31,7 @@ std::map<std::string, void*> good_driver() {
        })},
       {"cuDeviceTotalMem_v2",
        address(+[](std::size_t* bytes, int) { return *bytes = std::size_t{80} << 30, 0; })},
-      {"cuDeviceGetUuid", address(+[](unsigned char* uuid, int) {
+      {"cuDeviceGetUuid_v2", address(+[](unsigned char* uuid, int) {
          for (int i = 0; i < 16; ++i) {
            uuid[i] = static_cast<unsigned char>(i * 16 + 1);
          }
@@ -71,8 +72,10 @@ TEST_CASE("a missing or older driver is not found, with the loader's words") {
   CHECK_FALSE(none.driver.found);
   CHECK(none.driver.remark == "no cuInit");
   auto symbols = good_driver();
-  symbols.erase("cuDeviceGetUuid");
-  CHECK(ronde::tool::ask_cuda(lookup_in(symbols)).driver.remark == "no cuDeviceGetUuid");
+  symbols.erase("cuDeviceGetUuid_v2");
+  symbols.erase("cuInit");
+  CHECK(ronde::tool::ask_cuda(lookup_in(symbols)).driver.remark ==
+        "libcuda.so.1 lacks cuInit, cuDeviceGetUuid_v2");
 }
 
 TEST_CASE("a driver that fails is reported in its own words") {
@@ -81,7 +84,7 @@ TEST_CASE("a driver that fails is reported in its own words") {
   const auto report = ronde::tool::ask_cuda(lookup_in(symbols));
   CHECK(report.driver.found);
   CHECK(report.driver.version == "12.4");
-  CHECK(report.driver.remark == "cuInit: no luck (100)");
+  CHECK(report.driver.remark == "cuInit: CUDA_LUCK: no luck (100)");
   CHECK(report.gpus.empty());
 }
 
@@ -96,17 +99,6 @@ TEST_CASE("NCCL tells its version in either of its numberings") {
   CHECK(failed.version.empty());
   CHECK_THAT(failed.remark, Contains("ncclGetVersion") && Contains("3"));
   CHECK_FALSE(ronde::tool::ask_nccl(lookup_in({})).found);
-}
-
-TEST_CASE("the dynamic loader's words are passed on") {
-  const SymbolLookup lookup = ronde::tool::dynamic_symbols();
-  std::string error;
-  CHECK(lookup("libc.so.6", "getpid", error) != nullptr);
-  CHECK(error.empty());
-  CHECK(lookup("libno-such-thing.so.9", "f", error) == nullptr);
-  CHECK_THAT(error, Contains("libno-such-thing.so.9"));
-  CHECK(lookup("libc.so.6", "no_such_function_in_it", error) == nullptr);
-  CHECK_THAT(error, Contains("no_such_function_in_it"));
 }
 
 }  // namespace

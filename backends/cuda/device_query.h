@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/vendor/api_table.h"
+
+namespace ronde::cuda {
+
+constexpr const char* kDriverLibrary = "libcuda.so.1";
+
+// The declarations of the CUDA Driver API (cuda.h) that Ronde needs, so that it is built, and its
+// logic tested, without a toolkit. tests/cuda/declarations_test.cc compares them with a toolkit's.
+
+using Result = int;  ///< CUresult
+using DeviceHandle = int;
+constexpr Result kSuccess = 0;
+
+struct Uuid {
+  std::array<unsigned char, 16> bytes;
+};
+
+/// What can be asked of the GPUs without a context on one.
+struct DeviceQueryApi : vendor::ApiTable {
+  vendor::Entry<Result, unsigned> init{*this, "cuInit"};
+  vendor::Entry<Result, int*> driver_version{*this, "cuDriverGetVersion"};
+  vendor::Entry<Result, Result, const char**> error_string{*this, "cuGetErrorString"};
+  vendor::Entry<Result, Result, const char**> error_name{*this, "cuGetErrorName"};
+  vendor::Entry<Result, int*> device_count{*this, "cuDeviceGetCount"};
+  vendor::Entry<Result, DeviceHandle*, int> device_get{*this, "cuDeviceGet"};
+  vendor::Entry<Result, char*, int, DeviceHandle> device_name{*this, "cuDeviceGetName"};
+  vendor::Entry<Result, std::size_t*, DeviceHandle> device_memory{*this, "cuDeviceTotalMem_v2"};
+  vendor::Entry<Result, Uuid*, DeviceHandle> device_uuid{*this, "cuDeviceGetUuid_v2"};
+  vendor::Entry<Result, char*, int, DeviceHandle> device_pci_id{*this, "cuDeviceGetPCIBusId"};
+};
+
+/// One GPU as the driver describes it.
+struct Gpu {
+  int index = 0;  ///< among those that CUDA_VISIBLE_DEVICES leaves, in its order
+  std::string name;
+  std::uint64_t memory_bytes = 0;
+  std::string uuid;    ///< "GPU-xxxxxxxx-...", as nvidia-smi writes it
+  std::string pci_id;  ///< "0000:1b:00.0"
+};
+
+/// "CUDA_ERROR_INVALID_HANDLE: invalid resource handle (400)"
+std::string error_text(const DeviceQueryApi& api, Result result);
+
+/// "13.0" of 13000
+std::string version_text(int version);
+
+/// The GPU of that index. Returns the first call that fails with its error, or empty.
+[[nodiscard]] std::string describe_gpu(const DeviceQueryApi& api, int index, Gpu& gpu);
+
+}  // namespace ronde::cuda

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "backends/cuda/device_query.h"
+#include "ronde/error.h"
+
+namespace ronde::cuda {
+
+// As in device_query.h: declarations of cuda.h, with its values.
+
+using DevicePointer = unsigned long long;  ///< CUdeviceptr
+struct ContextTag;
+struct StreamTag;
+struct EventTag;
+struct ModuleTag;
+struct FunctionTag;
+using ContextHandle = ContextTag*;
+using StreamHandle = StreamTag*;
+using EventHandle = EventTag*;
+using ModuleHandle = ModuleTag*;
+using FunctionHandle = FunctionTag*;
+
+struct IpcMemHandle {
+  std::array<char, 64> reserved;
+};
+struct IpcEventHandle {
+  std::array<char, 64> reserved;
+};
+
+/// CUresult, those that are told apart.
+constexpr Result kInvalidValue = 1;
+constexpr Result kOutOfMemory = 2;
+constexpr Result kDeinitialized = 4;
+constexpr Result kMapFailed = 205;
+constexpr Result kPeerAccessUnsupported = 217;
+constexpr Result kInvalidHandle = 400;
+constexpr Result kNotReady = 600;
+constexpr Result kPeerAccessAlreadyEnabled = 704;
+constexpr Result kHostMemoryAlreadyRegistered = 712;
+constexpr Result kNotSupported = 801;
+
+constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kEventBlockingSync = 1;
+constexpr unsigned kEventDisableTiming = 2;
+constexpr unsigned kEventInterprocess = 4;
+constexpr unsigned kIpcLazyEnablePeerAccess = 1;
+constexpr unsigned kHostRegisterPortable = 1;
+
+/// CUdevice_attribute
+constexpr int kAttributeMultiprocessorCount = 16;
+constexpr int kAttributeUnifiedAddressing = 41;
+constexpr int kAttributeComputeCapabilityMajor = 75;
+constexpr int kAttributeComputeCapabilityMinor = 76;
+
+/// CUpointer_attribute
+constexpr int kPointerBufferId = 7;
+constexpr int kPointerDeviceOrdinal = 9;
+constexpr int kPointerIsLegacyIpcCapable = 10;
+
+/// Every function of the CUDA driver that Ronde calls. The driver, and not the runtime: its
+/// functions keep their names and their meaning from one version to the next, the library comes
+/// with the kernel module, and there is one of it in a process, whatever runtimes there are. Ronde
+/// shares the primary context of a device with them, and so with LibTorch.
+///
+/// Thread-safety: of the driver, whose functions any thread may call.
+struct DriverApi : DeviceQueryApi {
+  template <typename... Arguments>
+  using Call = vendor::Entry<Result, Arguments...>;
+
+  Call<int*, int, DeviceHandle> device_attribute{*this, "cuDeviceGetAttribute"};
+  Call<DeviceHandle*, const char*> device_by_pci_id{*this, "cuDeviceGetByPCIBusId"};
+  Call<int*, DeviceHandle, DeviceHandle> can_access_peer{*this, "cuDeviceCanAccessPeer"};
+
+  Call<ContextHandle*, DeviceHandle> primary_context_retain{*this, "cuDevicePrimaryCtxRetain"};
+  Call<DeviceHandle> primary_context_release{*this, "cuDevicePrimaryCtxRelease_v2"};
+  Call<ContextHandle> context_push{*this, "cuCtxPushCurrent_v2"};
+  Call<ContextHandle*> context_pop{*this, "cuCtxPopCurrent_v2"};
+  Call<ContextHandle, unsigned> enable_peer_access{*this, "cuCtxEnablePeerAccess"};
+
+  Call<DevicePointer*, std::size_t> allocate{*this, "cuMemAlloc_v2"};
+  Call<DevicePointer> free{*this, "cuMemFree_v2"};
+  Call<void**, std::size_t, unsigned> host_allocate{*this, "cuMemHostAlloc"};
+  Call<void*> host_free{*this, "cuMemFreeHost"};
+  Call<void*, std::size_t, unsigned> host_register{*this, "cuMemHostRegister_v2"};
+  Call<void*> host_unregister{*this, "cuMemHostUnregister"};
+  Call<DevicePointer*, std::size_t*, DevicePointer> address_range{*this, "cuMemGetAddressRange_v2"};
+  Call<void*, int, DevicePointer> pointer_attribute{*this, "cuPointerGetAttribute"};
+
+  /// Between any two kinds of memory, by their addresses.
+  Call<DevicePointer, DevicePointer, std::size_t, StreamHandle> copy{*this, "cuMemcpyAsync"};
+  Call<DevicePointer, unsigned char, std::size_t, StreamHandle> fill{*this, "cuMemsetD8Async"};
+
+  Call<StreamHandle*, unsigned, int> stream_create{*this, "cuStreamCreateWithPriority"};
+  Call<StreamHandle> stream_destroy{*this, "cuStreamDestroy_v2"};
+  Call<StreamHandle> stream_query{*this, "cuStreamQuery"};
+  Call<StreamHandle> stream_synchronize{*this, "cuStreamSynchronize"};
+  Call<StreamHandle, EventHandle, unsigned> stream_wait_event{*this, "cuStreamWaitEvent"};
+  Call<int*, int*> stream_priority_range{*this, "cuCtxGetStreamPriorityRange"};
+
+  Call<EventHandle*, unsigned> event_create{*this, "cuEventCreate"};
+  Call<EventHandle> event_destroy{*this, "cuEventDestroy_v2"};
+  Call<EventHandle, StreamHandle> event_record{*this, "cuEventRecord"};
+  Call<EventHandle> event_query{*this, "cuEventQuery"};
+  Call<EventHandle> event_synchronize{*this, "cuEventSynchronize"};
+
+  Call<IpcMemHandle*, DevicePointer> ipc_get_memory{*this, "cuIpcGetMemHandle"};
+  Call<DevicePointer*, IpcMemHandle, unsigned> ipc_open_memory{*this, "cuIpcOpenMemHandle_v2"};
+  Call<DevicePointer> ipc_close_memory{*this, "cuIpcCloseMemHandle"};
+  Call<IpcEventHandle*, EventHandle> ipc_get_event{*this, "cuIpcGetEventHandle"};
+  Call<EventHandle*, IpcEventHandle> ipc_open_event{*this, "cuIpcOpenEventHandle"};
+
+  Call<ModuleHandle*, const void*> module_load{*this, "cuModuleLoadData"};
+  Call<ModuleHandle> module_unload{*this, "cuModuleUnload"};
+  Call<FunctionHandle*, ModuleHandle, const char*> module_function{*this, "cuModuleGetFunction"};
+  Call<FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+       StreamHandle, void**, void**>
+      launch{*this, "cuLaunchKernel"};
+};
+
+/// A call of the driver's that failed.
+class DriverError : public Error {
+ public:
+  /// `doing`: what Ronde was about, as in "opening the fusion buffer of rank 3".
+  DriverError(const DriverApi& api, const char* symbol, Result result, const std::string& doing);
+
+  /// CUresult
+  Result result() const noexcept { return result_; }
+
+ private:
+  Result result_;
+};
+
+/// Calls a function of the driver; throws DriverError unless it succeeds.
+template <typename... Arguments, typename... Given>
+void check(const DriverApi& api, const std::string& doing,
+           const vendor::Entry<Result, Arguments...>& function, Given... given) {
+  const Result result = function(given...);
+  if (result != kSuccess) throw DriverError(api, function.symbol(), result, doing);
+}
+
+/// The oldest driver that is used: that of CUDA 12.0.
+constexpr int kOldestDriver = 12000;
+
+/// What of the driver this process has.
+struct LoadedDriver {
+  std::shared_ptr<const DriverApi> api;  ///< null: there is none that could be used
+  int version = 0;                       ///< 13000 is CUDA 13.0
+  std::string problem;                   ///< why there is none, and what to do; else empty
+};
+
+/// Finds, asks and initialises it.
+LoadedDriver load_driver(const vendor::SymbolLookup& lookup);
+
+}  // namespace ronde::cuda

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/nccl/nccl_api.h"
+
+namespace ronde::nccl {
+namespace {
+
+std::string failure_text(const NcclApi& api, const char* symbol, Result result,
+                         Communicator communicator) {
+  const char* const text = api.error_string(result);
+  std::string all = std::string(symbol) + ": " + (text != nullptr ? text : "unknown error") + " (" +
+                    std::to_string(result) + ")";
+  const char* const last = communicator != nullptr ? api.last_error(communicator) : nullptr;
+  if (last != nullptr && *last != '\0') all += ": " + std::string(last);
+  return all;
+}
+
+}  // namespace
+
+NcclError::NcclError(const NcclApi& api, const char* symbol, Result result,
+                     Communicator communicator, const std::string& doing)
+    : Error("NCCL failed while " + doing + ": " + failure_text(api, symbol, result, communicator)),
+      result_(result) {}
+
+std::string version_text(int version) {
+  const int major = version < 10000 ? version / 1000 : version / 10000;
+  const int minor = version < 10000 ? version % 1000 / 100 : version % 10000 / 100;
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(version % 100);
+}
+
+LoadedNccl load_nccl(const vendor::SymbolLookup& lookup, const std::string& library) {
+  LoadedNccl nccl;
+  // Asked before the rest: of one that is too old, its age says more than what it lacks.
+  struct : vendor::ApiTable {
+    vendor::Entry<Result, int*> get_version{*this, "ncclGetVersion"};
+  } version_api;
+  nccl.problem = version_api.load(lookup, library.c_str());
+  if (!nccl.problem.empty()) return nccl;
+  nccl.was_found = true;
+  if (const Result result = version_api.get_version(&nccl.version); result != kSuccess) {
+    nccl.problem = "ncclGetVersion: error " + std::to_string(result);
+    return nccl;
+  }
+  if (nccl.version < kOldest) {
+    nccl.problem = library + " is NCCL " + version_text(nccl.version) + ", Ronde needs " +
+                   version_text(kOldest) + " or newer. Install a newer one";
+    return nccl;
+  }
+  const auto api = std::make_shared<NcclApi>();
+  nccl.problem = api->load(lookup, library.c_str());
+  if (nccl.problem.empty()) nccl.api = api;
+  return nccl;
+}
+
+}  // namespace ronde::nccl

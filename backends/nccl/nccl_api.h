@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <climits>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "backends/cuda/driver_api.h"
+#include "backends/vendor/api_table.h"
+#include "ronde/error.h"
+
+namespace ronde::nccl {
+
+constexpr const char* kLibrary = "libnccl.so.2";
+
+// The declarations of nccl.h that Ronde needs. tests/cuda/declarations_test.cc compares them with
+// those of the NCCL that is installed.
+
+using Result = int;  ///< ncclResult_t
+constexpr Result kSuccess = 0;
+constexpr Result kUnhandledCudaError = 1;
+constexpr Result kSystemError = 2;
+constexpr Result kInternalError = 3;
+constexpr Result kInvalidArgument = 4;
+constexpr Result kInvalidUsage = 5;
+constexpr Result kRemoteError = 6;
+constexpr Result kInProgress = 7;
+
+using DataTypeNumber = int;  ///< ncclDataType_t
+constexpr DataTypeNumber kInt8 = 0;
+constexpr DataTypeNumber kUint8 = 1;
+constexpr DataTypeNumber kInt32 = 2;
+constexpr DataTypeNumber kInt64 = 4;
+constexpr DataTypeNumber kFloat16 = 6;
+constexpr DataTypeNumber kFloat32 = 7;
+constexpr DataTypeNumber kFloat64 = 8;
+constexpr DataTypeNumber kBfloat16 = 9;
+
+using ReductionNumber = int;  ///< ncclRedOp_t
+constexpr ReductionNumber kSum = 0;
+constexpr ReductionNumber kProduct = 1;
+constexpr ReductionNumber kMax = 2;
+constexpr ReductionNumber kMin = 3;
+constexpr ReductionNumber kAverage = 4;
+
+struct CommunicatorTag;
+using Communicator = CommunicatorTag*;
+
+struct UniqueId {
+  std::array<char, 128> bytes;
+};
+
+constexpr int kUndefined = INT_MIN;  ///< NCCL_CONFIG_UNDEF_INT
+
+/// ncclConfig_t as NCCL 2.19 has it. Newer ones have more behind it, and give what is beyond `size`
+/// its default.
+struct CommunicatorConfig {
+  std::size_t size = sizeof(CommunicatorConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21900;
+  int blocking = kUndefined;  ///< 0: calls return at once, and the result is asked for
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined;
+};
+
+/// Every function of NCCL that Ronde calls.
+///
+/// Thread-safety: of NCCL: one communicator is used by one thread at a time, but for its
+/// abort() and async_error().
+struct NcclApi : vendor::ApiTable {
+  template <typename... Arguments>
+  using Call = vendor::Entry<Result, Arguments...>;
+  using Stream = cuda::StreamHandle;
+  static constexpr vendor::Need kOptional = vendor::Need::Optional;
+
+  Call<int*> get_version{*this, "ncclGetVersion"};
+  vendor::Entry<const char*, Result> error_string{*this, "ncclGetErrorString"};
+  vendor::Entry<const char*, Communicator> last_error{*this, "ncclGetLastError"};
+
+  Call<UniqueId*> get_unique_id{*this, "ncclGetUniqueId"};
+  Call<Communicator*, int, UniqueId, int, CommunicatorConfig*> init_rank{*this,
+                                                                         "ncclCommInitRankConfig"};
+  Call<Communicator> finalize{*this, "ncclCommFinalize"};
+  Call<Communicator> destroy{*this, "ncclCommDestroy"};
+  Call<Communicator> abort{*this, "ncclCommAbort"};
+  Call<Communicator, Result*> async_error{*this, "ncclCommGetAsyncError"};
+
+  Call<> group_start{*this, "ncclGroupStart"};
+  Call<> group_end{*this, "ncclGroupEnd"};
+  Call<const void*, void*, std::size_t, DataTypeNumber, ReductionNumber, Communicator, Stream>
+      all_reduce{*this, "ncclAllReduce"};
+  Call<const void*, void*, std::size_t, DataTypeNumber, ReductionNumber, Communicator, Stream>
+      reduce_scatter{*this, "ncclReduceScatter"};
+  Call<const void*, void*, std::size_t, DataTypeNumber, ReductionNumber, int, Communicator, Stream>
+      reduce{*this, "ncclReduce"};
+  Call<const void*, void*, std::size_t, DataTypeNumber, int, Communicator, Stream> broadcast{
+      *this, "ncclBroadcast"};
+  Call<const void*, void*, std::size_t, DataTypeNumber, Communicator, Stream> all_gather{
+      *this, "ncclAllGather"};
+  Call<const void*, std::size_t, DataTypeNumber, int, Communicator, Stream> send{*this, "ncclSend"};
+  Call<void*, std::size_t, DataTypeNumber, int, Communicator, Stream> recv{*this, "ncclRecv"};
+
+  Call<Communicator, void*, std::size_t, void**> register_memory{*this, "ncclCommRegister",
+                                                                 kOptional};
+  Call<Communicator, void*> deregister_memory{*this, "ncclCommDeregister", kOptional};
+  Call<void**, std::size_t> allocate{*this, "ncclMemAlloc", kOptional};
+  Call<void*> free{*this, "ncclMemFree", kOptional};
+  Call<const void*, void*, std::size_t, DataTypeNumber, Communicator, Stream> all_to_all{
+      *this, "ncclAlltoAll", kOptional};
+
+  /// What the library has beyond the least that Ronde needs, by its functions and not by its
+  /// version.
+  /// @{
+  bool can_register() const noexcept { return register_memory && deregister_memory; }
+  bool can_allocate() const noexcept { return allocate && free; }
+  bool has_all_to_all() const noexcept { return static_cast<bool>(all_to_all); }
+  /// @}
+};
+
+/// A call of NCCL's that failed.
+class NcclError : public Error {
+ public:
+  /// `doing`: what Ronde was about. `communicator`: whose last error is quoted; may be null.
+  NcclError(const NcclApi& api, const char* symbol, Result result, Communicator communicator,
+            const std::string& doing);
+
+  /// ncclResult_t
+  Result result() const noexcept { return result_; }
+
+ private:
+  Result result_;
+};
+
+/// The oldest that is used, as ncclGetVersion() counts.
+constexpr int kOldest = 21900;
+
+/// "2.28.9" of 22809, and "2.8.4" of 2804: it was counted otherwise up to 2.8.
+std::string version_text(int version);
+
+/// What of NCCL this process has.
+struct LoadedNccl {
+  std::shared_ptr<const NcclApi> api;  ///< null: there is none that could be used
+  bool was_found = false;              ///< also one that cannot be used
+  int version = 0;                     ///< as ncclGetVersion() counts; 0: it did not say
+  std::string problem;                 ///< why there is none, and what to do; else empty
+};
+
+/// Finds it, and asks its version. `library`: its path, or a name that the loader finds.
+LoadedNccl load_nccl(const vendor::SymbolLookup& lookup, const std::string& library = kLibrary);
+
+}  // namespace ronde::nccl
