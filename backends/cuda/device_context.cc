@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/device_context.h"
+
+#include <utility>
+
+namespace ronde::cuda {
+
+DeviceContext::DeviceContext(std::shared_ptr<const DriverApi> api, int index)
+    : api_(std::move(api)) {
+  const std::string doing = "looking at GPU " + std::to_string(index);
+  const std::string problem = describe_gpu(*api_, index, gpu_);
+  if (!problem.empty()) throw Error("CUDA failed while " + doing + ": " + problem);
+  check(*api_, doing, api_->device_get, &device_, index);
+  check(*api_, doing, api_->device_attribute, &multiprocessors_, kAttributeMultiprocessorCount,
+        device_);
+  check(*api_, "making a context on GPU " + std::to_string(index), api_->primary_context_retain,
+        &handle_, device_);
+}
+
+DeviceContext::~DeviceContext() {
+  count_lost(api_->primary_context_release(device_));
+}
+
+void DeviceContext::count_lost(Result result) const noexcept {
+  if (result == kSuccess || result == kDeinitialized) return;
+  lost_.fetch_add(1, std::memory_order_relaxed);
+}
+
+Current::Current(const DeviceContext& context) : context_(context) {
+  check(context.api(), "using the context of GPU " + std::to_string(context.index()),
+        context.api().context_push, context.handle_);
+}
+
+Current::~Current() {
+  ContextHandle popped = nullptr;
+  context_.count_lost(context_.api().context_pop(&popped));
+}
+
+}  // namespace ronde::cuda

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/stream.h"
+
+namespace ronde::cuda {
+namespace {
+
+constexpr const char* kOrdering = "ordering streams";
+
+template <typename Handle>
+bool is_over(const DriverApi& api, const vendor::Entry<Result, Handle>& query, Handle handle) {
+  const Result result = query(handle);
+  if (result == kNotReady) return false;
+  if (result != kSuccess) throw DriverError(api, query.symbol(), result, "waiting for the GPU");
+  return true;
+}
+
+}  // namespace
+
+struct EventPool::Shared {
+  explicit Shared(std::shared_ptr<const DeviceContext> device) : context(std::move(device)) {}
+  ~Shared() {
+    for (const EventHandle event : free) context->release(context->api().event_destroy, event);
+  }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+
+  const std::shared_ptr<const DeviceContext> context;
+  mutable std::mutex mutex;
+  std::vector<EventHandle> free;  ///< has room for all that were made
+  Counts counts;
+};
+
+EventPool::EventPool(std::shared_ptr<const DeviceContext> context)
+    : shared_(std::make_shared<Shared>(std::move(context))) {}
+
+Event EventPool::take() {
+  const std::lock_guard lock(shared_->mutex);
+  EventHandle handle = nullptr;
+  if (shared_->free.empty()) {
+    // Giving one back must not need memory.
+    shared_->free.reserve(shared_->counts.made + 1);
+    const DeviceContext& context = *shared_->context;
+    const Current current(context);
+    check(context.api(), "making an event", context.api().event_create, &handle,
+          kEventDisableTiming);
+    ++shared_->counts.made;
+  } else {
+    handle = shared_->free.back();
+    shared_->free.pop_back();
+  }
+  ++shared_->counts.taken;
+  return {shared_, handle};
+}
+
+EventPool::Counts EventPool::counts() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->counts;
+}
+
+Event& Event::operator=(Event&& other) noexcept {
+  if (this == &other) return *this;
+  give_back();
+  pool_ = std::move(other.pool_);
+  handle_ = std::exchange(other.handle_, nullptr);
+  return *this;
+}
+
+void Event::give_back() noexcept {
+  if (handle_ == nullptr) return;
+  const std::lock_guard lock(pool_->mutex);
+  pool_->free.push_back(std::exchange(handle_, nullptr));
+}
+
+bool Event::is_done() const {
+  const DriverApi& api = pool_->context->api();
+  const Current current(*pool_->context);
+  return is_over(api, api.event_query, handle_);
+}
+
+void Event::synchronize() const {
+  const DriverApi& api = pool_->context->api();
+  const Current current(*pool_->context);
+  check(api, "waiting for the GPU", api.event_synchronize, handle_);
+}
+
+Stream::Stream(std::shared_ptr<const DeviceContext> context) : context_(std::move(context)) {
+  const DriverApi& api = context_->api();
+  const Current current(*context_);
+  int least = 0;
+  int greatest = 0;
+  check(api, "asking for priorities", api.stream_priority_range, &least, &greatest);
+  check(api, "making a stream", api.stream_create, &handle_, kStreamNonBlocking, greatest);
+}
+
+Stream::~Stream() {
+  context_->release(context_->api().stream_destroy, handle_);
+}
+
+void Stream::wait_for(const Event& event) {
+  const DriverApi& api = context_->api();
+  const Current current(*context_);
+  check(api, kOrdering, api.stream_wait_event, handle_, event.handle(), 0U);
+}
+
+void Stream::record(const Event& event) {
+  const DriverApi& api = context_->api();
+  const Current current(*context_);
+  check(api, kOrdering, api.event_record, event.handle(), handle_);
+}
+
+// A wait takes the recording that there is when it is queued, so the event may be used again at
+// once.
+void Stream::run_after(StreamHandle other, EventPool& events) {
+  const DriverApi& api = context_->api();
+  const Current current(*context_);
+  const Event event = events.take();
+  check(api, kOrdering, api.event_record, event.handle(), other);
+  wait_for(event);
+}
+
+void Stream::run_before(StreamHandle other, EventPool& events) {
+  const DriverApi& api = context_->api();
+  const Current current(*context_);
+  const Event event = events.take();
+  record(event);
+  check(api, kOrdering, api.stream_wait_event, other, event.handle(), 0U);
+}
+
+void Stream::copy(DevicePointer to, DevicePointer from, std::size_t bytes,
+                  const std::string& doing) {
+  const DriverApi& api = context_->api();
+  const Current current(*context_);
+  check(api, doing, api.copy, to, from, bytes, handle_);
+}
+
+bool Stream::is_idle() const {
+  const DriverApi& api = context_->api();
+  const Current current(*context_);
+  return is_over(api, api.stream_query, handle_);
+}
+
+}  // namespace ronde::cuda

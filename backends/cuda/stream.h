@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda/device_context.h"
+
+namespace ronde::cuda {
+
+/// An event of a pool, to which it goes back. Recorded and waited for as often as one likes.
+///
+/// Thread-safety: one thread at a time.
+class Event;
+
+/// Events that are made once and used again: making one takes longer than recording it. They carry
+/// no times.
+///
+/// Thread-safety: full. Its events may outlive it.
+class EventPool {
+ public:
+  explicit EventPool(std::shared_ptr<const DeviceContext> context);
+
+  /// Throws DriverError.
+  Event take();
+
+  struct Counts {
+    std::uint64_t made = 0;
+    std::uint64_t taken = 0;
+  };
+  Counts counts() const;
+
+ private:
+  friend class Event;
+  struct Shared;
+  const std::shared_ptr<Shared> shared_;
+};
+
+class Event {
+ public:
+  Event() = default;
+  ~Event() { give_back(); }
+  Event(Event&& other) noexcept
+      : pool_(std::move(other.pool_)), handle_(std::exchange(other.handle_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept;
+
+  EventHandle handle() const noexcept { return handle_; }
+  /// Whether the stream has come to the last recording. Throws DriverError if what is before it
+  /// failed.
+  bool is_done() const;
+  /// Blocks the thread until then.
+  void synchronize() const;
+
+ private:
+  friend class EventPool;
+  Event(std::shared_ptr<EventPool::Shared> pool, EventHandle handle)
+      : pool_(std::move(pool)), handle_(handle) {}
+  void give_back() noexcept;
+
+  std::shared_ptr<EventPool::Shared> pool_;
+  EventHandle handle_ = nullptr;
+};
+
+/// A stream of Ronde's own, beside those of the framework: it is ordered with them by events alone,
+/// and never by waiting for the device.
+///
+/// Thread-safety: one thread at a time.
+class Stream {
+ public:
+  /// With the highest priority that the GPU knows: what travels is waited for.
+  explicit Stream(std::shared_ptr<const DeviceContext> context);
+  /// Work that is still queued runs on; its memory has to live as long.
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  StreamHandle handle() const noexcept { return handle_; }
+  const DeviceContext& context() const noexcept { return *context_; }
+
+  /// What is queued from now on runs after the event's last recording.
+  void wait_for(const Event& event);
+  /// The event is done once all that is queued now has run.
+  void record(const Event& event);
+  /// What is queued here from now on runs after all that is queued on `other` now, a stream of the
+  /// framework's on the same GPU.
+  void run_after(StreamHandle other, EventPool& events);
+  /// The other way round.
+  void run_before(StreamHandle other, EventPool& events);
+
+  /// Between any two kinds of memory. Host memory has to be pinned, or the call waits for the copy.
+  void copy(DevicePointer to, DevicePointer from, std::size_t bytes, const std::string& doing);
+
+  /// Whether all that was queued has run.
+  bool is_idle() const;
+
+ private:
+  const std::shared_ptr<const DeviceContext> context_;
+  StreamHandle handle_ = nullptr;
+};
+
+}  // namespace ronde::cuda

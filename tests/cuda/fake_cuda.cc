@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_cuda.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "fake_cuda_state.h"
+
+namespace ronde::test {
+namespace fake {
+namespace {
+
+std::atomic<State*> the_one{nullptr};
+
+}  // namespace
+
+State& current_state() {
+  return *the_one.load();
+}
+
+std::vector<ContextHandle>& contexts() {
+  static thread_local std::vector<ContextHandle> all;
+  return all;
+}
+
+int current_device() {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(contexts().back())) - 1;
+}
+
+}  // namespace fake
+
+FakeCuda::FakeCuda() : FakeCuda(Options{}) {}
+
+FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
+  state_->options = options;
+  state_->retained.resize(static_cast<std::size_t>(options.devices));
+  fake::add_queries(state_->symbols);
+  fake::add_contexts(state_->symbols);
+  fake::add_memory(state_->symbols);
+  fake::add_host_memory(state_->symbols);
+  fake::add_streams(state_->symbols);
+  fake::add_events(state_->symbols);
+  fake::add_ipc(state_->symbols);
+  fake::add_kernels(state_->symbols);
+  State* none = nullptr;
+  if (!fake::the_one.compare_exchange_strong(none, state_.get())) {
+    throw std::logic_error("there is a FakeCuda already");
+  }
+}
+
+FakeCuda::~FakeCuda() {
+  fake::the_one = nullptr;
+  for (const auto& [address, allocation] : state_->allocations) {
+    munmap(fake::pointer_to(address), allocation.bytes);
+    close(allocation.descriptor);
+  }
+  for (const auto& [address, bytes] : state_->mappings) munmap(fake::pointer_to(address), bytes);
+  for (void* memory : state_->host_allocations) std::free(memory);
+}
+
+vendor::SymbolLookup FakeCuda::lookup() const {
+  return [this](const char*, const char* symbol, std::string& error) -> void* {
+    const auto found = state_->symbols.find(symbol);
+    if (found != state_->symbols.end()) return found->second;
+    error = std::string("the fake has no ") + symbol;
+    return nullptr;
+  };
+}
+
+std::shared_ptr<const DriverApi> FakeCuda::api() const {
+  const LoadedDriver driver = load_driver(lookup());
+  if (!driver.api) throw std::logic_error(driver.problem);
+  return driver.api;
+}
+
+void FakeCuda::fail(const std::string& symbol, Result result, int times, int skipped) {
+  if (state_->symbols.count(symbol) == 0) throw std::logic_error("there is no " + symbol);
+  const std::lock_guard lock(state_->mutex);
+  state_->failures[symbol] = {result, times, skipped};
+}
+
+int FakeCuda::calls(const std::string& symbol) const {
+  if (state_->symbols.count(symbol) == 0) throw std::logic_error("there is no " + symbol);
+  const std::lock_guard lock(state_->mutex);
+  return state_->calls[symbol];
+}
+
+void FakeCuda::hold(StreamHandle stream) {
+  const std::lock_guard lock(state_->mutex);
+  state_->streams.at(stream).is_held = true;
+}
+
+void FakeCuda::release(StreamHandle stream) {
+  const std::lock_guard lock(state_->mutex);
+  state_->streams.at(stream).is_held = false;
+  state_->run();
+}
+
+void FakeCuda::add_kernel(const std::string& name, Kernel kernel) {
+  const std::lock_guard lock(state_->mutex);
+  state_->kernels[name] = std::move(kernel);
+}
+
+FakeCuda::Live FakeCuda::live() const {
+  const std::lock_guard lock(state_->mutex);
+  const auto count = [](const auto& items) { return static_cast<int>(items.size()); };
+  Live live;
+  for (const int retained : state_->retained) live.contexts += retained;
+  live.streams = count(state_->streams);
+  live.events = count(state_->events);
+  live.allocations = count(state_->allocations);
+  live.host_allocations = count(state_->host_allocations);
+  live.host_registrations = count(state_->host_registrations);
+  live.mappings = count(state_->mappings);
+  live.modules = count(state_->modules);
+  return live;
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backends/cuda/driver_api.h"
+
+namespace ronde::test {
+
+/// A CUDA driver without GPUs, for tests of the logic around it: memory is that of the host,
+/// streams are queues, and what was opened from an IPC handle has another address than its owner's.
+/// Streams can be held, calls can be made to fail, and whatever is acquired is counted.
+///
+/// Ranks may be threads: contexts are current for a thread, as in the driver. There is one at a
+/// time, for the driver's functions are not members.
+///
+/// Thread-safety: full.
+class FakeCuda {
+ public:
+  struct Options {
+    int devices = 1;
+    int version = 13000;
+    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE of all memory.
+    bool memory_is_ipc_capable = true;
+    bool peers_reach_each_other = true;
+  };
+  FakeCuda();
+  explicit FakeCuda(const Options& options);
+  ~FakeCuda();
+  FakeCuda(const FakeCuda&) = delete;
+  FakeCuda& operator=(const FakeCuda&) = delete;
+
+  vendor::SymbolLookup lookup() const;
+  /// Of a driver that was loaded from it.
+  std::shared_ptr<const cuda::DriverApi> api() const;
+
+  /// The calls of `symbol` after the next `skipped` ones fail with `result`, `times` of them.
+  void fail(const std::string& symbol, cuda::Result result, int times = 1, int skipped = 0);
+  int calls(const std::string& symbol) const;
+
+  /// A held stream runs nothing until it is released.
+  void hold(cuda::StreamHandle stream);
+  void release(cuda::StreamHandle stream);
+
+  /// What a kernel does, by the name it is launched with: takes its arguments at the launch, and
+  /// returns what runs when the stream comes to it.
+  struct Launch {
+    unsigned blocks = 0;
+    unsigned threads = 0;
+    void** arguments = nullptr;
+    template <typename T>
+    T argument(std::size_t index) const {
+      return *static_cast<const T*>(arguments[index]);
+    }
+  };
+  using Kernel = std::function<std::function<void()>(const Launch&)>;
+  void add_kernel(const std::string& name, Kernel kernel);
+
+  /// What is acquired at the moment.
+  struct Live {
+    int contexts = 0;  ///< retained
+    int streams = 0;
+    int events = 0;
+    int allocations = 0;
+    int host_allocations = 0;
+    int host_registrations = 0;
+    int mappings = 0;  ///< opened by IPC
+    int modules = 0;
+    friend bool operator==(const Live&, const Live&) = default;
+  };
+  Live live() const;
+
+  struct State;
+
+ private:
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace ronde::test

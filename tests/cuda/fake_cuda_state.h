@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fake_cuda.h"
+
+// What FakeCuda's functions share.
+namespace ronde::test {
+
+using namespace ronde::cuda;
+
+namespace fake {
+
+/// What of an event its handles, also those of other processes, share. Times it was recorded, and
+/// the last recording that the stream came to.
+struct EventState {
+  std::uint64_t recorded = 0;
+  std::uint64_t completed = 0;
+  std::uint64_t number = 0;
+};
+
+struct Work {
+  std::function<void()> run;
+  std::shared_ptr<EventState> waits_for;
+  std::uint64_t until = 0;
+
+  bool is_ready() const { return waits_for == nullptr || waits_for->completed >= until; }
+};
+
+struct Stream {
+  std::deque<Work> queue;
+  bool is_held = false;
+};
+
+/// Memory that a second mapping shows at another address.
+struct Allocation {
+  int descriptor = -1;
+  std::size_t bytes = 0;
+  std::uint64_t buffer_id = 0;
+  int device = 0;
+};
+
+}  // namespace fake
+
+struct FakeCuda::State {
+  struct Failure {
+    Result result;
+    int times;
+    int skipped;
+  };
+
+  Options options;
+  std::mutex mutex;
+  std::condition_variable something_ran;
+  std::map<std::string, void*> symbols;
+  std::map<std::string, Failure> failures;
+  std::map<std::string, int> calls;
+  std::map<std::string, Kernel> kernels;
+  std::vector<int> retained;
+  std::map<StreamHandle, fake::Stream> streams;
+  std::map<EventHandle, std::shared_ptr<fake::EventState>> events;
+  std::map<std::uint64_t, std::weak_ptr<fake::EventState>> shared_events;
+  std::map<DevicePointer, fake::Allocation> allocations;
+  std::map<DevicePointer, std::size_t> mappings;
+  std::set<void*> host_allocations;
+  std::map<char*, std::size_t> host_registrations;
+  std::set<ModuleHandle> modules;
+  std::map<FunctionHandle, std::string> functions;
+  std::uint64_t last_number = 0;
+
+  /// Opaque handles, never dereferenced.
+  template <typename Handle>
+  Handle new_handle() {
+    return reinterpret_cast<Handle>(0x1000 + 16 * ++last_number);
+  }
+
+  /// Runs all that can run; what is behind a held stream or an unrecorded event stays.
+  void run() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (auto& [handle, stream] : streams) {
+        while (!stream.is_held && !stream.queue.empty() && stream.queue.front().is_ready()) {
+          const fake::Work work = std::move(stream.queue.front());
+          stream.queue.pop_front();
+          if (work.run) work.run();
+          progress = true;
+        }
+      }
+    }
+    something_ran.notify_all();
+  }
+
+  Result enqueue(StreamHandle stream, fake::Work work) {
+    const auto found = streams.find(stream);
+    if (found == streams.end()) return kInvalidHandle;
+    found->second.queue.push_back(std::move(work));
+    run();
+    return kSuccess;
+  }
+
+  std::map<DevicePointer, fake::Allocation>::iterator allocation_at(DevicePointer address) {
+    auto found = allocations.upper_bound(address);
+    if (found == allocations.begin()) return allocations.end();
+    --found;
+    return address < found->first + found->second.bytes ? found : allocations.end();
+  }
+
+  template <typename Body>
+  Result entered(const char* symbol, Body body) {
+    std::unique_lock lock(mutex);
+    ++calls[symbol];
+    if (const auto failure = failures.find(symbol); failure != failures.end()) {
+      if (failure->second.skipped > 0) {
+        --failure->second.skipped;
+      } else if (failure->second.times-- > 0) {
+        return failure->second.result;
+      }
+    }
+    return body(*this, lock);
+  }
+};
+
+namespace fake {
+
+using State = FakeCuda::State;
+using Lock = std::unique_lock<std::mutex>;
+using Symbols = std::map<std::string, void*>;
+
+constexpr Result kInvalidDevice = 101;
+constexpr Result kInvalidContext = 201;
+constexpr Result kNotFound = 500;
+constexpr Result kNotRegistered = 713;
+
+/// The one that there is.
+State& current_state();
+/// Of the calling thread, the current one last.
+std::vector<ContextHandle>& contexts();
+/// That of the current context, which there must be.
+int current_device();
+
+/// Counts the call, and fails it if it is to fail.
+template <typename Body>
+Result call(const char* symbol, Body body) {
+  return current_state().entered(symbol, body);
+}
+
+/// Most functions need a current context.
+template <typename Body>
+Result call_in_context(const char* symbol, Body body) {
+  return call(symbol, [&](State& s, Lock& lock) {
+    return contexts().empty() ? kInvalidContext : Result{body(s, lock)};
+  });
+}
+
+template <typename Function>
+void* at(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+inline char* pointer_to(DevicePointer address) {
+  return reinterpret_cast<char*>(address);
+}
+
+void add_queries(Symbols& symbols);
+void add_contexts(Symbols& symbols);
+void add_memory(Symbols& symbols);
+void add_host_memory(Symbols& symbols);
+void add_ipc(Symbols& symbols);
+void add_streams(Symbols& symbols);
+void add_events(Symbols& symbols);
+void add_kernels(Symbols& symbols);
+
+}  // namespace fake
+}  // namespace ronde::test

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <string>
+
+#include "fake_cuda_state.h"
+
+namespace ronde::test::fake {
+
+void add_streams(Symbols& symbols) {
+  symbols["cuStreamCreateWithPriority"] = at(+[](StreamHandle* stream, unsigned, int) {
+    return call_in_context("cuStreamCreateWithPriority", [&](State& s, Lock&) {
+      *stream = s.new_handle<StreamHandle>();
+      return s.streams[*stream], kSuccess;
+    });
+  });
+  // What is still queued runs all the same, as in the driver.
+  symbols["cuStreamDestroy_v2"] = at(+[](StreamHandle stream) {
+    return call_in_context("cuStreamDestroy_v2", [&](State& s, Lock&) {
+      const auto found = s.streams.find(stream);
+      if (found == s.streams.end()) return kInvalidHandle;
+      for (const Work& work : found->second.queue) {
+        if (work.run) work.run();
+      }
+      s.streams.erase(found);
+      return s.run(), kSuccess;
+    });
+  });
+  symbols["cuStreamQuery"] = at(+[](StreamHandle stream) {
+    return call_in_context("cuStreamQuery", [&](State& s, Lock&) {
+      const auto found = s.streams.find(stream);
+      if (found == s.streams.end()) return kInvalidHandle;
+      return found->second.queue.empty() ? kSuccess : kNotReady;
+    });
+  });
+  symbols["cuStreamSynchronize"] = at(+[](StreamHandle stream) {
+    return call_in_context("cuStreamSynchronize", [&](State& s, Lock& lock) {
+      s.something_ran.wait(lock, [&] { return s.streams.at(stream).queue.empty(); });
+      return kSuccess;
+    });
+  });
+  symbols["cuStreamWaitEvent"] = at(+[](StreamHandle stream, EventHandle event, unsigned) {
+    return call_in_context("cuStreamWaitEvent", [&](State& s, Lock&) {
+      const auto found = s.events.find(event);
+      if (found == s.events.end()) return kInvalidHandle;
+      return s.enqueue(stream, {{}, found->second, found->second->recorded});
+    });
+  });
+  symbols["cuMemcpyAsync"] =
+      at(+[](DevicePointer to, DevicePointer from, std::size_t bytes, StreamHandle stream) {
+        return call_in_context("cuMemcpyAsync", [&](State& s, Lock&) {
+          return s.enqueue(
+              stream, {[=] { std::memmove(pointer_to(to), pointer_to(from), bytes); }, nullptr, 0});
+        });
+      });
+  symbols["cuMemsetD8Async"] = at(+[](DevicePointer to, unsigned char value, std::size_t bytes,
+                                      StreamHandle stream) {
+    return call_in_context("cuMemsetD8Async", [&](State& s, Lock&) {
+      return s.enqueue(stream, {[=] { std::memset(pointer_to(to), value, bytes); }, nullptr, 0});
+    });
+  });
+}
+
+void add_events(Symbols& symbols) {
+  symbols["cuEventCreate"] = at(+[](EventHandle* event, unsigned) {
+    return call_in_context("cuEventCreate", [&](State& s, Lock&) {
+      *event = s.new_handle<EventHandle>();
+      const auto state = std::make_shared<EventState>();
+      state->number = s.last_number;
+      return s.events[*event] = state, kSuccess;
+    });
+  });
+  symbols["cuEventDestroy_v2"] = at(+[](EventHandle event) {
+    return call_in_context("cuEventDestroy_v2", [&](State& s, Lock&) {
+      return s.events.erase(event) == 1 ? kSuccess : kInvalidHandle;
+    });
+  });
+  symbols["cuEventRecord"] = at(+[](EventHandle event, StreamHandle stream) {
+    return call_in_context("cuEventRecord", [&](State& s, Lock&) {
+      const auto found = s.events.find(event);
+      if (found == s.events.end()) return kInvalidHandle;
+      const std::uint64_t number = ++found->second->recorded;
+      const auto state = found->second;
+      return s.enqueue(stream, {[=] { state->completed = number; }, nullptr, 0});
+    });
+  });
+  symbols["cuEventQuery"] = at(+[](EventHandle event) {
+    return call_in_context("cuEventQuery", [&](State& s, Lock&) {
+      const auto found = s.events.find(event);
+      if (found == s.events.end()) return kInvalidHandle;
+      return found->second->completed == found->second->recorded ? kSuccess : kNotReady;
+    });
+  });
+  symbols["cuEventSynchronize"] = at(+[](EventHandle event) {
+    return call_in_context("cuEventSynchronize", [&](State& s, Lock& lock) {
+      const auto state = s.events.at(event);
+      s.something_ran.wait(lock, [&] { return state->completed == state->recorded; });
+      return kSuccess;
+    });
+  });
+}
+
+void add_kernels(Symbols& symbols) {
+  symbols["cuModuleLoadData"] = at(+[](ModuleHandle* module, const void* image) {
+    return call_in_context("cuModuleLoadData", [&](State& s, Lock&) {
+      if (image == nullptr) return kInvalidValue;
+      *module = s.new_handle<ModuleHandle>();
+      return s.modules.insert(*module), kSuccess;
+    });
+  });
+  symbols["cuModuleUnload"] = at(+[](ModuleHandle module) {
+    return call_in_context("cuModuleUnload", [&](State& s, Lock&) {
+      return s.modules.erase(module) == 1 ? kSuccess : kInvalidHandle;
+    });
+  });
+  symbols["cuModuleGetFunction"] =
+      at(+[](FunctionHandle* function, ModuleHandle module, const char* name) {
+        return call_in_context("cuModuleGetFunction", [&](State& s, Lock&) {
+          if (s.modules.count(module) == 0) return kInvalidHandle;
+          if (s.kernels.count(name) == 0) return kNotFound;
+          *function = s.new_handle<FunctionHandle>();
+          return s.functions[*function] = name, kSuccess;
+        });
+      });
+  symbols["cuLaunchKernel"] =
+      at(+[](FunctionHandle function, unsigned blocks, unsigned, unsigned, unsigned threads,
+             unsigned, unsigned, unsigned, StreamHandle stream, void** arguments, void**) {
+        return call_in_context("cuLaunchKernel", [&](State& s, Lock&) {
+          const auto found = s.functions.find(function);
+          if (found == s.functions.end()) return kInvalidHandle;
+          if (blocks == 0 || threads == 0 || threads > 1024) return kInvalidValue;
+          const FakeCuda::Launch launch{blocks, threads, arguments};
+          return s.enqueue(stream, {s.kernels.at(found->second)(launch), nullptr, 0});
+        });
+      });
+}
+
+}  // namespace ronde::test::fake
