@@ -6,9 +6,12 @@
 
 #include <catch2/catch.hpp>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "backends/cuda/driver_api.h"
+#include "backends/cuda/kernel_image.h"
 #include "backends/nccl/nccl_api.h"
 
 namespace {
@@ -127,6 +130,14 @@ TEST_CASE("the nccl functions that Ronde declares are those of the installed one
   CHECK_CALL(free, ncclMemFree);
   CHECK_CALL(all_to_all, ncclAlltoAll);
   CHECK(checked == size_of<ronde::nccl::NcclApi>());
+}
+
+TEST_CASE("the cuda kernels are compiled in, as a module that the driver takes") {
+  const void* const image = ronde::cuda::kernel_image();
+  REQUIRE(image != nullptr);
+  std::uint32_t magic = 0;
+  std::memcpy(&magic, image, sizeof(magic));
+  CHECK(magic == 0xba55ed50);
 }
 
 TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {

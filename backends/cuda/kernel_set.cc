@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/kernel_set.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+namespace ronde::cuda {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
+
+std::string copy_name(DataType from, DataType to) {
+  return "ronde_copy_" + std::string(to_string(from)) + "_" + std::string(to_string(to));
+}
+
+kernels::Operation operation_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::Min:
+      return kernels::Operation::Min;
+    case ReduceOp::Max:
+      return kernels::Operation::Max;
+    case ReduceOp::Product:
+      return kernels::Operation::Product;
+    case ReduceOp::Sum:
+    case ReduceOp::Average:
+      return kernels::Operation::Sum;
+    case ReduceOp::Adasum:
+      break;
+  }
+  throw Error("no kernel reduces with " + std::string(to_string(op)));
+}
+
+}  // namespace
+
+KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image)
+    : context_(std::move(context)) {
+  if (image == nullptr) {
+    throw Error(
+        "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with "
+        "the CUDA Toolkit 12 or 13");
+  }
+  const Current current(*context_);
+  check(context_->api(), "loading Ronde's kernels onto GPU " + std::to_string(context_->index()),
+        context_->api().module_load, &module_, image);
+}
+
+KernelSet::~KernelSet() {
+  context_->release(context_->api().module_unload, module_);
+}
+
+bool KernelSet::can_copy(DataType from, DataType to) noexcept {
+  const auto is_full = [](DataType dtype) {
+    return dtype == DataType::F32 || dtype == DataType::F64;
+  };
+  return from == to || (is_half(from) && is_full(to)) || (is_full(from) && is_half(to));
+}
+
+void KernelSet::copy(const Stream& stream, const CopyLaunch& launch) {
+  if (launch.count == 0) return;
+  DevicePointer table = launch.table;
+  std::uint32_t count = launch.count;
+  kernels::Scale scale{launch.scaling.factor, launch.scaling.divisor};
+  kernels::Operation operation = operation_of(launch.op);
+  std::array<void*, 4> arguments = {&table, &count, &scale, &operation};
+  this->launch(stream, copy_name(launch.from, launch.to), launch.tiles, arguments);
+}
+
+void KernelSet::reduce(const Stream& stream, DevicePointer output,
+                       std::span<const DevicePointer> inputs, std::size_t count,
+                       const Reduction& reduction) {
+  if (count == 0) return;
+  if (inputs.size() > kernels::kMostInputs) {
+    throw Error("a kernel reduces " + std::to_string(kernels::kMostInputs) +
+                " inputs at most, not " + std::to_string(inputs.size()));
+  }
+  kernels::ReductionArguments how{};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    how.inputs[i] = reinterpret_cast<const void*>(inputs[i]);
+    if (inputs[i] == 0) how.starts_neutral = 1;
+  }
+  if (inputs.empty()) how.starts_neutral = 1;
+  how.output = reinterpret_cast<void*>(output);
+  how.count = count;
+  how.input_count = static_cast<std::uint32_t>(inputs.size());
+  how.operation = operation_of(reduction.op);
+  how.prescale = {reduction.prescale, 1.0};
+  how.final_scale = {reduction.final.factor, reduction.final.divisor};
+  std::array<void*, 1> arguments = {&how};
+  launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
+         kernels::tiles_of(count), arguments);
+}
+
+FunctionHandle KernelSet::function(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  FunctionHandle& handle = functions_[name];
+  if (handle == nullptr) {
+    check(context_->api(), "looking for the kernel " + name, context_->api().module_function,
+          &handle, module_, name.c_str());
+  }
+  return handle;
+}
+
+void KernelSet::launch(const Stream& stream, const std::string& name, std::uint64_t blocks,
+                       std::span<void*> arguments) {
+  if (blocks > kMostBlocks) {
+    throw Error("a launch of " + name + " has " + std::to_string(blocks) + " blocks, " +
+                std::to_string(kMostBlocks) + " are possible");
+  }
+  const Current current(*context_);
+  check(context_->api(), "launching " + name, context_->api().launch, function(name),
+        static_cast<unsigned>(blocks), 1U, 1U, kernels::kThreads, 1U, 1U, 0U, stream.handle(),
+        arguments.data(), static_cast<void**>(nullptr));
+}
+
+}  // namespace ronde::cuda

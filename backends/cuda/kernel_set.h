@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "backends/cuda/device_context.h"
+#include "backends/cuda/kernels/segments.h"
+#include "backends/cuda/stream.h"
+#include "ronde/dtype.h"
+#include "ronde/kernels.h"
+
+namespace ronde::cuda {
+
+/// Ronde's kernels on one GPU.
+///
+/// Thread-safety: full.
+class KernelSet {
+ public:
+  /// `image`: that of kernel_image(). Throws Error if there is none, DriverError if it has no code
+  /// for this GPU.
+  KernelSet(std::shared_ptr<const DeviceContext> context, const void* image);
+  ~KernelSet();
+  KernelSet(const KernelSet&) = delete;
+  KernelSet& operator=(const KernelSet&) = delete;
+
+  const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
+
+  /// Whether there is a copying kernel between the two types: equal ones, or a half type and F32 or
+  /// F64.
+  static bool can_copy(DataType from, DataType to) noexcept;
+
+  /// Queues the copies of `count` segments of `tiles` tiles in all, on a table in memory of the
+  /// GPU.
+  struct CopyLaunch {
+    DevicePointer table = 0;
+    std::uint32_t count = 0;
+    std::uint64_t tiles = 0;
+    DataType from = DataType::F32;
+    DataType to = DataType::F32;
+    Scaling scaling = {};
+    /// What a segment without a source is filled with, is neutral for it.
+    ReduceOp op = ReduceOp::Sum;
+  };
+  void copy(const Stream& stream, const CopyLaunch& launch);
+
+  /// Queues the reduction of `inputs` (addresses of the GPU, kMostInputs at most) in their order;
+  /// 0 stands for the neutral element. As Kernels::reduce in core, to the bit.
+  void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
+              std::size_t count, const Reduction& reduction);
+
+ private:
+  FunctionHandle function(const std::string& name);
+  void launch(const Stream& stream, const std::string& name, std::uint64_t blocks,
+              std::span<void*> arguments);
+
+  const std::shared_ptr<const DeviceContext> context_;
+  ModuleHandle module_ = nullptr;
+  std::mutex mutex_;
+  std::map<std::string, FunctionHandle> functions_;  ///< guarded by mutex_
+};
+
+}  // namespace ronde::cuda

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+// What happens to single elements in a kernel: to the bit what core/src/kernels does to them on the
+// CPU, so that a result does not depend on where it was reduced. Compiled for both, so that it is
+// tested against those without a GPU.
+
+#ifdef __CUDACC__
+#define RONDE_EVERYWHERE __host__ __device__ inline
+#else
+#define RONDE_EVERYWHERE inline
+#endif
+
+namespace ronde::cuda::kernels {
+
+template <typename To, typename From>
+RONDE_EVERYWHERE To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+/// As ReduceOp, of which an average is a sum here.
+enum class Operation : std::uint32_t { Sum = 0, Min = 1, Max = 2, Product = 3 };
+
+// Element types: what memory holds (Storage), and what is computed with (Wide).
+
+template <typename Number>
+struct Plain {
+  using Storage = Number;
+  using Wide = Number;
+  static constexpr bool kScales = true;
+  RONDE_EVERYWHERE static Wide widen(Storage value) { return value; }
+  RONDE_EVERYWHERE static Storage narrow(Wide value) { return value; }
+};
+
+/// The upper half of an f32.
+struct Bfloat16 {
+  using Storage = std::uint16_t;
+  using Wide = float;
+  static constexpr bool kScales = true;
+  RONDE_EVERYWHERE static Wide widen(Storage value) {
+    return bits_as<float>(static_cast<std::uint32_t>(value) << 16);
+  }
+  /// To nearest even. `value` may be the one quiet NaN, but no other.
+  RONDE_EVERYWHERE static Storage narrow(Wide value) {
+    const auto bits = bits_as<std::uint32_t>(value);
+    return static_cast<Storage>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+  }
+};
+
+/// IEEE 754 binary16.
+struct Float16 {
+  using Storage = std::uint16_t;
+  using Wide = float;
+  static constexpr bool kScales = true;
+  RONDE_EVERYWHERE static Wide widen(Storage value) {
+    const std::uint32_t sign = (value & 0x8000U) << 16;
+    const std::uint32_t rest = value & 0x7fffU;
+    if (rest >= 0x7c00U) return bits_as<float>(sign | 0x7f800000U | (rest << 13));
+    if (rest >= 0x0400U) return bits_as<float>(sign | ((rest << 13) + (112U << 23)));
+    // Subnormal or zero: `rest` units of 2^-24.
+    return bits_as<float>(sign | bits_as<std::uint32_t>(static_cast<float>(rest) * 0x1p-24F));
+  }
+  /// As Bfloat16::narrow.
+  RONDE_EVERYWHERE static Storage narrow(Wide value) {
+    const auto bits = bits_as<std::uint32_t>(value);
+    const std::uint32_t sign = (bits >> 16) & 0x8000U;
+    const std::uint32_t magnitude = bits & 0x7fffffffU;
+    if (magnitude > 0x7f800000U) return static_cast<Storage>(sign | 0x7e00U);
+    if (magnitude >= 0x477ff000U) return static_cast<Storage>(sign | 0x7c00U);  // 65520 and more
+    if (magnitude < 0x38800000U) {
+      // Below 2^-14: adding 0.5 rounds to units of 2^-24, nearest even.
+      const float shifted = bits_as<float>(magnitude) + 0.5F;
+      return static_cast<Storage>(sign | (bits_as<std::uint32_t>(shifted) - 0x3f000000U));
+    }
+    const std::uint32_t odd = (magnitude >> 13) & 1U;
+    return static_cast<Storage>(sign | ((magnitude - (112U << 23) + 0xfffU + odd) >> 13));
+  }
+};
+
+/// One byte, zero is false.
+struct Boolean {
+  using Storage = std::uint8_t;
+  using Wide = std::uint8_t;
+  static constexpr bool kScales = false;
+  RONDE_EVERYWHERE static Wide widen(Storage value) { return value != 0 ? 1 : 0; }
+  RONDE_EVERYWHERE static Storage narrow(Wide value) { return value; }
+};
+
+/// Any NaN becomes the one quiet NaN.
+template <typename Wide>
+RONDE_EVERYWHERE Wide canonical(Wide value) {
+  if constexpr (std::is_same_v<Wide, float>) {
+    return value == value ? value : bits_as<float>(std::uint32_t{0x7fc00000});
+  } else if constexpr (std::is_same_v<Wide, double>) {
+    return value == value ? value : bits_as<double>(std::uint64_t{0x7ff8000000000000});
+  } else {
+    return value;
+  }
+}
+
+/// To f32, to the neighbour with the odd last bit where it is inexact: what is then rounded to a
+/// half type is what one rounding would have made (Boldo and Melquiond, "Emulation of a FMA and
+/// correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57(4),
+/// 2008).
+RONDE_EVERYWHERE float rounded_to_odd(double value) {
+  const float nearest = static_cast<float>(value);
+  const double back = static_cast<double>(nearest);
+  if (!(back < value) && !(back > value)) return nearest;
+  const auto bits = bits_as<std::uint32_t>(nearest);
+  if ((bits & 1U) != 0) return nearest;
+  const bool is_above = (back > value) == (value > 0.0);  // in magnitude
+  return bits_as<float>(is_above ? bits - 1 : bits + 1);
+}
+
+/// From what is computed with to what another element is computed with.
+template <typename To, typename From>
+RONDE_EVERYWHERE typename To::Wide converted(From value) {
+  if constexpr (std::is_same_v<From, double> && std::is_same_v<typename To::Wide, float>) {
+    return rounded_to_odd(value);
+  } else {
+    return static_cast<typename To::Wide>(value);
+  }
+}
+
+/// value * factor / divisor.
+struct Scale {
+  double factor;
+  double divisor;
+};
+
+/// Truncates toward zero and clamps; zero times infinity is zero.
+template <typename Number>
+RONDE_EVERYWHERE Number scaled_integer(Number value, Scale scale) {
+  constexpr Number kMost = std::numeric_limits<Number>::max();
+  constexpr Number kLeast = std::numeric_limits<Number>::min();
+  // The largest i64 is no double: compare with 2^63, which is.
+  constexpr double kAbove =
+      2.0 * static_cast<double>(Number{1} << (std::numeric_limits<Number>::digits - 1));
+  double product = static_cast<double>(value) * scale.factor;
+  if (scale.divisor != 1.0) product /= scale.divisor;
+  if (product >= kAbove) return kMost;
+  if (product < static_cast<double>(kLeast)) return kLeast;
+  return product == product ? static_cast<Number>(product) : Number{0};
+}
+
+template <typename Element>
+RONDE_EVERYWHERE typename Element::Wide scaled(typename Element::Wide value, Scale scale) {
+  using Wide = typename Element::Wide;
+  if constexpr (!Element::kScales) {
+    return value;
+  } else if constexpr (std::is_floating_point_v<Wide>) {
+    const Wide product = value * static_cast<Wide>(scale.factor);
+    return scale.divisor != 1.0 ? product / static_cast<Wide>(scale.divisor) : product;
+  } else {
+    return scale.factor == 1.0 && scale.divisor == 1.0 ? value : scaled_integer(value, scale);
+  }
+}
+
+// -0 is below +0, and a NaN wins, so that no result depends on the order of operands.
+
+template <typename Wide>
+RONDE_EVERYWHERE Wide smaller(Wide a, Wide b) {
+  if constexpr (std::is_floating_point_v<Wide>) {
+    if (a == b) return a == Wide{0} && (1 / b < 0) ? b : a;
+    return a < b || a != a ? a : b;
+  } else {
+    return a < b ? a : b;
+  }
+}
+
+template <typename Wide>
+RONDE_EVERYWHERE Wide larger(Wide a, Wide b) {
+  if constexpr (std::is_floating_point_v<Wide>) {
+    if (a == b) return a == Wide{0} && (1 / a < 0) ? b : a;
+    return a > b || a != a ? a : b;
+  } else {
+    return a > b ? a : b;
+  }
+}
+
+/// Integers wrap around.
+template <typename Wide>
+RONDE_EVERYWHERE Wide sum(Wide a, Wide b) {
+  if constexpr (std::is_floating_point_v<Wide>) {
+    return a + b;
+  } else {
+    using Unsigned = std::make_unsigned_t<Wide>;
+    return static_cast<Wide>(
+        static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)));
+  }
+}
+
+template <typename Wide>
+RONDE_EVERYWHERE Wide product(Wide a, Wide b) {
+  if constexpr (std::is_floating_point_v<Wide>) {
+    return a * b;
+  } else {
+    // Not in int, to which narrower types are promoted: that would overflow.
+    return static_cast<Wide>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  }
+}
+
+/// Of bools, "or" is the larger and "and" the smaller.
+template <typename Element>
+RONDE_EVERYWHERE typename Element::Wide combined(typename Element::Wide a, typename Element::Wide b,
+                                                 Operation operation) {
+  switch (operation) {
+    case Operation::Min:
+      return smaller(a, b);
+    case Operation::Max:
+      return larger(a, b);
+    case Operation::Product:
+      return Element::kScales ? product(a, b) : smaller(a, b);
+    case Operation::Sum:
+      break;
+  }
+  return Element::kScales ? sum(a, b) : larger(a, b);
+}
+
+/// What leaves the other operand unchanged.
+template <typename Element>
+RONDE_EVERYWHERE typename Element::Wide neutral(Operation operation) {
+  using Wide = typename Element::Wide;
+  constexpr bool kFloating = std::is_floating_point_v<Wide>;
+  switch (operation) {
+    case Operation::Product:
+      return Wide{1};
+    case Operation::Min:
+      if constexpr (kFloating) return std::numeric_limits<Wide>::infinity();
+      return Element::kScales ? std::numeric_limits<Wide>::max() : Wide{1};
+    case Operation::Max:
+      if constexpr (kFloating) return -std::numeric_limits<Wide>::infinity();
+      return std::numeric_limits<Wide>::min();
+    case Operation::Sum:
+      break;
+  }
+  return Wide{0};
+}
+
+}  // namespace ronde::cuda::kernels

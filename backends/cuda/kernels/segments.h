@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "elements.h"
+
+// What the threads of a block do, as functions of their numbers: the kernels call them on a GPU,
+// and tests on the CPU.
+
+namespace ronde::cuda::kernels {
+
+/// Elements that a block of threads deals with.
+constexpr std::uint64_t kTileElements = 8192;
+constexpr unsigned kThreads = 256;
+/// Most inputs of a reduction: ranks of a host.
+constexpr unsigned kMostInputs = 64;
+
+/// A piece of a tensor on its way into the fusion buffer, or out of it.
+struct SegmentCopy {
+  const void* source;  ///< null: there is nothing, and the neutral element is written
+  void* target;
+  std::uint64_t count;       ///< of elements, not 0
+  std::uint64_t first_tile;  ///< of this segment, among the tiles of all
+};
+
+/// Tiles of a segment.
+RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count) {
+  return (count + kTileElements - 1) / kTileElements;
+}
+
+/// Which of `count` segments a tile belongs to.
+RONDE_EVERYWHERE std::uint32_t segment_of(const SegmentCopy* segments, std::uint32_t count,
+                                          std::uint64_t tile) {
+  std::uint32_t first = 0;
+  while (count > 1) {
+    const std::uint32_t half = count / 2;
+    if (segments[first + half].first_tile <= tile) {
+      first += half;
+      count -= half;
+    } else {
+      count = half;
+    }
+  }
+  return first;
+}
+
+/// `kCount` elements that are loaded and stored at once, 16 bytes at most of the wider type.
+template <typename Storage, unsigned kCount>
+struct alignas(sizeof(Storage) * kCount < 16 ? sizeof(Storage) * kCount : 16) Chunk {
+  Storage values[kCount];
+};
+
+template <typename Type>
+RONDE_EVERYWHERE bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % alignof(Type) == 0;
+}
+
+template <typename From, typename To>
+constexpr unsigned kChunk = 16 / (sizeof(typename From::Storage) > sizeof(typename To::Storage)
+                                      ? sizeof(typename From::Storage)
+                                      : sizeof(typename To::Storage));
+
+template <typename From, typename To>
+RONDE_EVERYWHERE typename To::Storage convert(typename From::Storage value, Scale scale) {
+  // In the precision of the wider one.
+  if constexpr (sizeof(typename From::Storage) >= sizeof(typename To::Storage)) {
+    return To::narrow(converted<To>(canonical(scaled<From>(From::widen(value), scale))));
+  } else {
+    return To::narrow(canonical(scaled<To>(converted<To>(From::widen(value)), scale)));
+  }
+}
+
+/// `thread` is one of kThreads.
+template <typename From, typename To>
+RONDE_EVERYWHERE void copy_tile(const SegmentCopy& segment, std::uint64_t tile, unsigned thread,
+                                Scale scale, Operation neutral_of) {
+  const std::uint64_t begin = (tile - segment.first_tile) * kTileElements;
+  const std::uint64_t end =
+      segment.count < begin + kTileElements ? segment.count : begin + kTileElements;
+  const auto* const source = static_cast<const typename From::Storage*>(segment.source);
+  auto* const target = static_cast<typename To::Storage*>(segment.target);
+  if (source == nullptr) {
+    const auto value = To::narrow(neutral<To>(neutral_of));
+    for (std::uint64_t i = begin + thread; i < end; i += kThreads) target[i] = value;
+    return;
+  }
+  using Loaded = Chunk<typename From::Storage, kChunk<From, To>>;
+  using Stored = Chunk<typename To::Storage, kChunk<From, To>>;
+  std::uint64_t done = begin;
+  if (is_aligned<Loaded>(source) && is_aligned<Stored>(target)) {
+    const std::uint64_t chunks = (end - begin) / kChunk<From, To>;
+    for (std::uint64_t i = thread; i < chunks; i += kThreads) {
+      const std::uint64_t at = begin + i * kChunk<From, To>;
+      const Loaded loaded = *reinterpret_cast<const Loaded*>(source + at);
+      Stored stored;
+      for (unsigned k = 0; k < kChunk<From, To>; ++k) {
+        stored.values[k] = convert<From, To>(loaded.values[k], scale);
+      }
+      *reinterpret_cast<Stored*>(target + at) = stored;
+    }
+    done += chunks * kChunk<From, To>;
+  }
+  for (std::uint64_t i = done + thread; i < end; i += kThreads) {
+    target[i] = convert<From, To>(source[i], scale);
+  }
+}
+
+/// Inputs of all ranks, in their order, and where the result goes; it may be an input.
+struct ReductionArguments {
+  const void* inputs[kMostInputs];  ///< null: the neutral element
+  void* output;
+  std::uint64_t count;
+  std::uint32_t input_count;
+  /// An input is null. The neutral element is then taken first, wherever that one is.
+  std::uint32_t starts_neutral;
+  Operation operation;
+  Scale prescale;
+  Scale final_scale;
+};
+
+/// Elements `at` to `at + kCount`, with loads and stores of chunks.
+template <typename Element, unsigned kCount>
+RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t at) {
+  using Storage = typename Element::Storage;
+  using Loaded = Chunk<Storage, kCount>;
+  typename Element::Wide results[kCount];
+  for (unsigned k = 0; k < kCount; ++k) results[k] = neutral<Element>(how.operation);
+  bool has_result = how.starts_neutral != 0;
+  for (std::uint32_t input = 0; input < how.input_count; ++input) {
+    if (how.inputs[input] == nullptr) continue;
+    const auto* const values = static_cast<const Storage*>(how.inputs[input]) + at;
+    const Loaded loaded = *reinterpret_cast<const Loaded*>(values);
+    for (unsigned k = 0; k < kCount; ++k) {
+      const auto operand = scaled<Element>(Element::widen(loaded.values[k]), how.prescale);
+      results[k] = has_result ? combined<Element>(results[k], operand, how.operation) : operand;
+    }
+    has_result = true;
+  }
+  Loaded stored;
+  for (unsigned k = 0; k < kCount; ++k) {
+    stored.values[k] = Element::narrow(canonical(scaled<Element>(results[k], how.final_scale)));
+  }
+  *reinterpret_cast<Loaded*>(static_cast<Storage*>(how.output) + at) = stored;
+}
+
+template <typename Element>
+RONDE_EVERYWHERE void reduce_tile(const ReductionArguments& how, std::uint64_t tile,
+                                  unsigned thread) {
+  using Storage = typename Element::Storage;
+  constexpr unsigned kCount = kChunk<Element, Element>;
+  using Loaded = Chunk<Storage, kCount>;
+  const std::uint64_t begin = tile * kTileElements;
+  const std::uint64_t end = how.count < begin + kTileElements ? how.count : begin + kTileElements;
+  bool aligned = is_aligned<Loaded>(how.output);
+  for (std::uint32_t i = 0; i < how.input_count; ++i) {
+    aligned = aligned && is_aligned<Loaded>(how.inputs[i]);
+  }
+  const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
+  for (std::uint64_t i = thread; i < chunks; i += kThreads) {
+    reduce_chunk<Element, kCount>(how, begin + i * kCount);
+  }
+  for (std::uint64_t i = begin + chunks * kCount + thread; i < end; i += kThreads) {
+    reduce_chunk<Element, 1>(how, i);
+  }
+}
+
+}  // namespace ronde::cuda::kernels

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_kernels.h"
+
+#include "backends/cuda/kernels/kernel_list.h"
+#include "backends/cuda/kernels/segments.h"
+
+namespace ronde::test {
+namespace {
+
+using namespace ronde::cuda::kernels;
+
+template <typename Thread>
+std::function<void()> grid_of(const FakeCuda::Launch& launch, Thread thread) {
+  return [blocks = launch.blocks, threads = launch.threads, thread] {
+    for (unsigned block = 0; block < blocks; ++block) {
+      for (unsigned i = 0; i < threads; ++i) thread(block, i);
+    }
+  };
+}
+
+template <typename From, typename To>
+std::function<void()> run_copy(const FakeCuda::Launch& launch) {
+  const auto* const segments = launch.argument<const SegmentCopy*>(0);
+  const auto count = launch.argument<std::uint32_t>(1);
+  const auto scale = launch.argument<Scale>(2);
+  const auto operation = launch.argument<Operation>(3);
+  return grid_of(launch, [=](unsigned block, unsigned thread) {
+    const SegmentCopy& segment = segments[segment_of(segments, count, block)];
+    copy_tile<From, To>(segment, block, thread, scale, operation);
+  });
+}
+
+template <typename Element>
+std::function<void()> run_reduce(const FakeCuda::Launch& launch) {
+  return grid_of(launch,
+                 [how = launch.argument<ReductionArguments>(0)](unsigned block, unsigned thread) {
+                   reduce_tile<Element>(how, block, thread);
+                 });
+}
+
+}  // namespace
+
+void add_ronde_kernels(FakeCuda& cuda) {
+#define ADD_COPY(name, From, To) cuda.add_kernel(#name, run_copy<From, To>);
+  RONDE_COPY_KERNELS(ADD_COPY)
+#define ADD_REDUCE(name, Element) cuda.add_kernel(#name, run_reduce<Element>);
+  RONDE_REDUCE_KERNELS(ADD_REDUCE)
+}
+
+}  // namespace ronde::test
