@@ -68,6 +68,7 @@ Prepared DenseExchange::begin_view(const AllreduceOptions& options) {
   const at::Tensor& gradient = parameter_.grad();
   copies_back_ = !stands_in_ && !view_->holds(gradient);
   if (copies_back_) {
+    check_writable(caller("allreduce_", options.name), gradient);
     const at::NoGradGuard no_grad;
     view_->tensor().copy_(gradient);
   }
