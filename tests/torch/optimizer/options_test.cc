@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of DistributedOptimizer one by one: what the table of pairs does not have.
+#include <algorithm>
+#include <vector>
+
 #include "support.h"
 #include "toy.h"
 
@@ -293,6 +296,52 @@ TEST_CASE("a rank without samples adds zeros, and the others count as in one pro
   for (int r = 1; r < ronde::size(); ++r) total = total + whole->forward(rows_of(r)).pow(2).sum();
   total.backward();
   CHECK(near(gradient, whole->weight.grad(), 1e-12));
+}
+
+TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or product", "[n2][n3]") {
+  use_ronde();
+  constexpr std::int64_t kCount = 16;
+  // Of one sign: a zero would be seen. Of a maximum they are negative.
+  const auto value = [](ronde::ReduceOp op, int rank) {
+    const at::Tensor positive =
+        normal({kCount}, 700 + static_cast<std::uint64_t>(rank)).abs() + 0.5;
+    return op == ronde::ReduceOp::Max ? -positive : positive;
+  };
+  for (const ronde::ReduceOp op :
+       {ronde::ReduceOp::Min, ronde::ReduceOp::Max, ronde::ReduceOp::Product}) {
+    for (const int groups : {0, 1}) {
+      for (int absent = 0; absent <= ronde::size(); ++absent) {
+        CAPTURE(static_cast<int>(op), groups, absent);
+        const at::Tensor p = at::zeros({kCount}, at::kDouble).requires_grad_();
+        const at::Tensor unused = at::zeros({kCount}, at::kDouble).requires_grad_();
+        Names names;
+        names.insert("p", p);
+        names.insert("unused", unused);
+        torch::optim::SGD sgd(names.values(), 1.0);
+        DistributedOptimizer optimizer(sgd, names, {.op = op, .groups = groups});
+        if (ronde::rank() != absent) (p * value(op, ronde::rank())).sum().backward();
+        optimizer.synchronize();
+        std::vector<double> expected;
+        for (int rank = 0; rank < ronde::size(); ++rank) {
+          if (rank == absent) continue;
+          const at::Tensor theirs = value(op, rank);
+          const auto* const number = theirs.const_data_ptr<double>();
+          if (expected.empty()) {
+            expected.assign(number, number + kCount);
+            continue;
+          }
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            if (op == ronde::ReduceOp::Min) expected[i] = std::min(expected[i], number[i]);
+            if (op == ronde::ReduceOp::Max) expected[i] = std::max(expected[i], number[i]);
+            if (op == ronde::ReduceOp::Product) expected[i] *= number[i];
+          }
+        }
+        REQUIRE(p.grad().defined());
+        CHECK(near(p.grad(), at::tensor(expected, at::kDouble), 1e-14));
+        CHECK_FALSE(unused.grad().defined());
+      }
+    }
+  }
 }
 
 TEST_CASE("an optimiser that is kept by the wrapper lives as long", "[n2]") {

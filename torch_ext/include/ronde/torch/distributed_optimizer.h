@@ -109,8 +109,9 @@ struct DistributedOptimizerOptions {
 /// that are frozen (requires_grad false) are left alone until they are unfrozen, which must happen
 /// on all ranks.
 ///
-/// A parameter that got no gradient on this rank but got one elsewhere counts as zero here; one
-/// without gradient on every rank keeps its undefined gradient, so that `inner` skips it.
+/// A parameter that got no gradient on this rank but got one elsewhere counts as zero here with Sum
+/// and Average, and is left out with Min, Max, Product and Adasum; one without gradient on every
+/// rank keeps its undefined gradient, so that `inner` skips it.
 ///
 /// LBFGS evaluates the loss several times in a step, and its line search must decide alike on all
 /// ranks: pass step() a closure. Each evaluation reduces the gradients and the loss. It takes Sum
@@ -157,6 +158,7 @@ class DistributedOptimizer {
   /// returns, the loss of all ranks, reduced as the gradients are. Throws what synchronize()
   /// throws, and does not step then. With adasum_of_deltas also what an allreduce throws: `inner`
   /// has stepped then, but parameters are where they were; zero_grad() starts anew.
+  /// LBFGS leaves them where the last evaluation before the failure was, on all ranks alike.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
   /// Waits until every gradient holds the reduced value: call it before step() to clip or inspect
