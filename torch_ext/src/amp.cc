@@ -133,7 +133,6 @@ GradScaler::Progress& GradScaler::unscaled(DistributedOptimizer& optimizer) {
   std::exception_ptr error;
   try {
     found = reducer.synchronize_and_agree(scale_);
-    reducer.expect_parameters_of(optimizer.inner());
     const at::NoGradGuard no_grad;
     found = !unscale(optimizer.inner(), 1.0 / scale_) || found;
   } catch (...) {
@@ -167,7 +166,6 @@ void GradScaler::unscale_(DistributedOptimizer& optimizer) {
   if (!options_.enabled) {
     // Who calls this looks at gradients next, also at those that skip_synchronize() keeps.
     reducer.synchronize();
-    reducer.expect_parameters_of(optimizer.inner());
     return;
   }
   const auto known = progress_.find(reducer.id());

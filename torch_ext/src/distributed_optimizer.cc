@@ -55,12 +55,11 @@ class DistributedOptimizer::Impl {
     std::vector<detail::NamedParameter> parameters =
         agree_on_parameters(scope, named_parameters, options, 0);
     if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) deltas_.emplace(scope);
-    reducer_ = std::make_shared<detail::GradientReducer>(scope, std::move(options));
+    reducer_ = std::make_shared<detail::GradientReducer>(scope, std::move(options), inner_);
     watch(std::move(parameters));
   }
 
   void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters) {
-    reducer_->expect_nothing_in_flight("add_parameters() was called");
     watch(agree_on_parameters(reducer_->scope(), named_parameters, reducer_->options(),
                               reducer_->parameter_count()));
   }
@@ -97,12 +96,6 @@ class DistributedOptimizer::Impl {
     return loss;
   }
 
-  /// What is watched first: it is in flight, on all ranks.
-  void synchronize() {
-    reducer_->synchronize();
-    reducer_->expect_parameters_of(inner_);
-  }
-
   torch::optim::Optimizer& inner() noexcept { return inner_; }
   const std::shared_ptr<detail::GradientReducer>& reducer() const noexcept { return reducer_; }
 
@@ -124,7 +117,7 @@ class DistributedOptimizer::Impl {
   /// With nothing to step with on this rank, the others must not wait for its change.
   void synchronize_for_step() {
     try {
-      synchronize();
+      reducer_->synchronize();
     } catch (...) {
       if (deltas_) deltas_->cancel(reducer_->options().process_set, reducer_->options().timeout);
       throw;
@@ -166,6 +159,7 @@ class DistributedOptimizer::Impl {
     detail::Statement statement;
     std::vector<detail::NamedParameter> parameters;
     try {
+      if (reducer_) reducer_->expect_room_for_parameters();
       detail::check_options(inner_, options);
       parameters = detail::match_parameters(inner_, known, named_parameters);
       detail::apply_options(parameters, options, known == 0);
@@ -187,7 +181,7 @@ class DistributedOptimizer::Impl {
   at::Tensor evaluate(const torch::optim::Optimizer::LossClosure& closure) {
     reducer_->stepped();
     const at::Tensor mine = call(closure);
-    synchronize();
+    reducer_->synchronize();
     AllreduceOptions options = reducer_->reduction();
     options.name = reducer_->scope() + "/loss";
     return allreduce(mine.detach(), options);
@@ -233,7 +227,7 @@ at::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClosure
 
 void DistributedOptimizer::synchronize() {
   impl_->reducer()->expect_not_skipping();
-  impl_->synchronize();
+  impl_->reducer()->synchronize();
 }
 
 void DistributedOptimizer::add_parameters(

@@ -66,8 +66,9 @@ bool GradientReducer::can_all_go_on(std::exception_ptr& first_error) {
 }
 
 /// Collective, once all ranks know that one has failed. A rank that has an error of its own keeps
-/// it, the others get the texts of those.
-void GradientReducer::tell_failures(std::exception_ptr& first_error) const {
+/// it, the others get the texts of those. `outcome`: what came of it.
+void GradientReducer::tell_failures(std::exception_ptr& first_error, const std::string& outcome,
+                                    const std::string& advice) const {
   std::string mine;
   if (first_error) mine = problem_of([&] { std::rethrow_exception(first_error); });
   if (is_refusal_text(mine)) mine.clear();
@@ -82,10 +83,8 @@ void GradientReducer::tell_failures(std::exception_ptr& first_error) const {
     if (!texts[i].empty()) text += "\n  rank " + std::to_string(ranks.at(i)) + ": " + texts[i];
   }
   if (text.empty()) return;
-  first_error = std::make_exception_ptr(
-      UsageError("ronde::DistributedOptimizer(\"" + scope_ +
-                 "\"): gradients were not reduced, as not all ranks could do their part:" + text +
-                 "\nCall zero_grad() to go on without this step"));
+  first_error = std::make_exception_ptr(UsageError("ronde::DistributedOptimizer(\"" + scope_ +
+                                                   "\"): " + outcome + text + "\n" + advice));
 }
 
 }  // namespace ronde::detail

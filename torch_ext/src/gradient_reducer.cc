@@ -14,17 +14,10 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/device.h"
-#include "scaler_agreement.h"
 #include "tensor_request.h"
 
 namespace ronde::detail {
 namespace {
-
-// 1, 2 and so on.
-std::uint64_t next_number() {
-  static std::atomic<std::uint64_t> last{0};
-  return ++last;
-}
 
 // Whether other tensors than the gradient and the incoming one it was made of use its memory.
 // Autograd steals an incoming gradient that nobody else refers to, but does not see views: the
@@ -37,17 +30,25 @@ bool shares_memory(const at::Tensor& gradient, const at::Tensor& incoming) {
   return gradient.storage().use_count() > (stolen ? 2 : 1);
 }
 
-bool is_sum(ReduceOp op) {
-  return op == ReduceOp::Sum || op == ReduceOp::Average;
-}
-
 }  // namespace
 
-GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions options)
+// 1, 2 and so on.
+std::uint64_t GradientReducer::next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions options,
+                                 const torch::optim::Optimizer& inner)
     : id_(next_number()),
       scope_(std::move(scope)),
       options_(std::move(options)),
+      inner_(inner),
       ranks_(static_cast<int>(ranks_of(options_.process_set).size())) {}
+
+bool GradientReducer::is_sum() const noexcept {
+  return options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average;
+}
 
 GradientReducer::~GradientReducer() {
   forget(0, 0);
@@ -64,12 +65,12 @@ AllreduceOptions GradientReducer::reduction() const {
 }
 
 void GradientReducer::watch(std::vector<NamedParameter> parameters) {
+  enum Answer : std::uint8_t { kNoneLocal, kSomeLocal, kFailed };
   const std::size_t first = slots_.size();
   const std::size_t first_group = groups_.size();
   const bool has_local = std::any_of(parameters.begin(), parameters.end(),
                                      [](const NamedParameter& named) { return named.is_local; });
-  const bool some_have = submit_flag("/local", has_local).wait().item<std::uint8_t>() != 0;
-  may_fail_alone_ = may_fail_alone_ || some_have;
+  std::exception_ptr error;
   try {
     for (NamedParameter& named : parameters) {
       add_slot(std::move(named), static_cast<int>(first_group));
@@ -79,6 +80,18 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
       if (!slots_[i].is_local) slots_[i].dense = make_exchange(slots_[i]);
       if (slots_[i].parameter.requires_grad()) install_hooks(i);
     }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  try {
+    const auto mine = error ? kFailed : has_local ? kSomeLocal : kNoneLocal;
+    const auto all = submit_flag("/local", mine).wait().item<std::uint8_t>();
+    if (all == kFailed) {
+      tell_failures(error, "no parameter is watched, as not all ranks could do their part:",
+                    "Construct the optimiser, or add the parameters, on all ranks once they can");
+    }
+    if (error) std::rethrow_exception(error);
+    may_fail_alone_ = may_fail_alone_ || all == kSomeLocal;
   } catch (...) {
     forget(first, first_group);
     throw;
@@ -113,7 +126,7 @@ void GradientReducer::add_slot(NamedParameter named, int first_group) {
 }
 
 void GradientReducer::make_views(std::size_t first) {
-  if (!options_.gradient_views || !is_sum(options_.op) || options_.compression) return;
+  if (!options_.gradient_views || !is_sum() || options_.compression) return;
   std::vector<Slot*> slots;
   std::vector<at::Tensor> parameters;
   for (std::size_t i = first; i < slots_.size(); ++i) {
@@ -343,114 +356,6 @@ void GradientReducer::submit_rest(std::exception_ptr& first_error) {
   }
 }
 
-void GradientReducer::expect_parameters_of(const torch::optim::Optimizer& inner) {
-  const std::size_t count = count_parameters(inner);
-  if (count == slots_.size()) return;
-  step_failed();
-  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimiser has " +
-                   std::to_string(count) + " parameters, but had " + std::to_string(slots_.size()) +
-                   " when it was wrapped. Call add_parameters() after adding parameters, and "
-                   "zero_grad() before the next backward");
-}
-
-void GradientReducer::expect_not_skipping() const {
-  if (skip_depth_ == 0 || phase_ == Phase::Reduced) return;
-  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ +
-                   "\"): synchronize() was called within skip_synchronize(), where gradients stay "
-                   "as they are. Leave it first, or call step()");
-}
-
-void GradientReducer::synchronize() {
-  if (phase_ != Phase::Reduced) wait_for_all({});
-}
-
-bool GradientReducer::synchronize_and_agree(double scale) {
-  if (phase_ == Phase::Reduced) {
-    start_agreement(scale, false);
-  } else {
-    wait_for_all(scale);
-  }
-  return finish_scaler_agreement(std::exchange(agreement_, {}), scale);
-}
-
-/// `scale`: that of the scaler, for synchronize_and_agree().
-void GradientReducer::wait_for_all(std::optional<double> scale) {
-  if (phase_ == Phase::Failed || no_sync_depth_ > 0) {
-    throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ + "\"): " +
-                     (phase_ == Phase::Failed
-                          ? "the last reduction failed, so there is nothing to step with. Call "
-                            "zero_grad() and run backward again"
-                          : "step() or synchronize() was called inside no_sync(). Leave it first"));
-  }
-  if (skip_depth_ > 0) {
-    expect_nothing_in_flight("step() was called within skip_synchronize()");
-    // Every gradient is this rank's own.
-    if (scale) start_agreement(*scale, true);
-    return end_step(false);
-  }
-  std::exception_ptr first_error;
-  const auto attempt = [&first_error](const auto& part) {
-    try {
-      part();
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
-    }
-  };
-  was_refused_ = was_sparse_ = false;
-  submit_rest(first_error);
-  // Whatever fails here, the other ranks wait for these, too: what cannot be told counts as found.
-  TensorWork nonfinite;
-  bool found = true;
-  if (options_.find_nonfinite) {
-    attempt([&] { found = has_found_nonfinite(); });
-    attempt([&] { nonfinite = submit_flag("/nonfinite", found); });
-  }
-  attempt([this] { scale_local(); });
-  if (scale) attempt([&] { start_agreement(*scale, false); });
-  finish_all(first_error);
-  if (was_refused_) attempt([&] { tell_failures(first_error); });
-  attempt([&] { tell_nonfinite(nonfinite); });
-  attempt([this] { agreement_.wait(); });
-  if (first_error) agreement_ = {};
-  end_step(first_error != nullptr);
-  if (first_error) std::rethrow_exception(first_error);
-}
-
-void GradientReducer::end_step(bool failed) {
-  for (Slot& slot : slots_) {
-    slot.ready = false;
-    slot.passes = 0;
-    slot.works.clear();
-    slot.next.clear();
-    slot.failure = nullptr;
-    slot.refusal.reset();
-    slot.nonfinite.clear();
-    // Of a step that failed nothing is known: the ranks may have had gradients of two kinds.
-    if (!failed && slot.sends_sparse) {
-      slot.is_sparse = *slot.sends_sparse;
-      if (slot.is_sparse) slot.sparse->settle();
-    }
-    slot.sends_sparse.reset();
-  }
-  for (Group& group : groups_) group.flags = {};
-  phase_ = failed ? Phase::Failed : Phase::Reduced;
-  reduction_number_ = failed ? 0 : next_number();
-}
-
-void GradientReducer::scale_local() const {
-  double scale = 1.0;
-  if (options_.average_aggregated_gradients) scale /= options_.backward_passes_per_step;
-  if (options_.scale_local_gradients && is_sum(options_.op)) {
-    scale *= options_.prescale * options_.postscale;
-    if (options_.op == ReduceOp::Average) scale /= ranks_;
-  }
-  if (scale == 1.0) return;
-  const at::NoGradGuard no_grad;
-  for (const Slot& slot : slots_) {
-    if (slot.is_local && slot.parameter.grad().defined()) slot.parameter.grad().mul_(scale);
-  }
-}
-
 void GradientReducer::stepped() noexcept {
   phase_ = Phase::Accumulating;
   reduction_number_ = 0;
@@ -471,6 +376,15 @@ void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
         "synchronize() after backward() first; wrap a backward whose gradients are to be "
         "thrown away here (another optimiser's loss) in no_sync()");
   }
+}
+
+void GradientReducer::expect_room_for_parameters() const {
+  expect_nothing_in_flight("add_parameters() was called");
+  if (phase_ != Phase::Reduced) return;
+  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ +
+                   "\"): add_parameters() was called between synchronize() and step(), which would "
+                   "step with this rank's own gradients of what is added. Call zero_grad() first, "
+                   "or step() before the parameters are added");
 }
 
 void GradientReducer::restart() {

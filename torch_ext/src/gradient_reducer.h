@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
+#include <torch/optim/optimizer.h>
 
 #include <chrono>
 #include <cstddef>
@@ -56,14 +57,17 @@ namespace ronde::detail {
 /// of that kind nobody asks.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
-  GradientReducer(std::string scope, DistributedOptimizerOptions options);
+  /// `inner`: whose parameters are watched, all of them.
+  GradientReducer(std::string scope, DistributedOptimizerOptions options,
+                  const torch::optim::Optimizer& inner);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
   /// Installs the hooks, also of more parameters later. Frozen parameters are kept, and watched
-  /// once they require grad. Throws UsageError if a parameter has another DistributedOptimizer.
-  /// Collective if options ask for gradient views.
+  /// once they require grad. Collective: where one rank cannot, it throws why (UsageError if a
+  /// parameter has another DistributedOptimizer), the others a UsageError with its text, and none
+  /// watches any of them.
   void watch(std::vector<NamedParameter> parameters);
   std::size_t parameter_count() const noexcept { return slots_.size(); }
 
@@ -74,13 +78,12 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// How gradients are combined, but for the name.
   AllreduceOptions reduction() const;
 
-  /// Throws UsageError if `inner` got parameters that are not watched: there is nothing to step
-  /// with then, as after a failure.
-  void expect_parameters_of(const torch::optim::Optimizer& inner);
   /// Throws UsageError if what is asked for is to wait for gradients that are not to be reduced.
   void expect_not_skipping() const;
 
-  /// Submits what backward did not, and waits for everything.
+  /// Submits what backward did not, and waits for everything. Throws UsageError also if the inner
+  /// optimiser got parameters that are not watched: there is nothing to step with then, as after a
+  /// failure.
   void synchronize();
   /// The same; whether some rank has a gradient of its own (a local one, or one that is not to be
   /// reduced) that is not finite, which is asked along with the gradients, and so is whether all
@@ -97,6 +100,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void restart();
   /// Throws UsageError, saying that `call` came too early, while reductions are in flight.
   void expect_nothing_in_flight(const std::string& call) const;
+  /// Throws UsageError where the gradients of parameters that are added now would not be reduced
+  /// with the others of the step.
+  void expect_room_for_parameters() const;
   void set_backward_passes_per_step(int passes) { options_.backward_passes_per_step = passes; }
   /// That of the steps to come.
   void set_timeout(std::chrono::nanoseconds timeout) { options_.timeout = timeout; }
@@ -145,6 +151,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     TensorWork flags;  // whether any rank has the gradient of each member in flight
   };
 
+  static std::uint64_t next_number();
+  bool is_sum() const noexcept;
   void add_slot(NamedParameter named, int first_group);
   void forget(std::size_t first, std::size_t first_group) noexcept;
   void make_views(std::size_t first);
@@ -167,14 +175,18 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::optional<bool> is_present(const Slot& slot) const;
   void finish_all(std::exception_ptr& first_error);
   bool can_all_go_on(std::exception_ptr& first_error);
-  void tell_failures(std::exception_ptr& first_error) const;
+  void tell_failures(std::exception_ptr& first_error, const std::string& outcome,
+                     const std::string& advice) const;
   void end_step(bool failed);
   void scale_local() const;
 
+  void expect_same_parameters() const;
+  void expect_to_step_with() const;
+  void keep_own(std::optional<double> scale);
   void wait_for_all(std::optional<double> scale);
-  TensorWork submit_flag(const std::string& name, bool raised) const;
+  TensorWork submit_flag(const std::string& name, std::uint8_t mine) const;
   bool are_own_finite(bool all) const;
-  void start_agreement(double scale, bool all);
+  void start_agreement(double scale, bool all, std::exception_ptr error);
   void look_for_nonfinite(Slot& slot) const;
   bool has_found_nonfinite();
   void tell_nonfinite(const TensorWork& found) const;
@@ -182,6 +194,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   const std::uint64_t id_;
   const std::string scope_;
   DistributedOptimizerOptions options_;
+  const torch::optim::Optimizer& inner_;
   const int ranks_;
   std::deque<Slot> slots_;
   std::vector<Group> groups_;

@@ -39,9 +39,9 @@ void GradientReducer::look_for_nonfinite(Slot& slot) const {
                    std::to_string(values.numel()) + " elements";
 }
 
-/// One byte, which is not 0 if any rank has raised it.
-TensorWork GradientReducer::submit_flag(const std::string& name, bool raised) const {
-  const at::Tensor flag = at::full({1}, raised ? 1 : 0, at::kByte);
+/// One byte: the greatest of all ranks'.
+TensorWork GradientReducer::submit_flag(const std::string& name, std::uint8_t mine) const {
+  const at::Tensor flag = at::full({1}, mine, at::kByte);
   return start_in_place(request_for(Collective::Allreduce, flag,
                                     AllreduceOptions{.name = scope_ + name,
                                                      .op = ReduceOp::Max,
@@ -60,18 +60,18 @@ bool GradientReducer::are_own_finite(bool all) const {
 }
 
 /// Of the gradients that are_own_finite() looks at. The other ranks wait for it, also where this
-/// one cannot tell, which counts as found.
-void GradientReducer::start_agreement(double scale, bool all) {
+/// one cannot tell, which counts as found, and where it has failed. `error`: why, which is thrown.
+void GradientReducer::start_agreement(double scale, bool all, std::exception_ptr error) {
+  const bool failed = error != nullptr;
   bool found = true;
-  std::exception_ptr error;
   try {
-    found = !are_own_finite(all);
+    if (!failed) found = !are_own_finite(all);
   } catch (...) {
     error = std::current_exception();
   }
-  agreement_ =
-      start_scaler_agreement({.operation_name = scope_ + "/scaler", .found = found, .scale = scale},
-                             options_.process_set, options_.timeout);
+  agreement_ = start_scaler_agreement(
+      {.operation_name = scope_ + "/scaler", .found = found, .scale = scale, .failed = failed},
+      options_.process_set, options_.timeout);
   if (!error) return;
   try {
     std::exchange(agreement_, {}).wait();

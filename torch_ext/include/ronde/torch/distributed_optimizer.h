@@ -122,9 +122,10 @@ class DistributedOptimizer {
  public:
   /// `named_parameters` names the parameters of `inner`; more are ignored. Collective: the ranks
   /// compare names, shapes, dtypes and options. Throws UsageError (on all ranks) if they differ, a
-  /// parameter of `inner` has no name, is listed twice, or is complex, or options make no sense. A
-  /// rank outside the process set throws UsageError at once and has nothing hooked: there `inner`
-  /// steps by itself.
+  /// parameter of `inner` has no name, is listed twice, or is complex, or options make no sense;
+  /// what a compression throws on one rank, and on the others a UsageError with its text. A rank
+  /// outside the process set throws UsageError at once and has nothing hooked: there `inner` steps
+  /// by itself.
   DistributedOptimizer(torch::optim::Optimizer& inner,
                        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                        DistributedOptimizerOptions options = {});
@@ -145,8 +146,8 @@ class DistributedOptimizer {
   void zero_grad(bool set_to_none = true);
 
   /// Takes in parameters that `inner` got since (add_param_group): grouped among themselves if
-  /// GradientGroups is a number, by themselves otherwise, and none local. Collective, while nothing
-  /// is in flight; throws as the constructor does.
+  /// GradientGroups is a number, by themselves otherwise, and none local. Collective; throws as the
+  /// constructor does, and where gradients are in flight or are reduced, but not yet stepped with.
   void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters);
 
   /// Must be equal on all ranks. Throws UsageError while reductions are in flight.
