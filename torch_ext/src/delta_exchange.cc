@@ -3,26 +3,39 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <cstddef>
 #include <exception>
 #include <utility>
 
 #include "gradient_failures.h"
+#include "gradient_reducer.h"
 #include "ronde/error.h"
 
 namespace ronde::detail {
 
 void DeltaExchange::watch(const std::vector<NamedParameter>& parameters) {
   for (const NamedParameter& named : parameters) {
-    if (named.is_local) continue;
-    slots_.push_back({scope_ + "/delta of " + named.name, named.parameter, {}, {}});
+    Slot& slot = slots_.emplace_back();
+    slot.operation_name = scope_ + "/delta of " + named.name;
+    slot.parameter = named.parameter;
+    slot.is_local = named.is_local;
   }
 }
 
-void DeltaExchange::begin() {
+/// Alike on all ranks, whether they combine or cancel.
+void DeltaExchange::choose(const GradientReducer& reducer) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].travels = !slots_[i].is_local && reducer.takes_part(i);
+  }
+}
+
+void DeltaExchange::begin(const GradientReducer& reducer) {
   const at::NoGradGuard no_grad;
+  choose(reducer);
   for (Slot& slot : slots_) {
     slot.before.reset();
-    if (slot.parameter.requires_grad()) slot.before = slot.parameter.detach().clone();
+    const bool may_change = slot.travels || slot.parameter.grad().defined();
+    if (may_change) slot.before = slot.parameter.detach().clone();
   }
 }
 
@@ -47,7 +60,6 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
   // All of them, also after one has failed: the other ranks wait for them.
   const auto for_each_slot = [this, &error](const auto& part) {
     for (Slot& slot : slots_) {
-      if (!slot.before.defined()) continue;
       try {
         part(slot);
       } catch (...) {
@@ -56,6 +68,7 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
     }
   };
   for_each_slot([&](Slot& slot) {
+    if (!slot.travels) return;
     try {
       submit(slot, options);
     } catch (...) {
@@ -63,15 +76,17 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
       throw;
     }
   });
-  for_each_slot([this](Slot& slot) { wait_for(slot); });
+  for_each_slot([this](Slot& slot) {
+    if (slot.travels) wait_for(slot);
+  });
   for_each_slot([failed = error != nullptr](Slot& slot) {
+    const at::Tensor before = std::exchange(slot.before, {});
     at::Tensor values = slot.parameter.detach();
-    if (failed) {
-      values.copy_(slot.before);
-    } else {
-      values.add_(slot.before);
+    if (failed && before.defined()) {
+      values.copy_(before);
+    } else if (slot.travels) {
+      values.add_(before);
     }
-    slot.before.reset();
   });
   if (error) std::rethrow_exception(error);
 }
@@ -89,12 +104,13 @@ void DeltaExchange::wait_for(Slot& slot) const {
   }
 }
 
-void DeltaExchange::cancel(ProcessSet set, std::chrono::nanoseconds timeout) noexcept {
+void DeltaExchange::cancel(const GradientReducer& reducer) noexcept {
   const at::NoGradGuard no_grad;
+  const DistributedOptimizerOptions& options = reducer.options();
+  choose(reducer);
   // What is thrown here has come after the error of the step, which the caller throws.
   const auto for_each_slot = [this](const auto& part) {
     for (Slot& slot : slots_) {
-      if (!slot.parameter.requires_grad()) continue;
       try {
         part(slot);
       } catch (...) {
@@ -105,7 +121,9 @@ void DeltaExchange::cancel(ProcessSet set, std::chrono::nanoseconds timeout) noe
   for_each_slot([](Slot& slot) {
     if (slot.before.defined()) slot.parameter.detach().copy_(slot.before);
   });
-  for_each_slot([&](Slot& slot) { refuse(slot, set, timeout); });
+  for_each_slot([&](Slot& slot) {
+    if (slot.travels) refuse(slot, options.process_set, options.timeout);
+  });
   for_each_slot([](Slot& slot) { std::exchange(slot.work, {}).wait(); });
   for (Slot& slot : slots_) slot.before.reset();
 }

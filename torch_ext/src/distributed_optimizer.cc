@@ -73,7 +73,7 @@ class DistributedOptimizer::Impl {
   }
 
   void zero_grad(bool set_to_none) {
-    reducer_->restart();
+    reducer_->restart(set_to_none);
     inner_.zero_grad(set_to_none);
   }
 
@@ -119,7 +119,7 @@ class DistributedOptimizer::Impl {
     try {
       reducer_->synchronize();
     } catch (...) {
-      if (deltas_) deltas_->cancel(reducer_->options().process_set, reducer_->options().timeout);
+      if (deltas_) deltas_->cancel(*reducer_);
       throw;
     }
   }
@@ -137,11 +137,11 @@ class DistributedOptimizer::Impl {
                                           .timeout = options.timeout,
                                           .wire_dtype = detail::wire_dtype_of(options.compression)};
     try {
-      deltas_->begin();
+      deltas_->begin(*reducer_);
       inner_.step();
     } catch (...) {
       reducer_->step_failed();
-      deltas_->cancel(options.process_set, options.timeout);
+      deltas_->cancel(*reducer_);
       throw;
     }
     try {

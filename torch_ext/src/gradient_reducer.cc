@@ -116,6 +116,7 @@ void GradientReducer::add_slot(NamedParameter named, int first_group) {
   slot.operation_name = scope_ + "/" + named.name;
   slot.parameter = std::move(named.parameter);
   slot.watched_as = slot.parameter.options();
+  slot.was_trained = slot.parameter.requires_grad();
   slot.is_local = named.is_local;
   slot.is_sparse = named.is_sparse;
   if (named.group < 0) return;
@@ -178,7 +179,7 @@ void GradientReducer::look_after(std::size_t index) {
   }
   if (slot.hooks && slot.hooks->are_on(slot.parameter)) return;
   remove_hooks(slot);  // torch::load() has given the parameter other memory, and autograd new nodes
-  install_hooks(index);
+  if (slot.parameter.requires_grad()) install_hooks(index);
   // What the hook does with later gradients.
   at::Tensor& gradient = slot.parameter.mutable_grad();
   if (!gradient.defined()) return;
@@ -236,7 +237,7 @@ void GradientReducer::gradient_is_ready(Slot& slot) {
   const bool all_ready =
       std::all_of(group.members.begin(), group.members.end(), [this](std::size_t index) {
         const Slot& member = slots_[index];
-        if (!member.parameter.requires_grad()) return true;
+        if (!takes_part(member)) return true;
         return member.ready && !(member.view && member.view->is_occupied());
       });
   if (all_ready) submit(group);
@@ -299,7 +300,7 @@ void GradientReducer::submit(Group& group) {
   std::vector<std::size_t> counts;
   for (const std::size_t index : group.members) {
     Slot& slot = slots_[index];
-    if (!slot.parameter.requires_grad()) continue;
+    if (!takes_part(slot)) continue;
     std::vector<Prepared> prepared = begin_or_refuse(slot);
     slot.place_in_group = in_flight.size();
     in_flight.push_back(&slot);
@@ -329,9 +330,7 @@ void GradientReducer::submit(Group& group) {
 /// The gradients that backward did not submit, in the same order on every rank. All of them, even
 /// if one fails: the other ranks wait for them.
 void GradientReducer::submit_rest(std::exception_ptr& first_error) {
-  const auto is_due = [](const Slot& slot) {
-    return slot.exchange == nullptr && slot.parameter.requires_grad();
-  };
+  const auto is_due = [](const Slot& slot) { return slot.exchange == nullptr && takes_part(slot); };
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     try {
       if (is_due(slots_[i])) look_after(i);
@@ -356,9 +355,23 @@ void GradientReducer::submit_rest(std::exception_ptr& first_error) {
   }
 }
 
-void GradientReducer::stepped() noexcept {
+/// Note [Parameters that are frozen while they have gradients].
+bool GradientReducer::takes_part(const Slot& slot) {
+  return slot.was_trained || slot.parameter.requires_grad();
+}
+
+/// `clears`: no parameter has a gradient.
+void GradientReducer::begin_step(bool clears) noexcept {
+  const bool keeps_own = !clears && options_.op == ReduceOp::Adasum && options_.adasum_of_deltas;
+  for (Slot& slot : slots_) {
+    slot.was_trained = slot.parameter.requires_grad() || (keeps_own && slot.was_trained);
+  }
   phase_ = Phase::Accumulating;
   reduction_number_ = 0;
+}
+
+void GradientReducer::stepped() noexcept {
+  begin_step(false);
 }
 
 void GradientReducer::step_failed() noexcept {
@@ -387,14 +400,14 @@ void GradientReducer::expect_room_for_parameters() const {
                    "or step() before the parameters are added");
 }
 
-void GradientReducer::restart() {
+void GradientReducer::restart(bool clears) {
   expect_nothing_in_flight("zero_grad() was called");
   for (Slot& slot : slots_) {
     slot.passes = 0;
     slot.ready = false;
     slot.failure = nullptr;
   }
-  stepped();
+  begin_step(clears);
 }
 
 }  // namespace ronde::detail

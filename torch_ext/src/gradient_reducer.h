@@ -42,6 +42,13 @@ namespace ronde::detail {
 /// reduction (Work::contributed). Of a group it says that of the group as a whole: a vector of
 /// flags, one a member, is the group's last tensor.
 ///
+/// Note [Parameters that are frozen while they have gradients]
+/// The inner optimiser steps what has a gradient, frozen or not, so such a gradient is reduced,
+/// too. Which rank has one depends on its batch; what required grad when the step began does not,
+/// as the ranks freeze alike: that takes part as long as the step lasts. With deltas a gradient
+/// stays the rank's own for as long as it is there: who keeps it (zero_grad(false)) takes part for
+/// longer.
+///
 /// Note [A rank that cannot do its part]
 /// What is thrown on one rank (a compressor of the program's, a gradient that has no place in a
 /// reduction) must not leave the others waiting, nor this one a step behind them. So under the
@@ -97,7 +104,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// The step failed in part: zero_grad() is next.
   void step_failed() noexcept;
   /// The gradients are to be dropped. Throws UsageError while reductions are in flight.
-  void restart();
+  /// `clears`: they become undefined.
+  void restart(bool clears);
   /// Throws UsageError, saying that `call` came too early, while reductions are in flight.
   void expect_nothing_in_flight(const std::string& call) const;
   /// Throws UsageError where the gradients of parameters that are added now would not be reduced
@@ -111,6 +119,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void leave_no_sync() noexcept { --no_sync_depth_; }
   void enter_skip() noexcept { ++skip_depth_; }
   void leave_skip() noexcept { --skip_depth_; }
+
+  /// Of the parameter that was watched as the `index`-th, from 0: whether it is reduced in this
+  /// step.
+  bool takes_part(std::size_t index) const { return takes_part(slots_.at(index)); }
 
   // For the hooks.
   void before_accumulation(std::size_t index);
@@ -130,6 +142,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     int group = -1;
     std::size_t place_in_group = 0;  // among those in flight
     std::optional<GradientView> view;
+    bool was_trained = false;              // it required grad when the step began
     std::unique_ptr<GradientHooks> hooks;  // null while frozen
     std::unique_ptr<GradientExchange> dense;
     std::unique_ptr<GradientExchange> sparse;  // null until needed
@@ -159,6 +172,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::unique_ptr<GradientExchange> make_exchange(Slot& slot);
   void install_hooks(std::size_t index);
   static void remove_hooks(Slot& slot);
+  static bool takes_part(const Slot& slot);
+  void begin_step(bool clears) noexcept;
   void look_after(std::size_t index);
 
   void gradient_is_ready(Slot& slot);

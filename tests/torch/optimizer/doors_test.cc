@@ -79,6 +79,18 @@ class Choosy final : public ronde::Compression {
   std::string refused;
 };
 
+/// Steps, and then fails where it is told so.
+class Tripping final : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    at::Tensor loss = SGD::step(std::move(closure));
+    if (trips) throw std::runtime_error("tripped");
+    return loss;
+  }
+  bool trips = false;
+};
+
 }  // namespace
 
 TEST_CASE("a parameter that one rank alone gained fails the deltas of all, by each door",
@@ -225,4 +237,27 @@ TEST_CASE("a gradient that cannot be written fails the step on all ranks, also w
     three.names["b"].mutable_grad().reset();  // which LibTorch does not clear either
     check_next_steps(three, optimizer);
   }
+}
+
+TEST_CASE("local parameters are as before a step of deltas that failed", "[n2][n3]") {
+  use_ronde();
+  Toy toy;
+  const at::Tensor own = at::full({3}, 2.0, at::kDouble).requires_grad_();
+  toy.names.insert("own", own);
+  Tripping sgd(toy.names.values(), torch::optim::SGDOptions(1.0));
+  DistributedOptimizer optimizer(sgd, toy.names,
+                                 {.op = ReduceOp::Adasum, .local_parameters = {own}});
+  const auto step = [&] {
+    optimizer.zero_grad();
+    (toy.p.sum() + own.sum() * (ronde::rank() + 1.0)).backward();
+    optimizer.step();
+  };
+  sgd.trips = ronde::rank() == 1;
+  CHECK_FALSE(thrown_text(step).empty());
+  CHECK(torch::equal(toy.p, at::ones({4}, at::kDouble)));
+  CHECK(torch::equal(own, at::full({3}, 2.0, at::kDouble)));
+  sgd.trips = false;
+  step();
+  CHECK(near(toy.p, at::zeros({4}, at::kDouble), 1e-14));
+  CHECK(near(own, at::full({3}, 1.0 - ronde::rank(), at::kDouble), 1e-14));
 }

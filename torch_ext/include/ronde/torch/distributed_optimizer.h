@@ -107,7 +107,8 @@ struct DistributedOptimizerOptions {
 /// It is not a torch::optim::Optimizer: learning rates, schedulers, saving and loading act on
 /// `inner`, which must live as long as anything but the destructor is called. Parameters of `inner`
 /// that are frozen (requires_grad false) are left alone until they are unfrozen, which must happen
-/// on all ranks.
+/// on all ranks. One that is frozen between two calls of step() or zero_grad() is reduced with the
+/// others once more, as `inner` steps whatever has a gradient.
 ///
 /// A parameter that got no gradient on this rank but got one elsewhere counts as zero here with Sum
 /// and Average, and is left out with Min, Max, Product and Adasum; one without gradient on every
@@ -158,8 +159,8 @@ class DistributedOptimizer {
   /// mode on, and returns this rank's loss. LBFGS calls it as often as it likes, and is given, and
   /// returns, the loss of all ranks, reduced as the gradients are. Throws what synchronize()
   /// throws, and does not step then. With adasum_of_deltas also what an allreduce throws: `inner`
-  /// has stepped then, but parameters are where they were; zero_grad() starts anew.
-  /// LBFGS leaves them where the last evaluation before the failure was, on all ranks alike.
+  /// has stepped then, but parameters, also local ones, are where they were; zero_grad() starts
+  /// anew. LBFGS leaves them where the last evaluation before the failure was, on all ranks alike.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
   /// Waits until every gradient holds the reduced value: call it before step() to clip or inspect

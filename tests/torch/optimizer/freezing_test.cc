@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters that are frozen while they have gradients: LibTorch steps what has one, frozen or not.
+#include <optional>
+#include <vector>
+
+#include "support.h"
+#include "toy.h"
+
+using namespace ronde_test;
+using ronde::DistributedOptimizer;
+using ronde::ReduceOp;
+
+namespace {
+
+constexpr std::int64_t kWidth = 4;
+
+/// Momentum and decay tell a gradient of zeros from none. Decay is no part of the deltas, which are
+/// to be at right angles.
+torch::optim::SGDOptions heavy_sgd(ReduceOp op) {
+  return torch::optim::SGDOptions(0.1).momentum(0.5).weight_decay(op == ReduceOp::Adasum ? 0 : 0.1);
+}
+
+struct FrozenPair {
+  explicit FrozenPair(ReduceOp op) {
+    names.insert("a", a);
+    names.insert("b", b);
+    sgd = std::make_unique<torch::optim::SGD>(names.values(), heavy_sgd(op));
+  }
+  at::Tensor values() const { return flatten(names.values()); }
+  at::Tensor a = at::ones({kWidth}, at::kDouble).requires_grad_();
+  at::Tensor b = at::ones({kWidth}, at::kDouble).requires_grad_();
+  torch::OrderedDict<std::string, at::Tensor> names;
+  std::unique_ptr<torch::optim::SGD> sgd;
+};
+
+struct FreezingCase {
+  const char* name;
+  int passes = 1;           // backwards of a step, between which `a` is frozen if there are two
+  bool holds_back = false;  // the first within no_sync(), in place of passes that are announced
+  int groups = 0;
+  int without_b = -1;  // the rank whose backward does not reach b
+  int without_a = -1;
+  bool views = true;
+  ReduceOp op = ReduceOp::Average;
+  bool clears = true;  // gradients become undefined between steps, not zero
+};
+
+/// Of one rank in one pass. Where deltas are combined, at right angles to that of other ranks,
+/// whose combination is their sum then.
+at::Tensor loss_of(const FrozenPair& pair, const FreezingCase& row, int step, int pass, int rank) {
+  const auto factor = [&](std::uint64_t seed) {
+    const at::Tensor drawn = normal({kWidth}, seed + 100 * static_cast<std::uint64_t>(step) +
+                                                  10 * static_cast<std::uint64_t>(pass) +
+                                                  static_cast<std::uint64_t>(rank));
+    if (row.op != ReduceOp::Adasum) return drawn;
+    at::Tensor one = at::zeros({kWidth}, at::kDouble);
+    one[rank] = drawn[rank];
+    return one;
+  };
+  at::Tensor loss = at::zeros({}, at::kDouble).requires_grad_();
+  loss = loss * 1.0;
+  if (rank != row.without_a) loss = loss + (pair.a * factor(5000)).sum();
+  if (rank != row.without_b) loss = loss + (pair.b * factor(9000)).sum();
+  return loss;
+}
+
+constexpr int kFreezingSteps = 6;
+
+/// In step 1 it is frozen in the middle, in step 4 it trains again.
+void freeze_in_the_middle(const FrozenPair& pair, int step) {
+  if (step == 1) pair.a.requires_grad_(false);
+}
+void thaw(const FrozenPair& pair, int step) {
+  if (step == 4) pair.a.requires_grad_(true);
+}
+
+at::Tensor frozen_whole(const FreezingCase& row, int ranks) {
+  FrozenPair pair(row.op);
+  const double scale = row.op == ReduceOp::Average ? 1.0 / ranks : 1.0;
+  for (int step = 0; step < kFreezingSteps; ++step) {
+    pair.sgd->zero_grad(row.clears);
+    thaw(pair, step);
+    for (int pass = 0; pass < row.passes; ++pass) {
+      if (pass == 1) freeze_in_the_middle(pair, step);
+      for (int rank = 0; rank < ranks; ++rank) {
+        (loss_of(pair, row, step, pass, rank) * scale).backward();
+      }
+    }
+    freeze_in_the_middle(pair, step);
+    pair.sgd->step();
+  }
+  return pair.values();
+}
+
+at::Tensor frozen_here(const FreezingCase& row) {
+  FrozenPair pair(row.op);
+  DistributedOptimizer optimizer(*pair.sgd, pair.names,
+                                 {.op = row.op,
+                                  .backward_passes_per_step = row.holds_back ? 1 : row.passes,
+                                  .gradient_views = row.views,
+                                  .groups = row.groups});
+  for (int step = 0; step < kFreezingSteps; ++step) {
+    optimizer.zero_grad(row.clears);
+    thaw(pair, step);
+    for (int pass = 0; pass < row.passes; ++pass) {
+      if (pass == 1) freeze_in_the_middle(pair, step);
+      std::optional<DistributedOptimizer::NoSync> guard;
+      if (row.holds_back && pass == 0) guard.emplace(optimizer.no_sync());
+      loss_of(pair, row, step, pass, ronde::rank()).backward();
+    }
+    freeze_in_the_middle(pair, step);
+    optimizer.step();
+  }
+  return pair.values();
+}
+
+}  // namespace
+
+TEST_CASE("a parameter that is frozen while it has a gradient trains as in one process",
+          "[n2][n3]") {
+  use_ronde();
+  const std::vector<FreezingCase> rows = {
+      {.name = "after backward"},
+      {.name = "after a backward that did not reach it on rank 1", .without_a = 1},
+      {.name = "between two passes", .passes = 2},
+      {.name = "between two passes, without views", .passes = 2, .views = false},
+      {.name = "between two passes, in a group", .passes = 2, .groups = 1},
+      {.name = "between two passes, one rank has none", .passes = 2, .without_a = 0},
+      {.name = "after a pass that was held back", .passes = 2, .holds_back = true},
+      {.name = "held back, in a group", .passes = 2, .holds_back = true, .groups = 1},
+      {.name = "in a group that rank 1 has not all of", .groups = 1, .without_b = 1},
+      {.name = "the same, without views", .groups = 1, .without_b = 1, .views = false},
+      {.name = "in a group, without a on rank 0", .groups = 1, .without_a = 0},
+      {.name = "deltas", .op = ReduceOp::Adasum},
+      {.name = "deltas of two passes", .passes = 2, .op = ReduceOp::Adasum},
+      {.name = "deltas, one rank has none", .without_a = 1, .op = ReduceOp::Adasum},
+      {.name = "deltas whose gradients stay", .op = ReduceOp::Adasum, .clears = false},
+      {.name = "gradients that stay", .clears = false},
+      {.name = "gradients that stay, in a group", .groups = 1, .clears = false},
+  };
+  for (const FreezingCase& row : rows) {
+    CAPTURE(row.name);
+    const at::Tensor mine = frozen_here(row);
+    CHECK(near(mine, frozen_whole(row, ronde::size()), 1e-12));
+    CHECK(same_on_all_ranks(mine));
+  }
+}
