@@ -51,11 +51,14 @@ TensorWork GradientReducer::submit_flag(const std::string& name, std::uint8_t mi
 }
 
 /// `all`: nothing was reduced, and so every gradient is this rank's own, not local ones alone.
+/// Throws UsageError for one that the scaler could not divide, which nobody else would hear of.
 bool GradientReducer::are_own_finite(bool all) const {
   const at::NoGradGuard no_grad;
   return std::all_of(slots_.begin(), slots_.end(), [all](const Slot& slot) {
-    return !(all || slot.is_local) || !slot.parameter.grad().defined() ||
-           at::isfinite(values_of(slot.parameter.grad())).all().item<bool>();
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!(all || slot.is_local) || !gradient.defined()) return true;
+    if (gradient.layout() == at::kStrided) check_writable(slot.operation_name, gradient);
+    return at::isfinite(values_of(gradient)).all().item<bool>();
   });
 }
 

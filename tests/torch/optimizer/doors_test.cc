@@ -239,6 +239,33 @@ TEST_CASE("a gradient that cannot be written fails the step on all ranks, also w
   }
 }
 
+TEST_CASE("a gradient that a scaler cannot divide on one rank is divided on none", "[n2][n3]") {
+  use_ronde();
+  for (const bool is_late : {false, true}) {
+    CAPTURE(is_late);
+    Toy toy;
+    DistributedOptimizer optimizer(toy.sgd, toy.names, {.op = ReduceOp::Adasum});
+    ronde::GradScaler scaler({.init_scale = 1.0});
+    toy.backward(1.0);
+    if (is_late) optimizer.synchronize();
+    if (ronde::rank() == 1) {
+      toy.p.mutable_grad() = at::ones({1}, at::kDouble).expand({4});
+      CHECK(contains(usage_error([&] { scaler.step(optimizer); }), "share one memory location"));
+      toy.p.mutable_grad().reset();
+    } else if (is_late) {
+      CHECK_FALSE(scaler.step(optimizer));  // to the others it is an overflow
+    } else {
+      CHECK(contains(usage_error([&] { scaler.step(optimizer); }), "share one memory location"));
+    }
+    CHECK(torch::equal(toy.p, at::ones({4}, at::kDouble)));
+    scaler.update(1.0);
+    optimizer.zero_grad();
+    toy.backward(1.0);
+    CHECK(scaler.step(optimizer));
+    CHECK(near(toy.p, at::zeros({4}, at::kDouble), 1e-14));
+  }
+}
+
 TEST_CASE("local parameters are as before a step of deltas that failed", "[n2][n3]") {
   use_ronde();
   Toy toy;
