@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/registration_cache.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace ronde::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t nanoseconds_since(Clock::time_point begin) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+}
+
+std::uint64_t end_of(const Region& region) {
+  return region.base + region.bytes;
+}
+
+bool holds(const Region& outer, const Region& inner) {
+  return outer.identity == inner.identity && outer.base <= inner.base &&
+         end_of(inner) <= end_of(outer);
+}
+
+}  // namespace
+
+RegistrationCache::RegistrationCache(bool enabled, std::size_t limit_bytes)
+    : enabled_(enabled), limit_bytes_(limit_bytes) {}
+
+RegistrationCache::~RegistrationCache() {
+  clear();
+}
+
+std::shared_ptr<Registration> RegistrationCache::get(const Region& region, const Open& open) {
+  const std::lock_guard lock(mutex_);
+  auto entry = first_overlapping(region);
+  if (entry != entries_.end() && holds(entry->second.region, region)) {
+    ++counts_.hits;
+    entry->second.last_used = ++uses_;
+    return entry->second.registration;
+  }
+  // Freed since, or less than is needed now. Closed first: some memory cannot be open twice.
+  while (entry != entries_.end()) {
+    ++counts_.evicted_for_overlap;
+    close(entry);
+    entry = first_overlapping(region);
+  }
+  const std::shared_ptr<Registration> registration = this->open(open);
+  if (enabled_) {
+    entries_[{region.owner, region.base}] = {region, registration, ++uses_};
+    bytes_ += region.bytes;
+    make_room();
+  }
+  return registration;
+}
+
+void RegistrationCache::drop(std::int64_t owner) {
+  const std::lock_guard lock(mutex_);
+  auto entry = entries_.lower_bound({owner, 0});
+  while (entry != entries_.end() && entry->first.first == owner) entry = close(entry);
+}
+
+void RegistrationCache::clear() {
+  const std::lock_guard lock(mutex_);
+  for (auto entry = entries_.begin(); entry != entries_.end();) entry = close(entry);
+}
+
+std::shared_ptr<Registration> RegistrationCache::open(const Open& open) {
+  ++counts_.misses;
+  const Clock::time_point begin = Clock::now();
+  std::shared_ptr<Registration> registration = open();
+  counts_.open_ns += nanoseconds_since(begin);
+  return registration;
+}
+
+/// No two overlap, so that it is the one before the region's base or the first behind it.
+RegistrationCache::Entries::iterator RegistrationCache::first_overlapping(const Region& region) {
+  auto next = entries_.upper_bound({region.owner, region.base});
+  if (next != entries_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first.first == region.owner && end_of(before->second.region) > region.base) {
+      return before;
+    }
+  }
+  const bool overlaps = next != entries_.end() && next->first.first == region.owner &&
+                        next->first.second < end_of(region);
+  return overlaps ? next : entries_.end();
+}
+
+/// Of one that is in use only the cache's hold ends.
+RegistrationCache::Entries::iterator RegistrationCache::close(Entries::iterator entry) {
+  bytes_ -= entry->second.region.bytes;
+  const Clock::time_point begin = Clock::now();
+  const auto next = entries_.erase(entry);
+  counts_.close_ns += nanoseconds_since(begin);
+  return next;
+}
+
+void RegistrationCache::make_room() {
+  while (bytes_ > limit_bytes_) {
+    auto oldest = entries_.end();
+    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+      const bool is_in_use = entry->second.registration.use_count() > 1;
+      if (is_in_use) continue;
+      if (oldest == entries_.end() || entry->second.last_used < oldest->second.last_used) {
+        oldest = entry;
+      }
+    }
+    if (oldest == entries_.end()) return;
+    ++counts_.evicted_for_room;
+    close(oldest);
+  }
+}
+
+StatsGroup RegistrationCache::stats() const {
+  const std::lock_guard lock(mutex_);
+  return {"registration_cache",
+          {{"hits", counts_.hits},
+           {"misses", counts_.misses},
+           {"evicted_for_room", counts_.evicted_for_room},
+           {"evicted_for_overlap", counts_.evicted_for_overlap},
+           {"entries", entries_.size()},
+           {"bytes", bytes_},
+           {"open_us", counts_.open_ns / 1000},
+           {"close_us", counts_.close_ns / 1000}}};
+}
+
+}  // namespace ronde::cuda

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "backends/cuda/device_context.h"
+#include "backends/cuda/registration_cache.h"
+
+namespace ronde::cuda {
+
+/// What a peer needs to know of memory of a GPU to map it: plain bytes, for the control plane.
+struct ExportedMemory {
+  IpcMemHandle handle{};  ///< of the whole allocation
+  std::uint64_t buffer_id = 0;
+  std::uint64_t base = 0;    ///< of the allocation, an address of its owner
+  std::uint64_t size = 0;    ///< of the allocation, in bytes
+  std::uint64_t offset = 0;  ///< of the memory within it
+  std::uint64_t bytes = 0;   ///< of the memory
+};
+
+/// Makes memory of this process known to peers; empty if it is of a kind that IPC cannot export
+/// (expandable segments, cudaMallocAsync), and has to be copied into memory that it can. Throws
+/// DriverError.
+std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
+                                            std::size_t bytes);
+
+/// A peer's memory at an address of this process.
+class MappedMemory final : public Registration {
+ public:
+  /// Opens the handle, of a device that need not be visible here. Throws DriverError. `owner`: for
+  /// texts.
+  MappedMemory(std::shared_ptr<const DeviceContext> context, const ExportedMemory& memory,
+               int owner);
+  ~MappedMemory() override;
+
+  /// Where `memory` is, which is of the same allocation.
+  DevicePointer address_of(const ExportedMemory& memory) const noexcept {
+    return base_ + memory.offset;
+  }
+
+ private:
+  const std::shared_ptr<const DeviceContext> context_;
+  DevicePointer base_ = 0;
+};
+
+/// The memory of rank `owner`, from the cache.
+std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
+                                         const std::shared_ptr<const DeviceContext>& context,
+                                         const ExportedMemory& memory, int owner);
+
+/// Host memory of the program's that is page-locked meanwhile.
+class PinnedRange final : public Registration {
+ public:
+  /// Throws DriverError, with result() kHostMemoryAlreadyRegistered if some of it is page-locked.
+  PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory, std::size_t bytes);
+  ~PinnedRange() override;
+
+ private:
+  const std::shared_ptr<const DeviceContext> context_;
+  void* const memory_;
+};
+
+}  // namespace ronde::cuda

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Registrations that are kept: hits, misses and what ends them, by themselves and with a CUDA
+// driver that is a fake.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/cuda/memory.h"
+#include "backends/cuda/registrations.h"
+#include "fake_cuda.h"
+
+namespace {
+
+using namespace ronde::cuda;
+using Catch::Contains;
+using ronde::test::FakeCuda;
+
+std::uint64_t counter(const RegistrationCache& cache, const std::string& name) {
+  for (const auto& [key, value] : cache.stats().counters) {
+    if (key == name) return value;
+  }
+  FAIL("there is no counter " + name);
+  return 0;
+}
+
+/// Counts those that are open.
+struct Opened final : Registration {
+  explicit Opened(int& count) : open(count) { ++open; }
+  ~Opened() override { --open; }
+  int& open;
+};
+
+struct CacheFixture {
+  int open = 0;
+  std::shared_ptr<Registration> get(RegistrationCache& cache, const Region& region) {
+    return cache.get(region, [this] { return std::make_shared<Opened>(open); });
+  }
+};
+
+TEST_CASE_METHOD(CacheFixture, "a registration is opened once, and serves what lies within it") {
+  RegistrationCache cache(true, 1 << 20);
+  const auto first = get(cache, {1, 1000, 100, "a"});
+  CHECK(get(cache, {1, 1000, 100, "a"}) == first);
+  CHECK(get(cache, {1, 1050, 50, "a"}) == first);
+  CHECK(get(cache, {2, 1000, 100, "a"}) != first);  // of another rank
+  CHECK(get(cache, {1, 1100, 100, "b"}) != first);  // beside it
+  CHECK(open == 3);
+  CHECK(counter(cache, "hits") == 2);
+  CHECK(counter(cache, "misses") == 3);
+  CHECK(counter(cache, "entries") == 3);
+  CHECK(counter(cache, "bytes") == 300);
+  cache.drop(1);
+  CHECK(open == 2);  // the first is in use
+  cache.clear();
+  CHECK(open == 1);
+  CHECK(counter(cache, "bytes") == 0);
+}
+
+TEST_CASE_METHOD(CacheFixture,
+                 "a registration of memory that was freed is not hit at its address") {
+  RegistrationCache cache(true, 1 << 20);
+  for (const Region& later :
+       {Region{1, 1000, 100, "new"}, Region{1, 950, 60, "new"}, Region{1, 1099, 60, "new"},
+        Region{1, 900, 500, "new"}, Region{1, 1020, 10, "new"}, Region{1, 1050, 100, "old"}}) {
+    CAPTURE(later.base, later.bytes, later.identity);
+    cache.clear();
+    get(cache, {1, 1000, 100, "old"});
+    get(cache, {1, 1300, 10, "beside"});
+    const auto evicted = counter(cache, "evicted_for_overlap");
+    const bool hits_both = later.bytes == 500;
+    get(cache, later);
+    CHECK(counter(cache, "evicted_for_overlap") == evicted + (hits_both ? 2 : 1));
+    CHECK(open == (hits_both ? 1 : 2));
+    const auto hits = counter(cache, "hits");
+    get(cache, later);
+    CHECK(counter(cache, "hits") == hits + 1);
+  }
+}
+
+TEST_CASE_METHOD(CacheFixture, "the registration used least recently makes room, and none in use") {
+  RegistrationCache cache(true, 300);
+  const auto used = get(cache, {1, 0, 100, "a"});
+  get(cache, {1, 1000, 100, "b"});
+  get(cache, {1, 2000, 100, "c"});
+  get(cache, {1, 1000, 100, "b"});
+  get(cache, {1, 3000, 100, "d"});  // instead of c
+  CHECK(counter(cache, "evicted_for_room") == 1);
+  const auto misses = counter(cache, "misses");
+  get(cache, {1, 1000, 100, "b"});
+  get(cache, {1, 0, 100, "a"});
+  CHECK(counter(cache, "misses") == misses);
+  get(cache, {1, 2000, 100, "c"});
+  CHECK(counter(cache, "misses") == misses + 1);
+  // One that is larger than the limit is open while it is used.
+  const auto large = get(cache, {2, 0, 1000, "large"});
+  CHECK(counter(cache, "entries") == 2);
+  CHECK(open == 2);
+}
+
+TEST_CASE_METHOD(CacheFixture,
+                 "a registration cache that is off opens each time and keeps nothing") {
+  RegistrationCache cache(false, 1 << 20);
+  for (int i = 0; i < 3; ++i) {
+    const auto registration = get(cache, {1, 0, 100, "a"});
+    CHECK(open == 1);
+  }
+  CHECK(open == 0);
+  CHECK(counter(cache, "misses") == 3);
+  CHECK(counter(cache, "entries") == 0);
+}
+
+TEST_CASE_METHOD(CacheFixture,
+                 "a registration that cannot be opened leaves nothing, nor its place") {
+  RegistrationCache cache(true, 1 << 20);
+  const auto fails = []() -> std::shared_ptr<Registration> { throw std::runtime_error("no"); };
+  CHECK_THROWS_WITH(cache.get({1, 0, 100, "a"}, fails), "no");
+  CHECK(counter(cache, "entries") == 0);
+  CHECK(counter(cache, "bytes") == 0);
+  get(cache, {1, 0, 100, "a"});
+  CHECK(counter(cache, "misses") == 2);
+}
+
+TEST_CASE("registration caches stand what several threads do, against a list of all that is live") {
+  RegistrationCache cache(true, 4096);
+  std::atomic<int> open{0};
+  struct Tagged final : Registration {
+    Tagged(std::string name, std::atomic<int>& count) : identity(std::move(name)), open(count) {
+      ++open;
+    }
+    ~Tagged() override { --open; }
+    const std::string identity;
+    std::atomic<int>& open;
+  };
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      for (int i = 0; i < 3000; ++i) {
+        // Allocations that come and go at the same addresses.
+        const Region region{.owner = static_cast<int>(random() % 2),
+                            .base = random() % 64 * 64,
+                            .bytes = 32 + random() % 256,
+                            .identity = std::to_string(random() % 3)};
+        const auto got =
+            cache.get(region, [&] { return std::make_shared<Tagged>(region.identity, open); });
+        if (static_cast<const Tagged&>(*got).identity != region.identity) ++wrong;
+        if (random() % 500 == 0) cache.drop(region.owner);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(counter(cache, "bytes") <= 4096);
+  CHECK(static_cast<std::uint64_t>(open.load()) == counter(cache, "entries"));
+  CHECK(counter(cache, "hits") + counter(cache, "misses") == 12000);
+  cache.clear();
+  CHECK(open == 0);
+}
+
+struct CudaFixture {
+  FakeCuda cuda;
+  std::shared_ptr<const DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
+  RegistrationCache cache{true, 1 << 30};
+
+  ExportedMemory exported(const DeviceMemory& memory, std::size_t offset, std::size_t bytes) {
+    const auto all = export_memory(*context, memory.address() + offset, bytes);
+    REQUIRE(all);
+    return *all;
+  }
+};
+
+TEST_CASE_METHOD(CudaFixture, "ipc maps an allocation once, wherever in it the memory lies") {
+  const DeviceMemory memory(context, 10000);
+  auto* const bytes = reinterpret_cast<char*>(memory.address());
+  std::memset(bytes, 0, 10000);
+  bytes[500] = 5;
+  bytes[9000] = 9;
+  const ExportedMemory first = exported(memory, 500, 100);
+  const ExportedMemory second = exported(memory, 9000, 1000);
+  const auto mapped = map_memory(cache, context, first, 3);
+  CHECK(mapped->address_of(first) != memory.address() + 500);
+  CHECK(*reinterpret_cast<const char*>(mapped->address_of(first)) == 5);
+  CHECK(map_memory(cache, context, second, 3) == mapped);
+  CHECK(*reinterpret_cast<const char*>(mapped->address_of(second)) == 9);
+  CHECK(cuda.calls("cuIpcOpenMemHandle_v2") == 1);
+  CHECK(counter(cache, "hits") == 1);
+  cache.clear();
+  CHECK(cuda.live().mappings == 1);  // in use
+}
+
+TEST_CASE_METHOD(CudaFixture, "ipc never serves a mapping of memory that was freed") {
+  DevicePointer last = 0;
+  int same_address = 0;
+  for (int i = 0; i < 20; ++i) {
+    const DeviceMemory memory(context, 8192);
+    same_address += memory.address() == last ? 1 : 0;
+    last = memory.address();
+    *reinterpret_cast<int*>(memory.address()) = i;
+    const ExportedMemory shown = exported(memory, 0, 8192);
+    const auto mapped = map_memory(cache, context, shown, 1);
+    CHECK(*reinterpret_cast<const int*>(mapped->address_of(shown)) == i);
+  }
+  CHECK(same_address > 0);  // or this has shown nothing
+  cache.clear();
+  CHECK(cuda.live().mappings == 0);
+  CHECK(cuda.calls("cuIpcOpenMemHandle_v2") == cuda.calls("cuIpcCloseMemHandle"));
+}
+
+TEST_CASE_METHOD(CudaFixture,
+                 "ipc of a handle whose owner was first to close it is an error that names him") {
+  ExportedMemory shown;
+  {
+    const DeviceMemory memory(context, 100);
+    shown = exported(memory, 0, 100);
+  }
+  CHECK_THROWS_WITH(map_memory(cache, context, shown, 7),
+                    Contains("mapping memory of rank 7: cuIpcOpenMemHandle_v2") && Contains("400"));
+  CHECK(counter(cache, "entries") == 0);
+  CHECK(cuda.live().mappings == 0);
+}
+
+TEST_CASE("ipc cannot export every kind of cuda memory, which is told before a peer tries") {
+  FakeCuda cuda({.memory_is_ipc_capable = false});
+  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
+  const DeviceMemory memory(context, 100);
+  CHECK_FALSE(export_memory(*context, memory.address(), 100));
+  CHECK(cuda.calls("cuIpcGetMemHandle") == 0);
+}
+
+TEST_CASE_METHOD(CudaFixture,
+                 "ipc exports no more than an allocation, and passes the driver's errors on") {
+  const DeviceMemory memory(context, 100);
+  CHECK_THROWS_WITH(export_memory(*context, memory.address() + 50, 51),
+                    Contains("the 51 bytes reach beyond their allocation"));
+  CHECK_THROWS_WITH(export_memory(*context, 8, 1), Contains("exporting memory of GPU 0"));
+  cuda.fail("cuIpcGetMemHandle", kNotSupported);
+  CHECK_THROWS_WITH(export_memory(*context, memory.address(), 1), Contains("cuIpcGetMemHandle"));
+}
+
+TEST_CASE_METHOD(CudaFixture, "registration of host memory ends with its last user") {
+  std::vector<char> memory(10000);
+  const auto base = reinterpret_cast<std::uint64_t>(memory.data());
+  const auto pin = [&](std::size_t offset, std::size_t bytes, const std::string& identity) {
+    return cache.get({0, base + offset, bytes, identity}, [&] {
+      return std::make_shared<PinnedRange>(context, memory.data() + offset, bytes);
+    });
+  };
+  pin(0, 4096, "1");
+  pin(0, 4096, "1");
+  CHECK(cuda.calls("cuMemHostRegister_v2") == 1);
+  // Closed before what overlaps it is opened: the driver takes no page twice.
+  pin(2048, 4096, "2");
+  CHECK(cuda.live().host_registrations == 1);
+  const auto used = pin(2048, 4096, "2");
+  CHECK_THROWS_WITH(pin(0, 4096, "1"), Contains("pinning 4096 bytes of the program's memory"));
+  cache.clear();
+  CHECK(cuda.live().host_registrations == 1);
+}
+
+}  // namespace
