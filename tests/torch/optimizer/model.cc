@@ -91,15 +91,6 @@ at::Tensor combined_on_the_wire(const Gradients& of_ranks, const Row& row) {
   return result;
 }
 
-/// The sum of a rank's losses in one step.
-at::Tensor losses_of(PairsNet& net, const Row& row, int step, int rank) {
-  at::Tensor loss = torch::zeros({}, at::kDouble);
-  for (int pass = 0; pass < passes_of(row); ++pass) {
-    loss = loss + loss_of(net, row, step, pass, rank);
-  }
-  return loss;
-}
-
 /// One backward through the losses of all ranks.
 void whole_backward(PairsNet& net, const Row& row, int ranks, int step) {
   const double weight = scale_of(row, static_cast<std::size_t>(ranks));
@@ -202,7 +193,7 @@ std::unique_ptr<torch::optim::Optimizer> make_with(
 const std::vector<Factor>& optimizer_factors() {
   static const std::vector<Factor> factors = {
       {"inner", {"sgd", "adam", "adamw", "rmsprop", "adagrad"}},
-      {"op", {"average", "sum", "adasum"}},
+      {"op", {"average", "sum", "adasum", "deltas"}},
       {"scales", {"none", "both"}},
       {"passes", {"2", "1", "3"}},
       {"average_passes", {"no", "yes"}},
@@ -231,9 +222,11 @@ bool is_forbidden(const Row& row) {
   if (row.is("calls", "closure") && (!row.is("clip", "no") || row.is("scaler", "yes"))) return true;
   if (row.is("calls", "no_sync") && row.is("passes", "1")) return true;  // the last is outside
   // The oracle's Adasum is of f64, and there is none of sparse gradients.
-  if (row.is("op", "adasum") && (!row.is("compression", "none") || row.is("embedding", "sparse"))) {
-    return true;
-  }
+  const bool is_adasum = row.is("op", "adasum") || row.is("op", "deltas");
+  if (is_adasum && !row.is("compression", "none")) return true;
+  if (row.is("op", "adasum") && row.is("embedding", "sparse")) return true;
+  // Of deltas no gradient travels: none has a group, and none is skipped.
+  if (row.is("op", "deltas") && (!row.is("groups", "none") || row.is("clip", "skip"))) return true;
   // LibTorch has no sparse form of these optimisers, nor of clip_grad_norm_.
   if (!row.is("embedding", "sparse")) return false;
   return (!row.is("inner", "sgd") && !row.is("inner", "adagrad")) || !row.is("clip", "no");
@@ -300,6 +293,14 @@ at::Tensor loss_of(PairsNet& net, const Row& row, int step, int pass, int rank) 
   return torch::mse_loss(net->forward(x, words, use_side, expert), y);
 }
 
+at::Tensor losses_of(PairsNet& net, const Row& row, int step, int rank) {
+  at::Tensor loss = torch::zeros({}, at::kDouble);
+  for (int pass = 0; pass < passes_of(row); ++pass) {
+    loss = loss + loss_of(net, row, step, pass, rank);
+  }
+  return loss;
+}
+
 std::unique_ptr<torch::optim::Optimizer> make_inner(
     const Row& row, const torch::OrderedDict<std::string, at::Tensor>& parameters) {
   using namespace torch::optim;
@@ -333,6 +334,7 @@ void clip(PairsNet& net, const Row& row) {
 }
 
 PairsNet train_whole(const Row& row, int ranks, int steps) {
+  if (row.is("op", "deltas")) return train_whole_deltas(row, ranks, steps);
   PairsNet net(row, has_experts(row) ? ranks : 1, /*in_one_process=*/true);
   const auto optimizer = make_inner(row, net->named_parameters());
   const auto scheduler = make_scheduler(row, *optimizer);

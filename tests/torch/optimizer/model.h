@@ -44,6 +44,9 @@ TORCH_MODULE(PairsNet);
 /// The loss of one rank on one of its batches of a step.
 at::Tensor loss_of(PairsNet& net, const Row& row, int step, int pass, int rank);
 
+/// The sum of a rank's losses in one step.
+at::Tensor losses_of(PairsNet& net, const Row& row, int step, int rank);
+
 std::unique_ptr<torch::optim::Optimizer> make_inner(
     const Row& row, const torch::OrderedDict<std::string, at::Tensor>& parameters);
 
@@ -59,5 +62,9 @@ void clip(PairsNet& net, const Row& row);
 
 /// Trains one model on the batches of all ranks, by the definition of the options, without Ronde.
 PairsNet train_whole(const Row& row, int ranks, int steps);
+
+/// The same for Adasum of steps: each rank has a model and an inner optimiser of its own, and what
+/// their parameters change by is combined in f64.
+PairsNet train_whole_deltas(const Row& row, int ranks, int steps);
 
 }  // namespace ronde_test

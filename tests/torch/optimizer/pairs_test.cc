@@ -39,8 +39,9 @@ ronde::GradientGroups groups_of(const Row& row, const PairsNet& net) {
 ronde::DistributedOptimizerOptions options_of(const Row& row, const PairsNet& net) {
   ronde::DistributedOptimizerOptions options{.process_set = set_of(row)};
   if (row.is("op", "sum")) options.op = ronde::ReduceOp::Sum;
-  if (row.is("op", "adasum")) options.op = ronde::ReduceOp::Adasum;
-  options.adasum_of_deltas = false;
+  const bool is_of_deltas = row.is("op", "deltas");
+  if (row.is("op", "adasum") || is_of_deltas) options.op = ronde::ReduceOp::Adasum;
+  options.adasum_of_deltas = is_of_deltas;
   options.scale_local_gradients = !row.is("local", "unscaled");
   if (row.is("scales", "both")) {
     options.prescale = 0.5;
