@@ -159,12 +159,14 @@ enum { RONDE_KEY_ABSENT = 1 };
  * Ranks are started by an MPI launcher (all of MPI_COMM_WORLD, or those that mpi_comm or mpi_ranks
  * says), or, where `size` is not 0, by anything else, and meet through put and get. */
 typedef struct ronde_init_options {
-  size_t struct_size;
+  size_t struct_size; /**< sizeof(ronde_init_options) */
 
   /** Process sets that are made at the start, equal on all ranks. They get the numbers 1, 2, ...;
-   * those of the variable RONDE_PROCESS_SETS follow. */
+   * those of the variable RONDE_PROCESS_SETS follow.
+   * @{ */
   const ronde_rank_list* process_sets;
   int process_set_count;
+  /** @} */
 
   /** Not NULL: the Fortran handle (MPI_Comm_c2f()) of the communicator whose ranks make the group,
    * and all call ronde_init(). MPI was initialised before, with MPI_THREAD_MULTIPLE. The
@@ -180,15 +182,19 @@ typedef struct ronde_init_options {
    * RONDE_E_USAGE on every rank, so give -1 where it is not known. Control plane and data go
    * through sockets and shared memory of one host; ranks on several hosts are refused on every
    * rank, RONDE_E_USAGE. MPI is not touched, and ronde_init() may be called again after
-   * ronde_shutdown(). */
+   * ronde_shutdown().
+   * @{ */
   int rank;
   int size;
   int local_rank;
+  /** @} */
   /** A store of keys and values that all ranks reach; may be NULL where size is 1. Called on a
    * thread of Ronde's, one at a time, and only during ronde_init() (after it only if it failed
-   * while such a call did not return). */
+   * while such a call did not return).
+   * @{ */
   ronde_put_fn put;
   ronde_get_fn get;
+  /** @} */
   void* context; /**< passed to both */
   /** What all keys begin with; NULL: "ronde". Each start needs another one, as the store still
    * holds the addresses of the last. Equal on all ranks. */

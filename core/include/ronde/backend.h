@@ -162,7 +162,7 @@ struct Capabilities {
   /// without them Ronde gives the converted elements (core/src/converting_backend.h), and to one
   /// that wants them packed their bytes: it needs to know nothing of this.
   std::bitset<kDataTypeCount> wire_dtypes = {};
-  DeviceKind device = DeviceKind::Cpu;
+  DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
   /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
   /// packs, scales, averages and widens around it (core/src/packing_backend.h). False: it takes
@@ -272,7 +272,7 @@ struct BackendContext {
 /// How a backend is made. `create` runs on all ranks at the same time: for all ranks of the group
 /// on Ronde's thread, for a process set on the one that asks for the set.
 struct BackendFactory {
-  DeviceKind device = DeviceKind::Cpu;
+  DeviceKind device = DeviceKind::Cpu;  ///< as in the Capabilities of what it makes
   /// `RONDE_CPU_BACKEND=auto` takes the highest one that `suits`.
   int priority = 0;
   /// Must answer the same on every rank. Empty: always.

@@ -61,7 +61,7 @@ class Board {
 
 /// What making a board may use.
 struct BoardContext {
-  const Topology* topology = nullptr;
+  const Topology* topology = nullptr;  ///< outlives the call; not null
   /// As BackendContext::exchange.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
   /// Transport::wake_fd.

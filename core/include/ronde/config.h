@@ -13,6 +13,9 @@ namespace ronde {
 /// Everything a user can tune, with its default. `config_table()` is the one list of the variables
 /// behind it; docs/tuning.md is generated from that list.
 struct Config {
+  /// Each has the variable of its name: fusion_bytes is RONDE_FUSION_BYTES. What it does is the
+  /// text of its entry in config_table().
+  /// @{
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;
   double cycle_time_ms = 1.0;
   std::uint64_t cache_capacity = 1024;
@@ -29,18 +32,21 @@ struct Config {
   std::uint64_t compute_threads = 0;
   std::string thread_affinity;
   std::string host_id;
+  /// @}
 };
 
 /// Whether all ranks must hold the same value (compared in init) or each may have its own.
 enum class ConfigScope { GroupWide, PerRank };
 
-/// One variable. `set` parses strictly and throws UsageError quoting the bad text.
+/// One variable.
 struct ConfigEntry {
   std::string name;          ///< "RONDE_FUSION_BYTES"
   std::string horovod_twin;  ///< "HOROVOD_FUSION_THRESHOLD", or empty
   std::string unit;          ///< "bytes", "ms", "s", "threads", or empty
   std::string text;          ///< one or two sentences for the manual
+  /// Whether ranks may differ in it.
   ConfigScope scope = ConfigScope::GroupWide;
+  /// Parses strictly; throws UsageError quoting the bad text.
   std::function<void(Config&, std::string_view)> set;
   std::function<std::string(const Config&)> get;  ///< canonical text, parses back to the same value
 };
@@ -52,16 +58,16 @@ const std::vector<ConfigEntry>& config_table();
 /// it; a program that fills in a Config itself should too.
 void check_config(const Config& config);
 
-/// Where a value came from: "default", "RONDE_FUSION_BYTES" or "HOROVOD_FUSION_THRESHOLD".
+/// Where a value came from.
 struct ConfigSource {
-  std::string name;
-  std::string value;
-  std::string source;
+  std::string name;    ///< "RONDE_FUSION_BYTES"
+  std::string value;   ///< as ConfigEntry::get gives it
+  std::string source;  ///< "default", "RONDE_FUSION_BYTES" or "HOROVOD_FUSION_THRESHOLD"
 };
 
 /// A configuration and how it came to be.
 struct LoadedConfig {
-  Config config;
+  Config config;                      ///< checked (check_config)
   std::vector<ConfigSource> sources;  ///< one a table entry, in its order
   std::vector<std::string> warnings;  ///< unknown RONDE_* names, with the nearest known one
 };

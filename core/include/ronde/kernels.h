@@ -90,10 +90,12 @@ struct Kernels {
   /// `output[i]` = `input[i]` scaled, `count` elements: from the half type to the full one, and
   /// back with one rounding, to nearest even. Any NaN of the result is the one quiet NaN. No
   /// overlap.
+  /// @{
   void (*widen)(void* output, const void* input, std::size_t count, const Conversion& conversion,
                 Store store);
   void (*narrow)(void* output, const void* input, std::size_t count, const Conversion& conversion,
                  Store store);
+  /// @}
 
   /// Of `count` elements of F32 or F64, computed in f64 in one order, whatever the instruction set.
   Products (*products)(const void* first, const void* second, std::size_t count, DataType dtype);

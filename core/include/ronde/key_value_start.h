@@ -15,8 +15,11 @@ namespace ronde {
 /// call that does not return is given up 3 s after RONDE_INIT_TIMEOUT_S: a GroupError names it and
 /// its key, and Ronde's thread stays in it.
 struct KeyValueStart {
+  /// This rank, and how many there are.
+  /// @{
   int rank = 0;
   int size = 1;
+  /// @}
   /// The number of this rank among those of its host, in the order of ranks; compared with what
   /// the ranks find out. -1: not known.
   int local_rank = -1;

@@ -15,17 +15,24 @@ namespace ronde {
 
 /// @file
 /// Options of the collectives, made for designated initialisers:
-/// `allreduce(t, {.name = "loss", .op = ReduceOp::Sum})`. An empty name is matched by the order of
-/// calls within the process set; a timeout of zero waits for ever (see Request::timeout).
+/// `allreduce(t, {.name = "loss", .op = ReduceOp::Sum})`.
 
 /// Of an allreduce: `op` is applied to prescale * element of all ranks, the result is multiplied
 /// by `postscale`.
 struct AllreduceOptions {
+  /// By which ranks match their calls, and what errors and reports of stalls say. Empty: calls are
+  /// matched by their order within the process set.
   std::string name = {};
+  /// An average of integers is computed in double precision and truncated toward zero.
   ReduceOp op = ReduceOp::Average;
+  /// Of integers: computed in double precision and truncated toward zero.
+  /// @{
   double prescale = 1.0;
   double postscale = 1.0;
+  /// @}
+  /// The ranks that take part, all by default; this one is among them.
   ProcessSet process_set = {};
+  /// How long the other ranks may take to come, zero for ever (see Request::timeout).
   std::chrono::nanoseconds timeout{0};
   /// F16 or BF16: f32 and f64 travel as that (see Request::wire_dtype).
   std::optional<DataType> wire_dtype = {};
@@ -33,61 +40,87 @@ struct AllreduceOptions {
 
 /// Of a broadcast from rank `root` of the process set.
 struct BroadcastOptions {
-  std::string name = {};
+  std::string name = {};  ///< as in AllreduceOptions
+  /// A number within the process set.
   int root = 0;
+  /// As in AllreduceOptions.
+  /// @{
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// @}
 };
 
 /// Of an allgather.
 struct AllgatherOptions {
+  /// As in AllreduceOptions.
+  /// @{
   std::string name = {};
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// @}
 };
 
 /// Of a reducescatter; scales as in AllreduceOptions.
 struct ReducescatterOptions {
+  /// As in AllreduceOptions.
+  /// @{
   std::string name = {};
   ReduceOp op = ReduceOp::Average;
   double prescale = 1.0;
   double postscale = 1.0;
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// @}
 };
 
 /// Of an alltoall.
 struct AlltoallOptions {
+  /// As in AllreduceOptions.
+  /// @{
   std::string name = {};
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// @}
 };
 
 /// A message has no name: `peer`, the other rank within the process set, and `tag` tell it apart.
 struct SendOptions {
+  /// Not this rank.
   int peer = 0;
+  /// At least 0.
   std::int64_t tag = 0;
+  /// As in AllreduceOptions.
+  /// @{
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// @}
 };
 
 /// By default from any rank.
 struct RecvOptions {
+  /// Not this rank; kAnyRank: whoever sends with this tag.
   int peer = kAnyRank;
+  /// At least 0.
   std::int64_t tag = 0;
+  /// As in AllreduceOptions.
+  /// @{
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// @}
 };
 
 /// Of a join.
 struct JoinOptions {
-  ProcessSet process_set = {};
+  ProcessSet process_set = {};  ///< as in AllreduceOptions
 };
 
 /// Of a barrier.
 struct BarrierOptions {
+  /// As in AllreduceOptions.
+  /// @{
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// @}
 };
 
 }  // namespace ronde

@@ -32,10 +32,10 @@ inline constexpr int kAnyRank = -1;
 /// knows of; so messages of one tag from one rank to another do not overtake each other. Both must
 /// agree on `dtype`, on the device kind and on how many elements there are; shapes may differ.
 struct Request {
-  Collective kind = Collective::Allreduce;
+  Collective kind = Collective::Allreduce;  ///< Send and Recv: a message
   /// Empty: matched by the order of calls within the process set.
   std::string name;
-  DataType dtype = DataType::F32;
+  DataType dtype = DataType::F32;  ///< of input and output
   /// In elements, outermost first. Empty is a scalar (one element).
   std::vector<std::int64_t> shape;
   /// Alltoall: rows of the first dimension that go to each rank, in rank order; their sum is that
@@ -51,11 +51,13 @@ struct Request {
   /// has the rows of Work::received_splits(); that of a reducescatter on rank r of n has rows / n
   /// rows, and one more if r < rows % n.
   void* output = nullptr;
-  ReduceOp op = ReduceOp::Sum;
+  ReduceOp op = ReduceOp::Sum;  ///< of an allreduce or a reducescatter
   /// Applied before and after a reduction. Integers are scaled in double precision and truncated
   /// toward zero.
+  /// @{
   double prescale = 1.0;
   double postscale = 1.0;
+  /// @}
   /// Allreduce of f32 or f64: F16 or BF16 compresses what travels between the ranks; `dtype` itself
   /// is as nothing. Each rank's element is scaled by `prescale` in its own type and rounded to this
   /// one; they are combined in f32 in the order of ranks, scaled (`postscale`, average) and rounded
@@ -70,8 +72,8 @@ struct Request {
   int peer = 0;
   /// Send and recv: at least 0.
   std::int64_t tag = 0;
-  Device device = {};
-  ProcessSet set = kGlobalSet;
+  Device device = {};           ///< where input and output are
+  ProcessSet set = kGlobalSet;  ///< the ranks that take part, this one among them
   /// How long the other ranks may take to submit their part, zero for ever. Expiry before the
   /// operation began fails it alone (of a send or recv on this rank only, as it had no
   /// counterpart), afterwards it fails the group.

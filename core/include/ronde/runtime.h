@@ -26,10 +26,14 @@ namespace ronde {
 struct StalledOperation {
   std::string name;  ///< empty if it has none
   std::string text;  ///< for people: "allreduce 'x'"
+  /// Barrier also for the making of a process set.
   Collective kind = Collective::Allreduce;
+  /// Numbers within the group, also of an operation in a process set.
+  /// @{
   std::vector<int> submitted_ranks;
   std::vector<int> missing_ranks;
-  std::chrono::milliseconds waiting{0};
+  /// @}
+  std::chrono::milliseconds waiting{0};  ///< since rank 0 has known of it
 };
 
 /// Called on every rank, on Ronde's thread or one that waits for an operation, when rank 0 finds
@@ -39,6 +43,7 @@ using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 
 /// What a Runtime is made of.
 struct RuntimeOptions {
+  /// As load_config() has read it, or filled in by the program: then check_config() it.
   Config config;
   /// Why this rank cannot start (nonsense in its environment), if it cannot. It still meets the
   /// others, so that every rank throws UsageError with this text instead of waiting for it.
@@ -53,6 +58,7 @@ struct RuntimeOptions {
   MakeBoard make_board;
   /// Backends to choose from.
   BackendRegistry backends;
+  /// May be empty; rank 0 logs its warning in any case.
   StallCallback on_stall;
   /// Logged once on rank 0 after all ranks have met; may be empty.
   std::string effective_config;

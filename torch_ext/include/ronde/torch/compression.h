@@ -20,8 +20,9 @@ struct CompressedPart {
   /// order; only the first dimension may differ between ranks. Nothing is scaled then.
   enum class Combine { Reduce, Gather };
 
+  /// What is sent; a Reduce writes its result here.
   at::Tensor tensor;
-  Combine combine = Combine::Reduce;
+  Combine combine = Combine::Reduce;  ///< how it meets the other ranks'
   /// In which type the elements of a Reduce travel (F16 or BF16), converted where the backends pack
   /// and unpack; without a value in their own.
   std::optional<DataType> wire_dtype = std::nullopt;
@@ -30,9 +31,12 @@ struct CompressedPart {
 /// How an optimiser combines gradients: op is applied to prescale * gradient of all ranks, the
 /// result is multiplied by postscale.
 struct GradientReduction {
+  /// What the backends do to each Reduce.
+  /// @{
   ReduceOp op = ReduceOp::Average;
   double prescale = 1.0;
   double postscale = 1.0;
+  /// @}
   /// How many ranks there are.
   int ranks = 1;
   /// False: this rank has no gradient in this step, and nothing of what it returns is sent. What is

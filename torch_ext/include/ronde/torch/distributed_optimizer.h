@@ -55,9 +55,15 @@ struct DistributedOptimizerOptions {
   /// Prefix of the names of its operations. Empty: "optimizer<k>", the k-th one constructed for
   /// these ranks.
   std::string name = {};
+  /// How the ranks' gradients are combined. LBFGS takes Average and Sum.
   ReduceOp op = ReduceOp::Average;
+  /// What gradients, or with adasum_of_deltas changes of parameters, are multiplied by before they
+  /// are combined, and the result afterwards.
+  /// @{
   double prescale = 1.0;
   double postscale = 1.0;
+  /// @}
+  /// The ranks that train this model, all by default; this one is among them.
   ProcessSet process_set = {};
   /// How long the other ranks may take to come to each operation, zero for ever: also at
   /// construction.
@@ -80,6 +86,7 @@ struct DistributedOptimizerOptions {
   /// their own, as Adam or momentum, whose steps are no multiples of the gradient (Maleki et al.,
   /// 2021). False: gradients are combined, as with the other ops.
   bool adasum_of_deltas = true;
+  /// Which gradients travel together; not with adasum_of_deltas.
   GradientGroups groups = {};
   /// Null: none. Turns gradient views off.
   std::shared_ptr<Compression> compression = nullptr;

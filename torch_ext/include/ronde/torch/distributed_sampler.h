@@ -19,12 +19,16 @@ enum class Remainder { Pad, Drop };
 
 /// How DistributedSampler deals. Equal on all ranks but for `rank`.
 struct DistributedSamplerOptions {
+  /// Of the permutations: with the epoch and the dataset's size it gives each.
   std::uint64_t seed = 0;
+  /// False: in every epoch the order of the dataset.
   bool shuffle = true;
-  Remainder remainder = Remainder::Pad;
+  Remainder remainder = Remainder::Pad;  ///< when the dataset does not divide by the ranks
   /// This rank, and how many there are; -1 takes them from `process_set`.
+  /// @{
   int rank = -1;
   int size = -1;
+  /// @}
   /// The ranks that share the samples, by default all.
   ProcessSet process_set = {};
 };

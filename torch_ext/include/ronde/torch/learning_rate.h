@@ -28,6 +28,7 @@ struct WarmupOptions {
   std::int64_t steps = 0;
   /// The full rate is the present one times this; 0: times the number of ranks in `process_set`.
   double scale = 0;
+  /// The ranks whose number counts, all by default; this one is among them.
   ProcessSet process_set = {};
 };
 

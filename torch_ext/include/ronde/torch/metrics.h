@@ -15,7 +15,9 @@ namespace ronde {
 struct MetricAverageOptions {
   /// Distinguishes several that are averaged at the same time, on different threads.
   std::string name = {};
+  /// Whose values are averaged, by default those of all ranks; this one is among them.
   ProcessSet process_set = {};
+  /// How long the other ranks may take to come to average(), zero for ever.
   std::chrono::nanoseconds timeout{0};
 };
 

@@ -29,10 +29,13 @@ struct SyncBatchNormOptions {
   /// The size of the input's second dimension. As in LibTorch, this, affine and track_running_stats
   /// count at construction alone, while eps and momentum may be changed later.
   TORCH_ARG(std::int64_t, num_features);
+  /// Added to the variance before its root is taken.
   TORCH_ARG(double, eps) = 1e-5;
   /// Nothing: the running statistics are averages over all batches so far.
   TORCH_ARG(std::optional<double>, momentum) = 0.1;
+  /// Whether weight and bias are learnt, one of each a channel.
   TORCH_ARG(bool, affine) = true;
+  /// False: batch statistics are used in evaluation, too.
   TORCH_ARG(bool, track_running_stats) = true;
 
   // These three count at construction alone.
@@ -223,8 +226,11 @@ TORCH_MODULE(SyncBatchNorm3d);
 struct ConvertSyncBatchNormOptions {
   /// Prefix of the layers' names, which are their paths in the module.
   std::string name = {};
+  /// As in SyncBatchNormOptions.
+  /// @{
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
+  /// @}
 };
 
 /// Exchanges each torch::nn::BatchNorm1d, 2d and 3d inside a torch::nn::Sequential, anywhere in
