@@ -179,3 +179,18 @@ TEST_CASE("every pair of choices occurs in a row", "[n1]") {
     }
   }
 }
+
+TEST_CASE("steps of a parameter that freezes while its gradient stays are combined", "[n2][n3]") {
+  const std::vector<Factor>& factors = optimizer_factors();
+  std::vector<std::size_t> choices(factors.size(), 0);
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    // Each the last of its factor, on top of SGD with momentum.
+    const std::string& name = factors[i].name;
+    if (name == "op" || name == "zero_grad" || name == "frozen") {
+      choices[i] = factors[i].levels.size() - 1;
+    }
+  }
+  const Row row(factors, choices);
+  REQUIRE(row.text() == "op-deltas zero_grad-zero frozen-freezes");
+  check_row(row);
+}
