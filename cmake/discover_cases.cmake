@@ -47,9 +47,15 @@ function(add_case name spec wanted_ranks)
   string(APPEND content "add_test([==[${name}]==]${quoted} [==[${spec}]==])\n"
     "set_tests_properties([==[${name}]==] PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors}"
     " LABELS [==[${labels}]==] ENVIRONMENT [==[${variables}]==]"
-    " FIXTURES_REQUIRED [==[${fixtures}]==])\n")
+    " FIXTURES_REQUIRED [==[${fixtures}]==]${skipping})\n")
   set(content "${content}" PARENT_SCOPE)
 endfunction()
+
+# Not by an exit code, which Catch2 makes of the number of failures.
+set(skipping "")
+if("gpu" IN_LIST labels)
+  set(skipping " SKIP_REGULAR_EXPRESSION [==[skipped: no GPU]==]")
+endif()
 
 set(content "")
 foreach(line IN LISTS lines)

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_cuda.h"
+#include "fake_kernels.h"
+#include "machine.h"
+
+namespace ronde::test {
+
+struct Machine::Driver {
+  Driver() { add_ronde_kernels(cuda); }
+  FakeCuda cuda;
+};
+
+Machine::Machine()
+    : driver_(std::make_unique<Driver>()),
+      context(std::make_shared<cuda::DeviceContext>(driver_->cuda.api(), 0)),
+      kernels(context, "an image"),
+      stream(context),
+      events(context),
+      pinned(context, 1 << 20),
+      mover(kernels, stream, events, pinned) {}
+
+Machine::~Machine() = default;
+
+int Machine::launches() const {
+  return driver_->cuda.calls("cuLaunchKernel");
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "machine.h"
+
+#include <cstring>
+
+namespace ronde::test {
+
+void Machine::finish() {
+  const cuda::Event event = events.take();
+  stream.record(event);
+  event.synchronize();
+}
+
+SharedBytes::SharedBytes(Machine& machine, std::size_t bytes) : block_(machine.pinned.take(bytes)) {
+  std::memset(block_.data(), 0, block_.bytes());
+}
+
+SharedBytes::SharedBytes(Machine& machine, const std::vector<std::byte>& values)
+    : SharedBytes(machine, values.size()) {
+  std::memcpy(block_.data(), values.data(), values.size());
+}
+
+bool SharedBytes::equals(const std::vector<std::byte>& values) const noexcept {
+  return std::memcmp(block_.data(), values.data(), values.size()) == 0;
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// How segments are moved, over a driver that is a fake: launches, tables, and what fails.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "backends/cuda/segment_mover.h"
+#include "fake_cuda.h"
+#include "fake_kernels.h"
+#include "machine.h"
+
+namespace {
+
+using namespace ronde::cuda;
+using ronde::Scaling;
+using ronde::test::FakeCuda;
+using ronde::test::Machine;
+using ronde::test::SharedBytes;
+
+TEST_CASE("hundreds of segments are one cuda launch, and none is none") {
+  Machine machine;
+  const SharedBytes source(machine, 300 * 400);
+  const SharedBytes target(machine, 300 * 400);
+  std::vector<SegmentMover::Move> moves;
+  for (std::size_t i = 0; i < 300; ++i) {
+    moves.push_back({source.at(400 * i), target.at(400 * i), i % 101});
+  }
+  for (const double factor : {1.0, 2.0}) {
+    const int launches = machine.launches();
+    machine.mover.move(moves, {.scaling = Scaling{factor, 1.0}});
+    CHECK(machine.launches() == launches + 1);
+  }
+  const int launches = machine.launches();
+  machine.mover.move({}, {});
+  machine.mover.move({moves.data(), 1}, {});  // of no elements
+  CHECK(machine.launches() == launches);
+}
+
+TEST_CASE("a cuda table of segments is not overwritten while a kernel still waits to read it") {
+  FakeCuda cuda;
+  ronde::test::add_ronde_kernels(cuda);
+  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
+  KernelSet kernels(context, "an image");
+  Stream stream(context);
+  EventPool events(context);
+  PinnedPool pinned(context, 1 << 20);
+  SegmentMover mover(kernels, stream, events, pinned);
+  std::vector<int> source(4000, 7);
+  std::vector<int> first(4000);
+  std::vector<int> second(4000);
+  cuda.hold(stream.handle());
+  mover.move(std::vector<SegmentMover::Move>{{source.data(), first.data(), 4000}}, {});
+  mover.move(std::vector<SegmentMover::Move>{{first.data(), second.data(), 4000}}, {});
+  CHECK(pinned.counts().misses == 2);  // both are in flight
+  cuda.release(stream.handle());
+  CHECK(first == source);
+  CHECK(second == source);
+  mover.move(std::vector<SegmentMover::Move>{{source.data(), first.data(), 4000}}, {});
+  CHECK(pinned.counts().misses == 2);
+  CHECK(pinned.counts().hits == 1);
+}
+
+TEST_CASE("cuda kernels that are missing are an error that says what to do") {
+  FakeCuda cuda;
+  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
+  CHECK_THROWS_WITH(KernelSet(context, nullptr),
+                    "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it "
+                    "with the CUDA Toolkit 12 or 13");
+  cuda.fail("cuModuleLoadData", 209);
+  CHECK_THROWS_WITH(KernelSet(context, "an image"),
+                    Catch::Contains("loading Ronde's kernels onto GPU 0: cuModuleLoadData"));
+  KernelSet kernels(context, "an image");
+  const Stream stream(context);
+  CHECK_THROWS_WITH(kernels.reduce(stream, 8, {}, 1, {}),
+                    Catch::Contains("looking for the kernel ronde_reduce_f32"));
+}
+
+}  // namespace

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "backends/cuda/kernel_image.h"
+#include "gpu_driver.h"
+#include "machine.h"
+
+namespace ronde::test {
+namespace {
+
+/// By these words ctest knows a test that could not be run (cmake/discover_cases.cmake).
+[[noreturn]] void skip(const std::string& why) {
+  std::printf("skipped: no GPU for Ronde: %s\n", why.c_str());
+  std::fflush(stdout);
+  std::_Exit(EXIT_FAILURE);
+}
+
+}  // namespace
+
+std::shared_ptr<const cuda::DriverApi> gpu_driver() {
+  const cuda::LoadedDriver driver = cuda::load_driver(vendor::dynamic_symbols());
+  if (!driver.api) skip(driver.problem);
+  int count = 0;
+  if (driver.api->device_count(&count) != cuda::kSuccess || count == 0) skip("none is visible");
+  if (cuda::kernel_image() == nullptr) skip("it was built without kernels, as there was no nvcc");
+  return driver.api;
+}
+
+struct Machine::Driver {
+  std::shared_ptr<const cuda::DriverApi> api = gpu_driver();
+};
+
+Machine::Machine()
+    : driver_(std::make_unique<Driver>()),
+      context(std::make_shared<cuda::DeviceContext>(driver_->api, 0)),
+      kernels(context, cuda::kernel_image()),
+      stream(context),
+      events(context),
+      pinned(context, 64 << 20),
+      mover(kernels, stream, events, pinned) {}
+
+Machine::~Machine() = default;
+
+int Machine::launches() const {
+  return -1;
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packs and unpacks a model's gradients on a GPU, beside one copy of as many bytes within it.
+//
+//   gpu_pack [model]        resnet50 (default), or another that tools/bench/gradient_lists.h knows
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/kernel_image.h"
+#include "backends/cuda/segment_mover.h"
+#include "tests/perf/rounds.h"
+#include "tools/bench/gradient_lists.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::cuda;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRounds = 30;
+constexpr int kRepeats = 20;  // in a row, for one time
+
+struct Contender {
+  std::string name;
+  std::function<void()> queue;
+  std::vector<double> us = {};
+};
+
+void run(const std::string& model) {
+  const LoadedDriver driver = load_driver(vendor::dynamic_symbols());
+  if (!driver.api) throw Error("there is no GPU: " + driver.problem);
+  const auto context = std::make_shared<DeviceContext>(driver.api, 0);
+  KernelSet kernels(context, kernel_image());
+  Stream stream(context);
+  EventPool events(context);
+  PinnedPool pinned(context, 1 << 20);
+  SegmentMover mover(kernels, stream, events, pinned);
+
+  const tool::GradientList& list = tool::gradient_list(model);
+  const std::vector<std::size_t>& counts = list.tensors;
+  const std::size_t total = list.elements();
+  std::vector<DeviceMemory> tensors;
+  const DeviceMemory buffer(context, total * sizeof(float));
+  const DeviceMemory other(context, total * sizeof(float));
+  std::vector<SegmentMover::Move> pack;
+  std::vector<SegmentMover::Move> unpack;
+  std::size_t at = 0;
+  for (const std::size_t count : counts) {
+    tensors.emplace_back(context, count * sizeof(float));
+    void* const tensor = reinterpret_cast<void*>(tensors.back().address());
+    void* const place = reinterpret_cast<void*>(buffer.address() + at);
+    pack.push_back({tensor, place, count});
+    unpack.push_back({place, tensor, count});
+    at += count * sizeof(float);
+  }
+  const SegmentMover::How plain{};
+  const SegmentMover::How averaged{.scaling = {0.5, 1.0}, .canonical = true};
+  const SegmentMover::How narrowed{.from = DataType::F32, .to = DataType::F16};
+  std::vector<Contender> contenders;
+  contenders.push_back({"one copy within the GPU",
+                        [&] { stream.copy(other.address(), buffer.address(), at, "copying"); }});
+  contenders.push_back({"pack", [&] { mover.move(pack, plain); }});
+  contenders.push_back({"unpack, averaged", [&] { mover.move(unpack, averaged); }});
+  contenders.push_back({"pack to f16", [&] { mover.move(pack, narrowed); }});
+  const Event done = events.take();
+  for (int round = 0; round < kRounds; ++round) {
+    for (Contender& contender : contenders) {
+      const Clock::time_point begin = Clock::now();
+      for (int i = 0; i < kRepeats; ++i) contender.queue();
+      stream.record(done);
+      done.synchronize();
+      const std::chrono::duration<double, std::micro> took = Clock::now() - begin;
+      contender.us.push_back(took.count() / kRepeats);
+    }
+  }
+  const double copy = perf::median(contenders.front().us);
+  std::printf("%s: %zu gradients, %.1f MiB, on %s\n", model.c_str(), counts.size(),
+              static_cast<double>(at) / (1 << 20), context->gpu().name.c_str());
+  for (const Contender& contender : contenders) {
+    const double us = perf::median(contender.us);
+    std::printf("  %-24s %8.1f us  %5.2f x the copy\n", contender.name.c_str(), us, us / copy);
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) try {
+  run(count > 1 ? arguments[1] : "resnet50");
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "gpu_pack: %s\n", error.what());
+  return 1;
+}
