@@ -6,18 +6,17 @@
 #
 #   scripts/gpu_check.sh [FOLDER]      FOLDER: what scripts/gpu_deps.sh made, if packages are missing here
 #
-# RONDE_BUILD     the build folder (default: build-gpu)
-# RONDE_REPORT    the report (default: the build folder's gpu_report.txt)
-# RONDE_JOBS      how many to compile at once (default: the number of cores)
+# RONDE_BUILD   the build folder (default: build-gpu); the report is its gpu_report.txt
+# RONDE_JOBS    how many to compile at once (default: the number of cores)
 set -euo pipefail
 deps=
 if (($# > 0)); then deps=$(realpath "$1"); fi
 cd "$(dirname "$0")/.."
 
 readonly kBuild="${RONDE_BUILD:-build-gpu}"
-readonly kReport="${RONDE_REPORT:-$kBuild/gpu_report.txt}"
+readonly kReport="$kBuild/gpu_report.txt"
 readonly kJobs="${RONDE_JOBS:-$(nproc)}"
-mkdir -p "$kBuild" "$(dirname "$kReport")"
+mkdir -p "$kBuild"
 : >"$kReport"
 failures=0
 
