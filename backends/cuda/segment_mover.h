@@ -15,7 +15,7 @@ namespace ronde::cuda {
 /// Packs and unpacks: copies hundreds of segments by one kernel, with conversion and scale on the
 /// way.
 ///
-/// Thread-safety: one thread at a time.
+/// Thread-safety: one thread at a time. Its work has to be over before it is destroyed.
 class SegmentMover {
  public:
   /// All outlive it; `stream` is the only one that it queues work on.

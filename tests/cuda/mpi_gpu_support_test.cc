@@ -1,44 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an MPI library says of GPUs, and what is made of it.
 #include <catch2/catch.hpp>
-#include <map>
 #include <string>
 
 #include "backends/mpi/gpu_support.h"
+#include "tests/support/fake_library.h"
 
 namespace {
 
 using ronde::mpi::GpuClaim;
+using ronde::test::address;
 
 /// What a process with these functions claims.
-GpuClaim claim_of(const std::map<std::string, void*>& functions) {
+GpuClaim claim_of(const ronde::test::Functions& functions) {
   ronde::mpi::GpuSupportApi api;
-  const std::string problem = api.load(
-      [&](const char* library, const char* symbol, std::string& error) -> void* {
-        CHECK(library == ronde::vendor::kThisProcess);
-        const auto found = functions.find(symbol);
-        if (found != functions.end()) return found->second;
-        error = "no such symbol";
-        return nullptr;
-      },
-      ronde::vendor::kThisProcess);
+  const std::string problem =
+      api.load(ronde::test::library_of(functions), ronde::vendor::kThisProcess);
   CHECK(problem.empty());
   return claimed_cuda_support(api);
-}
-
-template <typename Function>
-void* at(Function* function) {
-  return reinterpret_cast<void*>(function);
 }
 
 TEST_CASE("whether MPI claims to take cuda addresses") {
   const char* const of_mpich = "MPIX_GPU_query_support";
   const char* const of_open_mpi = "MPIX_Query_cuda_support";
-  void* const yes = at(+[](int kind, int* supported) { return *supported = kind == 0, 0; });
-  void* const no = at(+[](int, int* supported) { return *supported = 0, 0; });
-  void* const fails = at(+[](int, int* supported) { return *supported = 1, 15; });
-  void* const open_yes = at(+[] { return 1; });
-  void* const open_no = at(+[] { return 0; });
+  void* const yes = address(+[](int kind, int* supported) { return *supported = kind == 0, 0; });
+  void* const no = address(+[](int, int* supported) { return *supported = 0, 0; });
+  void* const fails = address(+[](int, int* supported) { return *supported = 1, 15; });
+  void* const open_yes = address(+[] { return 1; });
+  void* const open_no = address(+[] { return 0; });
   CHECK(claim_of({}) == GpuClaim::None);
   CHECK(claim_of({{of_mpich, yes}}) == GpuClaim::Yes);
   CHECK(claim_of({{of_mpich, no}}) == GpuClaim::No);

@@ -4,19 +4,20 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "backends/nccl/communicator.h"
+#include "tests/support/fake_library.h"
 
 namespace {
 
 using namespace ronde::nccl;
 using namespace std::chrono_literals;
 using Catch::Contains;
+using ronde::test::address;
 
 /// One communicator. NCCL's functions are no members, so there is one of it at a time.
 struct FakeNccl {
@@ -53,33 +54,24 @@ struct FakeNccl {
   std::shared_ptr<const NcclApi> api() const;
 };
 
-template <typename Function>
-void* at(Function* function) {
-  return reinterpret_cast<void*>(function);
-}
-
 std::shared_ptr<const NcclApi> FakeNccl::api() const {
-  const std::map<std::string, void*> functions = {
-      {"ncclGetVersion", at(+[](int* version) { return *version = 22809, 0; })},
-      {"ncclGetErrorString", at(+[](Result) { return "the fake says so"; })},
-      {"ncclGetLastError", at(+[](Communicator) { return "last words"; })},
+  const ronde::test::Functions functions = {
+      {"ncclGetVersion", address(+[](int* version) { return *version = 22809, 0; })},
+      {"ncclGetErrorString", address(+[](Result) { return "the fake says so"; })},
+      {"ncclGetLastError", address(+[](Communicator) { return "last words"; })},
       {"ncclCommInitRankConfig",
-       at(+[](Communicator* communicator, int, UniqueId, int, CommunicatorConfig* config) {
+       address(+[](Communicator* communicator, int, UniqueId, int, CommunicatorConfig* config) {
          return the_one->init(communicator, *config);
        })},
       {"ncclCommGetAsyncError",
-       at(+[](Communicator, Result* result) { return *result = the_one->look(), kSuccess; })},
-      {"ncclCommFinalize", at(+[](Communicator) {
+       address(+[](Communicator, Result* result) { return *result = the_one->look(), kSuccess; })},
+      {"ncclCommFinalize", address(+[](Communicator) {
          the_one->looks_until_ready = 2;
          return kInProgress;
        })},
-      {"ncclCommDestroy", at(+[](Communicator) { return --the_one->open, kSuccess; })},
-      {"ncclCommAbort", at(+[](Communicator) { return the_one->abort(); })}};
-  return load_nccl([&](const char*, const char* symbol, std::string&) -> void* {
-           const auto found = functions.find(symbol);
-           return found != functions.end() ? found->second : at(+[] { std::abort(); });
-         })
-      .api;
+      {"ncclCommDestroy", address(+[](Communicator) { return --the_one->open, kSuccess; })},
+      {"ncclCommAbort", address(+[](Communicator) { return the_one->abort(); })}};
+  return load_nccl(ronde::test::library_with(functions)).api;
 }
 
 const NonBlockingCommunicator::Watch kNobodyDies = [] {};

@@ -1,41 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vendors' functions, found at run time: what is missing, too old or failing is said.
 #include <catch2/catch.hpp>
-#include <map>
 #include <string>
-#include <vector>
 
 #include "backends/cuda/driver_api.h"
 #include "backends/nccl/nccl_api.h"
 #include "backends/vendor/api_table.h"
+#include "tests/support/fake_library.h"
 
 namespace {
 
 using Catch::Contains;
-using ronde::vendor::Need;
+using ronde::test::address;
+using ronde::test::library_with;
 using ronde::vendor::SymbolLookup;
-
-using Symbols = std::map<std::string, void*>;
-
-template <typename Function>
-void* address(Function* function) {
-  return reinterpret_cast<void*>(function);
-}
-
-/// A library that has `symbols`; every other function is there, too, unless it is one of `lacks`,
-/// and must not be called.
-SymbolLookup library_with(Symbols symbols, std::vector<std::string> lacks = {}) {
-  return [=](const char*, const char* symbol, std::string& error) -> void* {
-    const auto found = symbols.find(symbol);
-    if (found != symbols.end()) return found->second;
-    for (const std::string& lacking : lacks) {
-      if (lacking != symbol) continue;
-      error = "no " + lacking;
-      return nullptr;
-    }
-    return address(+[] { std::abort(); });
-  };
-}
+using Symbols = ronde::test::Functions;
 
 const SymbolLookup kNothing = [](const char* library, const char*, std::string& error) -> void* {
   error = std::string(library) + ": cannot open shared object file";

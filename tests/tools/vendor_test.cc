@@ -4,21 +4,18 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstring>
-#include <map>
 #include <string>
+
+#include "tests/support/fake_library.h"
 
 namespace {
 
 using Catch::Contains;
-using ronde::vendor::SymbolLookup;
-
-template <typename Function>
-void* address(Function* function) {
-  return reinterpret_cast<void*>(function);
-}
+using ronde::test::address;
+using ronde::test::library_of;
 
 /// A driver with two GPUs.
-std::map<std::string, void*> good_driver() {
+ronde::test::Functions good_driver() {
   return {
       {"cuInit", address(+[](unsigned) { return 0; })},
       {"cuDriverGetVersion", address(+[](int* version) { return *version = 12040, 0; })},
@@ -42,20 +39,8 @@ std::map<std::string, void*> good_driver() {
   };
 }
 
-SymbolLookup lookup_in(std::map<std::string, void*> symbols) {
-  return
-      [symbols = std::move(symbols)](const char*, const char* symbol, std::string& error) -> void* {
-        const auto found = symbols.find(symbol);
-        if (found == symbols.end()) {
-          error = std::string("no ") + symbol;
-          return nullptr;
-        }
-        return found->second;
-      };
-}
-
 TEST_CASE("the driver's GPUs are listed") {
-  const auto report = ronde::tool::ask_cuda(lookup_in(good_driver()));
+  const auto report = ronde::tool::ask_cuda(library_of(good_driver()));
   CHECK(report.driver.found);
   CHECK(report.driver.version == "12.4");
   CHECK(report.driver.remark.empty());
@@ -68,20 +53,20 @@ TEST_CASE("the driver's GPUs are listed") {
 }
 
 TEST_CASE("a missing or older driver is not found, with the loader's words") {
-  const auto none = ronde::tool::ask_cuda(lookup_in({}));
+  const auto none = ronde::tool::ask_cuda(library_of({}));
   CHECK_FALSE(none.driver.found);
   CHECK(none.driver.remark == "no cuInit");
   auto symbols = good_driver();
   symbols.erase("cuDeviceGetUuid_v2");
   symbols.erase("cuInit");
-  CHECK(ronde::tool::ask_cuda(lookup_in(symbols)).driver.remark ==
+  CHECK(ronde::tool::ask_cuda(library_of(symbols)).driver.remark ==
         "libcuda.so.1 lacks cuInit, cuDeviceGetUuid_v2");
 }
 
 TEST_CASE("a driver that fails is reported in its own words") {
   auto symbols = good_driver();
   symbols["cuInit"] = address(+[](unsigned) { return 100; });
-  const auto report = ronde::tool::ask_cuda(lookup_in(symbols));
+  const auto report = ronde::tool::ask_cuda(library_of(symbols));
   CHECK(report.driver.found);
   CHECK(report.driver.version == "12.4");
   CHECK(report.driver.remark == "cuInit: CUDA_LUCK: no luck (100)");
@@ -90,7 +75,7 @@ TEST_CASE("a driver that fails is reported in its own words") {
 
 TEST_CASE("NCCL tells its version in either of its numberings") {
   const auto version = [](int (*get)(int*)) {
-    return ronde::tool::ask_nccl(lookup_in({{"ncclGetVersion", address(get)}}));
+    return ronde::tool::ask_nccl(library_of({{"ncclGetVersion", address(get)}}));
   };
   CHECK(version(+[](int* v) { return *v = 22005, 0; }).version == "2.20.5");
   CHECK(version(+[](int* v) { return *v = 2804, 0; }).version == "2.8.4");
@@ -98,7 +83,7 @@ TEST_CASE("NCCL tells its version in either of its numberings") {
   CHECK(failed.found);
   CHECK(failed.version.empty());
   CHECK_THAT(failed.remark, Contains("ncclGetVersion") && Contains("3"));
-  CHECK_FALSE(ronde::tool::ask_nccl(lookup_in({})).found);
+  CHECK_FALSE(ronde::tool::ask_nccl(library_of({})).found);
 }
 
 }  // namespace
