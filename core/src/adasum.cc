@@ -150,7 +150,7 @@ class Adasum final : public Operation {
                               .receive_counts = own_counts_,
                               .largest_count = counts_.front(),
                               .dtype = moved_,
-                              .device = call_.device});
+                              .place = call_.place});
   }
 
   /// Calls `visit` with each part of the batch, where it lies in `whole_` and in its tensor.
@@ -239,7 +239,7 @@ class Adasum final : public Operation {
                                .output = sums_,
                                .counts = sum_counts_,
                                .dtype = moved_,
-                               .device = call_.device});
+                               .place = call_.place});
   }
 
   /// Of all ranks, in their order.
@@ -282,7 +282,7 @@ class Adasum final : public Operation {
                                .output = whole_,
                                .counts = counts_,
                                .dtype = moved_,
-                               .device = call_.device});
+                               .place = call_.place});
   }
 
   Backend& backend_;

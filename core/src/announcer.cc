@@ -120,6 +120,8 @@ Submission stand_in(const std::string& key, const RequestMeta& meta) {
   request.postscale = meta.postscale;
   request.set = {meta.set};
   request.contributes = false;
+  request.device.kind = meta.device;
+  if (meta.device != DeviceKind::Cpu) return submission;  // where nobody needs memory for it
   const auto memory =
       std::make_shared<std::vector<std::byte>>(element_count(meta.shape) * size_of(meta.dtype));
   request.output = memory->data();

@@ -9,6 +9,9 @@
 
 namespace ronde {
 
+/// What asks for the best one.
+inline constexpr const char* kAnyBackend = "auto";
+
 /// The backend called `wanted`, or for "auto" the one of the highest priority, among those that
 /// serve `device` and suit these ranks. Throws UsageError with the names of all if there is none.
 const BackendRegistry::value_type& choose_backend(const BackendRegistry& backends,

@@ -21,6 +21,7 @@ constexpr std::uint64_t kLargestHeap = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMostCacheEntries = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostFreezeSteps = 1'000'000;
 constexpr std::uint64_t kMostThreads = 4096;
+constexpr std::uint64_t kMostNcclStreams = 16;
 
 /// What the manual says of a variable.
 struct Manual {
@@ -53,14 +54,28 @@ ConfigEntry bytes_entry(std::uint64_t Config::*field, std::uint64_t highest, Man
       [field](const Config& config) { return format_bytes(config.*field); });
 }
 
-ConfigEntry count_entry(std::uint64_t Config::*field, std::string what, std::uint64_t highest,
+struct CountRange {
+  std::uint64_t lowest = 0;
+  std::uint64_t highest = 0;
+};
+
+ConfigEntry count_entry(std::uint64_t Config::*field, std::string what, CountRange range,
                         Manual manual) {
   return make_entry(
       std::move(manual),
-      [field, what = std::move(what), highest](Config& config, std::string_view text) {
-        config.*field = parse_count(text, what, 0, highest);
+      [field, what = std::move(what), range](Config& config, std::string_view text) {
+        config.*field = parse_count(text, what, range.lowest, range.highest);
       },
       [field](const Config& config) { return std::to_string(config.*field); });
+}
+
+ConfigEntry flag_entry(bool Config::*field, Manual manual) {
+  return make_entry(
+      std::move(manual),
+      [field](Config& config, std::string_view text) {
+        config.*field = parse_choice(text, "a switch", {"0", "1"}) == "1";
+      },
+      [field](const Config& config) { return std::string(config.*field ? "1" : "0"); });
 }
 
 ConfigEntry real_entry(double Config::*field, RealRange range, Manual manual) {
@@ -93,6 +108,11 @@ std::string checked_core_list(std::string_view text) {
   return std::string(text);
 }
 
+std::string checked_device_list(std::string_view text) {
+  parse_device_list(text);
+  return std::string(text);
+}
+
 std::string checked_join_average(std::string_view text) {
   return parse_choice(text, "what an average divides by", {"contributing", "all"});
 }
@@ -116,13 +136,14 @@ std::vector<ConfigEntry> engine_entries() {
                   .unit = "ms",
                   .text = "Longest wait for more tensors to fuse with, once one is submitted. 0 "
                           "sends at once whatever is there."}),
-      count_entry(&Config::cache_capacity, "a number of cache entries", kMostCacheEntries,
+      count_entry(&Config::cache_capacity, "a number of cache entries",
+                  {.highest = kMostCacheEntries},
                   {.name = "RONDE_CACHE_CAPACITY",
                    .horovod_twin = "HOROVOD_CACHE_CAPACITY",
                    .unit = "entries",
                    .text = "Agreed operations that are remembered, so that repeating one costs a "
                            "bit instead of a message. 0 turns the cache off."}),
-      count_entry(&Config::freeze_after_steps, "a number of steps", kMostFreezeSteps,
+      count_entry(&Config::freeze_after_steps, "a number of steps", {.highest = kMostFreezeSteps},
                   {.name = "RONDE_FREEZE_AFTER_STEPS",
                    .horovod_twin = "",
                    .unit = "steps",
@@ -154,6 +175,59 @@ std::vector<ConfigEntry> engine_entries() {
                   .unit = "",
                   .text = "What averages divide by while ranks have joined: contributing (the "
                           "ranks that still have data) or all."}),
+  };
+}
+
+std::vector<ConfigEntry> gpu_entries() {
+  return {
+      text_entry(&Config::gpu_backend, parse_backend_name,
+                 {.name = "RONDE_GPU_BACKEND",
+                  .horovod_twin = "",
+                  .unit = "",
+                  .text = "Backend for tensors on GPUs: nccl, or mpi (CUDA IPC between the ranks "
+                          "of a host, and staging through host memory for RONDE_CPU_BACKEND); "
+                          "auto takes the best one that all ranks can have."}),
+      flag_entry(&Config::cuda_ipc,
+                 {.name = "RONDE_CUDA_IPC",
+                  .horovod_twin = "",
+                  .unit = "",
+                  .text = "1: under RONDE_GPU_BACKEND=mpi the ranks of a host read each other's "
+                          "GPU memory. 0: what is on GPUs is staged through host memory."}),
+      bytes_entry(&Config::cuda_ipc_direct_bytes, kLargestFusion,
+                  {.name = "RONDE_CUDA_IPC_DIRECT_BYTES",
+                   .horovod_twin = "",
+                   .unit = "bytes",
+                   .text = "Tensors of this size and above that are reduced alone are mapped by "
+                           "the other ranks themselves, instead of being copied into the fusion "
+                           "buffer. 0: none is."}),
+      flag_entry(&Config::registration_cache,
+                 {.name = "RONDE_REGISTRATION_CACHE",
+                  .horovod_twin = "",
+                  .unit = "",
+                  .text = "1: mappings of other ranks' GPU memory, page-locked host memory and "
+                          "registrations with NCCL are kept for the next time. 0: they are made "
+                          "for each operation, and given up after it."}),
+      bytes_entry(&Config::registration_cache_bytes, kLargestHeap,
+                  {.name = "RONDE_REGISTRATION_CACHE_BYTES",
+                   .horovod_twin = "",
+                   .unit = "bytes",
+                   .text = "Most memory whose registrations are kept; beyond it those that were "
+                           "not used for longest are given up."}),
+      count_entry(&Config::nccl_streams, "a number of streams",
+                  {.lowest = 1, .highest = kMostNcclStreams},
+                  {.name = "RONDE_NCCL_STREAMS",
+                   .horovod_twin = "HOROVOD_NUM_NCCL_STREAMS",
+                   .unit = "streams",
+                   .text = "Streams, each with a communicator of its own, that operations take "
+                           "turns on."}),
+      text_entry(&Config::visible_devices, checked_device_list,
+                 {.name = "RONDE_VISIBLE_DEVICES",
+                  .horovod_twin = "",
+                  .unit = "GPUs",
+                  .text = "GPUs whose memory ranks may map, whatever CUDA_VISIBLE_DEVICES leaves "
+                          "to the framework: UUIDs, or ordinals in the order of PCI addresses, "
+                          "separated by commas. Empty: all.",
+                  .scope = ConfigScope::PerRank}),
   };
 }
 
@@ -194,7 +268,7 @@ std::vector<ConfigEntry> process_entries() {
                   .text = "What is written to standard error: trace, debug, info, warning, error "
                           "or off.",
                   .scope = ConfigScope::PerRank}),
-      count_entry(&Config::compute_threads, "a number of threads", kMostThreads,
+      count_entry(&Config::compute_threads, "a number of threads", {.highest = kMostThreads},
                   {.name = "RONDE_COMPUTE_THREADS",
                    .horovod_twin = "",
                    .unit = "threads",
@@ -221,7 +295,7 @@ std::vector<ConfigEntry> process_entries() {
 
 std::vector<ConfigEntry> make_table() {
   std::vector<ConfigEntry> table = engine_entries();
-  for (std::vector<ConfigEntry> part : {failure_entries(), process_entries()}) {
+  for (std::vector<ConfigEntry> part : {gpu_entries(), failure_entries(), process_entries()}) {
     std::move(part.begin(), part.end(), std::back_inserter(table));
   }
   return table;
@@ -243,6 +317,10 @@ void check_config(const Config& config) {
                      "RONDE_STALL_WARN_S too (0: no report), or raise RONDE_STALL_ABORT_S (0: "
                      "never end)");
   }
+}
+
+std::vector<std::string> visible_devices(const Config& config) {
+  return parse_device_list(config.visible_devices);
 }
 
 std::vector<std::vector<int>> static_process_sets(const Config& config) {

@@ -34,6 +34,10 @@ std::string format_real(double value);
 /// "0,2,4"; the empty text is the empty list.
 std::vector<int> parse_core_list(std::string_view text);
 
+/// "GPU-8a3f,1": UUIDs of GPUs, or their beginnings, and ordinals; the empty text is the empty
+/// list.
+std::vector<std::string> parse_device_list(std::string_view text);
+
 /// "0,1;2,3": the ranks of each set; the empty text is no set.
 std::vector<std::vector<int>> parse_process_sets(std::string_view text);
 

@@ -336,12 +336,20 @@ void Coordinator::send_to(const std::vector<int>& children, std::string_view byt
   for (const int child : children) transport_->send(child, bytes);
 }
 
+/// The name is free for the program's next step; what owns the buffers has to stay.
+void Coordinator::note_queued(Submission& submission, std::shared_ptr<const DeviceEvent> event) {
+  if (!submission.work) return;  // of a rank that has joined
+  queue_->release(submission.meta.set, submission.key);
+  submission.is_released = true;
+  submission.work->set_queued(std::move(event));
+}
+
 void Coordinator::complete(Submission& submission, std::exception_ptr error, bool contributed) {
   for (Submission& member : submission.members) complete(member, error, contributed);
   if (submission.is_group()) return;
   if (!submission.work) return;  // of a rank that has joined
   // The name is free, and what owns the buffers let go, before anybody can see the end.
-  queue_->release(submission.meta.set, submission.key);
+  if (!submission.is_released) queue_->release(submission.meta.set, submission.key);
   submission.request = {};
   submission.work->complete(std::move(error), contributed);
 }

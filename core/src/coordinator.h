@@ -107,7 +107,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void remove_process_set(ProcessSet set);
   const SetTable& process_sets() const noexcept { return sets_here_; }
 
-  void help(const WorkState& work, TimePoint deadline) noexcept override;
+  void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept override;
   void rouse(const WorkState& work) noexcept override;
   void note_wait() noexcept override { queue_->note_wait(); }
   bool asleep() const noexcept { return waits_.load(); }
@@ -149,7 +149,11 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void pin_thread();
   void make_board();
   void make_backends();
-  void make_backend(DeviceKind device, const std::string& wanted);
+  void make_backend(const BackendRegistry::value_type& chosen, DeviceKind device, Backends& made,
+                    BackendContext& context);
+  void make_host_backend();
+  void make_device_backend();
+  void agree_on_errors(const std::string& error);
   std::vector<std::string> exchange(std::string_view blob);
   std::vector<std::string> gather(std::string_view blob, Clock::time_point deadline);
   std::vector<std::string> hand_in(std::string_view blob, Clock::time_point deadline);
@@ -164,8 +168,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
   void live() noexcept;
   void sleep(std::unique_lock<std::mutex>& engine);
-  void drive(const WorkState& work, TimePoint deadline);
-  void look_on(const WorkState& work, TimePoint deadline);
+  void drive(const WorkState& work, Stage goal, TimePoint deadline);
+  void look_on(const WorkState& work, Stage goal, TimePoint deadline);
   void look_again();
   bool may_sleep_in_operation() const;
   void say_asleep(bool asleep);
@@ -212,6 +216,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool busy() const;
   bool may_pause() const;
   void complete(Submission& submission, std::exception_ptr error, bool contributed);
+  void note_queued(Submission& submission, std::shared_ptr<const DeviceEvent> event);
   std::string pending_text() const;
 
   // coordinator_sets.cc: process sets. Of the thread that asks for one:
@@ -266,10 +271,12 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::vector<int> children_;  ///< in the tree
   std::string transport_name_;
   std::map<DeviceKind, std::string> backend_names_;
-  std::shared_ptr<SymmetricHeap> heap_;       ///< null where there is none
-  std::unique_ptr<Board> board_;              ///< null where the ranks share no memory
-  std::unique_ptr<FrozenSchedule> schedule_;  ///< null without a board, or if never to be used
-  bool outnumbers_cores_ = false;             ///< the ranks of this host do
+  BackendRegistry device_backends_;                ///< those that every rank can have
+  std::shared_ptr<DeviceStreams> device_streams_;  ///< null where there is no device backend
+  std::shared_ptr<SymmetricHeap> heap_;            ///< null where there is none
+  std::unique_ptr<Board> board_;                   ///< null where the ranks share no memory
+  std::unique_ptr<FrozenSchedule> schedule_;       ///< null without a board, or if never to be used
+  bool outnumbers_cores_ = false;                  ///< the ranks of this host do
 
   // Guarded by engine_, once started.
   std::mutex engine_;

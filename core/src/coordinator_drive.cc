@@ -101,26 +101,26 @@ void Coordinator::look_again() {
   if (progress() != before) hot_until_ = Clock::now() + patience();
 }
 
-void Coordinator::help(const WorkState& work, TimePoint deadline) noexcept {
+void Coordinator::help(const WorkState& work, Stage goal, TimePoint deadline) noexcept {
   queue_->flush();
   if (uses_schedule_.load(std::memory_order_acquire)) schedule_->wait_for(work);
   // A callback that waits finds the loop in use by its own thread.
   if (!is_loop_of_this_thread()) {
     const std::unique_lock engine(engine_, std::try_to_lock);
     if (engine && is_live_) {
-      drive(work, deadline);
+      drive(work, goal, deadline);
       return;
     }
   }
   queue_->wake();
 }
 
-void Coordinator::drive(const WorkState& work, TimePoint deadline) {
+void Coordinator::drive(const WorkState& work, Stage goal, TimePoint deadline) {
   counters_.driven_by_callers.add();
   driver_.store(std::this_thread::get_id());
   say_asleep(false);
   try {
-    look_on(work, deadline);
+    look_on(work, goal, deadline);
     // As in sleep(): first said, then looked.
     say_asleep(true);
     look_again();
@@ -131,10 +131,10 @@ void Coordinator::drive(const WorkState& work, TimePoint deadline) {
   driver_.store({});
 }
 
-void Coordinator::look_on(const WorkState& work, TimePoint deadline) {
+void Coordinator::look_on(const WorkState& work, Stage goal, TimePoint deadline) {
   std::uint64_t seen = progress();
   TimePoint give_up = Clock::now() + patience();
-  for (unsigned round = 0; !driver_failure_ && !work.done(); ++round) {
+  for (unsigned round = 0; !driver_failure_ && work.stage() < goal; ++round) {
     // Looking for messages costs a system call; a frozen schedule needs none.
     const bool looks_for_messages =
         !schedule_ || !schedule_->is_frozen() || round % kRoundsWithoutMessages == 1;

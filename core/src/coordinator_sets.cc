@@ -84,16 +84,21 @@ void Coordinator::finish_set(const ExchangeKey& key, const std::string& error) {
 }
 
 Backends Coordinator::make_set_backends(const SetInfo& info) {
-  const auto& [name, factory] = choose_set_backend(options_.backends, DeviceKind::Cpu,
-                                                   options_.config.cpu_backend, info.topology);
   BackendContext context = backend_context(info);
   context.exchange = [this, &info, step = 0](std::string_view blob) mutable {
     const ExchangeKey key = {ExchangeKind::Blobs, info.id, std::to_string(step++), info.ranks};
     return meet(key, std::string(blob))->reply.blobs;
   };
-  Backends backends;
-  backends[DeviceKind::Cpu] = create_backend(factory, context, options_.config.fusion_bytes);
-  return backends;
+  Backends made;
+  make_backend(choose_set_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend,
+                                  info.topology),
+               DeviceKind::Cpu, made, context);
+  if (device_backends_.empty()) return made;
+  context.host = made.at(DeviceKind::Cpu).get();
+  make_backend(choose_set_backend(device_backends_, DeviceKind::Cuda, options_.config.gpu_backend,
+                                  info.topology),
+               DeviceKind::Cuda, made, context);
+  return made;
 }
 
 void Coordinator::remove_process_set(ProcessSet set) {

@@ -105,6 +105,9 @@ void Coordinator::make_executor(SetEngine& set) {
       set.backends, topology.rank, topology.size, options_.config.fusion_bytes, topology_.rank,
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
         complete(submission, std::move(error), contributed);
+      },
+      [this](Submission& submission, std::shared_ptr<const DeviceEvent> event) {
+        note_queued(submission, std::move(event));
       });
   running_.push_back(&set);
 }
@@ -122,6 +125,10 @@ void Coordinator::compare_configurations() {
     static_cast<void>(affinity_core(options_.config, topology_.local_rank, topology_.local_size));
     static_cast<void>(
         choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_));
+    if (options_.config.gpu_backend != kAnyBackend) {
+      static_cast<void>(choose_backend(options_.backends, DeviceKind::Cuda,
+                                       options_.config.gpu_backend, topology_));
+    }
   } catch (const UsageError& error) {
     fingerprint = failed_fingerprint(error.what());
   }
@@ -170,15 +177,69 @@ void Coordinator::make_board() {
 }
 
 void Coordinator::make_backends() {
-  // Every rank must reach both exchanges, or the others would wait for it.
+  make_host_backend();
+  make_device_backend();
+}
+
+/// Every rank must reach the exchange after it, or the others would wait for it.
+void Coordinator::make_host_backend() {
   std::string error;
   try {
-    make_backend(DeviceKind::Cpu, options_.config.cpu_backend);
+    BackendContext context = backend_context(global_.info);
+    context.exchange = [this](std::string_view blob) { return exchange(blob); };
+    context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
+    make_backend(
+        choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_),
+        DeviceKind::Cpu, global_.backends, context);
+    heap_ = global_.backends[DeviceKind::Cpu]->symmetric_heap();
   } catch (const GroupError&) {
     throw;  // of an exchange: every rank throws it, and none comes to the next one
   } catch (...) {
     error = exception_text();
   }
+  agree_on_errors(error);
+}
+
+/// The best one that all ranks can have; none where some of them cannot, unless it was asked for.
+void Coordinator::make_device_backend() {
+  const std::string& wanted = options_.config.gpu_backend;
+  for (const auto& candidate : options_.backends) {
+    const auto& [name, factory] = candidate;
+    if (factory.device != DeviceKind::Cuda) continue;
+    const std::vector<std::string> problems =
+        exchange(factory.problem ? factory.problem() : std::string());
+    const auto hindered = std::find_if(problems.begin(), problems.end(),
+                                       [](const std::string& text) { return !text.empty(); });
+    if (hindered == problems.end()) {
+      device_backends_.insert(candidate);
+      continue;
+    }
+    const std::string problem =
+        name + ": " + rank_name(static_cast<int>(hindered - problems.begin())) + ": " + *hindered;
+    if (name == wanted) {
+      start_ends_alike_ = true;
+      throw UsageError("RONDE_GPU_BACKEND=" + problem);
+    }
+    global_.info.device_problem += (global_.info.device_problem.empty() ? "" : "; ") + problem;
+  }
+  if (device_backends_.empty()) return;
+  std::string error;
+  try {
+    BackendContext context = backend_context(global_.info);
+    context.exchange = [this](std::string_view blob) { return exchange(blob); };
+    context.host = global_.backends.at(DeviceKind::Cpu).get();
+    make_backend(choose_backend(device_backends_, DeviceKind::Cuda, wanted, topology_),
+                 DeviceKind::Cuda, global_.backends, context);
+    device_streams_ = global_.backends[DeviceKind::Cuda]->device_streams();
+  } catch (const GroupError&) {
+    throw;
+  } catch (...) {
+    error = exception_text();
+  }
+  agree_on_errors(error);
+}
+
+void Coordinator::agree_on_errors(const std::string& error) {
   const std::vector<std::string> errors = exchange(error);
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
     if (errors[rank].empty()) continue;
@@ -187,14 +248,11 @@ void Coordinator::make_backends() {
   }
 }
 
-void Coordinator::make_backend(DeviceKind device, const std::string& wanted) {
-  const auto& [name, factory] = choose_backend(options_.backends, device, wanted, topology_);
-  BackendContext context = backend_context(global_.info);
-  context.exchange = [this](std::string_view blob) { return exchange(blob); };
-  context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
-  backend_names_[device] = name;
-  global_.backends[device] = create_backend(factory, context, options_.config.fusion_bytes);
-  if (device == DeviceKind::Cpu) heap_ = global_.backends[device]->symmetric_heap();
+void Coordinator::make_backend(const BackendRegistry::value_type& chosen, DeviceKind device,
+                               Backends& made, BackendContext& context) {
+  const auto& [name, factory] = chosen;
+  made[device] = create_backend(factory, context, options_.config.fusion_bytes);
+  if (context.set == kGlobalSet.id) backend_names_[device] = name;
 }
 
 /// `info` stays while the context is used.

@@ -17,6 +17,19 @@ constexpr std::chrono::milliseconds kGrace{300};
 constexpr std::chrono::seconds kVerdictTime{3};
 /// How long last messages may take to leave.
 constexpr std::chrono::seconds kFlushTime{2};
+/// How long what is queued on a device may take to end once the group is dead.
+constexpr std::chrono::seconds kDeviceBound{2};
+
+/// A device that hangs may still write there at any time: what owns the memory is kept for as long
+/// as the process lives.
+void abandon_buffers(std::vector<Submission>& submissions) {
+  static std::mutex mutex;
+  static auto* const kKept = new std::vector<std::shared_ptr<void>>();
+  const std::lock_guard lock(mutex);
+  for (Submission& submission : submissions) {
+    kKept->push_back(std::move(submission.request.keep_alive));
+  }
+}
 
 }  // namespace
 
@@ -131,7 +144,14 @@ void Coordinator::fail_everything(const FailureMessage& failure) {
   const auto fail = [&](std::vector<Submission> submissions) {
     for (Submission& submission : submissions) complete(submission, error, true);
   };
-  for (SetEngine* set : running_) fail(set->executor->drain());
+  for (SetEngine* set : running_) {
+    std::vector<Submission> drained = set->executor->drain();
+    if (set->executor->has_begun_on_device()) {
+      const auto streams = set->backends.at(DeviceKind::Cuda)->device_streams();
+      if (!streams->settle(kDeviceBound)) abandon_buffers(drained);
+    }
+    fail(std::move(drained));
+  }
   if (schedule_) fail(schedule_->drain());
   for (SetEngine* set : running_) fail(set->announcer->drain());
   fail(queue_->drain());
@@ -226,6 +246,10 @@ void Coordinator::add_set_stats(const SetEngine& set, Stats& stats) const {
                             {"uncompressed_bytes", executor.uncompressed_bytes.get()},
                             {"largest_bucket_bytes", executor.largest_bucket_bytes.get()},
                             {"busy_us", executor.busy_us.get()}});
+    if (device_streams_) {
+      add("device_execution", Values{{"queued", executor.queued_on_device.get()},
+                                     {"passed", executor.passed_on_device.get()}});
+    }
   }
   for (const auto& [device, backend] : set.backends) {
     StatsGroup group = backend->stats();

@@ -54,6 +54,9 @@ std::string adasum_error(const Request& request) {
            ": its factors are fractions, so it is for f16, bf16, f32 and f64. Convert the buffer, "
            "or use sum";
   }
+  if (request.device.kind != DeviceKind::Cpu) {
+    return "adasum is computed on the CPU: copy the buffer there, or use another op";
+  }
   if (request.symmetric) {
     return "adasum of a symmetric buffer: each rank needs all of it, so leave symmetric out";
   }
@@ -206,6 +209,10 @@ Submission Coordinator::submission_of(Request request) {
   const Clock::time_point now = Clock::now();
   if (request.timeout.count() > 0 && request.timeout < Clock::time_point::max() - now) {
     submission.deadline = now + request.timeout;
+  }
+  // Where there is no such backend, the ranks say so together.
+  if (request.device.kind != DeviceKind::Cpu && !moves_no_data(request.kind) && device_streams_) {
+    submission.ready = device_streams_->mark(request.device.index, request.stream);
   }
   submission.work = std::make_shared<WorkState>(name, weak_from_this(), log_);
   submission.request = std::move(request);

@@ -50,13 +50,14 @@ bool overlap(const void* input, std::size_t input_bytes, const void* output,
 }  // namespace
 
 Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
-                   int rank_of_group, Complete complete)
+                   int rank_of_group, Complete complete, Queued queued)
     : backends_(backends),
       rank_(rank),
       size_(size),
       fusion_bytes_(fusion_bytes),
       rank_of_group_(rank_of_group),
       complete_(std::move(complete)),
+      tell_queued_(std::move(queued)),
       scratch_(fusion_bytes) {}
 
 std::vector<std::int64_t> Executor::received_rows(const Agreed& item) const {
@@ -122,6 +123,15 @@ const void* Executor::input_beside(std::byte*& output, std::size_t input_bytes,
   const Agreed& item = bucket.items.front();
   const void* const input = item.submission.request.input;
   if (!overlap(input, input_bytes, output, output_bytes)) return input;
+  if (item.submission.meta.device != DeviceKind::Cpu) {
+    bucket.error = std::make_exception_ptr(UsageError(
+        display_name(item.submission.meta, item.submission.key) + ": rank " +
+        std::to_string(rank_of_group_) +
+        " gave an input that lies in the memory of the result, which is for buffers of the CPU: "
+        "give memory of its own for the result"));
+    output = nullptr;
+    return input;
+  }
   try {
     const auto* const first = static_cast<const std::byte*>(input);
     bucket.input.assign(first, first + input_bytes);
@@ -210,40 +220,92 @@ std::uint64_t Executor::uncompressed_bytes(const Agreed& item) const {
 }
 
 bool Executor::may_sleep() const {
-  if (!busy()) return true;
+  if (!queued_.empty()) return false;  // a device rings nobody
+  if (buckets_.empty()) return true;
   const RequestMeta& meta = buckets_.front().items.front().submission.meta;
   return buckets_.front().operation && backends_.at(meta.device)->capabilities().rings_peers;
 }
 
 bool Executor::may_pause() const {
-  if (!busy() || !buckets_.front().operation) return false;
+  if (buckets_.empty()) return !queued_.empty();
+  if (!buckets_.front().operation) return false;
   const RequestMeta& meta = buckets_.front().items.front().submission.meta;
   return backends_.at(meta.device)->capabilities().tells_progress;
 }
 
 bool Executor::poll() {
+  const bool has_passed = finish_passed();
+  if (buckets_.empty()) return has_passed;
   Bucket& bucket = buckets_.front();
   if (!bucket.operation) start(bucket);
-  if (!bucket.operation->poll()) return false;
+  if (!bucket.operation->poll()) return has_passed;
   const auto busy = Clock::now() - bucket.started;
   counters_.busy_us.add(static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(busy).count()));
   Bucket finished = std::move(bucket);
   buckets_.pop_front();
+  const std::shared_ptr<const DeviceEvent> event = finished.operation->event();
   finished.operation.reset();
-  for (Agreed& item : finished.items) finish(item, finished.error);
+  if (event) {
+    queue_on_device(finished, event);
+  } else {
+    for (Agreed& item : finished.items) finish(item, finished.error);
+  }
   return true;
 }
 
+/// Whoever can wait on a stream need not wait for the device.
+void Executor::queue_on_device(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& event) {
+  for (Agreed& item : bucket.items) {
+    OnDevice queued{std::move(item), bucket.error, event, Clock::now()};
+    Submission& submission = queued.item.submission;
+    if (!queued.error) {
+      if (submission.request.finish) event->order(submission.request.stream);
+      queued.error = end(queued.item);
+    }
+    counters_.queued_on_device.add();
+    if (!queued.error) tell_queued_(submission, event);
+    queued_.push_back(std::move(queued));
+  }
+}
+
+bool Executor::finish_passed() {
+  bool has_passed = false;
+  while (!queued_.empty() && queued_.front().event->passed()) {
+    OnDevice passed = std::move(queued_.front());
+    queued_.pop_front();
+    counters_.passed_on_device.add();
+    complete_(passed.item.submission, passed.error, passed.item.contributed);
+    has_passed = true;
+  }
+  return has_passed;
+}
+
 std::uint64_t Executor::progress() const {
-  const bool runs = busy() && buckets_.front().operation;
-  return counters_.buckets.get() + (runs ? buckets_.front().operation->progress() : 0);
+  const bool runs = !buckets_.empty() && buckets_.front().operation;
+  return counters_.buckets.get() + counters_.passed_on_device.get() +
+         (runs ? buckets_.front().operation->progress() : 0);
+}
+
+/// To be asked once the memory of the result is there.
+Placement Executor::place(Bucket& bucket, const Backend& backend) const {
+  const Request& first = bucket.items.front().submission.request;
+  if (first.device.kind == DeviceKind::Cpu) return {.device = first.device};
+  for (const Agreed& item : bucket.items) {
+    if (item.submission.ready) bucket.after.push_back(item.submission.ready);
+  }
+  // Memory that the program has just made may have been another tensor's, which is still read.
+  if (may_allocate(first.kind)) {
+    bucket.after.push_back(backend.device_streams()->mark(first.device.index, first.stream));
+  }
+  return {.device = first.device, .after = bucket.after};
 }
 
 void Executor::start(Bucket& bucket) {
   bucket.started = Clock::now();
   const RequestMeta& meta = bucket.items.front().submission.meta;
   Backend& backend = *backends_.at(meta.device);
+  began_on_device_ = began_on_device_ || meta.device != DeviceKind::Cpu;
   switch (meta.kind) {
     case Collective::Allreduce:
       bucket.operation = start_allreduce(bucket, backend);
@@ -286,7 +348,7 @@ std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& ba
                            .op = first.op,
                            .prescale = first.prescale,
                            .postscale = first.postscale,
-                           .device = first.device,
+                           .place = place(bucket, backend),
                            .symmetric = first.symmetric,
                            .average_over = bucket.items.front().average_over,
                            .wire_dtype = bucket.items.front().submission.meta.wire_dtype};
@@ -303,7 +365,7 @@ std::unique_ptr<Operation> Executor::start_broadcast(Bucket& bucket, Backend& ba
   return backend.broadcast({.segments = bucket.segments,
                             .dtype = first.dtype,
                             .root = first.root,
-                            .device = first.device});
+                            .place = place(bucket, backend)});
 }
 
 std::unique_ptr<Operation> Executor::start_allgather(Bucket& bucket, Backend& backend) const {
@@ -321,7 +383,7 @@ std::unique_ptr<Operation> Executor::start_allgather(Bucket& bucket, Backend& ba
                             .output = output,
                             .counts = counts,
                             .dtype = request.dtype,
-                            .device = request.device});
+                            .place = place(bucket, backend)});
 }
 
 std::unique_ptr<Operation> Executor::start_alltoall(Bucket& bucket, Backend& backend) const {
@@ -350,7 +412,7 @@ std::unique_ptr<Operation> Executor::start_alltoall(Bucket& bucket, Backend& bac
                            .receive_counts = bucket.receive_counts,
                            .largest_count = elements_of({most_rows}, item).front(),
                            .dtype = request.dtype,
-                           .device = request.device});
+                           .place = place(bucket, backend)});
 }
 
 std::unique_ptr<Operation> Executor::start_reducescatter(Bucket& bucket, Backend& backend) const {
@@ -374,26 +436,26 @@ std::unique_ptr<Operation> Executor::start_reducescatter(Bucket& bucket, Backend
                                 .op = request.op,
                                 .prescale = request.prescale,
                                 .postscale = request.postscale,
-                                .device = request.device,
+                                .place = place(bucket, backend),
                                 .average_over = item.average_over});
 }
 
-std::unique_ptr<Operation> Executor::start_send(const Bucket& bucket, Backend& backend) const {
+std::unique_ptr<Operation> Executor::start_send(Bucket& bucket, Backend& backend) const {
   const Request& request = bucket.items.front().submission.request;
   return backend.send({.input = request.input,
                        .count = elements(bucket.items.front()),
                        .dtype = request.dtype,
                        .peer = request.peer,
-                       .device = request.device});
+                       .place = place(bucket, backend)});
 }
 
-std::unique_ptr<Operation> Executor::start_recv(const Bucket& bucket, Backend& backend) const {
+std::unique_ptr<Operation> Executor::start_recv(Bucket& bucket, Backend& backend) const {
   const Request& request = bucket.items.front().submission.request;
   return backend.recv({.output = request.output,
                        .count = elements(bucket.items.front()),
                        .dtype = request.dtype,
                        .peer = request.peer,
-                       .device = request.device});
+                       .place = place(bucket, backend)});
 }
 
 void Executor::count(const Bucket& bucket) {
@@ -410,7 +472,11 @@ void Executor::count(const Bucket& bucket) {
 }
 
 void Executor::finish(Agreed& item, std::exception_ptr error) {
-  if (error) return complete_(item.submission, std::move(error), item.contributed);
+  if (!error) error = end(item);
+  complete_(item.submission, std::move(error), item.contributed);
+}
+
+std::exception_ptr Executor::end(Agreed& item) {
   try {
     // A result without elements has no memory yet.
     if (item.contributed) {
@@ -425,12 +491,18 @@ void Executor::finish(Agreed& item, std::exception_ptr error) {
     }
     if (item.contributed && item.submission.request.finish) item.submission.request.finish();
   } catch (...) {
-    error = std::current_exception();
+    return std::current_exception();
   }
-  complete_(item.submission, error, item.contributed);
+  return nullptr;
 }
 
 std::string Executor::overdue(Clock::time_point now, std::optional<Clock::duration> limit) const {
+  if (limit && !queued_.empty() && now - queued_.front().started >= *limit) {
+    const Submission& oldest = queued_.front().item.submission;
+    return display_name(oldest.meta, oldest.key) + " has been queued on the GPU of rank " +
+           std::to_string(rank_of_group_) +
+           " for longer than RONDE_STALL_ABORT_S: does the GPU hang, or wait for one that does?";
+  }
   if (buckets_.empty() || !buckets_.front().operation) return {};
   const Bucket& bucket = buckets_.front();
   const Submission& first = bucket.items.front().submission;
@@ -450,6 +522,8 @@ std::string Executor::overdue(Clock::time_point now, std::optional<Clock::durati
 
 std::vector<Submission> Executor::drain() {
   std::vector<Submission> drained;
+  for (OnDevice& queued : queued_) drained.push_back(std::move(queued.item.submission));
+  queued_.clear();
   for (Bucket& bucket : buckets_) {
     for (Agreed& item : bucket.items) drained.push_back(std::move(item.submission));
   }

@@ -60,8 +60,9 @@ std::string backend_error(const SetInfo& set, const RequestMeta& meta) {
   if (moves_no_data(meta.kind)) return {};
   const auto found = set.backends.find(meta.device);
   if (found == set.backends.end()) {
-    return "this build of Ronde has no backend for " + std::string(to_string(meta.device)) +
-           " buffers; copy them to the CPU first";
+    const std::string why = set.device_problem.empty() ? "" : " (" + set.device_problem + ")";
+    return "there is no backend for " + std::string(to_string(meta.device)) + " buffers" + why +
+           "; copy them to the CPU first";
   }
   const auto& [name, capabilities] = found->second;
   return can_do(capabilities, meta) ? std::string()

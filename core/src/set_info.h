@@ -28,6 +28,7 @@ struct SetInfo {
   bool made_by_all = true;  ///< by every rank of the group, not by its members alone
   Topology topology;        ///< of the members; rank -1 where this rank is none
   std::map<DeviceKind, BackendInfo> backends;  ///< of members
+  std::string device_problem;                  ///< why there is none for devices, if it is known
 
   bool is_member() const noexcept { return topology.rank >= 0; }
 };

@@ -20,6 +20,9 @@ struct Submission {
   RequestMeta meta;
   std::shared_ptr<WorkState> work;
   std::uint64_t number = 0;  ///< counts the operations of this rank
+  /// On a device: when the buffers are ready there.
+  std::shared_ptr<const DeviceEvent> ready = {};
+  bool is_released = false;  ///< its name is free again: a device works on it
   bool after_wait = false;   ///< somebody had waited for a result since the one before
   std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout
   std::uint64_t unnamed_before = 0;  ///< of a join: operations without a name that came before it

@@ -20,6 +20,15 @@ WorkState::~WorkState() {
   }
 }
 
+void WorkState::set_queued(std::shared_ptr<const DeviceEvent> event) {
+  {
+    const std::lock_guard lock(mutex_);
+    event_ = std::move(event);
+    stage_.store(Stage::Queued, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
 void WorkState::complete(std::exception_ptr error, bool contributed) {
   std::vector<std::function<void()>> callbacks;
   {
@@ -28,7 +37,7 @@ void WorkState::complete(std::exception_ptr error, bool contributed) {
     error_ = std::move(error);
     contributed_ = contributed;
     callbacks.swap(callbacks_);
-    done_.store(true, std::memory_order_release);
+    stage_.store(Stage::Done, std::memory_order_release);
   }
   changed_.notify_all();
   for (const auto& callback : callbacks) {
@@ -99,12 +108,28 @@ int WorkState::source() {
   return source_;
 }
 
-bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
+void WorkState::help_until(Stage goal, WaitHelper::TimePoint deadline) {
   awaited_.store(true, std::memory_order_relaxed);
   if (const auto engine = engine_.lock()) {
-    if (!done()) engine->help(*this, deadline ? *deadline : WaitHelper::TimePoint::max());
+    if (stage() < goal) engine->help(*this, goal, deadline);
     engine->note_wait();
   }
+}
+
+void WorkState::wait_on(void* stream) {
+  help_until(Stage::Queued, WaitHelper::TimePoint::max());
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stage() >= Stage::Queued; });
+  error_read_ = error_read_ || error_ != nullptr;
+  const std::exception_ptr error = error_;
+  const std::shared_ptr<const DeviceEvent> event = event_;
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
+  if (event) event->order(stream);
+}
+
+bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
+  help_until(Stage::Done, deadline ? *deadline : WaitHelper::TimePoint::max());
   std::unique_lock lock(mutex_);
   const auto is_done = [this] { return done(); };
   if (deadline == nullptr) {
@@ -137,6 +162,10 @@ bool Work::done() const {
 
 void Work::wait() const {
   if (state_) state_->wait_until(nullptr);
+}
+
+void Work::wait_on(void* stream) const {
+  if (state_) state_->wait_on(stream);
 }
 
 bool Work::wait_for(std::chrono::nanoseconds duration) const {

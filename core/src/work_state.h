@@ -13,11 +13,19 @@
 #include <string>
 #include <vector>
 
+#include "ronde/device.h"
 #include "ronde/log.h"
 
 namespace ronde {
 
 class WorkState;
+
+/// How far an operation has come. On the CPU it is never Queued.
+enum class Stage : std::uint8_t {
+  Pending,
+  Queued,  ///< on a device, which will have the result
+  Done,
+};
 
 /// The engine, as somebody who waits for one of its operations sees it.
 class WaitHelper {
@@ -27,8 +35,9 @@ class WaitHelper {
   virtual ~WaitHelper() = default;
 
   /// `work` is waited for until `deadline`: the engine does not gather any longer, and may use this
-  /// thread to get on. Returns when the work is done, or when there is nothing to do but block.
-  virtual void help(const WorkState& work, TimePoint deadline) noexcept = 0;
+  /// thread to get on. Returns when the work has come to `goal`, or when there is nothing to do but
+  /// block.
+  virtual void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept = 0;
 
   /// Somebody wants to know when `work` is done, without waiting: it is not put off any longer.
   virtual void rouse(const WorkState& work) noexcept = 0;
@@ -37,7 +46,8 @@ class WaitHelper {
   virtual void note_wait() noexcept = 0;
 };
 
-/// The shared part of all handles to one operation. Completes exactly once.
+/// The shared part of all handles to one operation. Completes exactly once, and may be queued once
+/// before.
 ///
 /// Thread-safety: every member may be called from any thread.
 class WorkState {
@@ -48,6 +58,9 @@ class WorkState {
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
 
+  /// The device will come to `event` once it has the result: who can wait on a stream may go on.
+  void set_queued(std::shared_ptr<const DeviceEvent> event);
+
   /// Ends the operation: with success if `error` is null.
   void complete(std::exception_ptr error, bool contributed = true);
 
@@ -57,7 +70,8 @@ class WorkState {
   void set_source(int rank);
   void set_last_rank(int rank);
 
-  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  Stage stage() const noexcept { return stage_.load(std::memory_order_acquire); }
+  bool done() const noexcept { return stage() == Stage::Done; }
   /// The same from outside: who asks again and again wants it done.
   bool ask() const noexcept;
   bool contributed() const;
@@ -67,6 +81,8 @@ class WorkState {
   int last_rank();
   /// Waits until `deadline` (null: for ever); throws the error of a failed operation.
   bool wait_until(const std::chrono::steady_clock::time_point* deadline);
+  /// As Work::wait_on().
+  void wait_on(void* stream);
   void on_done(std::function<void()> callback);
 
   const std::string& name() const noexcept { return name_; }
@@ -84,6 +100,8 @@ class WorkState {
   }
 
  private:
+  /// Gets on with the engine's work, as far as this thread can.
+  void help_until(Stage goal, WaitHelper::TimePoint deadline);
   /// Throws unless the operation has succeeded; `asked` is what somebody called.
   void expect_success(const char* asked);
 
@@ -93,7 +111,8 @@ class WorkState {
   const std::shared_ptr<Logger> log_;
 
   std::atomic<std::size_t> bucket_{0};  ///< plus one
-  std::atomic<bool> done_{false};       ///< written under mutex_, after what it stands for
+  /// Written under mutex_, after what it stands for.
+  std::atomic<Stage> stage_{Stage::Pending};
   std::atomic<bool> awaited_{false};
 
   // Guarded by mutex_.
@@ -101,6 +120,7 @@ class WorkState {
   std::condition_variable changed_;
   bool contributed_ = true;
   bool error_read_ = false;
+  std::shared_ptr<const DeviceEvent> event_;  ///< while it is queued, and after
   std::exception_ptr error_;
   std::vector<std::int64_t> received_splits_;
   int source_ = -1;

@@ -73,14 +73,29 @@ TEST_CASE("without variables every value is the default and says so") {
 
 TEST_CASE("every variable reaches its own field and its text parses back") {
   const Environment other = {
-      {"RONDE_FUSION_BYTES", "1.5GiB"},    {"RONDE_CYCLE_TIME_MS", "0.25"},
-      {"RONDE_CACHE_CAPACITY", "7"},       {"RONDE_CPU_BACKEND", "my-backend_2"},
-      {"RONDE_STALL_WARN_S", "2.5"},       {"RONDE_STALL_ABORT_S", "5"},
-      {"RONDE_INIT_TIMEOUT_S", "12"},      {"RONDE_SHUTDOWN_TIMEOUT_S", "3e1"},
-      {"RONDE_LOG_LEVEL", "trace"},        {"RONDE_COMPUTE_THREADS", "3"},
-      {"RONDE_THREAD_AFFINITY", "4,0,12"}, {"RONDE_FREEZE_AFTER_STEPS", "5"},
-      {"RONDE_HOST_ID", "node-1.example"}, {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
-      {"RONDE_PROCESS_SETS", "0,1;2"},     {"RONDE_JOIN_AVERAGE", "all"},
+      {"RONDE_FUSION_BYTES", "1.5GiB"},
+      {"RONDE_CYCLE_TIME_MS", "0.25"},
+      {"RONDE_CACHE_CAPACITY", "7"},
+      {"RONDE_CPU_BACKEND", "my-backend_2"},
+      {"RONDE_STALL_WARN_S", "2.5"},
+      {"RONDE_STALL_ABORT_S", "5"},
+      {"RONDE_INIT_TIMEOUT_S", "12"},
+      {"RONDE_SHUTDOWN_TIMEOUT_S", "3e1"},
+      {"RONDE_LOG_LEVEL", "trace"},
+      {"RONDE_COMPUTE_THREADS", "3"},
+      {"RONDE_THREAD_AFFINITY", "4,0,12"},
+      {"RONDE_FREEZE_AFTER_STEPS", "5"},
+      {"RONDE_HOST_ID", "node-1.example"},
+      {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
+      {"RONDE_PROCESS_SETS", "0,1;2"},
+      {"RONDE_JOIN_AVERAGE", "all"},
+      {"RONDE_GPU_BACKEND", "nccl"},
+      {"RONDE_CUDA_IPC", "0"},
+      {"RONDE_REGISTRATION_CACHE", "0"},
+      {"RONDE_REGISTRATION_CACHE_BYTES", "7MiB"},
+      {"RONDE_NCCL_STREAMS", "4"},
+      {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
+      {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
   };
   REQUIRE(other.size() == ronde::config_table().size());
   const Config config = load(other).config;
@@ -99,6 +114,13 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.thread_affinity == "4,0,12");
   CHECK(config.host_id == "node-1.example");
   CHECK(config.join_average == "all");
+  CHECK(config.gpu_backend == "nccl");
+  CHECK_FALSE(config.cuda_ipc);
+  CHECK(config.cuda_ipc_direct_bytes == 5ull << 20);
+  CHECK_FALSE(config.registration_cache);
+  CHECK(config.registration_cache_bytes == 7ull << 20);
+  CHECK(config.nccl_streams == 4);
+  CHECK(ronde::visible_devices(config) == std::vector<std::string>{"GPU-8a3f", "1"});
   CHECK(ronde::static_process_sets(config) == std::vector<std::vector<int>>{{0, 1}, {2}});
   for (const ConfigEntry& entry : ronde::config_table()) {
     Config copy = config;
@@ -137,6 +159,14 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_LOG_LEVEL", {"", "INFO", "verbose", "2"}},
       {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
+      {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
+      {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},
+      {"RONDE_CUDA_IPC_DIRECT_BYTES", {"", "-1", "never"}},
+      {"RONDE_REGISTRATION_CACHE", {"", "yes", "true", "01"}},
+      {"RONDE_REGISTRATION_CACHE_BYTES", {"", "-1", "2TiB"}},
+      {"RONDE_NCCL_STREAMS", {"0", "-1", "17", "two"}},
+      {"RONDE_VISIBLE_DEVICES",
+       {",", "0,", ",0", "-1", "0, 1", "GPU-", "MIG-1", "GPU-XY", "12345"}},
       {"RONDE_PROCESS_SETS", {";", "0;", ";0", "0,;1", "-1", "0 1", "all"}},
       {"RONDE_HOST_ID", {"a b", "tab\t", std::string(256, 'x')}},
       {"RONDE_THREAD_AFFINITY", {",", "0,", ",0", "0;1", "-1", "0, 1", "a", "99999999999"}},

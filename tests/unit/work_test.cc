@@ -14,7 +14,7 @@ namespace {
 using namespace ronde;
 
 struct CountedHelp final : WaitHelper {
-  void help(const WorkState&, TimePoint) noexcept override { ++calls; }
+  void help(const WorkState&, Stage, TimePoint) noexcept override { ++calls; }
   void note_wait() noexcept override {}
   void rouse(const WorkState&) noexcept override {}
   std::atomic<int> calls{0};

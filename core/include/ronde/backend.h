@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ronde/collective.h"
+#include "ronde/device.h"
 #include "ronde/dtype.h"
 #include "ronde/stats.h"
 #include "ronde/symmetric_heap.h"
@@ -24,11 +25,19 @@ namespace ronde {
 
 /// A piece of one tensor: `count` elements read at `input`, the result written at `output` (which
 /// may be the same address). In an allreduce a null input stands for the neutral element of the
-/// operation; elsewhere it may be null where nothing is read.
+/// operation; elsewhere it may be null where nothing is read. A null output, on devices only, says
+/// that nobody here wants the result.
 struct Segment {
   const void* input = nullptr;
   void* output = nullptr;
   std::size_t count = 0;
+};
+
+/// Where the buffers of a call are. On a device, nothing of them is touched before `after`, and the
+/// operation has ended once all is queued there (Operation::event).
+struct Placement {
+  Device device = {};
+  DeviceEvents after = {};
 };
 
 /// Reduces every segment with its counterparts of the other ranks. All ranks pass the same counts
@@ -39,7 +48,7 @@ struct AllreduceCall {
   ReduceOp op = ReduceOp::Sum;
   double prescale = 1.0;
   double postscale = 1.0;
-  Device device = {};
+  Placement place = {};
   /// Every segment is reduced in place and lies at the same offset in the symmetric heap of each
   /// rank (Backend::symmetric_heap), with the neutral element where a rank adds nothing. Whoever
   /// has entered may reduce for all: the others have written their inputs.
@@ -63,7 +72,7 @@ struct BroadcastCall {
   std::span<const Segment> segments;
   DataType dtype = DataType::F32;
   int root = 0;
-  Device device = {};
+  Placement place = {};
 };
 
 /// Concatenates the ranks' inputs in rank order. `counts[r]` elements come from rank r; `output`
@@ -74,7 +83,7 @@ struct AllgatherCall {
   void* output = nullptr;
   std::span<const std::size_t> counts;
   DataType dtype = DataType::F32;
-  Device device = {};
+  Placement place = {};
 };
 
 /// Every rank sends a part of its input to each rank, and receives one from each, in rank order.
@@ -89,7 +98,7 @@ struct AlltoallCall {
   /// take alike, such as the number of chunks.
   std::size_t largest_count = 0;
   DataType dtype = DataType::F32;
-  Device device = {};
+  Placement place = {};
 };
 
 /// Reduces the ranks' inputs, of which each rank keeps its part: `counts[r]` elements for rank r,
@@ -103,7 +112,7 @@ struct ReducescatterCall {
   ReduceOp op = ReduceOp::Sum;
   double prescale = 1.0;
   double postscale = 1.0;
-  Device device = {};
+  Placement place = {};
   /// As in AllreduceCall.
   int average_over = 0;
 
@@ -120,7 +129,7 @@ struct SendCall {
   std::size_t count = 0;
   DataType dtype = DataType::F32;
   int peer = 0;
-  Device device = {};
+  Placement place = {};
 };
 
 /// A message from `peer`.
@@ -129,7 +138,7 @@ struct RecvCall {
   std::size_t count = 0;
   DataType dtype = DataType::F32;
   int peer = 0;
-  Device device = {};
+  Placement place = {};
 };
 
 /// A collective or message in progress. Destroying it after abort() must be safe while peers still
@@ -146,6 +155,10 @@ class Operation {
   /// Capabilities::rings_peers for later. Throws ronde::Error if the backend failed: the group is
   /// then dead.
   virtual bool poll() = 0;
+
+  /// On a device, once poll() has returned true: behind it the result is in memory, and the inputs
+  /// are read. Null on the CPU.
+  virtual std::shared_ptr<const DeviceEvent> event() const { return nullptr; }
 
   /// Grows whenever poll() got on, where that is worth telling: a caller looks on for a while after
   /// each progress, and then blocks.
@@ -209,7 +222,7 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  /// For texts, stats and RONDE_CPU_BACKEND.
+  /// For texts, stats, RONDE_CPU_BACKEND and RONDE_GPU_BACKEND.
   virtual std::string_view name() const noexcept = 0;
   /// The same whenever it is asked, and on every rank.
   virtual Capabilities capabilities() const = 0;
@@ -229,6 +242,9 @@ class Backend {
 
   /// Memory in which the ranks of this host reach each other's buffers; null if there is none.
   virtual std::shared_ptr<SymmetricHeap> symmetric_heap() const { return nullptr; }
+
+  /// Of a backend for a device: how its work is ordered with the program's. Null on the CPU.
+  virtual std::shared_ptr<DeviceStreams> device_streams() const { return nullptr; }
 
   /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
   /// that a peer or a library may still write to has to outlive this object.
@@ -263,6 +279,10 @@ struct BackendContext {
   /// Puts around a backend what Ronde does for it, such as packing if it wants that
   /// (Capabilities::wants_packed), for one that is built on another.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> pack;
+  /// Where a backend for a device is made: that of the same ranks for the CPU, which takes whole
+  /// segment lists. Used within operations only, one at a time, and never while this one is made or
+  /// destroyed. Null where one for the CPU is made.
+  Backend* host = nullptr;
   /// Tells the user of something that works, but not as well as it could.
   std::function<void(const std::string& text)> warn;
   /// Bytes of this rank's part of a symmetric heap, if the backend makes one; 0: none is wanted.
@@ -273,10 +293,13 @@ struct BackendContext {
 /// on Ronde's thread, for a process set on the one that asks for the set.
 struct BackendFactory {
   DeviceKind device = DeviceKind::Cpu;  ///< as in the Capabilities of what it makes
-  /// `RONDE_CPU_BACKEND=auto` takes the highest one that `suits`.
+  /// `auto` takes the highest one that `suits`.
   int priority = 0;
   /// Must answer the same on every rank. Empty: always.
   std::function<bool(const Topology&)> suits;
+  /// For devices: why this rank cannot have it, such as a library that is not there, and what to
+  /// do; an empty text if it can. It is used where all ranks can. Empty: always.
+  std::function<std::string()> problem;
   /// It can also be made for a process set, beside the one for all ranks and those of other sets,
   /// while these are at work.
   bool serves_sets = false;

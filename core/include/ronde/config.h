@@ -22,6 +22,13 @@ struct Config {
   std::uint64_t freeze_after_steps = 3;
   std::string cpu_backend = "auto";
   std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
+  std::string gpu_backend = "auto";
+  bool cuda_ipc = true;
+  std::uint64_t cuda_ipc_direct_bytes = 0;
+  bool registration_cache = true;
+  std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
+  std::uint64_t nccl_streams = 1;
+  std::string visible_devices;
   std::string process_sets;
   std::string join_average = "contributing";
   double stall_warn_s = 30.0;
@@ -104,6 +111,9 @@ std::string config_difference(const std::vector<std::string>& fingerprints);
 /// The core that RONDE_THREAD_AFFINITY gives to a rank's coordinator thread; nullopt if it is
 /// unset. Throws UsageError if the list has fewer than `local_size` entries.
 std::optional<int> affinity_core(const Config& config, int local_rank, int local_size);
+
+/// The entries of RONDE_VISIBLE_DEVICES.
+std::vector<std::string> visible_devices(const Config& config);
 
 /// The ranks of each set of RONDE_PROCESS_SETS.
 std::vector<std::vector<int>> static_process_sets(const Config& config);

@@ -72,7 +72,11 @@ struct Request {
   int peer = 0;
   /// Send and recv: at least 0.
   std::int64_t tag = 0;
-  Device device = {};           ///< where input and output are
+  Device device = {};  ///< where input and output are
+  /// On a device: the stream (a cudaStream_t; null is the default one) on which the program's work
+  /// on the buffers is queued. Nothing of them is touched before what is queued there when the
+  /// request is submitted.
+  void* stream = nullptr;
   ProcessSet set = kGlobalSet;  ///< the ranks that take part, this one among them
   /// How long the other ranks may take to submit their part, zero for ever. Expiry before the
   /// operation began fails it alone (of a send or recv on this rank only, as it had no
@@ -95,10 +99,12 @@ struct Request {
   bool lazy = false;
   /// Allgather, alltoall, reducescatter: called once with the shape of the result, on Ronde's
   /// thread or one that waits for an operation; returns its memory. What it throws fails the work
-  /// on this rank alone: a ronde::Error as it is, anything else as an OutOfMemoryError.
+  /// on this rank alone: a ronde::Error as it is, anything else as an OutOfMemoryError. On a device
+  /// the memory may be in use by what is queued on `stream` until then.
   std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output;
   /// Called once after success, before the work counts as done, on Ronde's thread or one that waits
-  /// for an operation. What it throws fails the work.
+  /// for an operation. What it throws fails the work. On a device it is called once the result is
+  /// queued (Work::wait_on), and what it queues on `stream` runs after that.
   std::function<void()> finish;
   /// Released when the work is done: owns whatever the buffers live in.
   std::shared_ptr<void> keep_alive;

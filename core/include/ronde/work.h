@@ -25,8 +25,14 @@ class Work {
   /// True once the result or the error is there. Never blocks.
   bool done() const;
 
-  /// Blocks until done. Throws UsageError or GroupError if the operation failed, each time.
+  /// Blocks until done, which on a device is when the result is in memory. Throws UsageError or
+  /// GroupError if the operation failed, each time.
   void wait() const;
+
+  /// Of an operation on a device: blocks until its result is queued there, which is before it is in
+  /// memory, and has what is queued on `stream` (of the same device; a cudaStream_t) from now on
+  /// run after it. What fails on the device later fails the group. On the CPU it is wait().
+  void wait_on(void* stream) const;
 
   /// As wait(), for at most `duration`. False: not done yet, and nothing is harmed.
   bool wait_for(std::chrono::nanoseconds duration) const;

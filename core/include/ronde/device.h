@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace ronde {
+
+/// A point in the work of a device: whatever had been queued before it.
+///
+/// Thread-safety: full.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  DeviceEvent() = default;
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+
+  /// Whether the device has come to it. Never blocks. Throws ronde::Error if the device failed.
+  virtual bool passed() const = 0;
+
+  /// What is queued on `stream` (of the same device; a cudaStream_t) from now on runs after it.
+  /// Never blocks. Throws ronde::Error if the device failed.
+  virtual void order(void* stream) const = 0;
+};
+
+/// Points that all have to be passed before something is touched.
+using DeviceEvents = std::span<const std::shared_ptr<const DeviceEvent>>;
+
+/// How Ronde's work on a kind of device is ordered with the program's: by events in streams, so
+/// that no thread waits.
+///
+/// Thread-safety: full.
+class DeviceStreams {
+ public:
+  virtual ~DeviceStreams() = default;
+  DeviceStreams() = default;
+  DeviceStreams(const DeviceStreams&) = delete;
+  DeviceStreams& operator=(const DeviceStreams&) = delete;
+
+  /// The point that `stream` of the device with this ordinal has come to: all that is queued there
+  /// now. Throws UsageError if Ronde does not serve that device on this rank.
+  virtual std::shared_ptr<const DeviceEvent> mark(int device, void* stream) = 0;
+
+  /// After Backend::abort(): whether nothing of what Ronde has queued touches memory any more.
+  /// Waits for that, for no longer than `bound`.
+  virtual bool settle(std::chrono::nanoseconds bound) noexcept = 0;
+};
+
+}  // namespace ronde
