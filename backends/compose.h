@@ -23,6 +23,7 @@ struct BuiltIn {
   std::function<std::optional<GroupError>()> hanging_start;  ///< as in RuntimeOptions
   MakeBoard make_board;                                      ///< of ranks of one host
   BackendRegistry backends;
+  BackendRegistry device_backends;  ///< of GPUs
 };
 
 /// The ranks that start together: of the launcher's where nothing is said. See InitOptions.

@@ -92,8 +92,11 @@ Json configuration(const LoadedConfig& loaded) {
 
 Json backends(const Config& config) {
   Json list = Json::array();
-  for (const auto& [name, factory] : compose_built_in(config).backends) {
-    list.push_back({{"name", name}, {"device", to_string(factory.device)}});
+  const BuiltIn built_in = compose_built_in(config);
+  for (const BackendRegistry& registry : {built_in.backends, built_in.device_backends}) {
+    for (const auto& [name, factory] : registry) {
+      list.push_back({{"name", name}, {"device", to_string(factory.device)}});
+    }
   }
   return list;
 }

@@ -14,26 +14,23 @@ namespace ronde {
 namespace {
 
 constexpr std::string_view kAuto = "auto";
-constexpr std::string_view kCpuBackend = "RONDE_CPU_BACKEND";
 
-std::string names_of(const BackendRegistry& backends, DeviceKind device) {
-  std::string names(kAuto);
-  for (const auto& [name, factory] : backends) {
-    if (factory.device == device) {
-      names += ", " + name;
-    }
-  }
-  return names;
+constexpr std::string_view variable_of(DeviceKind device) noexcept {
+  return device == DeviceKind::Cpu ? "RONDE_CPU_BACKEND" : "RONDE_GPU_BACKEND";
 }
 
-/// Why no CPU backend can be called `name`; empty if one is.
-std::string unknown_backend(const BackendRegistry& backends, const std::string& name) {
-  const auto found = backends.find(name);
-  if (name == kAuto || (found != backends.end() && found->second.device == DeviceKind::Cpu)) {
-    return "";
-  }
-  return std::string(kCpuBackend) + ": there is no backend \"" + name +
-         "\" for tensors in host memory; use one of: " + names_of(backends, DeviceKind::Cpu);
+/// Why no backend for `device` can be called `name`; empty if one is.
+std::string unknown_backend(const BackendRegistry& backends, DeviceKind device,
+                            const std::string& name) {
+  if (name == kAuto || backends.contains(name)) return "";
+  std::string names(kAuto);
+  for (const auto& [known, factory] : backends) names += ", " + known;
+  return std::string(variable_of(device)) + ": there is no backend \"" + name + "\" for tensors " +
+         (device == DeviceKind::Cpu ? "in host memory" : "on GPUs") + "; use one of: " + names;
+}
+
+BackendRegistry& registry_of(RuntimeOptions& options, DeviceKind device) {
+  return device == DeviceKind::Cpu ? options.backends : options.device_backends;
 }
 
 void log_warnings(const std::vector<std::string>& warnings, const Logger& log, LogLevel level) {
@@ -92,10 +89,16 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
   options.hanging_start = std::move(built_in.hanging_start);
   options.make_board = std::move(built_in.make_board);
   options.backends = std::move(built_in.backends);
-  options.backends.insert(registered.begin(), registered.end());
+  options.device_backends = std::move(built_in.device_backends);
+  for (const auto& each : registered) registry_of(options, each.second.device).insert(each);
   options.on_stall = std::move(on_stall);
   if (options.config_error.empty()) {
-    options.config_error = unknown_backend(options.backends, options.config.cpu_backend);
+    options.config_error =
+        unknown_backend(options.backends, DeviceKind::Cpu, options.config.cpu_backend);
+  }
+  if (options.config_error.empty()) {
+    options.config_error =
+        unknown_backend(options.device_backends, DeviceKind::Cuda, options.config.gpu_backend);
   }
   return start;
 }
@@ -118,15 +121,19 @@ std::unique_ptr<Runtime> start_runtime(StartOptions start) {
 
 void check_backend(const std::string& name, const BackendFactory& factory) {
   const auto& table = config_table();
-  const auto entry = std::find_if(table.begin(), table.end(),
-                                  [](const auto& each) { return each.name == kCpuBackend; });
+  const auto entry = std::find_if(table.begin(), table.end(), [&](const auto& each) {
+    return each.name == variable_of(factory.device);
+  });
   Config scratch;
   try {
     entry->set(scratch, name);  // what the variable cannot say could never be chosen
   } catch (const UsageError& error) {
     throw UsageError(std::string("ronde::register_backend(): ") + error.what());
   }
-  if (name == kAuto || compose_built_in(scratch).backends.contains(name)) {
+  BuiltIn built_in = compose_built_in(scratch);
+  const bool is_taken = factory.device == DeviceKind::Cpu ? built_in.backends.contains(name)
+                                                          : built_in.device_backends.contains(name);
+  if (name == kAuto || is_taken) {
     throw UsageError("ronde::register_backend(): the name \"" + name +
                      "\" is taken by Ronde itself; choose another one");
   }

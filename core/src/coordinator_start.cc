@@ -126,7 +126,7 @@ void Coordinator::compare_configurations() {
     static_cast<void>(
         choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_));
     if (options_.config.gpu_backend != kAnyBackend) {
-      static_cast<void>(choose_backend(options_.backends, DeviceKind::Cuda,
+      static_cast<void>(choose_backend(options_.device_backends, DeviceKind::Cuda,
                                        options_.config.gpu_backend, topology_));
     }
   } catch (const UsageError& error) {
@@ -203,9 +203,8 @@ void Coordinator::make_host_backend() {
 /// The best one that all ranks can have; none where some of them cannot, unless it was asked for.
 void Coordinator::make_device_backend() {
   const std::string& wanted = options_.config.gpu_backend;
-  for (const auto& candidate : options_.backends) {
+  for (const auto& candidate : options_.device_backends) {
     const auto& [name, factory] = candidate;
-    if (factory.device != DeviceKind::Cuda) continue;
     const std::vector<std::string> problems =
         exchange(factory.problem ? factory.problem() : std::string());
     const auto hindered = std::find_if(problems.begin(), problems.end(),

@@ -56,8 +56,10 @@ struct RuntimeOptions {
   std::function<std::optional<GroupError>()> hanging_start;
   /// Makes the memory that ranks of one host share; may be empty.
   MakeBoard make_board;
-  /// Backends to choose from.
+  /// Backends to choose from for buffers of the CPU.
   BackendRegistry backends;
+  /// The same for devices; may be empty.
+  BackendRegistry device_backends;
   /// May be empty; rank 0 logs its warning in any case.
   StallCallback on_stall;
   /// Logged once on rank 0 after all ranks have met; may be empty.
