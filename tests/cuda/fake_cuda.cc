@@ -34,6 +34,7 @@ FakeCuda::FakeCuda() : FakeCuda(Options{}) {}
 
 FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
   state_->options = options;
+  state_->streams[nullptr];  // the default one
   state_->retained.resize(static_cast<std::size_t>(options.devices));
   fake::add_queries(state_->symbols);
   fake::add_contexts(state_->symbols);
@@ -107,7 +108,7 @@ FakeCuda::Live FakeCuda::live() const {
   const auto count = [](const auto& items) { return static_cast<int>(items.size()); };
   Live live;
   for (const int retained : state_->retained) live.contexts += retained;
-  live.streams = count(state_->streams);
+  live.streams = count(state_->streams) - 1;  // but for the default one
   live.events = count(state_->events);
   live.allocations = count(state_->allocations);
   live.host_allocations = count(state_->host_allocations);

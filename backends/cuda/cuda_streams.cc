@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/cuda_streams.h"
+
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace ronde::cuda {
+namespace {
+
+/// Between two looks at a GPU that is to come to rest: it tells nobody.
+constexpr std::chrono::microseconds kPause{100};
+
+class CudaEvent final : public DeviceEvent {
+ public:
+  CudaEvent(std::shared_ptr<const DeviceContext> context, Event event)
+      : context_(std::move(context)), event_(std::move(event)) {}
+
+  bool passed() const override { return event_.is_done(); }
+
+  void order(void* stream) const override {
+    const Current current(*context_);
+    check(context_->api(), "ordering streams", context_->api().stream_wait_event,
+          static_cast<StreamHandle>(stream), event_.handle(), 0U);
+  }
+
+ private:
+  const std::shared_ptr<const DeviceContext> context_;
+  const Event event_;
+};
+
+}  // namespace
+
+CudaStreams::CudaStreams(std::shared_ptr<const DriverApi> api) : api_(std::move(api)) {}
+
+CudaStreams::~CudaStreams() = default;
+
+CudaStreams::Gpu& CudaStreams::gpu(int device) {
+  const std::lock_guard lock(mutex_);
+  if (!gpu_) gpu_ = std::make_unique<Gpu>(std::make_shared<DeviceContext>(api_, device));
+  if (gpu_->context->index() == device) return *gpu_;
+  throw UsageError("a tensor is on GPU " + std::to_string(device) +
+                   ", but those before it on GPU " + std::to_string(gpu_->context->index()) +
+                   ": each rank trains on one GPU. Start a rank for each of them");
+}
+
+std::shared_ptr<const DeviceContext> CudaStreams::context(int device) {
+  return gpu(device).context;
+}
+
+std::shared_ptr<Stream> CudaStreams::make_stream(int device) {
+  auto stream = std::make_shared<Stream>(gpu(device).context);
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(stream);
+  return stream;
+}
+
+std::shared_ptr<const DeviceEvent> CudaStreams::mark(int device, void* stream) {
+  Gpu& gpu = this->gpu(device);
+  Event event = gpu.events.take();
+  {
+    const Current current(*gpu.context);
+    check(*api_, "ordering streams", api_->event_record, event.handle(),
+          static_cast<StreamHandle>(stream));
+  }
+  return std::make_shared<CudaEvent>(gpu.context, std::move(event));
+}
+
+std::shared_ptr<const DeviceEvent> CudaStreams::mark(Stream& stream) {
+  return mark(stream.context().index(), stream.handle());
+}
+
+bool CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
+  try {
+    const auto deadline = std::chrono::steady_clock::now() + bound;
+    const std::lock_guard lock(mutex_);
+    for (const std::weak_ptr<Stream>& each : streams_) {
+      const std::shared_ptr<Stream> stream = each.lock();
+      while (stream && !stream->is_idle()) {
+        if (std::chrono::steady_clock::now() >= deadline) return false;
+        std::this_thread::sleep_for(kPause);
+      }
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;  // the GPU has failed: what it still does is not known
+  }
+}
+
+StatsGroup CudaStreams::stats() const {
+  const std::lock_guard lock(mutex_);
+  const EventPool::Counts events = gpu_ ? gpu_->events.counts() : EventPool::Counts{};
+  return {"cuda_streams",
+          {{"events_made", events.made},
+           {"events_taken", events.taken},
+           {"handles_lost", gpu_ ? gpu_->context->lost() : 0}}};
+}
+
+}  // namespace ronde::cuda

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backends/cuda/device_context.h"
+#include "backends/cuda/stream.h"
+#include "ronde/device.h"
+#include "ronde/stats.h"
+
+namespace ronde::cuda {
+
+/// The GPU that a rank's tensors are on, and the order between Ronde's streams and the program's.
+/// Which GPU that is shows with the first operation: until then nothing is made on any, so that a
+/// program which trains on the CPU pays nothing.
+///
+/// Thread-safety: full.
+class CudaStreams final : public DeviceStreams {
+ public:
+  explicit CudaStreams(std::shared_ptr<const DriverApi> api);
+  ~CudaStreams() override;
+
+  std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
+  bool settle(std::chrono::nanoseconds bound) noexcept override;
+
+  /// The context on this GPU, which is the rank's from now on. Throws UsageError if another one is,
+  /// DriverError if there is no room for a context.
+  std::shared_ptr<const DeviceContext> context(int device);
+
+  /// A stream of Ronde's own on the rank's GPU, which settle() looks at.
+  std::shared_ptr<Stream> make_stream(int device);
+
+  /// An event that is done once all that `stream` has now is: for Operation::event().
+  std::shared_ptr<const DeviceEvent> mark(Stream& stream);
+
+  /// Events and pools of it.
+  StatsGroup stats() const;
+
+ private:
+  struct Gpu {
+    explicit Gpu(std::shared_ptr<const DeviceContext> device)
+        : context(std::move(device)), events(context) {}
+    std::shared_ptr<const DeviceContext> context;
+    EventPool events;
+  };
+  Gpu& gpu(int device);
+
+  const std::shared_ptr<const DriverApi> api_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::unique_ptr<Gpu> gpu_;
+  std::vector<std::weak_ptr<Stream>> streams_;
+};
+
+}  // namespace ronde::cuda

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/workbench.h"
+
+#include <atomic>
+#include <new>
+#include <utility>
+
+namespace ronde::cuda {
+namespace {
+
+/// Of page-locked memory that nobody uses at the moment: two large pieces of what is staged, and
+/// tables of segments.
+constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
+
+}  // namespace
+
+Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes)
+    : context_(streams.context(device)),
+      fusion_bytes_(fusion_bytes),
+      kernels_(context_, image),
+      events_(context_),
+      pinned_(context_, kKeepPinned),
+      stream_(streams.make_stream(device)),
+      mover_(kernels_, *stream_, events_, pinned_) {}
+
+Workbench::~Workbench() = default;
+
+DevicePointer Workbench::fusion() {
+  if (fusion_.bytes() == 0) fusion_ = DeviceMemory(context_, fusion_bytes_);
+  return fusion_.address();
+}
+
+void Workbench::run_after(DeviceEvents events) {
+  for (const std::shared_ptr<const DeviceEvent>& event : events) event->order(stream_->handle());
+}
+
+void abandon(std::unique_ptr<Workbench> bench) noexcept {
+  struct Abandoned {
+    std::unique_ptr<Workbench> bench;
+    Abandoned* next;
+  };
+  static std::atomic<Abandoned*> all{nullptr};
+  Abandoned* const node = new (std::nothrow) Abandoned{nullptr, all.load()};
+  if (node == nullptr) return static_cast<void>(bench.release());
+  node->bench = std::move(bench);
+  while (!all.compare_exchange_weak(node->next, node)) {
+  }
+}
+
+}  // namespace ronde::cuda

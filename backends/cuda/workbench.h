@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "backends/cuda/cuda_streams.h"
+#include "backends/cuda/kernel_set.h"
+#include "backends/cuda/memory.h"
+#include "backends/cuda/segment_mover.h"
+#include "backends/cuda/stream.h"
+#include "ronde/device.h"
+
+namespace ronde::cuda {
+
+/// What a backend works with on the rank's GPU: a stream of its own, the kernels, pools, and the
+/// fusion buffer, which is made once and stays.
+///
+/// Thread-safety: one thread at a time.
+class Workbench {
+ public:
+  /// `image`: as in KernelSet. `fusion_bytes`: of the fusion buffer, a multiple of 16.
+  Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes);
+  /// Queued work has to be over (CudaStreams::settle); where it never is, see abandon().
+  ~Workbench();
+  Workbench(const Workbench&) = delete;
+  Workbench& operator=(const Workbench&) = delete;
+
+  const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
+  KernelSet& kernels() noexcept { return kernels_; }
+  Stream& stream() noexcept { return *stream_; }
+  SegmentMover& mover() noexcept { return mover_; }
+  EventPool& events() noexcept { return events_; }
+  PinnedPool& pinned() noexcept { return pinned_; }
+
+  /// The fusion buffer; made by the first call. Throws DriverError where the GPU has too little
+  /// memory.
+  DevicePointer fusion();
+  std::size_t fusion_bytes() const noexcept { return fusion_bytes_; }
+
+  /// What is queued on the stream from now on runs after all of these.
+  void run_after(DeviceEvents events);
+
+ private:
+  const std::shared_ptr<const DeviceContext> context_;
+  const std::size_t fusion_bytes_;
+  KernelSet kernels_;
+  EventPool events_;
+  PinnedPool pinned_;
+  DeviceMemory fusion_;
+  std::shared_ptr<Stream> stream_;
+  SegmentMover mover_;
+};
+
+/// Of a GPU that hangs: gives it up without freeing anything, which would wait for the GPU. It
+/// stays reachable, so that leak checkers can tell it from a leak.
+void abandon(std::unique_ptr<Workbench> bench) noexcept;
+
+}  // namespace ronde::cuda

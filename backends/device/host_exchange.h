@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "ronde/backend.h"
+
+namespace ronde::device {
+
+/// Gives each rank a few bytes of every other one, over the backend for the CPU: by this a backend
+/// for a device tells what its peers need to know. All ranks make the same exchanges in the same
+/// order.
+///
+/// Thread-safety: as Backend. One exchange at a time.
+class HostExchange {
+ public:
+  /// `host`: outlives it.
+  HostExchange(Backend& host, int size) : host_(host), size_(static_cast<std::size_t>(size)) {}
+
+  /// Begins to exchange values of this type.
+  template <typename Value>
+  void start(const Value& own) {
+    static_assert(std::is_trivially_copyable_v<Value>);
+    start(std::as_bytes(std::span(&own, 1)));
+  }
+  /// As many bytes on every rank.
+  void start(std::span<const std::byte> own);
+
+  /// Whether the values of all ranks are here.
+  bool poll();
+
+  /// What a rank gave.
+  template <typename Value>
+  Value of(std::size_t rank) const {
+    Value value;
+    std::memcpy(&value, all_.data() + rank * sizeof(Value), sizeof(Value));
+    return value;
+  }
+  template <typename Value>
+  std::vector<Value> all() const {
+    std::vector<Value> values;
+    for (std::size_t rank = 0; rank < size_; ++rank) values.push_back(of<Value>(rank));
+    return values;
+  }
+
+ private:
+  Backend& host_;
+  const std::size_t size_;
+  std::vector<std::byte> own_;
+  std::vector<std::byte> all_;
+  std::vector<std::size_t> counts_;
+  std::unique_ptr<Operation> operation_;
+};
+
+}  // namespace ronde::device
