@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/workbench.h"
 
-#include <atomic>
-#include <new>
-#include <utility>
-
 namespace ronde::cuda {
 namespace {
 
@@ -32,19 +28,6 @@ DevicePointer Workbench::fusion() {
 
 void Workbench::run_after(DeviceEvents events) {
   for (const std::shared_ptr<const DeviceEvent>& event : events) event->order(stream_->handle());
-}
-
-void abandon(std::unique_ptr<Workbench> bench) noexcept {
-  struct Abandoned {
-    std::unique_ptr<Workbench> bench;
-    Abandoned* next;
-  };
-  static std::atomic<Abandoned*> all{nullptr};
-  Abandoned* const node = new (std::nothrow) Abandoned{nullptr, all.load()};
-  if (node == nullptr) return static_cast<void>(bench.release());
-  node->bench = std::move(bench);
-  while (!all.compare_exchange_weak(node->next, node)) {
-  }
 }
 
 }  // namespace ronde::cuda

@@ -21,7 +21,7 @@ class Workbench {
  public:
   /// `image`: as in KernelSet. `fusion_bytes`: of the fusion buffer, a multiple of 16.
   Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes);
-  /// Queued work has to be over (CudaStreams::settle); where it never is, see abandon().
+  /// Queued work has to be over (CudaStreams::settle); where it never is, it is to be abandoned.
   ~Workbench();
   Workbench(const Workbench&) = delete;
   Workbench& operator=(const Workbench&) = delete;
@@ -51,9 +51,5 @@ class Workbench {
   std::shared_ptr<Stream> stream_;
   SegmentMover mover_;
 };
-
-/// Of a GPU that hangs: gives it up without freeing anything, which would wait for the GPU. It
-/// stays reachable, so that leak checkers can tell it from a leak.
-void abandon(std::unique_ptr<Workbench> bench) noexcept;
 
 }  // namespace ronde::cuda

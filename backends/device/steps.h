@@ -26,8 +26,8 @@ class Steps {
     void unhandled_exception() noexcept { error = std::current_exception(); }
 
     /// What it waits for; null: nothing. Asked through a function, as its type is not known here.
-    void* condition = nullptr;
-    bool (*holds)(void* condition) = nullptr;
+    const void* condition = nullptr;
+    bool (*holds)(const void* condition) = nullptr;
     std::exception_ptr error;
     std::uint64_t waits_over = 0;
   };
@@ -70,23 +70,23 @@ class Steps {
 template <typename Condition>
 class Until {
  public:
-  explicit Until(Condition& condition) : condition_(condition) {}
+  explicit Until(const Condition& condition) : condition_(condition) {}
 
   bool await_ready() const { return condition_(); }
   void await_suspend(std::coroutine_handle<Steps::promise_type> handle) const noexcept {
     Steps::promise_type& promise = handle.promise();
     promise.condition = &condition_;
-    promise.holds = [](void* condition) { return (*static_cast<Condition*>(condition))(); };
+    promise.holds = [](const void* held) { return (*static_cast<const Condition*>(held))(); };
   }
   void await_resume() const noexcept {}
 
  private:
-  Condition& condition_;
+  const Condition& condition_;
 };
 
-/// `co_await until([&] { return ...; })`
+/// `co_await until([&] { return ...; })`: a temporary lives for as long as that takes.
 template <typename Condition>
-Until<Condition> until(Condition&& condition) {
+Until<Condition> until(const Condition& condition) {
   return Until<Condition>(condition);
 }
 

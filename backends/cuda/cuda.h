@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/vendor/api_table.h"
+#include "ronde/backend.h"
+
+/// The backend of buffers on NVIDIA's GPUs that needs no NCCL, for those who put a Runtime
+/// together.
+namespace ronde {
+
+/// Must be equal on all ranks, but for `visible_devices`.
+struct CudaOptions {
+  std::uint64_t fusion_bytes = std::uint64_t{64} << 20;  ///< RONDE_FUSION_BYTES
+  bool ipc = true;                                       ///< RONDE_CUDA_IPC
+  std::uint64_t ipc_direct_bytes = 0;                    ///< RONDE_CUDA_IPC_DIRECT_BYTES
+  bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
+  std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
+  std::vector<std::string> visible_devices;  ///< RONDE_VISIBLE_DEVICES
+
+  /// Where the driver's functions are found; tests bring their own.
+  vendor::SymbolLookup symbols = vendor::dynamic_symbols();
+  /// The kernels, for cuModuleLoadData; null: those that Ronde was built with.
+  const void* kernel_image = nullptr;
+};
+
+/// Makes the backend: between the ranks of one host by CUDA IPC where that works, else staged
+/// through page-locked host memory for the backend of the CPU. Its name is "mpi", as the design
+/// calls what is not NCCL.
+BackendFactory cuda_backend_factory(const CudaOptions& options);
+
+}  // namespace ronde

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/ipc_peers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+
+#include "ronde/error.h"
+
+namespace ronde::cuda {
+namespace {
+
+/// Of each rank's fusion buffer, what the others look at when they try it out.
+constexpr std::size_t kSightBytes = 16;
+/// How long that may take: it is a copy of a few bytes.
+constexpr std::chrono::seconds kSightBound{10};
+
+/// A text of bounded length; what does not fit is cut off.
+template <std::size_t kSize>
+void set_text(std::array<char, kSize>& to, const std::string& text) {
+  to = {};
+  std::memcpy(to.data(), text.data(), std::min(text.size(), kSize - 1));
+}
+
+/// What each rank says after a step: why it cannot go on, or nothing.
+struct Verdict {
+  std::array<char, 256> problem{};
+};
+
+/// What goes wrong in `step`, or an empty text.
+std::string problem_of(const std::function<void()>& step) {
+  try {
+    step();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string first_problem(const std::vector<Verdict>& verdicts, const std::vector<int>& ranks) {
+  for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
+    const std::string problem = verdicts[rank].problem.data();
+    if (!problem.empty()) return "rank " + std::to_string(ranks[rank]) + ": " + problem;
+  }
+  return {};
+}
+
+/// What a rank writes for the others to see.
+unsigned char sight_of(std::size_t rank) {
+  return static_cast<unsigned char>(rank + 1);
+}
+
+}  // namespace
+
+SharedEvent::SharedEvent(std::shared_ptr<const DeviceContext> context)
+    : context_(std::move(context)) {
+  const Current current(*context_);
+  check(context_->api(), "making an event for other processes", context_->api().event_create,
+        &handle_, kEventDisableTiming | kEventInterprocess);
+}
+
+SharedEvent::SharedEvent(std::shared_ptr<const DeviceContext> context, const IpcEventHandle& handle,
+                         int owner)
+    : context_(std::move(context)) {
+  const Current current(*context_);
+  check(context_->api(), "opening an event of rank " + std::to_string(owner),
+        context_->api().ipc_open_event, &handle_, handle);
+}
+
+SharedEvent& SharedEvent::operator=(SharedEvent&& other) noexcept {
+  if (this == &other) return *this;
+  destroy();
+  context_ = std::move(other.context_);
+  handle_ = std::exchange(other.handle_, nullptr);
+  return *this;
+}
+
+IpcEventHandle SharedEvent::exported() const {
+  IpcEventHandle handle{};
+  const Current current(*context_);
+  check(context_->api(), "exporting an event", context_->api().ipc_get_event, &handle, handle_);
+  return handle;
+}
+
+void SharedEvent::destroy() noexcept {
+  if (handle_ != nullptr) context_->release(context_->api().event_destroy, handle_);
+  handle_ = nullptr;
+}
+
+IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks, int own)
+    : bench_(bench),
+      cache_(cache),
+      ranks_(std::move(ranks)),
+      own_(static_cast<std::size_t>(own)),
+      memories_(ranks_.size()),
+      mappings_(ranks_.size()),
+      addresses_(ranks_.size()),
+      events_(ranks_.size()) {}
+
+device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDevices& visible,
+                                std::string& problem) {
+  if (size() == 1) {
+    addresses_[0] = bench_.fusion();
+    co_return;
+  }
+  const auto has_come = [&exchange] { return exchange.poll(); };
+  Greeting greeting;
+  Verdict verdict;
+  set_text(verdict.problem, problem_of([&] { greet(greeting); }));
+  exchange.start(greeting);
+  co_await device::until(has_come);
+  const std::vector<Greeting> greetings = exchange.all<Greeting>();
+
+  exchange.start(verdict);
+  co_await device::until(has_come);
+  problem = first_problem(exchange.all<Verdict>(), ranks_);
+  if (!problem.empty()) co_return forget();
+
+  set_text(verdict.problem, problem_of([&] { open(greetings, visible); }));
+  exchange.start(verdict);
+  co_await device::until(has_come);
+  problem = first_problem(exchange.all<Verdict>(), ranks_);
+  if (!problem.empty()) co_return forget();
+
+  const Event seen = bench_.events().take();
+  PinnedBlock sight;
+  std::string failure = problem_of([&] { sight = look_at_peers(seen); });
+  if (failure.empty()) {
+    const auto deadline = std::chrono::steady_clock::now() + kSightBound;
+    const auto is_over = [&] {
+      return seen.is_done() || std::chrono::steady_clock::now() >= deadline;
+    };
+    co_await device::until(is_over);
+    failure = seen.is_done() ? problem_of([&] { check_sight(sight); })
+                             : "the memory of other ranks does not answer";
+  }
+  set_text(verdict.problem, failure);
+  exchange.start(verdict);
+  co_await device::until(has_come);
+  problem = first_problem(exchange.all<Verdict>(), ranks_);
+  if (!problem.empty()) forget();
+  let();
+}
+
+/// Exports what the others need, and writes what they will look for.
+void IpcPeers::greet(Greeting& greeting) {
+  const std::shared_ptr<const DeviceContext>& context = bench_.context();
+  set_text(greeting.uuid, context->gpu().uuid);
+  const auto exported = export_memory(*context, bench_.fusion(), bench_.fusion_bytes());
+  if (!exported) throw Error("CUDA cannot export the fusion buffer of this GPU");
+  greeting.fusion = *exported;
+  auto& events = events_[own_];
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    events[i] = SharedEvent(context);
+    greeting.events[i] = events[i].exported();
+  }
+  const Current current(*context);
+  ronde::cuda::check(context->api(), "writing to the fusion buffer", context->api().fill,
+                     bench_.fusion(), sight_of(own_), kSightBytes, bench_.stream().handle());
+  record(Mark::Packed, 0);
+}
+
+void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices& visible) {
+  const std::string own_uuid = bench_.context()->gpu().uuid;
+  for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
+    if (rank == own_) continue;
+    const std::string uuid = greetings[rank].uuid.data();
+    // What the rank itself uses needs no permission.
+    if (uuid != own_uuid && !visible.allows(uuid)) {
+      throw Error("RONDE_VISIBLE_DEVICES does not name the GPU of rank " +
+                  std::to_string(ranks_[rank]) + " (" + uuid + ")");
+    }
+    memories_[rank] = greetings[rank].fusion;
+    for (std::size_t i = 0; i < events_[rank].size(); ++i) {
+      events_[rank][i] = SharedEvent(bench_.context(), greetings[rank].events[i], ranks_[rank]);
+    }
+  }
+  hold();
+}
+
+/// Queues copies of what the others have written.
+PinnedBlock IpcPeers::look_at_peers(const Event& seen) {
+  PinnedBlock sight = bench_.pinned().take(size() * kSightBytes);
+  wait_for_all(Mark::Packed, 0);
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    bench_.stream().copy(sight.address() + rank * kSightBytes, fusion(rank), kSightBytes,
+                         "reading the fusion buffer of rank " + std::to_string(ranks_[rank]));
+  }
+  bench_.stream().record(seen);
+  return sight;
+}
+
+void IpcPeers::check_sight(const PinnedBlock& sight) const {
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    const std::byte* const bytes = sight.data() + rank * kSightBytes;
+    const bool is_right = std::all_of(bytes, bytes + kSightBytes, [&](std::byte byte) {
+      return byte == std::byte{sight_of(rank)};
+    });
+    if (is_right) continue;
+    throw Error("what rank " + std::to_string(ranks_[rank]) +
+                " wrote to its GPU's memory does not show in its mapping");
+  }
+}
+
+void IpcPeers::forget() {
+  let();
+  for (const int rank : ranks_) cache_.drop(rank);
+  events_.clear();
+  events_.resize(ranks_.size());
+}
+
+void IpcPeers::hold() {
+  addresses_[own_] = bench_.fusion();
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    if (rank == own_) continue;
+    mappings_[rank] = map_memory(cache_, bench_.context(), memories_[rank], ranks_[rank]);
+    addresses_[rank] = mappings_[rank]->address_of(memories_[rank]);
+  }
+}
+
+void IpcPeers::let() noexcept {
+  for (std::shared_ptr<MappedMemory>& mapping : mappings_) mapping.reset();
+}
+
+void IpcPeers::record(Mark mark, std::size_t half) {
+  if (size() == 1) return;
+  const DeviceContext& context = *bench_.context();
+  const Current current(context);
+  ronde::cuda::check(context.api(), "telling the other ranks", context.api().event_record,
+                     event(own_, mark, half).handle(), bench_.stream().handle());
+}
+
+void IpcPeers::wait_for_all(Mark mark, std::size_t half) {
+  const DeviceContext& context = *bench_.context();
+  const Current current(context);
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    if (rank == own_) continue;
+    ronde::cuda::check(context.api(), "waiting for the other ranks",
+                       context.api().stream_wait_event, bench_.stream().handle(),
+                       event(rank, mark, half).handle(), 0U);
+  }
+}
+
+}  // namespace ronde::cuda

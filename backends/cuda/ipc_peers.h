@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda/registration_cache.h"
+#include "backends/cuda/registrations.h"
+#include "backends/cuda/visible_devices.h"
+#include "backends/cuda/workbench.h"
+#include "backends/device/host_exchange.h"
+#include "backends/device/steps.h"
+
+namespace ronde::cuda {
+
+/// The halves of a fusion buffer, which chunks use in turn.
+constexpr std::size_t kHalves = 2;
+
+/// An event that other processes can wait for.
+///
+/// Thread-safety: one thread at a time.
+class SharedEvent {
+ public:
+  SharedEvent() = default;
+  /// A new one, of this process. Throws DriverError.
+  explicit SharedEvent(std::shared_ptr<const DeviceContext> context);
+  /// That of a peer.
+  SharedEvent(std::shared_ptr<const DeviceContext> context, const IpcEventHandle& handle,
+              int owner);
+  ~SharedEvent() { destroy(); }
+  SharedEvent(SharedEvent&& other) noexcept
+      : context_(std::move(other.context_)), handle_(std::exchange(other.handle_, nullptr)) {}
+  SharedEvent& operator=(SharedEvent&& other) noexcept;
+
+  EventHandle handle() const noexcept { return handle_; }
+  IpcEventHandle exported() const;
+
+ private:
+  void destroy() noexcept;
+
+  std::shared_ptr<const DeviceContext> context_;
+  EventHandle handle_ = nullptr;
+};
+
+/// What a rank has done to a half of its fusion buffer.
+enum class Mark : std::uint8_t {
+  Packed,   ///< its elements are there
+  Reduced,  ///< its share of the result is there
+  Read,     ///< it has read what it needs of the others'
+};
+constexpr std::size_t kMarks = 3;
+
+/// What this rank tells the others when they meet: plain bytes.
+struct Greeting {
+  std::array<char, 48> uuid{};  ///< of its GPU
+  ExportedMemory fusion;
+  std::array<IpcEventHandle, kMarks * kHalves> events{};
+};
+
+/// Ranks of one host that reach each other's fusion buffers by CUDA IPC, and are ordered by events
+/// that all of them can wait for. An event is waited for only once its owner is known to have
+/// recorded it, so that no wait is for nothing.
+///
+/// Thread-safety: one thread at a time.
+class IpcPeers {
+ public:
+  /// `ranks`: what they are called in texts, in their order; this is the one at `own`. The two
+  /// outlive it.
+  IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks, int own);
+
+  /// All ranks meet, open what they need of each other, and try it out. Leaves in `problem` why it
+  /// cannot be used, the same on every rank; an empty text if it can.
+  device::Steps connect(device::HostExchange& exchange, const VisibleDevices& visible,
+                        std::string& problem);
+
+  std::size_t size() const noexcept { return ranks_.size(); }
+  std::size_t own() const noexcept { return own_; }
+
+  /// Maps what is not mapped (RegistrationCache). To be called before each operation, and let() to
+  /// be called once its work is over, where nothing is kept.
+  void hold();
+  void let() noexcept;
+  /// The fusion buffer of a rank. Between hold() and let().
+  DevicePointer fusion(std::size_t rank) const noexcept { return addresses_[rank]; }
+
+  /// Records what this rank has done, behind all that is queued.
+  void record(Mark mark, std::size_t half);
+  /// What is queued from now on runs after all ranks' last recordings.
+  void wait_for_all(Mark mark, std::size_t half);
+
+ private:
+  void greet(Greeting& greeting);
+  void open(const std::vector<Greeting>& greetings, const VisibleDevices& visible);
+  PinnedBlock look_at_peers(const Event& seen);
+  void check_sight(const PinnedBlock& sight) const;
+  void forget();
+  const SharedEvent& event(std::size_t rank, Mark mark, std::size_t half) const {
+    return events_[rank][static_cast<std::size_t>(mark) * kHalves + half];
+  }
+
+  Workbench& bench_;
+  RegistrationCache& cache_;
+  const std::vector<int> ranks_;
+  const std::size_t own_;
+  std::vector<ExportedMemory> memories_;                 ///< by rank
+  std::vector<std::shared_ptr<MappedMemory>> mappings_;  ///< by rank; null for the own one
+  std::vector<DevicePointer> addresses_;                 ///< by rank
+  std::vector<std::array<SharedEvent, kMarks * kHalves>> events_;  ///< by rank
+};
+
+}  // namespace ronde::cuda

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backends/vendor/api_table.h"
+
+namespace ronde::cuda {
+
+constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
+
+// The declarations of nvml.h that Ronde needs, as for the driver.
+
+using NvmlResult = int;  ///< nvmlReturn_t
+constexpr NvmlResult kNvmlSuccess = 0;
+struct NvmlDeviceTag;
+using NvmlDevice = NvmlDeviceTag*;
+
+/// What NVML knows of the GPUs of a machine, also of those that CUDA_VISIBLE_DEVICES hides.
+struct NvmlApi : vendor::ApiTable {
+  vendor::Entry<NvmlResult> init{*this, "nvmlInit_v2"};
+  vendor::Entry<NvmlResult> shutdown{*this, "nvmlShutdown"};
+  vendor::Entry<const char*, NvmlResult> error_string{*this, "nvmlErrorString"};
+  vendor::Entry<NvmlResult, unsigned*> device_count{*this, "nvmlDeviceGetCount_v2"};
+  vendor::Entry<NvmlResult, unsigned, NvmlDevice*> device_by_index{*this,
+                                                                   "nvmlDeviceGetHandleByIndex_v2"};
+  vendor::Entry<NvmlResult, NvmlDevice, char*, unsigned> device_uuid{*this, "nvmlDeviceGetUUID"};
+};
+
+/// The UUIDs of all GPUs of the machine, in the order of their PCI addresses. Throws UsageError if
+/// NVML is not there or does not answer.
+std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols);
+
+}  // namespace ronde::cuda

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/visible_devices.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+
+#include "backends/cuda/nvml_api.h"
+#include "ronde/error.h"
+
+namespace ronde::cuda {
+namespace {
+
+constexpr const char* kVariable = "RONDE_VISIBLE_DEVICES";
+constexpr std::size_t kLongestUuid = 96;  // NVML_DEVICE_UUID_V2_BUFFER_SIZE
+
+bool is_uuid(const std::string& entry) {
+  return entry.starts_with("GPU-");
+}
+
+/// Ends NVML, once it has begun.
+struct NvmlSession {
+  explicit NvmlSession(const NvmlApi& nvml) : api(nvml) {}
+  ~NvmlSession() {
+    // It is only counted, and there is nothing to do where it fails.
+    static_cast<void>(api.shutdown());
+  }
+  NvmlSession(const NvmlSession&) = delete;
+  NvmlSession& operator=(const NvmlSession&) = delete;
+
+  const NvmlApi& api;
+};
+
+}  // namespace
+
+std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols) {
+  NvmlApi api;
+  const std::string instead = ". Write UUIDs instead of ordinals (`nvidia-smi -L`)";
+  const auto refuse = [&](const std::string& problem) {
+    throw UsageError(std::string(kVariable) +
+                     ": ordinals count the GPUs of the machine, which NVML would know, but " +
+                     problem + instead);
+  };
+  if (const std::string problem = api.load(symbols, kNvmlLibrary); !problem.empty()) {
+    refuse(problem);
+  }
+  const auto expect = [&](const char* symbol, NvmlResult result) {
+    if (result == kNvmlSuccess) return;
+    refuse(std::string(symbol) + ": " + api.error_string(result));
+  };
+  expect(api.init.symbol(), api.init());
+  const NvmlSession session(api);
+  unsigned count = 0;
+  expect(api.device_count.symbol(), api.device_count(&count));
+  std::vector<std::string> uuids;
+  for (unsigned index = 0; index < count; ++index) {
+    NvmlDevice device = nullptr;
+    std::array<char, kLongestUuid> uuid{};
+    expect(api.device_by_index.symbol(), api.device_by_index(index, &device));
+    expect(api.device_uuid.symbol(),
+           api.device_uuid(device, uuid.data(), static_cast<unsigned>(uuid.size())));
+    uuids.emplace_back(uuid.data());
+  }
+  return uuids;
+}
+
+VisibleDevices::VisibleDevices(const std::vector<std::string>& entries,
+                               const vendor::SymbolLookup& symbols)
+    : all_(entries.empty()) {
+  std::vector<std::string> of_machine;
+  if (!std::all_of(entries.begin(), entries.end(), is_uuid)) {
+    of_machine = uuids_of_machine(symbols);
+  }
+  for (const std::string& entry : entries) {
+    if (is_uuid(entry)) {
+      beginnings_.push_back(entry);
+      continue;
+    }
+    std::size_t ordinal = of_machine.size();
+    std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
+    if (ordinal >= of_machine.size()) {
+      throw UsageError(std::string(kVariable) + ": there is no GPU " + entry +
+                       ": the machine has " + std::to_string(of_machine.size()) +
+                       ", counted from 0");
+    }
+    beginnings_.push_back(of_machine[ordinal]);
+  }
+}
+
+bool VisibleDevices::allows(const std::string& uuid) const {
+  return all_ || std::any_of(beginnings_.begin(), beginnings_.end(),
+                             [&](const std::string& each) { return uuid.starts_with(each); });
+}
+
+}  // namespace ronde::cuda
