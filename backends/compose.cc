@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/compose.h"
 
+#include "backends/cuda/cuda.h"
 #include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
 
@@ -16,6 +17,22 @@
 #endif
 
 namespace ronde {
+namespace {
+
+CudaOptions cuda_options(const Config& config) {
+  return {.fusion_bytes = config.fusion_bytes,
+          .ipc = config.cuda_ipc,
+          .ipc_direct_bytes = config.cuda_ipc_direct_bytes,
+          .registration_cache = config.registration_cache,
+          .registration_cache_bytes = config.registration_cache_bytes,
+          .visible_devices = visible_devices(config)};
+}
+
+void add_gpu_backends(const Config& config, BuiltIn& built_in) {
+  built_in.device_backends.emplace("mpi", cuda_backend_factory(cuda_options(config)));
+}
+
+}  // namespace
 
 #ifdef RONDE_HAVE_MPI
 
@@ -32,6 +49,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
   built_in.backends.emplace("hierarchical", hierarchical_backend_factory({.mpi = options}));
+  add_gpu_backends(config, built_in);
   return built_in;
 }
 
@@ -57,7 +75,7 @@ std::unique_ptr<Transport> transport_of_one(const inproc::Group& alone) {
 
 }  // namespace
 
-BuiltIn compose_built_in(const Config&, const StartingRanks& ranks) {
+BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   const inproc::Group alone(1);
   const bool chooses = ranks.mpi_communicator || !ranks.mpi_ranks.empty();
   BuiltIn built_in;
@@ -67,6 +85,7 @@ BuiltIn compose_built_in(const Config&, const StartingRanks& ranks) {
   };
   built_in.backends.emplace("inproc", alone.backend_factory());
   built_in.backends.emplace("shm", shm_backend_factory());
+  add_gpu_backends(config, built_in);
   return built_in;
 }
 
@@ -95,6 +114,7 @@ BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& star
   built_in.hanging_start = [calls] { return calls->hanging(); };
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("shm", shm_backend_factory());
+  add_gpu_backends(config, built_in);
   return built_in;
 }
 

@@ -21,6 +21,9 @@ struct CudaOptions {
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
   std::vector<std::string> visible_devices;  ///< RONDE_VISIBLE_DEVICES
+  /// The largest allreduce that everybody reduces by itself. A two-shot moves half as many bytes
+  /// for two ranks and less for more, but needs a second handover. A multiple of 256.
+  std::uint64_t one_shot_bytes = std::uint64_t{512} << 10;
 
   /// Where the driver's functions are found; tests bring their own.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();

@@ -80,6 +80,8 @@ class IpcPeers {
 
   std::size_t size() const noexcept { return ranks_.size(); }
   std::size_t own() const noexcept { return own_; }
+  /// What a rank is called in texts.
+  int name_of(std::size_t rank) const noexcept { return ranks_[rank]; }
 
   /// Maps what is not mapped (RegistrationCache). To be called before each operation, and let() to
   /// be called once its work is over, where nothing is kept.
@@ -87,6 +89,9 @@ class IpcPeers {
   void let() noexcept;
   /// The fusion buffer of a rank. Between hold() and let().
   DevicePointer fusion(std::size_t rank) const noexcept { return addresses_[rank]; }
+
+  /// Closes all that was opened; nothing that is queued uses it.
+  void forget();
 
   /// Records what this rank has done, behind all that is queued.
   void record(Mark mark, std::size_t half);
@@ -98,7 +103,6 @@ class IpcPeers {
   void open(const std::vector<Greeting>& greetings, const VisibleDevices& visible);
   PinnedBlock look_at_peers(const Event& seen);
   void check_sight(const PinnedBlock& sight) const;
-  void forget();
   const SharedEvent& event(std::size_t rank, Mark mark, std::size_t half) const {
     return events_[rank][static_cast<std::size_t>(mark) * kHalves + half];
   }

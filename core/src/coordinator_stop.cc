@@ -185,11 +185,19 @@ void Coordinator::end(bool graceful, Clock::time_point deadline) {
   if (!transport_) return;
   queue_->detach();
   queue_->use(nullptr);
+  // What a rank has made on a device may be mapped by others until they have closed theirs: it is
+  // given back after they have.
+  std::vector<std::unique_ptr<Backend>> of_devices;
   {
     const std::lock_guard lock(mutex_);
     final_stats_ = live_stats();
     running_.clear();
-    for (auto& [id, set] : sets_) set->backends.clear();
+    for (auto& [id, set] : sets_) {
+      for (auto& [device, backend] : set->backends) {
+        if (device != DeviceKind::Cpu) of_devices.push_back(std::move(backend));
+      }
+      set->backends.clear();
+    }
   }
   end_exchanges(std::make_exception_ptr(UsageError("the group of this rank has ended")));
   const std::unique_ptr<Transport> closing = std::move(transport_);

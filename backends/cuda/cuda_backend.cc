@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "backends/cuda/kernel_image.h"
+#include "backends/device/abandon.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace cuda {
+namespace {
+
+/// What a destructor gives work that is still queued.
+constexpr std::chrono::seconds kLastBound{2};
+/// Below NCCL.
+constexpr int kPriority = 10;
+
+}  // namespace
+
+/// Runs one operation, and finds the way before the first.
+class CudaBackend::Run final : public device::SteppedOperation {
+ public:
+  /// `choose`: the operation's steps, once the way is known. `needs_path`: of all ranks; a message
+  /// is between two, and always staged.
+  Run(CudaBackend& owner, Placement place, bool needs_path,
+      std::function<device::Steps(Gpu& gpu, bool by_ipc)> choose)
+      : owner_(owner), place_(place), needs_path_(needs_path), choose_(std::move(choose)) {
+    begin(run());
+  }
+
+ private:
+  device::Steps run() {
+    Gpu& gpu = owner_.gpu(place_.device.index);
+    if (needs_path_ && owner_.path_ == Path::Unknown) {
+      device::Steps finding = owner_.find_path(place_.device.index);
+      co_await device::until([&finding] { return finding.poll(); });
+    }
+    const bool by_ipc = needs_path_ && owner_.path_ == Path::Ipc;
+    CudaCounters& counters = owner_.counters_;
+    (by_ipc ? counters.ipc_operations : counters.staged_operations)
+        .fetch_add(1, std::memory_order_relaxed);
+    gpu.bench.run_after(place_.after);
+    device::Steps steps = choose_(gpu, by_ipc);
+    co_await device::until([&steps] { return steps.poll(); });
+    set_event(owner_.streams_->mark(gpu.bench.stream()));
+  }
+
+  CudaBackend& owner_;
+  const Placement place_;
+  const bool needs_path_;
+  const std::function<device::Steps(Gpu&, bool)> choose_;
+};
+
+CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
+    : bench(*owner.streams_, device, owner.image_,
+            IpcOperations::buffer_bytes(owner.options_)),
+      peers(bench, *owner.cache_, owner.ranks_, owner.rank_),
+      ipc(bench, peers, *owner.cache_, owner.exchange_, owner.counters_,
+          owner.options_),
+      staged(bench, owner.streams_->make_stream(device), owner.host_, owner.counters_,
+             owner.options_.registration_cache, owner.rank_) {}
+
+CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
+                         CudaOptions options, const BackendContext& context)
+    : options_(std::move(options)),
+      image_(image),
+      rank_(context.topology->rank),
+      size_(context.topology->size),
+      hosts_(context.topology->hosts()),
+      ranks_(context.ranks),
+      warn_(context.warn),
+      host_(*context.host),
+      visible_(options_.visible_devices, options_.symbols),
+      streams_(std::make_shared<CudaStreams>(std::move(api))),
+      cache_(std::make_unique<RegistrationCache>(
+          options_.registration_cache,
+          static_cast<std::size_t>(options_.registration_cache_bytes))),
+      exchange_(host_, size_) {}
+
+CudaBackend::~CudaBackend() {
+  if (!gpu_ || streams_->settle(kLastBound)) return;
+  device::abandon(std::move(gpu_));
+  device::abandon(std::move(cache_));
+}
+
+Capabilities CudaBackend::capabilities() const {
+  Capabilities capabilities;
+  capabilities.dtypes.set();
+  capabilities.set_wire_dtypes();
+  capabilities.device = DeviceKind::Cuda;
+  capabilities.wants_packed = false;
+  capabilities.widen_halves = false;
+  capabilities.tells_progress = true;
+  return capabilities;
+}
+
+CudaBackend::Gpu& CudaBackend::gpu(int device) {
+  if (!gpu_) gpu_ = std::make_unique<Gpu>(*this, device);
+  return *gpu_;
+}
+
+/// Why the ranks need not even try, or an empty text; the same on all of them.
+std::string CudaBackend::why_never_ipc() const {
+  if (!options_.ipc) return "RONDE_CUDA_IPC=0";
+  if (hosts_ > 1) return "the ranks are on several hosts";
+  if (static_cast<std::size_t>(size_) > kernels::kMostInputs) {
+    return "there are more than " + std::to_string(kernels::kMostInputs) + " ranks on a host";
+  }
+  return {};
+}
+
+device::Steps CudaBackend::find_path(int device) {
+  std::string problem = why_never_ipc();
+  if (problem.empty()) {
+    device::Steps connecting = gpu(device).peers.connect(exchange_, visible_, problem);
+    co_await device::until([&connecting] { return connecting.poll(); });
+    if (!problem.empty()) {
+      warn_("CUDA IPC cannot be used, and what is on GPUs is staged through host memory: " +
+            problem);
+    }
+  }
+  path_ = problem.empty() ? Path::Ipc : Path::Staged;
+}
+
+std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
+  return std::make_unique<Run>(
+      *this, call.place, true, [call, ranks = static_cast<std::size_t>(size_)](Gpu& gpu, bool ipc) {
+        return ipc ? gpu.ipc.allreduce(call) : gpu.staged.allreduce(call, ranks);
+      });
+}
+
+std::unique_ptr<Operation> CudaBackend::broadcast(const BroadcastCall& call) {
+  return std::make_unique<Run>(*this, call.place, true, [call](Gpu& gpu, bool ipc) {
+    return ipc ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
+  });
+}
+
+std::unique_ptr<Operation> CudaBackend::allgather(const AllgatherCall& call) {
+  return std::make_unique<Run>(*this, call.place, true, [call](Gpu& gpu, bool ipc) {
+    return ipc ? gpu.ipc.allgather(call) : gpu.staged.allgather(call);
+  });
+}
+
+std::unique_ptr<Operation> CudaBackend::alltoall(const AlltoallCall& call) {
+  return std::make_unique<Run>(*this, call.place, true, [call](Gpu& gpu, bool ipc) {
+    return ipc ? gpu.ipc.alltoall(call) : gpu.staged.alltoall(call);
+  });
+}
+
+std::unique_ptr<Operation> CudaBackend::reducescatter(const ReducescatterCall& call) {
+  return std::make_unique<Run>(*this, call.place, true, [call](Gpu& gpu, bool ipc) {
+    return ipc ? gpu.ipc.reducescatter(call) : gpu.staged.reducescatter(call);
+  });
+}
+
+std::unique_ptr<Operation> CudaBackend::send(const SendCall& call) {
+  return std::make_unique<Run>(*this, call.place, false,
+                               [call](Gpu& gpu, bool) { return gpu.staged.send(call); });
+}
+
+std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
+  return std::make_unique<Run>(*this, call.place, false,
+                               [call](Gpu& gpu, bool) { return gpu.staged.recv(call); });
+}
+
+/// What is queued runs on: it waits for nothing that a peer has yet to do (CudaStreams::settle).
+void CudaBackend::abort() noexcept {}
+
+/// Lets go of the others' memory, before any of them frees it.
+void CudaBackend::close() {
+  if (!gpu_) return;
+  if (!streams_->settle(kLastBound)) throw Error("the GPU did not finish what was queued on it");
+  gpu_->peers.forget();
+}
+
+StatsGroup CudaBackend::stats() const {
+  StatsGroup group{"cuda",
+                   {{"ipc_operations", counters_.ipc_operations},
+                    {"staged_operations", counters_.staged_operations},
+                    {"one_shots", counters_.one_shots},
+                    {"two_shots", counters_.two_shots},
+                    {"direct", counters_.direct},
+                    {"handovers", counters_.handovers},
+                    {"packed_bytes", counters_.packed_bytes},
+                    {"staged_bytes", counters_.staged_bytes}}};
+  for (auto& [name, value] : cache_->stats().counters) {
+    group.counters.emplace_back("registration_" + name, value);
+  }
+  for (auto& [name, value] : streams_->stats().counters) group.counters.emplace_back(name, value);
+  return group;
+}
+
+namespace {
+
+/// Why this rank has no GPU that the backend could use, or an empty text.
+std::string problem_of(const LoadedDriver& driver, const void* image) {
+  if (!driver.api) return driver.problem;
+  int count = 0;
+  const Result result = driver.api->device_count(&count);
+  if (result != kSuccess) return "cuDeviceGetCount: " + error_text(*driver.api, result);
+  if (count == 0) return "no GPU is visible (CUDA_VISIBLE_DEVICES)";
+  if (image == nullptr) return "this build of Ronde has no kernels, as there was no nvcc";
+  return {};
+}
+
+}  // namespace
+}  // namespace cuda
+
+BackendFactory cuda_backend_factory(const CudaOptions& options) {
+  const void* const image =
+      options.kernel_image != nullptr ? options.kernel_image : cuda::kernel_image();
+  BackendFactory factory;
+  factory.device = DeviceKind::Cuda;
+  factory.priority = cuda::kPriority;
+  factory.serves_sets = true;
+  factory.problem = [options, image] {
+    return cuda::problem_of(cuda::load_driver(options.symbols), image);
+  };
+  factory.create = [options, image](BackendContext& context) -> std::unique_ptr<Backend> {
+    const cuda::LoadedDriver driver = cuda::load_driver(options.symbols);
+    if (!driver.api) throw UsageError(driver.problem);
+    return std::make_unique<cuda::CudaBackend>(driver.api, image, options, context);
+  };
+  return factory;
+}
+
+}  // namespace ronde

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/cuda_streams.h"
+#include "backends/cuda/ipc_operations.h"
+#include "backends/cuda/ipc_peers.h"
+#include "backends/cuda/registration_cache.h"
+#include "backends/cuda/staged_operations.h"
+#include "backends/cuda/visible_devices.h"
+#include "backends/device/host_exchange.h"
+#include "backends/device/steps.h"
+#include "ronde/backend.h"
+
+namespace ronde::cuda {
+
+/// Buffers on GPUs, without NCCL. The first operation tells which GPU this rank's are on; only then
+/// anything is made there, and the ranks find out whether they reach each other by CUDA IPC.
+///
+/// Thread-safety: as Backend. One operation at a time.
+class CudaBackend final : public Backend {
+ public:
+  /// `context`: what is used of it outlives the backend.
+  CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
+              const BackendContext& context);
+  ~CudaBackend() override;
+
+  std::string_view name() const noexcept override { return "mpi"; }
+  Capabilities capabilities() const override;
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  std::unique_ptr<Operation> send(const SendCall& call) override;
+  std::unique_ptr<Operation> recv(const RecvCall& call) override;
+  std::shared_ptr<DeviceStreams> device_streams() const override { return streams_; }
+  void abort() noexcept override;
+  void close() override;
+  StatsGroup stats() const override;
+
+ private:
+  /// What there is on the GPU.
+  struct Gpu {
+    Gpu(CudaBackend& owner, int device);
+
+    Workbench bench;
+    IpcPeers peers;
+    IpcOperations ipc;
+    StagedOperations staged;
+  };
+  class Run;
+
+  /// Whether operations go by CUDA IPC, which ranks find out together.
+  enum class Path { Unknown, Ipc, Staged };
+
+  Gpu& gpu(int device);
+  device::Steps find_path(int device);
+  std::string why_never_ipc() const;
+
+  const CudaOptions options_;
+  const void* const image_;
+  const int rank_;
+  const int size_;
+  const int hosts_;
+  const std::vector<int> ranks_;
+  const std::function<void(const std::string&)> warn_;
+  Backend& host_;
+  const VisibleDevices visible_;
+  const std::shared_ptr<CudaStreams> streams_;
+  std::unique_ptr<RegistrationCache> cache_;
+  CudaCounters counters_;
+  device::HostExchange exchange_;
+  std::unique_ptr<Gpu> gpu_;
+  Path path_ = Path::Unknown;
+};
+
+}  // namespace ronde::cuda

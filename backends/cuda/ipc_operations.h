@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/ipc_peers.h"
+#include "backends/cuda/travel.h"
+#include "backends/cuda/workbench.h"
+#include "backends/device/chunk_layout.h"
+#include "backends/device/host_exchange.h"
+#include "backends/device/steps.h"
+
+namespace ronde::cuda {
+
+/// What the operations of a CudaBackend have done.
+struct CudaCounters {
+  std::atomic<std::uint64_t> ipc_operations{0}, staged_operations{0}, one_shots{0}, two_shots{0},
+      direct{0}, handovers{0}, packed_bytes{0}, staged_bytes{0};
+};
+
+/// The operations of ranks that reach each other's fusion buffers (IpcPeers). All work in chunks:
+/// each rank packs what it brings into a half of its buffer, tells the others by an event and an
+/// exchange, and reads from theirs what it needs.
+///
+/// An allreduce is a one-shot where it is small (everybody reduces everything, after one handover)
+/// and a two-shot where it is large (everybody reduces a share, and then reads those of the others:
+/// each byte crosses as rarely as possible).
+///
+/// Note [Halves]
+/// A half is packed again in the next chunk but one, once the others have read it. They record that
+/// in their streams before they come to the handover of the chunk in between, and this rank passes
+/// that handover too: so their events have been recorded by the time it waits for them.
+///
+/// Thread-safety: one thread at a time, one operation at a time.
+class IpcOperations {
+ public:
+  /// Everything outlives it.
+  IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
+                device::HostExchange& exchange, CudaCounters& counters,
+                const CudaOptions& options);
+
+  /// Of the fusion buffer.
+  static std::size_t buffer_bytes(const CudaOptions& options) noexcept;
+
+  /// Each ends once all is queued on the stream of the workbench.
+  /// @{
+  device::Steps allreduce(AllreduceCall call);
+  device::Steps broadcast(BroadcastCall call);
+  device::Steps allgather(AllgatherCall call);
+  device::Steps alltoall(AlltoallCall call);
+  device::Steps reducescatter(ReducescatterCall call);
+  /// @}
+
+ private:
+  /// What a rank offers to the others in place of its fusion buffer.
+  struct Offer {
+    bool can = false;
+    ExportedMemory memory;
+  };
+  struct InUse {
+    std::vector<std::shared_ptr<MappedMemory>> mappings;
+    Event read;
+  };
+
+  void begin_chunk();
+  void hand_over(Mark mark);
+  bool has_come();
+  void end_chunk();
+  device::Steps end_operation();
+
+  DevicePointer base(std::size_t rank) const;
+  DevicePointer scratch() const;
+  std::size_t elements_of_half(std::size_t width) const noexcept { return half_bytes_ / width; }
+  /// The same where each rank has a part in it.
+  std::size_t elements_of_part(std::size_t width) const noexcept;
+  void pack(const device::ChunkLayout& layout, const Travel& travel);
+  void reduce_all(const device::ChunkLayout& layout, const Travel& travel);
+  void reduce_share(std::size_t extent, const Travel& travel, DevicePointer target);
+  void unpack_shares(const device::ChunkLayout& layout, const Travel& travel);
+  void reduce_part(std::size_t offset, std::size_t count, const Travel& travel, void* output);
+  std::vector<DevicePointer> inputs(std::size_t offset_bytes) const;
+  Offer offer_of(const Segment& segment, std::size_t bytes) const;
+  bool accept(const std::vector<Offer>& offers);
+  device::Steps allreduce_directly(AllreduceCall call, Travel travel, bool& was_done);
+
+  Workbench& bench_;
+  IpcPeers& peers_;
+  RegistrationCache& cache_;
+  device::HostExchange& exchange_;
+  CudaCounters& counters_;
+  const bool keeps_;
+  const std::uint64_t direct_bytes_;
+  const std::size_t one_shot_bytes_;
+  const std::size_t half_bytes_;
+  std::size_t half_ = 0;        ///< of the chunk in progress
+  std::uint64_t handover_ = 0;  ///< counts them, equally on every rank
+  std::vector<SegmentMover::Move> moves_;
+  std::vector<DevicePointer> direct_;  ///< where each rank's tensor is
+  std::vector<std::shared_ptr<MappedMemory>> mapped_;
+  std::deque<InUse> in_use_;  ///< mappings that queued work reads
+};
+
+}  // namespace ronde::cuda

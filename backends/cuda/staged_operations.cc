@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/staged_operations.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "backends/cuda/addresses.h"
+
+namespace ronde::cuda {
+namespace {
+
+/// A piece of what is staged: copying it takes long against starting a copy.
+constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
+/// Pieces that are on their way at the same time: one down, one on the host, one up.
+constexpr std::size_t kSlots = 3;
+/// Page-locked memory that is kept between operations.
+constexpr std::size_t kKeepBytes = std::size_t{64} << 20;
+
+std::size_t sum(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+}  // namespace
+
+StagedOperations::StagedOperations(Workbench& bench, std::shared_ptr<Stream> up, Backend& host,
+                                   CudaCounters& counters, bool keeps, int rank)
+    : bench_(bench),
+      up_(std::move(up)),
+      host_(host),
+      counters_(counters),
+      rank_(rank),
+      pinned_(bench.context(), keeps ? kKeepBytes : 0) {}
+
+void StagedOperations::pack(const device::ChunkLayout& layout, const Passage& passage) {
+  if (!passage.reads) return;
+  const std::size_t width = size_of(passage.dtype);
+  moves_.clear();
+  for (const device::Piece& piece : layout.pieces()) {
+    const void* const input = piece.segment->input;
+    if (input == nullptr) continue;  // the host is told so
+    moves_.push_back({.source = at(input, piece.offset, size_of(passage.from)),
+                      .target = writable(bench_.fusion() + piece.position * width),
+                      .count = piece.count});
+  }
+  bench_.mover().move(
+      moves_, {.from = passage.from, .to = passage.dtype, .scaling = {passage.pack_scale, 1.0}});
+}
+
+bool StagedOperations::plan_unpacking(const device::ChunkLayout& layout, const Passage& passage) {
+  const std::size_t width = size_of(passage.dtype);
+  moves_.clear();
+  for (const device::Piece& piece : layout.pieces()) {
+    void* const output = piece.segment->output;
+    const bool is_there = output == piece.segment->input && !passage.writes_in_place;
+    if (output == nullptr || is_there) continue;
+    moves_.push_back({.source = pointer_to(bench_.fusion() + piece.position * width),
+                      .target = at(output, piece.offset, size_of(passage.from)),
+                      .count = piece.count});
+  }
+  return !moves_.empty();
+}
+
+/// What is queued on the workbench's stream from now on runs after what was copied up.
+void StagedOperations::join_streams() {
+  const Event over = bench_.events().take();
+  up_->record(over);
+  bench_.stream().wait_for(over);
+}
+
+void StagedOperations::fetch(Slot& slot, std::size_t begin, std::size_t bytes, bool reads) {
+  if (slot.is_going_up) bench_.stream().wait_for(slot.up);
+  if (reads) {
+    bench_.stream().copy(slot.memory.address(), bench_.fusion() + begin, bytes,
+                         "copying from the GPU");
+  }
+  bench_.stream().record(slot.down);
+}
+
+void StagedOperations::put_back(Slot& slot, std::size_t begin, std::size_t bytes) {
+  up_->copy(bench_.fusion() + begin, slot.memory.address(), bytes, "copying to the GPU");
+  up_->record(slot.up);
+  slot.is_going_up = true;
+  counters_.staged_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+/// What of the segments lies in bytes `begin` to `end` of the window, as the host sees it.
+std::span<const Segment> StagedOperations::host_pieces(const device::ChunkLayout& layout,
+                                                       std::size_t begin, std::size_t end,
+                                                       const Slot& slot, std::size_t width) {
+  pieces_.clear();
+  for (const device::Piece& piece : layout.pieces()) {
+    const std::size_t from = std::max(piece.position * width, begin);
+    const std::size_t to = std::min((piece.position + piece.count) * width, end);
+    if (from >= to) continue;
+    std::byte* const memory = slot.memory.data() + (from - begin);
+    const bool has_input = piece.segment->input != nullptr;
+    pieces_.push_back({has_input ? memory : nullptr, memory, (to - from) / width});
+  }
+  return pieces_;
+}
+
+device::Steps StagedOperations::pass_window(const device::ChunkLayout& layout,
+                                            const Passage& passage) {
+  const std::size_t width = size_of(passage.dtype);
+  const std::size_t bytes = layout.extent() * width;
+  const std::size_t each = std::min(kPieceBytes, bytes);
+  const std::size_t count = (bytes + each - 1) / each;
+  const auto size_of_piece = [&](std::size_t piece) {
+    return std::min(each, bytes - piece * each);
+  };
+  std::vector<Slot> slots(std::min(kSlots, count));
+  for (Slot& slot : slots) {
+    slot = {pinned_.take(each), bench_.events().take(), bench_.events().take()};
+  }
+  pack(layout, passage);
+  // All that is copied up lands where something was copied down, or may be written.
+  const Event packed = bench_.events().take();
+  bench_.stream().record(packed);
+  up_->wait_for(packed);
+  for (std::size_t piece = 0; piece < slots.size(); ++piece) {
+    fetch(slots[piece], piece * each, size_of_piece(piece), passage.reads);
+  }
+  const bool returns = plan_unpacking(layout, passage);
+  for (std::size_t piece = 0; piece < count; ++piece) {
+    Slot& slot = slots[piece % slots.size()];
+    const std::size_t begin = piece * each;
+    co_await device::until([&slot] { return slot.down.is_done(); });
+    const auto segments = host_pieces(layout, begin, begin + size_of_piece(piece), slot, width);
+    const std::unique_ptr<Operation> operation = passage.launch(segments);
+    co_await device::until([&operation] { return operation->poll(); });
+    if (returns) put_back(slot, begin, size_of_piece(piece));
+    const std::size_t next = piece + slots.size();
+    if (next < count) fetch(slot, next * each, size_of_piece(next), passage.reads);
+  }
+  if (!returns) co_return;
+  join_streams();
+  bench_.mover().move(moves_, {.from = passage.dtype, .to = passage.from});
+  for (const Slot& slot : slots) {
+    co_await device::until([&slot] { return slot.up.is_done(); });
+  }
+}
+
+device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
+  const std::size_t width = size_of(passage.dtype);
+  device::ChunkLayout layout(segments, bench_.fusion_bytes() / width, 16 / width);
+  while (layout.next()) {
+    device::Steps window = pass_window(layout, passage);
+    co_await device::until([&window] { return window.poll(); });
+  }
+}
+
+device::Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
+  Passage passage{.from = call.dtype, .dtype = call.travelling_dtype()};
+  if (call.wire_dtype) passage.pack_scale = call.prescale;
+  passage.launch = [&](std::span<const Segment> pieces) {
+    return host_.allreduce({.segments = pieces,
+                            .dtype = passage.dtype,
+                            .op = call.op,
+                            .prescale = call.wire_dtype ? 1.0 : call.prescale,
+                            .postscale = call.postscale,
+                            .average_over = call.divisor(ranks)});
+  };
+  device::Steps steps = pass(call.segments, passage);
+  co_await device::until([&steps] { return steps.poll(); });
+}
+
+device::Steps StagedOperations::broadcast(BroadcastCall call) {
+  Passage passage{.from = call.dtype, .dtype = call.dtype};
+  passage.reads = call.root == rank_;
+  passage.writes_in_place = call.root != rank_;
+  passage.launch = [&](std::span<const Segment> pieces) {
+    return host_.broadcast({.segments = pieces, .dtype = call.dtype, .root = call.root});
+  };
+  // The memory of the others' inputs says nothing.
+  std::vector<Segment> segments(call.segments.begin(), call.segments.end());
+  if (!passage.reads) {
+    for (Segment& segment : segments) segment.input = nullptr;
+  }
+  device::Steps steps = pass(segments, passage);
+  co_await device::until([&steps] { return steps.poll(); });
+}
+
+device::Steps StagedOperations::pass_whole(Whole whole) {
+  for (const auto& event : whole.after) event->order(up_->handle());
+  PinnedBlock input;
+  PinnedBlock output;
+  const Event moved = bench_.events().take();
+  if (whole.input != nullptr && whole.input_bytes > 0) {
+    input = pinned_.take(whole.input_bytes);
+    bench_.stream().copy(input.address(), address_of(whole.input), whole.input_bytes,
+                         "copying from the GPU");
+    bench_.stream().record(moved);
+    co_await device::until([&moved] { return moved.is_done(); });
+  }
+  if (whole.output != nullptr && whole.output_bytes > 0) output = pinned_.take(whole.output_bytes);
+  const std::unique_ptr<Operation> operation = whole.launch(input.data(), output.data());
+  co_await device::until([&operation] { return operation->poll(); });
+  counters_.staged_bytes.fetch_add(whole.input_bytes + whole.output_bytes,
+                                   std::memory_order_relaxed);
+  if (output.data() == nullptr) co_return;
+  up_->copy(address_of(whole.output), output.address(), whole.output_bytes, "copying to the GPU");
+  up_->record(moved);
+  bench_.stream().wait_for(moved);
+  co_await device::until([&moved] { return moved.is_done(); });
+}
+
+device::Steps StagedOperations::allgather(AllgatherCall call) {
+  const std::size_t width = size_of(call.dtype);
+  const std::size_t own = call.counts[static_cast<std::size_t>(rank_)];
+  Whole whole{.input = call.input,
+              .input_bytes = own * width,
+              .output = call.output,
+              .output_bytes = sum(call.counts) * width,
+              .after = call.place.after};
+  whole.launch = [&](const void* input, void* output) {
+    return host_.allgather(
+        {.input = input, .output = output, .counts = call.counts, .dtype = call.dtype});
+  };
+  device::Steps steps = pass_whole(std::move(whole));
+  co_await device::until([&steps] { return steps.poll(); });
+}
+
+device::Steps StagedOperations::alltoall(AlltoallCall call) {
+  const std::size_t width = size_of(call.dtype);
+  Whole whole{.input = call.input,
+              .input_bytes = sum(call.send_counts) * width,
+              .output = call.output,
+              .output_bytes = sum(call.receive_counts) * width,
+              .after = call.place.after};
+  whole.launch = [&](const void* input, void* output) {
+    return host_.alltoall({.input = input,
+                           .output = output,
+                           .send_counts = call.send_counts,
+                           .receive_counts = call.receive_counts,
+                           .largest_count = call.largest_count,
+                           .dtype = call.dtype});
+  };
+  device::Steps steps = pass_whole(std::move(whole));
+  co_await device::until([&steps] { return steps.poll(); });
+}
+
+device::Steps StagedOperations::reducescatter(ReducescatterCall call) {
+  const std::size_t width = size_of(call.dtype);
+  Whole whole{.input = call.input,
+              .input_bytes = sum(call.counts) * width,
+              .output = call.output,
+              .output_bytes = call.counts[static_cast<std::size_t>(rank_)] * width,
+              .after = call.place.after};
+  whole.launch = [&](const void* input, void* output) {
+    return host_.reducescatter({.input = input,
+                                .output = output,
+                                .counts = call.counts,
+                                .dtype = call.dtype,
+                                .op = call.op,
+                                .prescale = call.prescale,
+                                .postscale = call.postscale,
+                                .average_over = call.average_over});
+  };
+  device::Steps steps = pass_whole(std::move(whole));
+  co_await device::until([&steps] { return steps.poll(); });
+}
+
+device::Steps StagedOperations::send(SendCall call) {
+  Whole whole{.input = call.input,
+              .input_bytes = call.count * size_of(call.dtype),
+              .after = call.place.after};
+  whole.launch = [&](const void* input, void*) {
+    return host_.send(
+        {.input = input, .count = call.count, .dtype = call.dtype, .peer = call.peer});
+  };
+  device::Steps steps = pass_whole(std::move(whole));
+  co_await device::until([&steps] { return steps.poll(); });
+}
+
+device::Steps StagedOperations::recv(RecvCall call) {
+  Whole whole{.output = call.output,
+              .output_bytes = call.count * size_of(call.dtype),
+              .after = call.place.after};
+  whole.launch = [&](const void*, void* output) {
+    return host_.recv(
+        {.output = output, .count = call.count, .dtype = call.dtype, .peer = call.peer});
+  };
+  device::Steps steps = pass_whole(std::move(whole));
+  co_await device::until([&steps] { return steps.poll(); });
+}
+
+}  // namespace ronde::cuda

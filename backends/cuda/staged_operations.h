@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backends/cuda/ipc_operations.h"
+#include "backends/cuda/travel.h"
+#include "backends/cuda/workbench.h"
+#include "backends/device/chunk_layout.h"
+#include "backends/device/steps.h"
+
+namespace ronde::cuda {
+
+/// Operations of ranks that do not reach each other's GPUs: what lies on them is copied into
+/// page-locked host memory, moved by the backend for the CPU, and copied back.
+///
+/// Lists of segments go through in pieces, of which one is copied down while the one before is
+/// reduced and the one before that is copied up, on a stream of its own. Everything else is copied
+/// as a whole.
+///
+/// Thread-safety: one thread at a time, one operation at a time.
+class StagedOperations {
+ public:
+  /// Everything outlives it. `up`: for what is copied to the GPU. `keeps`: page-locked memory is
+  /// kept (RONDE_REGISTRATION_CACHE). `rank`: within the process set.
+  StagedOperations(Workbench& bench, std::shared_ptr<Stream> up, Backend& host,
+                   CudaCounters& counters, bool keeps, int rank);
+
+  /// Each ends once all is queued on the stream of the workbench.
+  /// @{
+  device::Steps allreduce(AllreduceCall call, std::size_t ranks);
+  device::Steps broadcast(BroadcastCall call);
+  device::Steps allgather(AllgatherCall call);
+  device::Steps alltoall(AlltoallCall call);
+  device::Steps reducescatter(ReducescatterCall call);
+  device::Steps send(SendCall call);
+  device::Steps recv(RecvCall call);
+  /// @}
+
+ private:
+  /// How the elements of segments go through the host.
+  struct Passage {
+    DataType from = DataType::F32;   ///< in the segments
+    DataType dtype = DataType::F32;  ///< on the host
+    double pack_scale = 1.0;
+    bool reads = true;            ///< the inputs are sent
+    bool writes_in_place = true;  ///< also where output and input are the same
+    /// What the host does with pieces of it, in place.
+    std::function<std::unique_ptr<Operation>(std::span<const Segment> pieces)> launch = {};
+  };
+  struct Slot {
+    PinnedBlock memory;
+    Event down;  ///< its elements have come from the GPU
+    Event up;    ///< and are back there
+    bool is_going_up = false;
+  };
+
+  device::Steps pass(std::span<const Segment> segments, Passage passage);
+  device::Steps pass_window(const device::ChunkLayout& layout, const Passage& passage);
+  void pack(const device::ChunkLayout& layout, const Passage& passage);
+  /// Plans how results go into the tensors; false: nobody here wants any of the window.
+  bool plan_unpacking(const device::ChunkLayout& layout, const Passage& passage);
+  void fetch(Slot& slot, std::size_t begin, std::size_t bytes, bool reads);
+  void put_back(Slot& slot, std::size_t begin, std::size_t bytes);
+  std::span<const Segment> host_pieces(const device::ChunkLayout& layout, std::size_t begin,
+                                       std::size_t end, const Slot& slot, std::size_t width);
+  void join_streams();
+
+  /// Input down, `launch` on the host, output up. Either may be null, and nothing is copied then.
+  struct Whole {
+    const void* input = nullptr;
+    std::size_t input_bytes = 0;
+    void* output = nullptr;
+    std::size_t output_bytes = 0;
+    DeviceEvents after = {};
+    std::function<std::unique_ptr<Operation>(const void* input, void* output)> launch = {};
+  };
+  device::Steps pass_whole(Whole whole);
+
+  Workbench& bench_;
+  const std::shared_ptr<Stream> up_;
+  Backend& host_;
+  CudaCounters& counters_;
+  const int rank_;
+  PinnedPool pinned_;
+  std::vector<SegmentMover::Move> moves_;
+  std::vector<Segment> pieces_;
+};
+
+}  // namespace ronde::cuda

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "gpu_tensor.h"
+#include "ronde/runtime.h"
+
+namespace ronde::test {
+
+// What operations on a GPU give, compared bit by bit with the same on the CPU, which other tests
+// compare with the truth. All ranks call them alike; a fake GPU will do as well as a real one.
+// They throw CheckFailed.
+
+/// All dtypes, ops and scales, alone and fused, also where a rank adds nothing.
+void exercise_allreduces(Runtime& runtime, ProgramGpu& gpu);
+/// Elements that travel as halves.
+void exercise_wire_dtypes(Runtime& runtime, ProgramGpu& gpu);
+/// Broadcasts, allgathers, alltoalls and reducescatters, with uneven parts and empty ones.
+void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu);
+/// Sends and recvs.
+void exercise_messages(Runtime& runtime, ProgramGpu& gpu);
+/// Tensors around the sizes at which the way changes, and beyond the fusion buffer.
+void exercise_sizes(Runtime& runtime, ProgramGpu& gpu);
+
+}  // namespace ronde::test
