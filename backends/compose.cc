@@ -95,6 +95,20 @@ std::vector<LinkedLibrary> linked_libraries() {
 
 #endif
 
+BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
+                           const void* kernel_image) {
+  const auto with = [&](bool ipc, bool cache) {
+    CudaOptions options = cuda_options(config);
+    options.ipc = ipc;
+    options.registration_cache = cache;
+    options.symbols = symbols;
+    options.kernel_image = kernel_image;
+    return cuda_backend_factory(options);
+  };
+  return {
+      {"mpi", with(false, false)}, {"mpi-reg", with(false, true)}, {"mpi-opt", with(true, true)}};
+}
+
 bool built_with(std::string_view feature) noexcept {
 #ifdef RONDE_HAVE_MPI
   for (const char* const of_mpi : {"mpi", "hierarchical", "mpi_communicator"}) {

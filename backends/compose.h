@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/socket/key_value.h"
+#include "backends/vendor/api_table.h"
 #include "ronde/backend.h"
 #include "ronde/board.h"
 #include "ronde/config.h"
@@ -39,6 +40,12 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks = {});
 /// The same for ranks that no launcher started, which meet through a store of keys and values: all
 /// on one host, where shared memory moves their data. Needs no MPI, and touches none.
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start);
+
+/// The ways to move what is on GPUs that are measured against each other (`ronde bench setups`), by
+/// the names of docs/gpu.md. Of `config` all else counts. `symbols`, `kernel_image`: as in
+/// CudaOptions.
+BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
+                           const void* kernel_image);
 
 /// See ronde::has_feature().
 bool built_with(std::string_view feature) noexcept;

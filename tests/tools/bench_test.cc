@@ -1,72 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ronde bench` as a user runs it.
-#include <unistd.h>
 #include <catch2/catch.hpp>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "bench_command.h"
 #include "ronde/dtype.h"
-#include "tests/support/command.h"
 #include "tools/bench/collectives.h"
 
 namespace {
 
 using Catch::Contains;
 using nlohmann::json;
-using ronde::test::CommandResult;
+using namespace ronde::test;
 using namespace std::string_literals;
-using Words = std::vector<std::string>;
 
 std::vector<int> rank_counts() {
   return RONDE_MPI_IS_LINKED ? std::vector{1, 2, 3} : std::vector{1};
-}
-
-/// Runs `program bench words...` on `ranks` ranks: without a launcher if that is 0.
-CommandResult run_bench(int ranks, const Words& words, const char* program = RONDE_COMMAND) {
-  Words line;
-  if (ranks > 0 && RONDE_MPI_IS_LINKED) {
-    line = {RONDE_LAUNCHER, RONDE_LAUNCHER_COUNT, std::to_string(ranks)};
-  }
-  line.insert(line.end(), {program, "bench"});
-  line.insert(line.end(), words.begin(), words.end());
-  return ronde::test::run_program(line);
-}
-
-/// A file of this process that is removed again.
-class JsonFile {
- public:
-  JsonFile()
-      : path_(std::filesystem::temp_directory_path() /
-              ("ronde-bench-" + std::to_string(::getpid()) + ".json")) {}
-  ~JsonFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-  json rows() const {
-    std::ifstream file(path_);
-    REQUIRE(file);
-    return json::parse(file);
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-/// The rows of a run that must succeed.
-json rows_of(int ranks, Words words, const char* iterations = "2") {
-  const JsonFile file;
-  words.insert(words.end(), {"--iters", iterations, "--warmup", "1", "--json", file.path()});
-  const CommandResult result = run_bench(ranks, words);
-  INFO(result.out << result.err);
-  REQUIRE(result.exit_code == 0);
-  CHECK(result.err.empty());
-  return file.rows();
 }
 
 std::set<std::string> keys_of(const json& row) {

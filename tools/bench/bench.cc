@@ -15,6 +15,7 @@
 #include "memcpy.h"
 #include "options.h"
 #include "session.h"
+#include "setups.h"
 
 namespace ronde::tool {
 namespace {
@@ -42,10 +43,11 @@ int run(const BenchOptions& options, const Benchmark& benchmark) {
   return EXIT_SUCCESS;
 }
 
-int run_checked(const BenchWords& words, bool always_compares, const Benchmark& benchmark) {
+int run_checked(const BenchWords& words, const OptionSet& set, const Benchmark& benchmark) {
   try {
     BenchOptions options = parse_bench_options(words);
-    options.baseline = options.baseline || (always_compares && !words.no_baseline);
+    options.baseline = options.baseline || (set.compares && !words.no_baseline);
+    options.raw = options.raw || set.setups;
     return run(options, benchmark);
   } catch (const UsageError& error) {
     if (launched_rank() == 0) std::cerr << "ronde bench: " << error.what() << '\n';
@@ -58,7 +60,7 @@ int run_checked(const BenchWords& words, bool always_compares, const Benchmark& 
 
 }  // namespace
 
-void add_bench(CLI::App& app, int& exit_code) {
+void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
   auto* const bench = app.add_subcommand(
       "bench", "Measure the collectives of all ranks: start it with mpiexec or another launcher");
   bench->require_subcommand(1);
@@ -68,7 +70,7 @@ void add_bench(CLI::App& app, int& exit_code) {
     const auto words = std::make_shared<BenchWords>();
     add_bench_options(*command, set, words);
     command->callback([words, set, benchmark = std::move(benchmark), &exit_code] {
-      exit_code = run_checked(*words, set.models, benchmark);
+      exit_code = run_checked(*words, set, benchmark);
     });
   };
   for (const CollectiveBenchmark& each : collective_benchmarks()) {
@@ -83,7 +85,10 @@ void add_bench(CLI::App& app, int& exit_code) {
         [&each](Session& session) { run_collective(each, session); });
   }
   add("exchange", "All gradients of a model, against plain MPI and memcpy",
-      {.engine = true, .models = true}, run_exchange);
+      {.engine = true, .models = true, .compares = true}, run_exchange);
+  add("setups", "Allreduces on GPUs, by the set-ups of the EDSR study in turn",
+      {.sizes = true, .engine = true, .models = true, .setups = true},
+      [access](Session& session) { run_setups(session, access); });
   add("memcpy", "Copying memory, the floor under the others", {.sizes = true}, run_memcpy);
 }
 

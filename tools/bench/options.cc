@@ -74,6 +74,12 @@ void add_bench_options(CLI::App& command, const OptionSet& set,
     command.add_option("--model", words->models, "resnet18, resnet50, edsr, edsr-full; repeatable")
         ->delimiter(',')
         ->capture_default_str();
+  }
+  if (set.setups) {
+    command.add_option("--setup", words->setups, "mpi, mpi-reg, mpi-opt, nccl; repeatable [all]")
+        ->delimiter(',');
+  }
+  if (set.compares) {
     command.add_flag("--no-baseline", words->no_baseline,
                      "Ronde alone, as for a sweep over its settings");
   }
@@ -121,6 +127,7 @@ BenchOptions parse_bench_options(const BenchWords& words) {
   if (!words.rotate.empty()) options.rotate_bytes = bytes_of("--rotate", words.rotate);
   for (const std::string& model : words.models) static_cast<void>(gradient_list(model));
   options.models = words.models;
+  options.setups = words.setups;
   options.json = words.json;
   return options;
 }

@@ -28,7 +28,8 @@ struct BenchOptions {
   bool rotates = false;                     ///< false: the same memory in every call
   std::optional<std::size_t> rotate_bytes;  ///< nothing: more than the caches hold
   std::vector<std::string> models;
-  std::string json;  ///< empty: no file
+  std::vector<std::string> setups;  ///< empty: all
+  std::string json;                 ///< empty: no file
 };
 
 /// Memory that a rank walks through, so that the caches never hold what it comes to next: what was
@@ -47,18 +48,21 @@ struct BenchWords {
   bool baseline = false;
   bool no_baseline = false;
   std::vector<std::string> models = {"resnet50"};
+  std::vector<std::string> setups;
   std::string json;
   const CLI::Option* rotate_option = nullptr;  ///< tells --rotate without a size from none
 };
 
 /// The options that a benchmark has beside those that all have.
 struct OptionSet {
-  bool sizes = false;    ///< --min, --max, --rotate
-  bool dtype = false;    ///< --dtype
-  bool wire = false;     ///< --wire-dtype
-  bool engine = false;   ///< --backend
-  bool subject = false;  ///< --raw, --baseline
-  bool models = false;   ///< --model, --no-baseline
+  bool sizes = false;     ///< --min, --max, --rotate
+  bool dtype = false;     ///< --dtype
+  bool wire = false;      ///< --wire-dtype
+  bool engine = false;    ///< --backend
+  bool subject = false;   ///< --raw, --baseline
+  bool models = false;    ///< --model
+  bool compares = false;  ///< --no-baseline
+  bool setups = false;    ///< --setup
   std::string_view default_max = "64MiB";
 };
 

@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <functional>
+#include <iostream>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -42,6 +44,8 @@ class RawBackend final : public RawSubject {
 
   ~RawBackend() override {
     if (backend_ == nullptr) return;
+    for (const auto& device : devices_) device->abort();
+    devices_.clear();
     backend_->abort();
     backend_.reset();
     transport_->close(false, Clock::now());
@@ -51,14 +55,30 @@ class RawBackend final : public RawSubject {
   std::string backend() const override { return std::string(backend_->name()); }
   void settle() override {}
 
-  void run(Request request) override {
-    const std::unique_ptr<Operation> operation = start(request);
-    for (int polls = 1; !operation->poll(); ++polls) {
-      if (polls % kPollsPerLook == 0) look_after_peers();
-    }
+  Backend& host() override { return *backend_; }
+
+  Backend& add(const BackendFactory& factory) override {
+    BackendContext context = this->context();
+    context.host = backend_.get();
+    devices_.push_back(create_backend(factory, context, config_.fusion_bytes));
+    return *devices_.back();
   }
 
+  void finish(Operation& operation) override {
+    int polls = 0;
+    const auto look_sometimes = [&] {
+      if (++polls % kPollsPerLook == 0) look_after_peers();
+    };
+    while (!operation.poll()) look_sometimes();
+    const std::shared_ptr<const DeviceEvent> event = operation.event();
+    while (event && !event->passed()) look_sometimes();
+  }
+
+  void run(Request request) override { finish(*start(request)); }
+
   void close() override {
+    for (const auto& device : devices_) device->close();
+    devices_.clear();
     backend_->close();
     backend_.reset();
     transport_->close(true, deadline(config_.shutdown_timeout_s));
@@ -73,11 +93,21 @@ class RawBackend final : public RawSubject {
   void make_backend(const BackendRegistry& backends) {
     const auto& [name, factory] =
         choose_backend(backends, DeviceKind::Cpu, config_.cpu_backend, topology());
+    BackendContext context = this->context();
+    backend_ = create_backend(factory, context, config_.fusion_bytes);
+  }
+
+  BackendContext context() {
     BackendContext context;
     context.topology = &transport_->topology();
+    context.ranks.resize(static_cast<std::size_t>(topology().size));
+    std::iota(context.ranks.begin(), context.ranks.end(), 0);
     context.exchange = [this](std::string_view blob) { return exchange(blob); };
     context.ring_peers = [] {};  // nobody sleeps: all poll
-    backend_ = create_backend(factory, context, config_.fusion_bytes);
+    context.warn = [this](const std::string& text) {
+      if (topology().rank == 0) std::cerr << "ronde bench: " << text << '\n';
+    };
+    return context;
   }
 
   /// What is split among the ranks has equal parts, as sizes are made so.
@@ -182,6 +212,7 @@ class RawBackend final : public RawSubject {
   const Config config_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Backend> backend_;
+  std::vector<std::unique_ptr<Backend>> devices_;
   // Of the operation in progress.
   Segment segment_;
   std::vector<std::size_t> counts_;

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "ronde/backend.h"
 #include "ronde/topology.h"
 #include "subject.h"
 
@@ -13,6 +14,12 @@ namespace ronde::tool {
 class RawSubject : public Subject {
  public:
   virtual const Topology& topology() const = 0;
+  /// The backend itself.
+  virtual Backend& host() = 0;
+  /// Makes one for a device beside it, built on it; lives as long. Collective.
+  virtual Backend& add(const BackendFactory& factory) = 0;
+  /// Polls until the operation is over; on a device, until its result is there.
+  virtual void finish(Operation& operation) = 0;
   /// Ends backend and transport; every rank calls it.
   virtual void close() = 0;
 };

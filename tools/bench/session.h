@@ -37,6 +37,8 @@ class Session {
   Peers& peers() { return *peers_; }
   /// What is measured: the engine, or a backend alone.
   Subject& subject() { return *subject_; }
+  /// A backend alone; only where options().raw.
+  RawSubject& raw() { return *raw_; }
   /// Null where it was not asked for, and in a build without MPI.
   Subject* baseline() { return baseline_.get(); }
 

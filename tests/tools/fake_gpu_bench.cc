@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// fake_gpu_bench bench SUBCOMMAND ...
+//
+// `ronde bench` on GPUs that are fakes: every process has its own, so that a handle of a peer's
+// opens memory of this process, if any, and CUDA IPC is found not to work.
+#include <cstdlib>
+
+#include "tests/cuda/fake_cuda.h"
+#include "tests/cuda/fake_kernels.h"
+#include "tools/bench/bench.h"
+
+int main(int argc, char** argv) {
+  ronde::test::FakeCuda cuda;
+  ronde::test::add_ronde_kernels(cuda);
+  CLI::App app("`ronde bench` on fake GPUs");
+  int exit_code = EXIT_SUCCESS;
+  ronde::tool::add_bench(app, exit_code, {.symbols = cuda.lookup(), .kernel_image = "an image"});
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
+}

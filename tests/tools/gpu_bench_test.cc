@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// `ronde bench` of buffers on GPUs, on fakes.
+#include "bench_command.h"
+
+namespace {
+
+using Catch::Contains;
+using namespace ronde::test;
+
+const Words kSmall = {"setups", "--min",   "4KiB", "--max",    "8KiB", "--model",
+                      "edsr",   "--iters", "2",    "--warmup", "0"};
+
+nlohmann::json row_with(const nlohmann::json& rows, const char* key, const nlohmann::json& value) {
+  for (const nlohmann::json& row : rows) {
+    if (row.contains(key) && row.at(key) == value) return row;
+  }
+  FAIL("no row with " << key << " " << value);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("bench setups: without a GPU it says so, and what is missing") {
+  const CommandResult result = run_bench(1, {"setups"});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("there is no GPU to measure") && Contains("libcuda.so.1"));
+}
+
+TEST_CASE(
+    "bench setups: every cuda set-up has a time for each size and for each class of messages") {
+  const int ranks = RONDE_MPI_IS_LINKED ? GENERATE(1, 2) : 1;
+  const JsonFile file;
+  Words words = kSmall;
+  words.insert(words.end(), {"--json", file.path()});
+  const CommandResult result = run_bench(ranks, words, FAKE_GPU_BENCH);
+  INFO(result.out << result.err);
+  REQUIRE(result.exit_code == 0);
+  const nlohmann::json rows = file.rows();
+  const auto is_time = [](const nlohmann::json& row, const char* key) {
+    return row.at(key).is_number() && row.at(key).get<double>() > 0;
+  };
+  for (const int bytes : {4096, 8192}) {
+    const nlohmann::json row = row_with(rows, "bytes", bytes);
+    for (const char* const key : {"copy_us", "mpi_us", "mpi-reg_us", "mpi-opt_us"}) {
+      CHECK(is_time(row, key));
+    }
+    CHECK(row.at("ranks") == ranks);
+  }
+  const nlohmann::json all = row_with(rows, "class", "all");
+  CHECK(all.at("bytes") == 5'479'436);
+  CHECK(is_time(all, "mpi-opt_ms"));
+  // Each process has a GPU of its own, in truth: the trial finds that out.
+  if (ranks == 2) CHECK_THAT(result.err, Contains("CUDA IPC cannot be used"));
+}
+
+TEST_CASE("bench setups: a set-up that is not asked for is not run, one that is unknown is told") {
+  Words words = kSmall;
+  words.insert(words.end(), {"--setup", "mpi-opt,mine"});
+  const CommandResult result = run_bench(1, words, FAKE_GPU_BENCH);
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("--setup") && Contains("mine") && Contains("mpi-reg"));
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu_bench.h"
+
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "backends/cuda/addresses.h"
+#include "backends/cuda/kernel_image.h"
+#include "pattern.h"
+
+namespace ronde::tool {
+namespace {
+
+constexpr std::size_t kHandOverBytes = 4096;
+
+std::shared_ptr<const cuda::DriverApi> driver_of(const GpuAccess& access) {
+  const cuda::LoadedDriver driver = cuda::load_driver(access.symbols);
+  if (!driver.api) throw UsageError("there is no GPU to measure: " + driver.problem);
+  return driver.api;
+}
+
+int device_of(const cuda::DriverApi& api, const Topology& topology) {
+  int count = 0;
+  cuda::check(api, "counting GPUs", api.device_count, &count);
+  if (count == 0) throw UsageError("no GPU is visible here (CUDA_VISIBLE_DEVICES)");
+  return topology.local_rank % count;
+}
+
+std::vector<int> all_ranks(const Topology& topology) {
+  std::vector<int> ranks(static_cast<std::size_t>(topology.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
+    : session_(session),
+      api_(driver_of(access)),
+      device_(device_of(*api_, session.topology())),
+      streams_(std::make_shared<cuda::CudaStreams>(api_)),
+      stream_(streams_->make_stream(device_)),
+      buffer_(streams_->context(device_), bytes),
+      other_(streams_->context(device_), bytes),
+      bench_(*streams_, device_,
+             access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image(),
+             kHandOverBytes),
+      cache_(true, kHandOverBytes * all_ranks(session.topology()).size()),
+      peers_(bench_, cache_, all_ranks(session.topology()), session.topology().rank),
+      exchange_(session.raw().host(), session.topology().size) {}
+
+GpuBench::~GpuBench() = default;
+
+void GpuBench::wait(const DeviceEvent& event) {
+  while (!event.passed()) {
+  }
+}
+
+void GpuBench::reduce(Backend& backend, std::span<const std::size_t> counts) {
+  segments_.clear();
+  std::size_t before = 0;
+  for (const std::size_t count : counts) {
+    void* const data = cuda::writable(buffer_.address() + before * sizeof(float));
+    segments_.push_back({data, data, count});
+    before += count;
+  }
+  const std::vector<std::shared_ptr<const DeviceEvent>> ready = {streams_->mark(*stream_)};
+  const std::unique_ptr<Operation> operation = backend.allreduce(
+      {.segments = segments_,
+       .place = {.device = {.kind = DeviceKind::Cuda, .index = device_}, .after = ready}});
+  session_.raw().finish(*operation);
+}
+
+void GpuBench::copy(std::size_t bytes) {
+  stream_->copy(other_.address(), buffer_.address(), bytes, "copying within the GPU");
+  wait(*streams_->mark(*stream_));
+}
+
+bool GpuBench::connect() {
+  if (session_.topology().size == 1 || session_.topology().hosts() > 1) return false;
+  std::string problem;
+  device::Steps steps = peers_.connect(exchange_, cuda::VisibleDevices(), problem);
+  while (!steps.poll()) {
+  }
+  return problem.empty();
+}
+
+void GpuBench::hand_over() {
+  peers_.record(cuda::Mark::Packed, 0);
+  exchange_.start(device_);
+  while (!exchange_.poll()) {
+  }
+  peers_.wait_for_all(cuda::Mark::Packed, 0);
+  wait(*streams_->mark(bench_.stream()));
+}
+
+void GpuBench::write(const std::vector<float>& values) {
+  stream_->copy(buffer_.address(), cuda::address_of(values.data()), values.size() * sizeof(float),
+                "writing the buffer");
+  wait(*streams_->mark(*stream_));
+}
+
+std::vector<float> GpuBench::read(std::size_t count) {
+  std::vector<float> values(count);
+  stream_->copy(cuda::address_of(values.data()), buffer_.address(), count * sizeof(float),
+                "reading the buffer");
+  wait(*streams_->mark(*stream_));
+  return values;
+}
+
+void GpuBench::check(Backend& backend, std::span<const std::size_t> counts,
+                     const std::string& what) {
+  const Topology& topology = session_.topology();
+  std::vector<float> values(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  fill(DataType::F32, values.data(), values.size(),
+       [&](std::size_t index) { return pattern(topology.rank, index); });
+  write(values);
+  reduce(backend, counts);
+  values = read(values.size());
+  session_.alike([&] {
+    const std::string wrong =
+        difference(DataType::F32, values.data(), values.size(), [&](std::size_t index) {
+          int sum = 0;
+          for (int rank = 0; rank < topology.size; ++rank) sum += pattern(rank, index);
+          return sum;
+        });
+    if (!wrong.empty()) throw Error("the sum by " + what + " is wrong: " + wrong);
+  });
+  // Sums in place would grow from call to call.
+  std::fill(values.begin(), values.end(), 0.0F);
+  write(values);
+}
+
+}  // namespace ronde::tool

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/ipc_peers.h"
+#include "backends/cuda/workbench.h"
+#include "session.h"
+#include "setups.h"
+
+namespace ronde::tool {
+
+/// The GPU of this rank, with memory to reduce, and what there is to measure on it.
+class GpuBench {
+ public:
+  /// Rank r of a host takes GPU r, counted around. `bytes`: of the buffer. Throws UsageError if
+  /// there is none.
+  GpuBench(Session& session, const GpuAccess& access, std::size_t bytes);
+  ~GpuBench();
+  GpuBench(const GpuBench&) = delete;
+  GpuBench& operator=(const GpuBench&) = delete;
+
+  const std::string& gpu_name() const { return streams_->context(device_)->gpu().name; }
+
+  /// Sums the first `bytes` of the buffer, of f32, as segments of these elements, and waits until
+  /// the sum is there.
+  void reduce(Backend& backend, std::span<const std::size_t> counts);
+  /// Copies as much within the GPU.
+  void copy(std::size_t bytes);
+  /// A bare hand-over: this rank's stream waits for those of all others.
+  void hand_over();
+  /// Whether there can be one; the same on all ranks. Collective.
+  bool connect();
+
+  /// What the buffer holds is written before and compared after `reduce`. Collective; throws
+  /// CommonError if a rank's sum is wrong.
+  void check(Backend& backend, std::span<const std::size_t> counts, const std::string& what);
+
+ private:
+  void write(const std::vector<float>& values);
+  std::vector<float> read(std::size_t count);
+  void wait(const DeviceEvent& event);
+
+  Session& session_;
+  const std::shared_ptr<const cuda::DriverApi> api_;
+  const int device_;
+  const std::shared_ptr<cuda::CudaStreams> streams_;
+  const std::shared_ptr<cuda::Stream> stream_;  ///< the program's
+  cuda::DeviceMemory buffer_;
+  cuda::DeviceMemory other_;
+  cuda::Workbench bench_;
+  cuda::RegistrationCache cache_;
+  cuda::IpcPeers peers_;
+  device::HostExchange exchange_;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace ronde::tool
