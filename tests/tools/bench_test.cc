@@ -29,9 +29,10 @@ std::set<std::string> keys_of(const json& row) {
 }
 
 const std::set<std::string> kCollectiveKeys = {
-    "benchmark",    "ranks",      "backend",         "raw",    "dtype",        "wire_dtype",
-    "rotate_bytes", "iterations", "bytes",           "p50_us", "p99_us",       "min_us",
-    "algbw_gbs",    "busbw_gbs",  "baseline_p50_us", "ratio",  "thread_level", "regime"};
+    "benchmark",       "ranks",  "backend",      "raw",        "dtype",
+    "wire_dtype",      "device", "rotate_bytes", "iterations", "bytes",
+    "p50_us",          "p99_us", "min_us",       "algbw_gbs",  "busbw_gbs",
+    "baseline_p50_us", "ratio",  "thread_level", "regime"};
 const std::set<std::string> kExchangeKeys = {
     "benchmark", "ranks", "backend",      "iterations",  "model",
     "tensors",   "bytes", "p50_ms",       "baseline_ms", "packed_baseline_ms",

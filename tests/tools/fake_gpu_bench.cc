@@ -5,6 +5,8 @@
 // opens memory of this process, if any, and CUDA IPC is found not to work.
 #include <cstdlib>
 
+#include "backends/cuda/cuda.h"
+#include "ronde/ronde.h"
 #include "tests/cuda/fake_cuda.h"
 #include "tests/cuda/fake_kernels.h"
 #include "tools/bench/bench.h"
@@ -12,9 +14,14 @@
 int main(int argc, char** argv) {
   ronde::test::FakeCuda cuda;
   ronde::test::add_ronde_kernels(cuda);
+  ronde::CudaOptions options;
+  options.symbols = cuda.lookup();
+  options.kernel_image = "an image";
+  ronde::register_backend("fake", ronde::cuda_backend_factory(options));
   CLI::App app("`ronde bench` on fake GPUs");
   int exit_code = EXIT_SUCCESS;
-  ronde::tool::add_bench(app, exit_code, {.symbols = cuda.lookup(), .kernel_image = "an image"});
+  ronde::tool::add_bench(app, exit_code,
+                         {.symbols = options.symbols, .kernel_image = options.kernel_image});
   CLI11_PARSE(app, argc, argv);
   return exit_code;
 }

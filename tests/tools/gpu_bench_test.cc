@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ronde bench` of buffers on GPUs, on fakes.
 #include "bench_command.h"
+#include "tools/bench/collectives.h"
 
 namespace {
 
@@ -59,4 +60,31 @@ TEST_CASE("bench setups: a set-up that is not asked for is not run, one that is 
   const CommandResult result = run_bench(1, words, FAKE_GPU_BENCH);
   CHECK(result.exit_code == 2);
   CHECK_THAT(result.err, Contains("--setup") && Contains("mine") && Contains("mpi-reg"));
+}
+
+TEST_CASE("bench of cuda buffers: every collective gives the right result on a fake GPU") {
+  const int ranks = RONDE_MPI_IS_LINKED ? GENERATE(1, 3) : 1;
+  for (const ronde::tool::CollectiveBenchmark& benchmark : ronde::tool::collective_benchmarks()) {
+    if (benchmark.output == ronde::tool::Extent::Nothing) continue;
+    const CommandResult result =
+        run_bench(ranks,
+                  {std::string(benchmark.name), "--device", "cuda", "--backend", "fake", "--max",
+                   "1KiB", "--iters", "2", "--dtype", "bf16"},
+                  FAKE_GPU_BENCH);
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == 0);
+    CHECK_THAT(result.out, Contains("backend fake"));
+  }
+}
+
+TEST_CASE("bench of cuda buffers: what cannot be is refused, with what can") {
+  CommandResult result = run_bench(1, {"allreduce", "--device", "cuda"});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("--device cuda") && Contains("ronde info"));
+  result = run_bench(1, {"allreduce", "--device", "cuda", "--raw"});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("bench setups"));
+  result = run_bench(1, {"allreduce", "--device", "tpu"});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("tpu") && Contains("cpu, cuda"));
 }

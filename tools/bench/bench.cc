@@ -26,8 +26,8 @@ using Benchmark = std::function<void(Session&)>;
 
 /// Where all ranks fail alike they leave together, and one of them speaks; after any other error
 /// this rank just ends, and the launcher ends the others.
-int run(const BenchOptions& options, const Benchmark& benchmark) {
-  Session session(options);
+int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& benchmark) {
+  Session session(options, access);
   try {
     session.open_json();
     benchmark(session);
@@ -43,12 +43,13 @@ int run(const BenchOptions& options, const Benchmark& benchmark) {
   return EXIT_SUCCESS;
 }
 
-int run_checked(const BenchWords& words, const OptionSet& set, const Benchmark& benchmark) {
+int run_checked(const BenchWords& words, const OptionSet& set, const GpuAccess& access,
+                const Benchmark& benchmark) {
   try {
     BenchOptions options = parse_bench_options(words);
     options.baseline = options.baseline || (set.compares && !words.no_baseline);
     options.raw = options.raw || set.setups;
-    return run(options, benchmark);
+    return run(options, access, benchmark);
   } catch (const UsageError& error) {
     if (launched_rank() == 0) std::cerr << "ronde bench: " << error.what() << '\n';
     return kUsageExit;
@@ -69,8 +70,8 @@ void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
     auto* const command = bench->add_subcommand(std::string(name), std::string(help));
     const auto words = std::make_shared<BenchWords>();
     add_bench_options(*command, set, words);
-    command->callback([words, set, benchmark = std::move(benchmark), &exit_code] {
-      exit_code = run_checked(*words, set, benchmark);
+    command->callback([words, set, access, benchmark = std::move(benchmark), &exit_code] {
+      exit_code = run_checked(*words, set, access, benchmark);
     });
   };
   for (const CollectiveBenchmark& each : collective_benchmarks()) {
@@ -81,6 +82,7 @@ void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
          .wire = each.kind == Collective::Allreduce,
          .engine = true,
          .subject = true,
+         .device = has_data,
          .default_max = each.default_max},
         [&each](Session& session) { run_collective(each, session); });
   }

@@ -12,7 +12,13 @@ namespace {
 
 class Engine final : public Subject {
  public:
-  std::string backend() const override { return runtime_.backend_name(DeviceKind::Cpu); }
+  explicit Engine(DeviceKind device) : device_(device) {
+    if (!backend().empty()) return;
+    throw UsageError("--device " + std::string(to_string(device)) +
+                     ": no backend serves such buffers here; `ronde info` says what there is");
+  }
+
+  std::string backend() const override { return runtime_.backend_name(device_); }
   void run(Request request) override { ronde::run(std::move(request)); }
 
   void settle() override {
@@ -27,13 +33,14 @@ class Engine final : public Subject {
   }
 
  private:
+  const DeviceKind device_;
   Runtime& runtime_ = default_runtime();
 };
 
 }  // namespace
 
-std::unique_ptr<Subject> make_engine() {
-  return std::make_unique<Engine>();
+std::unique_ptr<Subject> make_engine(DeviceKind device) {
+  return std::make_unique<Engine>(device);
 }
 
 }  // namespace ronde::tool

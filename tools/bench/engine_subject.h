@@ -7,7 +7,8 @@
 
 namespace ronde::tool {
 
-/// Ronde's public functions, between ronde::init() and ronde::shutdown().
-std::unique_ptr<Subject> make_engine();
+/// Ronde's public functions, between ronde::init() and ronde::shutdown(). `device`: of the buffers.
+/// Throws UsageError where no backend serves them.
+std::unique_ptr<Subject> make_engine(DeviceKind device);
 
 }  // namespace ronde::tool

@@ -14,19 +14,6 @@ namespace {
 
 constexpr std::size_t kHandOverBytes = 4096;
 
-std::shared_ptr<const cuda::DriverApi> driver_of(const GpuAccess& access) {
-  const cuda::LoadedDriver driver = cuda::load_driver(access.symbols);
-  if (!driver.api) throw UsageError("there is no GPU to measure: " + driver.problem);
-  return driver.api;
-}
-
-int device_of(const cuda::DriverApi& api, const Topology& topology) {
-  int count = 0;
-  cuda::check(api, "counting GPUs", api.device_count, &count);
-  if (count == 0) throw UsageError("no GPU is visible here (CUDA_VISIBLE_DEVICES)");
-  return topology.local_rank % count;
-}
-
 std::vector<int> all_ranks(const Topology& topology) {
   std::vector<int> ranks(static_cast<std::size_t>(topology.size));
   std::iota(ranks.begin(), ranks.end(), 0);

@@ -37,6 +37,13 @@ DataType wire_dtype_of(const std::string& text, DataType dtype) {
                    ", but f32 and f64 can as f16 and bf16");
 }
 
+DeviceKind device_of_text(const std::string& text) {
+  for (const DeviceKind device : {DeviceKind::Cpu, DeviceKind::Cuda}) {
+    if (text == to_string(device)) return device;
+  }
+  throw UsageError("--device: there is no device \"" + text + "\"; use one of: cpu, cuda");
+}
+
 }  // namespace
 
 void add_bench_options(CLI::App& command, const OptionSet& set,
@@ -63,7 +70,11 @@ void add_bench_options(CLI::App& command, const OptionSet& set,
   }
   if (set.engine) {
     command.add_option("--backend", words->backend,
-                       "auto, shm, mpi or hierarchical [what RONDE_CPU_BACKEND says]");
+                       "As RONDE_CPU_BACKEND, or RONDE_GPU_BACKEND for --device cuda");
+  }
+  if (set.device) {
+    command.add_option("--device", words->device, "cpu or cuda: where the buffers are")
+        ->capture_default_str();
   }
   if (set.subject) {
     command.add_flag("--raw", words->raw, "Call the backend itself, without the coordinator");
@@ -121,6 +132,12 @@ BenchOptions parse_bench_options(const BenchWords& words) {
   if (!words.backend.empty()) options.backend = words.backend;
   if (words.iterations > 0) options.iterations = words.iterations;
   options.warmup = words.warmup;
+  options.device = device_of_text(words.device);
+  if (options.device != DeviceKind::Cpu && (words.raw || words.baseline)) {
+    throw UsageError(
+        "--device cuda: --raw and --baseline are of buffers on the CPU; `ronde bench "
+        "setups` measures backends of GPUs without the coordinator");
+  }
   options.raw = words.raw;
   options.baseline = words.baseline;
   options.rotates = words.rotate_option != nullptr && words.rotate_option->count() > 0;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ronde/collective.h"
 #include "ronde/dtype.h"
 
 namespace ronde::tool {
@@ -20,8 +21,9 @@ struct BenchOptions {
   std::size_t max_bytes = std::size_t{64} << 20;
   DataType dtype = DataType::F32;
   std::optional<DataType> wire_dtype;  ///< what an allreduce travels as
-  std::optional<std::string> backend;  ///< nothing: what RONDE_CPU_BACKEND says
-  std::optional<int> iterations;       ///< nothing: fewer for more bytes
+  std::optional<std::string> backend;  ///< nothing: what the variable of the device says
+  DeviceKind device = DeviceKind::Cpu;
+  std::optional<int> iterations;  ///< nothing: fewer for more bytes
   int warmup = 10;
   bool raw = false;
   bool baseline = false;
@@ -41,7 +43,7 @@ int iterations_for(const BenchOptions& options, std::size_t bytes);
 
 /// The words of the command line, before they are checked.
 struct BenchWords {
-  std::string min, max, dtype = "f32", wire_dtype, backend, rotate;
+  std::string min, max, dtype = "f32", wire_dtype, backend, rotate, device = "cpu";
   int iterations = 0;
   int warmup = 10;
   bool raw = false;
@@ -60,6 +62,7 @@ struct OptionSet {
   bool wire = false;      ///< --wire-dtype
   bool engine = false;    ///< --backend
   bool subject = false;   ///< --raw, --baseline
+  bool device = false;    ///< --device
   bool models = false;    ///< --model
   bool compares = false;  ///< --no-baseline
   bool setups = false;    ///< --setup

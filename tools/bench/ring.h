@@ -7,18 +7,68 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
+
+#include "ronde/collective.h"
 
 namespace ronde::tool {
+
+/// Memory that a benchmark's buffers lie in.
+class Pages {
+ public:
+  virtual ~Pages() = default;
+  Pages() = default;
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  virtual std::byte* data() const = 0;
+  virtual Device device() const { return {}; }
+  /// On a device: the stream that the others queue their work on.
+  virtual void* stream() const { return nullptr; }
+  virtual void zero(std::byte* at, std::size_t bytes) = 0;
+  /// From and to memory of the host.
+  /// @{
+  virtual void write(std::byte* at, const std::byte* from, std::size_t bytes) = 0;
+  virtual void read(std::byte* to, const std::byte* at, std::size_t bytes) const = 0;
+  /// @}
+};
+
+/// Those of the host.
+class HostPages final : public Pages {
+ public:
+  /// At least `bytes`, which are written to, so that they are real pages. Throws std::bad_alloc.
+  explicit HostPages(std::size_t bytes) : memory_(std::aligned_alloc(kPage, round_up(bytes))) {
+    if (memory_ == nullptr) throw std::bad_alloc();
+    std::memset(memory_.get(), 0, round_up(bytes));
+  }
+
+  std::byte* data() const override { return static_cast<std::byte*>(memory_.get()); }
+  void zero(std::byte* at, std::size_t bytes) override { std::memset(at, 0, bytes); }
+  void write(std::byte* at, const std::byte* from, std::size_t bytes) override {
+    std::memcpy(at, from, bytes);
+  }
+  void read(std::byte* to, const std::byte* at, std::size_t bytes) const override {
+    std::memcpy(to, at, bytes);
+  }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+  static std::size_t round_up(std::size_t bytes) { return (bytes / kPage + 1) * kPage; }
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  std::unique_ptr<void, Free> memory_;
+};
 
 /// Memory that is split into slots of one size, handed out in turn.
 class Ring {
  public:
-  /// Room for `bytes`, which are written to, so that they are real pages. Throws std::bad_alloc.
-  explicit Ring(std::size_t bytes)
-      : capacity_(round_up(bytes)), memory_(std::aligned_alloc(kPage, capacity_)) {
-    if (memory_ == nullptr) throw std::bad_alloc();
-    std::memset(memory_.get(), 0, capacity_);
-  }
+  /// On the host; throws std::bad_alloc.
+  explicit Ring(std::size_t bytes) : Ring(std::make_unique<HostPages>(bytes)) {}
+  explicit Ring(std::unique_ptr<Pages> pages) : pages_(std::move(pages)) {}
+
+  Pages& pages() const { return *pages_; }
 
   /// Makes every slot `bytes` long and fills all with zeros. As many slots as `total` bytes hold,
   /// but at least one.
@@ -26,33 +76,26 @@ class Ring {
     slot_bytes_ = (bytes + kLine - 1) / kLine * kLine;
     slots_ = slot_bytes_ == 0 ? 1 : std::max<std::size_t>(total / slot_bytes_, 1);
     next_ = 0;
-    std::memset(memory_.get(), 0, slots_ * slot_bytes_);
+    pages_->zero(pages_->data(), slots_ * slot_bytes_);
   }
 
   /// The next slot: aligned to a cache line.
   std::byte* next() {
-    last_ = static_cast<std::byte*>(memory_.get()) + next_ * slot_bytes_;
+    last_ = pages_->data() + next_ * slot_bytes_;
     next_ = (next_ + 1) % slots_;
     return last_;
   }
 
   /// The slot if there is but one.
-  std::byte* only() const { return slots_ == 1 ? static_cast<std::byte*>(memory_.get()) : nullptr; }
+  std::byte* only() const { return slots_ == 1 ? pages_->data() : nullptr; }
 
   /// What next() gave last.
   std::byte* last() const { return last_; }
 
-  static std::size_t round_up(std::size_t bytes) { return (bytes / kPage + 1) * kPage; }
-
  private:
-  static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t kLine = 64;
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
 
-  std::size_t capacity_;
-  std::unique_ptr<void, Free> memory_;
+  std::unique_ptr<Pages> pages_;
   std::size_t slot_bytes_ = 0;
   std::size_t slots_ = 1;
   std::size_t next_ = 0;

@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "engine_subject.h"
+#include "gpu_pages.h"
 #include "ronde/ronde.h"
 
 namespace ronde::tool {
@@ -24,7 +25,9 @@ bool more_ranks_than_cores(const Topology& topology) {
 void set_environment(const BenchOptions& options) {
   constexpr int kReplace = 1;
   constexpr int kKeepWhatIsSet = 0;
-  if (options.backend) setenv("RONDE_CPU_BACKEND", options.backend->c_str(), kReplace);
+  const bool on_cpu = options.device == DeviceKind::Cpu;
+  const char* const variable = on_cpu ? "RONDE_CPU_BACKEND" : "RONDE_GPU_BACKEND";
+  if (options.backend) setenv(variable, options.backend->c_str(), kReplace);
   setenv("RONDE_LOG_LEVEL", "warning", kKeepWhatIsSet);  // the table is the output
   if (options.baseline) let_mpi_be_fast();
 }
@@ -35,18 +38,24 @@ std::string counted(int number, const char* noun) {
 
 }  // namespace
 
-Session::Session(const BenchOptions& options) : options_(options) {
+Session::Session(const BenchOptions& options, GpuAccess access)
+    : options_(options), access_(std::move(access)) {
   set_environment(options_);
   if (options_.raw) {
     raw_ = make_raw();
     subject_ = raw_.get();
   } else {
     ronde::init();
-    engine_ = make_engine();
+    engine_ = make_engine(options_.device);
     subject_ = engine_.get();
   }
   peers_ = make_peers(more_ranks_than_cores(topology()));
   if (options_.baseline) baseline_ = make_plain_mpi();
+}
+
+std::unique_ptr<Pages> Session::make_pages(std::size_t bytes) const {
+  if (options_.device == DeviceKind::Cpu) return std::make_unique<HostPages>(bytes);
+  return make_gpu_pages(access_, topology(), bytes);
 }
 
 std::size_t Session::rotate_bytes() const {

@@ -7,10 +7,12 @@
 #include <span>
 #include <string>
 
+#include "gpu_access.h"
 #include "options.h"
 #include "peers.h"
 #include "raw_subject.h"
 #include "report.h"
+#include "ring.h"
 #include "ronde/error.h"
 #include "ronde/topology.h"
 #include "subject.h"
@@ -29,7 +31,7 @@ class CommonError : public Error {
 class Session {
  public:
   /// Collective. Throws UsageError and GroupError as ronde::init() does.
-  explicit Session(const BenchOptions& options);
+  explicit Session(const BenchOptions& options, GpuAccess access = {});
 
   const BenchOptions& options() const { return options_; }
   const Topology& topology() const;
@@ -45,6 +47,9 @@ class Session {
   /// Calls `action`, which may fail on some ranks only. If it does, every rank throws CommonError
   /// (or UsageError, if that was it) with the words of the first that failed.
   void alike(const std::function<void()>& action);
+
+  /// Memory of options().device for buffers. May fail on this rank alone.
+  std::unique_ptr<Pages> make_pages(std::size_t bytes) const;
 
   /// A report that speaks on rank 0.
   Report report(std::span<const Column> columns) const;
@@ -62,6 +67,7 @@ class Session {
 
  private:
   const BenchOptions options_;
+  const GpuAccess access_;
   std::unique_ptr<RawSubject> raw_;  ///< where subject_ is one
   Subject* subject_ = nullptr;
   std::unique_ptr<Subject> engine_;

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/vendor/api_table.h"
+#include "gpu_access.h"
 #include "session.h"
 
 namespace ronde::tool {
-
-/// Where the GPUs are; tests bring their own.
-struct GpuAccess {
-  vendor::SymbolLookup symbols = vendor::dynamic_symbols();
-  const void* kernel_image = nullptr;  ///< null: that which Ronde was built with
-};
 
 /// Allreduces of buffers on GPUs by several set-ups (gpu_setups), which take turns with each other,
 /// with one copy of as many bytes within the GPU, and with a bare hand-over between the streams of

@@ -2,7 +2,6 @@
 // One collective over a range of sizes.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -50,7 +49,7 @@ class Case {
   /// turn comes, and stays so.
   void renew() {
     std::byte* const slot = memory_.only();
-    if (slot == nullptr) return;
+    if (slot == nullptr || memory_.pages().device() != Device{}) return;
     for (std::size_t at = 0; at < slot_bytes(); at += kLine) {
       volatile std::byte& first_of_line = slot[at];
       first_of_line = first_of_line;
@@ -66,13 +65,14 @@ class Case {
     std::byte* const slot = memory_.next();
     Request request = this->request(slot);
     auto* const output = static_cast<std::byte*>(request.output);
-    std::memset(slot, kPoison, slot_bytes());
-    fill(session_.options().dtype, slot, elements(benchmark_.input),
+    std::vector<std::byte> image(slot_bytes(), kPoison);
+    fill(session_.options().dtype, image.data(), elements(benchmark_.input),
          [this](std::size_t index) { return pattern(place_.rank, index); });
+    memory_.pages().write(slot, image.data(), image.size());
     subject.run(std::move(request));
     verify(subject, output,
            [this](std::size_t index) { return benchmark_.expected(place_, index); });
-    std::memset(slot, 0, slot_bytes());
+    memory_.pages().zero(slot, slot_bytes());
   }
 
   /// Checks that the last call, which found zeros, left zeros.
@@ -81,7 +81,7 @@ class Case {
   }
 
  private:
-  static constexpr int kPoison = 0x55;
+  static constexpr std::byte kPoison{0x55};
   static constexpr std::size_t kLine = 64;
 
   std::size_t element() const { return size_of(session_.options().dtype); }
@@ -108,15 +108,20 @@ class Case {
     request.dtype = session_.options().dtype;
     request.wire_dtype = session_.options().wire_dtype;
     request.shape = {static_cast<std::int64_t>(elements(benchmark_.input))};
+    request.device = memory_.pages().device();
+    request.stream = memory_.pages().stream();
     request.input = slot;
     request.output = slot + output_offset();
     return request;
   }
 
-  void verify(const Subject& subject, const void* output, const ElementRule& rule) {
+  void verify(const Subject& subject, const std::byte* output, const ElementRule& rule) {
     session_.alike([&] {
       const DataType dtype = session_.options().dtype;
-      const std::string wrong = difference(dtype, output, elements(benchmark_.output), rule);
+      const std::size_t count = elements(benchmark_.output);
+      std::vector<std::byte> seen(count * element());
+      memory_.pages().read(seen.data(), output, seen.size());
+      const std::string wrong = difference(dtype, seen.data(), count, rule);
       if (wrong.empty()) return;
       throw Error("the result of " + std::string(benchmark_.name) + " (" + size_text(bytes()) +
                   ", " + std::string(to_string(dtype)) + ", by " + subject.backend() +
@@ -168,6 +173,7 @@ Json row_of(const CollectiveBenchmark& benchmark, Session& session, std::size_t 
           {"ranks", session.topology().size},
           {"backend", session.subject().backend()},
           {"raw", options.raw},
+          {"device", to_string(options.device)},
           {"dtype", to_string(options.dtype)},
           {"wire_dtype", to_string(options.wire_dtype.value_or(options.dtype))},
           {"rotate_bytes", session.rotate_bytes()},
@@ -234,8 +240,8 @@ void run_collective(const CollectiveBenchmark& benchmark, Session& session) {
   const std::vector<std::size_t> counts = counts_of(benchmark, session);
   std::optional<Ring> memory;
   session.alike([&] {
-    memory.emplace(
-        memory_for(benchmark, counts.back() * size_of(options.dtype), session.rotate_bytes()));
+    memory.emplace(session.make_pages(
+        memory_for(benchmark, counts.back() * size_of(options.dtype), session.rotate_bytes())));
   });
   std::optional<double> plain_mpi;
   for (const std::size_t count : counts) {
