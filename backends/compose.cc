@@ -2,6 +2,7 @@
 #include "backends/compose.h"
 
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/kernel_image.h"
 #include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
 
@@ -115,6 +116,9 @@ bool built_with(std::string_view feature) noexcept {
     if (feature == of_mpi) return true;
   }
 #endif
+  // NCCL itself is found at run time.
+  const bool is_of_gpus = feature == "cuda" || feature == "nccl";
+  if (is_of_gpus) return cuda::kernel_image() != nullptr;
   return feature == "shm" || feature == "key_value";
 }
 

@@ -57,12 +57,6 @@ endif()
 ronde_conclude_feature(CUDA "${CUDAToolkit_FOUND}" "${CUDAToolkit_VERSION}"
   "Install the CUDA Toolkit 12 or 13, or set CUDAToolkit_ROOT, or RONDE_WITH_CUDA=OFF.")
 
-if(NOT RONDE_WITH_NCCL STREQUAL OFF)
-  find_package(NCCL QUIET)
-endif()
-ronde_conclude_feature(NCCL "${NCCL_FOUND}" "${NCCL_VERSION}"
-  "Install NCCL 2.19 or newer (libnccl-dev), or set NCCL_ROOT, or RONDE_WITH_NCCL=OFF.")
-
 if(RONDE_BUILD_TESTS)
   find_package(Catch2 QUIET)
   if(NOT Catch2_FOUND)

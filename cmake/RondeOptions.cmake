@@ -3,7 +3,7 @@
 # project: as a subdirectory it changes nothing of its parent's.
 include(GNUInstallDirs)
 
-foreach(feature TORCH MPI CUDA NCCL)
+foreach(feature TORCH MPI CUDA)
   set(RONDE_WITH_${feature} AUTO CACHE STRING "Use ${feature}: AUTO (if found), ON (required), OFF")
   set_property(CACHE RONDE_WITH_${feature} PROPERTY STRINGS AUTO ON OFF)
   if(NOT RONDE_WITH_${feature} MATCHES "^(AUTO|ON|OFF)$")

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Unpacks what Ronde needs, beside CUDA, LibTorch, cmake and ninja, into a folder that can be taken to
-# a machine with a GPU where nothing can be installed. There: scripts/gpu_check.sh FOLDER
+# a machine with a GPU where nothing can be installed: Debian packages, and MPICH from PyPI, which runs
+# from any folder. There: scripts/gpu_check.sh FOLDER
 #
 #   scripts/gpu_deps.sh FOLDER
 set -euo pipefail
 if (($# != 1)); then
-  sed -n '3,6s/^# \{0,1\}//p' "$0" >&2
+  sed -n '3,7s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 
 readonly kFolder="$1"
-readonly kPackages=(libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 catch2 libcli11-dev nlohmann-json3-dev)
+readonly kPackages=(libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 catch2 libcli11-dev nlohmann-json3-dev
+  libturbojpeg0-dev libturbojpeg0 libjpeg62-turbo libjpeg62-turbo-dev libpng-dev libpng16-16 zlib1g-dev)
+readonly kMpich=5.0.2
 
 say() { printf 'gpu_deps: %s\n' "$*"; }
 fail() { printf 'gpu_deps: error: %s\n' "$*" >&2; exit 1; }
@@ -26,4 +29,11 @@ mkdir -p "$kFolder"
 for package in "$packages"/*.deb; do
   dpkg -x "$package" "$kFolder"
 done
-say "$kFolder has $(du -sm "$kFolder" | cut -f1) MB: ${kPackages[*]}"
+python3 -m pip download -q --no-deps --only-binary=:all: --platform manylinux_2_28_x86_64 \
+  -d "$packages" "mpich==$kMpich" || fail "MPICH could not be downloaded from PyPI"
+python3 -m zipfile -e "$packages"/mpich-*.whl "$packages/mpich"
+rm -rf "$kFolder/usr/share/doc" "$kFolder/usr/share/man"
+mkdir -p "$kFolder/mpich"
+cp -r "$packages"/mpich/mpich-*.data/data/. "$kFolder/mpich"
+chmod +x "$kFolder"/mpich/bin/*
+say "$kFolder has $(du -sm "$kFolder" | cut -f1) MB: ${kPackages[*]} mpich"

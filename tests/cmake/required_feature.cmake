@@ -3,7 +3,7 @@
 # RONDE_WITH_<F>=ON without <F> must end the configure step and say what to install.
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(REMOVE_RECURSE "${WORK}")
-set(others TORCH MPI CUDA NCCL)
+set(others TORCH MPI CUDA)
 list(REMOVE_ITEM others ${FEATURE})
 list(TRANSFORM others REPLACE "(.+)" "-DRONDE_WITH_\\1=OFF")
 execute_process(

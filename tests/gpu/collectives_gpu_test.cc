@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// All collectives on a GPU that the ranks share, by every set-up, under mpiexec.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backends/compose.h"
+#include "gpu_driver.h"
+#include "gpu_exercise.h"
+#include "ronde/runtime.h"
+#include "tests/support/ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+struct SetUp {
+  const char* name;
+  bool ipc;
+  bool cache;
+  std::uint64_t direct_bytes;
+};
+constexpr SetUp kSetUps[] = {{"mpi", false, false, 0},
+                             {"mpi-reg", false, true, 0},
+                             {"mpi-opt", true, true, 0},
+                             {"ipc without the cache", true, false, 0},
+                             {"ipc, mapped directly", true, true, 1}};
+
+RuntimeOptions options_of(const SetUp& set_up) {
+  RuntimeOptions options;
+  options.config = load_config_from_environment().config;
+  options.config.log_level = "warning";
+  options.config.gpu_backend = "mpi";
+  options.config.cuda_ipc = set_up.ipc;
+  options.config.registration_cache = set_up.cache;
+  options.config.cuda_ipc_direct_bytes = set_up.direct_bytes;
+  options.config.fusion_bytes = std::uint64_t{1} << 20;  // so that chunks are many
+  BuiltIn built_in = compose_built_in(options.config);
+  options.make_transport = std::move(built_in.make_transport);
+  options.make_board = std::move(built_in.make_board);
+  options.backends = std::move(built_in.backends);
+  options.device_backends = std::move(built_in.device_backends);
+  return options;
+}
+
+using Exercise = void (*)(Runtime&, ProgramGpu&);
+
+void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
+  const auto driver = gpu_driver();
+  int gpus = 0;
+  cuda::check(*driver, "counting GPUs", driver->device_count, &gpus);
+  Runtime runtime(options_of(set_up));
+  ProgramGpu gpu(driver, runtime.topology().local_rank % gpus);
+  for (const Exercise exercise : exercises) exercise(runtime, gpu);
+  if (runtime.topology().size > 1) {
+    const bool by_ipc = counter_of(runtime, "cuda", "ipc_operations") > 0;
+    CHECK(by_ipc == set_up.ipc);
+  }
+  runtime.shutdown();
+}
+
+const std::vector<Exercise> kAll = {exercise_allreduces, exercise_wire_dtypes, exercise_exchanges,
+                                    exercise_messages, exercise_sizes};
+
+}  // namespace
+
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, staged, nothing registered") {
+  run(kSetUps[0], kAll);
+}
+
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, staged") {
+  run(kSetUps[1], kAll);
+}
+
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc") {
+  run(kSetUps[2], kAll);
+}
+
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc without registration cache") {
+  run(kSetUps[3], kAll);
+}
+
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc, tensors mapped directly") {
+  run(kSetUps[4], {exercise_allreduces, exercise_sizes});
+}
+
+TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration") {
+  const auto driver = gpu_driver();
+  Runtime runtime(options_of(kSetUps[4]));
+  int gpus = 0;
+  cuda::check(*driver, "counting GPUs", driver->device_count, &gpus);
+  ProgramGpu gpu(driver, runtime.topology().local_rank % gpus);
+  const auto rank = static_cast<float>(runtime.topology().rank);
+  const auto size = static_cast<float>(runtime.topology().size);
+  for (int round = 0; round < 50; ++round) {
+    // Of other sizes in turn, so that addresses repeat with other allocations behind them.
+    const std::size_t count = 100'000 + static_cast<std::size_t>(round % 7) * 300'000;
+    const float own = rank + static_cast<float>(round);
+    Bytes bytes(count * sizeof(float));
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(bytes.data() + i * sizeof own, &own, sizeof own);
+    }
+    GpuTensor tensor(gpu, bytes);
+    Request request;
+    request.shape = {static_cast<std::int64_t>(count)};
+    request.input = request.output = tensor.data();
+    request.device = {.kind = DeviceKind::Cuda, .index = gpu.context->index()};
+    request.stream = gpu.stream.handle();
+    runtime.run(std::move(request));
+    const float expected = size * (size - 1) / 2 + size * static_cast<float>(round);
+    const Bytes seen = tensor.read();
+    for (std::size_t i = 0; i < count; ++i) {
+      float value = 0;
+      std::memcpy(&value, seen.data() + i * sizeof value, sizeof value);
+      if (value != expected) FAIL("round " << round << ", element " << i << ": " << value);
+    }
+  }
+  runtime.shutdown();
+}
