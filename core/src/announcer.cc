@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "ronde/backend.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -121,7 +122,10 @@ Submission stand_in(const std::string& key, const RequestMeta& meta) {
   request.set = {meta.set};
   request.contributes = false;
   request.device.kind = meta.device;
-  if (meta.device != DeviceKind::Cpu) return submission;  // where nobody needs memory for it
+  if (meta.device != DeviceKind::Cpu) {
+    request.device.index = kNoDevice;  // nobody needs memory for it
+    return submission;
+  }
   const auto memory =
       std::make_shared<std::vector<std::byte>>(element_count(meta.shape) * size_of(meta.dtype));
   request.output = memory->data();

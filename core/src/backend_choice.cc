@@ -59,6 +59,8 @@ std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendCo
   context.pack = [fusion_bytes, size = context.topology->size,
                   rank = context.topology->rank](std::unique_ptr<Backend> backend) {
     const Capabilities capabilities = backend->capabilities();
+    // What is put around a backend works on memory of the CPU.
+    if (capabilities.device != DeviceKind::Cpu) return backend;
     const auto limit = static_cast<std::size_t>(fusion_bytes > 0 ? fusion_bytes : kChunkBytes);
     if (capabilities.wants_packed) {
       backend = std::make_unique<PackingBackend>(std::move(backend), size, rank, limit);

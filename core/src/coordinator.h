@@ -152,6 +152,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void make_backend(const BackendRegistry::value_type& chosen, DeviceKind device, Backends& made,
                     BackendContext& context);
   void make_host_backend();
+  std::string device_backend_problem(const BackendRegistry::value_type& candidate);
   void make_device_backend();
   void agree_on_errors(const std::string& error);
   std::vector<std::string> exchange(std::string_view blob);
@@ -221,6 +222,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   // coordinator_sets.cc: process sets. Of the thread that asks for one:
   ProcessSet make_set(const ExchangeKey& key, const std::vector<int>& ranks);
+  std::string device_problem_of(const SetInfo& set) const;
   Backends make_set_backends(const SetInfo& info);
   void hand_over(MadeSet made);
   void finish_set(const ExchangeKey& key, const std::string& error);

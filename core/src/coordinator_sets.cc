@@ -42,6 +42,7 @@ ProcessSet Coordinator::make_set(const ExchangeKey& key, const std::vector<int>&
   const ExchangeReply agreed = meet(key, list_ranks(ranks))->reply;
   const auto info = std::make_shared<SetInfo>(
       make_set_info(agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, topology_));
+  info->device_problem = device_problem_of(*info);
   std::string error;
   if (info->is_member()) {
     try {
@@ -83,6 +84,18 @@ void Coordinator::finish_set(const ExchangeKey& key, const std::string& error) {
   }
 }
 
+/// Why a set has no backend for devices, if there is anything to tell: not every set needs one.
+std::string Coordinator::device_problem_of(const SetInfo& set) const {
+  if (device_backends_.empty()) return global_.info.device_problem;
+  try {
+    static_cast<void>(choose_set_backend(device_backends_, DeviceKind::Cuda,
+                                         options_.config.gpu_backend, set.topology));
+    return {};
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+}
+
 Backends Coordinator::make_set_backends(const SetInfo& info) {
   BackendContext context = backend_context(info);
   context.exchange = [this, &info, step = 0](std::string_view blob) mutable {
@@ -93,7 +106,7 @@ Backends Coordinator::make_set_backends(const SetInfo& info) {
   make_backend(choose_set_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend,
                                   info.topology),
                DeviceKind::Cpu, made, context);
-  if (device_backends_.empty()) return made;
+  if (device_backends_.empty() || !info.device_problem.empty()) return made;
   context.host = made.at(DeviceKind::Cpu).get();
   make_backend(choose_set_backend(device_backends_, DeviceKind::Cuda, options_.config.gpu_backend,
                                   info.topology),

@@ -200,22 +200,28 @@ void Coordinator::make_host_backend() {
   agree_on_errors(error);
 }
 
+/// Why not all ranks can have it, or empty. All of them ask.
+std::string Coordinator::device_backend_problem(const BackendRegistry::value_type& candidate) {
+  const auto& [name, factory] = candidate;
+  if (factory.suits && !factory.suits(topology_)) return name + ": it does not suit these ranks";
+  const std::vector<std::string> problems =
+      exchange(factory.problem ? factory.problem() : std::string());
+  const auto hindered = std::find_if(problems.begin(), problems.end(),
+                                     [](const std::string& text) { return !text.empty(); });
+  if (hindered == problems.end()) return {};
+  return name + ": " + rank_name(static_cast<int>(hindered - problems.begin())) + ": " + *hindered;
+}
+
 /// The best one that all ranks can have; none where some of them cannot, unless it was asked for.
 void Coordinator::make_device_backend() {
   const std::string& wanted = options_.config.gpu_backend;
   for (const auto& candidate : options_.device_backends) {
-    const auto& [name, factory] = candidate;
-    const std::vector<std::string> problems =
-        exchange(factory.problem ? factory.problem() : std::string());
-    const auto hindered = std::find_if(problems.begin(), problems.end(),
-                                       [](const std::string& text) { return !text.empty(); });
-    if (hindered == problems.end()) {
+    const std::string problem = device_backend_problem(candidate);
+    if (problem.empty()) {
       device_backends_.insert(candidate);
       continue;
     }
-    const std::string problem =
-        name + ": " + rank_name(static_cast<int>(hindered - problems.begin())) + ": " + *hindered;
-    if (name == wanted) {
+    if (candidate.first == wanted) {
       start_ends_alike_ = true;
       throw UsageError("RONDE_GPU_BACKEND=" + problem);
     }

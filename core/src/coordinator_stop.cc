@@ -20,14 +20,14 @@ constexpr std::chrono::seconds kFlushTime{2};
 /// How long what is queued on a device may take to end once the group is dead.
 constexpr std::chrono::seconds kDeviceBound{2};
 
-/// A device that hangs may still write there at any time: what owns the memory is kept for as long
-/// as the process lives.
+/// A device that hangs may still write there at any time: what owns the memory, which callbacks may
+/// as well, is kept for as long as the process lives.
 void abandon_buffers(std::vector<Submission>& submissions) {
   static std::mutex mutex;
-  static auto* const kKept = new std::vector<std::shared_ptr<void>>();
+  static auto* const kKept = new std::vector<Request>();
   const std::lock_guard lock(mutex);
   for (Submission& submission : submissions) {
-    kKept->push_back(std::move(submission.request.keep_alive));
+    kKept->push_back(std::exchange(submission.request, {}));
   }
 }
 

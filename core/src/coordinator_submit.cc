@@ -114,10 +114,12 @@ std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap)
   const bool is_neutral =
       request.contributes || request.op == ReduceOp::Sum || request.op == ReduceOp::Average;
   const bool is_allreduce = request.kind == Collective::Allreduce;
-  if (offset && in_place && is_neutral && is_allreduce) return *offset + 1;
+  const bool is_here = request.device.kind == DeviceKind::Cpu;
+  if (offset && in_place && is_neutral && is_allreduce && is_here) return *offset + 1;
   throw UsageError(shown(request) +
-                   ": only an allreduce in place on memory of the symmetric heap is symmetric, "
-                   "and only a sum or average where this rank does not contribute");
+                   ": only an allreduce in place on memory of the symmetric heap, which is of the "
+                   "CPU, is symmetric, and only a sum or average where this rank does not "
+                   "contribute");
 }
 
 /// What this rank alone can see to be wrong with a group.

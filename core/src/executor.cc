@@ -254,51 +254,10 @@ bool Executor::poll() {
   return true;
 }
 
-/// Whoever can wait on a stream need not wait for the device.
-void Executor::queue_on_device(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& event) {
-  for (Agreed& item : bucket.items) {
-    OnDevice queued{std::move(item), bucket.error, event, Clock::now()};
-    Submission& submission = queued.item.submission;
-    if (!queued.error) {
-      if (submission.request.finish) event->order(submission.request.stream);
-      queued.error = end(queued.item);
-    }
-    counters_.queued_on_device.add();
-    if (!queued.error) tell_queued_(submission, event);
-    queued_.push_back(std::move(queued));
-  }
-}
-
-bool Executor::finish_passed() {
-  bool has_passed = false;
-  while (!queued_.empty() && queued_.front().event->passed()) {
-    OnDevice passed = std::move(queued_.front());
-    queued_.pop_front();
-    counters_.passed_on_device.add();
-    complete_(passed.item.submission, passed.error, passed.item.contributed);
-    has_passed = true;
-  }
-  return has_passed;
-}
-
 std::uint64_t Executor::progress() const {
   const bool runs = !buckets_.empty() && buckets_.front().operation;
   return counters_.buckets.get() + counters_.passed_on_device.get() +
          (runs ? buckets_.front().operation->progress() : 0);
-}
-
-/// To be asked once the memory of the result is there.
-Placement Executor::place(Bucket& bucket, const Backend& backend) const {
-  const Request& first = bucket.items.front().submission.request;
-  if (first.device.kind == DeviceKind::Cpu) return {.device = first.device};
-  for (const Agreed& item : bucket.items) {
-    if (item.submission.ready) bucket.after.push_back(item.submission.ready);
-  }
-  // Memory that the program has just made may have been another tensor's, which is still read.
-  if (may_allocate(first.kind)) {
-    bucket.after.push_back(backend.device_streams()->mark(first.device.index, first.stream));
-  }
-  return {.device = first.device, .after = bucket.after};
 }
 
 void Executor::start(Bucket& bucket) {
@@ -497,12 +456,7 @@ std::exception_ptr Executor::end(Agreed& item) {
 }
 
 std::string Executor::overdue(Clock::time_point now, std::optional<Clock::duration> limit) const {
-  if (limit && !queued_.empty() && now - queued_.front().started >= *limit) {
-    const Submission& oldest = queued_.front().item.submission;
-    return display_name(oldest.meta, oldest.key) + " has been queued on the GPU of rank " +
-           std::to_string(rank_of_group_) +
-           " for longer than RONDE_STALL_ABORT_S: does the GPU hang, or wait for one that does?";
-  }
+  if (std::string text = overdue_on_device(now, limit); !text.empty()) return text;
   if (buckets_.empty() || !buckets_.front().operation) return {};
   const Bucket& bucket = buckets_.front();
   const Submission& first = bucket.items.front().submission;

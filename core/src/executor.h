@@ -122,8 +122,10 @@ class Executor {
   void finish(Agreed& item, std::exception_ptr error = nullptr);
   /// What there is to do once the result is there, or queued; returns what goes wrong with it.
   std::exception_ptr end(Agreed& item);
+  std::exception_ptr end_on_device(OnDevice& queued);
   void queue_on_device(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& event);
   bool finish_passed();
+  std::string overdue_on_device(Clock::time_point now, std::optional<Clock::duration> limit) const;
   Placement place(Bucket& bucket, const Backend& backend) const;
   void start(Bucket& bucket);
   std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend);

@@ -79,7 +79,7 @@ void WorkState::set_source(int rank) {
 }
 
 void WorkState::expect_success(const char* asked) {
-  if (!done()) {
+  if (stage() == Stage::Pending) {
     throw UsageError(name_ + ": " + asked + " was called while it is pending; wait() first");
   }
   if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);

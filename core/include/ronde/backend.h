@@ -33,6 +33,10 @@ struct Segment {
   std::size_t count = 0;
 };
 
+/// The ordinal of the device where this rank has joined and brings no buffers: any device of its
+/// own serves.
+inline constexpr int kNoDevice = -1;
+
 /// Where the buffers of a call are. On a device, nothing of them is touched before `after`, and the
 /// operation has ended once all is queued there (Operation::event).
 struct Placement {
@@ -180,6 +184,7 @@ struct Capabilities {
   /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
   /// packs, scales, averages and widens around it (core/src/packing_backend.h). False: it takes
   /// whole segment lists, every op and every scale.
+  /// For a device it is false: nothing is put around its backends.
   bool wants_packed = true;
   /// Packed backends: half types are widened to f32 before a reduction sees them. Broadcast,
   /// allgather, alltoall, send and recv always move plain bytes there (dtype U8).

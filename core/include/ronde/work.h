@@ -45,14 +45,16 @@ class Work {
   bool contributed() const;
 
   /// Alltoall: the rows that came from each rank, in rank order. Empty for other operations.
-  /// Throws UsageError while the operation is pending, and its error if it failed.
+  /// Throws UsageError while the operation is pending, and its error if it failed; on a device it
+  /// may be asked once the operation is queued (wait_on).
   std::vector<std::int64_t> received_splits() const;
 
   /// Recv: the rank, within the process set, that the data came from. -1 for other operations.
-  /// Throws UsageError while the operation is pending, and its error if it failed.
+  /// Throws as received_splits().
   int source() const;
 
-  /// Join: the rank within its set that joined last. -1 for other operations; throws as source().
+  /// Join: the rank within its set that joined last. -1 for other operations; throws as
+  /// received_splits().
   int last_rank() const;
 
   /// Runs `callback` once when the operation is done: on Ronde's thread or one that waits for an

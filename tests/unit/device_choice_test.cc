@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which backend serves the buffers of devices, and what is said where there is none.
+#include <catch2/catch.hpp>
+
+#include "core/src/backend_choice.h"
+#include "ronde/error.h"
+#include "tests/unit/fake_device.h"
+#include "tests/unit/goes_on.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using Change = std::function<void(int rank, RuntimeOptions& options)>;
+
+constexpr int kRanks = 3;
+
+/// Runs `body` on ranks whose options `change` has altered.
+void run_changed(const Change& change,
+                 const std::function<void(int, Runtime&, FakeDevice&)>& body) {
+  const DeviceGroup group(kRanks);
+  run_ranks(kRanks, [&](int rank) {
+    RuntimeOptions options = group.options(rank);
+    change(rank, options);
+    Runtime runtime(std::move(options));
+    body(rank, runtime, *group.devices[static_cast<std::size_t>(rank)]);
+    runtime.shutdown();
+  });
+}
+
+/// The UsageError of the start of every rank.
+std::vector<std::string> start_errors(const Change& change) {
+  const DeviceGroup group(kRanks);
+  std::vector<std::string> texts(kRanks);
+  run_ranks(kRanks, [&](int rank) {
+    RuntimeOptions options = group.options(rank);
+    change(rank, options);
+    texts[static_cast<std::size_t>(rank)] =
+        text_of<UsageError>([&] { const Runtime runtime(std::move(options)); });
+  });
+  for (const std::string& text : texts) CHECK(text == texts[0]);
+  return texts;
+}
+
+/// Every rank is refused a sum on its device with a text that has all `parts`; the group goes on.
+void check_refused(Runtime& runtime, const FakeDevice& device, ProcessSet set,
+                   const std::vector<std::string>& parts) {
+  std::vector<float> values(4, 1.0F);
+  Request request = on_device(sum_request(values, "x"), device);
+  request.set = set;
+  const std::string text = text_of<UsageError>([&] { runtime.submit(request).wait(); });
+  for (const std::string& part : parts) check_contains(text, part);
+  check_goes_on(runtime);
+}
+
+void check_sum(Runtime& runtime, const FakeDevice& device) {
+  std::vector<float> values(4, 1.0F);
+  runtime.submit(on_device(sum_request(values, "x"), device)).wait();
+  check(values == std::vector<float>(4, kRanks), "the sum");
+}
+
+void take_away(RuntimeOptions& options) {
+  options.device_backends.erase("fake");
+}
+
+/// The names of these factories, with their priorities.
+BackendRegistry registry(const std::vector<std::pair<std::string, BackendFactory>>& factories) {
+  return {factories.begin(), factories.end()};
+}
+
+BackendFactory factory(DeviceKind device, int priority, bool serves_sets = true) {
+  BackendFactory made;
+  made.device = device;
+  made.priority = priority;
+  made.serves_sets = serves_sets;
+  return made;
+}
+
+const BackendRegistry kSome = registry({{"shm", factory(DeviceKind::Cpu, 20)},
+                                        {"mpi", factory(DeviceKind::Cuda, 10)},
+                                        {"nccl", factory(DeviceKind::Cuda, 15, false)}});
+
+}  // namespace
+
+TEST_CASE("backends are chosen among those of the device") {
+  const Topology topology = make_topology(0, {0, 0});
+  const auto choose = [&](DeviceKind device, const char* wanted) {
+    return choose_backend(kSome, device, wanted, topology).first;
+  };
+  CHECK(choose(DeviceKind::Cpu, "auto") == "shm");
+  CHECK(choose(DeviceKind::Cuda, "auto") == "nccl");
+  CHECK(choose(DeviceKind::Cuda, "mpi") == "mpi");
+  CHECK_THROWS_WITH(choose(DeviceKind::Cuda, "shm"),
+                    Catch::Contains("no backend 'shm' for cuda buffers") &&
+                        Catch::EndsWith("there are: auto, mpi, nccl"));
+  CHECK_THROWS_WITH(choose(DeviceKind::Cpu, "nccl"), Catch::EndsWith("there are: auto, shm"));
+  CHECK(choose_set_backend(kSome, DeviceKind::Cuda, "nccl", topology).first == "mpi");
+  CHECK_THROWS_WITH(choose_backend({}, DeviceKind::Cuda, "auto", topology),
+                    Catch::EndsWith("there are: auto"));
+}
+
+TEST_CASE("of the device backends that all ranks can have, the best is taken") {
+  run_changed(
+      [](int rank, RuntimeOptions& options) {
+        BackendFactory better = options.device_backends.at("fake");
+        better.priority = 9;
+        better.problem = [rank] { return std::string(rank == 1 ? "no library" : ""); };
+        options.device_backends["better"] = better;
+      },
+      [](int, Runtime& runtime, FakeDevice& device) {
+        check(runtime.backend_name(DeviceKind::Cuda) == "fake", "one that rank 1 has as well");
+        check_sum(runtime, device);
+      });
+}
+
+TEST_CASE("where a rank can have no backend for devices, it is named, and what is wrong there") {
+  run_changed(
+      [](int rank, RuntimeOptions& options) {
+        options.device_backends["fake"].problem = [rank] {
+          return std::string(rank == 2 ? "libfake.so is not found: install it" : "");
+        };
+      },
+      [](int rank, Runtime& runtime, FakeDevice& device) {
+        check(runtime.backend_name(DeviceKind::Cuda).empty(), "none");
+        const std::vector<std::string> parts = {"no backend for cuda buffers",
+                                                "fake: rank 2: libfake.so is not found: install it",
+                                                "copy them to the CPU first"};
+        check_refused(runtime, device, kGlobalSet, parts);
+        const ProcessSet set = runtime.add_process_set({0, 1});
+        if (rank < 2) check_refused(runtime, device, set, parts);
+        if (rank == 2) check_goes_on(runtime);
+      });
+}
+
+TEST_CASE("a group without any backend for devices says so") {
+  run_changed([](int, RuntimeOptions& options) { take_away(options); },
+              [](int, Runtime& runtime, FakeDevice& device) {
+                check_refused(runtime, device, kGlobalSet,
+                              {"there is no backend for cuda buffers; copy them to the CPU first"});
+              });
+}
+
+TEST_CASE("a device backend that does not suit these ranks keeps nobody from starting") {
+  run_changed(
+      [](int, RuntimeOptions& options) {
+        options.device_backends["fake"].suits = [](const Topology& topology) { return topology.size > 9; };
+      },
+      [](int, Runtime& runtime, FakeDevice& device) {
+        check_refused(runtime, device, kGlobalSet, {"fake: it does not suit these ranks"});
+      });
+}
+
+TEST_CASE("a device backend that serves no sets leaves sets to the CPU") {
+  run_changed([](int, RuntimeOptions& options) { options.device_backends["fake"].serves_sets = false; },
+              [](int, Runtime& runtime, FakeDevice& device) {
+                check_sum(runtime, device);
+                const ProcessSet set = runtime.add_process_set({0, 1, 2});
+                check_refused(runtime, device, set,
+                              {"no backend for cuda buffers can serve a process set"});
+                std::vector<float> values(2, 1.0F);
+                Request request = sum_request(values, "y");
+                request.set = set;
+                runtime.submit(request).wait();
+                check(values[1] == kRanks, "the sum on the CPU");
+              });
+}
+
+TEST_CASE(
+    "RONDE_GPU_BACKEND that names none is an error on every rank that lists those there are") {
+  const auto texts = start_errors(
+      [](int, RuntimeOptions& options) { options.config.gpu_backend = "carrier-pigeon"; });
+  CHECK_THAT(texts[0], Catch::Contains("no backend 'carrier-pigeon' for cuda buffers") &&
+                           Catch::Contains("there are: auto, fake"));
+}
+
+TEST_CASE("RONDE_GPU_BACKEND that one rank cannot have is an error on every rank that says why") {
+  const auto texts = start_errors([](int rank, RuntimeOptions& options) {
+    options.config.gpu_backend = "fake";
+    options.device_backends["fake"].problem = [rank] {
+      return std::string(rank == 1 ? "the driver is too old" : "");
+    };
+  });
+  CHECK(texts[0] == "RONDE_GPU_BACKEND=fake: rank 1: the driver is too old");
+}
+
+TEST_CASE("RONDE_GPU_BACKEND takes the one it names") {
+  run_changed(
+      [](int, RuntimeOptions& options) {
+        BackendFactory better = options.device_backends.at("fake");
+        better.priority = 9;
+        options.device_backends["better"] = better;
+        options.config.gpu_backend = "fake";
+      },
+      [](int, Runtime& runtime, FakeDevice& device) {
+        check(runtime.backend_name(DeviceKind::Cuda) == "fake", "as asked for");
+        check_sum(runtime, device);
+      });
+}
+
+TEST_CASE("a device backend that cannot be made on one rank is told on all") {
+  const DeviceGroup group(kRanks);
+  std::vector<Death> deaths(kRanks);
+  run_ranks(kRanks, [&](int rank) {
+    RuntimeOptions options = group.options(rank);
+    if (rank == 1) {
+      options.device_backends["fake"].create = [](BackendContext&) -> std::unique_ptr<Backend> {
+        throw Error("no memory on the GPU");
+      };
+    }
+    deaths[static_cast<std::size_t>(rank)] =
+        death_of([&] { const Runtime runtime(std::move(options)); });
+  });
+  for (const Death& death : deaths) {
+    CHECK(death.rank == 1);
+    CHECK_THAT(death.text,
+               Catch::Contains("rank 1 cannot start its backend: no memory on the GPU"));
+  }
+}

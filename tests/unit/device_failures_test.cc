@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices that fail, hang, or are at work while a rank dies.
+#include <catch2/catch.hpp>
+#include <latch>
+
+#include "ronde/error.h"
+#include "tests/unit/fake_device.h"
+#include "tests/unit/faulty_group.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+enum class How { Killed, Left };
+
+/// A sum whose buffer is owned by the request alone.
+struct Owned {
+  explicit Owned(const FakeDevice& device) {
+    auto values = std::make_shared<std::vector<float>>(1000, 1.0F);
+    watched = values;
+    request = on_device(sum_request(*values, "x"), device);
+    request.keep_alive = std::move(values);
+  }
+
+  Request request;
+  std::weak_ptr<std::vector<float>> watched;
+};
+
+/// Rank `victim` ends while results are queued on every device; the others find out.
+void check_end(int victim, How how, bool hangs) {
+  CAPTURE(victim, how, hangs);
+  DeviceGroup all(3);
+  std::latch queued(3);
+  std::vector<Death> deaths(3);
+  std::vector<std::weak_ptr<std::vector<float>>> watched(3);
+  run_ranks(3, [&](int rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    FakeDevice& device = *all.devices[place];
+    Runtime runtime(all.options(rank));
+    device.hold_results();
+    if (hangs) device.hang();
+    Owned owned(device);
+    watched[place] = owned.watched;
+    const Work work = runtime.submit(std::move(owned.request));
+    work.wait_on(FakeDevice::stream('B'));
+    queued.arrive_and_wait();
+    if (rank == victim) {
+      if (how == How::Killed) all.group.kill(rank);
+      return;
+    }
+    deaths[place] = death_of([&] { work.wait(); });
+    check(death_of([&] { work.wait_on(FakeDevice::stream('B')); }) == deaths[place], "later too");
+    check(device.log()[4] == "settle", "it waited for the device");
+    check(watched[place].expired() == !hangs, "buffers are kept from a device that hangs");
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    all.devices[rank]->pass();  // one that hangs writes now, to memory that must be there
+    if (static_cast<int>(rank) == victim) continue;
+    CHECK(deaths[rank].rank == victim);
+    CHECK_THAT(deaths[rank].text, Catch::Contains(how == How::Killed ? "was lost" : "left"));
+    if (hangs) CHECK(watched[rank].lock()->at(999) == 3.0F);
+  }
+}
+
+/// The death of all ranks once something is queued on rank 1, where `arm` is called before.
+std::vector<Death> deaths_of(const Config& config, std::chrono::nanoseconds timeout,
+                             const std::function<void(FakeDevice&)>& arm) {
+  DeviceGroup all(2);
+  std::vector<Death> deaths(2);
+  run_ranks(2, [&](int rank) {
+    FakeDevice& device = *all.devices[static_cast<std::size_t>(rank)];
+    std::vector<float> values(4, 1.0F);
+    Runtime runtime(all.options(rank, config));
+    runtime.submit(barrier_request()).wait();
+    if (rank == 1) device.hold_results();
+    Request request = on_device(sum_request(values, "x"), device);
+    if (rank == 1) request.timeout = timeout;
+    const Work work = runtime.submit(std::move(request));
+    if (rank == 1) {
+      work.wait_on(FakeDevice::stream('B'));
+      arm(device);
+    }
+    deaths[static_cast<std::size_t>(rank)] =
+        rank == 1 ? death_of([&] { work.wait(); }) : death_in_barrier(runtime);
+  });
+  CHECK(deaths[0] == deaths[1]);
+  CHECK(deaths[0].rank == 1);
+  return deaths;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a rank that ends while devices are at work is named, and they settle before buffers go") {
+  for (const int victim : {0, 1, 2}) {
+    for (const How how : {How::Killed, How::Left}) check_end(victim, how, false);
+  }
+}
+
+TEST_CASE("the buffers of a device that hangs outlive a dead group") {
+  for (const How how : {How::Killed, How::Left}) check_end(1, how, true);
+}
+
+TEST_CASE("a device that fails while it is at work fails the group, and its rank is named") {
+  const auto fail = [](FakeDevice& device) { device.fail("the GPU fell off the bus"); };
+  const Death death = deaths_of(test_config(), {}, fail)[0];
+  CHECK_THAT(death.text, Catch::Contains("rank 1 failed: the GPU fell off the bus"));
+}
+
+TEST_CASE("a device that fails when a stream is ordered fails all operations that were with it") {
+  DeviceGroup all(2);
+  run_ranks(2, [&](int rank) {
+    FakeDevice& device = *all.devices[static_cast<std::size_t>(rank)];
+    std::vector<float> a(4, 1.0F), b(4, 1.0F);
+    Runtime runtime(all.options(rank));
+    Request first = on_device(sum_request(a, "a"), device);
+    if (rank == 1) {
+      first.finish = [] {};  // for which a stream is ordered
+      device.fail_orders("the GPU fell off the bus");
+    } else {
+      device.hold_results();
+    }
+    const std::vector<Work> works =
+        runtime.submit_group({std::move(first), on_device(sum_request(b, "b"), device)});
+    for (const Work& work : works) {
+      const Death death = death_of([&] { work.wait(); });
+      check(death.rank == 1, "of all of them");
+      check_contains(death.text, "rank 1 failed: the GPU fell off the bus");
+    }
+    check(death_in_barrier(runtime).rank == 1, "rank 1 is named");
+  });
+}
+
+TEST_CASE("what is queued on a device for too long fails the group") {
+  Config config = test_config();
+  config.stall_warn_s = 0.1;
+  config.stall_abort_s = 0.3;
+  const auto nothing = [](FakeDevice&) {};
+  const Death stalled = deaths_of(config, {}, nothing)[0];
+  CHECK_THAT(stalled.text, Catch::Contains("allreduce 'x' has been queued on the GPU of rank 1 for "
+                                           "longer than RONDE_STALL_ABORT_S"));
+  const Death late = deaths_of(test_config(), std::chrono::milliseconds(500), nothing)[0];
+  CHECK_THAT(late.text, Catch::Contains("has been queued on the GPU of rank 1 for longer than its "
+                                        "timeout"));
+}

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on buffers of a device: ordered by events, queued before they are done.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <numeric>
+#include <thread>
+
+#include "ronde/error.h"
+#include "tests/unit/fake_device.h"
+#include "tests/unit/goes_on.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using std::chrono::milliseconds;
+using Shape = std::vector<std::int64_t>;
+using Log = std::vector<std::string>;
+
+/// The sum over all ranks of `values` on the device.
+Request device_sum(std::vector<float>& values, const FakeDevice& device,
+                   const std::string& name = "x") {
+  return on_device(sum_request(values, name), device);
+}
+
+/// An operation whose result has memory of its own: four elements of each rank.
+Request request_apart(Collective kind, const std::vector<float>& input, const FakeDevice& device) {
+  Request request;
+  request.kind = kind;
+  request.name = "apart";
+  request.shape = {static_cast<std::int64_t>(input.size())};
+  request.input = input.data();
+  return on_device(std::move(request), device);
+}
+
+std::string log_text(const FakeDevice& device) {
+  std::string text;
+  for (const std::string& line : device.log()) text += line + "; ";
+  return text;
+}
+
+/// What has happened on the device so far.
+void check_log(const FakeDevice& device, const Log& expected) {
+  check(device.log() == expected, "the order of " + log_text(device));
+}
+
+}  // namespace
+
+TEST_CASE("a work on a device is queued before it is done") {
+  const DeviceGroup group(2);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<float> values(4, static_cast<float>(rank + 1));
+    const Work work = runtime.submit(device_sum(values, device));
+    work.wait_on(FakeDevice::stream('B'));
+    check(!work.done() && !work.wait_for(milliseconds(1)), "the device has yet to come to it");
+    check(values == std::vector<float>(4, static_cast<float>(rank + 1)), "no result yet");
+    check_log(device, {"mark1 A", "read", "result1", "order result1 B"});
+    device.pass();
+    work.wait();
+    check(work.done() && values == std::vector<float>(4, 3.0F), "the sum");
+    work.wait_on(FakeDevice::stream('C'));
+    check(device.log().back() == "order result1 C", "also once it is done");
+  });
+}
+
+TEST_CASE("what owns the buffers of a device is kept until the device has passed the result") {
+  const DeviceGroup group(2);
+  group.run([](int, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    auto values = std::make_shared<std::vector<float>>(1000, 1.0F);
+    const std::weak_ptr<std::vector<float>> watched = values;
+    Request request = device_sum(*values, device);
+    request.keep_alive = std::move(values);
+    const Work work = runtime.submit(std::move(request));
+    work.wait_on(FakeDevice::stream('B'));
+    device.wait_asked(3);
+    check(!watched.expired(), "the device will write there");
+    device.pass();
+    work.wait();
+    check(watched.expired(), "released before the work is done");
+  });
+}
+
+TEST_CASE("a name may be used again once its operation is queued on the device") {
+  const DeviceGroup group(2);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<std::vector<float>> steps(3, std::vector<float>(4, static_cast<float>(rank)));
+    std::vector<Work> works;
+    for (std::vector<float>& values : steps) {
+      works.push_back(runtime.submit(device_sum(values, device)));
+      works.back().wait_on(FakeDevice::stream('B'));
+    }
+    check(counter_of(runtime, "device_execution", "queued") == 3, "all are queued");
+    check(counter_of(runtime, "device_execution", "passed") == 0, "and none has passed");
+    device.pass();
+    for (const Work& work : works) work.wait();
+    check(steps == std::vector<std::vector<float>>(3, std::vector<float>(4, 1.0F)), "the sums");
+  });
+}
+
+TEST_CASE("nothing of a buffer is touched before what its stream was given") {
+  const DeviceGroup group(2);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    if (rank == 1) device.hold_marks();
+    std::vector<float> values(4, 0.0F);
+    const Work work = runtime.submit(device_sum(values, device));
+    if (rank == 1) {
+      device.wait_asked(3);  // the operation has begun
+      check_log(device, {"mark1 A"});
+      check(!work.wait_for(milliseconds(1)), "the other waits for this one");
+      values.assign(4, 5.0F);  // what the stream was given
+      device.pass();
+    }
+    work.wait();
+    check(values == std::vector<float>(4, 5.0F), "the sum");
+  });
+}
+
+TEST_CASE("memory that the program makes for a result is marked before it is written") {
+  for (const Collective kind :
+       {Collective::Allgather, Collective::Alltoall, Collective::Reducescatter}) {
+    const DeviceGroup group(2);
+    group.run([kind](int, Runtime& runtime, FakeDevice& device) {
+      const std::vector<float> input(4, 1.0F);
+      std::vector<float> output;
+      Request request = request_apart(kind, input, device);
+      request.allocate_output = [&](const Shape& shape) {
+        device.note("allocate");
+        output.resize(static_cast<std::size_t>(shape[0]));
+        return output.data();
+      };
+      runtime.submit(std::move(request)).wait();
+      check_log(device, {"mark1 A", "allocate", "mark2 A", "read", "result1"});
+      check(output.front() == (kind == Collective::Reducescatter ? 2.0F : 1.0F), "the result");
+    });
+  }
+}
+
+TEST_CASE("what finish queues on a device comes behind the result, and is part of the operation") {
+  const DeviceGroup group(2);
+  group.run([](int, Runtime& runtime, FakeDevice& device) {
+    std::vector<float> values(4, 1.0F);
+    Request request = device_sum(values, device);
+    request.finish = [&device] {
+      device.note("finish");
+      device.hold_marks();
+    };
+    const Work work = runtime.submit(std::move(request));
+    work.wait_on(FakeDevice::stream('B'));
+    check_log(device, {"mark1 A", "read", "result1", "order result1 A", "finish", "mark2 A",
+                       "order mark2 B"});
+    check(!work.done(), "the device has yet to come to what finish queued");
+    device.pass();
+    work.wait();
+    check(values[3] == 2.0F, "the sum");
+  });
+}
+
+TEST_CASE("a finish that throws fails its work alone, once the device is done with the buffers") {
+  const DeviceGroup group(2);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<float> values(4, 1.0F);
+    Request request = device_sum(values, device);
+    if (rank == 1) {
+      request.finish = [] { throw UsageError("no room for the result"); };
+    }
+    const Work work = runtime.submit(std::move(request));
+    if (rank == 1) {
+      device.wait_asked(3);
+      check(!work.done(), "the device still writes");
+      device.pass();
+      const std::string text = text_of<UsageError>([&] { work.wait_on(FakeDevice::stream('B')); });
+      check(text == "no room for the result" && usage_error_of(work) == text, "its own words");
+    } else {
+      device.pass();
+      work.wait();
+    }
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("all collectives and messages work on devices") {
+  const DeviceGroup group(2);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    const float mine = static_cast<float>(rank + 1);
+    std::vector<float> values(4, mine);
+    runtime.submit(device_sum(values, device)).wait();
+    check(values == std::vector<float>(4, 3.0F), "allreduce");
+
+    values.assign(4, mine);
+    Request broadcast = on_device(sum_request(values, "b"), device);
+    broadcast.kind = Collective::Broadcast;
+    broadcast.root = 1;
+    runtime.submit(broadcast).wait();
+    check(values == std::vector<float>(4, 2.0F), "broadcast");
+
+    const auto apart = [&](Collective kind, std::vector<float> input, std::vector<float> expected) {
+      std::vector<float> output(expected.size());
+      Request request = request_apart(kind, input, device);
+      request.output = output.data();
+      runtime.submit(std::move(request)).wait();
+      check(output == expected, std::string(to_string(kind)));
+    };
+    apart(Collective::Allgather, {mine, mine}, {1, 1, 2, 2});
+    apart(Collective::Alltoall, {mine, 10 * mine}, {rank == 0 ? 1.0F : 10, rank == 0 ? 2.0F : 20});
+    apart(Collective::Reducescatter, {mine, 10 * mine}, {rank == 0 ? 3.0F : 30});
+
+    values.assign(4, mine);
+    runtime.submit(on_device(rank == 0 ? send_request(values, 1) : recv_request(values, 0), device))
+        .wait();
+    check(values == std::vector<float>(4, 1.0F), "message");
+    runtime.submit(barrier_request()).wait();
+  });
+}
+
+TEST_CASE("what came from whom may be asked once an operation is queued on a device") {
+  const DeviceGroup group(2);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    const std::vector<float> input(4, 1.0F);
+    std::vector<float> output(4);
+    Request request = request_apart(Collective::Alltoall, input, device);
+    request.splits = {1, 3};
+    output.resize(rank == 0 ? 2 : 6);
+    request.output = output.data();
+    const Work work = runtime.submit(std::move(request));
+    work.wait_on(FakeDevice::stream('B'));
+    check(!work.done(), "queued");
+    const std::int64_t rows = rank == 0 ? 1 : 3;
+    check(work.received_splits() == std::vector<std::int64_t>{rows, rows}, "the rows");
+    std::vector<float> values(4);
+    const Work message = runtime.submit(
+        on_device(rank == 0 ? send_request(input, 1) : recv_request(values, kAnyRank), device));
+    message.wait_on(FakeDevice::stream('B'));
+    if (rank == 1) check(message.source() == 0, "the sender");
+    device.pass();
+    message.wait();
+    work.wait();
+  });
+}
+
+TEST_CASE("buffers of the CPU and of a device go through the same group") {
+  const DeviceGroup group(3);
+  group.run([](int, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<float> here(4, 1.0F), there(4, 1.0F);
+    const Work on_gpu = runtime.submit(device_sum(there, device, "there"));
+    const Work on_cpu = runtime.submit(sum_request(here, "here"));
+    on_cpu.wait_on(nullptr);  // as wait()
+    check(here == std::vector<float>(4, 3.0F), "not held up by a device that is slow");
+    check(!on_gpu.done(), "which is still at work");
+    device.pass();
+    on_gpu.wait();
+    check(there == here, "the same sum");
+  });
+}
+
+TEST_CASE("the operations of a group are queued each with its own event") {
+  const DeviceGroup group(2);
+  group.run([](int, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<float> a(2, 1.0F), b(3, 2.0F);
+    std::vector<double> c(2, 3.0);
+    Request third = on_device({}, device);
+    third.name = "c";
+    third.dtype = DataType::F64;
+    third.shape = {2};
+    third.input = third.output = c.data();
+    const std::vector<Work> works = runtime.submit_group(
+        {device_sum(a, device, "a"), device_sum(b, device, "b"), std::move(third)});
+    for (const Work& work : works) work.wait_on(FakeDevice::stream('B'));
+    const Log log = device.log();
+    check(std::count(log.begin(), log.end(), "order result1 B") == 2, "a and b went together");
+    check(std::count(log.begin(), log.end(), "order result2 B") == 1, "c is of another type");
+    check(!works[0].done() && !works[2].done(), "none is done");
+    device.pass();
+    for (const Work& work : works) work.wait();
+    check(a[1] == 2.0F && b[2] == 4.0F && c[1] == 6.0, "the sums");
+  });
+}
+
+TEST_CASE("ranks that have joined take part in operations on devices without memory for them") {
+  const DeviceGroup group(3);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    if (rank > 0) {
+      std::vector<float> values(4, static_cast<float>(rank));
+      Request average = device_sum(values, device);
+      average.op = ReduceOp::Average;
+      runtime.submit(std::move(average)).wait();
+      check(values == std::vector<float>(4, 1.5F), "the average of those that are left");
+      std::vector<float> input(3, static_cast<float>(rank)), output(1);
+      Request scatter = request_apart(Collective::Reducescatter, input, device);
+      scatter.output = output.data();
+      runtime.submit(std::move(scatter)).wait();
+      check(output[0] == 3.0F, "a part of the sum");
+    }
+    Request join;
+    join.kind = Collective::Join;
+    runtime.submit(std::move(join)).wait();
+    if (rank == 0) check_log(device, {"read", "nobody", "result1", "read", "nobody", "result2"});
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a frozen schedule runs operations on devices, whose results are waited for on streams") {
+  Config config = test_config();
+  config.freeze_after_steps = 3;
+  const DeviceGroup group(2);
+  group.run(
+      [](int rank, Runtime& runtime, FakeDevice& device) {
+        std::vector<float> a(4), b(4);
+        for (int step = 0; step < 40; ++step) {
+          a.assign(4, static_cast<float>(rank + step));
+          b.assign(4, 1.0F);
+          const Work first = runtime.submit(device_sum(a, device, "a"));
+          const Work second = runtime.submit(device_sum(b, device, "b"));
+          first.wait_on(FakeDevice::stream('A'));
+          second.wait_on(FakeDevice::stream('A'));
+          check(a[3] == static_cast<float>(2 * step + 1) && b[0] == 2.0F, "the sums");
+        }
+        check(counter_of(runtime, "schedule", "freezes") > 0, "it froze");
+        check(counter_of(runtime, "device_execution", "queued") == 80, "all went to the device");
+      },
+      config);
+}
+
+TEST_CASE("process sets have a device backend of their own") {
+  const DeviceGroup group(3);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    const ProcessSet set = runtime.add_process_set({2, 1});
+    if (rank > 0) {
+      device.hold_results();
+      std::vector<float> values(4, static_cast<float>(rank));
+      Request request = device_sum(values, device);
+      request.set = set;
+      const Work work = runtime.submit(std::move(request));
+      work.wait_on(FakeDevice::stream('B'));
+      check(!work.done(), "queued");
+      device.pass();
+      work.wait();
+      check(values[0] == 3.0F, "the sum of the members");
+    }
+    runtime.remove_process_set(set);
+  });
+}
+
+TEST_CASE(
+    "an input that lies in the memory of a result on a device is refused, others get theirs") {
+  for (const Collective kind :
+       {Collective::Allgather, Collective::Alltoall, Collective::Reducescatter}) {
+    const DeviceGroup group(2);
+    group.run([kind](int rank, Runtime& runtime, FakeDevice& device) {
+      std::vector<float> memory(16, 1.0F);
+      const std::vector<float> input(4, 1.0F);
+      Request request = request_apart(kind, input, device);
+      if (rank == 1) request.input = memory.data() + 1;
+      request.output = memory.data();
+      const Work work = runtime.submit(std::move(request));
+      if (rank == 1) {
+        const std::string text = usage_error_of(work);
+        check_contains(text, "rank 1 gave an input that lies in the memory of the result");
+        check_contains(text, "give memory of its own");
+        check(memory == std::vector<float>(16, 1.0F), "untouched");
+      } else {
+        work.wait();
+        check(memory[0] == (kind == Collective::Reducescatter ? 2.0F : 1.0F), "its result");
+      }
+      check_goes_on(runtime);
+    });
+  }
+}
+
+TEST_CASE("what a device cannot have is refused by the rank that asks for it") {
+  const DeviceGroup group(2);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    std::vector<float> values(4, 1.0F);
+    Request adasum = device_sum(values, device);
+    adasum.op = ReduceOp::Adasum;
+    check_contains(text_of<UsageError>([&] { runtime.submit(adasum); }),
+                   "adasum is computed on the CPU");
+    Request symmetric = device_sum(values, device);
+    symmetric.symmetric = true;
+    check_contains(text_of<UsageError>([&] { runtime.submit(symmetric); }),
+                   "of the CPU, is symmetric");
+    Request elsewhere = device_sum(values, device);
+    elsewhere.device.index = 0;
+    check_contains(text_of<UsageError>([&] { runtime.submit(elsewhere); }),
+                   "rank " + std::to_string(rank) + ": no device 0 here");
+    // Nothing converts what a device backend does not convert itself.
+    Request half = device_sum(values, device, "half");
+    half.wire_dtype = DataType::F16;
+    check_contains(usage_error_of(runtime.submit(half)), "backend fake cannot do");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a shutdown waits for what is queued on a device") {
+  const DeviceGroup group(2);
+  run_ranks(2, [&](int rank) {
+    FakeDevice& device = *group.devices[static_cast<std::size_t>(rank)];
+    std::vector<float> values(4, 1.0F);
+    Runtime runtime(group.options(rank));
+    if (rank == 1) device.hold_results();
+    const Work work = runtime.submit(device_sum(values, device));
+    work.wait_on(FakeDevice::stream('B'));
+    std::atomic<bool> goes_on{false};
+    std::thread gpu([&] {
+      device.wait_asked(rank == 1 ? 100 : 0);
+      goes_on = true;
+      device.pass();
+    });
+    runtime.shutdown();
+    if (rank == 1) check(goes_on, "not before the device has come to it");
+    gpu.join();
+    check(work.done() && values == std::vector<float>(4, 2.0F), "the sum");
+  });
+}
+
+TEST_CASE("a process set is removed once what is queued on a device there is over") {
+  const DeviceGroup group(2);
+  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+    const ProcessSet set = runtime.add_process_set({0, 1});
+    if (rank == 1) device.hold_results();
+    std::vector<float> values(4, 1.0F);
+    Request request = device_sum(values, device);
+    request.set = set;
+    const Work work = runtime.submit(std::move(request));
+    work.wait_on(FakeDevice::stream('B'));
+    std::atomic<bool> goes_on{false};
+    std::thread gpu([&] {
+      device.wait_asked(rank == 1 ? 100 : 0);
+      goes_on = true;
+      device.pass();
+    });
+    runtime.remove_process_set(set);
+    if (rank == 1) check(goes_on, "not before the device has come to it");
+    gpu.join();
+    check(work.done() && values == std::vector<float>(4, 2.0F), "the sum");
+    check_goes_on(runtime);
+  });
+}
