@@ -119,7 +119,7 @@ bool built_with(std::string_view feature) noexcept {
   // NCCL itself is found at run time.
   const bool is_of_gpus = feature == "cuda" || feature == "nccl";
   if (is_of_gpus) return cuda::kernel_image() != nullptr;
-  return feature == "shm" || feature == "key_value";
+  return feature == "shm" || feature == "key_value" || feature == "streams";
 }
 
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start) {

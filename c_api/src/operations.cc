@@ -53,15 +53,17 @@ Operation make_operation(Collective kind, const Common& common) {
   expect(common.dtype >= 0 && common.dtype < static_cast<int>(kDataTypeCount),
          "dtype is none that there is");
   expect(common.device >= RONDE_CPU, "device is none that there is");
-  if (common.device != RONDE_CPU || common.stream != nullptr) {
-    throw Failure(RONDE_E_UNSUPPORTED,
-                  "this version has no GPU backend: device has to be RONDE_CPU, stream NULL");
-  }
+  expect(common.device != RONDE_CPU || common.stream == nullptr,
+         "stream is for buffers on a GPU, and device is RONDE_CPU");
   Operation operation;
   operation.request.kind = kind;
   if (common.name != nullptr) operation.request.name = common.name;
   operation.request.dtype = static_cast<DataType>(common.dtype);
   operation.request.set.id = common.set;
+  if (common.device != RONDE_CPU) {
+    operation.request.device = {.kind = DeviceKind::Cuda, .index = common.device};
+    operation.request.stream = common.stream;
+  }
   return operation;
 }
 
@@ -103,8 +105,13 @@ void set_shaped_buffers(Operation& operation, const void* in, std::vector<std::i
   request.input = in;
   request.output = out;
   const auto result = std::make_shared<Result>(request.dtype, out);
-  request.allocate_output = [result](const std::vector<std::int64_t>& result_shape) {
+  const bool is_here = request.device.kind == DeviceKind::Cpu;
+  request.allocate_output = [result, is_here](const std::vector<std::int64_t>& result_shape) {
     result->shape = result_shape;
+    if (result->data == nullptr && !is_here && has_elements(result_shape)) {
+      throw UsageError(
+          "out is NULL, which is for results on the CPU: on a GPU give memory for the result");
+    }
     if (result->data == nullptr) result->data = result->allocate(result_shape);
     return result->data;
   };

@@ -91,6 +91,21 @@ bool WorkRecord::wait(const std::optional<TimePoint>& deadline) const {
   return true;
 }
 
+void WorkRecord::wait_on(void* stream) const {
+  expect_settled();
+  if (in_callback() && !all_done()) expect_no_callback();
+  std::exception_ptr first = error_;
+  error_read_ = error_read_ || error_ != nullptr;
+  for (const Work& work : works_) {
+    try {
+      work.wait_on(stream);
+    } catch (...) {
+      if (!first) first = std::current_exception();  // of a group, the others are ordered as well
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
 void WorkRecord::on_done(ronde_done_fn fn, void* context) {
   {
     const std::lock_guard lock(mutex_);

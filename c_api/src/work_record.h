@@ -64,6 +64,8 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
   bool done() const;
   /// False if it is not done at `deadline` (none: waits for ever). Throws the operation's error.
   bool wait(const std::optional<TimePoint>& deadline) const;
+  /// Work::wait_on() of all. Throws the error of one that failed by then.
+  void wait_on(void* stream) const;
   void on_done(ronde_done_fn fn, void* context);
 
   /// The operation, which has succeeded and is of this kind; throws Failure if not.

@@ -50,13 +50,7 @@ int ronde_work_wait(ronde_work work, double timeout_s) {
 }
 
 int ronde_work_wait_stream(ronde_work work, void* stream) {
-  return guarded("ronde_work_wait_stream", [&] {
-    const auto record = find(work);
-    if (stream != nullptr) {
-      throw Failure(RONDE_E_UNSUPPORTED, "this version has no GPU backend: stream has to be NULL");
-    }
-    record->wait(std::nullopt);
-  });
+  return guarded("ronde_work_wait_stream", [&] { find(work)->wait_on(stream); });
 }
 
 int ronde_work_on_done(ronde_work work, ronde_done_fn fn, void* context) {

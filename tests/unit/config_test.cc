@@ -302,12 +302,15 @@ TEST_CASE("equal configurations do not differ, per-rank values may") {
 
 TEST_CASE("every group-wide variable takes part in the comparison") {
   const Environment changed = {
-      {"RONDE_FUSION_BYTES", "1"},       {"RONDE_CYCLE_TIME_MS", "9"},
-      {"RONDE_CACHE_CAPACITY", "9"},     {"RONDE_CPU_BACKEND", "other"},
-      {"RONDE_STALL_WARN_S", "9"},       {"RONDE_STALL_ABORT_S", "99"},
-      {"RONDE_INIT_TIMEOUT_S", "9"},     {"RONDE_SHUTDOWN_TIMEOUT_S", "9"},
-      {"RONDE_FREEZE_AFTER_STEPS", "9"}, {"RONDE_SYMMETRIC_HEAP_BYTES", "9"},
-      {"RONDE_PROCESS_SETS", "0"},       {"RONDE_JOIN_AVERAGE", "all"}};
+      {"RONDE_FUSION_BYTES", "1"},          {"RONDE_CYCLE_TIME_MS", "9"},
+      {"RONDE_CACHE_CAPACITY", "9"},        {"RONDE_CPU_BACKEND", "other"},
+      {"RONDE_STALL_WARN_S", "9"},          {"RONDE_STALL_ABORT_S", "99"},
+      {"RONDE_INIT_TIMEOUT_S", "9"},        {"RONDE_SHUTDOWN_TIMEOUT_S", "9"},
+      {"RONDE_FREEZE_AFTER_STEPS", "9"},    {"RONDE_SYMMETRIC_HEAP_BYTES", "9"},
+      {"RONDE_PROCESS_SETS", "0"},          {"RONDE_JOIN_AVERAGE", "all"},
+      {"RONDE_GPU_BACKEND", "other"},       {"RONDE_CUDA_IPC", "0"},
+      {"RONDE_NCCL_STREAMS", "9"},          {"RONDE_REGISTRATION_CACHE", "0"},
+      {"RONDE_CUDA_IPC_DIRECT_BYTES", "9"}, {"RONDE_REGISTRATION_CACHE_BYTES", "9"}};
   std::size_t group_wide = 0;
   for (const ConfigEntry& entry : ronde::config_table()) {
     if (entry.scope == ConfigScope::PerRank) {

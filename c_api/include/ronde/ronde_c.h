@@ -24,7 +24,8 @@
  *
  * Buffers stay the caller's, and are aligned for their element type. They must not be changed
  * (inputs), read or written (outputs) nor freed until the work is done, also where it fails: until
- * then Ronde may use them.
+ * then Ronde may use them. What is queued in a stream after ronde_work_wait_stream() may use those
+ * on a GPU before that.
  *
  * Processes. The group is that of the process that called ronde_init(): a child of fork() cannot
  * use it.
@@ -291,14 +292,16 @@ typedef struct ronde_work_s* ronde_work;
  * - in, out: dense, row-major. `out` may equal `in`. Either may be NULL where there are no
  *   elements. For allgather, alltoall and reducescatter they may overlap anywhere, which costs a
  *   copy of `in` but where the smaller of both is this rank's own part of the larger; in all
- *   others they are equal or apart. For these three `out` may always be NULL: then the work owns
- *   the result, see ronde_work_output().
+ *   others they are equal or apart, and so are those on a GPU in all. For these three `out` may
+ *   always be NULL on the CPU: then the work owns the result, see ronde_work_output().
  * - shape, dims: 1 to RONDE_MAX_DIMS numbers. A scalar (dims 0, where `shape` may be NULL) has no
  *   rows to divide or to join: RONDE_E_USAGE of the work.
  * - prescale, postscale: factors before and after the reduction. Integers are scaled in double
  *   precision and truncated toward zero.
- * - device: RONDE_CPU. This version has no GPU backend: 0 and above are RONDE_E_UNSUPPORTED.
- * - stream: NULL. Any other one is RONDE_E_UNSUPPORTED, as `device`.
+ * - device: RONDE_CPU, or the ordinal of the GPU that `in` and `out` are on. Where the group has no
+ *   backend for GPUs, it is a RONDE_E_USAGE that says why.
+ * - stream: of a GPU, the cudaStream_t in which the buffers become ready; NULL is the default one.
+ *   Nothing of them is touched before what is queued there at the call. NULL with RONDE_CPU.
  * - set: the process set; RONDE_ALL_RANKS is 0.
  *
  * Every rank of the set submits the same: dtype, op, factors, root, count or shape (but for the
@@ -396,8 +399,10 @@ RONDE_C_API int ronde_work_done(ronde_work work, int* done);
  * of ronde_work_on_done() must not wait for what is not done: RONDE_E_USAGE. */
 RONDE_C_API int ronde_work_wait(ronde_work work, double timeout_s);
 
-/** Orders a stream after the work. NULL, the only one that this version knows: waits for the work
- * as ronde_work_wait() does, for ever. */
+/** Of buffers on a GPU: blocks until the result is queued there, which is before it is in memory,
+ * and has what is queued in `stream` (of the same GPU; a cudaStream_t, NULL is the default one)
+ * from now on run after it. What fails on the GPU later fails the group. Of buffers on the CPU it
+ * is ronde_work_wait(), for ever. */
 RONDE_C_API int ronde_work_wait_stream(ronde_work work, void* stream);
 
 /** Called once, when the operation is done: `status` is its code, and ronde_last_error() has the
