@@ -143,7 +143,9 @@ TEST_CASE("a group without any backend for devices says so") {
 TEST_CASE("a device backend that does not suit these ranks keeps nobody from starting") {
   run_changed(
       [](int, RuntimeOptions& options) {
-        options.device_backends["fake"].suits = [](const Topology& topology) { return topology.size > 9; };
+        options.device_backends["fake"].suits = [](const Topology& topology) {
+          return topology.size > 9;
+        };
       },
       [](int, Runtime& runtime, FakeDevice& device) {
         check_refused(runtime, device, kGlobalSet, {"fake: it does not suit these ranks"});
@@ -151,18 +153,19 @@ TEST_CASE("a device backend that does not suit these ranks keeps nobody from sta
 }
 
 TEST_CASE("a device backend that serves no sets leaves sets to the CPU") {
-  run_changed([](int, RuntimeOptions& options) { options.device_backends["fake"].serves_sets = false; },
-              [](int, Runtime& runtime, FakeDevice& device) {
-                check_sum(runtime, device);
-                const ProcessSet set = runtime.add_process_set({0, 1, 2});
-                check_refused(runtime, device, set,
-                              {"no backend for cuda buffers can serve a process set"});
-                std::vector<float> values(2, 1.0F);
-                Request request = sum_request(values, "y");
-                request.set = set;
-                runtime.submit(request).wait();
-                check(values[1] == kRanks, "the sum on the CPU");
-              });
+  run_changed(
+      [](int, RuntimeOptions& options) { options.device_backends["fake"].serves_sets = false; },
+      [](int, Runtime& runtime, FakeDevice& device) {
+        check_sum(runtime, device);
+        const ProcessSet set = runtime.add_process_set({0, 1, 2});
+        check_refused(runtime, device, set,
+                      {"no backend for cuda buffers can serve a process set"});
+        std::vector<float> values(2, 1.0F);
+        Request request = sum_request(values, "y");
+        request.set = set;
+        runtime.submit(request).wait();
+        check(values[1] == kRanks, "the sum on the CPU");
+      });
 }
 
 TEST_CASE(

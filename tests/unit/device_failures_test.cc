@@ -63,9 +63,10 @@ void check_end(int victim, How how, bool hangs) {
   }
 }
 
-/// The death of all ranks once something is queued on rank 1, where `arm` is called before.
-std::vector<Death> deaths_of(const Config& config, std::chrono::nanoseconds timeout,
-                             const std::function<void(FakeDevice&)>& arm) {
+/// How the group dies while something is queued on the devices of both ranks, of which that of
+/// rank 1 has this timeout, and is given to `arm` then.
+Death death_of_queued(const Config& config, std::chrono::nanoseconds timeout,
+                      const std::function<void(FakeDevice&)>& arm) {
   DeviceGroup all(2);
   std::vector<Death> deaths(2);
   run_ranks(2, [&](int rank) {
@@ -73,7 +74,7 @@ std::vector<Death> deaths_of(const Config& config, std::chrono::nanoseconds time
     std::vector<float> values(4, 1.0F);
     Runtime runtime(all.options(rank, config));
     runtime.submit(barrier_request()).wait();
-    if (rank == 1) device.hold_results();
+    device.hold_results();
     Request request = on_device(sum_request(values, "x"), device);
     if (rank == 1) request.timeout = timeout;
     const Work work = runtime.submit(std::move(request));
@@ -81,12 +82,10 @@ std::vector<Death> deaths_of(const Config& config, std::chrono::nanoseconds time
       work.wait_on(FakeDevice::stream('B'));
       arm(device);
     }
-    deaths[static_cast<std::size_t>(rank)] =
-        rank == 1 ? death_of([&] { work.wait(); }) : death_in_barrier(runtime);
+    deaths[static_cast<std::size_t>(rank)] = death_of([&] { work.wait(); });
   });
   CHECK(deaths[0] == deaths[1]);
-  CHECK(deaths[0].rank == 1);
-  return deaths;
+  return deaths[0];
 }
 
 }  // namespace
@@ -104,7 +103,8 @@ TEST_CASE("the buffers of a device that hangs outlive a dead group") {
 
 TEST_CASE("a device that fails while it is at work fails the group, and its rank is named") {
   const auto fail = [](FakeDevice& device) { device.fail("the GPU fell off the bus"); };
-  const Death death = deaths_of(test_config(), {}, fail)[0];
+  const Death death = death_of_queued(test_config(), {}, fail);
+  CHECK(death.rank == 1);
   CHECK_THAT(death.text, Catch::Contains("rank 1 failed: the GPU fell off the bus"));
 }
 
@@ -137,10 +137,13 @@ TEST_CASE("what is queued on a device for too long fails the group") {
   config.stall_warn_s = 0.1;
   config.stall_abort_s = 0.3;
   const auto nothing = [](FakeDevice&) {};
-  const Death stalled = deaths_of(config, {}, nothing)[0];
-  CHECK_THAT(stalled.text, Catch::Contains("allreduce 'x' has been queued on the GPU of rank 1 for "
-                                           "longer than RONDE_STALL_ABORT_S"));
-  const Death late = deaths_of(test_config(), std::chrono::milliseconds(500), nothing)[0];
-  CHECK_THAT(late.text, Catch::Contains("has been queued on the GPU of rank 1 for longer than its "
-                                        "timeout"));
+  const auto text = [](const Death& death) {
+    return "allreduce 'x' has been queued on the GPU of rank " + std::to_string(death.rank) +
+           " for longer than ";
+  };
+  const Death stalled = death_of_queued(config, {}, nothing);
+  CHECK_THAT(stalled.text, Catch::Contains(text(stalled) + "RONDE_STALL_ABORT_S"));
+  const Death late = death_of_queued(test_config(), std::chrono::milliseconds(500), nothing);
+  CHECK(late.rank == 1);
+  CHECK_THAT(late.text, Catch::Contains(text(late) + "its timeout"));
 }

@@ -79,7 +79,8 @@ std::map<std::string, std::vector<at::Tensor>> gradients_of(torch::optim::Optimi
   return gradients;
 }
 
-/// Multiplies the gradients; whether all of them were finite.
+/// Multiplies the gradients; whether all of them were finite, for which it waits once for each
+/// device: on the CPU it is decided whether to step.
 bool unscale(torch::optim::Optimizer& optimizer, double factor) {
   bool finite = true;
   for (const auto& [device, gradients] : gradients_of(optimizer)) {

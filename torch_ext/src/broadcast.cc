@@ -17,7 +17,8 @@ namespace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Waits for all, so that nothing is in flight afterwards, and throws the first error.
+// Waits for all, on whatever device, as a program begins with them in any stream, so that nothing
+// is in flight afterwards, and throws the first error.
 void wait_all(std::span<const TensorWork> works) {
   std::exception_ptr first;
   for (const TensorWork& work : works) {

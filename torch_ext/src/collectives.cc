@@ -21,7 +21,7 @@ at::Tensor alltoall_to(std::vector<std::int64_t>& received, const at::Tensor& te
                        at::IntArrayRef splits, const AlltoallOptions& options) {
   const CallerWaits waits;
   const TensorWork work = alltoall_async(tensor, splits, options);
-  at::Tensor result = work.wait_host();
+  at::Tensor result = work.wait();
   received = work.received_splits();
   return result;
 }
@@ -44,13 +44,13 @@ TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& op
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
   if (detail::is_recorded(tensor)) return detail::recorded_allreduce(tensor, options);
   const detail::CallerWaits waits;
-  return allreduce_async(tensor, options).wait_host();
+  return allreduce_async(tensor, options).wait();
 }
 
 at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
   if (detail::is_recorded_in_place(tensor)) return detail::recorded_allreduce_(tensor, options);
   const detail::CallerWaits waits;
-  return allreduce_async_(tensor, options).wait_host();
+  return allreduce_async_(tensor, options).wait();
 }
 
 TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& options) {
@@ -70,13 +70,13 @@ TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& op
 at::Tensor broadcast(const at::Tensor& tensor, const BroadcastOptions& options) {
   if (detail::is_recorded(tensor)) return detail::recorded_broadcast(tensor, options);
   const detail::CallerWaits waits;
-  return broadcast_async(tensor, options).wait_host();
+  return broadcast_async(tensor, options).wait();
 }
 
 at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options) {
   if (detail::is_recorded_in_place(tensor)) return detail::recorded_broadcast_(tensor, options);
   const detail::CallerWaits waits;
-  return broadcast_async_(tensor, options).wait_host();
+  return broadcast_async_(tensor, options).wait();
 }
 
 TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options) {
@@ -89,7 +89,7 @@ TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& opt
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
   if (detail::is_recorded(tensor)) return detail::recorded_allgather(tensor, options);
   const detail::CallerWaits waits;
-  return allgather_async(tensor, options).wait_host();
+  return allgather_async(tensor, options).wait();
 }
 
 TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options) {
@@ -101,7 +101,7 @@ TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOpti
 at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
   if (detail::is_recorded(tensor)) return detail::recorded_reducescatter(tensor, options);
   const detail::CallerWaits waits;
-  return reducescatter_async(tensor, options).wait_host();
+  return reducescatter_async(tensor, options).wait();
 }
 
 TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits,
@@ -116,7 +116,7 @@ at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
                     const AlltoallOptions& options) {
   if (detail::is_recorded(tensor)) return detail::recorded_alltoall(tensor, splits, options);
   const detail::CallerWaits waits;
-  return alltoall_async(tensor, splits, options).wait_host();
+  return alltoall_async(tensor, splits, options).wait();
 }
 
 }  // namespace ronde

@@ -155,7 +155,7 @@ Prepared CompressedExchange::gather(const at::Tensor& tensor, const std::string&
 bool CompressedExchange::is_present(const std::vector<TensorWork>& works) const {
   for (std::size_t i = 0; i < works.size(); ++i) {
     const bool is_reduced = parts_[i].combine == CompressedPart::Combine::Reduce;
-    if (is_reduced ? works[i].contributed() : works[i].result().numel() > 0) return true;
+    if (is_reduced ? works[i].contributed() : works[i].wait().numel() > 0) return true;
   }
   return false;
 }
@@ -164,7 +164,7 @@ std::vector<Prepared> CompressedExchange::proceed(const std::vector<TensorWork>&
                                                   std::optional<bool> is_present) {
   present_ = present_ || is_present.value_or(this->is_present(works));
   std::vector<at::Tensor> results;
-  for (const TensorWork& work : works) results.push_back(work.result());
+  for (const TensorWork& work : works) results.push_back(work.wait());
   const at::NoGradGuard no_grad;
   if (!stands_in_ && !parameter_.grad().is_same(gradient_)) subject_.refuse(kGradientReplaced);
   const std::vector<CompressedPart> next = compressed_->decompress(results, values_);

@@ -113,7 +113,7 @@ class SparseExchange final : public GradientExchange {
   std::vector<Prepared> begin(const AllreduceOptions& options) override;
   std::vector<Prepared> proceed(const std::vector<TensorWork>& works,
                                 std::optional<bool> is_present) override;
-  void settle() noexcept override { is_agreed_ = true; }
+  void settle() noexcept override { is_agreed_ = parameter_.is_cpu(); }
 
  private:
   at::Tensor no_values() const;
@@ -124,7 +124,7 @@ class SparseExchange final : public GradientExchange {
   const at::Tensor parameter_;
   const int ranks_;
   const at::ScalarType sent_type_;
-  bool is_agreed_ = false;  ///< all ranks know that the gradient is sparse
+  bool is_agreed_ = false;  ///< all ranks know that the gradient is sparse, and it is on the CPU
   AllreduceOptions options_;
   at::Tensor sent_;     ///< the gradient; undefined: this rank has none
   at::Tensor values_;   ///< to be sent

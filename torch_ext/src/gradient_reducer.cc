@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <iterator>
 #include <utility>
 
+#include "device_stream.h"
 #include "gradient_failures.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
@@ -189,6 +191,7 @@ void GradientReducer::look_after(std::size_t index) {
 }
 
 void GradientReducer::before_accumulation(std::size_t index) {
+  const std::lock_guard lock(hooks_mutex_);
   Slot& slot = slots_[index];
   if (slot.ready) {
     slot.subject.refuse(
@@ -210,6 +213,7 @@ void GradientReducer::before_accumulation(std::size_t index) {
 }
 
 void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& incoming) {
+  const std::lock_guard lock(hooks_mutex_);
   Slot& slot = slots_[index];
   at::Tensor& gradient = slot.parameter.mutable_grad();
   if (!gradient.defined()) return;
@@ -226,6 +230,7 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
   ++slot.passes;
   if (slot.is_local || slot.passes < options_.backward_passes_per_step) return;
   slot.ready = true;
+  slot.stream = current_stream(gradient.device());
   gradient_is_ready(slot);
 }
 
@@ -278,6 +283,7 @@ std::vector<Prepared> GradientReducer::begin(Slot& slot) {
 /// Note [A rank that cannot do its part].
 std::vector<Prepared> GradientReducer::begin_or_refuse(Slot& slot) {
   slot.ready = true;
+  const c10::OptionalStreamGuard guard(slot.stream);  // Note [Gradients on GPUs]
   try {
     if (!slot.failure) return begin(slot);
   } catch (...) {
@@ -331,6 +337,7 @@ void GradientReducer::submit(Group& group) {
 /// if one fails: the other ranks wait for them.
 void GradientReducer::submit_rest(std::exception_ptr& first_error) {
   const auto is_due = [](const Slot& slot) { return slot.exchange == nullptr && takes_part(slot); };
+  for (Slot& slot : slots_) slot.stream.reset();  // backward is over
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     try {
       if (is_due(slots_[i])) look_after(i);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 #include <c10/core/TensorOptions.h>
 #include <torch/optim/optimizer.h>
 
@@ -11,6 +12,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +30,17 @@ namespace ronde::detail {
 /// Submits the gradient of each parameter it watches as soon as backward has accumulated it, and
 /// waits for them in synchronize().
 ///
-/// Thread-safety: none of its own. The hooks run on the threads of autograd, which for tensors on
-/// the CPU is the one that calls backward().
+/// Thread-safety: none of its own. The hooks run on the threads of autograd while backward() blocks
+/// its caller: for tensors on the CPU that is the caller's, for those on GPUs there is one a
+/// device, and so what hooks do is guarded by hooks_mutex_.
+///
+/// Note [Gradients on GPUs]
+/// Nothing here waits for a GPU unless it says so. A gradient is ready in the stream in which
+/// backward has accumulated it, which is the current one in the hook: what is submitted there is
+/// ordered behind that. Members of a group are submitted in the hook of the last one, each in its
+/// own stream. What backward did not submit is submitted by synchronize() in the caller's stream,
+/// which autograd has ordered behind its own. Results are ordered before what the caller's stream
+/// is given after synchronize(). Presence flags, which the CPU has to read, travel on the CPU.
 ///
 /// Note [Gradient views]
 /// A gradient that is reduced where it lies must lie where the peers can reach it. With views the
@@ -148,7 +159,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::unique_ptr<GradientExchange> sparse;  // null until needed
     bool had_gradient = false;
     int passes = 0;
-    bool ready = false;  // backward is through with it
+    bool ready = false;                 // backward is through with it
+    std::optional<c10::Stream> stream;  // in which it is, while backward runs; none on the CPU
     // Of the reduction in flight.
     GradientExchange* exchange = nullptr;  // null: there is none
     std::optional<bool> sends_sparse;      // without a value: it was not begun
@@ -214,6 +226,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::deque<Slot> slots_;
   std::vector<Group> groups_;
   Phase phase_ = Phase::Accumulating;
+  std::mutex hooks_mutex_;
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;
   std::uint64_t reduction_number_ = 0;

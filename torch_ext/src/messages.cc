@@ -26,7 +26,7 @@ TensorWork send_async(const at::Tensor& tensor, const SendOptions& options) {
 
 void send(const at::Tensor& tensor, const SendOptions& options) {
   const detail::CallerWaits waits;
-  send_async(tensor, options).wait_host();
+  send_async(tensor, options).wait();
 }
 
 TensorWork recv_async_(const at::Tensor& tensor, const RecvOptions& options) {
@@ -44,7 +44,7 @@ TensorWork recv_async_(const at::Tensor& tensor, const RecvOptions& options) {
 int recv_(const at::Tensor& tensor, const RecvOptions& options) {
   const detail::CallerWaits waits;
   const TensorWork work = recv_async_(tensor, options);
-  work.wait_host();
+  work.wait();
   return work.source();
 }
 

@@ -26,6 +26,7 @@ at::Tensor values_of(const at::Tensor& gradient) {
 
 }  // namespace
 
+/// Waits for the GPU that the gradient is on.
 void GradientReducer::look_for_nonfinite(Slot& slot) const {
   const at::Tensor& gradient = slot.parameter.grad();
   if (!gradient.defined()) return;

@@ -113,6 +113,15 @@ void check_adasum(const DistributedOptimizerOptions& options) {
   }
 }
 
+void check_adasum_devices(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& named : parameters) {
+    if (named.is_local || named.parameter.is_cpu()) continue;
+    throw UsageError("\"" + named.name + "\" (" + describe(named.parameter) +
+                     "): Adasum is computed on the CPU. Train there, use ReduceOp Average or Sum, "
+                     "or name the parameter in local_parameters");
+  }
+}
+
 void check_lbfgs(const DistributedOptimizerOptions& options) {
   const bool is_mean = options.op == ReduceOp::Average || options.op == ReduceOp::Sum;
   if (is_mean && options.local_parameters.empty()) return;
@@ -208,6 +217,7 @@ void apply_options(std::vector<NamedParameter>& parameters,
       named->is_sparse = !options.sparse_as_dense;
     }
   }
+  if (options.op == ReduceOp::Adasum) check_adasum_devices(parameters);
   mark_groups(lookup, options.groups.lists());
   if (options.groups.count() > 0) number_groups(parameters, options.groups.count());
 }

@@ -161,16 +161,16 @@ std::vector<Prepared> SparseExchange::proceed(const std::vector<TensorWork>& wor
                                               std::optional<bool>) {
   const at::NoGradGuard no_grad;
   if (is_agreed_) {
-    finish(works.at(0).result(), works.at(1).result());
+    finish(works.at(0).wait(), works.at(1).wait());
     return {};
   }
   if (!indices_.defined()) {
-    indices_ = works.front().result();
+    indices_ = works.front().wait();
     std::vector<Prepared> prepared;
     prepared.push_back(gather(std::exchange(values_, {}), options_.name + "/values"));
     return prepared;
   }
-  finish(std::exchange(indices_, {}), works.front().result());
+  finish(std::exchange(indices_, {}), works.front().wait());
   return {};
 }
 
@@ -205,7 +205,7 @@ at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& op
   };
   const TensorWork indices = allgather_async(own.indices().t(), named("/indices"));
   const at::Tensor values = allgather(mine, named("/values"));
-  return detail::combined(indices.wait_host().t(), values, tensor, options,
+  return detail::combined(indices.wait().t(), values, tensor, options,
                           static_cast<int>(ranks_of(options.process_set).size()));
 }
 

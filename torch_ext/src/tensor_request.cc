@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "autograd.h"
+#include "device_stream.h"
 #include "ronde/ronde.h"
 
 namespace ronde::detail {
@@ -72,7 +74,29 @@ struct Memory {
   std::shared_ptr<TensorOperation> operation;
 };
 
+/// What the engine calls on threads of its own runs as if this one did.
+void use_stream(Request& request, const std::optional<c10::Stream>& stream) {
+  if (!stream) return;
+  request.stream = native_stream(stream);
+  if (request.allocate_output) {
+    request.allocate_output = [stream, allocate = std::move(request.allocate_output)](
+                                  const std::vector<std::int64_t>& shape) {
+      const c10::OptionalStreamGuard guard(stream);
+      return allocate(shape);
+    };
+  }
+  if (request.finish) {
+    request.finish = [stream, finish = std::move(request.finish)] {
+      const c10::OptionalStreamGuard guard(stream);
+      finish();
+    };
+  }
+}
+
 Prepared prepare(Request request, Memory memory) {
+  const at::Tensor& either = memory.input.defined() ? memory.input : memory.output;
+  memory.operation->stream = current_stream(either.device());
+  use_stream(request, memory.operation->stream);
   if (memory.input.defined()) request.input = memory.input.const_data_ptr();
   if (memory.output.defined()) request.output = memory.output.mutable_data_ptr();
   request.caller_waits = CallerWaits::here();
@@ -177,13 +201,23 @@ TensorWork start(Prepared prepared) {
 }
 
 std::vector<TensorWork> start_together(std::vector<Prepared> prepared) {
-  if (prepared.size() == 1) return {start(std::move(prepared.front()))};
-  std::vector<Request> requests;
-  for (Prepared& each : prepared) requests.push_back(std::move(each.request));
-  std::vector<Work> works = submit_group(std::move(requests));
-  std::vector<TensorWork> started;
-  for (std::size_t i = 0; i < works.size(); ++i) {
-    started.emplace_back(std::move(works[i]), std::move(prepared[i].operation));
+  std::vector<TensorWork> started(prepared.size());
+  for (const DeviceKind kind : {DeviceKind::Cpu, DeviceKind::Cuda}) {
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < prepared.size(); ++i) {
+      if (prepared[i].request.device.kind == kind) places.push_back(i);
+    }
+    if (places.size() == 1) {
+      started[places[0]] = start(std::move(prepared[places[0]]));
+      continue;
+    }
+    std::vector<Request> requests;
+    for (const std::size_t i : places) requests.push_back(std::move(prepared[i].request));
+    if (requests.empty()) continue;
+    std::vector<Work> works = submit_group(std::move(requests));
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      started[places[i]] = {std::move(works[i]), std::move(prepared[places[i]].operation)};
+    }
   }
   return started;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +21,11 @@ namespace ronde::detail {
 
 /// What the handle shares with the operation.
 struct TensorOperation {
-  /// Written before the work is done, read after it.
+  /// Written before the work is done, or queued on a GPU; read after it.
   at::Tensor result;
+  /// In which the tensors are ready, and the memory of the result was made; none on the CPU.
+  /// Written before the operation is submitted.
+  std::optional<c10::Stream> stream = {};
 };
 
 /// Throws UsageError, its text beginning with `what`, unless Ronde can move `tensor`.
@@ -97,7 +101,8 @@ class CallerWaits {
   static inline thread_local bool here_ = false;
 };
 
-/// A request with memory, yet to be submitted.
+/// A request with memory, yet to be submitted. On a GPU its tensors are ready in the stream that is
+/// current where it is made.
 struct Prepared {
   Request request;
   std::shared_ptr<TensorOperation> operation;
@@ -117,7 +122,8 @@ Prepared prepare_sending(Request request, const at::Tensor& tensor);
 void note_written(const at::Tensor& tensor);
 
 TensorWork start(Prepared prepared);
-/// One by itself, several as a group: all or none.
+/// One by itself, several as a group: all or none. On a GPU, what is on the CPU beside them goes by
+/// itself, as a group is of one kind of device.
 std::vector<TensorWork> start_together(std::vector<Prepared> prepared);
 TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads);
 

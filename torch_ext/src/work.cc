@@ -2,19 +2,27 @@
 #include "ronde/torch/work.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "device_stream.h"
 #include "ronde/error.h"
 #include "tensor_request.h"
 
 namespace ronde {
 
 at::Tensor TensorWork::wait() const {
-  Work::wait();
-  return operation_ ? operation_->result : at::Tensor();
+  if (!operation_ || !operation_->stream) return wait_host();
+  const std::optional<c10::Stream> stream = detail::current_stream(operation_->stream->device());
+  wait_on(detail::native_stream(stream));
+  const at::Tensor& result = operation_->result;
+  // The allocator that gave the memory to one stream must know of another one that uses it.
+  if (result.defined() && *stream != *operation_->stream) result.record_stream(*stream);
+  return result;
 }
 
 at::Tensor TensorWork::wait_host() const {
-  return wait();
+  Work::wait();
+  return operation_ ? operation_->result : at::Tensor();
 }
 
 at::Tensor TensorWork::result() const {
@@ -23,20 +31,23 @@ at::Tensor TensorWork::result() const {
                      "TensorWork::result() was called while the operation is pending. Call wait() "
                      "first, or ask done()");
   }
-  return wait();
+  return wait_host();
 }
 
 bool GroupWork::done() const {
   return std::all_of(works_.begin(), works_.end(), [](const Work& work) { return work.done(); });
 }
 
-std::vector<at::Tensor> GroupWork::wait() const {
-  // All are waited for, also after an error, so that no tensor is in use afterwards.
+namespace {
+
+/// All are waited for, also after an error, so that no tensor is in use afterwards.
+template <typename Wait>
+std::vector<at::Tensor> results_of(const std::vector<TensorWork>& works, Wait wait) {
   std::vector<at::Tensor> results;
   std::exception_ptr first_error;
-  for (const TensorWork& work : works_) {
+  for (const TensorWork& work : works) {
     try {
-      results.push_back(work.wait());
+      results.push_back(wait(work));
     } catch (...) {
       if (!first_error) first_error = std::current_exception();
     }
@@ -45,8 +56,18 @@ std::vector<at::Tensor> GroupWork::wait() const {
   return results;
 }
 
+}  // namespace
+
+std::vector<at::Tensor> GroupWork::wait() const {
+  return results_of(works_, [](const TensorWork& work) { return work.wait(); });
+}
+
+std::vector<at::Tensor> GroupWork::wait_host() const {
+  return results_of(works_, [](const TensorWork& work) { return work.wait_host(); });
+}
+
 bool GroupWork::wait_for(std::chrono::nanoseconds duration) const {
-  // Of an error wait() tells, once all are done.
+  // Of an error wait_host() tells, once all are done.
   const auto begin = std::chrono::steady_clock::now();
   for (const TensorWork& work : works_) {
     const auto passed = std::chrono::steady_clock::now() - begin;
@@ -56,7 +77,7 @@ bool GroupWork::wait_for(std::chrono::nanoseconds duration) const {
       continue;
     }
   }
-  wait();
+  wait_host();
   return true;
 }
 
@@ -71,7 +92,7 @@ std::exception_ptr GroupWork::error() const {
 }
 
 std::vector<at::Tensor> GroupWork::results() const {
-  if (done()) return wait();
+  if (done()) return wait_host();
   throw UsageError(detail::rank_prefix() +
                    "GroupWork::results() was called while the group is pending. Call wait() first, "
                    "or ask done()");

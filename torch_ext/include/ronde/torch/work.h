@@ -27,12 +27,14 @@ class TensorWork : public Work {
   TensorWork(Work work, std::shared_ptr<const detail::TensorOperation> operation)
       : Work(std::move(work)), operation_(std::move(operation)) {}
 
-  /// Blocks until the result may be used, and returns it; of the in-place forms it is the tensor
-  /// that was given. (For tensors on a GPU it will order the current stream after the operation
-  /// and not block.) Throws what Work::wait throws.
+  /// Returns the result once it may be used; of the in-place forms it is the tensor that was given.
+  /// On the CPU it blocks until the operation is done. On a GPU it blocks until that is queued, and
+  /// has what this thread queues there from now on, in the stream that is its current one now, run
+  /// after it; what other streams are given is not ordered. Throws what Work::wait_on throws.
   at::Tensor wait() const;
 
-  /// Blocks until the result is in memory, on whatever device, and returns it.
+  /// Blocks until the result is in memory, on whatever device, and returns it. Throws what
+  /// Work::wait throws.
   at::Tensor wait_host() const;
 
   /// The result of an operation that is done; never blocks. Throws UsageError while it is pending,
@@ -55,11 +57,14 @@ class GroupWork {
   /// Every operation has its result or its error. Never blocks.
   bool done() const;
 
-  /// Blocks until all are done, and returns their results in the order of the tensors. Throws what
-  /// Work::wait throws, of the first operation that failed.
+  /// As TensorWork::wait() for all, whose results it returns in the order of the tensors. Throws
+  /// what that throws, of the first operation that failed.
   std::vector<at::Tensor> wait() const;
 
-  /// As wait(), for at most `duration`. False: not all are done yet, and nothing is harmed.
+  /// The same with TensorWork::wait_host().
+  std::vector<at::Tensor> wait_host() const;
+
+  /// As wait_host(), for at most `duration`. False: not all are done yet, and nothing is harmed.
   bool wait_for(std::chrono::nanoseconds duration) const;
 
   /// The first error of a group that is done; null while pending and after success.
