@@ -10,6 +10,9 @@ namespace ronde_test {
 /// are those of two programs: of one on a GPU, and of one on a device that is the host's memory.
 bool use_device();
 
+/// Whether it does all that CUDA does: sparse tensors.
+bool is_complete();
+
 /// On which tensors are.
 c10::Device device();
 

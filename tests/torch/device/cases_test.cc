@@ -190,7 +190,7 @@ at::Tensor trained(c10::Device where, ronde::DistributedOptimizerOptions options
     const at::Tensor input = normal({16, 20}, seed, at::kFloat).to(where);
     const at::Tensor target = normal({16, 4}, seed + 50, at::kFloat).to(where);
     optimizer.zero_grad();
-    torch::mse_loss(net.forward(input), target).backward();
+    (net.forward(input) - target).square().mean().backward();
     optimizer.step();
   }
   std::vector<at::Tensor> parameters;
@@ -225,7 +225,7 @@ TEST_CASE("device: an optimiser with Adasum names the parameter that is not on t
 }
 
 TEST_CASE("device: sparse gradients are those on the CPU") {
-  if (!use_device()) return;
+  if (!use_device() || !is_complete()) return;
   const auto train = [](c10::Device where) {
     torch::manual_seed(3);
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(20, 4).sparse(true));

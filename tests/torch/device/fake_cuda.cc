@@ -2,8 +2,10 @@
 // LibTorch's CUDA device where there is none: memory of the host, kernels of the CPU, streams that
 // are names. No library of CUDA may be loaded, which has kernels and a guard of its own.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -11,6 +13,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cases.h"
@@ -23,10 +26,14 @@ using c10::Device;
 using c10::DeviceIndex;
 using c10::Stream;
 
-constexpr Device kDevice(c10::kCUDA, 0);
+const Device kDevice(c10::kCUDA, 0);
 constexpr int kStreams = 20;
 thread_local c10::StreamId current = 0;
 std::atomic<int> next_stream{1};
+
+Stream stream_of(c10::StreamId id) {
+  return Stream(Stream::UNSAFE, kDevice, id);
+}
 
 struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kCUDA; }
@@ -34,13 +41,13 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   Device getDevice() const override { return kDevice; }
   void setDevice(Device) const override {}
   void uncheckedSetDevice(Device) const noexcept override {}
-  Stream getStream(Device) const override { return {Stream::UNSAFE, kDevice, current}; }
-  Stream getDefaultStream(Device) const override { return {Stream::UNSAFE, kDevice, 0}; }
+  Stream getStream(Device) const override { return stream_of(current); }
+  Stream getDefaultStream(Device) const override { return stream_of(0); }
   Stream getStreamFromGlobalPool(Device, bool) const override {
-    return {Stream::UNSAFE, kDevice, next_stream.fetch_add(1) % kStreams};
+    return stream_of(next_stream.fetch_add(1) % kStreams);
   }
   Stream exchangeStream(Stream stream) const override {
-    return {Stream::UNSAFE, kDevice, std::exchange(current, stream.id())};
+    return stream_of(std::exchange(current, stream.id()));
   }
   void* getStreamNativeHandle(Stream stream) const override {
     return ronde::test::FakeDevice::stream(static_cast<char>('A' + stream.id()));
@@ -54,6 +61,27 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
 };
 
 C10_REGISTER_GUARD_IMPL(CUDA, FakeGuard)
+
+/// There is a device: autograd asks for its streams.
+struct CUDAHooks final : at::CUDAHooksInterface {
+  explicit CUDAHooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  DeviceIndex deviceCount() const override { return 0; }  // with generators of random numbers
+  DeviceIndex getCurrentDevice() const override { return 0; }
+};
+
+}  // namespace
+
+namespace at {
+using ::CUDAHooks;
+REGISTER_CUDA_HOOKS(CUDAHooks)
+}  // namespace at
+
+namespace {
 
 struct FakeAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -106,11 +134,22 @@ at::Tensor empty_dense(at::IntArrayRef sizes, std::optional<at::ScalarType> dtyp
   return empty(sizes, like.strides(), like.scalar_type());
 }
 
-/// The same memory for a kernel of the CPU.
+/// The same memory for a kernel of the CPU, which may resize it.
 at::Tensor on_host(const at::Tensor& tensor) {
-  return at::from_blob(
+  at::Tensor alias = at::from_blob(
       const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
-      [tensor](void*) {}, at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
+      [tensor](void*) {}, at::TensorOptions().dtype(tensor.scalar_type()));
+  alias.storage().unsafeGetStorageImpl()->set_allocator(c10::GetCPUAllocator());
+  alias.storage().unsafeGetStorageImpl()->set_resizable(true);
+  return alias;
+}
+
+at::Storage as_fake(const at::Tensor& host) {
+  return {c10::Storage::use_byte_size_t(), host.storage().nbytes(),
+          c10::DataPtr(
+              const_cast<void*>(host.storage().data()), new at::Tensor(host),
+              [](void* owner) { delete static_cast<at::Tensor*>(owner); }, kDevice),
+          nullptr, false};
 }
 
 struct Argument {
@@ -128,13 +167,8 @@ at::Tensor on_fake(const at::Tensor& host, const std::vector<Argument>& argument
     const auto offset = (data - begin) / static_cast<std::ptrdiff_t>(host.element_size());
     return of_storage(tensor.storage(), offset, host.sizes(), host.strides(), host.dtype());
   }
-  const at::Storage storage(
-      c10::Storage::use_byte_size_t(), host.storage().nbytes(),
-      c10::DataPtr(
-          const_cast<void*>(host.storage().data()), new at::Tensor(host),
-          [](void* owner) { delete static_cast<at::Tensor*>(owner); }, kDevice),
-      nullptr, false);
-  return of_storage(storage, host.storage_offset(), host.sizes(), host.strides(), host.dtype());
+  return of_storage(as_fake(host), host.storage_offset(), host.sizes(), host.strides(),
+                    host.dtype());
 }
 
 /// Any operation, on the CPU.
@@ -158,6 +192,14 @@ void run_on_host(const c10::OperatorHandle& operation, torch::jit::Stack* stack)
     }
   }
   operation.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  for (const auto& [tensor, alias] : arguments) {  // an output that was resized
+    if (tensor.sizes() == alias.sizes()) continue;
+    if (tensor.const_data_ptr() != alias.const_data_ptr()) {
+      tensor.unsafeGetTensorImpl()->set_storage_and_dtype(as_fake(alias), alias.dtype());
+      tensor.unsafeGetTensorImpl()->set_storage_offset(0);
+    }
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(alias.sizes(), alias.strides());
+  }
   const std::size_t results = operation.schema().returns().size();
   for (std::size_t i = stack->size() - results; i < stack->size(); ++i) {
     c10::IValue& value = (*stack)[i];
@@ -190,6 +232,10 @@ bool use_device() {
   }();
   use_ronde();
   return is_registered;
+}
+
+bool is_complete() {
+  return false;
 }
 
 Device device() {
