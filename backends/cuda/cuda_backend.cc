@@ -55,11 +55,9 @@ class CudaBackend::Run final : public device::SteppedOperation {
 };
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
-    : bench(*owner.streams_, device, owner.image_,
-            IpcOperations::buffer_bytes(owner.options_)),
+    : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_)),
       peers(bench, *owner.cache_, owner.ranks_, owner.rank_),
-      ipc(bench, peers, *owner.cache_, owner.exchange_, owner.counters_,
-          owner.options_),
+      ipc(bench, peers, *owner.cache_, owner.exchange_, owner.counters_, owner.options_),
       staged(bench, owner.streams_->make_stream(device), owner.host_, owner.counters_,
              owner.options_.registration_cache, owner.rank_) {}
 

@@ -43,8 +43,7 @@ class IpcOperations {
  public:
   /// Everything outlives it.
   IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
-                device::HostExchange& exchange, CudaCounters& counters,
-                const CudaOptions& options);
+                device::HostExchange& exchange, CudaCounters& counters, const CudaOptions& options);
 
   /// Of the fusion buffer.
   static std::size_t buffer_bytes(const CudaOptions& options) noexcept;

@@ -40,8 +40,8 @@ inline constexpr int kNoDevice = -1;
 /// Where the buffers of a call are. On a device, nothing of them is touched before `after`, and the
 /// operation has ended once all is queued there (Operation::event).
 struct Placement {
-  Device device = {};
-  DeviceEvents after = {};
+  Device device = {};       ///< of all buffers
+  DeviceEvents after = {};  ///< none on the CPU
 };
 
 /// Reduces every segment with its counterparts of the other ranks. All ranks pass the same counts
