@@ -2,8 +2,9 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "backends/nccl/nccl_api.h"
@@ -14,58 +15,69 @@ namespace ronde::nccl {
 /// NCCL does not finish at once goes on in its threads, and is asked for. So a peer that does not
 /// come, or is gone, is an error within bounds and not a hang.
 ///
-/// Thread-safety: one thread at a time.
+/// Thread-safety: one thread at a time, but is_issued() and is_open(): any, at any time.
 class NonBlockingCommunicator {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What tells the group's death: called while there is something to wait for, throws then. It may
-  /// sleep for a moment; NCCL has nothing that could be waited on.
-  using Watch = std::function<void()>;
-
-  /// Collective over `size` ranks, of which this is `rank`: `id` is the same on all. The context of
-  /// the rank's GPU is current. Throws NcclError if NCCL fails, and Error with the ranks' number if
-  /// they have not all come at `deadline`; NCCL's part is then aborted.
+  /// Begins to connect `size` ranks, of which this is `rank`: `id` is the same on all. The context
+  /// of the rank's GPU is current. `deadline`: when all have to be there. Throws NcclError.
   NonBlockingCommunicator(std::shared_ptr<const NcclApi> api, const UniqueId& id, int size,
-                          int rank, Clock::time_point deadline, const Watch& watch);
+                          int rank, Clock::time_point deadline);
   /// Aborts it unless it was closed.
   ~NonBlockingCommunicator();
   NonBlockingCommunicator(const NonBlockingCommunicator&) = delete;
   NonBlockingCommunicator& operator=(const NonBlockingCommunicator&) = delete;
 
   const NcclApi& api() const noexcept { return *api_; }
+  const std::shared_ptr<const NcclApi>& shared_api() const noexcept { return api_; }
   Communicator handle() const noexcept { return handle_; }
+
+  /// Whether all ranks have come, so that it can be used. Throws NcclError if NCCL fails, and Error
+  /// with the ranks' number if they have not come at the deadline.
+  bool is_connected() const;
 
   /// Takes the result of a call on this communicator, such as ncclAllReduce or ncclGroupEnd: throws
   /// NcclError unless it has succeeded or goes on. `doing`: for the text.
   void check(const char* symbol, Result result, const std::string& doing) const;
 
-  /// Whether what was called last has been issued, so that the next call is allowed. Throws
-  /// NcclError if it failed, or if anything that was issued earlier did since.
+  /// Whether what was called last has been issued, so that the next call is allowed, and its work
+  /// is in the stream. Throws NcclError if it failed, or if anything that was issued earlier did
+  /// since; Error once it was aborted.
   bool is_issued(const std::string& doing) const;
+
+  /// Neither closed nor aborted.
+  bool is_open() const;
 
   /// Ends a healthy one: all ranks call it, nothing is in progress. Throws NcclError, or Error at
   /// the deadline.
-  void close(Clock::time_point deadline, const Watch& watch);
+  void close(Clock::time_point deadline);
 
   /// Ends what is in progress, whatever it waits for. NCCL's abort may itself hang where the GPU
-  /// does, so a thread of its own calls it: false if that has not returned after `bound`, or could
-  /// not be started. It is left to itself then, with all that it needs. What was aborted or closed
-  /// already is left alone.
+  /// does, so a thread of its own calls it, and is left to itself, with all that it needs, if that
+  /// does not return. What was aborted or closed already is left alone.
+  void begin_abort() noexcept;
+  /// Whether what begin_abort() began has returned, for which it waits until the deadline. False
+  /// also where no thread could be started.
+  bool has_aborted(Clock::time_point deadline) noexcept;
+  /// Both.
   bool abort(std::chrono::nanoseconds bound) noexcept;
 
  private:
   enum class State { Open, Aborted, Closed };
 
-  /// Waits until NCCL has done what it was told. `missed`: what is said at the deadline.
-  void wait_until_issued(const std::string& doing, const std::string& missed,
-                         Clock::time_point deadline, const Watch& watch);
   /// Whether NCCL goes on with it, if it has not failed.
   bool goes_on(const char* symbol, Result result, const std::string& doing) const;
 
   const std::shared_ptr<const NcclApi> api_;
+  const int size_;
+  const Clock::time_point deadline_;
   Communicator handle_ = nullptr;
-  State state_ = State::Open;
+  /// Held while NCCL is asked, as the handle ends with the state.
+  mutable std::mutex mutex_;
+  State state_ = State::Open;   ///< guarded by mutex_
+  std::future<void> aborting_;  ///< once it was begun
+  bool was_abort_begun_ = false;
 };
 
 }  // namespace ronde::nccl

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/nccl/nccl_backend.h"
+
+#include <utility>
+
+#include "backends/nccl/movements.h"
+#include "backends/nccl/reductions.h"
+
+namespace ronde::nccl {
+namespace {
+
+/// An operation that starts once the ranks are connected.
+template <typename Connect, typename Start>
+class Connecting final : public Operation {
+ public:
+  Connecting(Connect connect, Start start)
+      : connect_(std::move(connect)), start_(std::move(start)) {}
+
+  bool poll() override {
+    if (!operation_) {
+      if (!connect_()) return false;
+      operation_ = start_();
+    }
+    return operation_->poll();
+  }
+
+  std::uint64_t progress() const override { return operation_ ? 1 + operation_->progress() : 0; }
+
+  std::shared_ptr<const DeviceEvent> event() const override {
+    return operation_ ? operation_->event() : nullptr;
+  }
+
+ private:
+  const Connect connect_;
+  const Start start_;
+  std::unique_ptr<Operation> operation_;
+};
+
+template <typename Connect, typename Start>
+std::unique_ptr<Operation> connecting(Connect connect, Start start) {
+  return std::make_unique<Connecting<Connect, Start>>(std::move(connect), std::move(start));
+}
+
+/// One of all ranks: by NCCL as an `Own`, or by the fallback's `method`.
+template <typename Own, typename Call>
+std::unique_ptr<Operation> collective(Links& links, const Call& call,
+                                      std::unique_ptr<Operation> (Backend::*method)(const Call&)) {
+  ++links.counts().collectives;
+  const auto connect = [&links, device = call.place.device.index] { return links.connect(device); };
+  return connecting(connect, [&links, call, method]() -> std::unique_ptr<Operation> {
+    if (Backend* const other = links.fallback()) return (other->*method)(call);
+    return std::make_unique<Own>(links, call);
+  });
+}
+
+template <typename Call>
+std::unique_ptr<Operation> message(Links& links, const Call& call,
+                                   std::unique_ptr<Operation> (Backend::*method)(const Call&)) {
+  ++links.counts().messages;
+  const auto connect = [&links, peer = call.peer, device = call.place.device.index] {
+    return links.connect_to(peer, device);
+  };
+  return connecting(connect, [&links, call, method]() -> std::unique_ptr<Operation> {
+    if (Backend* const other = links.fallback_to(call.peer)) return (other->*method)(call);
+    return std::make_unique<Message>(links, call);
+  });
+}
+
+}  // namespace
+
+Capabilities NcclBackend::capabilities() const {
+  Capabilities capabilities;
+  capabilities.dtypes.set();
+  capabilities.set_wire_dtypes();
+  capabilities.device = DeviceKind::Cuda;
+  capabilities.wants_packed = false;
+  capabilities.widen_halves = false;
+  capabilities.tells_progress = true;
+  return capabilities;
+}
+
+std::unique_ptr<Operation> NcclBackend::allreduce(const AllreduceCall& call) {
+  return collective<Allreduce>(links_, call, &Backend::allreduce);
+}
+
+std::unique_ptr<Operation> NcclBackend::broadcast(const BroadcastCall& call) {
+  return collective<Broadcast>(links_, call, &Backend::broadcast);
+}
+
+std::unique_ptr<Operation> NcclBackend::allgather(const AllgatherCall& call) {
+  return collective<Allgather>(links_, call, &Backend::allgather);
+}
+
+std::unique_ptr<Operation> NcclBackend::alltoall(const AlltoallCall& call) {
+  return collective<Alltoall>(links_, call, &Backend::alltoall);
+}
+
+std::unique_ptr<Operation> NcclBackend::reducescatter(const ReducescatterCall& call) {
+  return collective<Reducescatter>(links_, call, &Backend::reducescatter);
+}
+
+std::unique_ptr<Operation> NcclBackend::send(const SendCall& call) {
+  return message(links_, call, &Backend::send);
+}
+
+std::unique_ptr<Operation> NcclBackend::recv(const RecvCall& call) {
+  return message(links_, call, &Backend::recv);
+}
+
+}  // namespace ronde::nccl
