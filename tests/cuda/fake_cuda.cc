@@ -98,6 +98,16 @@ void FakeCuda::release(StreamHandle stream) {
   state_->run();
 }
 
+Result FakeCuda::queue(StreamHandle stream, std::function<bool()> is_over) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->enqueue(stream, {{}, nullptr, 0, std::move(is_over)});
+}
+
+void FakeCuda::ask_again() {
+  const std::lock_guard lock(state_->mutex);
+  state_->run();
+}
+
 void FakeCuda::add_kernel(const std::string& name, Kernel kernel) {
   const std::lock_guard lock(state_->mutex);
   state_->kernels[name] = std::move(kernel);

@@ -45,6 +45,12 @@ class FakeCuda {
   void hold(cuda::StreamHandle stream);
   void release(cuda::StreamHandle stream);
 
+  /// Queues what another library does on a stream: asked when the stream comes to it, and whenever
+  /// something has run since, until it says that it is over. It must not call the driver.
+  cuda::Result queue(cuda::StreamHandle stream, std::function<bool()> is_over);
+  /// Something else has changed that such work may wait for.
+  void ask_again();
+
   /// What a kernel does, by the name it is launched with: takes its arguments at the launch, and
   /// returns what runs when the stream comes to it.
   struct Launch {

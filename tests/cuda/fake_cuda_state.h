@@ -37,8 +37,11 @@ struct Work {
   std::function<void()> run;
   std::shared_ptr<EventState> waits_for;
   std::uint64_t until = 0;
+  std::function<bool()> is_over = {};  ///< of another library; asked again and again
 
-  bool is_ready() const { return waits_for == nullptr || waits_for->completed >= until; }
+  bool is_ready() const {
+    return (waits_for == nullptr || waits_for->completed >= until) && (!is_over || is_over());
+  }
 };
 
 struct Stream {

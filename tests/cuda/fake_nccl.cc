@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_nccl.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include "fake_cuda_state.h"
+#include "fake_nccl_state.h"
+
+namespace ronde::test {
+namespace {
+
+using namespace ronde::test::fake_nccl;
+using nccl::Communicator;
+using nccl::Result;
+
+std::atomic<FakeNccl::State*> the_one{nullptr};
+
+FakeNccl::State& state() {
+  return *the_one.load();
+}
+
+/// What the calling thread has called between ncclGroupStart and ncclGroupEnd.
+struct CallsOfThread {
+  int depth = 0;
+  std::map<Communicator, Launch> launches;
+};
+CallsOfThread& of_thread() {
+  static thread_local CallsOfThread calls;
+  return calls;
+}
+
+/// Enters a function of the library.
+template <typename Body>
+Result in(const char* symbol, Body body) {
+  return state().entered(symbol, [&]() -> Result { return body(state()); });
+}
+
+Result take(const char* symbol, const Call& call, Communicator communicator, StreamHandle stream) {
+  return in(symbol, [&](FakeNccl::State& s) -> Result {
+    CallsOfThread& mine = of_thread();
+    Launch& launch = mine.launches[communicator];
+    launch.stream = stream;
+    launch.calls.push_back(std::make_shared<Call>(call));
+    if (mine.depth > 0) return nccl::kSuccess;
+    Launch whole = std::move(launch);
+    mine.launches.erase(communicator);
+    return s.launch(communicator, std::move(whole));
+  });
+}
+
+void add_communicators(std::map<std::string, void*>& symbols) {
+  using fake::at;
+  symbols["ncclGetVersion"] = at(
+      +[](int* version) -> Result { return *version = state().options.version, nccl::kSuccess; });
+  symbols["ncclGetErrorString"] = at(+[](Result) { return "the fake says so"; });
+  symbols["ncclGetLastError"] = at(+[](Communicator) { return ""; });
+  symbols["ncclGetUniqueId"] = at(+[](UniqueId* id) {
+    return in("ncclGetUniqueId", [&](FakeNccl::State& s) -> Result {
+      const std::lock_guard lock(s.mutex);
+      *id = {};
+      const std::uint64_t number = ++s.last_number;
+      std::memcpy(id->bytes.data(), &number, sizeof number);
+      return nccl::kSuccess;
+    });
+  });
+  symbols["ncclCommInitRankConfig"] = at(+[](Communicator* communicator, int size, UniqueId id,
+                                             int rank, CommunicatorConfig* config) {
+    return in("ncclCommInitRankConfig",
+              [&](FakeNccl::State& s) { return s.init(communicator, size, id, rank, *config); });
+  });
+  symbols["ncclCommGetAsyncError"] = at(+[](Communicator communicator, Result* result) {
+    return in("ncclCommGetAsyncError",
+              [&](FakeNccl::State& s) { return s.look(communicator, result); });
+  });
+  symbols["ncclCommFinalize"] = at(+[](Communicator communicator) {
+    return in("ncclCommFinalize", [&](FakeNccl::State& s) { return s.finalize(communicator); });
+  });
+  symbols["ncclCommDestroy"] = at(+[](Communicator communicator) {
+    return in("ncclCommDestroy", [&](FakeNccl::State& s) { return s.end(communicator, false); });
+  });
+  symbols["ncclCommAbort"] = at(+[](Communicator communicator) {
+    return in("ncclCommAbort", [&](FakeNccl::State& s) { return s.end(communicator, true); });
+  });
+}
+
+void add_groups(std::map<std::string, void*>& symbols) {
+  using fake::at;
+  symbols["ncclGroupStart"] = at(+[] {
+    return in("ncclGroupStart",
+              [](FakeNccl::State&) -> Result { return ++of_thread().depth, nccl::kSuccess; });
+  });
+  symbols["ncclGroupEnd"] = at(+[] {
+    return in("ncclGroupEnd", [](FakeNccl::State& s) -> Result {
+      CallsOfThread& mine = of_thread();
+      if (--mine.depth > 0) return nccl::kSuccess;
+      Result result = nccl::kSuccess;
+      for (auto& [communicator, launch] : std::exchange(mine.launches, {})) {
+        result = s.launch(communicator, launch);
+      }
+      return result;
+    });
+  });
+}
+
+void add_calls(std::map<std::string, void*>& symbols) {
+  using fake::at;
+  symbols["ncclAllReduce"] =
+      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type,
+             ReductionNumber op, Communicator communicator, StreamHandle stream) {
+        return take("ncclAllReduce", {Kind::AllReduce, input, output, count, type, op},
+                    communicator, stream);
+      });
+  symbols["ncclReduceScatter"] =
+      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type,
+             ReductionNumber op, Communicator communicator, StreamHandle stream) {
+        return take("ncclReduceScatter", {Kind::ReduceScatter, input, output, count, type, op},
+                    communicator, stream);
+      });
+  symbols["ncclReduce"] =
+      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type,
+             ReductionNumber op, int root, Communicator communicator, StreamHandle stream) {
+        return take("ncclReduce", {Kind::Reduce, input, output, count, type, op, root},
+                    communicator, stream);
+      });
+  symbols["ncclBroadcast"] =
+      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type, int root,
+             Communicator communicator, StreamHandle stream) {
+        return take("ncclBroadcast", {Kind::Broadcast, input, output, count, type, kSum, root},
+                    communicator, stream);
+      });
+  symbols["ncclAllGather"] =
+      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type,
+             Communicator communicator, StreamHandle stream) {
+        return take("ncclAllGather", {Kind::AllGather, input, output, count, type}, communicator,
+                    stream);
+      });
+  symbols["ncclSend"] = at(+[](const void* input, std::size_t count, DataTypeNumber type, int peer,
+                               Communicator communicator, StreamHandle stream) {
+    return take("ncclSend", {Kind::Send, input, nullptr, count, type, kSum, peer}, communicator,
+                stream);
+  });
+  symbols["ncclRecv"] = at(+[](void* output, std::size_t count, DataTypeNumber type, int peer,
+                               Communicator communicator, StreamHandle stream) {
+    return take("ncclRecv", {Kind::Recv, nullptr, output, count, type, kSum, peer}, communicator,
+                stream);
+  });
+}
+
+void add_memory(std::map<std::string, void*>& symbols) {
+  using fake::at;
+  symbols["ncclMemAlloc"] = at(+[](void** memory, std::size_t bytes) {
+    return in("ncclMemAlloc", [&](FakeNccl::State& s) -> Result {
+      cuda::DevicePointer address = 0;
+      if (s.driver->allocate(&address, bytes) != cuda::kSuccess) return kUnhandledCudaError;
+      *memory = reinterpret_cast<void*>(address);
+      const std::lock_guard lock(s.mutex);
+      return s.allocations.insert(*memory), nccl::kSuccess;
+    });
+  });
+  symbols["ncclMemFree"] = at(+[](void* memory) {
+    return in("ncclMemFree", [&](FakeNccl::State& s) -> Result {
+      if (s.driver->free(reinterpret_cast<cuda::DevicePointer>(memory)) != cuda::kSuccess) {
+        return kUnhandledCudaError;
+      }
+      const std::lock_guard lock(s.mutex);
+      return s.allocations.erase(memory) == 1 ? nccl::kSuccess : kInvalidArgument;
+    });
+  });
+  symbols["ncclCommRegister"] =
+      at(+[](Communicator communicator, void*, std::size_t, void** handle) {
+        return in("ncclCommRegister", [&](FakeNccl::State& s) -> Result {
+          if (!s.member(communicator, "registering")) return kInvalidArgument;
+          const std::lock_guard lock(s.mutex);
+          *handle = reinterpret_cast<void*>(++s.last_number);
+          return s.registrations[*handle] = communicator, nccl::kSuccess;
+        });
+      });
+  symbols["ncclCommDeregister"] = at(+[](Communicator communicator, void* handle) {
+    return in("ncclCommDeregister", [&](FakeNccl::State& s) -> Result {
+      if (!s.member(communicator, "deregistering")) return kInvalidArgument;
+      const std::lock_guard lock(s.mutex);
+      return s.registrations.erase(handle) == 1 ? nccl::kSuccess : kInvalidArgument;
+    });
+  });
+}
+
+}  // namespace
+
+Result FakeNccl::State::entered(const char* symbol, const std::function<Result()>& body) {
+  ++calls_in_progress;
+  const std::shared_ptr<void> leave(nullptr, [this](void*) { --calls_in_progress; });
+  {
+    const std::lock_guard lock(mutex);
+    ++calls[symbol];
+    if (const auto failure = failures.find(symbol); failure != failures.end()) {
+      if (failure->second.skipped > 0) {
+        --failure->second.skipped;
+      } else if (failure->second.times-- > 0) {
+        return failure->second.result;
+      }
+    }
+  }
+  return body();
+}
+
+std::shared_ptr<Member> FakeNccl::State::member(Communicator communicator, const char* what) {
+  const std::lock_guard lock(mutex);
+  const auto found = members.find(communicator);
+  if (found != members.end()) return found->second;
+  misuses.add(std::string(what) + " on a communicator that has ended");
+  return nullptr;
+}
+
+Result FakeNccl::State::init(Communicator* communicator, int size, const UniqueId& id, int rank,
+                             const CommunicatorConfig& config) {
+  const int device = fake::current_device();
+  const std::lock_guard lock(mutex);
+  if (config.blocking != 0) misuses.add("a communicator that blocks");
+  auto& ranks = groups[std::string(id.bytes.data(), id.bytes.size())];
+  if (!ranks) ranks = std::make_shared<Ranks>(size, misuses);
+  const auto made = std::make_shared<Member>();
+  made->ranks = ranks;
+  made->rank = rank;
+  made->looks_left = options.looks;
+  ranks->device_of[rank] = device;
+  *communicator = reinterpret_cast<Communicator>(0x1000 + 16 * ++last_number);
+  members[*communicator] = made;
+  return nccl::kInProgress;
+}
+
+Result FakeNccl::State::look(Communicator communicator, Result* result) {
+  const std::shared_ptr<Member> looker = member(communicator, "looking");
+  if (!looker) return kInvalidArgument;
+  std::vector<Launch> launches;
+  {
+    const std::lock_guard lock(mutex);
+    *result = nccl::kInProgress;
+    const Ranks& ranks = *looker->ranks;
+    if (broken != nccl::kSuccess) return *result = broken, nccl::kSuccess;
+    const bool is_complete = static_cast<int>(ranks.device_of.size()) == ranks.size;
+    if (lacks_a_rank || !is_complete) return nccl::kSuccess;
+    std::set<int> devices;
+    for (const auto& [rank, device] : ranks.device_of) devices.insert(device);
+    if (static_cast<int>(devices.size()) < ranks.size) {
+      misuses.add("two ranks on one GPU");
+      return *result = kInvalidUsage, nccl::kSuccess;
+    }
+    if (looker->has_finalized && ranks.finalized < ranks.size) return nccl::kSuccess;
+    if (looker->looks_left-- > 0) return nccl::kSuccess;
+    looker->looks_left = 0;
+    *result = nccl::kSuccess;
+    launches = std::exchange(looker->pending, {});
+  }
+  for (Launch& launch : launches) queue(looker, std::move(launch));
+  return nccl::kSuccess;
+}
+
+Result FakeNccl::State::launch(Communicator communicator, Launch launch) {
+  const std::shared_ptr<Member> caller = member(communicator, "calling");
+  if (!caller) return kInvalidArgument;
+  {
+    const std::lock_guard lock(mutex);
+    if (!caller->pending.empty() || caller->looks_left > 0 || caller->has_finalized) {
+      misuses.add("a call while another one goes on");
+      return kInvalidUsage;
+    }
+    if (options.looks > 0) {
+      caller->looks_left = options.looks;
+      caller->pending.push_back(std::move(launch));
+      return nccl::kInProgress;
+    }
+  }
+  queue(caller, std::move(launch));
+  return nccl::kSuccess;
+}
+
+void FakeNccl::State::queue(const std::shared_ptr<Member>& member, Launch launch) {
+  const auto has_begun = std::make_shared<bool>(false);
+  const auto is_over = [member, calls = launch.calls, has_begun] {
+    if (member->is_aborted) return true;
+    if (member->is_broken) return false;
+    for (const auto& call : calls) {
+      if (!*has_begun) member->ranks->arrive(member->rank, call);
+    }
+    *has_begun = true;
+    return std::all_of(calls.begin(), calls.end(), [](const auto& call) { return call->is_done; });
+  };
+  if (cuda.queue(launch.stream, is_over) != cuda::kSuccess) misuses.add("a stream that has ended");
+}
+
+Result FakeNccl::State::finalize(Communicator communicator) {
+  const std::shared_ptr<Member> caller = member(communicator, "finalizing");
+  if (!caller) return kInvalidArgument;
+  const std::lock_guard lock(mutex);
+  caller->has_finalized = true;
+  ++caller->ranks->finalized;
+  return nccl::kInProgress;
+}
+
+Result FakeNccl::State::end(Communicator communicator, bool aborts) {
+  const std::shared_ptr<Member> ending = member(communicator, aborts ? "aborting" : "destroying");
+  if (!ending) return kInvalidArgument;
+  std::shared_future<void> until;
+  {
+    const std::lock_guard lock(mutex);
+    if (aborts) until = aborts_return;
+  }
+  if (until.valid()) until.wait();
+  if (aborts) {
+    ending->is_aborted = true;
+    cuda.ask_again();
+  }
+  {
+    const std::lock_guard lock(mutex);
+    const auto is_left = [&](const auto& each) { return each.second == communicator; };
+    if (std::erase_if(registrations, is_left) > 0 && !aborts) misuses.add("a registration is left");
+    if (!aborts && !ending->has_finalized) misuses.add("destroyed, but not finalized");
+    members.erase(communicator);
+  }
+  return nccl::kSuccess;
+}
+
+FakeNccl::FakeNccl(FakeCuda& cuda) : FakeNccl(cuda, Options{}) {}
+
+FakeNccl::FakeNccl(FakeCuda& cuda, const Options& options)
+    : state_(std::make_unique<State>(cuda, options)) {
+  add_communicators(state_->symbols);
+  add_groups(state_->symbols);
+  add_calls(state_->symbols);
+  add_memory(state_->symbols);
+  for (const std::string& symbol : options.lacks) state_->symbols.erase(symbol);
+  FakeNccl::State* none = nullptr;
+  if (!the_one.compare_exchange_strong(none, state_.get())) {
+    throw std::logic_error("there is a FakeNccl already");
+  }
+}
+
+FakeNccl::~FakeNccl() {
+  // An abort that nobody waits for may just be returning.
+  while (state_->calls_in_progress > 0) std::this_thread::yield();
+  the_one = nullptr;
+}
+
+vendor::SymbolLookup FakeNccl::lookup() const {
+  return [this](const char*, const char* symbol, std::string& error) -> void* {
+    const auto found = state_->symbols.find(symbol);
+    if (found != state_->symbols.end()) return found->second;
+    error = std::string("the fake has no ") + symbol;
+    return nullptr;
+  };
+}
+
+void FakeNccl::fail(const std::string& symbol, Result result, int times, int skipped) {
+  if (state_->symbols.count(symbol) == 0) throw std::logic_error("there is no " + symbol);
+  const std::lock_guard lock(state_->mutex);
+  state_->failures[symbol] = {result, times, skipped};
+}
+
+int FakeNccl::calls(const std::string& symbol) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->calls[symbol];
+}
+
+void FakeNccl::lose_a_rank() {
+  const std::lock_guard lock(state_->mutex);
+  state_->lacks_a_rank = true;
+}
+
+void FakeNccl::break_down(Result result) {
+  const std::lock_guard lock(state_->mutex);
+  state_->broken = result;
+  for (const auto& [handle, member] : state_->members) member->is_broken = true;
+}
+
+void FakeNccl::hold_aborts(std::shared_future<void> until) {
+  const std::lock_guard lock(state_->mutex);
+  state_->aborts_return = std::move(until);
+}
+
+FakeNccl::Live FakeNccl::live() const {
+  const std::lock_guard lock(state_->mutex);
+  const auto count = [](const auto& items) { return static_cast<int>(items.size()); };
+  return {count(state_->members), count(state_->registrations), count(state_->allocations)};
+}
+
+std::vector<std::string> FakeNccl::misuses() const {
+  return state_->misuses.all();
+}
+
+}  // namespace ronde::test

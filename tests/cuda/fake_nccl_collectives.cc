@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// What NCCL's calls do once all ranks have come: moved and reduced on the CPU.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "core/src/half.h"
+#include "fake_nccl_state.h"
+
+namespace ronde::test::fake_nccl {
+namespace {
+
+struct F16 {
+  std::uint16_t bits;
+  operator float() const { return f16_to_f32(bits); }
+  static F16 of(float value) { return {f32_to_f16(value)}; }
+};
+struct Bf16 {
+  std::uint16_t bits;
+  operator float() const { return bf16_to_f32(bits); }
+  static Bf16 of(float value) { return {f32_to_bf16(value)}; }
+};
+
+template <typename Number>
+Number combined(Number a, Number b, ReductionNumber op) {
+  if constexpr (std::is_class_v<Number>) {
+    return Number::of(combined<float>(a, b, op));
+  } else if constexpr (std::is_floating_point_v<Number>) {
+    // NaN is lost in the last two, as on the GPU.
+    return op == kSum       ? a + b
+           : op == kProduct ? a * b
+           : op == kMax     ? std::fmax(a, b)
+                            : std::fmin(a, b);
+  } else {
+    const auto x = static_cast<std::uint64_t>(a);
+    const auto y = static_cast<std::uint64_t>(b);
+    return op == kSum       ? static_cast<Number>(x + y)
+           : op == kProduct ? static_cast<Number>(x * y)
+           : op == kMax     ? std::max(a, b)
+                            : std::min(a, b);
+  }
+}
+
+template <typename Visit>
+void with_type(DataTypeNumber type, Visit visit) {
+  switch (type) {
+    case kInt8:
+      return visit(std::int8_t{});
+    case kUint8:
+      return visit(std::uint8_t{});
+    case kInt32:
+      return visit(std::int32_t{});
+    case kInt64:
+      return visit(std::int64_t{});
+    case kFloat16:
+      return visit(F16{});
+    case kBfloat16:
+      return visit(Bf16{});
+    case kFloat32:
+      return visit(float{});
+    case kFloat64:
+      return visit(double{});
+    default:
+      std::abort();
+  }
+}
+
+std::size_t width_of(DataTypeNumber type) {
+  std::size_t width = 0;
+  with_type(type, [&](auto zero) { width = sizeof zero; });
+  return width;
+}
+
+/// `count` elements from `first` on of what all ranks bring, as bytes.
+std::vector<char> reduced(const Calls& calls, std::size_t first, std::size_t count) {
+  const Call& any = *calls.front();
+  std::vector<char> result(count * width_of(any.type));
+  with_type(any.type, [&](auto zero) {
+    using Number = decltype(zero);
+    const auto bring = [&](std::size_t rank, std::size_t i) {
+      Number value;
+      std::memcpy(&value, static_cast<const char*>(calls[rank]->input) + i * sizeof value,
+                  sizeof value);
+      return value;
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+      // A ring begins somewhere else for each part.
+      const std::size_t begin = (first + i + 1) % calls.size();
+      Number value = bring(begin, first + i);
+      for (std::size_t k = 1; k < calls.size(); ++k) {
+        value = combined(value, bring((begin + k) % calls.size(), first + i), any.op);
+      }
+      std::memcpy(result.data() + i * sizeof value, &value, sizeof value);
+    }
+  });
+  return result;
+}
+
+void put(const std::vector<char>& bytes, void* output) {
+  if (!bytes.empty()) std::memcpy(output, bytes.data(), bytes.size());
+}
+
+std::vector<char> taken(const Call& call) {
+  const auto* const input = static_cast<const char*>(call.input);
+  return std::vector<char>(input, input + call.count * width_of(call.type));
+}
+
+bool fits(const Call& a, const Call& b) {
+  return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op &&
+         a.other == b.other;
+}
+
+}  // namespace
+
+void run_collective(const Calls& calls, Misuses& misuses) {
+  const Call& first = *calls.front();
+  if (!std::all_of(calls.begin(), calls.end(),
+                   [&](const auto& call) { return fits(first, *call); })) {
+    return misuses.add("the ranks' calls do not fit each other");
+  }
+  std::vector<std::vector<char>> results;
+  const bool has_root = first.kind == Kind::Broadcast || first.kind == Kind::Reduce;
+  const auto root = static_cast<std::size_t>(has_root ? first.other : 0);
+  std::vector<char> gathered;
+  for (const auto& call : calls) {
+    if (first.kind != Kind::AllGather) break;
+    const std::vector<char> more = taken(*call);
+    gathered.insert(gathered.end(), more.begin(), more.end());
+  }
+  // All is read before anything is written: some of it may be in place.
+  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+    const bool has_result = first.kind != Kind::Reduce || rank == root;
+    if (first.kind == Kind::ReduceScatter) {
+      results.push_back(reduced(calls, rank * first.count, first.count));
+    } else if (first.kind == Kind::Broadcast) {
+      results.push_back(taken(*calls[root]));
+    } else if (first.kind == Kind::AllGather) {
+      results.push_back(gathered);
+    } else {
+      results.push_back(has_result ? reduced(calls, 0, first.count) : std::vector<char>{});
+    }
+  }
+  for (std::size_t rank = 0; rank < calls.size(); ++rank) put(results[rank], calls[rank]->output);
+}
+
+void Ranks::arrive(int rank, const std::shared_ptr<Call>& call) {
+  if (call->kind == Kind::Send || call->kind == Kind::Recv) {
+    const bool is_sent = call->kind == Kind::Send;
+    const std::pair<int, int> way =
+        is_sent ? std::pair(rank, call->other) : std::pair(call->other, rank);
+    (is_sent ? sends : receives)[way].push_back(call);
+    auto& sent = sends[way];
+    auto& received = receives[way];
+    if (sent.empty() || received.empty()) return;
+    const auto from = sent.front();
+    const auto to = received.front();
+    sent.pop_front();
+    received.pop_front();
+    if (from->count != to->count || from->type != to->type) {
+      misuses.add("a send and its receive do not fit each other");
+    } else {
+      put(taken(*from), to->output);
+    }
+    from->is_done = to->is_done = true;
+    return;
+  }
+  const std::uint64_t number = collectives_of[rank]++;
+  auto& met = collectives[number];
+  met[rank] = call;
+  if (static_cast<int>(met.size()) < size) return;
+  Calls all;
+  for (const auto& [other, of_other] : met) all.push_back(of_other);
+  run_collective(all, misuses);
+  for (const auto& each : all) each->is_done = true;
+  collectives.erase(number);
+}
+
+}  // namespace ronde::test::fake_nccl

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fake_nccl.h"
+
+// What FakeNccl's functions share.
+namespace ronde::test::fake_nccl {
+
+using namespace ronde::nccl;
+using StreamHandle = cuda::StreamHandle;
+
+enum class Kind { AllReduce, ReduceScatter, Reduce, Broadcast, AllGather, Send, Recv };
+
+/// One call of one rank. It is done once it has met those of the others.
+struct Call {
+  Kind kind = Kind::AllReduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+  DataTypeNumber type = kUint8;
+  ReductionNumber op = kSum;
+  int other = -1;  ///< the root, or the peer
+  bool is_done = false;
+};
+using Calls = std::vector<std::shared_ptr<Call>>;
+
+/// What misuses are collected in.
+class Misuses {
+ public:
+  void add(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    texts_.push_back(text);
+  }
+  std::vector<std::string> all() const {
+    const std::lock_guard lock(mutex_);
+    return texts_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+/// The ranks that were given one unique id. Their calls meet here, under the lock of the streams.
+struct Ranks {
+  explicit Ranks(int how_many, Misuses& where) : size(how_many), misuses(where) {}
+
+  /// The stream of `rank` has come to it.
+  void arrive(int rank, const std::shared_ptr<Call>& call);
+
+  const int size;
+  Misuses& misuses;
+  std::map<int, int> device_of;  ///< of those that have come; under FakeNccl's lock
+  int finalized = 0;             ///< the same
+  std::map<int, std::uint64_t> collectives_of;
+  std::map<std::uint64_t, std::map<int, std::shared_ptr<Call>>> collectives;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Call>>> sends, receives;
+};
+
+/// Moves and reduces for all ranks, whose calls these are in their order.
+void run_collective(const Calls& calls, Misuses& misuses);
+
+struct Launch {
+  Calls calls;
+  StreamHandle stream = nullptr;
+};
+
+struct Member {
+  std::shared_ptr<Ranks> ranks;
+  int rank = 0;
+  bool has_finalized = false;
+  int looks_left = 0;
+  std::vector<Launch> pending;  ///< called, and not in the streams
+  std::atomic<bool> is_aborted{false};
+  std::atomic<bool> is_broken{false};
+};
+
+}  // namespace ronde::test::fake_nccl
+
+namespace ronde::test {
+
+struct FakeNccl::State {
+  struct Failure {
+    nccl::Result result;
+    int times;
+    int skipped;
+  };
+
+  State(FakeCuda& the_cuda, const Options& the_options)
+      : cuda(the_cuda), options(the_options), driver(the_cuda.api()) {}
+
+  nccl::Result entered(const char* symbol, const std::function<nccl::Result()>& body);
+  nccl::Result init(nccl::Communicator* communicator, int size, const nccl::UniqueId& id, int rank,
+                    const nccl::CommunicatorConfig& config);
+  nccl::Result look(nccl::Communicator communicator, nccl::Result* result);
+  /// Of one call, or of a group of them.
+  nccl::Result launch(nccl::Communicator communicator, fake_nccl::Launch launch);
+  nccl::Result finalize(nccl::Communicator communicator);
+  nccl::Result end(nccl::Communicator communicator, bool aborts);
+  std::shared_ptr<fake_nccl::Member> member(nccl::Communicator communicator, const char* what);
+  void queue(const std::shared_ptr<fake_nccl::Member>& member, fake_nccl::Launch launch);
+
+  FakeCuda& cuda;
+  const Options options;
+  const std::shared_ptr<const cuda::DriverApi> driver;
+  fake_nccl::Misuses misuses;
+  mutable std::mutex mutex;
+  std::map<std::string, void*> symbols;
+  std::map<std::string, Failure> failures;
+  std::map<std::string, int> calls;
+  std::map<std::string, std::shared_ptr<fake_nccl::Ranks>> groups;  ///< by their ids
+  std::map<nccl::Communicator, std::shared_ptr<fake_nccl::Member>> members;
+  std::map<void*, nccl::Communicator> registrations;
+  std::set<void*> allocations;
+  nccl::Result broken = nccl::kSuccess;
+  bool lacks_a_rank = false;
+  std::shared_future<void> aborts_return;
+  std::uint64_t last_number = 0;
+  std::atomic<int> calls_in_progress{0};
+};
+
+}  // namespace ronde::test
