@@ -54,8 +54,11 @@ std::vector<Job> all_jobs(Collective kind, int ranks) {
       for (const auto& [prescale, postscale] : scales) {
         for (const std::size_t count : {0, 1, 3, 64, 700, 1001}) {
           if (prescale != 1 && count != 3 && count != 700) continue;
-          const bool lacks = ranks > 1 && jobs.size() % 3 == 0;
-          const int absent = lacks ? static_cast<int>(jobs.size() / 3) % ranks : -1;
+          // In no step with the loops.
+          const std::uint32_t number = static_cast<std::uint32_t>(jobs.size() + 1) * 2654435761U;
+          const bool lacks = ranks > 1 && (number >> 16) % 3 == 0;
+          const int absent =
+              lacks ? static_cast<int>((number >> 8) % static_cast<unsigned>(ranks)) : -1;
           jobs.push_back({kind, dtype, wire, op, prescale, postscale, count, absent});
         }
       }
