@@ -56,7 +56,8 @@ std::vector<Job> all_jobs(Collective kind, int ranks) {
           if (prescale != 1 && count != 3 && count != 700) continue;
           // In no step with the loops.
           const std::uint32_t number = static_cast<std::uint32_t>(jobs.size() + 1) * 2654435761U;
-          const bool lacks = ranks > 1 && (number >> 16) % 3 == 0;
+          const bool negates = prescale < 0 && count == 700;  // the neutral element as well
+          const bool lacks = ranks > 1 && (negates || (number >> 16) % 3 == 0);
           const int absent =
               lacks ? static_cast<int>((number >> 8) % static_cast<unsigned>(ranks)) : -1;
           jobs.push_back({kind, dtype, wire, op, prescale, postscale, count, absent});
