@@ -311,6 +311,7 @@ Result FakeNccl::State::end(Communicator communicator, bool aborts) {
   if (until.valid()) until.wait();
   if (aborts) {
     ending->is_aborted = true;
+    ending->ranks->is_torn = true;
     cuda.ask_again();
   }
   {

@@ -145,6 +145,7 @@ void run_collective(const Calls& calls, Misuses& misuses) {
 }
 
 void Ranks::arrive(int rank, const std::shared_ptr<Call>& call) {
+  if (is_torn) return;
   if (call->kind == Kind::Send || call->kind == Kind::Recv) {
     const bool is_sent = call->kind == Kind::Send;
     const std::pair<int, int> way =

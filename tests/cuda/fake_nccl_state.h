@@ -64,6 +64,8 @@ struct Ranks {
   Misuses& misuses;
   std::map<int, int> device_of;  ///< of those that have come; under FakeNccl's lock
   int finalized = 0;             ///< the same
+  /// A rank has aborted: nothing that the others do with it ends any more.
+  std::atomic<bool> is_torn{false};
   std::map<int, std::uint64_t> collectives_of;
   std::map<std::uint64_t, std::map<int, std::shared_ptr<Call>>> collectives;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Call>>> sends, receives;
@@ -99,7 +101,7 @@ struct FakeNccl::State {
   };
 
   State(FakeCuda& the_cuda, const Options& the_options)
-      : cuda(the_cuda), options(the_options), driver(the_cuda.api()) {}
+      : cuda(the_cuda), options(the_options), driver(cuda::load_driver(the_cuda.lookup()).api) {}
 
   nccl::Result entered(const char* symbol, const std::function<nccl::Result()>& body);
   nccl::Result init(nccl::Communicator* communicator, int size, const nccl::UniqueId& id, int rank,
@@ -114,7 +116,7 @@ struct FakeNccl::State {
 
   FakeCuda& cuda;
   const Options options;
-  const std::shared_ptr<const cuda::DriverApi> driver;
+  const std::shared_ptr<const cuda::DriverApi> driver;  ///< null: there is none that is good enough
   fake_nccl::Misuses misuses;
   mutable std::mutex mutex;
   std::map<std::string, void*> symbols;

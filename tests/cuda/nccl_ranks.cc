@@ -27,8 +27,21 @@ NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options,
 RuntimeOptions NcclRanks::runtime_options(const inproc::Group& of, int rank) const {
   RuntimeOptions runtime = options_of(of, rank, config);
   runtime.backends["shm"] = shm_backend_factory();
-  runtime.device_backends["nccl"] = nccl_backend_factory(options);
+  BackendFactory factory = nccl_backend_factory(options);
+  factory.create = [this, make = factory.create](BackendContext& context) {
+    context.warn = [this, speaks = context.topology->rank == 0](const std::string& text) {
+      const std::lock_guard lock(mutex_);
+      if (speaks) warnings_.push_back(text);
+    };
+    return make(context);
+  };
+  runtime.device_backends["nccl"] = factory;
   return runtime;
+}
+
+std::vector<std::string> NcclRanks::warnings() const {
+  const std::lock_guard lock(mutex_);
+  return warnings_;
 }
 
 void NcclRanks::run(const std::function<void(int rank, Runtime& runtime)>& body) {
@@ -51,6 +64,55 @@ void NcclRanks::check_clean() const {
   CHECK(nccl.misuses() == std::vector<std::string>{});
   CHECK(nccl.live() == FakeNccl::Live{});
   CHECK(cuda.live() == FakeCuda::Live{});
+}
+
+void ProgramStream::hold_before_copy(void* to, const void* from, std::size_t bytes) {
+  machine_.cuda.hold(handle());
+  stream_.copy(reinterpret_cast<cuda::DevicePointer>(to),
+               reinterpret_cast<cuda::DevicePointer>(from), bytes, "copying");
+}
+
+namespace {
+
+class StandIn final : public Backend {
+ public:
+  explicit StandIn(Backend& host) : host_(host) {}
+
+  std::string_view name() const noexcept override { return "stand-in"; }
+  Capabilities capabilities() const override {
+    Capabilities capabilities = host_.capabilities();
+    capabilities.device = DeviceKind::Cuda;
+    return capabilities;
+  }
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
+    return host_.allreduce(call);
+  }
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
+    return host_.broadcast(call);
+  }
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
+    return host_.allgather(call);
+  }
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
+    return host_.alltoall(call);
+  }
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
+    return host_.reducescatter(call);
+  }
+  std::unique_ptr<Operation> send(const SendCall& call) override { return host_.send(call); }
+  std::unique_ptr<Operation> recv(const RecvCall& call) override { return host_.recv(call); }
+  void abort() noexcept override {}
+  void close() override {}
+  StatsGroup stats() const override { return {"stand-in", {{"here", 1}}}; }
+
+ private:
+  Backend& host_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_stand_in(BackendContext& context) {
+  return std::make_unique<StandIn>(*context.host);
 }
 
 Request request_on(Device device, Collective kind, const std::string& name, Buffers& buffers) {
