@@ -88,7 +88,7 @@ Links::Links(Libraries libraries, const NcclOptions& options, const BackendConte
 
 Links::~Links() {
   registrations_.clear();
-  const bool is_settled = streams_->settle(std::chrono::nanoseconds(0));
+  const bool is_settled = streams_->settle(options_.abort_bound);
   for (Lane& lane : lanes_) {
     if (is_settled) continue;
     if (lane.fusion) lane.fusion->abandon();
@@ -170,7 +170,7 @@ bool Links::connect(int device) {
 
 /// One lane after the other: NCCL connects each over what the ones before have found out.
 device::Steps Links::connect_all(int device) {
-  const Identity own = identity_of(bench(0, device).context()->gpu(), libraries_.nccl_version);
+  const Identity own = identity_of(streams_->context(device)->gpu(), libraries_.nccl_version);
   device::HostExchange exchange(*context_.host, static_cast<int>(size_));
   exchange.start(own);
   co_await device::until([&] { return exchange.poll(); });
@@ -209,8 +209,7 @@ bool Links::connect_to(int peer, int device) {
 /// The lower rank speaks first, and is the first of the two in NCCL.
 device::Steps Links::connect_pair(int peer, int device, Pair& pair) {
   const bool is_first = static_cast<int>(rank_) < peer;
-  cuda::Workbench& bench = this->bench(0, device);
-  Identity own = identity_of(bench.context()->gpu(), libraries_.nccl_version);
+  Identity own = identity_of(streams_->context(device)->gpu(), libraries_.nccl_version);
   Identity others{};
   for (const bool sends : {is_first, !is_first}) {
     HostMessage message(*context_.host, peer, sends, bytes_of(sends ? own : others));
@@ -225,6 +224,7 @@ device::Steps Links::connect_pair(int peer, int device, Pair& pair) {
   UniqueId id = is_first ? new_id(device) : UniqueId{};
   HostMessage message(*context_.host, peer, is_first, bytes_of(id));
   co_await device::until([&] { return message.poll(); });
+  cuda::Workbench& bench = this->bench(0, device);
   pair.channel = Channel(bench, begin_communicator(bench, id, 2, is_first ? 0 : 1));
   co_await device::until([&] { return pair.channel.communicator()->is_connected(); });
 }
