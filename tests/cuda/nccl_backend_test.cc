@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
+#include "backends/cuda/cuda.h"
 #include "backends/nccl/identity.h"
 #include "nccl_ranks.h"
 #include "tests/support/fake_library.h"
@@ -216,6 +217,19 @@ TEST_CASE("nccl leaves ranks that share a GPU to the fallback, with one line in 
   CHECK(machine.warnings().size() == 1);
   CHECK_THAT(machine.warnings().at(0),
              Contains("rank 0 and rank 2 are both on GPU-01010101-") && Contains("'stand-in'"));
+}
+
+TEST_CASE("nccl's fallback is the backend of CUDA IPC where ranks share a GPU") {
+  NcclRanks machine(2);
+  machine.device_of = {0, 0};
+  CudaOptions cuda;
+  cuda.symbols = machine.cuda.lookup();
+  cuda.kernel_image = "an image";
+  machine.options.fallback = cuda_backend_factory(cuda).create;
+  machine.run([&](int rank, Runtime& runtime) {
+    for (int step = 0; step < 3; ++step) check_sum(runtime, machine.device(rank), "x", 500);
+    check(counter_of(runtime, "nccl", "fallback_ipc_operations") == 3, "by CUDA IPC");
+  });
 }
 
 TEST_CASE("nccl messages before the first collective find a shared GPU pair by pair") {
