@@ -50,7 +50,8 @@ class SegmentMover {
   Stream& stream_;
   EventPool& events_;
   PinnedPool& pinned_;
-  DeviceMemory table_;           ///< in the stream's order
+  DeviceMemory table_;  ///< in the stream's order
+  std::vector<DeviceMemory> outgrown_;
   std::deque<Table> in_flight_;  ///< the oldest first
   std::vector<kernels::SegmentCopy> copies_;
 };

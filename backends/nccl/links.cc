@@ -211,7 +211,8 @@ device::Steps Links::connect_pair(int peer, int device, Pair& pair) {
   const bool is_first = static_cast<int>(rank_) < peer;
   Identity own = identity_of(streams_->context(device)->gpu(), libraries_.nccl_version);
   Identity others{};
-  for (const bool sends : {is_first, !is_first}) {
+  for (int turn = 0; turn < 2; ++turn) {
+    const bool sends = is_first == (turn == 0);
     HostMessage message(*context_.host, peer, sends, bytes_of(sends ? own : others));
     co_await device::until([&] { return message.poll(); });
   }
@@ -241,32 +242,15 @@ const Channel& Links::channel_to(int peer) const {
   return pairs_.at(peer).channel;
 }
 
-std::vector<NonBlockingCommunicator*> Links::communicators() const {
-  std::vector<NonBlockingCommunicator*> all;
-  const auto add = [&](const Channel& channel) {
-    if (channel.communicator()) all.push_back(channel.communicator().get());
-  };
-  for (const Lane& lane : lanes_) add(lane.channel);
-  for (const auto& [peer, pair] : pairs_) add(pair.channel);
-  return all;
-}
-
 void Links::abort() noexcept {
   // What waits for the host's backend, which may be gone before this is.
   connecting_ = {};
   for (auto& [peer, pair] : pairs_) pair.connecting = {};
   const auto deadline = Clock::now() + options_.abort_bound;
-  const auto abort_each = [&](auto what) {
-    for (const Lane& lane : lanes_) {
-      if (lane.channel.communicator()) what(*lane.channel.communicator());
-    }
-    for (const auto& [peer, pair] : pairs_) {
-      if (pair.channel.communicator()) what(*pair.channel.communicator());
-    }
-  };
-  abort_each([](NonBlockingCommunicator& each) { each.begin_abort(); });
+  for_each_communicator([](NonBlockingCommunicator& each) { each.begin_abort(); });
   // One that does not return leaves work in its stream, which DeviceStreams::settle() tells.
-  abort_each([&](NonBlockingCommunicator& each) { static_cast<void>(each.has_aborted(deadline)); });
+  for_each_communicator(
+      [&](NonBlockingCommunicator& each) { static_cast<void>(each.has_aborted(deadline)); });
   if (fallback_) fallback_->abort();
 }
 
@@ -277,7 +261,7 @@ void Links::close() {
   }
   registrations_.clear();
   const auto deadline = Clock::now() + options_.close_bound;
-  for (NonBlockingCommunicator* each : communicators()) each->close(deadline);
+  for_each_communicator([&](NonBlockingCommunicator& each) { each.close(deadline); });
   if (fallback_) fallback_->close();
 }
 

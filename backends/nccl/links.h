@@ -112,7 +112,16 @@ class Links {
   std::shared_ptr<NonBlockingCommunicator> begin_communicator(cuda::Workbench& bench,
                                                               const UniqueId& id, int size,
                                                               int rank);
-  std::vector<NonBlockingCommunicator*> communicators() const;
+  /// In the same order on the two or more ranks of each.
+  template <typename Visit>
+  void for_each_communicator(Visit visit) const {
+    for (const Lane& lane : lanes_) {
+      if (lane.channel.communicator()) visit(*lane.channel.communicator());
+    }
+    for (const auto& [peer, pair] : pairs_) {
+      if (pair.channel.communicator()) visit(*pair.channel.communicator());
+    }
+  }
 
   const Libraries libraries_;
   const NcclOptions options_;

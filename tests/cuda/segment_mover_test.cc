@@ -61,6 +61,30 @@ TEST_CASE("a cuda table of segments is not overwritten while a kernel still wait
   CHECK(pinned.counts().hits == 1);
 }
 
+TEST_CASE("a cuda table of segments grows while the stream is held, and nobody waits for it") {
+  FakeCuda cuda;
+  ronde::test::add_ronde_kernels(cuda);
+  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
+  KernelSet kernels(context, "an image");
+  Stream stream(context);
+  EventPool events(context);
+  PinnedPool pinned(context, 1 << 20);
+  std::vector<int> source(4000, 7), target(4000);
+  std::vector<SegmentMover::Move> moves;
+  for (std::size_t i = 0; i < 4000; ++i) moves.push_back({&source[i], &target[i], 1});
+  {
+    SegmentMover mover(kernels, stream, events, pinned);
+    cuda.hold(stream.handle());
+    mover.move(std::span(moves).first(1), {});
+    mover.move(std::span(moves).subspan(1), {});
+    CHECK(cuda.calls("cuMemFree_v2") == 0);
+    cuda.release(stream.handle());
+    CHECK(target == source);
+    CHECK(cuda.live().allocations == 2);
+  }
+  CHECK(cuda.live().allocations == 0);
+}
+
 TEST_CASE("cuda kernels that are missing are an error that says what to do") {
   FakeCuda cuda;
   const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
