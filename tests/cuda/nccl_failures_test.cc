@@ -176,6 +176,41 @@ TEST_CASE("nccl's survivors of a rank that dies raise in time, with their memory
   check_recovery(machine);
 }
 
+TEST_CASE("nccl that waits for a rank to connect ends when that one dies") {
+  NcclRanks machine(3);
+  machine.nccl.lose_a_rank();
+  machine.run_to_its_death([&](int rank, Runtime& runtime) {
+    Sum sum(1000);
+    const Work work = runtime.submit(sum.request(machine.device(rank)));
+    while (machine.nccl.calls("ncclCommInitRankConfig") < 3) std::this_thread::yield();
+    if (rank == 2) {
+      machine.group.kill(2);
+      return;
+    }
+    check(death_of([&] { work.wait(); }).rank == 2, "the one that died is named");
+    check(sum.other_owners() == 0, "the memory was handed back");
+  });
+  machine.check_clean();
+}
+
+TEST_CASE("nccl work that does not end is given up at the limit of stalls") {
+  NcclRanks machine(2);
+  machine.config.stall_warn_s = 0.1;
+  machine.config.stall_abort_s = 0.2;
+  std::latch over(2);
+  machine.run_to_its_death([&](int rank, Runtime& runtime) {
+    ProgramStream stream(machine, rank);
+    Sum sum(1000);
+    if (rank == 1) stream.hold_before_copy(sum.data(), sum.data(), sum.bytes());
+    const Work work = runtime.submit(sum.request(machine.device(rank), stream.handle()));
+    const Death death = death_of([&] { work.wait(); });
+    check_contains(death.text, "has been queued on the GPU of rank ");
+    over.arrive_and_wait();
+    if (rank == 1) stream.release();
+  });
+  machine.check_clean();
+}
+
 TEST_CASE(
     "nccl whose abort hangs is left to itself within bounds, and memory that it may use too") {
   NcclRanks machine(2);
