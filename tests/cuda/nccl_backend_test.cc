@@ -82,7 +82,8 @@ TEST_CASE("nccl that one rank lacks is refused by name, and otherwise not used")
       std::vector<float> values(3);
       Request request = sum_request(values, "x");
       request.device = machine.device(rank);
-      check_contains(text_of<UsageError>([&] { runtime.run(request); }), "2.18.5");
+      const Work work = runtime.submit(request);
+      check_contains(usage_error_of(work), "2.18.5");
       runtime.shutdown();
     });
   }

@@ -204,12 +204,12 @@ TEST_CASE("nccl reduces every dtype by every op on two ranks with the bits of sh
 }
 
 TEST_CASE("nccl reduces every dtype by every op on three ranks") {
-  check_all(3, 1);
+  check_all(3, 5);
 }
 
 TEST_CASE("nccl reduces for more ranks than a kernel takes inputs, in rounds with the same bits") {
-  check_all(3, 5, 2);
-  check_all(4, 5, 3);
+  check_all(3, 7, 2);
+  check_all(4, 7, 3);
 }
 
 TEST_CASE("nccl that finishes each call at once needs nobody to ask") {
