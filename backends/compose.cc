@@ -3,6 +3,7 @@
 
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/kernel_image.h"
+#include "backends/nccl/nccl.h"
 #include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
 
@@ -29,8 +30,24 @@ CudaOptions cuda_options(const Config& config) {
           .visible_devices = visible_devices(config)};
 }
 
+NcclOptions nccl_options(const Config& config) {
+  NcclOptions options;
+  options.streams = config.nccl_streams;
+  options.fusion_bytes = config.fusion_bytes;
+  options.registration_cache = config.registration_cache;
+  options.registration_cache_bytes = config.registration_cache_bytes;
+  options.init_timeout_s = config.init_timeout_s;
+  options.kernel_image = cuda::kernel_image();
+  return options;
+}
+
 void add_gpu_backends(const Config& config, BuiltIn& built_in) {
-  built_in.device_backends.emplace("mpi", cuda_backend_factory(cuda_options(config)));
+  const BackendFactory cuda = cuda_backend_factory(cuda_options(config));
+  NcclOptions nccl = nccl_options(config);
+  // Asked for by name, it is that or an error.
+  if (config.gpu_backend == "auto") nccl.fallback = cuda.create;
+  built_in.device_backends.emplace("mpi", cuda);
+  built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }
 
 }  // namespace
@@ -106,8 +123,14 @@ BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& sym
     options.kernel_image = kernel_image;
     return cuda_backend_factory(options);
   };
-  return {
-      {"mpi", with(false, false)}, {"mpi-reg", with(false, true)}, {"mpi-opt", with(true, true)}};
+  NcclOptions nccl = nccl_options(config);
+  nccl.registration_cache = true;
+  nccl.driver_symbols = symbols;
+  if (kernel_image != nullptr) nccl.kernel_image = kernel_image;
+  return {{"mpi", with(false, false)},
+          {"mpi-reg", with(false, true)},
+          {"mpi-opt", with(true, true)},
+          {"nccl", nccl_backend_factory(nccl)}};
 }
 
 bool built_with(std::string_view feature) noexcept {
