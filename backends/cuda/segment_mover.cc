@@ -42,10 +42,9 @@ DevicePointer SegmentMover::upload(const std::vector<kernels::SegmentCopy>& copi
   while (!in_flight_.empty() && in_flight_.front().copied.is_done()) in_flight_.pop_front();
   const std::size_t bytes = copies.size() * sizeof(kernels::SegmentCopy);
   if (bytes > table_.bytes()) {
-    // Kernels that are queued read the one before, and wherever it is freed that waits for the
-    // device, which may wait for a peer that has died. Sizes double: what stays is no more.
+    DeviceMemory larger(kernels_.context(), std::bit_ceil(std::max<std::size_t>(bytes, 16384)));
     if (table_.bytes() > 0) outgrown_.push_back(std::move(table_));
-    table_ = DeviceMemory(kernels_.context(), std::bit_ceil(std::max<std::size_t>(bytes, 16384)));
+    table_ = std::move(larger);
   }
   Table table{pinned_.take(bytes), events_.take()};
   std::memcpy(table.staging.data(), copies.data(), bytes);

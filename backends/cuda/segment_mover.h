@@ -51,6 +51,8 @@ class SegmentMover {
   EventPool& events_;
   PinnedPool& pinned_;
   DeviceMemory table_;  ///< in the stream's order
+  /// Too small since, but kernels that are queued may read them, and freeing one would wait for the
+  /// device. Each is twice the one before.
   std::vector<DeviceMemory> outgrown_;
   std::deque<Table> in_flight_;  ///< the oldest first
   std::vector<kernels::SegmentCopy> copies_;
