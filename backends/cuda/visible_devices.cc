@@ -78,8 +78,9 @@ VisibleDevices::VisibleDevices(const std::vector<std::string>& entries,
       continue;
     }
     std::size_t ordinal = of_machine.size();
-    std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
-    if (ordinal >= of_machine.size()) {
+    const char* const end = entry.data() + entry.size();
+    const bool is_number = std::from_chars(entry.data(), end, ordinal).ptr == end;
+    if (!is_number || ordinal >= of_machine.size()) {
       throw UsageError(std::string(kVariable) + ": there is no GPU " + entry +
                        ": the machine has " + std::to_string(of_machine.size()) +
                        ", counted from 0");
