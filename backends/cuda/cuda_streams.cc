@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/cuda_streams.h"
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,6 +45,17 @@ CudaStreams::Gpu& CudaStreams::gpu(int device) {
                    ": each rank trains on one GPU. Start a rank for each of them");
 }
 
+int CudaStreams::device_count() const {
+  int count = 0;
+  check(*api_, "counting GPUs", api_->device_count, &count);
+  return std::max(count, 1);
+}
+
+int CudaStreams::own_device(int preferred) const {
+  const std::lock_guard lock(mutex_);
+  return gpu_ ? gpu_->context->index() : preferred;
+}
+
 std::shared_ptr<const DeviceContext> CudaStreams::context(int device) {
   return gpu(device).context;
 }
@@ -73,8 +85,12 @@ std::shared_ptr<const DeviceEvent> CudaStreams::mark(Stream& stream) {
 bool CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
   try {
     const auto deadline = std::chrono::steady_clock::now() + bound;
-    const std::lock_guard lock(mutex_);
-    for (const std::weak_ptr<Stream>& each : streams_) {
+    std::vector<std::weak_ptr<Stream>> streams;
+    {
+      const std::lock_guard lock(mutex_);
+      streams = streams_;
+    }
+    for (const std::weak_ptr<Stream>& each : streams) {
       const std::shared_ptr<Stream> stream = each.lock();
       while (stream && !stream->is_idle()) {
         if (std::chrono::steady_clock::now() >= deadline) return false;

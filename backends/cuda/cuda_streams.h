@@ -27,6 +27,12 @@ class CudaStreams final : public DeviceStreams {
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
   bool settle(std::chrono::nanoseconds bound) noexcept override;
 
+  /// How many GPUs are visible, at least 1. Throws DriverError.
+  int device_count() const;
+
+  /// The ordinal of the rank's GPU; while no operation has told, `preferred`.
+  int own_device(int preferred) const;
+
   /// The context on this GPU, which is the rank's from now on. Throws UsageError if another one is,
   /// DriverError if there is no room for a context.
   std::shared_ptr<const DeviceContext> context(int device);
