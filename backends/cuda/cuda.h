@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -24,6 +25,9 @@ struct CudaOptions {
   /// The largest allreduce that everybody reduces by itself. A two-shot moves half as many bytes
   /// for two ranks and less for more, but needs a second handover. A multiple of 256.
   std::uint64_t one_shot_bytes = std::uint64_t{512} << 10;
+  /// How long the first look into the other ranks' memory may take, which copies a few bytes,
+  /// before CUDA IPC is given up.
+  std::chrono::milliseconds ipc_patience{10'000};
 
   /// Where the driver's functions are found; tests bring their own.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();

@@ -30,13 +30,17 @@ class CudaBackend::Run final : public device::SteppedOperation {
       : owner_(owner), place_(place), needs_path_(needs_path), choose_(std::move(choose)) {
     begin(run());
   }
+  /// Half-way only where the group is dead.
+  ~Run() override { owner_.exchange_.cancel(); }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
 
  private:
   device::Steps run() {
     Gpu& gpu = owner_.gpu(place_.device.index);
     if (needs_path_ && owner_.path_ == Path::Unknown) {
       device::Steps finding = owner_.find_path(place_.device.index);
-      co_await device::until([&finding] { return finding.poll(); });
+      co_await finding;
     }
     const bool by_ipc = needs_path_ && owner_.path_ == Path::Ipc;
     CudaCounters& counters = owner_.counters_;
@@ -44,7 +48,7 @@ class CudaBackend::Run final : public device::SteppedOperation {
         .fetch_add(1, std::memory_order_relaxed);
     gpu.bench.run_after(place_.after);
     device::Steps steps = choose_(gpu, by_ipc);
-    co_await device::until([&steps] { return steps.poll(); });
+    co_await steps;
     set_event(owner_.streams_->mark(gpu.bench.stream()));
   }
 
@@ -57,7 +61,8 @@ class CudaBackend::Run final : public device::SteppedOperation {
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
     : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_)),
       peers(bench, *owner.cache_, owner.ranks_, owner.rank_),
-      ipc(bench, peers, *owner.cache_, owner.exchange_, owner.counters_, owner.options_),
+      ipc(bench, peers, *owner.cache_, owner.exchange_, owner.counters_, owner.options_,
+          owner.warn_),
       staged(bench, owner.streams_->make_stream(device), owner.host_, owner.counters_,
              owner.options_.registration_cache, owner.rank_) {}
 
@@ -67,6 +72,7 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       image_(image),
       rank_(context.topology->rank),
       size_(context.topology->size),
+      local_rank_(context.topology->local_rank),
       hosts_(context.topology->hosts()),
       ranks_(context.ranks),
       warn_(context.warn),
@@ -79,7 +85,7 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       exchange_(host_, size_) {}
 
 CudaBackend::~CudaBackend() {
-  if (!gpu_ || streams_->settle(kLastBound)) return;
+  if (!gpu_ || (streams_->settle(kLastBound) && !gpu_->peers.hangs())) return;
   device::abandon(std::move(gpu_));
   device::abandon(std::move(cache_));
 }
@@ -96,7 +102,10 @@ Capabilities CudaBackend::capabilities() const {
 }
 
 CudaBackend::Gpu& CudaBackend::gpu(int device) {
-  if (!gpu_) gpu_ = std::make_unique<Gpu>(*this, device);
+  if (gpu_) return *gpu_;
+  // A rank that has joined does not know of a tensor.
+  if (device < 0) device = streams_->own_device(local_rank_ % streams_->device_count());
+  gpu_ = std::make_unique<Gpu>(*this, device);
   return *gpu_;
 }
 
@@ -113,8 +122,9 @@ std::string CudaBackend::why_never_ipc() const {
 device::Steps CudaBackend::find_path(int device) {
   std::string problem = why_never_ipc();
   if (problem.empty()) {
-    device::Steps connecting = gpu(device).peers.connect(exchange_, visible_, problem);
-    co_await device::until([&connecting] { return connecting.poll(); });
+    device::Steps connecting =
+        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problem);
+    co_await connecting;
     if (!problem.empty()) {
       warn_("CUDA IPC cannot be used, and what is on GPUs is staged through host memory: " +
             problem);
@@ -171,6 +181,7 @@ void CudaBackend::abort() noexcept {}
 void CudaBackend::close() {
   if (!gpu_) return;
   if (!streams_->settle(kLastBound)) throw Error("the GPU did not finish what was queued on it");
+  gpu_->ipc.forget();
   gpu_->peers.forget();
 }
 

@@ -60,6 +60,7 @@ class CudaBackend final : public Backend {
   /// Whether operations go by CUDA IPC, which ranks find out together.
   enum class Path { Unknown, Ipc, Staged };
 
+  /// `device`: an ordinal, or negative: any that this rank may use.
   Gpu& gpu(int device);
   device::Steps find_path(int device);
   std::string why_never_ipc() const;
@@ -68,6 +69,7 @@ class CudaBackend final : public Backend {
   const void* const image_;
   const int rank_;
   const int size_;
+  const int local_rank_;
   const int hosts_;
   const std::vector<int> ranks_;
   const std::function<void(const std::string&)> warn_;

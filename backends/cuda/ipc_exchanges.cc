@@ -31,7 +31,7 @@ device::Steps IpcOperations::broadcast(BroadcastCall call) {
     end_chunk();
   }
   device::Steps end = end_operation();
-  co_await device::until([&end] { return end.poll(); });
+  co_await end;
 }
 
 device::Steps IpcOperations::allgather(AllgatherCall call) {
@@ -63,7 +63,7 @@ device::Steps IpcOperations::allgather(AllgatherCall call) {
     end_chunk();
   }
   device::Steps end = end_operation();
-  co_await device::until([&end] { return end.poll(); });
+  co_await end;
 }
 
 device::Steps IpcOperations::alltoall(AlltoallCall call) {
@@ -104,7 +104,7 @@ device::Steps IpcOperations::alltoall(AlltoallCall call) {
     end_chunk();
   }
   device::Steps end = end_operation();
-  co_await device::until([&end] { return end.poll(); });
+  co_await end;
 }
 
 device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
@@ -143,7 +143,7 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
     end_chunk();
   }
   device::Steps end = end_operation();
-  co_await device::until([&end] { return end.poll(); });
+  co_await end;
 }
 
 /// What lies `offset` bytes behind the beginning of each rank's half; of the own one nobody else

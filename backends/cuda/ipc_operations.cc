@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/cuda/addresses.h"
+#include "backends/cuda/verdict.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {
@@ -35,13 +36,15 @@ Share share_of(std::size_t rank, std::size_t ranks, std::size_t extent, std::siz
 
 IpcOperations::IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
                              device::HostExchange& exchange, CudaCounters& counters,
-                             const CudaOptions& options)
+                             const CudaOptions& options,
+                             std::function<void(const std::string&)> warn)
     : bench_(bench),
       peers_(peers),
       cache_(cache),
       exchange_(exchange),
       counters_(counters),
       keeps_(options.registration_cache),
+      warn_(std::move(warn)),
       direct_bytes_(options.ipc_direct_bytes),
       one_shot_bytes_(static_cast<std::size_t>(options.one_shot_bytes)),
       half_bytes_((bench.fusion_bytes() - one_shot_bytes_) / kHalves) {}
@@ -75,16 +78,16 @@ void IpcOperations::begin_chunk() {
 }
 
 /// To be followed by waiting until has_come().
-void IpcOperations::hand_over(Mark mark) {
+void IpcOperations::hand_over(Mark mark, bool refuses) {
   peers_.record(mark, half_);
   counters_.handovers.fetch_add(1, std::memory_order_relaxed);
-  exchange_.start(++handover_);
+  exchange_.start(Handover{++handover_, refuses ? 1U : 0U});
 }
 
 bool IpcOperations::has_come() {
   if (!exchange_.poll()) return false;
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    if (exchange_.of<std::uint64_t>(rank) == handover_) continue;
+    if (exchange_.of<Handover>(rank).number == handover_) continue;
     throw Error("ranks came to different handovers between GPUs: the order of operations differs");
   }
   return true;
@@ -92,6 +95,11 @@ bool IpcOperations::has_come() {
 
 void IpcOperations::end_chunk() {
   peers_.record(Mark::Read, half_);
+}
+
+void IpcOperations::forget() noexcept {
+  in_use_.clear();
+  mapped_.clear();
 }
 
 /// Where nothing is kept, mappings are closed once nobody reads them.
@@ -189,7 +197,7 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
   if (direct_bytes_ > 0 && bytes >= direct_bytes_ && travel.is_plain()) {
     bool was_done = false;
     device::Steps steps = allreduce_directly(call, travel, was_done);
-    co_await device::until([&steps] { return steps.poll(); });
+    co_await steps;
     if (was_done) co_return;
   }
   device::ChunkLayout layout(call.segments, elements_of_half(travel.width()), travel.alignment());
@@ -212,7 +220,7 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
     end_chunk();
   }
   device::Steps end = end_operation();
-  co_await device::until([&end] { return end.poll(); });
+  co_await end;
 }
 
 IpcOperations::Offer IpcOperations::offer_of(const Segment& segment, std::size_t bytes) const {
@@ -225,10 +233,8 @@ IpcOperations::Offer IpcOperations::offer_of(const Segment& segment, std::size_t
   }
 }
 
-bool IpcOperations::accept(const std::vector<Offer>& offers) {
-  const bool all_can =
-      std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.can; });
-  if (!all_can) return false;
+/// Where each rank's tensor is, for this one.
+void IpcOperations::map_all(const std::vector<Offer>& offers) {
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     const ExportedMemory& memory = offers[rank].memory;
     if (rank == peers_.own()) {
@@ -238,20 +244,55 @@ bool IpcOperations::accept(const std::vector<Offer>& offers) {
     mapped_.push_back(map_memory(cache_, bench_.context(), memory, peers_.name_of(rank)));
     direct_.push_back(mapped_.back()->address_of(memory));
   }
-  return true;
+}
+
+void IpcOperations::drop_mapping() {
+  mapped_.clear();
+  direct_.clear();
+}
+
+/// Whether every rank can export its tensor, and map those of the others. Ends behind the handover
+/// that says that they are ready to be read.
+device::Steps IpcOperations::agree_on_mapping(const Segment& segment, std::size_t bytes,
+                                              bool& agreed) {
+  exchange_.start(offer_of(segment, bytes));
+  co_await device::until([this] { return exchange_.poll(); });
+  const std::vector<Offer> offers = exchange_.all<Offer>();
+  agreed = std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.can; });
+  if (!agreed) co_return;
+  const std::string problem = problem_of([&] { map_all(offers); });
+  begin_chunk();
+  hand_over(Mark::Packed, !problem.empty());
+  co_await device::until([this] { return has_come(); });
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    agreed = agreed && exchange_.of<Handover>(rank).refuses == 0;
+  }
+  if (agreed) co_return;
+  end_chunk();
+  drop_mapping();
+  device::Steps giving_up = give_mapping_up(problem);
+  co_await giving_up;
+}
+
+/// It would fail again.
+device::Steps IpcOperations::give_mapping_up(std::string problem) {
+  exchange_.start(Verdict(problem));
+  co_await device::until([this] { return exchange_.poll(); });
+  direct_bytes_ = 0;
+  warn_(
+      "tensors cannot be mapped by other ranks, and are copied into the fusion buffer from now "
+      "on: " +
+      first_problem(exchange_.all<Verdict>(), peers_.names()));
 }
 
 /// The tensor itself in place of the fusion buffer: it is neither packed nor unpacked. As the
 /// program may write to it afterwards, the others have read it before this rank's work is over.
 device::Steps IpcOperations::allreduce_directly(AllreduceCall call, Travel travel, bool& was_done) {
   const Segment& segment = call.segments[0];
-  exchange_.start(offer_of(segment, segment.count * travel.width()));
-  co_await device::until([this] { return exchange_.poll(); });
-  if (!accept(exchange_.all<Offer>())) co_return;
+  device::Steps mapping = agree_on_mapping(segment, segment.count * travel.width(), was_done);
+  co_await mapping;
+  if (!was_done) co_return;
   counters_.direct.fetch_add(1, std::memory_order_relaxed);
-  begin_chunk();
-  hand_over(Mark::Packed);
-  co_await device::until([this] { return has_come(); });
   peers_.wait_for_all(Mark::Packed, half_);
   reduce_share(segment.count, travel, direct_[peers_.own()]);
   hand_over(Mark::Reduced);
@@ -271,9 +312,8 @@ device::Steps IpcOperations::allreduce_directly(AllreduceCall call, Travel trave
   bench_.stream().record(read);
   in_use_.push_back({std::exchange(mapped_, {}), std::move(read)});
   direct_.clear();
-  was_done = true;
   device::Steps end = end_operation();
-  co_await device::until([&end] { return end.poll(); });
+  co_await end;
 }
 
 }  // namespace ronde::cuda

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backends/cuda/cuda.h"
@@ -36,14 +38,17 @@ struct CudaCounters {
 /// Note [Halves]
 /// A half is packed again in the next chunk but one, once the others have read it. They record that
 /// in their streams before they come to the handover of the chunk in between, and this rank passes
-/// that handover too: so their events have been recorded by the time it waits for them.
+/// that handover too: so their events have been recorded by the time it waits for them. Nor are
+/// those recorded again before: that is for the next chunk but one, and so behind the handover in
+/// between, to which this rank comes only once its wait is queued.
 ///
 /// Thread-safety: one thread at a time, one operation at a time.
 class IpcOperations {
  public:
   /// Everything outlives it.
   IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
-                device::HostExchange& exchange, CudaCounters& counters, const CudaOptions& options);
+                device::HostExchange& exchange, CudaCounters& counters, const CudaOptions& options,
+                std::function<void(const std::string&)> warn);
 
   /// Of the fusion buffer.
   static std::size_t buffer_bytes(const CudaOptions& options) noexcept;
@@ -57,7 +62,15 @@ class IpcOperations {
   device::Steps reducescatter(ReducescatterCall call);
   /// @}
 
+  /// Closes what it has mapped; nothing that is queued uses it.
+  void forget() noexcept;
+
  private:
+  /// What ranks tell each other at each handover.
+  struct Handover {
+    std::uint64_t number = 0;
+    std::uint64_t refuses = 0;  ///< to go on as planned
+  };
   /// What a rank offers to the others in place of its fusion buffer.
   struct Offer {
     bool can = false;
@@ -69,7 +82,7 @@ class IpcOperations {
   };
 
   void begin_chunk();
-  void hand_over(Mark mark);
+  void hand_over(Mark mark, bool refuses = false);
   bool has_come();
   void end_chunk();
   device::Steps end_operation();
@@ -86,7 +99,10 @@ class IpcOperations {
   void reduce_part(std::size_t offset, std::size_t count, const Travel& travel, void* output);
   std::vector<DevicePointer> inputs(std::size_t offset_bytes) const;
   Offer offer_of(const Segment& segment, std::size_t bytes) const;
-  bool accept(const std::vector<Offer>& offers);
+  void map_all(const std::vector<Offer>& offers);
+  device::Steps agree_on_mapping(const Segment& segment, std::size_t bytes, bool& agreed);
+  device::Steps give_mapping_up(std::string problem);
+  void drop_mapping();
   device::Steps allreduce_directly(AllreduceCall call, Travel travel, bool& was_done);
 
   Workbench& bench_;
@@ -95,7 +111,8 @@ class IpcOperations {
   device::HostExchange& exchange_;
   CudaCounters& counters_;
   const bool keeps_;
-  const std::uint64_t direct_bytes_;
+  const std::function<void(const std::string&)> warn_;
+  std::uint64_t direct_bytes_;
   const std::size_t one_shot_bytes_;
   const std::size_t half_bytes_;
   std::size_t half_ = 0;        ///< of the chunk in progress

@@ -2,10 +2,9 @@
 #include "backends/cuda/ipc_peers.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <functional>
 
+#include "backends/cuda/verdict.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {
@@ -13,38 +12,7 @@ namespace {
 
 /// Of each rank's fusion buffer, what the others look at when they try it out.
 constexpr std::size_t kSightBytes = 16;
-/// How long that may take: it is a copy of a few bytes.
-constexpr std::chrono::seconds kSightBound{10};
-
-/// A text of bounded length; what does not fit is cut off.
-template <std::size_t kSize>
-void set_text(std::array<char, kSize>& to, const std::string& text) {
-  to = {};
-  std::memcpy(to.data(), text.data(), std::min(text.size(), kSize - 1));
-}
-
-/// What each rank says after a step: why it cannot go on, or nothing.
-struct Verdict {
-  std::array<char, 256> problem{};
-};
-
-/// What goes wrong in `step`, or an empty text.
-std::string problem_of(const std::function<void()>& step) {
-  try {
-    step();
-    return {};
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-std::string first_problem(const std::vector<Verdict>& verdicts, const std::vector<int>& ranks) {
-  for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
-    const std::string problem = verdicts[rank].problem.data();
-    if (!problem.empty()) return "rank " + std::to_string(ranks[rank]) + ": " + problem;
-  }
-  return {};
-}
+static_assert(kSightBytes <= kTrialBytes);
 
 /// What a rank writes for the others to see.
 unsigned char sight_of(std::size_t rank) {
@@ -99,15 +67,14 @@ IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> 
       events_(ranks_.size()) {}
 
 device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDevices& visible,
-                                std::string& problem) {
+                                std::chrono::milliseconds patience, std::string& problem) {
   if (size() == 1) {
     addresses_[0] = bench_.fusion();
     co_return;
   }
   const auto has_come = [&exchange] { return exchange.poll(); };
   Greeting greeting;
-  Verdict verdict;
-  set_text(verdict.problem, problem_of([&] { greet(greeting); }));
+  Verdict verdict(problem_of([&] { greet(greeting); }));
   exchange.start(greeting);
   co_await device::until(has_come);
   const std::vector<Greeting> greetings = exchange.all<Greeting>();
@@ -117,29 +84,29 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
   problem = first_problem(exchange.all<Verdict>(), ranks_);
   if (!problem.empty()) co_return forget();
 
-  set_text(verdict.problem, problem_of([&] { open(greetings, visible); }));
+  verdict = Verdict(problem_of([&] { open(greetings, visible); }));
   exchange.start(verdict);
   co_await device::until(has_come);
   problem = first_problem(exchange.all<Verdict>(), ranks_);
   if (!problem.empty()) co_return forget();
 
-  const Event seen = bench_.events().take();
-  PinnedBlock sight;
-  std::string failure = problem_of([&] { sight = look_at_peers(seen); });
+  std::string failure = problem_of([&] { look_at_peers(); });
+  bool is_over = false;
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto has_ended = [&] {
+    if (failure.empty()) failure = problem_of([&] { is_over = trial_->stream.is_idle(); });
+    return is_over || !failure.empty() || std::chrono::steady_clock::now() >= deadline;
+  };
+  co_await device::until(has_ended);
   if (failure.empty()) {
-    const auto deadline = std::chrono::steady_clock::now() + kSightBound;
-    const auto is_over = [&] {
-      return seen.is_done() || std::chrono::steady_clock::now() >= deadline;
-    };
-    co_await device::until(is_over);
-    failure = seen.is_done() ? problem_of([&] { check_sight(sight); })
-                             : "the memory of other ranks does not answer";
+    failure =
+        is_over ? problem_of([&] { check_sight(); }) : "the memory of other ranks does not answer";
   }
-  set_text(verdict.problem, failure);
-  exchange.start(verdict);
+  exchange.start(Verdict(failure));
   co_await device::until(has_come);
   problem = first_problem(exchange.all<Verdict>(), ranks_);
-  if (!problem.empty()) forget();
+  if (!problem.empty()) co_return forget();
+  end_trial();
   let();
 }
 
@@ -147,6 +114,7 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
 void IpcPeers::greet(Greeting& greeting) {
   const std::shared_ptr<const DeviceContext>& context = bench_.context();
   set_text(greeting.uuid, context->gpu().uuid);
+  addresses_[own_] = bench_.fusion();
   const auto exported = export_memory(*context, bench_.fusion(), bench_.fusion_bytes());
   if (!exported) throw Error("CUDA cannot export the fusion buffer of this GPU");
   greeting.fusion = *exported;
@@ -155,10 +123,11 @@ void IpcPeers::greet(Greeting& greeting) {
     events[i] = SharedEvent(context);
     greeting.events[i] = events[i].exported();
   }
+  trial_ = std::make_unique<Trial>(context);
   const Current current(*context);
   ronde::cuda::check(context->api(), "writing to the fusion buffer", context->api().fill,
-                     bench_.fusion(), sight_of(own_), kSightBytes, bench_.stream().handle());
-  record(Mark::Packed, 0);
+                     place_of_sight(own_), sight_of(own_), kSightBytes, trial_->stream.handle());
+  record(Mark::Packed, 0, trial_->stream);
 }
 
 void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices& visible) {
@@ -180,20 +149,21 @@ void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices
 }
 
 /// Queues copies of what the others have written.
-PinnedBlock IpcPeers::look_at_peers(const Event& seen) {
-  PinnedBlock sight = bench_.pinned().take(size() * kSightBytes);
-  wait_for_all(Mark::Packed, 0);
+void IpcPeers::look_at_peers() {
+  trial_->mappings = mappings_;
+  trial_->sight = bench_.pinned().take(size() * kSightBytes);
+  std::memset(trial_->sight.data(), 0, trial_->sight.bytes());
+  wait_for_all(Mark::Packed, 0, trial_->stream);
   for (std::size_t rank = 0; rank < size(); ++rank) {
-    bench_.stream().copy(sight.address() + rank * kSightBytes, fusion(rank), kSightBytes,
-                         "reading the fusion buffer of rank " + std::to_string(ranks_[rank]));
+    trial_->stream.copy(trial_->sight.address() + rank * kSightBytes, place_of_sight(rank),
+                        kSightBytes,
+                        "reading the fusion buffer of rank " + std::to_string(ranks_[rank]));
   }
-  bench_.stream().record(seen);
-  return sight;
 }
 
-void IpcPeers::check_sight(const PinnedBlock& sight) const {
+void IpcPeers::check_sight() const {
   for (std::size_t rank = 0; rank < size(); ++rank) {
-    const std::byte* const bytes = sight.data() + rank * kSightBytes;
+    const std::byte* const bytes = trial_->sight.data() + rank * kSightBytes;
     const bool is_right = std::all_of(bytes, bytes + kSightBytes, [&](std::byte byte) {
       return byte == std::byte{sight_of(rank)};
     });
@@ -203,11 +173,22 @@ void IpcPeers::check_sight(const PinnedBlock& sight) const {
   }
 }
 
-void IpcPeers::forget() {
+void IpcPeers::end_trial() noexcept {
+  if (!trial_) return;
+  try {
+    if (trial_->stream.is_idle()) trial_.reset();
+  } catch (const Error&) {
+    // The GPU has failed: what it still does is not known.
+  }
+}
+
+void IpcPeers::forget() noexcept {
+  end_trial();
   let();
   for (const int rank : ranks_) cache_.drop(rank);
-  events_.clear();
-  events_.resize(ranks_.size());
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    if (rank != own_) events_[rank] = {};
+  }
 }
 
 void IpcPeers::hold() {
@@ -223,21 +204,21 @@ void IpcPeers::let() noexcept {
   for (std::shared_ptr<MappedMemory>& mapping : mappings_) mapping.reset();
 }
 
-void IpcPeers::record(Mark mark, std::size_t half) {
+void IpcPeers::record(Mark mark, std::size_t half, const Stream& stream) {
   if (size() == 1) return;
   const DeviceContext& context = *bench_.context();
   const Current current(context);
   ronde::cuda::check(context.api(), "telling the other ranks", context.api().event_record,
-                     event(own_, mark, half).handle(), bench_.stream().handle());
+                     event(own_, mark, half).handle(), stream.handle());
 }
 
-void IpcPeers::wait_for_all(Mark mark, std::size_t half) {
+void IpcPeers::wait_for_all(Mark mark, std::size_t half, const Stream& stream) {
   const DeviceContext& context = *bench_.context();
   const Current current(context);
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (rank == own_) continue;
     ronde::cuda::check(context.api(), "waiting for the other ranks",
-                       context.api().stream_wait_event, bench_.stream().handle(),
+                       context.api().stream_wait_event, stream.handle(),
                        event(rank, mark, half).handle(), 0U);
   }
 }

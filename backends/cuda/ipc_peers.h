@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -66,21 +67,31 @@ struct Greeting {
 /// that all of them can wait for. An event is waited for only once its owner is known to have
 /// recorded it, so that no wait is for nothing.
 ///
+/// Note [Who closes first]
+/// What a rank has exported, memory and events, it destroys with this object: others may have work
+/// queued that uses it until they have closed their side, which they do before (forget()).
+///
 /// Thread-safety: one thread at a time.
 class IpcPeers {
  public:
   /// `ranks`: what they are called in texts, in their order; this is the one at `own`. The two
   /// outlive it.
   IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks, int own);
+  /// Nothing that is queued may use it; where a trial hangs, it is to be abandoned.
+  ~IpcPeers() = default;
+  IpcPeers(const IpcPeers&) = delete;
+  IpcPeers& operator=(const IpcPeers&) = delete;
 
-  /// All ranks meet, open what they need of each other, and try it out. Leaves in `problem` why it
-  /// cannot be used, the same on every rank; an empty text if it can.
+  /// All ranks meet, open what they need of each other, and try it out, for no longer than
+  /// `patience`. Leaves in `problem` why it cannot be used, the same on every rank; an empty text
+  /// if it can.
   device::Steps connect(device::HostExchange& exchange, const VisibleDevices& visible,
-                        std::string& problem);
+                        std::chrono::milliseconds patience, std::string& problem);
 
   std::size_t size() const noexcept { return ranks_.size(); }
   std::size_t own() const noexcept { return own_; }
-  /// What a rank is called in texts.
+  /// What the ranks are called in texts.
+  const std::vector<int>& names() const noexcept { return ranks_; }
   int name_of(std::size_t rank) const noexcept { return ranks_[rank]; }
 
   /// Maps what is not mapped (RegistrationCache). To be called before each operation, and let() to
@@ -90,19 +101,39 @@ class IpcPeers {
   /// The fusion buffer of a rank. Between hold() and let().
   DevicePointer fusion(std::size_t rank) const noexcept { return addresses_[rank]; }
 
-  /// Closes all that was opened; nothing that is queued uses it.
-  void forget();
+  /// Closes all that was opened; nothing that is queued uses it, but for a trial that hangs.
+  void forget() noexcept;
+  /// Whether the trial, which failed, may still use memory.
+  bool hangs() noexcept {
+    end_trial();
+    return trial_ != nullptr;
+  }
 
   /// Records what this rank has done, behind all that is queued.
-  void record(Mark mark, std::size_t half);
+  void record(Mark mark, std::size_t half) { record(mark, half, bench_.stream()); }
   /// What is queued from now on runs after all ranks' last recordings.
-  void wait_for_all(Mark mark, std::size_t half);
+  void wait_for_all(Mark mark, std::size_t half) { wait_for_all(mark, half, bench_.stream()); }
 
  private:
+  /// Work that may never end, as it depends on others for the first time: it has a stream of its
+  /// own, touches no memory that operations use, and what it uses lives on with it.
+  struct Trial {
+    explicit Trial(const std::shared_ptr<const DeviceContext>& context) : stream(context) {}
+    Stream stream;
+    PinnedBlock sight;
+    std::vector<std::shared_ptr<MappedMemory>> mappings;
+  };
+
   void greet(Greeting& greeting);
   void open(const std::vector<Greeting>& greetings, const VisibleDevices& visible);
-  PinnedBlock look_at_peers(const Event& seen);
-  void check_sight(const PinnedBlock& sight) const;
+  void look_at_peers();
+  void check_sight() const;
+  void end_trial() noexcept;
+  DevicePointer place_of_sight(std::size_t rank) const noexcept {
+    return addresses_[rank] + bench_.fusion_bytes();
+  }
+  void record(Mark mark, std::size_t half, const Stream& stream);
+  void wait_for_all(Mark mark, std::size_t half, const Stream& stream);
   const SharedEvent& event(std::size_t rank, Mark mark, std::size_t half) const {
     return events_[rank][static_cast<std::size_t>(mark) * kHalves + half];
   }
@@ -115,6 +146,7 @@ class IpcPeers {
   std::vector<std::shared_ptr<MappedMemory>> mappings_;  ///< by rank; null for the own one
   std::vector<DevicePointer> addresses_;                 ///< by rank
   std::vector<std::array<SharedEvent, kMarks * kHalves>> events_;  ///< by rank
+  std::unique_ptr<Trial> trial_;                                   ///< until it is over
 };
 
 }  // namespace ronde::cuda

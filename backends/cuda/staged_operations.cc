@@ -109,36 +109,37 @@ device::Steps StagedOperations::pass_window(const device::ChunkLayout& layout,
   const auto size_of_piece = [&](std::size_t piece) {
     return std::min(each, bytes - piece * each);
   };
-  std::vector<Slot> slots(std::min(kSlots, count));
-  for (Slot& slot : slots) {
-    slot = {pinned_.take(each), bench_.events().take(), bench_.events().take()};
+  for (std::size_t slot = 0; slot < std::min(kSlots, count); ++slot) {
+    slots_.push_back({pinned_.take(each), bench_.events().take(), bench_.events().take()});
   }
   pack(layout, passage);
   // All that is copied up lands where something was copied down, or may be written.
   const Event packed = bench_.events().take();
   bench_.stream().record(packed);
   up_->wait_for(packed);
-  for (std::size_t piece = 0; piece < slots.size(); ++piece) {
-    fetch(slots[piece], piece * each, size_of_piece(piece), passage.reads);
+  for (std::size_t piece = 0; piece < slots_.size(); ++piece) {
+    fetch(slots_[piece], piece * each, size_of_piece(piece), passage.reads);
   }
   const bool returns = plan_unpacking(layout, passage);
   for (std::size_t piece = 0; piece < count; ++piece) {
-    Slot& slot = slots[piece % slots.size()];
+    Slot& slot = slots_[piece % slots_.size()];
     const std::size_t begin = piece * each;
     co_await device::until([&slot] { return slot.down.is_done(); });
     const auto segments = host_pieces(layout, begin, begin + size_of_piece(piece), slot, width);
     const std::unique_ptr<Operation> operation = passage.launch(segments);
-    co_await device::until([&operation] { return operation->poll(); });
+    co_await device::until_finished(*operation);
     if (returns) put_back(slot, begin, size_of_piece(piece));
-    const std::size_t next = piece + slots.size();
+    const std::size_t next = piece + slots_.size();
     if (next < count) fetch(slot, next * each, size_of_piece(next), passage.reads);
   }
-  if (!returns) co_return;
-  join_streams();
-  bench_.mover().move(moves_, {.from = passage.dtype, .to = passage.from});
-  for (const Slot& slot : slots) {
-    co_await device::until([&slot] { return slot.up.is_done(); });
+  if (returns) {
+    join_streams();
+    bench_.mover().move(moves_, {.from = passage.dtype, .to = passage.from});
+    for (const Slot& slot : slots_) {
+      co_await device::until([&slot] { return slot.up.is_done(); });
+    }
   }
+  slots_.clear();
 }
 
 device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
@@ -146,7 +147,7 @@ device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage 
   device::ChunkLayout layout(segments, bench_.fusion_bytes() / width, 16 / width);
   while (layout.next()) {
     device::Steps window = pass_window(layout, passage);
-    co_await device::until([&window] { return window.poll(); });
+    co_await window;
   }
 }
 
@@ -162,7 +163,7 @@ device::Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks)
                             .average_over = call.divisor(ranks)});
   };
   device::Steps steps = pass(call.segments, passage);
-  co_await device::until([&steps] { return steps.poll(); });
+  co_await steps;
 }
 
 device::Steps StagedOperations::broadcast(BroadcastCall call) {
@@ -178,31 +179,35 @@ device::Steps StagedOperations::broadcast(BroadcastCall call) {
     for (Segment& segment : segments) segment.input = nullptr;
   }
   device::Steps steps = pass(segments, passage);
-  co_await device::until([&steps] { return steps.poll(); });
+  co_await steps;
 }
 
 device::Steps StagedOperations::pass_whole(Whole whole) {
   for (const auto& event : whole.after) event->order(up_->handle());
-  PinnedBlock input;
-  PinnedBlock output;
   const Event moved = bench_.events().take();
   if (whole.input != nullptr && whole.input_bytes > 0) {
-    input = pinned_.take(whole.input_bytes);
-    bench_.stream().copy(input.address(), address_of(whole.input), whole.input_bytes,
+    whole_input_ = pinned_.take(whole.input_bytes);
+    bench_.stream().copy(whole_input_.address(), address_of(whole.input), whole.input_bytes,
                          "copying from the GPU");
     bench_.stream().record(moved);
     co_await device::until([&moved] { return moved.is_done(); });
   }
-  if (whole.output != nullptr && whole.output_bytes > 0) output = pinned_.take(whole.output_bytes);
-  const std::unique_ptr<Operation> operation = whole.launch(input.data(), output.data());
-  co_await device::until([&operation] { return operation->poll(); });
+  if (whole.output != nullptr && whole.output_bytes > 0) {
+    whole_output_ = pinned_.take(whole.output_bytes);
+  }
+  const std::unique_ptr<Operation> operation =
+      whole.launch(whole_input_.data(), whole_output_.data());
+  co_await device::until_finished(*operation);
   counters_.staged_bytes.fetch_add(whole.input_bytes + whole.output_bytes,
                                    std::memory_order_relaxed);
-  if (output.data() == nullptr) co_return;
-  up_->copy(address_of(whole.output), output.address(), whole.output_bytes, "copying to the GPU");
+  whole_input_ = {};
+  if (whole_output_.data() == nullptr) co_return;
+  up_->copy(address_of(whole.output), whole_output_.address(), whole.output_bytes,
+            "copying to the GPU");
   up_->record(moved);
   bench_.stream().wait_for(moved);
   co_await device::until([&moved] { return moved.is_done(); });
+  whole_output_ = {};
 }
 
 device::Steps StagedOperations::allgather(AllgatherCall call) {
@@ -218,7 +223,7 @@ device::Steps StagedOperations::allgather(AllgatherCall call) {
         {.input = input, .output = output, .counts = call.counts, .dtype = call.dtype});
   };
   device::Steps steps = pass_whole(std::move(whole));
-  co_await device::until([&steps] { return steps.poll(); });
+  co_await steps;
 }
 
 device::Steps StagedOperations::alltoall(AlltoallCall call) {
@@ -237,7 +242,7 @@ device::Steps StagedOperations::alltoall(AlltoallCall call) {
                            .dtype = call.dtype});
   };
   device::Steps steps = pass_whole(std::move(whole));
-  co_await device::until([&steps] { return steps.poll(); });
+  co_await steps;
 }
 
 device::Steps StagedOperations::reducescatter(ReducescatterCall call) {
@@ -258,7 +263,7 @@ device::Steps StagedOperations::reducescatter(ReducescatterCall call) {
                                 .average_over = call.average_over});
   };
   device::Steps steps = pass_whole(std::move(whole));
-  co_await device::until([&steps] { return steps.poll(); });
+  co_await steps;
 }
 
 device::Steps StagedOperations::send(SendCall call) {
@@ -270,7 +275,7 @@ device::Steps StagedOperations::send(SendCall call) {
         {.input = input, .count = call.count, .dtype = call.dtype, .peer = call.peer});
   };
   device::Steps steps = pass_whole(std::move(whole));
-  co_await device::until([&steps] { return steps.poll(); });
+  co_await steps;
 }
 
 device::Steps StagedOperations::recv(RecvCall call) {
@@ -282,7 +287,7 @@ device::Steps StagedOperations::recv(RecvCall call) {
         {.output = output, .count = call.count, .dtype = call.dtype, .peer = call.peer});
   };
   device::Steps steps = pass_whole(std::move(whole));
-  co_await device::until([&steps] { return steps.poll(); });
+  co_await steps;
 }
 
 }  // namespace ronde::cuda

@@ -87,6 +87,11 @@ class StagedOperations {
   CudaCounters& counters_;
   const int rank_;
   PinnedPool pinned_;
+  // Of the operation in progress: where that ends half-way, the GPU may still copy from and to
+  // them, so they live as long as the rest.
+  std::vector<Slot> slots_;
+  PinnedBlock whole_input_;
+  PinnedBlock whole_output_;
   std::vector<SegmentMover::Move> moves_;
   std::vector<Segment> pieces_;
 };

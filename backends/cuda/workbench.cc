@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/workbench.h"
 
+#include <string>
+
 namespace ronde::cuda {
 namespace {
 
@@ -22,7 +24,14 @@ Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::s
 Workbench::~Workbench() = default;
 
 DevicePointer Workbench::fusion() {
-  if (fusion_.bytes() == 0) fusion_ = DeviceMemory(context_, fusion_bytes_);
+  if (fusion_.bytes() > 0) return fusion_.address();
+  try {
+    fusion_ = DeviceMemory(context_, fusion_bytes_ + kTrialBytes);
+  } catch (const DriverError& error) {
+    if (error.result() != kOutOfMemory) throw;
+    throw Error(std::string(error.what()) +
+                ". The fusion buffer needs them: choose a smaller RONDE_FUSION_BYTES");
+  }
   return fusion_.address();
 }
 

@@ -13,6 +13,9 @@
 
 namespace ronde::cuda {
 
+/// Bytes behind the fusion buffer, by which ranks try out whether they reach each other's.
+constexpr std::size_t kTrialBytes = 256;
+
 /// What a backend works with on the rank's GPU: a stream of its own, the kernels, pools, and the
 /// fusion buffer, which is made once and stays.
 ///
@@ -33,9 +36,9 @@ class Workbench {
   EventPool& events() noexcept { return events_; }
   PinnedPool& pinned() noexcept { return pinned_; }
 
-  /// The fusion buffer; made by the first call. Throws DriverError where the GPU has too little
-  /// memory.
+  /// The fusion buffer; made by the first call. Throws Error where the GPU has too little memory.
   DevicePointer fusion();
+  /// What operations use of it.
   std::size_t fusion_bytes() const noexcept { return fusion_bytes_; }
 
   /// What is queued on the stream from now on runs after all of these.

@@ -34,6 +34,10 @@ class HostExchange {
   /// Whether the values of all ranks are here.
   bool poll();
 
+  /// Gives up an exchange in progress, as its group is dead; to be called while the other backend
+  /// is there.
+  void cancel() noexcept { operation_.reset(); }
+
   /// What a rank gave.
   template <typename Value>
   Value of(std::size_t rank) const {

@@ -11,9 +11,11 @@
 
 namespace ronde::device {
 
+class UntilEnded;
+
 /// An operation written down in the order in which things happen: a coroutine that stops wherever
-/// it has to wait (`co_await until(...)`), and goes on when it is asked again. What it is given by
-/// reference has to outlive it.
+/// it has to wait (`co_await until(...)`, or for `co_await steps` of others), and goes on when it
+/// is asked again. What it is given by reference has to outlive it.
 ///
 /// Thread-safety: one thread at a time.
 class Steps {
@@ -28,8 +30,10 @@ class Steps {
     /// What it waits for; null: nothing. Asked through a function, as its type is not known here.
     const void* condition = nullptr;
     bool (*holds)(const void* condition) = nullptr;
-    std::exception_ptr error;
-    std::uint64_t waits_over = 0;
+    std::uint64_t (*progress_of)(const void* condition) = nullptr;
+    std::exception_ptr thrown;  ///< by the condition, for the coroutine
+    std::exception_ptr error;   ///< that ended it
+    std::uint64_t progress = 0;
   };
 
   Steps() = default;
@@ -47,47 +51,115 @@ class Steps {
   bool poll() {
     while (!handle_.done()) {
       promise_type& promise = handle_.promise();
-      if (promise.holds != nullptr && !promise.holds(promise.condition)) return false;
+      if (promise.holds != nullptr && !holds(promise)) return false;
+      promise.progress = progress() + 1;
       promise.holds = nullptr;
-      ++promise.waits_over;
       handle_.resume();
     }
     if (handle_.promise().error) std::rethrow_exception(handle_.promise().error);
     return true;
   }
 
-  /// Grows as it gets on.
-  std::uint64_t progress() const noexcept { return handle_ ? handle_.promise().waits_over : 0; }
+  /// Grows as it gets on, or what it waits for does.
+  std::uint64_t progress() const noexcept {
+    if (!handle_) return 0;
+    const promise_type& promise = handle_.promise();
+    const bool waits = promise.holds != nullptr;
+    return promise.progress + (waits ? promise.progress_of(promise.condition) : 0);
+  }
+
+  /// `co_await` waits until these have ended, and throws what they throw. They have to live on.
+  UntilEnded operator co_await() & noexcept;
 
  private:
   using Handle = std::coroutine_handle<promise_type>;
   explicit Steps(Handle handle) : handle_(handle) {}
 
+  /// What the condition throws is thrown where the coroutine waits.
+  static bool holds(promise_type& promise) noexcept {
+    try {
+      return promise.holds(promise.condition);
+    } catch (...) {
+      promise.thrown = std::current_exception();
+      return true;
+    }
+  }
+
   Handle handle_;
 };
 
-/// What `co_await` waits for: `condition` is asked at each poll, and may throw.
+/// What all forms of `co_await` share: whether the wait is over `Derived::holds()` tells, and how
+/// far it has come `Derived::progress()`.
+template <typename Derived>
+class Wait {
+ public:
+  bool await_ready() const { return self().holds(); }
+  void await_suspend(std::coroutine_handle<Steps::promise_type> handle) noexcept {
+    promise_ = &handle.promise();
+    promise_->condition = this;
+    promise_->holds = [](const void* held) {
+      return static_cast<const Wait*>(held)->self().holds();
+    };
+    promise_->progress_of = [](const void* held) {
+      return static_cast<const Wait*>(held)->self().progress();
+    };
+  }
+  void await_resume() const {
+    if (promise_ == nullptr || !promise_->thrown) return;
+    std::rethrow_exception(std::exchange(promise_->thrown, nullptr));
+  }
+
+ private:
+  const Derived& self() const noexcept { return static_cast<const Derived&>(*this); }
+
+  Steps::promise_type* promise_ = nullptr;
+};
+
 template <typename Condition>
-class Until {
+class Until : public Wait<Until<Condition>> {
  public:
   explicit Until(const Condition& condition) : condition_(condition) {}
-
-  bool await_ready() const { return condition_(); }
-  void await_suspend(std::coroutine_handle<Steps::promise_type> handle) const noexcept {
-    Steps::promise_type& promise = handle.promise();
-    promise.condition = &condition_;
-    promise.holds = [](const void* held) { return (*static_cast<const Condition*>(held))(); };
-  }
-  void await_resume() const noexcept {}
+  bool holds() const { return condition_(); }
+  std::uint64_t progress() const noexcept { return 0; }
 
  private:
   const Condition& condition_;
 };
 
-/// `co_await until([&] { return ...; })`: a temporary lives for as long as that takes.
+class UntilEnded : public Wait<UntilEnded> {
+ public:
+  explicit UntilEnded(Steps& steps) : steps_(steps) {}
+  bool holds() const { return steps_.poll(); }
+  std::uint64_t progress() const noexcept { return steps_.progress(); }
+
+ private:
+  Steps& steps_;
+};
+
+inline UntilEnded Steps::operator co_await() & noexcept {
+  return UntilEnded(*this);
+}
+
+/// `co_await until([&] { return ...; })`: asked at each poll; what it throws is thrown there. A
+/// temporary lives for as long as that takes.
 template <typename Condition>
 Until<Condition> until(const Condition& condition) {
   return Until<Condition>(condition);
+}
+
+class UntilFinished : public Wait<UntilFinished> {
+ public:
+  explicit UntilFinished(Operation& operation) : operation_(operation) {}
+  bool holds() const { return operation_.poll(); }
+  std::uint64_t progress() const noexcept { return operation_.progress(); }
+
+ private:
+  Operation& operation_;
+};
+
+/// `co_await until_finished(operation)`: that of another backend.
+inline UntilFinished until_finished(Operation& operation) {
+  return UntilFinished(operation);
 }
 
 /// The operation that such steps are.
