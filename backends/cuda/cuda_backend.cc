@@ -64,7 +64,7 @@ CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
       ipc(bench, peers, *owner.cache_, owner.exchange_, owner.counters_, owner.options_,
           owner.warn_),
       staged(bench, owner.streams_->make_stream(device), owner.host_, owner.counters_,
-             owner.options_.registration_cache, owner.rank_) {}
+             owner.options_, owner.rank_) {}
 
 CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
                          CudaOptions options, const BackendContext& context)

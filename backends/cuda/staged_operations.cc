@@ -10,8 +10,6 @@
 namespace ronde::cuda {
 namespace {
 
-/// A piece of what is staged: copying it takes long against starting a copy.
-constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
 /// Pieces that are on their way at the same time: one down, one on the host, one up.
 constexpr std::size_t kSlots = 3;
 /// Page-locked memory that is kept between operations.
@@ -24,13 +22,14 @@ std::size_t sum(std::span<const std::size_t> counts) {
 }  // namespace
 
 StagedOperations::StagedOperations(Workbench& bench, std::shared_ptr<Stream> up, Backend& host,
-                                   CudaCounters& counters, bool keeps, int rank)
+                                   CudaCounters& counters, const CudaOptions& options, int rank)
     : bench_(bench),
       up_(std::move(up)),
       host_(host),
       counters_(counters),
       rank_(rank),
-      pinned_(bench.context(), keeps ? kKeepBytes : 0) {}
+      piece_bytes_(static_cast<std::size_t>(options.staged_piece_bytes)),
+      pinned_(bench.context(), options.registration_cache ? kKeepBytes : 0) {}
 
 void StagedOperations::pack(const device::ChunkLayout& layout, const Passage& passage) {
   if (!passage.reads) return;
@@ -104,7 +103,7 @@ device::Steps StagedOperations::pass_window(const device::ChunkLayout& layout,
                                             const Passage& passage) {
   const std::size_t width = size_of(passage.dtype);
   const std::size_t bytes = layout.extent() * width;
-  const std::size_t each = std::min(kPieceBytes, bytes);
+  const std::size_t each = std::min(piece_bytes_, bytes);
   const std::size_t count = (bytes + each - 1) / each;
   const auto size_of_piece = [&](std::size_t piece) {
     return std::min(each, bytes - piece * each);

@@ -25,10 +25,9 @@ namespace ronde::cuda {
 /// Thread-safety: one thread at a time, one operation at a time.
 class StagedOperations {
  public:
-  /// Everything outlives it. `up`: for what is copied to the GPU. `keeps`: page-locked memory is
-  /// kept (RONDE_REGISTRATION_CACHE). `rank`: within the process set.
+  /// Everything outlives it. `up`: for what is copied to the GPU. `rank`: within the process set.
   StagedOperations(Workbench& bench, std::shared_ptr<Stream> up, Backend& host,
-                   CudaCounters& counters, bool keeps, int rank);
+                   CudaCounters& counters, const CudaOptions& options, int rank);
 
   /// Each ends once all is queued on the stream of the workbench.
   /// @{
@@ -86,6 +85,7 @@ class StagedOperations {
   Backend& host_;
   CudaCounters& counters_;
   const int rank_;
+  const std::size_t piece_bytes_;
   PinnedPool pinned_;
   // Of the operation in progress: where that ends half-way, the GPU may still copy from and to
   // them, so they live as long as the rest.

@@ -30,10 +30,15 @@ int current_device() {
 
 }  // namespace fake
 
+bool FakeCuda::State::is_meant(int device) {
+  return device < 0 || (!fake::contexts().empty() && fake::current_device() == device);
+}
+
 FakeCuda::FakeCuda() : FakeCuda(Options{}) {}
 
 FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
   state_->options = options;
+  state_->random.seed(options.disorder);
   state_->streams[nullptr];  // the default one
   state_->retained.resize(static_cast<std::size_t>(options.devices));
   fake::add_queries(state_->symbols);
@@ -57,7 +62,7 @@ FakeCuda::~FakeCuda() {
     close(allocation.descriptor);
   }
   for (const auto& [address, bytes] : state_->mappings) munmap(fake::pointer_to(address), bytes);
-  for (void* memory : state_->host_allocations) std::free(memory);
+  for (const auto& [memory, bytes] : state_->host_allocations) std::free(memory);
 }
 
 vendor::SymbolLookup FakeCuda::lookup() const {
@@ -76,9 +81,31 @@ std::shared_ptr<const DriverApi> FakeCuda::api() const {
 }
 
 void FakeCuda::fail(const std::string& symbol, Result result, int times, int skipped) {
+  fail_on(-1, symbol, result, times, skipped);
+}
+
+void FakeCuda::fail_on(int device, const std::string& symbol, Result result, int times,
+                       int skipped) {
   if (state_->symbols.count(symbol) == 0) throw std::logic_error("there is no " + symbol);
   const std::lock_guard lock(state_->mutex);
-  state_->failures[symbol] = {result, times, skipped};
+  state_->failures[symbol] = {device, result, times, skipped};
+}
+
+void FakeCuda::forbid_ipc(DevicePointer base) {
+  const std::lock_guard lock(state_->mutex);
+  state_->allocations.at(base).is_ipc_capable = false;
+}
+
+void FakeCuda::hold_new(int device) {
+  const std::lock_guard lock(state_->mutex);
+  state_->held_devices.insert(device);
+}
+
+void FakeCuda::release_all() {
+  const std::lock_guard lock(state_->mutex);
+  state_->held_devices.clear();
+  for (auto& [handle, stream] : state_->streams) stream.is_held = false;
+  state_->run();
 }
 
 int FakeCuda::calls(const std::string& symbol) const {

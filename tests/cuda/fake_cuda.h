@@ -25,7 +25,13 @@ class FakeCuda {
     int version = 13000;
     /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE of all memory.
     bool memory_is_ipc_capable = true;
+    /// Those on other GPUs.
     bool peers_reach_each_other = true;
+    /// What IPC opens shows the owner's memory, and not some other.
+    bool mappings_show_memory = true;
+    /// Not 0: work runs late and in any order that streams and events leave, drawn with this seed,
+    /// whenever the driver is called; else at once.
+    unsigned disorder = 0;
   };
   FakeCuda();
   explicit FakeCuda(const Options& options);
@@ -39,8 +45,18 @@ class FakeCuda {
 
   /// The calls of `symbol` after the next `skipped` ones fail with `result`, `times` of them.
   void fail(const std::string& symbol, cuda::Result result, int times = 1, int skipped = 0);
+  /// The same, of calls in a context on this GPU.
+  void fail_on(int device, const std::string& symbol, cuda::Result result, int times = 1,
+               int skipped = 0);
   int calls(const std::string& symbol) const;
 
+  /// IPC cannot export the allocation at this address.
+  void forbid_ipc(cuda::DevicePointer base);
+
+  /// Streams made on this GPU from now on are held.
+  void hold_new(int device);
+  /// All streams, and those made from now on.
+  void release_all();
   /// A held stream runs nothing until it is released.
   void hold(cuda::StreamHandle stream);
   void release(cuda::StreamHandle stream);

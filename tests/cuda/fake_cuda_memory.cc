@@ -16,6 +16,12 @@ void* map_memory(int descriptor, std::size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
+void* other_memory(std::size_t bytes) {
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
 }  // namespace
 
 void add_memory(Symbols& symbols) {
@@ -28,7 +34,8 @@ void add_memory(Symbols& symbols) {
                                : nullptr;
       if (memory == nullptr) return kOutOfMemory;
       *address = address_of(memory);
-      s.allocations[*address] = {descriptor, bytes, ++s.last_number, current_device()};
+      s.allocations[*address] = {descriptor, bytes, ++s.last_number, current_device(),
+                                 s.options.memory_is_ipc_capable};
       return kSuccess;
     });
   });
@@ -60,7 +67,7 @@ void add_memory(Symbols& symbols) {
       } else if (attribute == kPointerDeviceOrdinal) {
         *static_cast<int*>(value) = found->second.device;
       } else if (attribute == kPointerIsLegacyIpcCapable) {
-        *static_cast<int*>(value) = s.options.memory_is_ipc_capable ? 1 : 0;
+        *static_cast<int*>(value) = found->second.is_ipc_capable ? 1 : 0;
       } else {
         return kInvalidValue;
       }
@@ -73,12 +80,12 @@ void add_host_memory(Symbols& symbols) {
   symbols["cuMemHostAlloc"] = at(+[](void** memory, std::size_t bytes, unsigned) {
     return call_in_context("cuMemHostAlloc", [&](State& s, Lock&) {
       *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-      return s.host_allocations.insert(*memory), kSuccess;
+      return s.host_allocations[static_cast<char*>(*memory)] = bytes, kSuccess;
     });
   });
   symbols["cuMemFreeHost"] = at(+[](void* memory) {
     return call_in_context("cuMemFreeHost", [&](State& s, Lock&) {
-      if (s.host_allocations.erase(memory) == 0) return kInvalidValue;
+      if (s.host_allocations.erase(static_cast<char*>(memory)) == 0) return kInvalidValue;
       return std::free(memory), kSuccess;
     });
   });
@@ -103,7 +110,7 @@ void add_ipc(Symbols& symbols) {
   symbols["cuIpcGetMemHandle"] = at(+[](IpcMemHandle* handle, DevicePointer address) {
     return call_in_context("cuIpcGetMemHandle", [&](State& s, Lock&) {
       const auto found = s.allocation_at(address);
-      if (found == s.allocations.end() || !s.options.memory_is_ipc_capable) return kInvalidValue;
+      if (found == s.allocations.end() || !found->second.is_ipc_capable) return kInvalidValue;
       *handle = {};
       std::memcpy(handle->reserved.data(), &found->second.buffer_id, sizeof(std::uint64_t));
       return kSuccess;
@@ -115,7 +122,12 @@ void add_ipc(Symbols& symbols) {
       std::memcpy(&id, handle.reserved.data(), sizeof(id));
       for (const auto& [base, allocation] : s.allocations) {
         if (allocation.buffer_id != id) continue;
-        void* const memory = map_memory(allocation.descriptor, allocation.bytes);
+        const bool is_reached =
+            s.options.peers_reach_each_other || allocation.device == current_device();
+        if (!is_reached) return kPeerAccessUnsupported;
+        void* const memory = s.options.mappings_show_memory
+                                 ? map_memory(allocation.descriptor, allocation.bytes)
+                                 : other_memory(allocation.bytes);
         if (memory == nullptr) return kMapFailed;
         *address = address_of(memory);
         return s.mappings[*address] = allocation.bytes, kSuccess;

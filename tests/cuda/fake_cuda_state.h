@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -55,16 +56,21 @@ struct Allocation {
   std::size_t bytes = 0;
   std::uint64_t buffer_id = 0;
   int device = 0;
+  bool is_ipc_capable = true;
 };
 
 }  // namespace fake
 
 struct FakeCuda::State {
   struct Failure {
+    int device;  ///< of a context; negative: any
     Result result;
     int times;
     int skipped;
   };
+
+  /// Whether the current context is on that GPU.
+  static bool is_meant(int device);
 
   Options options;
   std::mutex mutex;
@@ -79,11 +85,13 @@ struct FakeCuda::State {
   std::map<std::uint64_t, std::weak_ptr<fake::EventState>> shared_events;
   std::map<DevicePointer, fake::Allocation> allocations;
   std::map<DevicePointer, std::size_t> mappings;
-  std::set<void*> host_allocations;
+  std::map<char*, std::size_t> host_allocations;
   std::map<char*, std::size_t> host_registrations;
   std::set<ModuleHandle> modules;
   std::map<FunctionHandle, std::string> functions;
   std::uint64_t last_number = 0;
+  std::set<int> held_devices;  ///< streams made there are held
+  std::mt19937 random;         ///< of the disorder
 
   /// Opaque handles, never dereferenced.
   template <typename Handle>
@@ -91,8 +99,14 @@ struct FakeCuda::State {
     return reinterpret_cast<Handle>(0x1000 + 16 * ++last_number);
   }
 
-  /// Runs all that can run; what is behind a held stream or an unrecorded event stays.
+  /// Runs all that can run, or in disorder a little of it; what is behind a held stream or an
+  /// unrecorded event stays.
   void run() {
+    if (options.disorder != 0) {
+      for (unsigned left = random() % 4; left > 0 && run_one();) --left;
+      something_ran.notify_all();
+      return;
+    }
     for (bool progress = true; progress;) {
       progress = false;
       for (auto& [handle, stream] : streams) {
@@ -103,6 +117,30 @@ struct FakeCuda::State {
           progress = true;
         }
       }
+    }
+    something_ran.notify_all();
+  }
+
+  /// The next work of any stream that can run; false if there is none.
+  bool run_one() {
+    std::vector<fake::Stream*> ready;
+    for (auto& [handle, stream] : streams) {
+      const bool can = !stream.is_held && !stream.queue.empty();
+      if (can && stream.queue.front().is_ready()) ready.push_back(&stream);
+    }
+    if (ready.empty()) return false;
+    fake::Stream& stream = *ready[random() % ready.size()];
+    const fake::Work work = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    if (work.run) work.run();
+    return true;
+  }
+
+  /// Blocks until `is_over`, while others run what there is.
+  template <typename Condition>
+  void wait_until(std::unique_lock<std::mutex>& lock, Condition is_over) {
+    while (!is_over()) {
+      if (options.disorder == 0 || !run_one()) something_ran.wait(lock);
     }
     something_ran.notify_all();
   }
@@ -122,11 +160,27 @@ struct FakeCuda::State {
     return address < found->first + found->second.bytes ? found : allocations.end();
   }
 
+  /// Whether the GPU reaches it by itself: all but pageable host memory.
+  bool is_device_accessible(DevicePointer address) const {
+    const auto holds = [&](const auto& items, auto bytes_of) {
+      auto next = items.upper_bound(
+          reinterpret_cast<typename std::decay_t<decltype(items)>::key_type>(address));
+      if (next == items.begin()) return false;
+      --next;
+      return address < reinterpret_cast<DevicePointer>(next->first) + bytes_of(next->second);
+    };
+    const auto itself = [](std::size_t bytes) { return bytes; };
+    return holds(allocations, [](const fake::Allocation& each) { return each.bytes; }) ||
+           holds(mappings, itself) || holds(host_allocations, itself) ||
+           holds(host_registrations, itself);
+  }
+
   template <typename Body>
   Result entered(const char* symbol, Body body) {
     std::unique_lock lock(mutex);
     ++calls[symbol];
-    if (const auto failure = failures.find(symbol); failure != failures.end()) {
+    const auto failure = failures.find(symbol);
+    if (failure != failures.end() && is_meant(failure->second.device)) {
       if (failure->second.skipped > 0) {
         --failure->second.skipped;
       } else if (failure->second.times-- > 0) {

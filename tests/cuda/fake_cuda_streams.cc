@@ -10,7 +10,8 @@ void add_streams(Symbols& symbols) {
   symbols["cuStreamCreateWithPriority"] = at(+[](StreamHandle* stream, unsigned, int) {
     return call_in_context("cuStreamCreateWithPriority", [&](State& s, Lock&) {
       *stream = s.new_handle<StreamHandle>();
-      return s.streams[*stream], kSuccess;
+      s.streams[*stream].is_held = s.held_devices.count(current_device()) == 1;
+      return kSuccess;
     });
   });
   // What is still queued runs all the same, as in the driver.
@@ -29,12 +30,13 @@ void add_streams(Symbols& symbols) {
     return call_in_context("cuStreamQuery", [&](State& s, Lock&) {
       const auto found = s.streams.find(stream);
       if (found == s.streams.end()) return kInvalidHandle;
+      s.run();
       return found->second.queue.empty() ? kSuccess : kNotReady;
     });
   });
   symbols["cuStreamSynchronize"] = at(+[](StreamHandle stream) {
     return call_in_context("cuStreamSynchronize", [&](State& s, Lock& lock) {
-      s.something_ran.wait(lock, [&] { return s.streams.at(stream).queue.empty(); });
+      s.wait_until(lock, [&] { return s.streams.at(stream).queue.empty(); });
       return kSuccess;
     });
   });
@@ -48,6 +50,12 @@ void add_streams(Symbols& symbols) {
   symbols["cuMemcpyAsync"] =
       at(+[](DevicePointer to, DevicePointer from, std::size_t bytes, StreamHandle stream) {
         return call_in_context("cuMemcpyAsync", [&](State& s, Lock&) {
+          if (!s.is_device_accessible(from)) {
+            // Pageable memory has been read when the call returns.
+            const std::vector<char> values(pointer_to(from), pointer_to(from) + bytes);
+            return s.enqueue(
+                stream, {[=] { std::memcpy(pointer_to(to), values.data(), bytes); }, nullptr, 0});
+          }
           return s.enqueue(
               stream, {[=] { std::memmove(pointer_to(to), pointer_to(from), bytes); }, nullptr, 0});
         });
@@ -87,13 +95,14 @@ void add_events(Symbols& symbols) {
     return call_in_context("cuEventQuery", [&](State& s, Lock&) {
       const auto found = s.events.find(event);
       if (found == s.events.end()) return kInvalidHandle;
+      s.run();
       return found->second->completed == found->second->recorded ? kSuccess : kNotReady;
     });
   });
   symbols["cuEventSynchronize"] = at(+[](EventHandle event) {
     return call_in_context("cuEventSynchronize", [&](State& s, Lock& lock) {
       const auto state = s.events.at(event);
-      s.something_ran.wait(lock, [&] { return state->completed == state->recorded; });
+      s.wait_until(lock, [&] { return state->completed == state->recorded; });
       return kSuccess;
     });
   });

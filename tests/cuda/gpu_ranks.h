@@ -25,6 +25,7 @@ inline CudaOptions cuda_options_of(const FakeMachine& machine) {
   CudaOptions options;
   options.fusion_bytes = 65536;
   options.one_shot_bytes = 4096;
+  options.staged_piece_bytes = 8192;
   options.symbols = machine.cuda.lookup();
   options.kernel_image = "an image";
   return options;
