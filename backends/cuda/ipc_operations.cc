@@ -102,9 +102,13 @@ void IpcOperations::forget() noexcept {
   mapped_.clear();
 }
 
+void IpcOperations::let_go_of_read() {
+  while (!in_use_.empty() && in_use_.front().read.is_done()) in_use_.pop_front();
+}
+
 /// Where nothing is kept, mappings are closed once nobody reads them.
 device::Steps IpcOperations::end_operation() {
-  while (!in_use_.empty() && in_use_.front().read.is_done()) in_use_.pop_front();
+  let_go_of_read();
   if (keeps_) co_return;
   const Event over = bench_.events().take();
   bench_.stream().record(over);
@@ -260,6 +264,7 @@ device::Steps IpcOperations::agree_on_mapping(const Segment& segment, std::size_
   const std::vector<Offer> offers = exchange_.all<Offer>();
   agreed = std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.can; });
   if (!agreed) co_return;
+  let_go_of_read();  // so that there is room
   const std::string problem = problem_of([&] { map_all(offers); });
   begin_chunk();
   hand_over(Mark::Packed, !problem.empty());

@@ -85,6 +85,7 @@ class IpcOperations {
   void hand_over(Mark mark, bool refuses = false);
   bool has_come();
   void end_chunk();
+  void let_go_of_read();
   device::Steps end_operation();
 
   DevicePointer base(std::size_t rank) const;

@@ -49,14 +49,15 @@ class Steps {
   /// Goes on as far as it can without blocking; true once it has ended. Throws what it throws, and
   /// must not be asked again then.
   bool poll() {
-    while (!handle_.done()) {
-      promise_type& promise = handle_.promise();
+    promise_type& promise = handle_.promise();
+    if (!handle_.done()) {
       if (promise.holds != nullptr && !holds(promise)) return false;
       promise.progress = progress() + 1;
       promise.holds = nullptr;
       handle_.resume();
+      if (!handle_.done()) return false;  // it has asked by itself before it stopped
     }
-    if (handle_.promise().error) std::rethrow_exception(handle_.promise().error);
+    if (promise.error) std::rethrow_exception(promise.error);
     return true;
   }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "backends/cuda/cuda.h"
-#include "backends/shm/shm.h"
 #include "fake_cuda.h"
 #include "fake_kernels.h"
 #include "gpu_tensor.h"
@@ -20,33 +22,48 @@ struct FakeMachine {
   FakeCuda cuda;
 };
 
-/// Of the backend, over the fake: small enough that chunks and shares are many.
-inline CudaOptions cuda_options_of(const FakeMachine& machine) {
-  CudaOptions options;
-  options.fusion_bytes = 65536;
-  options.one_shot_bytes = 4096;
-  options.staged_piece_bytes = 8192;
-  options.symbols = machine.cuda.lookup();
-  options.kernel_image = "an image";
-  return options;
-}
+/// Of the backend, over the fake: small enough that chunks, shares and pieces are many.
+CudaOptions cuda_options_of(const FakeMachine& machine);
 
-/// Runs ranks with GPUs: rank r is on GPU r % `devices`. On the CPU they reduce in shared memory.
-inline void run_gpu_ranks(FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-                          const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body,
-                          const Config& config = test_config()) {
-  const inproc::Group group(size);
-  run_ranks(size, [&](int rank) {
-    RuntimeOptions options = options_of(group, rank, config);
-    options.config.cpu_backend = "shm";
-    options.config.fusion_bytes = cuda.fusion_bytes;
-    options.backends["shm"] = shm_backend_factory();
-    options.device_backends["mpi"] = cuda_backend_factory(cuda);
-    ProgramGpu gpu(machine.cuda.api(), rank % devices);
-    Runtime runtime(std::move(options));
-    body(runtime, gpu);
-    runtime.shutdown();
-  });
+/// Of one rank with a GPU. On the CPU the ranks of a host reduce in shared memory, those of several
+/// by the backend of the group.
+RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOptions& cuda,
+                              const std::string& cpu_backend = "shm",
+                              const Config& config = test_config());
+
+/// Runs ranks with GPUs: rank r is on GPU r % `devices`.
+void run_gpu_ranks(FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
+                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body,
+                   const Config& config = test_config());
+
+/// A sum on a GPU over all ranks, in place, of values that tell the rank.
+class GpuSum {
+ public:
+  GpuSum(Runtime& runtime, ProgramGpu& gpu, std::size_t count);
+
+  /// To be submitted; the program may change it.
+  Request request(const std::string& name = {});
+  Work start(const std::string& name = {}) { return runtime_->submit(request(name)); }
+  /// Waits for it, and throws CheckFailed unless it has the sum of ranks 1 to `ranks` (0: all).
+  void check_result(const Work& work, int ranks = 0) const;
+
+  void write(float value);
+  std::vector<float> read() const;
+  const GpuTensor& tensor() const noexcept { return tensor_; }
+
+ private:
+  Runtime* runtime_;
+  ProgramGpu* gpu_;
+  std::size_t count_;
+  GpuTensor tensor_;
+};
+
+/// One of them, from the beginning to the end.
+void sum_on_gpu(Runtime& runtime, ProgramGpu& gpu, std::size_t count);
+
+/// Of the backend for GPUs on this rank.
+inline std::uint64_t cuda_counter(const Runtime& runtime, const std::string& name) {
+  return counter_of(runtime, "cuda", name);
 }
 
 }  // namespace ronde::test

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the response cache is to whole ranks: steady states that hit it, names that never do.
-#include <unistd.h>
-
-#include <array>
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <string>
 
+#include "tests/support/captured_errors.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
 
@@ -14,43 +11,6 @@ namespace {
 
 using namespace ronde;
 using namespace ronde::test;
-
-/// Standard error of this process, while it lives.
-class CapturedErrors {
- public:
-  CapturedErrors() : file_(std::tmpfile()), stderr_(dup(STDERR_FILENO)) {
-    if (file_ == nullptr || stderr_ < 0 || dup2(fileno(file_), STDERR_FILENO) < 0) {
-      throw Error("standard error cannot be captured");
-    }
-  }
-  ~CapturedErrors() {
-    dup2(stderr_, STDERR_FILENO);
-    close(stderr_);
-    std::fclose(file_);
-  }
-  CapturedErrors(const CapturedErrors&) = delete;
-  CapturedErrors& operator=(const CapturedErrors&) = delete;
-
-  std::string text() const {
-    std::string text;
-    std::array<char, 4096> part{};
-    std::rewind(file_);
-    while (const std::size_t count = std::fread(part.data(), 1, part.size(), file_)) {
-      text.append(part.data(), count);
-    }
-    return text;
-  }
-
- private:
-  std::FILE* const file_;
-  const int stderr_;
-};
-
-std::size_t occurrences(const std::string& text, const std::string& part) {
-  std::size_t count = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
 
 void sum_named(Runtime& runtime, ProcessSet set, const std::string& name) {
   std::vector<float> values(3, 1.0F);

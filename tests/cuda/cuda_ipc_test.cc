@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs by CUDA IPC: which ways data takes, and what becomes of mappings.
+#include <atomic>
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <mutex>
+#include <set>
+
+#include "gpu_ranks.h"
+#include "tests/support/captured_errors.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+/// Elements of a float that fit a one-shot, need a two-shot, and several chunks.
+constexpr std::size_t kSmall = 100;
+constexpr std::size_t kLarge = 5000;
+constexpr std::size_t kHuge = 40'000;
+constexpr int kSteps = 50;
+
+CudaOptions direct_options(const FakeMachine& machine) {
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_direct_bytes = 4 * kLarge;
+  return options;
+}
+
+/// Memory on the program's GPU that the driver itself has made, at an address to look at.
+std::uint64_t place_of(const GpuSum& sum) {
+  return reinterpret_cast<std::uint64_t>(sum.tensor().data());
+}
+
+}  // namespace
+
+TEST_CASE("cuda ipc: small allreduces take one handover, large ones two a chunk, none is staged") {
+  FakeMachine machine;
+  run_gpu_ranks(machine, 3, 1, cuda_options_of(machine), [](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kSmall);
+    check(cuda_counter(runtime, "one_shots") == 1, "a one-shot");
+    check(cuda_counter(runtime, "two_shots") == 0, "no two-shot");
+    check(cuda_counter(runtime, "handovers") == 1, "one handover");
+    sum_on_gpu(runtime, gpu, kLarge);
+    check(cuda_counter(runtime, "one_shots") == 1, "no one-shot more");
+    check(cuda_counter(runtime, "two_shots") == 1, "a two-shot");
+    check(cuda_counter(runtime, "handovers") == 3, "two handovers more");
+    sum_on_gpu(runtime, gpu, kHuge);
+    check(cuda_counter(runtime, "two_shots") == 4, "a two-shot for each of three chunks");
+    check(cuda_counter(runtime, "ipc_operations") == 3, "all by ipc");
+    check(cuda_counter(runtime, "staged_operations") == 0, "nothing staged");
+    check(cuda_counter(runtime, "staged_bytes") == 0, "no bytes staged");
+    check(cuda_counter(runtime, "packed_bytes") == 4 * (kSmall + kLarge + kHuge), "packed bytes");
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc: mappings are opened once with the cache, and for each operation without") {
+  const bool cache = GENERATE(true, false);
+  FakeMachine machine;
+  CudaOptions options = cuda_options_of(machine);
+  options.registration_cache = cache;
+  run_gpu_ranks(machine, 3, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < kSteps; ++step) sum_on_gpu(runtime, gpu, kLarge);
+    const std::uint64_t hits = cuda_counter(runtime, "registration_hits");
+    const std::uint64_t misses = cuda_counter(runtime, "registration_misses");
+    check(hits == (cache ? 2 * kSteps : 0), "hits: " + std::to_string(hits));
+    // The trial opens, too.
+    check(misses == (cache ? 2 : 2 * (kSteps + 1)), "misses: " + std::to_string(misses));
+  });
+  CHECK(machine.cuda.calls("cuIpcOpenMemHandle_v2") == 3 * (cache ? 2 : 2 * (kSteps + 1)));
+  CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE(
+    "cuda ipc: tensors above the limit are mapped themselves, and neither packed nor copied") {
+  const bool cache = GENERATE(true, false);
+  FakeMachine machine;
+  CudaOptions options = direct_options(machine);
+  options.registration_cache = cache;
+  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kLarge);
+    for (int step = 0; step < kSteps; ++step) {
+      sum.write(static_cast<float>(runtime.topology().rank + 1));
+      sum.check_result(sum.start());
+    }
+    check(cuda_counter(runtime, "direct") == kSteps, "all mapped");
+    check(cuda_counter(runtime, "packed_bytes") == 0, "nothing packed");
+    const std::uint64_t misses = cuda_counter(runtime, "registration_misses");
+    check(misses == (cache ? 2 : 2 * kSteps + 1), "misses: " + std::to_string(misses));
+    sum_on_gpu(runtime, gpu, kLarge - 1);
+    check(cuda_counter(runtime, "direct") == kSteps, "smaller ones are packed");
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc: mapped tensors are freed and their addresses used again, with right results") {
+  std::mutex mutex;
+  std::set<std::pair<int, std::uint64_t>> places;
+  int allocations = 0;
+  std::atomic<std::uint64_t> overlaps{0};
+  FakeMachine machine;
+  run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < kSteps; ++step) {
+      // Of many sizes, so that what is there overlaps what was.
+      const std::size_t count = kLarge * static_cast<std::size_t>(1 + (7 * step) % 5);
+      GpuSum sum(runtime, gpu, count);
+      {
+        const std::lock_guard lock(mutex);
+        places.emplace(runtime.topology().rank, place_of(sum));
+        ++allocations;
+      }
+      sum.check_result(sum.start());
+    }
+    check(cuda_counter(runtime, "direct") == kSteps, "all mapped");
+    overlaps += cuda_counter(runtime, "registration_evicted_for_overlap");
+  });
+  CHECK(static_cast<int>(places.size()) < allocations);  // or nothing was tried
+  CHECK(overlaps > 0);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc: beyond the limit of bytes mappings are closed, but never one in use") {
+  constexpr int kTensors = 4;
+  constexpr std::size_t kAlone = 10'000;  // elements, of which no two are fused
+  std::barrier together(2);
+  std::atomic<int> in_use{0};
+  FakeMachine machine;
+  CudaOptions options = direct_options(machine);
+  options.registration_cache_bytes = 1;
+  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    const bool is_first = runtime.topology().rank == 0;
+    sum_on_gpu(runtime, gpu, kSmall);
+    if (is_first) machine.cuda.hold(gpu.stream.handle());
+    std::vector<GpuSum> sums;
+    std::vector<Work> works;
+    for (int i = 0; i < kTensors; ++i) sums.emplace_back(runtime, gpu, kAlone);
+    for (GpuSum& sum : sums) works.push_back(sum.start());
+    for (const Work& work : works) work.wait_on(gpu.stream.handle());
+    together.arrive_and_wait();
+    if (is_first) in_use = machine.cuda.live().mappings;
+    together.arrive_and_wait();
+    if (is_first) machine.cuda.release(gpu.stream.handle());
+    for (int i = 0; i < kTensors; ++i) {
+      sums[static_cast<std::size_t>(i)].check_result(works[static_cast<std::size_t>(i)]);
+    }
+    check(cuda_counter(runtime, "direct") == kTensors, "all were mapped");
+    sum_on_gpu(runtime, gpu, kAlone);
+    check(cuda_counter(runtime, "registration_evicted_for_room") >= kTensors, "some were closed");
+    together.arrive_and_wait();
+    // That of the other rank's fusion buffer, and of its last tensor.
+    check(machine.cuda.live().mappings <= 4, "few mappings");
+  });
+  CHECK(in_use == 2 * (1 + kTensors));
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc: a tensor that a rank cannot map is packed from then on, with one line") {
+  const CapturedErrors errors;
+  FakeMachine machine({.devices = 2});
+  Config config = test_config();
+  config.log_level = "warning";
+  run_gpu_ranks(
+      machine, 2, 2, direct_options(machine),
+      [&](Runtime& runtime, ProgramGpu& gpu) {
+        GpuSum sum(runtime, gpu, kLarge);
+        sum.check_result(sum.start());
+        check(cuda_counter(runtime, "direct") == 1, "mapped");
+        GpuSum other(runtime, gpu, kHuge);
+        Request barrier;
+        barrier.kind = Collective::Barrier;
+        runtime.submit(barrier).wait();
+        if (runtime.topology().rank == 0) {
+          machine.cuda.fail_on(1, "cuIpcOpenMemHandle_v2", cuda::kMapFailed);
+        }
+        runtime.submit(barrier).wait();
+        other.check_result(other.start());
+        for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kHuge);
+        check(cuda_counter(runtime, "direct") == 1, "none mapped since");
+        check(cuda_counter(runtime, "ipc_operations") == 5, "all by ipc");
+      },
+      config);
+  CHECK(occurrences(errors.text(), "\n") == 1);
+  CHECK_THAT(errors.text(), Catch::Contains("warning: tensors cannot be mapped by other ranks") &&
+                                Catch::Contains("rank 1: CUDA failed while mapping memory of rank "
+                                                "0: cuIpcOpenMemHandle_v2"));
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc: tensors that cannot be exported are packed") {
+  FakeMachine machine;
+  run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kLarge);
+    if (runtime.topology().rank == 1) machine.cuda.forbid_ipc(place_of(sum));
+    sum.check_result(sum.start());
+    check(cuda_counter(runtime, "direct") == 0, "not mapped");
+    check(cuda_counter(runtime, "packed_bytes") == 4 * kLarge, "packed");
+    sum_on_gpu(runtime, gpu, kLarge);
+    check(cuda_counter(runtime, "direct") == 1, "others are mapped");
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc: what the owner has freed meanwhile is closed, and does no harm") {
+  FakeMachine machine;
+  run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    {
+      GpuSum sum(runtime, gpu, kLarge);
+      sum.check_result(sum.start());
+    }
+    // The other rank's mapping of it is still open.
+    for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kSmall);
+    sum_on_gpu(runtime, gpu, kHuge);
+    check(cuda_counter(runtime, "direct") == 2, "mapped");
+  });
+  CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc: tensors that begin anywhere, elsewhere on each rank, have the right sums") {
+  const std::uint64_t direct_bytes = GENERATE(0, 1);
+  FakeMachine machine({.devices = 3});
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_direct_bytes = direct_bytes;
+  options.ipc = GENERATE(true, false);
+  run_gpu_ranks(machine, 3, 3, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    for (const std::size_t count : {std::size_t{1}, kSmall, kLarge + 1}) {
+      const auto offset = static_cast<std::size_t>(runtime.topology().rank);
+      GpuSum sum(runtime, gpu, count + 3);
+      Request request = sum.request();
+      request.shape = {static_cast<std::int64_t>(count)};
+      request.input = request.output = static_cast<float*>(sum.tensor().data()) + offset;
+      runtime.submit(std::move(request)).wait();
+      std::vector<float> expected(count + 3, static_cast<float>(offset + 1));
+      std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(offset), count, 6.0F);
+      check(sum.read() == expected, "only what is in between is the sum");
+    }
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
