@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/cuda/addresses.h"
+#include "backends/cuda/cuda.h"
 #include "backends/cuda/kernel_image.h"
 #include "pattern.h"
 
@@ -67,7 +68,8 @@ void GpuBench::copy(std::size_t bytes) {
 bool GpuBench::connect() {
   if (session_.topology().size == 1 || session_.topology().hosts() > 1) return false;
   std::string problem;
-  device::Steps steps = peers_.connect(exchange_, cuda::VisibleDevices(), problem);
+  const cuda::VisibleDevices all;
+  device::Steps steps = peers_.connect(exchange_, all, CudaOptions().ipc_patience, problem);
   while (!steps.poll()) {
   }
   return problem.empty();
