@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/checksum.h"
+#include "common/device.h"
 #include "common/efficiency.h"
 #include "common/files.h"
 #include "common/statistics.h"
@@ -39,7 +40,7 @@ void require_identical(const Trainer& trainer) {
 class Benchmark {
  public:
   Benchmark(const Workload& workload, const BenchmarkOptions& options)
-      : workload_(workload), options_(options), device_(ronde::local_device()) {}
+      : workload_(workload), options_(options), device_(choose_device(options.device)) {}
 
   void throughput() const;
   void efficiency() const;

@@ -20,6 +20,11 @@ void add_benchmark_options(CLI::App& app, BenchmarkOptions& options) {
       ->check(CLI::PositiveNumber);
   count("--num-iters", options.num_iters, "Iterations, or with --efficiency rounds")
       ->check(CLI::PositiveNumber);
+  app.add_option("--device", options.device,
+                 "cpu, or cuda: a GPU of its own for each rank of a host")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(kBenchmarkGroup);
   flag("--amp", options.amp, "Mixed precision: compute in bf16 where that is safe (autocast)");
   flag("--fp16-allreduce", options.fp16_allreduce, "Send gradients as fp16");
   flag("--no-distributed", options.no_distributed,

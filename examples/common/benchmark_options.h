@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace CLI {
 class App;
@@ -18,6 +19,7 @@ struct BenchmarkOptions {
   std::int64_t num_warmup_batches = 10;
   std::int64_t num_batches_per_iter = 10;
   std::int64_t num_iters = 10;
+  std::string device = "cpu";  ///< or "cuda"
   bool amp = false;
   bool fp16_allreduce = false;
   bool no_distributed = false;

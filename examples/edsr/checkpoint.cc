@@ -130,7 +130,7 @@ Position load_checkpoint(const std::filesystem::path& path, Edsr& network,
   if (!std::filesystem::exists(path)) refuse(path, "does not exist; run without --resume first");
   try {
     torch::serialize::InputArchive archive;
-    archive.load_from(path.string());
+    archive.load_from(path.string(), network->parameters().front().device());
     check_format(path, archive);
     check_same_run(path, RunConfig::from_json(read_value(archive, "config").toStringRef()), config);
     torch::serialize::InputArchive network_archive;

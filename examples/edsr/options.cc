@@ -176,7 +176,7 @@ void check_kind(const CLI::App& app, const Options& options) {
     if (options.synthetic && !is_for_benchmark(*option)) {
       throw CLI::ExcludesError("--synthetic", option->get_name());
     }
-    const bool is_for_both = option->get_name() == "--amp";
+    const bool is_for_both = option->get_name() == "--amp" || option->get_name() == "--device";
     if (!options.synthetic && !is_for_both && option->get_group() == example::kBenchmarkGroup) {
       throw CLI::RequiresError(option->get_name(), "--synthetic");
     }

@@ -13,7 +13,7 @@
 namespace edsr {
 
 /// Everything the command line says. Sizes of the data are in pixels. A synthetic benchmark reads
-/// network, patch, seed and benchmark alone, and training of benchmark only amp.
+/// network, patch, seed and benchmark alone, and training of benchmark only device and amp.
 struct Options {
   bool synthetic = false;
   example::BenchmarkOptions benchmark{.batch_size = 4};

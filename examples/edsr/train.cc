@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "common/device.h"
 #include "common/errors.h"
 #include "group.h"
 #include "loss_curve.h"
@@ -146,7 +147,7 @@ RunConfig run_config(const Options& options, std::size_t photographs) {
 TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph>> photographs,
                      const Options& options) {
   const RunConfig config = run_config(options, photographs->size());
-  const torch::Device device = ronde::local_device();
+  const torch::Device device = example::choose_device(options.benchmark.device);
   network->to(device);
   torch::optim::Adam adam(network->parameters(), options.learning_rate);
   ronde::DistributedOptimizer optimizer(adam, network->named_parameters());
@@ -174,8 +175,9 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
     for (const auto& batch : *loader) {
       set_learning_rate(adam, run.learning_rate());
       optimizer.zero_grad();
-      const torch::Tensor output = forward(network, batch.data.to(device), options.benchmark.amp);
-      const torch::Tensor loss = torch::l1_loss(output, batch.target.to(device));
+      const torch::Tensor output =
+          forward(network, example::send_to(batch.data, device), options.benchmark.amp);
+      const torch::Tensor loss = torch::l1_loss(output, example::send_to(batch.target, device));
       loss.backward();
       optimizer.step();
       run.step_done(loss);

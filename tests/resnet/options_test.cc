@@ -51,6 +51,8 @@ TEST_CASE("every option reaches its place, and of two the last counts") {
   CHECK(options.benchmark.num_iters == 3);
   CHECK(options.benchmark.efficiency);
   CHECK(options.benchmark.json == "x.json");
+  CHECK(options.benchmark.device == "cpu");
+  CHECK(parse({"--device", "cuda"}).benchmark.device == "cuda");
   CHECK(parse({"--no-distributed"}).benchmark.no_distributed);
 }
 
@@ -68,7 +70,7 @@ TEST_CASE("nonsense and what cannot be done are refused in words that help") {
         Row{{"--batch-size", "1", "--image-size", "32"}, "use at least 2"},
         Row{{"--fp16-allreduce", "--no-distributed"}, "--fp16-allreduce excludes"},
         Row{{"--efficiency", "--no-distributed"}, "--efficiency excludes --no-distributed"},
-        Row{{"--in-step"}, "--in-step requires --efficiency"},
+        Row{{"--device", "tpu"}, "--device"}, Row{{"--in-step"}, "--in-step requires --efficiency"},
         Row{{"--json", "x"}, "--json requires --efficiency"}, Row{{"--unknown"}, "--unknown"}}) {
     INFO(row.words);
     CHECK_THAT(refusal(row.arguments), Catch::Contains(row.words));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program as a user runs it.
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -94,6 +95,15 @@ TEST_CASE("half precision may be computed in, and sent") {
   INFO(result.err);
   REQUIRE(result.exit_code == 0);
   require_lines(result.out, throughput_lines("2"));
+}
+
+TEST_CASE("a GPU that is not there ends the run in words that help") {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  const CommandResult result = run_small(1, {"--device", "cuda"});
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  CHECK(result.exit_code != 0);
+  CHECK_THAT(result.err,
+             Catch::Contains("--device cuda: ") && Catch::Contains("leave --device out"));
 }
 
 TEST_CASE("unconnected ranks say that they are, and otherwise the same lines") {
