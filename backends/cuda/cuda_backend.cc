@@ -177,12 +177,16 @@ std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
 /// What is queued runs on: it waits for nothing that a peer has yet to do (CudaStreams::settle).
 void CudaBackend::abort() noexcept {}
 
-/// Lets go of the others' memory, before any of them frees it.
-void CudaBackend::close() {
+void CudaBackend::let_go() {
   if (!gpu_) return;
   if (!streams_->settle(kLastBound)) throw Error("the GPU did not finish what was queued on it");
   gpu_->ipc.forget();
   gpu_->peers.forget();
+}
+
+/// Of a set that is removed nobody has let go before.
+void CudaBackend::close() {
+  let_go();
 }
 
 StatsGroup CudaBackend::stats() const {

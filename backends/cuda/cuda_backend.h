@@ -42,6 +42,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
   std::shared_ptr<DeviceStreams> device_streams() const override { return streams_; }
   void abort() noexcept override;
+  void let_go() override;
   void close() override;
   StatsGroup stats() const override;
 

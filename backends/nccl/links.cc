@@ -254,6 +254,10 @@ void Links::abort() noexcept {
   if (fallback_) fallback_->abort();
 }
 
+void Links::let_go() {
+  if (fallback_) fallback_->let_go();
+}
+
 void Links::close() {
   connecting_ = {};
   for (Lane& lane : lanes_) {

@@ -80,6 +80,7 @@ class Links {
   /// See Backend.
   /// @{
   void abort() noexcept;
+  void let_go();
   void close();
   /// @}
 

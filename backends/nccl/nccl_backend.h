@@ -30,6 +30,7 @@ class NcclBackend final : public Backend {
 
   std::shared_ptr<DeviceStreams> device_streams() const override { return links_.device_streams(); }
   void abort() noexcept override { links_.abort(); }
+  void let_go() override { links_.let_go(); }
   void close() override { links_.close(); }
   StatsGroup stats() const override { return links_.stats(); }
 

@@ -305,6 +305,9 @@ bool Coordinator::busy() const {
 /// Note [Two agreements to stop].
 void Coordinator::conclude() {
   if (agreed_to_stop_ && !told_finished_ && !busy()) {
+    for (SetEngine* set : running_) {
+      for (auto& [device, backend] : set->backends) backend->let_go();
+    }
     told_finished_ = true;
     newly_finished_.push_back(topology_.rank);
   }

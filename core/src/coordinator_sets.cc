@@ -135,7 +135,12 @@ void Coordinator::remove_process_set(ProcessSet set) {
   }
   queue_->forget_set(set.id);
   sets_here_.erase(set.id);
-  for (auto& [device, backend] : agreed->removed.backends) backend->close();
+  Backends& backends = agreed->removed.backends;
+  for (auto& [device, backend] : backends) backend->close();
+  // What this rank gives back now, others may have mapped until they have closed theirs.
+  if (backends.contains(DeviceKind::Cuda)) {
+    meet({ExchangeKind::Blobs, set.id, "closed", info->ranks}, {});
+  }
 }
 
 /// Throws where a call that waits for other ranks cannot be made.

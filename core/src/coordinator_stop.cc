@@ -185,8 +185,7 @@ void Coordinator::end(bool graceful, Clock::time_point deadline) {
   if (!transport_) return;
   queue_->detach();
   queue_->use(nullptr);
-  // What a rank has made on a device may be mapped by others until they have closed theirs: it is
-  // given back after they have.
+  // They are built on those of the CPU, but do not use them any more.
   std::vector<std::unique_ptr<Backend>> of_devices;
   {
     const std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <ostream>
 #include <stdexcept>
 
 #include "fake_cuda_state.h"
@@ -96,9 +97,9 @@ void FakeCuda::forbid_ipc(DevicePointer base) {
   state_->allocations.at(base).is_ipc_capable = false;
 }
 
-void FakeCuda::hold_new(int device) {
+void FakeCuda::hold_new(int device, int skipped) {
   const std::lock_guard lock(state_->mutex);
-  state_->held_devices.insert(device);
+  state_->held_devices[device] = skipped;
 }
 
 void FakeCuda::release_all() {
@@ -153,6 +154,13 @@ FakeCuda::Live FakeCuda::live() const {
   live.mappings = count(state_->mappings);
   live.modules = count(state_->modules);
   return live;
+}
+
+std::ostream& operator<<(std::ostream& out, const FakeCuda::Live& live) {
+  return out << live.contexts << " contexts, " << live.streams << " streams, " << live.events
+             << " events, " << live.allocations << " allocations, " << live.host_allocations
+             << " host allocations, " << live.host_registrations << " host registrations, "
+             << live.mappings << " mappings, " << live.modules << " modules";
 }
 
 }  // namespace ronde::test

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <string>
 
@@ -29,6 +30,8 @@ class FakeCuda {
     bool peers_reach_each_other = true;
     /// What IPC opens shows the owner's memory, and not some other.
     bool mappings_show_memory = true;
+    /// What others have mapped cannot be freed: the driver does not say what happens then.
+    bool freeing_mapped_fails = false;
     /// Not 0: work runs late and in any order that streams and events leave, drawn with this seed,
     /// whenever the driver is called; else at once.
     unsigned disorder = 0;
@@ -53,8 +56,8 @@ class FakeCuda {
   /// IPC cannot export the allocation at this address.
   void forbid_ipc(cuda::DevicePointer base);
 
-  /// Streams made on this GPU from now on are held.
-  void hold_new(int device);
+  /// The streams made on this GPU from now on are held, after the next `skipped` ones.
+  void hold_new(int device, int skipped = 0);
   /// All streams, and those made from now on.
   void release_all();
   /// A held stream runs nothing until it is released.
@@ -92,6 +95,7 @@ class FakeCuda {
     int mappings = 0;  ///< opened by IPC
     int modules = 0;
     friend bool operator==(const Live&, const Live&) = default;
+    friend std::ostream& operator<<(std::ostream& out, const Live& live);
   };
   Live live() const;
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -43,6 +44,10 @@ void add_memory(Symbols& symbols) {
     return call_in_context("cuMemFree_v2", [&](State& s, Lock&) {
       const auto found = s.allocations.find(address);
       if (found == s.allocations.end()) return kInvalidValue;
+      const bool is_mapped =
+          std::any_of(s.mapped_buffers.begin(), s.mapped_buffers.end(),
+                      [&](const auto& each) { return each.second == found->second.buffer_id; });
+      if (is_mapped && s.options.freeing_mapped_fails) return kInvalidValue;
       munmap(pointer_to(address), found->second.bytes);
       close(found->second.descriptor);
       s.allocations.erase(found);
@@ -130,6 +135,7 @@ void add_ipc(Symbols& symbols) {
                                  : other_memory(allocation.bytes);
         if (memory == nullptr) return kMapFailed;
         *address = address_of(memory);
+        s.mapped_buffers[*address] = id;
         return s.mappings[*address] = allocation.bytes, kSuccess;
       }
       return kInvalidHandle;  // its owner has freed it
@@ -140,6 +146,7 @@ void add_ipc(Symbols& symbols) {
       const auto found = s.mappings.find(address);
       if (found == s.mappings.end()) return kInvalidValue;
       munmap(pointer_to(address), found->second);
+      s.mapped_buffers.erase(address);
       return s.mappings.erase(found), kSuccess;
     });
   });

@@ -85,13 +85,14 @@ struct FakeCuda::State {
   std::map<std::uint64_t, std::weak_ptr<fake::EventState>> shared_events;
   std::map<DevicePointer, fake::Allocation> allocations;
   std::map<DevicePointer, std::size_t> mappings;
+  std::map<DevicePointer, std::uint64_t> mapped_buffers;  ///< the buffer_id of each of these
   std::map<char*, std::size_t> host_allocations;
   std::map<char*, std::size_t> host_registrations;
   std::set<ModuleHandle> modules;
   std::map<FunctionHandle, std::string> functions;
   std::uint64_t last_number = 0;
-  std::set<int> held_devices;  ///< streams made there are held
-  std::mt19937 random;         ///< of the disorder
+  std::map<int, int> held_devices;  ///< streams made there are held, after so many
+  std::mt19937 random;              ///< of the disorder
 
   /// Opaque handles, never dereferenced.
   template <typename Handle>

@@ -10,7 +10,8 @@ void add_streams(Symbols& symbols) {
   symbols["cuStreamCreateWithPriority"] = at(+[](StreamHandle* stream, unsigned, int) {
     return call_in_context("cuStreamCreateWithPriority", [&](State& s, Lock&) {
       *stream = s.new_handle<StreamHandle>();
-      s.streams[*stream].is_held = s.held_devices.count(current_device()) == 1;
+      const auto held = s.held_devices.find(current_device());
+      s.streams[*stream].is_held = held != s.held_devices.end() && held->second-- <= 0;
       return kSuccess;
     });
   });

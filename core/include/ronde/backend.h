@@ -255,6 +255,11 @@ class Backend {
   /// that a peer or a library may still write to has to outlive this object.
   virtual void abort() noexcept = 0;
 
+  /// Lets go of what belongs to other ranks, such as mappings of their memory, before they give it
+  /// back, which no rank does until all have let go. All that this rank has begun is over, nothing
+  /// will be, and close() follows; others may still be at work. Must not wait for them.
+  virtual void let_go() {}
+
   /// Ends a healthy backend; every rank calls it. Nothing is in progress. That of a process set is
   /// also closed where another rank could not make its own, which does not call it then: it must
   /// not wait for the others.
