@@ -161,7 +161,11 @@ bool Links::connect(int device) {
   if (is_connected_) return true;
   if (!is_connecting_) {
     is_connecting_ = true;
-    connecting_ = connect_all(device);
+    // A rank that has joined does not know of a tensor.
+    const int local = context_.topology->local_rank;
+    const bool is_known = device != kNoDevice;
+    connecting_ =
+        connect_all(is_known ? device : streams_->own_device(local % streams_->device_count()));
   }
   if (!connecting_.poll()) return false;
   connecting_ = {};

@@ -276,4 +276,24 @@ TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mi
              Contains("rank 4 has NCCL 2.28.9, rank 7 has 2.19.3"));
 }
 
+TEST_CASE("nccl takes along a rank that has joined before it had a tensor on a GPU") {
+  NcclRanks machine(2);
+  machine.run([&](int rank, Runtime& runtime) {
+    if (rank == 0) {
+      std::vector<float> values(1000, 3.0F);
+      for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max}) {
+        Request request = sum_request(values, "alone");
+        request.op = op;
+        request.device = machine.device(rank);
+        runtime.run(request);
+        check(values == std::vector<float>(1000, 3.0F), "what rank 0 alone has brought");
+      }
+    }
+    Request join;
+    join.kind = Collective::Join;
+    runtime.submit(std::move(join)).wait();
+    check_sum(runtime, machine.device(rank), "after", 1000);
+  });
+}
+
 }  // namespace
