@@ -205,8 +205,9 @@ std::vector<ConfigEntry> gpu_entries() {
                   .horovod_twin = "",
                   .unit = "",
                   .text = "1: mappings of other ranks' GPU memory, page-locked host memory and "
-                          "registrations with NCCL are kept for the next time. 0: they are made "
-                          "for each operation, and given up after it."}),
+                          "registrations with NCCL are kept for the next time. 0: the first two "
+                          "are made for each operation and given up after it, and nothing is "
+                          "registered with NCCL."}),
       bytes_entry(&Config::registration_cache_bytes, kLargestHeap,
                   {.name = "RONDE_REGISTRATION_CACHE_BYTES",
                    .horovod_twin = "",
