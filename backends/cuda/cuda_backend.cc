@@ -59,7 +59,8 @@ class CudaBackend::Run final : public device::SteppedOperation {
 };
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
-    : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_)),
+    : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
+            kTrialBytes),
       peers(bench, *owner.cache_, owner.ranks_, owner.rank_),
       ipc(bench, peers, *owner.cache_, owner.exchange_, owner.counters_, owner.options_,
           owner.warn_),

@@ -22,6 +22,9 @@ namespace ronde::cuda {
 /// The halves of a fusion buffer, which chunks use in turn.
 constexpr std::size_t kHalves = 2;
 
+/// Bytes behind the fusion buffer, by which ranks try out whether they reach each other's.
+constexpr std::size_t kTrialBytes = 256;
+
 /// An event that other processes can wait for.
 ///
 /// Thread-safety: one thread at a time.

@@ -12,9 +12,11 @@ constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
 
 }  // namespace
 
-Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes)
+Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes,
+                     std::size_t bytes_behind)
     : context_(streams.context(device)),
       fusion_bytes_(fusion_bytes),
+      bytes_behind_(bytes_behind),
       kernels_(context_, image),
       events_(context_),
       pinned_(context_, kKeepPinned),
@@ -26,7 +28,7 @@ Workbench::~Workbench() = default;
 DevicePointer Workbench::fusion() {
   if (fusion_.bytes() > 0) return fusion_.address();
   try {
-    fusion_ = DeviceMemory(context_, fusion_bytes_ + kTrialBytes);
+    fusion_ = DeviceMemory(context_, fusion_bytes_ + bytes_behind_);
   } catch (const DriverError& error) {
     if (error.result() != kOutOfMemory) throw;
     throw Error(std::string(error.what()) +

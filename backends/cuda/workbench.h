@@ -13,9 +13,6 @@
 
 namespace ronde::cuda {
 
-/// Bytes behind the fusion buffer, by which ranks try out whether they reach each other's.
-constexpr std::size_t kTrialBytes = 256;
-
 /// What a backend works with on the rank's GPU: a stream of its own, the kernels, pools, and the
 /// fusion buffer, which is made once and stays.
 ///
@@ -23,7 +20,9 @@ constexpr std::size_t kTrialBytes = 256;
 class Workbench {
  public:
   /// `image`: as in KernelSet. `fusion_bytes`: of the fusion buffer, a multiple of 16.
-  Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes);
+  /// `bytes_behind`: of memory behind it that operations leave alone.
+  Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes,
+            std::size_t bytes_behind = 0);
   /// Queued work has to be over (CudaStreams::settle); where it never is, it is to be abandoned.
   ~Workbench();
   Workbench(const Workbench&) = delete;
@@ -47,6 +46,7 @@ class Workbench {
  private:
   const std::shared_ptr<const DeviceContext> context_;
   const std::size_t fusion_bytes_;
+  const std::size_t bytes_behind_;
   KernelSet kernels_;
   EventPool events_;
   PinnedPool pinned_;
