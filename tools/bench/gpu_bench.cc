@@ -33,7 +33,7 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
       other_(streams_->context(device_), bytes),
       bench_(*streams_, device_,
              access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image(),
-             kHandOverBytes),
+             kHandOverBytes, cuda::kTrialBytes),
       cache_(true, kHandOverBytes * all_ranks(session.topology()).size()),
       peers_(bench_, cache_, all_ranks(session.topology()), session.topology().rank),
       exchange_(session.raw().host(), session.topology().size) {}
