@@ -296,8 +296,10 @@ void exercise_messages(Runtime& runtime, ProgramGpu& gpu) {
 
 void exercise_sizes(Runtime& runtime, ProgramGpu& gpu) {
   Twins twins(runtime, gpu);
-  constexpr std::array<std::size_t, 8> kCounts = {1, 7, 1023, 1024, 1025, 4096, 70'001, 300'007};
-  for (const std::size_t count : kCounts) {
+  const std::size_t fused = runtime.config().fusion_bytes / sizeof(float);
+  const std::array<std::size_t, 8> counts = {1,    7,    1023,      1024,
+                                             1025, 4096, fused + 1, 3 * fused + 7};
+  for (const std::size_t count : counts) {
     reduce_group(twins, DataType::F32, ReduceOp::Sum, {1.0, 1.0}, {count});
     reduce_group(twins, DataType::BF16, ReduceOp::Average, {1.0, 1.0}, {count});
     reduce_group(twins, DataType::F16, ReduceOp::Product, {0.5, 1.0}, {count, 2 * count + 1}, 0);
