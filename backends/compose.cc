@@ -126,6 +126,7 @@ BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& sym
   NcclOptions nccl = nccl_options(config);
   nccl.registration_cache = true;
   nccl.driver_symbols = symbols;
+  nccl.nccl_symbols = symbols;
   if (kernel_image != nullptr) nccl.kernel_image = kernel_image;
   return {{"mpi", with(false, false)},
           {"mpi-reg", with(false, true)},

@@ -91,17 +91,6 @@ CudaBackend::~CudaBackend() {
   device::abandon(std::move(cache_));
 }
 
-Capabilities CudaBackend::capabilities() const {
-  Capabilities capabilities;
-  capabilities.dtypes.set();
-  capabilities.set_wire_dtypes();
-  capabilities.device = DeviceKind::Cuda;
-  capabilities.wants_packed = false;
-  capabilities.widen_halves = false;
-  capabilities.tells_progress = true;
-  return capabilities;
-}
-
 CudaBackend::Gpu& CudaBackend::gpu(int device) {
   if (gpu_) return *gpu_;
   // A rank that has joined does not know of a tensor.
@@ -207,20 +196,6 @@ StatsGroup CudaBackend::stats() const {
   return group;
 }
 
-namespace {
-
-/// Why this rank has no GPU that the backend could use, or an empty text.
-std::string problem_of(const LoadedDriver& driver, const void* image) {
-  if (!driver.api) return driver.problem;
-  int count = 0;
-  const Result result = driver.api->device_count(&count);
-  if (result != kSuccess) return "cuDeviceGetCount: " + error_text(*driver.api, result);
-  if (count == 0) return "no GPU is visible (CUDA_VISIBLE_DEVICES)";
-  if (image == nullptr) return "this build of Ronde has no kernels, as there was no nvcc";
-  return {};
-}
-
-}  // namespace
 }  // namespace cuda
 
 BackendFactory cuda_backend_factory(const CudaOptions& options) {
@@ -231,7 +206,7 @@ BackendFactory cuda_backend_factory(const CudaOptions& options) {
   factory.priority = cuda::kPriority;
   factory.serves_sets = true;
   factory.problem = [options, image] {
-    return cuda::problem_of(cuda::load_driver(options.symbols), image);
+    return cuda::why_no_gpu(cuda::load_driver(options.symbols), image);
   };
   factory.create = [options, image](BackendContext& context) -> std::unique_ptr<Backend> {
     const cuda::LoadedDriver driver = cuda::load_driver(options.symbols);

@@ -9,6 +9,7 @@
 
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/cuda_streams.h"
+#include "backends/cuda/gpu_backends.h"
 #include "backends/cuda/ipc_operations.h"
 #include "backends/cuda/ipc_peers.h"
 #include "backends/cuda/registration_cache.h"
@@ -32,7 +33,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   std::string_view name() const noexcept override { return "mpi"; }
-  Capabilities capabilities() const override;
+  Capabilities capabilities() const override { return gpu_capabilities(); }
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;

@@ -153,16 +153,15 @@ device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage 
 device::Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
   Passage passage{.from = call.dtype, .dtype = call.travelling_dtype()};
   if (call.wire_dtype) passage.pack_scale = call.prescale;
-  passage.launch = [&](std::span<const Segment> pieces) {
+  passage.launch = [this, call, ranks](std::span<const Segment> pieces) {
     return host_.allreduce({.segments = pieces,
-                            .dtype = passage.dtype,
+                            .dtype = call.travelling_dtype(),
                             .op = call.op,
                             .prescale = call.wire_dtype ? 1.0 : call.prescale,
                             .postscale = call.postscale,
                             .average_over = call.divisor(ranks)});
   };
-  device::Steps steps = pass(call.segments, passage);
-  co_await steps;
+  return pass(call.segments, std::move(passage));
 }
 
 device::Steps StagedOperations::broadcast(BroadcastCall call) {
@@ -217,12 +216,11 @@ device::Steps StagedOperations::allgather(AllgatherCall call) {
               .output = call.output,
               .output_bytes = sum(call.counts) * width,
               .after = call.place.after};
-  whole.launch = [&](const void* input, void* output) {
+  whole.launch = [this, call](const void* input, void* output) {
     return host_.allgather(
         {.input = input, .output = output, .counts = call.counts, .dtype = call.dtype});
   };
-  device::Steps steps = pass_whole(std::move(whole));
-  co_await steps;
+  return pass_whole(std::move(whole));
 }
 
 device::Steps StagedOperations::alltoall(AlltoallCall call) {
@@ -232,7 +230,7 @@ device::Steps StagedOperations::alltoall(AlltoallCall call) {
               .output = call.output,
               .output_bytes = sum(call.receive_counts) * width,
               .after = call.place.after};
-  whole.launch = [&](const void* input, void* output) {
+  whole.launch = [this, call](const void* input, void* output) {
     return host_.alltoall({.input = input,
                            .output = output,
                            .send_counts = call.send_counts,
@@ -240,8 +238,7 @@ device::Steps StagedOperations::alltoall(AlltoallCall call) {
                            .largest_count = call.largest_count,
                            .dtype = call.dtype});
   };
-  device::Steps steps = pass_whole(std::move(whole));
-  co_await steps;
+  return pass_whole(std::move(whole));
 }
 
 device::Steps StagedOperations::reducescatter(ReducescatterCall call) {
@@ -251,7 +248,7 @@ device::Steps StagedOperations::reducescatter(ReducescatterCall call) {
               .output = call.output,
               .output_bytes = call.counts[static_cast<std::size_t>(rank_)] * width,
               .after = call.place.after};
-  whole.launch = [&](const void* input, void* output) {
+  whole.launch = [this, call](const void* input, void* output) {
     return host_.reducescatter({.input = input,
                                 .output = output,
                                 .counts = call.counts,
@@ -261,32 +258,29 @@ device::Steps StagedOperations::reducescatter(ReducescatterCall call) {
                                 .postscale = call.postscale,
                                 .average_over = call.average_over});
   };
-  device::Steps steps = pass_whole(std::move(whole));
-  co_await steps;
+  return pass_whole(std::move(whole));
 }
 
 device::Steps StagedOperations::send(SendCall call) {
   Whole whole{.input = call.input,
               .input_bytes = call.count * size_of(call.dtype),
               .after = call.place.after};
-  whole.launch = [&](const void* input, void*) {
+  whole.launch = [this, call](const void* input, void*) {
     return host_.send(
         {.input = input, .count = call.count, .dtype = call.dtype, .peer = call.peer});
   };
-  device::Steps steps = pass_whole(std::move(whole));
-  co_await steps;
+  return pass_whole(std::move(whole));
 }
 
 device::Steps StagedOperations::recv(RecvCall call) {
   Whole whole{.output = call.output,
               .output_bytes = call.count * size_of(call.dtype),
               .after = call.place.after};
-  whole.launch = [&](const void*, void* output) {
+  whole.launch = [this, call](const void*, void* output) {
     return host_.recv(
         {.output = output, .count = call.count, .dtype = call.dtype, .peer = call.peer});
   };
-  device::Steps steps = pass_whole(std::move(whole));
-  co_await steps;
+  return pass_whole(std::move(whole));
 }
 
 }  // namespace ronde::cuda

@@ -30,6 +30,14 @@ struct Travel {
   }
 };
 
+/// Whether the neutral element, which a rank that adds nothing sends, survives the scale: a zero
+/// does, unless it becomes a negative one or no number.
+inline bool keeps_neutral(ReduceOp op, double prescale) noexcept {
+  if (prescale == 1.0) return true;
+  const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;
+  return is_sum && !std::signbit(prescale) && std::isfinite(static_cast<float>(prescale));
+}
+
 /// Of a reduction with these values. A rank that adds nothing to a tensor brings neutral elements,
 /// and those must not be scaled: so they are scaled as they are combined only where that does
 /// nothing to a zero, and on the way in elsewhere, where halves are widened for it, as scaling them
@@ -38,10 +46,9 @@ inline Travel travel_of(DataType dtype, ReduceOp op, double prescale, double pos
                         std::optional<DataType> wire_dtype) {
   Travel travel{.from = dtype, .dtype = wire_dtype.value_or(dtype)};
   travel.op = op == ReduceOp::Average ? ReduceOp::Sum : op;
-  const bool keeps_neutral = travel.op == ReduceOp::Sum && std::isfinite(prescale);
-  if (wire_dtype || (prescale != 1.0 && !keeps_neutral)) {
+  if (wire_dtype || !keeps_neutral(op, prescale)) {
     travel.pack_scale = prescale;
-    if (!wire_dtype && prescale != 1.0 && is_half(dtype)) travel.dtype = DataType::F32;
+    if (!wire_dtype && is_half(dtype)) travel.dtype = DataType::F32;
   } else {
     travel.reduce_scale = prescale;
   }

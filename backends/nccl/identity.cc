@@ -2,17 +2,12 @@
 #include "backends/nccl/identity.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "backends/cuda/verdict.h"
 #include "backends/nccl/nccl_api.h"
 
 namespace ronde::nccl {
 namespace {
-
-template <std::size_t kSize>
-void set_text(std::array<char, kSize>& to, const std::string& text) {
-  std::memcpy(to.data(), text.data(), std::min(text.size(), kSize - 1));
-}
 
 std::string name_of(const Candidate& candidate) {
   return "rank " + std::to_string(candidate.rank);
@@ -29,8 +24,8 @@ bool share(const Candidate& a, const Candidate& b) {
 
 Identity identity_of(const cuda::Gpu& gpu, int nccl_version) {
   Identity identity{.nccl_version = nccl_version};
-  set_text(identity.pci_id, gpu.pci_id);
-  set_text(identity.uuid, gpu.uuid);
+  cuda::set_text(identity.pci_id, gpu.pci_id);
+  cuda::set_text(identity.uuid, gpu.uuid);
   return identity;
 }
 

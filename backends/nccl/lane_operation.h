@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backends/cuda/segment_mover.h"
 #include "backends/device/steps.h"
@@ -21,6 +23,13 @@ inline void* advanced(void* memory, std::size_t bytes) {
   return static_cast<std::byte*>(memory) + bytes;
 }
 /// @}
+
+/// Where each rank's part begins, in elements.
+inline std::vector<std::size_t> begins_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> begins(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::size_t{0});
+  return begins;
+}
 
 /// An operation that is queued on a channel's stream.
 class ChannelOperation : public device::SteppedOperation {

@@ -13,12 +13,6 @@ using cuda::SegmentMover;
 
 constexpr SegmentMover::How kBytes{.from = DataType::U8, .to = DataType::U8};
 
-std::vector<std::size_t> begins_of(std::span<const std::size_t> counts) {
-  std::vector<std::size_t> begins(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::size_t{0});
-  return begins;
-}
-
 std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <string>
 
+#include "backends/cuda/gpu_backends.h"
 #include "backends/nccl/nccl_backend.h"
 
 namespace ronde {
@@ -37,19 +38,8 @@ class Found {
 
   std::string load() {
     const cuda::LoadedDriver driver = cuda::load_driver(options_.driver_symbols);
-    if (!driver.api) return driver.problem;
-    int gpus = 0;
-    const cuda::Result result = driver.api->device_count(&gpus);
-    if (result != cuda::kSuccess) {
-      return std::string(driver.api->device_count.symbol()) + ": " +
-             cuda::error_text(*driver.api, result);
-    }
-    if (gpus == 0) return "there is no GPU, or CUDA_VISIBLE_DEVICES hides all";
-    if (options_.kernel_image == nullptr) {
-      return "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with "
-             "the "
-             "CUDA Toolkit 12 or 13";
-    }
+    const std::string no_gpu = cuda::why_no_gpu(driver, options_.kernel_image);
+    if (!no_gpu.empty()) return no_gpu;
     const nccl::LoadedNccl nccl = nccl::load_nccl(options_.nccl_symbols);
     if (!nccl.api) return nccl.problem;
     libraries_ = {driver.api, nccl.api, nccl.version};

@@ -68,17 +68,6 @@ std::unique_ptr<Operation> message(Links& links, const Call& call,
 
 }  // namespace
 
-Capabilities NcclBackend::capabilities() const {
-  Capabilities capabilities;
-  capabilities.dtypes.set();
-  capabilities.set_wire_dtypes();
-  capabilities.device = DeviceKind::Cuda;
-  capabilities.wants_packed = false;
-  capabilities.widen_halves = false;
-  capabilities.tells_progress = true;
-  return capabilities;
-}
-
 std::unique_ptr<Operation> NcclBackend::allreduce(const AllreduceCall& call) {
   return collective<Allreduce>(links_, call, &Backend::allreduce);
 }

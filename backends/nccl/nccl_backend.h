@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "backends/cuda/gpu_backends.h"
 #include "backends/nccl/links.h"
 #include "ronde/backend.h"
 
@@ -18,7 +19,7 @@ class NcclBackend final : public Backend {
       : links_(std::move(libraries), options, context) {}
 
   std::string_view name() const noexcept override { return "nccl"; }
-  Capabilities capabilities() const override;
+  Capabilities capabilities() const override { return cuda::gpu_capabilities(); }
 
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;

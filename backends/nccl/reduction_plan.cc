@@ -1,27 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/nccl/reduction_plan.h"
 
-#include <cmath>
 #include <string>
 
+#include "backends/cuda/travel.h"
 #include "ronde/error.h"
 
 namespace ronde::nccl {
-namespace {
-
-bool is_sum(ReduceOp op) {
-  return op == ReduceOp::Sum || op == ReduceOp::Average;
-}
-
-/// A rank that adds nothing sends the neutral element, which has to survive the scale: zero does,
-/// unless it becomes a negative zero or no number.
-bool keeps_neutral(ReduceOp op, double prescale) {
-  if (prescale == 1.0) return true;
-  return is_sum(op) && !std::signbit(prescale) && std::isfinite(static_cast<float>(prescale));
-}
-
-}  // namespace
-
 std::optional<DataTypeNumber> number_of(DataType dtype) noexcept {
   switch (dtype) {
     case DataType::U8:
@@ -79,7 +64,7 @@ ReductionPlan plan_reduction(const ReductionRequest& request, bool has_rounds) {
     // Scaled in their own type, and rounded to the half type then.
     plan.pack = {request.prescale, 1.0};
     if (has_rounds) plan.rounded = narrow;
-  } else if (!has_rounds && keeps_neutral(request.op, request.prescale)) {
+  } else if (!has_rounds && cuda::keeps_neutral(request.op, request.prescale)) {
     plan.prescale = request.prescale;
     return plan;
   } else {

@@ -41,12 +41,6 @@ std::string text_of(const ReducescatterCall& call) {
          std::string(to_string(call.dtype));
 }
 
-std::vector<std::size_t> begins_of(std::span<const std::size_t> counts) {
-  std::vector<std::size_t> begins(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::size_t{0});
-  return begins;
-}
-
 /// `memory` is in `buffer`: the place beside that is as far from there.
 std::byte* beside_of(const void* memory, const std::byte* buffer, std::byte* beside) {
   return beside + (static_cast<const std::byte*>(memory) - buffer);

@@ -136,11 +136,17 @@ void Coordinator::remove_process_set(ProcessSet set) {
   queue_->forget_set(set.id);
   sets_here_.erase(set.id);
   Backends& backends = agreed->removed.backends;
-  for (auto& [device, backend] : backends) backend->close();
+  std::exception_ptr failure;
+  try {
+    for (auto& [device, backend] : backends) backend->close();
+  } catch (...) {
+    failure = std::current_exception();  // thrown once the others have been met
+  }
   // What this rank gives back now, others may have mapped until they have closed theirs.
   if (backends.contains(DeviceKind::Cuda)) {
     meet({ExchangeKind::Blobs, set.id, "closed", info->ranks}, {});
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 /// Throws where a call that waits for other ranks cannot be made.

@@ -39,7 +39,8 @@ class Twins {
     std::uniform_real_distribution<double> number(is_small ? 0.0 : -9.0, 9.0);
     std::bernoulli_distribution bit(0.5);
     for (std::size_t i = 0; i < count; ++i) {
-      values.set(i, dtype == DataType::Bool ? (bit(random_) ? 1.0 : 0.0) : number(random_));
+      const double drawn = dtype == DataType::Bool ? (bit(random_) ? 1.0 : 0.0) : number(random_);
+      values.set(i, i % 5 == 1 ? 0.0 : drawn);
     }
     return values;
   }
@@ -191,6 +192,10 @@ void exercise_allreduces(Runtime& runtime, ProgramGpu& gpu) {
         reduce_group(twins, dtype, op, scales, {1000});
         reduce_group(twins, dtype, op, scales, {3, 257, 1, 64});
         reduce_group(twins, dtype, op, scales, {3, 257, 16}, twins.size() - 1);
+      }
+      // Zeros of either sign, and what is infinite as a float.
+      for (const double prescale : {-0.5, 1e300}) {
+        reduce_group(twins, dtype, op, {prescale, 1.0}, {3, 257}, twins.size() - 1);
       }
     }
   }

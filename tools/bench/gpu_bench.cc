@@ -41,8 +41,7 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
 GpuBench::~GpuBench() = default;
 
 void GpuBench::wait(const DeviceEvent& event) {
-  while (!event.passed()) {
-  }
+  session_.raw().wait_until([&] { return event.passed(); });
 }
 
 void GpuBench::reduce(Backend& backend, std::span<const std::size_t> counts) {
@@ -70,16 +69,14 @@ bool GpuBench::connect() {
   std::string problem;
   const cuda::VisibleDevices all;
   device::Steps steps = peers_.connect(exchange_, all, CudaOptions().ipc_patience, problem);
-  while (!steps.poll()) {
-  }
+  session_.raw().wait_until([&] { return steps.poll(); });
   return problem.empty();
 }
 
 void GpuBench::hand_over() {
   peers_.record(cuda::Mark::Packed, 0);
   exchange_.start(device_);
-  while (!exchange_.poll()) {
-  }
+  session_.raw().wait_until([&] { return exchange_.poll(); });
   peers_.wait_for_all(cuda::Mark::Packed, 0);
   wait(*streams_->mark(bench_.stream()));
 }

@@ -64,14 +64,16 @@ class RawBackend final : public RawSubject {
     return *devices_.back();
   }
 
+  void wait_until(const std::function<bool()>& condition) override {
+    for (int polls = 1; !condition(); ++polls) {
+      if (polls % kPollsPerLook == 0) look_after_peers();
+    }
+  }
+
   void finish(Operation& operation) override {
-    int polls = 0;
-    const auto look_sometimes = [&] {
-      if (++polls % kPollsPerLook == 0) look_after_peers();
-    };
-    while (!operation.poll()) look_sometimes();
+    wait_until([&] { return operation.poll(); });
     const std::shared_ptr<const DeviceEvent> event = operation.event();
-    while (event && !event->passed()) look_sometimes();
+    if (event) wait_until([&] { return event->passed(); });
   }
 
   void run(Request request) override { finish(*start(request)); }

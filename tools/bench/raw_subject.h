@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "ronde/backend.h"
@@ -18,6 +19,8 @@ class RawSubject : public Subject {
   virtual Backend& host() = 0;
   /// Makes one for a device beside it, built on it; lives as long. Collective.
   virtual Backend& add(const BackendFactory& factory) = 0;
+  /// Polls `condition` until it holds. Throws GroupError if a peer is gone.
+  virtual void wait_until(const std::function<bool()>& condition) = 0;
   /// Polls until the operation is over; on a device, until its result is there.
   virtual void finish(Operation& operation) = 0;
   /// Ends backend and transport; every rank calls it.
