@@ -8,6 +8,7 @@
 #include "backends/cuda/kernel_image.h"
 #include "backends/device/abandon.h"
 #include "ronde/error.h"
+#include "ronde/segment_cursor.h"
 
 namespace ronde {
 namespace cuda {
@@ -15,16 +16,23 @@ namespace {
 
 /// What a destructor gives work that is still queued.
 constexpr std::chrono::seconds kLastBound{2};
+/// Page-locked memory that is kept between operations.
+constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
 /// Below NCCL.
 constexpr int kPriority = 10;
+
+std::vector<std::size_t> ranks_here(const Topology& topology) {
+  const std::vector<int> ranks = topology.host_ranks();
+  return {ranks.begin(), ranks.end()};
+}
 
 }  // namespace
 
 /// Runs one operation, and finds the way before the first.
 class CudaBackend::Run final : public device::SteppedOperation {
  public:
-  /// `choose`: the operation's steps, once the way is known. `needs_path`: of all ranks; a message
-  /// is between two, and always staged.
+  /// `choose`: the operation's steps, once the way is known. `needs_path`: it may go by CUDA IPC. A
+  /// message is between two ranks, and always staged.
   Run(CudaBackend& owner, Placement place, bool needs_path,
       std::function<device::Steps(Gpu& gpu, bool by_ipc)> choose)
       : owner_(owner), place_(place), needs_path_(needs_path), choose_(std::move(choose)) {
@@ -61,20 +69,23 @@ class CudaBackend::Run final : public device::SteppedOperation {
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
     : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
             kTrialBytes),
-      peers(bench, *owner.cache_, owner.ranks_, owner.rank_),
-      ipc(bench, peers, *owner.cache_, owner.exchange_, owner.counters_, owner.options_,
-          owner.warn_),
-      staged(bench, owner.streams_->make_stream(device), owner.host_, owner.counters_,
-             owner.options_, owner.rank_) {}
+      pipe(bench, owner.streams_->make_stream(device),
+           static_cast<std::size_t>(owner.options_.staged_piece_bytes),
+           owner.options_.registration_cache ? kKeepPinned : 0, owner.counters_.staged_bytes),
+      between(has_two_levels(owner.topology_)
+                  ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
+                  : std::nullopt),
+      peers(bench, *owner.cache_, owner.ranks_, ranks_here(owner.topology_),
+            static_cast<std::size_t>(owner.topology_.local_rank)),
+      ipc(bench, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
+          owner.counters_, owner.options_, owner.warn_),
+      staged(bench, pipe, owner.host_, owner.counters_, owner.topology_.rank) {}
 
 CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
                          CudaOptions options, const BackendContext& context)
     : options_(std::move(options)),
       image_(image),
-      rank_(context.topology->rank),
-      size_(context.topology->size),
-      local_rank_(context.topology->local_rank),
-      hosts_(context.topology->hosts()),
+      topology_(*context.topology),
       ranks_(context.ranks),
       warn_(context.warn),
       host_(*context.host),
@@ -83,7 +94,7 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       cache_(std::make_unique<RegistrationCache>(
           options_.registration_cache,
           static_cast<std::size_t>(options_.registration_cache_bytes))),
-      exchange_(host_, size_) {}
+      exchange_(host_, topology_.size) {}
 
 CudaBackend::~CudaBackend() {
   if (!gpu_ || (streams_->settle(kLastBound) && !gpu_->peers.hangs())) return;
@@ -94,7 +105,7 @@ CudaBackend::~CudaBackend() {
 CudaBackend::Gpu& CudaBackend::gpu(int device) {
   if (gpu_) return *gpu_;
   // A rank that has joined does not know of a tensor.
-  if (device < 0) device = streams_->own_device(local_rank_ % streams_->device_count());
+  if (device < 0) device = streams_->own_device(topology_.local_rank % streams_->device_count());
   gpu_ = std::make_unique<Gpu>(*this, device);
   return *gpu_;
 }
@@ -102,11 +113,18 @@ CudaBackend::Gpu& CudaBackend::gpu(int device) {
 /// Why the ranks need not even try, or an empty text; the same on all of them.
 std::string CudaBackend::why_never_ipc() const {
   if (!options_.ipc) return "RONDE_CUDA_IPC=0";
-  if (hosts_ > 1) return "the ranks are on several hosts";
-  if (static_cast<std::size_t>(size_) > kernels::kMostInputs) {
+  if (topology_.hosts() > 1 && !has_two_levels(topology_)) {
+    return "the hosts have a single rank each, or different numbers of them";
+  }
+  if (static_cast<std::size_t>(topology_.local_size) > kernels::kMostInputs) {
     return "there are more than " + std::to_string(kernels::kMostInputs) + " ranks on a host";
   }
   return {};
+}
+
+/// Only what is worth several exchanges between hosts, instead of the one that staging takes.
+bool CudaBackend::crosses_hosts(std::size_t bytes) const {
+  return has_two_levels(topology_) && bytes > options_.one_shot_bytes;
 }
 
 device::Steps CudaBackend::find_path(int device) {
@@ -124,32 +142,34 @@ device::Steps CudaBackend::find_path(int device) {
 }
 
 std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
+  const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
   return std::make_unique<Run>(
-      *this, call.place, true, [call, ranks = static_cast<std::size_t>(size_)](Gpu& gpu, bool ipc) {
+      *this, call.place, is_on_one_host() || crosses_hosts(bytes),
+      [call, ranks = static_cast<std::size_t>(topology_.size)](Gpu& gpu, bool ipc) {
         return ipc ? gpu.ipc.allreduce(call) : gpu.staged.allreduce(call, ranks);
       });
 }
 
 std::unique_ptr<Operation> CudaBackend::broadcast(const BroadcastCall& call) {
-  return std::make_unique<Run>(*this, call.place, true, [call](Gpu& gpu, bool ipc) {
+  return std::make_unique<Run>(*this, call.place, is_on_one_host(), [call](Gpu& gpu, bool ipc) {
     return ipc ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Run>(*this, call.place, true, [call](Gpu& gpu, bool ipc) {
+  return std::make_unique<Run>(*this, call.place, is_on_one_host(), [call](Gpu& gpu, bool ipc) {
     return ipc ? gpu.ipc.allgather(call) : gpu.staged.allgather(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::alltoall(const AlltoallCall& call) {
-  return std::make_unique<Run>(*this, call.place, true, [call](Gpu& gpu, bool ipc) {
+  return std::make_unique<Run>(*this, call.place, is_on_one_host(), [call](Gpu& gpu, bool ipc) {
     return ipc ? gpu.ipc.alltoall(call) : gpu.staged.alltoall(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::reducescatter(const ReducescatterCall& call) {
-  return std::make_unique<Run>(*this, call.place, true, [call](Gpu& gpu, bool ipc) {
+  return std::make_unique<Run>(*this, call.place, is_on_one_host(), [call](Gpu& gpu, bool ipc) {
     return ipc ? gpu.ipc.reducescatter(call) : gpu.staged.reducescatter(call);
   });
 }
@@ -185,6 +205,7 @@ StatsGroup CudaBackend::stats() const {
                     {"staged_operations", counters_.staged_operations},
                     {"one_shots", counters_.one_shots},
                     {"two_shots", counters_.two_shots},
+                    {"across_hosts", counters_.across_hosts},
                     {"direct", counters_.direct},
                     {"handovers", counters_.handovers},
                     {"packed_bytes", counters_.packed_bytes},

@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backends/cuda/between_hosts.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/cuda_streams.h"
 #include "backends/cuda/gpu_backends.h"
+#include "backends/cuda/host_pipe.h"
 #include "backends/cuda/ipc_operations.h"
 #include "backends/cuda/ipc_peers.h"
 #include "backends/cuda/registration_cache.h"
@@ -18,6 +21,7 @@
 #include "backends/device/host_exchange.h"
 #include "backends/device/steps.h"
 #include "ronde/backend.h"
+#include "ronde/topology.h"
 
 namespace ronde::cuda {
 
@@ -53,6 +57,8 @@ class CudaBackend final : public Backend {
     Gpu(CudaBackend& owner, int device);
 
     Workbench bench;
+    HostPipe pipe;
+    std::optional<BetweenHosts> between;
     IpcPeers peers;
     IpcOperations ipc;
     StagedOperations staged;
@@ -66,13 +72,12 @@ class CudaBackend final : public Backend {
   Gpu& gpu(int device);
   device::Steps find_path(int device);
   std::string why_never_ipc() const;
+  bool is_on_one_host() const { return topology_.hosts() == 1; }
+  bool crosses_hosts(std::size_t bytes) const;
 
   const CudaOptions options_;
   const void* const image_;
-  const int rank_;
-  const int size_;
-  const int local_rank_;
-  const int hosts_;
+  const Topology topology_;
   const std::vector<int> ranks_;
   const std::function<void(const std::string&)> warn_;
   Backend& host_;

@@ -35,13 +35,14 @@ Share share_of(std::size_t rank, std::size_t ranks, std::size_t extent, std::siz
 }  // namespace
 
 IpcOperations::IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
-                             device::HostExchange& exchange, CudaCounters& counters,
-                             const CudaOptions& options,
+                             device::HostExchange& exchange, BetweenHosts* between,
+                             CudaCounters& counters, const CudaOptions& options,
                              std::function<void(const std::string&)> warn)
     : bench_(bench),
       peers_(peers),
       cache_(cache),
       exchange_(exchange),
+      between_(between),
       counters_(counters),
       keeps_(options.registration_cache),
       warn_(std::move(warn)),
@@ -86,7 +87,7 @@ void IpcOperations::hand_over(Mark mark, bool refuses) {
 
 bool IpcOperations::has_come() {
   if (!exchange_.poll()) return false;
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+  for (std::size_t rank = 0; rank < exchange_.size(); ++rank) {
     if (exchange_.of<Handover>(rank).number == handover_) continue;
     throw Error("ranks came to different handovers between GPUs: the order of operations differs");
   }
@@ -194,11 +195,18 @@ void IpcOperations::unpack_shares(const device::ChunkLayout& layout, const Trave
 
 device::Steps IpcOperations::allreduce(AllreduceCall call) {
   peers_.hold();
-  const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
-                                  call.divisor(peers_.size()), call.wire_dtype);
+  const int divisor = call.divisor(exchange_.size());
+  Travel travel =
+      travel_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
+  std::optional<Reduction> over_hosts;
+  if (between_ != nullptr) {
+    const TwoLevelTravel levels = two_level_travel(call, divisor, peers_.size());
+    travel = levels.within_host;
+    over_hosts = levels.over_hosts;
+  }
   const std::size_t bytes =
       call.segments.size() == 1 ? call.segments[0].count * size_of(call.dtype) : 0;
-  if (direct_bytes_ > 0 && bytes >= direct_bytes_ && travel.is_plain()) {
+  if (!over_hosts && direct_bytes_ > 0 && bytes >= direct_bytes_ && travel.is_plain()) {
     bool was_done = false;
     device::Steps steps = allreduce_directly(call, travel, was_done);
     co_await steps;
@@ -211,20 +219,38 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
     hand_over(Mark::Packed);
     co_await device::until([this] { return has_come(); });
     peers_.wait_for_all(Mark::Packed, half_);
-    if (layout.extent() * travel.width() <= one_shot_bytes_) {
+    if (!over_hosts && layout.extent() * travel.width() <= one_shot_bytes_) {
       reduce_all(layout, travel);
     } else {
-      counters_.two_shots.fetch_add(1, std::memory_order_relaxed);
-      reduce_share(layout.extent(), travel, base(peers_.own()));
-      hand_over(Mark::Reduced);
-      co_await device::until([this] { return has_come(); });
-      peers_.wait_for_all(Mark::Reduced, half_);
-      unpack_shares(layout, travel);
+      device::Steps combining = combine_shares(layout, travel, over_hosts);
+      co_await combining;
     }
     end_chunk();
   }
   device::Steps end = end_operation();
   co_await end;
+}
+
+/// The second part of a two-shot: everybody reduces a share, and reads those of the others.
+device::Steps IpcOperations::combine_shares(const device::ChunkLayout& layout, const Travel& travel,
+                                            const std::optional<Reduction>& over_hosts) {
+  counters_.two_shots.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t extent = layout.extent();
+  const DevicePointer target = base(peers_.own());
+  reduce_share(extent, travel, target);
+  if (over_hosts) {
+    counters_.across_hosts.fetch_add(1, std::memory_order_relaxed);
+    const Share share = share_of(peers_.own(), peers_.size(), extent, travel.alignment());
+    const Share longest = share_of(0, peers_.size(), extent, travel.alignment());
+    device::Steps crossing =
+        between_->reduce(target + share.begin * travel.width(), share.end - share.begin,
+                         longest.end - longest.begin, *over_hosts);
+    co_await crossing;
+  }
+  hand_over(Mark::Reduced);
+  co_await device::until([this] { return has_come(); });
+  peers_.wait_for_all(Mark::Reduced, half_);
+  unpack_shares(layout, travel);
 }
 
 IpcOperations::Offer IpcOperations::offer_of(const Segment& segment, std::size_t bytes) const {

@@ -7,10 +7,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "backends/cuda/between_hosts.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/ipc_peers.h"
 #include "backends/cuda/travel.h"
@@ -24,7 +26,7 @@ namespace ronde::cuda {
 /// What the operations of a CudaBackend have done.
 struct CudaCounters {
   std::atomic<std::uint64_t> ipc_operations{0}, staged_operations{0}, one_shots{0}, two_shots{0},
-      direct{0}, handovers{0}, packed_bytes{0}, staged_bytes{0};
+      across_hosts{0}, direct{0}, handovers{0}, packed_bytes{0}, staged_bytes{0};
 };
 
 /// The operations of ranks that reach each other's fusion buffers (IpcPeers). All work in chunks:
@@ -33,7 +35,9 @@ struct CudaCounters {
 ///
 /// An allreduce is a one-shot where it is small (everybody reduces everything, after one handover)
 /// and a two-shot where it is large (everybody reduces a share, and then reads those of the others:
-/// each byte crosses as rarely as possible).
+/// each byte crosses as rarely as possible). Where there are several hosts, it is a two-shot within
+/// each, between whose halves the shares are combined with those of the other hosts; nothing else
+/// is done across hosts.
 ///
 /// Note [Halves]
 /// A half is packed again in the next chunk but one, once the others have read it. They record that
@@ -45,10 +49,10 @@ struct CudaCounters {
 /// Thread-safety: one thread at a time, one operation at a time.
 class IpcOperations {
  public:
-  /// Everything outlives it.
+  /// Everything outlives it. `between`: null where all ranks are on one host.
   IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
-                device::HostExchange& exchange, CudaCounters& counters, const CudaOptions& options,
-                std::function<void(const std::string&)> warn);
+                device::HostExchange& exchange, BetweenHosts* between, CudaCounters& counters,
+                const CudaOptions& options, std::function<void(const std::string&)> warn);
 
   /// Of the fusion buffer.
   static std::size_t buffer_bytes(const CudaOptions& options) noexcept;
@@ -105,11 +109,14 @@ class IpcOperations {
   device::Steps give_mapping_up(std::string problem);
   void drop_mapping();
   device::Steps allreduce_directly(AllreduceCall call, Travel travel, bool& was_done);
+  device::Steps combine_shares(const device::ChunkLayout& layout, const Travel& travel,
+                               const std::optional<Reduction>& over_hosts);
 
   Workbench& bench_;
   IpcPeers& peers_;
   RegistrationCache& cache_;
   device::HostExchange& exchange_;
+  BetweenHosts* const between_;
   CudaCounters& counters_;
   const bool keeps_;
   const std::function<void(const std::string&)> warn_;

@@ -56,19 +56,21 @@ void SharedEvent::destroy() noexcept {
   handle_ = nullptr;
 }
 
-IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks, int own)
+IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks,
+                   std::vector<std::size_t> here, std::size_t own)
     : bench_(bench),
       cache_(cache),
       ranks_(std::move(ranks)),
-      own_(static_cast<std::size_t>(own)),
-      memories_(ranks_.size()),
-      mappings_(ranks_.size()),
-      addresses_(ranks_.size()),
-      events_(ranks_.size()) {}
+      here_(std::move(here)),
+      own_(own),
+      memories_(here_.size()),
+      mappings_(here_.size()),
+      addresses_(here_.size()),
+      events_(here_.size()) {}
 
 device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDevices& visible,
                                 std::chrono::milliseconds patience, std::string& problem) {
-  if (size() == 1) {
+  if (ranks_.size() == 1) {
     addresses_[0] = bench_.fusion();
     co_return;
   }
@@ -77,7 +79,8 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
   Verdict verdict(problem_of([&] { greet(greeting); }));
   exchange.start(greeting);
   co_await device::until(has_come);
-  const std::vector<Greeting> greetings = exchange.all<Greeting>();
+  std::vector<Greeting> greetings;
+  for (const std::size_t rank : here_) greetings.push_back(exchange.of<Greeting>(rank));
 
   exchange.start(verdict);
   co_await device::until(has_come);
@@ -138,11 +141,11 @@ void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices
     // What the rank itself uses needs no permission.
     if (uuid != own_uuid && !visible.allows(uuid)) {
       throw Error("RONDE_VISIBLE_DEVICES does not name the GPU of rank " +
-                  std::to_string(ranks_[rank]) + " (" + uuid + ")");
+                  std::to_string(name_of(rank)) + " (" + uuid + ")");
     }
     memories_[rank] = greetings[rank].fusion;
     for (std::size_t i = 0; i < events_[rank].size(); ++i) {
-      events_[rank][i] = SharedEvent(bench_.context(), greetings[rank].events[i], ranks_[rank]);
+      events_[rank][i] = SharedEvent(bench_.context(), greetings[rank].events[i], name_of(rank));
     }
   }
   hold();
@@ -157,7 +160,7 @@ void IpcPeers::look_at_peers() {
   for (std::size_t rank = 0; rank < size(); ++rank) {
     trial_->stream.copy(trial_->sight.address() + rank * kSightBytes, place_of_sight(rank),
                         kSightBytes,
-                        "reading the fusion buffer of rank " + std::to_string(ranks_[rank]));
+                        "reading the fusion buffer of rank " + std::to_string(name_of(rank)));
   }
 }
 
@@ -168,7 +171,7 @@ void IpcPeers::check_sight() const {
       return byte == std::byte{sight_of(rank)};
     });
     if (is_right) continue;
-    throw Error("what rank " + std::to_string(ranks_[rank]) +
+    throw Error("what rank " + std::to_string(name_of(rank)) +
                 " wrote to its GPU's memory does not show in its mapping");
   }
 }
@@ -195,7 +198,7 @@ void IpcPeers::hold() {
   addresses_[own_] = bench_.fusion();
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (rank == own_) continue;
-    mappings_[rank] = map_memory(cache_, bench_.context(), memories_[rank], ranks_[rank]);
+    mappings_[rank] = map_memory(cache_, bench_.context(), memories_[rank], name_of(rank));
     addresses_[rank] = mappings_[rank]->address_of(memories_[rank]);
   }
 }

@@ -77,25 +77,29 @@ struct Greeting {
 /// Thread-safety: one thread at a time.
 class IpcPeers {
  public:
-  /// `ranks`: what they are called in texts, in their order; this is the one at `own`. The two
-  /// outlive it.
-  IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks, int own);
+  /// Those at `here` among `ranks`, who are all that meet, and as what they are known in texts. Of
+  /// `here`, this is the rank at `own`. The first two outlive it.
+  IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks,
+           std::vector<std::size_t> here, std::size_t own);
   /// Nothing that is queued may use it; where a trial hangs, it is to be abandoned.
   ~IpcPeers() = default;
   IpcPeers(const IpcPeers&) = delete;
   IpcPeers& operator=(const IpcPeers&) = delete;
 
-  /// All ranks meet, open what they need of each other, and try it out, for no longer than
-  /// `patience`. Leaves in `problem` why it cannot be used, the same on every rank; an empty text
-  /// if it can.
+  /// All ranks, also those of other hosts, meet; those of a host open what they need of each other,
+  /// and try it out, for no longer than `patience`. Leaves in `problem` why it cannot be used, the
+  /// same on every rank; an empty text if it can.
   device::Steps connect(device::HostExchange& exchange, const VisibleDevices& visible,
                         std::chrono::milliseconds patience, std::string& problem);
 
-  std::size_t size() const noexcept { return ranks_.size(); }
+  /// The ranks of this host, as which they are numbered here.
+  /// @{
+  std::size_t size() const noexcept { return here_.size(); }
   std::size_t own() const noexcept { return own_; }
-  /// What the ranks are called in texts.
+  int name_of(std::size_t rank) const noexcept { return ranks_[here_[rank]]; }
+  /// @}
+  /// What all ranks are called in texts.
   const std::vector<int>& names() const noexcept { return ranks_; }
-  int name_of(std::size_t rank) const noexcept { return ranks_[rank]; }
 
   /// Maps what is not mapped (RegistrationCache). To be called before each operation, and let() to
   /// be called once its work is over, where nothing is kept.
@@ -144,6 +148,7 @@ class IpcPeers {
   Workbench& bench_;
   RegistrationCache& cache_;
   const std::vector<int> ranks_;
+  const std::vector<std::size_t> here_;
   const std::size_t own_;
   std::vector<ExportedMemory> memories_;                 ///< by rank
   std::vector<std::shared_ptr<MappedMemory>> mappings_;  ///< by rank; null for the own one

@@ -10,26 +10,19 @@
 namespace ronde::cuda {
 namespace {
 
-/// Pieces that are on their way at the same time: one down, one on the host, one up.
-constexpr std::size_t kSlots = 3;
-/// Page-locked memory that is kept between operations.
-constexpr std::size_t kKeepBytes = std::size_t{64} << 20;
-
 std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
+device::Steps finish(std::unique_ptr<Operation> operation) {
+  co_await device::until_finished(*operation);
+}
+
 }  // namespace
 
-StagedOperations::StagedOperations(Workbench& bench, std::shared_ptr<Stream> up, Backend& host,
-                                   CudaCounters& counters, const CudaOptions& options, int rank)
-    : bench_(bench),
-      up_(std::move(up)),
-      host_(host),
-      counters_(counters),
-      rank_(rank),
-      piece_bytes_(static_cast<std::size_t>(options.staged_piece_bytes)),
-      pinned_(bench.context(), options.registration_cache ? kKeepBytes : 0) {}
+StagedOperations::StagedOperations(Workbench& bench, HostPipe& pipe, Backend& host,
+                                   CudaCounters& counters, int rank)
+    : bench_(bench), pipe_(pipe), host_(host), counters_(counters), rank_(rank) {}
 
 void StagedOperations::pack(const device::ChunkLayout& layout, const Passage& passage) {
   if (!passage.reads) return;
@@ -60,40 +53,18 @@ bool StagedOperations::plan_unpacking(const device::ChunkLayout& layout, const P
   return !moves_.empty();
 }
 
-/// What is queued on the workbench's stream from now on runs after what was copied up.
-void StagedOperations::join_streams() {
-  const Event over = bench_.events().take();
-  up_->record(over);
-  bench_.stream().wait_for(over);
-}
-
-void StagedOperations::fetch(Slot& slot, std::size_t begin, std::size_t bytes, bool reads) {
-  if (slot.is_going_up) bench_.stream().wait_for(slot.up);
-  if (reads) {
-    bench_.stream().copy(slot.memory.address(), bench_.fusion() + begin, bytes,
-                         "copying from the GPU");
-  }
-  bench_.stream().record(slot.down);
-}
-
-void StagedOperations::put_back(Slot& slot, std::size_t begin, std::size_t bytes) {
-  up_->copy(bench_.fusion() + begin, slot.memory.address(), bytes, "copying to the GPU");
-  up_->record(slot.up);
-  slot.is_going_up = true;
-  counters_.staged_bytes.fetch_add(bytes, std::memory_order_relaxed);
-}
-
-/// What of the segments lies in bytes `begin` to `end` of the window, as the host sees it.
+/// What of the segments lies in a piece of the window, as the host sees it.
 std::span<const Segment> StagedOperations::host_pieces(const device::ChunkLayout& layout,
-                                                       std::size_t begin, std::size_t end,
-                                                       const Slot& slot, std::size_t width) {
+                                                       const HostPipe::Piece& piece,
+                                                       std::size_t width) {
   pieces_.clear();
-  for (const device::Piece& piece : layout.pieces()) {
-    const std::size_t from = std::max(piece.position * width, begin);
-    const std::size_t to = std::min((piece.position + piece.count) * width, end);
+  for (const device::Piece& part : layout.pieces()) {
+    const std::size_t from = std::max(part.position * width, piece.begin);
+    const std::size_t to =
+        std::min((part.position + part.count) * width, piece.begin + piece.bytes);
     if (from >= to) continue;
-    std::byte* const memory = slot.memory.data() + (from - begin);
-    const bool has_input = piece.segment->input != nullptr;
+    std::byte* const memory = piece.memory + (from - piece.begin);
+    const bool has_input = part.segment->input != nullptr;
     pieces_.push_back({has_input ? memory : nullptr, memory, (to - from) / width});
   }
   return pieces_;
@@ -102,43 +73,21 @@ std::span<const Segment> StagedOperations::host_pieces(const device::ChunkLayout
 device::Steps StagedOperations::pass_window(const device::ChunkLayout& layout,
                                             const Passage& passage) {
   const std::size_t width = size_of(passage.dtype);
-  const std::size_t bytes = layout.extent() * width;
-  const std::size_t each = std::min(piece_bytes_, bytes);
-  const std::size_t count = (bytes + each - 1) / each;
-  const auto size_of_piece = [&](std::size_t piece) {
-    return std::min(each, bytes - piece * each);
-  };
-  for (std::size_t slot = 0; slot < std::min(kSlots, count); ++slot) {
-    slots_.push_back({pinned_.take(each), bench_.events().take(), bench_.events().take()});
-  }
   pack(layout, passage);
-  // All that is copied up lands where something was copied down, or may be written.
-  const Event packed = bench_.events().take();
-  bench_.stream().record(packed);
-  up_->wait_for(packed);
-  for (std::size_t piece = 0; piece < slots_.size(); ++piece) {
-    fetch(slots_[piece], piece * each, size_of_piece(piece), passage.reads);
-  }
   const bool returns = plan_unpacking(layout, passage);
-  for (std::size_t piece = 0; piece < count; ++piece) {
-    Slot& slot = slots_[piece % slots_.size()];
-    const std::size_t begin = piece * each;
-    co_await device::until([&slot] { return slot.down.is_done(); });
-    const auto segments = host_pieces(layout, begin, begin + size_of_piece(piece), slot, width);
-    const std::unique_ptr<Operation> operation = passage.launch(segments);
-    co_await device::until_finished(*operation);
-    if (returns) put_back(slot, begin, size_of_piece(piece));
-    const std::size_t next = piece + slots_.size();
-    if (next < count) fetch(slot, next * each, size_of_piece(next), passage.reads);
-  }
-  if (returns) {
-    join_streams();
-    bench_.mover().move(moves_, {.from = passage.dtype, .to = passage.from});
-    for (const Slot& slot : slots_) {
-      co_await device::until([&slot] { return slot.up.is_done(); });
-    }
-  }
-  slots_.clear();
+  HostPipe::Passage through{.memory = bench_.fusion(),
+                            .bytes = layout.extent() * width,
+                            .longest = layout.extent() * width,
+                            .is_copied_down = passage.reads,
+                            .is_copied_up = returns};
+  through.work = [&](const HostPipe::Piece& piece) {
+    return finish(passage.launch(host_pieces(layout, piece, width)));
+  };
+  device::Steps passing = pipe_.pass(std::move(through));
+  co_await passing;
+  if (returns) bench_.mover().move(moves_, {.from = passage.dtype, .to = passage.from});
+  device::Steps settling = pipe_.settle();
+  co_await settling;
 }
 
 device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
@@ -181,17 +130,17 @@ device::Steps StagedOperations::broadcast(BroadcastCall call) {
 }
 
 device::Steps StagedOperations::pass_whole(Whole whole) {
-  for (const auto& event : whole.after) event->order(up_->handle());
+  for (const auto& event : whole.after) event->order(pipe_.up().handle());
   const Event moved = bench_.events().take();
   if (whole.input != nullptr && whole.input_bytes > 0) {
-    whole_input_ = pinned_.take(whole.input_bytes);
+    whole_input_ = pipe_.pinned().take(whole.input_bytes);
     bench_.stream().copy(whole_input_.address(), address_of(whole.input), whole.input_bytes,
                          "copying from the GPU");
     bench_.stream().record(moved);
     co_await device::until([&moved] { return moved.is_done(); });
   }
   if (whole.output != nullptr && whole.output_bytes > 0) {
-    whole_output_ = pinned_.take(whole.output_bytes);
+    whole_output_ = pipe_.pinned().take(whole.output_bytes);
   }
   const std::unique_ptr<Operation> operation =
       whole.launch(whole_input_.data(), whole_output_.data());
@@ -200,9 +149,9 @@ device::Steps StagedOperations::pass_whole(Whole whole) {
                                    std::memory_order_relaxed);
   whole_input_ = {};
   if (whole_output_.data() == nullptr) co_return;
-  up_->copy(address_of(whole.output), whole_output_.address(), whole.output_bytes,
-            "copying to the GPU");
-  up_->record(moved);
+  pipe_.up().copy(address_of(whole.output), whole_output_.address(), whole.output_bytes,
+                  "copying to the GPU");
+  pipe_.up().record(moved);
   bench_.stream().wait_for(moved);
   co_await device::until([&moved] { return moved.is_done(); });
   whole_output_ = {};

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/cuda/host_pipe.h"
 #include "backends/cuda/ipc_operations.h"
 #include "backends/cuda/travel.h"
 #include "backends/cuda/workbench.h"
@@ -18,16 +19,14 @@ namespace ronde::cuda {
 /// Operations of ranks that do not reach each other's GPUs: what lies on them is copied into
 /// page-locked host memory, moved by the backend for the CPU, and copied back.
 ///
-/// Lists of segments go through in pieces, of which one is copied down while the one before is
-/// reduced and the one before that is copied up, on a stream of its own. Everything else is copied
-/// as a whole.
+/// Lists of segments go through in pieces (HostPipe). Everything else is copied as a whole.
 ///
 /// Thread-safety: one thread at a time, one operation at a time.
 class StagedOperations {
  public:
-  /// Everything outlives it. `up`: for what is copied to the GPU. `rank`: within the process set.
-  StagedOperations(Workbench& bench, std::shared_ptr<Stream> up, Backend& host,
-                   CudaCounters& counters, const CudaOptions& options, int rank);
+  /// Everything outlives it. `rank`: within the process set.
+  StagedOperations(Workbench& bench, HostPipe& pipe, Backend& host, CudaCounters& counters,
+                   int rank);
 
   /// Each ends once all is queued on the stream of the workbench.
   /// @{
@@ -51,23 +50,13 @@ class StagedOperations {
     /// What the host does with pieces of it, in place.
     std::function<std::unique_ptr<Operation>(std::span<const Segment> pieces)> launch = {};
   };
-  struct Slot {
-    PinnedBlock memory;
-    Event down;  ///< its elements have come from the GPU
-    Event up;    ///< and are back there
-    bool is_going_up = false;
-  };
-
   device::Steps pass(std::span<const Segment> segments, Passage passage);
   device::Steps pass_window(const device::ChunkLayout& layout, const Passage& passage);
   void pack(const device::ChunkLayout& layout, const Passage& passage);
   /// Plans how results go into the tensors; false: nobody here wants any of the window.
   bool plan_unpacking(const device::ChunkLayout& layout, const Passage& passage);
-  void fetch(Slot& slot, std::size_t begin, std::size_t bytes, bool reads);
-  void put_back(Slot& slot, std::size_t begin, std::size_t bytes);
-  std::span<const Segment> host_pieces(const device::ChunkLayout& layout, std::size_t begin,
-                                       std::size_t end, const Slot& slot, std::size_t width);
-  void join_streams();
+  std::span<const Segment> host_pieces(const device::ChunkLayout& layout,
+                                       const HostPipe::Piece& piece, std::size_t width);
 
   /// Input down, `launch` on the host, output up. Either may be null, and nothing is copied then.
   struct Whole {
@@ -81,15 +70,12 @@ class StagedOperations {
   device::Steps pass_whole(Whole whole);
 
   Workbench& bench_;
-  const std::shared_ptr<Stream> up_;
+  HostPipe& pipe_;
   Backend& host_;
   CudaCounters& counters_;
   const int rank_;
-  const std::size_t piece_bytes_;
-  PinnedPool pinned_;
   // Of the operation in progress: where that ends half-way, the GPU may still copy from and to
   // them, so they live as long as the rest.
-  std::vector<Slot> slots_;
   PinnedBlock whole_input_;
   PinnedBlock whole_output_;
   std::vector<SegmentMover::Move> moves_;

@@ -31,6 +31,8 @@ class HostExchange {
   /// As many bytes on every rank.
   void start(std::span<const std::byte> own);
 
+  std::size_t size() const noexcept { return size_; }
+
   /// Whether the values of all ranks are here.
   bool poll();
 

@@ -2,8 +2,6 @@
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <utility>
 
 namespace ronde::hierarchical {
@@ -30,19 +28,6 @@ shm::ChunkWalk walk_of(const AllreduceCall& call, const shm::RingShape& shape) {
 
 ReduceOp plain_op(ReduceOp op) {
   return op == ReduceOp::Average ? ReduceOp::Sum : op;
-}
-
-/// `final` in two steps. Where the sums of hosts are rounded to a wire_dtype, they are made as
-/// small before that as its inputs are: a sum may be too large for f16 although the average is not,
-/// and no smaller, since a small one would vanish.
-FinalSteps steps_of(const AllreduceCall& call, bool converts, const Scaling& final,
-                    std::size_t largest_host) {
-  const double scale = std::abs(final.factor) / final.divisor;
-  if (!converts || plain_op(call.op) != ReduceOp::Sum || scale >= 1) return {{}, final};
-  // A power of two: without rounding.
-  const auto power = static_cast<double>(std::bit_ceil(largest_host));
-  if (scale * power >= 1) return {final, {}};
-  return {{1 / power, 1}, {final.factor * power, final.divisor}};
 }
 
 }  // namespace
@@ -75,7 +60,8 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
       prescale_(format_.prescale()),
       final_(final_scaling(dtype_, call.op, call.postscale,
                            call.divisor(static_cast<std::size_t>(hierarchy_->shards.ranks)))),
-      final_steps_(steps_of(call, format_.converts(), final_, hierarchy_->shards.largest_host)),
+      final_steps_(
+          final_steps(call.op, format_.converts(), final_, hierarchy_->shards.largest_host)),
       // Half types are scaled where they are widened and narrowed.
       within_host_({.dtype = partial_dtype_,
                     .op = plain_op(call.op),

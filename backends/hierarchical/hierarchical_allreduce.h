@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/hierarchical/final_steps.h"
 #include "backends/hierarchical/shards.h"
 #include "backends/hierarchical/wire.h"
 #include "backends/shm/chunks.h"
@@ -21,12 +22,6 @@ namespace ronde::hierarchical {
 struct WireCounters {
   std::atomic<std::uint64_t> messages = 0;
   std::atomic<std::uint64_t> sent_bytes = 0;
-};
-
-/// What is done to the sum of a host, and then to that of all hosts.
-struct FinalSteps {
-  Scaling within_host;
-  Scaling over_hosts;
 };
 
 /// What operations share. They may outlive the backend.

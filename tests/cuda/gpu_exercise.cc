@@ -20,7 +20,7 @@ constexpr std::array kDataTypes = {DataType::U8,  DataType::I8,  DataType::I16, 
 
 Bytes bytes_of(const TensorValues& values) {
   Bytes bytes(values.bytes());
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
 }
 

@@ -4,10 +4,7 @@
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <map>
 #include <mutex>
-#include <new>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,6 +12,7 @@
 #include "calls.h"
 #include "case_table.h"
 #include "group.h"
+#include "memory_rings.h"
 #include "memory_wire.h"
 
 namespace ronde::test {
@@ -26,40 +24,9 @@ using hierarchical::Shards;
 using hierarchical::shards_of;
 using Hosts = std::vector<int>;  // by rank
 
-/// Memory of this process for the ring of each host.
-class Rings {
- public:
-  Rings(const Hosts& hosts, std::size_t slots, std::size_t slot_bytes) {
-    std::map<int, std::size_t> ranks;
-    for (const int host : hosts) ++ranks[host];
-    for (const auto& [host, count] : ranks) {
-      const shm::RingShape shape = {count, slots, slot_bytes};
-      auto* const memory =
-          static_cast<std::byte*>(std::aligned_alloc(shm::kRingAlignment, shape.bytes()));
-      if (memory == nullptr) throw std::bad_alloc();
-      rings_.emplace(host, Ring{shape, {memory, &std::free}});
-    }
-  }
-
-  std::shared_ptr<shm::RingContext> context(const Topology& topology) const {
-    const Ring& ring = rings_.at(topology.host_of[static_cast<std::size_t>(topology.rank)]);
-    const std::span bytes(static_cast<std::byte*>(ring.memory.get()), ring.shape.bytes());
-    return std::make_shared<shm::RingContext>(
-        bytes, ring.memory, ring.shape, static_cast<std::size_t>(topology.local_rank), [] {},
-        ShmOptions::Stores::Regular);
-  }
-
- private:
-  struct Ring {
-    shm::RingShape shape;
-    std::shared_ptr<void> memory;
-  };
-  std::map<int, Ring> rings_;
-};
-
 void run_hosts(const Hosts& hosts, std::size_t slots, std::size_t slot_bytes,
                const std::function<void(const Topology&, std::shared_ptr<Hierarchy>)>& body) {
-  const Rings rings(hosts, slots, slot_bytes);
+  const MemoryRings rings(hosts, slots, slot_bytes);
   Exchange exchange;
   run_contexts(hosts, [&](int rank, const BackendContext& context) {
     const Shards shards = shards_of(*context.topology);
@@ -184,7 +151,7 @@ TEST_CASE("an operation that is given up keeps what its messages may touch") {
   std::vector<float> data(5000, 1.0F);
   const Segment segment = {data.data(), data.data(), data.size()};
   const Topology topology = make_topology(0, {0, 1});
-  const Rings rings({0, 1}, 2, 4096);
+  const MemoryRings rings({0, 1}, 2, 4096);
   Exchange exchange;
   auto wire = std::make_unique<MemoryWire>(exchange, 0, std::vector<int>{0, 1});
   MemoryWire& seen = *wire;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "group.h"
+#include "ronde/error.h"
 
 namespace ronde::test {
 
@@ -20,7 +20,7 @@ bool Exchange::take(int from, int to, hierarchical::Wire::Kind kind, std::byte* 
   auto& waiting = messages_[{from, to, kind}];
   if (waiting.empty()) return false;
   Message& message = *waiting.front();
-  check(message.bytes == bytes, "a message is as large as expected");
+  if (message.bytes != bytes) throw Error("a message is not as large as expected");
   std::memcpy(memory, message.from, bytes);
   message.is_taken = true;
   waiting.pop_front();

@@ -15,9 +15,10 @@ namespace {
 
 constexpr std::size_t kHandOverBytes = 4096;
 
-std::vector<int> all_ranks(const Topology& topology) {
-  std::vector<int> ranks(static_cast<std::size_t>(topology.size));
-  std::iota(ranks.begin(), ranks.end(), 0);
+template <typename Number>
+std::vector<Number> all_ranks(const Topology& topology) {
+  std::vector<Number> ranks(static_cast<std::size_t>(topology.size));
+  std::iota(ranks.begin(), ranks.end(), Number{0});
   return ranks;
 }
 
@@ -34,8 +35,10 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
       bench_(*streams_, device_,
              access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image(),
              kHandOverBytes, cuda::kTrialBytes),
-      cache_(true, kHandOverBytes * all_ranks(session.topology()).size()),
-      peers_(bench_, cache_, all_ranks(session.topology()), session.topology().rank),
+      cache_(true, kHandOverBytes * static_cast<std::size_t>(session.topology().size)),
+      peers_(bench_, cache_, all_ranks<int>(session.topology()),
+             all_ranks<std::size_t>(session.topology()),
+             static_cast<std::size_t>(session.topology().rank)),
       exchange_(session.raw().host(), session.topology().size) {}
 
 GpuBench::~GpuBench() = default;

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/between_hosts.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "backends/hierarchical/final_steps.h"
+
+namespace ronde::cuda {
+namespace {
+
+/// Of parts, in bytes: whole lines of the cache.
+constexpr std::size_t kAlignment = 64;
+
+}  // namespace
+
+TwoLevelTravel two_level_travel(const AllreduceCall& call, int divisor, std::size_t largest_host) {
+  Travel travel =
+      travel_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
+  // Rounded to the half type once, when it is complete, but for what is to save bytes.
+  if (is_half(travel.dtype) && !call.wire_dtype) {
+    travel.dtype = DataType::F32;
+    travel.pack_scale = travel.reduce_scale;
+    travel.reduce_scale = 1.0;
+  }
+  const Scaling final = final_scaling(travel.dtype, call.op, call.postscale, divisor);
+  const hierarchical::FinalSteps steps =
+      hierarchical::final_steps(call.op, call.wire_dtype.has_value(), final, largest_host);
+  travel.final = steps.within_host;
+  return {.within_host = travel,
+          .over_hosts = {.dtype = travel.dtype, .op = travel.op, .final = steps.over_hosts}};
+}
+
+bool has_two_levels(const Topology& topology) {
+  return topology.hosts() > 1 && topology.local_size > 1 && topology.is_homogeneous();
+}
+
+BetweenHosts::BetweenHosts(HostPipe& pipe, Backend& host, const Topology& topology)
+    : pipe_(pipe), host_(host) {
+  const auto hosts = static_cast<std::size_t>(topology.hosts());
+  std::vector<int> seen(hosts, 0);
+  for (std::size_t rank = 0; rank < topology.host_of.size(); ++rank) {
+    const auto at = static_cast<std::size_t>(topology.host_of[rank]);
+    if (seen[at]++ != topology.local_rank) continue;
+    if (static_cast<int>(rank) == topology.rank) own_ = owners_.size();
+    owners_.push_back({rank, at});
+  }
+  parts_.resize(topology.host_of.size());
+  own_parts_.resize(topology.host_of.size());
+  inputs_.resize(hosts);
+}
+
+device::Steps BetweenHosts::reduce(DevicePointer share, std::size_t count, std::size_t longest,
+                                   Reduction over_hosts) {
+  const std::size_t width = size_of(over_hosts.dtype);
+  HostPipe::Passage passage{.memory = share, .bytes = count * width, .longest = longest * width};
+  passage.work = [this, over_hosts](const HostPipe::Piece& piece) {
+    return combine(piece, over_hosts);
+  };
+  device::Steps passing = pipe_.pass(std::move(passage));
+  co_await passing;
+  device::Steps settling = pipe_.settle();
+  co_await settling;
+}
+
+BetweenHosts::Part BetweenHosts::part_of(std::size_t owner, std::size_t count,
+                                         std::size_t alignment) const noexcept {
+  const std::size_t even = (count + owners_.size() - 1) / owners_.size();
+  const std::size_t each = (even + alignment - 1) / alignment * alignment;
+  const std::size_t begin = std::min(owner * each, count);
+  return {begin, std::min(begin + each, count) - begin};
+}
+
+/// Note [Shares between hosts].
+device::Steps BetweenHosts::combine(HostPipe::Piece piece, Reduction over_hosts) {
+  const std::size_t width = size_of(over_hosts.dtype);
+  const std::size_t count = piece.bytes / width;
+  const std::size_t alignment = kAlignment / width;
+  const Part own = part_of(own_, count, alignment);
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    parts_[owners_[i].rank] = part_of(i, count, alignment).count;
+    own_parts_[owners_[i].rank] = own.count;
+  }
+  incoming_.resize(owners_.size() * own.count * width);
+  results_.resize(owners_.size() * own.count * width);
+  AlltoallCall call{.input = piece.memory,
+                    .output = incoming_.data(),
+                    .send_counts = parts_,
+                    .receive_counts = own_parts_,
+                    .largest_count = part_of(0, piece.longest / width, alignment).count,
+                    .dtype = over_hosts.dtype};
+  const std::unique_ptr<Operation> sending = host_.alltoall(call);
+  co_await device::until_finished(*sending);
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    inputs_[owners_[i].host] = incoming_.data() + i * own.count * width;
+  }
+  best_kernels().reduce(results_.data(), inputs_, own.count, over_hosts, Store::Regular);
+
+  // What is sent lies one after the other, and every owner is sent the same.
+  for (std::size_t i = 1; i < owners_.size(); ++i) {
+    std::memcpy(results_.data() + i * own.count * width, results_.data(), own.count * width);
+  }
+  call.input = results_.data();
+  call.output = piece.memory;
+  std::swap(call.send_counts, call.receive_counts);
+  const std::unique_ptr<Operation> returning = host_.alltoall(call);
+  co_await device::until_finished(*returning);
+}
+
+}  // namespace ronde::cuda

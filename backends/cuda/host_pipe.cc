@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/host_pipe.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ronde::cuda {
+namespace {
+
+/// Pieces that are on their way at the same time: one down, one on the host, one up.
+constexpr std::size_t kSlots = 3;
+
+}  // namespace
+
+HostPipe::HostPipe(Workbench& bench, std::shared_ptr<Stream> up, std::size_t piece_bytes,
+                   std::size_t keep_bytes, std::atomic<std::uint64_t>& passed)
+    : bench_(bench),
+      up_(std::move(up)),
+      piece_bytes_(piece_bytes),
+      pinned_(bench.context(), keep_bytes),
+      passed_(passed) {}
+
+void HostPipe::fetch(Slot& slot, const Passage& passage, const Piece& piece) {
+  if (slot.is_going_up) bench_.stream().wait_for(slot.up);
+  if (passage.is_copied_down && piece.bytes > 0) {
+    bench_.stream().copy(slot.memory.address(), passage.memory + piece.begin, piece.bytes,
+                         "copying from the GPU");
+  }
+  bench_.stream().record(slot.down);
+}
+
+void HostPipe::put_back(Slot& slot, const Passage& passage, const Piece& piece) {
+  if (!passage.is_copied_up || piece.bytes == 0) return;
+  up_->copy(passage.memory + piece.begin, slot.memory.address(), piece.bytes, "copying to the GPU");
+  up_->record(slot.up);
+  slot.is_going_up = true;
+  passed_.fetch_add(piece.bytes, std::memory_order_relaxed);
+}
+
+/// What is queued on the workbench's stream from now on runs after what was copied up.
+void HostPipe::join_streams() {
+  const Event over = bench_.events().take();
+  up_->record(over);
+  bench_.stream().wait_for(over);
+}
+
+device::Steps HostPipe::pass(Passage passage) {
+  const std::size_t each = std::min(piece_bytes_, passage.longest);
+  const std::size_t count = each > 0 ? (passage.longest + each - 1) / each : 0;
+  const auto piece_of = [&](std::size_t number) {
+    const std::size_t begin = number * each;
+    return Piece{.memory = slots_[number % slots_.size()].memory.data(),
+                 .begin = begin,
+                 .bytes = std::min(each, std::max(passage.bytes, begin) - begin),
+                 .longest = std::min(each, passage.longest - begin)};
+  };
+  for (std::size_t slot = 0; slot < std::min(kSlots, count); ++slot) {
+    slots_.push_back({pinned_.take(each), bench_.events().take(), bench_.events().take()});
+  }
+  // All that is copied up lands where something was copied down, or may be written.
+  const Event ready = bench_.events().take();
+  bench_.stream().record(ready);
+  up_->wait_for(ready);
+  for (std::size_t first = 0; first < slots_.size(); ++first) {
+    fetch(slots_[first], passage, piece_of(first));
+  }
+  for (std::size_t number = 0; number < count; ++number) {
+    Slot& slot = slots_[number % slots_.size()];
+    co_await device::until([&slot] { return slot.down.is_done(); });
+    device::Steps working = passage.work(piece_of(number));
+    co_await working;
+    put_back(slot, passage, piece_of(number));
+    const std::size_t next = number + slots_.size();
+    if (next < count) fetch(slot, passage, piece_of(next));
+  }
+  if (passage.is_copied_up) join_streams();
+}
+
+device::Steps HostPipe::settle() {
+  for (const Slot& slot : slots_) {
+    if (slot.is_going_up) co_await device::until([&slot] { return slot.up.is_done(); });
+  }
+  slots_.clear();
+}
+
+}  // namespace ronde::cuda

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+#include "ronde/collective.h"
+#include "ronde/kernels.h"
+
+namespace ronde::hierarchical {
+
+/// What is done to the sum of a host, and then to that of all hosts.
+struct FinalSteps {
+  Scaling within_host;
+  Scaling over_hosts;
+};
+
+/// `final` in two steps. Where the sums of hosts are rounded to a wire_dtype, they are made as
+/// small before that as its inputs are: a sum may be too large for f16 although the average is not,
+/// and no smaller, since a small one would vanish. `converts`: there is a wire_dtype.
+/// `largest_host`: its ranks.
+inline FinalSteps final_steps(ReduceOp op, bool converts, const Scaling& final,
+                              std::size_t largest_host) {
+  const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;
+  const double scale = std::abs(final.factor) / final.divisor;
+  if (!converts || !is_sum || scale >= 1) return {{}, final};
+  // A power of two: without rounding.
+  const auto power = static_cast<double>(std::bit_ceil(largest_host));
+  if (scale * power >= 1) return {final, {}};
+  return {{1 / power, 1}, {final.factor * power, final.divisor}};
+}
+
+}  // namespace ronde::hierarchical

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs of several hosts: by CUDA IPC within each, through host memory between them.
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/between_hosts.h"
+#include "gpu_exercise.h"
+#include "gpu_ranks.h"
+#include "hosts_backend.h"
+#include "tests/support/captured_errors.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+constexpr std::size_t kCount = 20'000;
+
+/// Hosts with as many ranks each, whatever the ranks' order.
+const std::vector<std::vector<int>> kPlacements = {
+    {0, 0, 1, 1}, {0, 1, 1, 0}, {0, 1, 0, 1, 0, 1}, {0, 0, 1, 1, 2, 2}};
+
+/// So small a limit that most of what is exercised crosses hosts.
+CudaOptions two_level_options(const FakeMachine& machine) {
+  CudaOptions options = cuda_options_of(machine);
+  options.one_shot_bytes = 256;
+  return options;
+}
+
+void run_gpu_hosts(FakeMachine& machine, const std::vector<int>& host_of, const CudaOptions& cuda,
+                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body,
+                   const Config& config = test_config()) {
+  HostsBackends hosts(host_of);
+  run_ranks(hosts.size(), [&](int rank) {
+    ProgramGpu gpu(machine.cuda.api(), host_of[static_cast<std::size_t>(rank)]);
+    RuntimeOptions options = gpu_options_of(hosts.group(), rank, cuda, "hosts", config);
+    options.backends["hosts"] = hosts.factory();
+    Runtime runtime(options);
+    body(runtime, gpu);
+    runtime.shutdown();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("cuda hosts: sums over hosts have the bits of the CPU's backend for them") {
+  const std::vector<int> host_of = GENERATE(from_range(kPlacements));
+  const auto body = GENERATE(exercise_allreduces, exercise_wire_dtypes, exercise_sizes);
+  FakeMachine machine({.devices = 3});
+  run_gpu_hosts(machine, host_of, two_level_options(machine),
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  body(runtime, gpu);
+                  check(cuda_counter(runtime, "across_hosts") > 0, "sums crossed hosts");
+                  check(cuda_counter(runtime, "two_shots") == cuda_counter(runtime, "across_hosts"),
+                        "as two-shots");
+                  check(cuda_counter(runtime, "one_shots") == 0, "and no other way");
+                });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda hosts: each rank copies its share alone; what is small, and no sum, is staged") {
+  FakeMachine machine({.devices = 2});
+  CudaOptions options = cuda_options_of(machine);
+  options.registration_cache = GENERATE(true, false);
+  run_gpu_hosts(machine, {0, 0, 1, 1}, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    check(cuda_counter(runtime, "ipc_operations") == 1, "by ipc");
+    check(cuda_counter(runtime, "across_hosts") == 2, "two chunks of 64 KiB");
+    check(cuda_counter(runtime, "staged_bytes") == 4 * kCount / 2, "half of the bytes, as a share");
+    sum_on_gpu(runtime, gpu, 1024);
+    check(cuda_counter(runtime, "staged_operations") == 1, "4096 bytes are small");
+    GpuSum sum(runtime, gpu, kCount);
+    Request request = sum.request();
+    request.kind = Collective::Broadcast;
+    runtime.submit(std::move(request)).wait();
+    check(cuda_counter(runtime, "staged_operations") == 2, "a broadcast is staged");
+    check(cuda_counter(runtime, "ipc_operations") == 1, "nothing else by ipc");
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda hosts: hosts with one rank each, or different numbers, stage everything") {
+  const std::vector<int> host_of =
+      GENERATE(std::vector<int>{0, 1}, std::vector<int>{0, 0, 1}, std::vector<int>{0, 1, 2, 0});
+  FakeMachine machine({.devices = 3});
+  run_gpu_hosts(machine, host_of, two_level_options(machine),
+                [](Runtime& runtime, ProgramGpu& gpu) {
+                  sum_on_gpu(runtime, gpu, kCount);
+                  check(cuda_counter(runtime, "staged_operations") == 1, "staged");
+                  check(cuda_counter(runtime, "ipc_operations") == 0, "none by ipc");
+                });
+  CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda hosts: where CUDA IPC fails on one host, all hosts stage") {
+  const CapturedErrors errors;
+  FakeMachine machine({.devices = 2});
+  machine.cuda.fail_on(1, "cuIpcOpenMemHandle_v2", cuda::kInvalidValue);
+  Config config = test_config();
+  config.log_level = "warning";
+  run_gpu_hosts(
+      machine, {0, 0, 1, 1}, cuda_options_of(machine),
+      [](Runtime& runtime, ProgramGpu& gpu) {
+        for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kCount);
+        check(cuda_counter(runtime, "staged_operations") == 3, "staged");
+        check(cuda_counter(runtime, "ipc_operations") == 0, "none by ipc");
+      },
+      config);
+  check_contains(errors.text(), "CUDA IPC cannot be used");
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda hosts: a rank that fails while shares cross hosts fails the others") {
+  const int nth = GENERATE(0, 2, 5, 9);
+  const std::string function = GENERATE("cuMemcpyAsync", "cuLaunchKernel");
+  INFO(function << ", call " << nth);
+  FakeMachine machine({.devices = 2});
+  const CudaOptions options = cuda_options_of(machine);
+  std::barrier together(4);
+  const std::vector<int> host_of = {0, 0, 1, 1};
+  HostsBackends hosts(host_of);
+  run_ranks(4, [&](int rank) {
+    ProgramGpu gpu(machine.cuda.api(), rank == 3 ? 1 : 0);
+    RuntimeOptions runtime_options = gpu_options_of(hosts.group(), rank, options, "hosts");
+    runtime_options.backends["hosts"] = hosts.factory();
+    Runtime runtime(runtime_options);
+    sum_on_gpu(runtime, gpu, kCount);
+    GpuSum sum(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    if (rank == 3) machine.cuda.fail_on(1, function, cuda::kInvalidValue, 1, nth);
+    const Death death = death_of([&] {
+      for (int step = 0; step < 20; ++step) sum.start().wait();
+    });
+    check(death.rank == 3, "rank 3 is to blame: " + death.text);
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
