@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +11,8 @@
 
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/cuda_streams.h"
+#include "backends/cuda/direct_link.h"
+#include "backends/cuda/direct_operations.h"
 #include "backends/cuda/gpu_backends.h"
 #include "backends/cuda/ipc_operations.h"
 #include "backends/cuda/ipc_peers.h"
@@ -27,9 +31,9 @@ namespace ronde::cuda {
 /// Thread-safety: as Backend. One operation at a time.
 class CudaBackend final : public Backend {
  public:
-  /// `context`: what is used of it outlives the backend.
+  /// `context`: what is used of it outlives the backend. `direct_messages`: make_direct_messages.
   CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
-              const BackendContext& context);
+              const BackendContext& context, std::unique_ptr<Backend> direct_messages);
   ~CudaBackend() override;
 
   std::string_view name() const noexcept override { return "mpi"; }
@@ -59,13 +63,16 @@ class CudaBackend final : public Backend {
   };
   class Run;
 
-  /// Whether operations go by CUDA IPC, which ranks find out together.
-  enum class Path { Unknown, Ipc, Staged };
+  /// How operations go, which ranks find out together: by CUDA IPC, directly by an MPI that takes
+  /// addresses of GPUs, or through the host.
+  enum class Path { Unknown, Ipc, Direct, Staged };
 
   /// `device`: an ordinal, or negative: any that this rank may use.
   Gpu& gpu(int device);
   device::Steps find_path(int device);
   std::string why_never_ipc() const;
+  device::Steps find_direct_path(int device);
+  void count(Path path) noexcept;
 
   const CudaOptions options_;
   const void* const image_;
@@ -81,7 +88,10 @@ class CudaBackend final : public Backend {
   std::unique_ptr<RegistrationCache> cache_;
   CudaCounters counters_;
   device::HostExchange exchange_;
+  std::unique_ptr<DirectLink> direct_link_;  ///< null: there is no such MPI
+  std::atomic<std::uint64_t> direct_operations_{0};
   std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<DirectOperations> direct_;  ///< once it is proven
   Path path_ = Path::Unknown;
 };
 

@@ -200,6 +200,15 @@ std::vector<ConfigEntry> gpu_entries() {
                    .text = "Tensors of this size and above that are reduced alone are mapped by "
                            "the other ranks themselves, instead of being copied into the fusion "
                            "buffer. 0: none is."}),
+      flag_entry(
+          &Config::gpu_aware_mpi,
+          {.name = "RONDE_GPU_AWARE_MPI",
+           .horovod_twin = "",
+           .unit = "",
+           .text = "1: under RONDE_GPU_BACKEND=mpi, what CUDA IPC does not move goes through "
+                   "MPI from and to GPU memory, where the MPI says that it takes such "
+                   "addresses and a trial proves it. 0: it is staged through host memory, "
+                   "for an MPI that crashes in the trial."}),
       flag_entry(&Config::registration_cache,
                  {.name = "RONDE_REGISTRATION_CACHE",
                   .horovod_twin = "",
