@@ -13,6 +13,8 @@
 namespace ronde::cuda {
 namespace {
 
+constexpr const char* kNotArrived = "messages of the trial do not arrive";
+
 using Clock = std::chrono::steady_clock;
 
 // Of the trial's messages: MPI libraries send large ones in another way than small ones.
@@ -61,7 +63,8 @@ struct DirectLink::Trial {
 /// What each rank says after the trial.
 struct DirectLink::Outcome {
   Verdict verdict;
-  bool hangs = false;  ///< MPI may still use memory, or has failed: it must not be asked again
+  bool has_waited = false;  ///< nothing worse: another rank may know the cause
+  bool hangs = false;       ///< MPI may still use memory, or has failed: it must not be asked again
 };
 
 DirectLink::DirectLink(std::unique_ptr<Backend> messages, std::vector<int> ranks, int own)
@@ -89,18 +92,28 @@ device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange
   if (!problem.empty()) co_return drop_trial();
   device::Steps trying = run_trial(deadline, failure);
   co_await trying;
-  exchange.start(Outcome{Verdict(failure), hangs()});
+  exchange.start(Outcome{Verdict(failure), failure == kNotArrived, hangs()});
   co_await device::until(has_come);
   const auto outcomes = exchange.all<Outcome>();
-  std::vector<Verdict> verdicts;
-  for (const Outcome& outcome : outcomes) verdicts.push_back(outcome.verdict);
-  problem = first_problem(verdicts, ranks_);
+  problem = problem_in(outcomes);
   const bool one_hangs = std::any_of(outcomes.begin(), outcomes.end(),
                                      [](const Outcome& outcome) { return outcome.hangs; });
   if (one_hangs) abort();
   drop_trial();
   // What MPI has of them stays with MPI.
   pending_.clear();
+}
+
+/// Where messages do not arrive, what failed on another rank tells more.
+std::string DirectLink::problem_in(const std::vector<Outcome>& outcomes) const {
+  std::vector<Verdict> all;
+  std::vector<Verdict> causes;
+  for (const Outcome& outcome : outcomes) {
+    all.push_back(outcome.verdict);
+    causes.push_back(outcome.has_waited ? Verdict() : outcome.verdict);
+  }
+  const std::string cause = first_problem(causes, ranks_);
+  return cause.empty() ? first_problem(all, ranks_) : cause;
 }
 
 /// Writes what the others will look for.
@@ -130,7 +143,7 @@ device::Steps DirectLink::wait_for_messages(Clock::time_point deadline, std::str
     failure = problem_of([&] { have_come = have_ended(); });
     return have_come || !failure.empty() || Clock::now() >= deadline;
   });
-  if (failure.empty() && !have_come) failure = "messages of the trial do not arrive";
+  if (failure.empty() && !have_come) failure = kNotArrived;
 }
 
 device::Steps DirectLink::run_trial(Clock::time_point deadline, std::string& failure) {

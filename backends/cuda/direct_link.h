@@ -84,6 +84,7 @@ class DirectLink {
   device::Steps wait_for_gpu(std::chrono::steady_clock::time_point deadline, std::string& failure);
   device::Steps wait_for_messages(std::chrono::steady_clock::time_point deadline,
                                   std::string& failure);
+  std::string problem_in(const std::vector<Outcome>& outcomes) const;
   void prepare(Workbench& bench);
   void send_around();
   void send_to_all();
