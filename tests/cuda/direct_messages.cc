@@ -95,7 +95,7 @@ class Messages final : public Backend {
 }  // namespace
 
 BackendFactory DirectMessages::factory(const std::string& problem) {
-  BackendFactory factory = group.backend_factory();
+  BackendFactory factory = inner;
   factory.serves_sets = serves_sets;
   factory.problem = [problem] { return problem; };
   factory.create = [this, make = factory.create](BackendContext& context) {

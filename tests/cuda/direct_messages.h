@@ -4,18 +4,21 @@
 #include <atomic>
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "backends/inproc/inproc.h"
 #include "ronde/backend.h"
 
 namespace ronde::test {
 
-/// Stands in for an MPI that takes addresses of GPUs: ranks are threads, and the memory of fake
-/// GPUs is the host's. It can be made to fail as such libraries do. Shared by the ranks.
+/// An MPI that takes addresses of GPUs, as far as messages go: the memory of fake GPUs is the
+/// host's. It can be made to fail as such libraries do. Shared by the ranks of a process.
 ///
 /// Thread-safety: full, but for what is set before ranks start.
 struct DirectMessages {
-  explicit DirectMessages(int size) : group(size) {}
+  /// Between so many threads.
+  explicit DirectMessages(int size) : DirectMessages(inproc::Group(size).backend_factory()) {}
+  explicit DirectMessages(BackendFactory messages) : inner(std::move(messages)) {}
   /// `problem`: why the rank that uses it cannot have it, if so.
   BackendFactory factory(const std::string& problem = {});
 
@@ -28,7 +31,7 @@ struct DirectMessages {
     Hangs,
   };
 
-  const inproc::Group group;
+  const BackendFactory inner;
   bool serves_sets = false;
   /// Of messages that this rank receives, or as it sends them if `of_sends`.
   int faulty_rank = -1;
