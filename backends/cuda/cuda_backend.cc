@@ -42,7 +42,8 @@ class CudaBackend::Run final : public device::SteppedOperation {
       device::Steps finding = owner_.find_path(place_.device.index);
       co_await finding;
     }
-    const Path path = needs_path_ || owner_.path_ == Path::Direct ? owner_.path_ : Path::Staged;
+    const bool is_on_path = needs_path_ || owner_.path_ == Path::Direct;
+    const Path path = is_on_path ? owner_.path_ : Path::Staged;
     owner_.count(path);
     gpu.bench.run_after(place_.after);
     device::Steps steps = choose_(gpu, path);
