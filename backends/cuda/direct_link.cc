@@ -2,7 +2,7 @@
 #include "backends/cuda/direct_link.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "backends/cuda/addresses.h"
@@ -232,11 +232,10 @@ void DirectLink::receive(std::size_t from, DevicePointer to, std::size_t bytes) 
 bool DirectLink::have_ended() {
   if (pending_.empty()) return true;
   const Current current(*context_);
-  while (!pending_.empty()) {
-    if (!pending_.front()->poll()) return false;
-    pending_.pop_front();
+  for (auto message = pending_.begin(); message != pending_.end();) {
+    message = (*message)->poll() ? pending_.erase(message) : std::next(message);
   }
-  return true;
+  return pending_.empty();
 }
 
 void DirectLink::abort() noexcept {
