@@ -11,6 +11,7 @@
 #include <regex>
 
 #include "backends/hierarchical/hierarchical.h"
+#include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi.h"
 #else
 #include "backends/inproc/inproc.h"
@@ -41,12 +42,15 @@ NcclOptions nccl_options(const Config& config) {
   return options;
 }
 
-void add_gpu_backends(const Config& config, BuiltIn& built_in) {
-  const BackendFactory cuda = cuda_backend_factory(cuda_options(config));
+/// `gpu_aware_mpi`: as in CudaOptions, if there is one.
+void add_gpu_backends(const Config& config, BuiltIn& built_in,
+                      const BackendFactory& gpu_aware_mpi = {}) {
+  CudaOptions cuda = cuda_options(config);
   NcclOptions nccl = nccl_options(config);
-  // Asked for by name, it is that or an error.
-  if (config.gpu_backend == "auto") nccl.fallback = cuda.create;
-  built_in.device_backends.emplace("mpi", cuda);
+  // Asked for by name, it is that or an error. It is made too late to ask all ranks about MPI.
+  if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
+  if (config.gpu_aware_mpi) cuda.gpu_aware_mpi = gpu_aware_mpi;
+  built_in.device_backends.emplace("mpi", cuda_backend_factory(cuda));
   built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }
 
@@ -67,7 +71,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
   built_in.backends.emplace("hierarchical", hierarchical_backend_factory({.mpi = options}));
-  add_gpu_backends(config, built_in);
+  add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options));
   return built_in;
 }
 

@@ -31,6 +31,14 @@ struct CudaOptions {
   /// How long the first look into the other ranks' memory may take, which copies a few bytes,
   /// before CUDA IPC is given up.
   std::chrono::milliseconds ipc_patience{10'000};
+  /// Makes a backend whose messages may be in memory of GPUs, and says where a rank cannot have it;
+  /// of a process set only where it serves those. It is used for what CUDA IPC does not move, once
+  /// a trial of as much `ipc_patience` has proven it. Empty on all ranks: everything else is
+  /// staged.
+  BackendFactory gpu_aware_mpi = {};
+  /// Inputs that a kernel reduces at once, at least 2; more ranks take several rounds. Lowered by
+  /// tests.
+  std::size_t most_inputs = 64;
 
   /// Where the driver's functions are found; tests bring their own.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();
@@ -38,9 +46,9 @@ struct CudaOptions {
   const void* kernel_image = nullptr;
 };
 
-/// Makes the backend: between the ranks of one host by CUDA IPC where that works, else staged
-/// through page-locked host memory for the backend of the CPU. Its name is "mpi", as the design
-/// calls what is not NCCL.
+/// Makes the backend: between the ranks of one host by CUDA IPC where that works, else by an MPI
+/// that takes addresses of GPUs, else staged through page-locked host memory for the backend of the
+/// CPU. Its name is "mpi", as the design calls what is not NCCL.
 BackendFactory cuda_backend_factory(const CudaOptions& options);
 
 }  // namespace ronde

@@ -31,11 +31,10 @@ std::vector<std::size_t> ranks_here(const Topology& topology) {
 /// Runs one operation, and finds the way before the first.
 class CudaBackend::Run final : public device::SteppedOperation {
  public:
-  /// `choose`: the operation's steps, once the way is known. `needs_path`: it may go by CUDA IPC. A
-  /// message is between two ranks, and always staged.
-  Run(CudaBackend& owner, Placement place, bool needs_path,
-      std::function<device::Steps(Gpu& gpu, bool by_ipc)> choose)
-      : owner_(owner), place_(place), needs_path_(needs_path), choose_(std::move(choose)) {
+  /// `choose`: the operation's steps, once the ways are known.
+  Run(CudaBackend& owner, Placement place, Reach reach,
+      std::function<device::Steps(Gpu& gpu, Path path)> choose)
+      : owner_(owner), place_(place), reach_(reach), choose_(std::move(choose)) {
     begin(run());
   }
   /// Half-way only where the group is dead.
@@ -46,24 +45,22 @@ class CudaBackend::Run final : public device::SteppedOperation {
  private:
   device::Steps run() {
     Gpu& gpu = owner_.gpu(place_.device.index);
-    if (needs_path_ && owner_.path_ == Path::Unknown) {
-      device::Steps finding = owner_.find_path(place_.device.index);
+    if (reach_ != Reach::Message && !owner_.has_ways_) {
+      device::Steps finding = owner_.find_ways(place_.device.index);
       co_await finding;
     }
-    const bool by_ipc = needs_path_ && owner_.path_ == Path::Ipc;
-    CudaCounters& counters = owner_.counters_;
-    (by_ipc ? counters.ipc_operations : counters.staged_operations)
-        .fetch_add(1, std::memory_order_relaxed);
+    const Path path = owner_.path_of(reach_);
+    owner_.count(path);
     gpu.bench.run_after(place_.after);
-    device::Steps steps = choose_(gpu, by_ipc);
+    device::Steps steps = choose_(gpu, path);
     co_await steps;
     set_event(owner_.streams_->mark(gpu.bench.stream()));
   }
 
   CudaBackend& owner_;
   const Placement place_;
-  const bool needs_path_;
-  const std::function<device::Steps(Gpu&, bool)> choose_;
+  const Reach reach_;
+  const std::function<device::Steps(Gpu&, Path)> choose_;
 };
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
@@ -82,7 +79,8 @@ CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
       staged(bench, pipe, owner.host_, owner.counters_, owner.topology_.rank) {}
 
 CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
-                         CudaOptions options, const BackendContext& context)
+                         CudaOptions options, const BackendContext& context,
+                         std::unique_ptr<Backend> direct_messages)
     : options_(std::move(options)),
       image_(image),
       topology_(*context.topology),
@@ -94,10 +92,14 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       cache_(std::make_unique<RegistrationCache>(
           options_.registration_cache,
           static_cast<std::size_t>(options_.registration_cache_bytes))),
-      exchange_(host_, topology_.size) {}
+      exchange_(host_, topology_.size) {
+  if (!direct_messages) return;
+  direct_link_ = std::make_unique<DirectLink>(std::move(direct_messages), ranks_, topology_.rank);
+}
 
 CudaBackend::~CudaBackend() {
-  if (!gpu_ || (streams_->settle(kLastBound) && !gpu_->peers.hangs())) return;
+  const bool direct_hangs = direct_link_ && direct_link_->hangs();
+  if (!gpu_ || (streams_->settle(kLastBound) && !gpu_->peers.hangs() && !direct_hangs)) return;
   device::abandon(std::move(gpu_));
   device::abandon(std::move(cache_));
 }
@@ -122,70 +124,121 @@ std::string CudaBackend::why_never_ipc() const {
   return {};
 }
 
-/// Only what is worth several exchanges between hosts, instead of the one that staging takes.
-bool CudaBackend::crosses_hosts(std::size_t bytes) const {
-  return has_two_levels(topology_) && bytes > options_.one_shot_bytes;
-}
-
-device::Steps CudaBackend::find_path(int device) {
+/// Finds out which ways there are; all ranks do.
+device::Steps CudaBackend::find_ways(int device) {
   std::string problem = why_never_ipc();
   if (problem.empty()) {
     device::Steps connecting =
         gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problem);
     co_await connecting;
     if (!problem.empty()) {
-      warn_("CUDA IPC cannot be used, and what is on GPUs is staged through host memory: " +
-            problem);
+      warn_("CUDA IPC cannot be used, and what is on GPUs is " +
+            std::string(direct_link_ ? "left to MPI: " : "staged through host memory: ") + problem);
     }
   }
-  path_ = problem.empty() ? Path::Ipc : Path::Staged;
+  has_ipc_ = problem.empty();
+  if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
+    device::Steps proving = prove_direct_link(device);
+    co_await proving;
+  }
+  has_ways_ = true;
+}
+
+device::Steps CudaBackend::prove_direct_link(int device) {
+  Workbench& bench = gpu(device).bench;
+  std::string problem;
+  if (DirectOperations::has_room(bench.fusion_bytes(), ranks_.size())) {
+    device::Steps proving = direct_link_->prove(bench, exchange_, options_.ipc_patience, problem);
+    co_await proving;
+  } else {
+    problem = "the fusion buffer has no room for " + std::to_string(topology_.size) +
+              " ranks: choose a larger RONDE_FUSION_BYTES";
+  }
+  if (!problem.empty()) {
+    warn_(
+        "the MPI library says that it takes addresses of GPUs, but a trial failed, and what is on "
+        "GPUs is staged through host memory (RONDE_GPU_AWARE_MPI=0 spares the trial): " +
+        problem);
+    co_return;
+  }
+  direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_, options_);
+}
+
+CudaBackend::Path CudaBackend::path_of(Reach reach) const noexcept {
+  if (has_ipc_ && reach == Reach::Shared) return Path::Ipc;
+  return direct_ ? Path::Direct : Path::Staged;
+}
+
+/// Across hosts CUDA IPC serves large sums alone: smaller ones are not worth several exchanges
+/// between hosts.
+CudaBackend::Reach CudaBackend::reach_of_sum(std::size_t bytes) const {
+  const bool crosses = has_two_levels(topology_) && bytes > options_.one_shot_bytes;
+  return is_on_one_host() || crosses ? Reach::Shared : Reach::Everywhere;
+}
+
+void CudaBackend::count(Path path) noexcept {
+  std::atomic<std::uint64_t>& counter = path == Path::Ipc      ? counters_.ipc_operations
+                                        : path == Path::Direct ? direct_operations_
+                                                               : counters_.staged_operations;
+  counter.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
   const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
   return std::make_unique<Run>(
-      *this, call.place, is_on_one_host() || crosses_hosts(bytes),
-      [call, ranks = static_cast<std::size_t>(topology_.size)](Gpu& gpu, bool ipc) {
-        return ipc ? gpu.ipc.allreduce(call) : gpu.staged.allreduce(call, ranks);
+      *this, call.place, reach_of_sum(bytes),
+      [this, call, ranks = static_cast<std::size_t>(topology_.size)](Gpu& gpu, Path path) {
+        if (path == Path::Direct) return direct_->allreduce(call);
+        return path == Path::Ipc ? gpu.ipc.allreduce(call) : gpu.staged.allreduce(call, ranks);
       });
 }
 
 std::unique_ptr<Operation> CudaBackend::broadcast(const BroadcastCall& call) {
-  return std::make_unique<Run>(*this, call.place, is_on_one_host(), [call](Gpu& gpu, bool ipc) {
-    return ipc ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
+  return std::make_unique<Run>(*this, call.place, reach(), [this, call](Gpu& gpu, Path path) {
+    if (path == Path::Direct) return direct_->broadcast(call);
+    return path == Path::Ipc ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Run>(*this, call.place, is_on_one_host(), [call](Gpu& gpu, bool ipc) {
-    return ipc ? gpu.ipc.allgather(call) : gpu.staged.allgather(call);
+  return std::make_unique<Run>(*this, call.place, reach(), [this, call](Gpu& gpu, Path path) {
+    if (path == Path::Direct) return direct_->allgather(call);
+    return path == Path::Ipc ? gpu.ipc.allgather(call) : gpu.staged.allgather(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::alltoall(const AlltoallCall& call) {
-  return std::make_unique<Run>(*this, call.place, is_on_one_host(), [call](Gpu& gpu, bool ipc) {
-    return ipc ? gpu.ipc.alltoall(call) : gpu.staged.alltoall(call);
+  return std::make_unique<Run>(*this, call.place, reach(), [this, call](Gpu& gpu, Path path) {
+    if (path == Path::Direct) return direct_->alltoall(call);
+    return path == Path::Ipc ? gpu.ipc.alltoall(call) : gpu.staged.alltoall(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::reducescatter(const ReducescatterCall& call) {
-  return std::make_unique<Run>(*this, call.place, is_on_one_host(), [call](Gpu& gpu, bool ipc) {
-    return ipc ? gpu.ipc.reducescatter(call) : gpu.staged.reducescatter(call);
+  return std::make_unique<Run>(*this, call.place, reach(), [this, call](Gpu& gpu, Path path) {
+    if (path == Path::Direct) return direct_->reducescatter(call);
+    return path == Path::Ipc ? gpu.ipc.reducescatter(call) : gpu.staged.reducescatter(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::send(const SendCall& call) {
-  return std::make_unique<Run>(*this, call.place, false,
-                               [call](Gpu& gpu, bool) { return gpu.staged.send(call); });
+  return std::make_unique<Run>(
+      *this, call.place, Reach::Message, [this, call](Gpu& gpu, Path path) {
+        return path == Path::Direct ? direct_->send(call) : gpu.staged.send(call);
+      });
 }
 
 std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
-  return std::make_unique<Run>(*this, call.place, false,
-                               [call](Gpu& gpu, bool) { return gpu.staged.recv(call); });
+  return std::make_unique<Run>(
+      *this, call.place, Reach::Message, [this, call](Gpu& gpu, Path path) {
+        return path == Path::Direct ? direct_->recv(call) : gpu.staged.recv(call);
+      });
 }
 
 /// What is queued runs on: it waits for nothing that a peer has yet to do (CudaStreams::settle).
-void CudaBackend::abort() noexcept {}
+void CudaBackend::abort() noexcept {
+  if (direct_link_) direct_link_->abort();
+}
 
 void CudaBackend::let_go() {
   if (!gpu_) return;
@@ -197,12 +250,15 @@ void CudaBackend::let_go() {
 /// Of a set that is removed nobody has let go before.
 void CudaBackend::close() {
   let_go();
+  if (direct_link_) direct_link_->close();
 }
 
 StatsGroup CudaBackend::stats() const {
   StatsGroup group{"cuda",
                    {{"ipc_operations", counters_.ipc_operations},
                     {"staged_operations", counters_.staged_operations},
+                    {"mpi_operations", direct_operations_},
+                    {"mpi_sent_bytes", direct_link_ ? direct_link_->sent_bytes() : 0},
                     {"one_shots", counters_.one_shots},
                     {"two_shots", counters_.two_shots},
                     {"across_hosts", counters_.across_hosts},
@@ -232,7 +288,9 @@ BackendFactory cuda_backend_factory(const CudaOptions& options) {
   factory.create = [options, image](BackendContext& context) -> std::unique_ptr<Backend> {
     const cuda::LoadedDriver driver = cuda::load_driver(options.symbols);
     if (!driver.api) throw UsageError(driver.problem);
-    return std::make_unique<cuda::CudaBackend>(driver.api, image, options, context);
+    return std::make_unique<cuda::CudaBackend>(
+        driver.api, image, options, context,
+        cuda::make_direct_messages(options.gpu_aware_mpi, context));
   };
   return factory;
 }

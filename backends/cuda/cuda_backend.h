@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +13,8 @@
 #include "backends/cuda/between_hosts.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/cuda_streams.h"
+#include "backends/cuda/direct_link.h"
+#include "backends/cuda/direct_operations.h"
 #include "backends/cuda/gpu_backends.h"
 #include "backends/cuda/host_pipe.h"
 #include "backends/cuda/ipc_operations.h"
@@ -31,9 +35,9 @@ namespace ronde::cuda {
 /// Thread-safety: as Backend. One operation at a time.
 class CudaBackend final : public Backend {
  public:
-  /// `context`: what is used of it outlives the backend.
+  /// `context`: what is used of it outlives the backend. `direct_messages`: make_direct_messages.
   CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
-              const BackendContext& context);
+              const BackendContext& context, std::unique_ptr<Backend> direct_messages);
   ~CudaBackend() override;
 
   std::string_view name() const noexcept override { return "mpi"; }
@@ -65,15 +69,27 @@ class CudaBackend final : public Backend {
   };
   class Run;
 
-  /// Whether operations go by CUDA IPC, which ranks find out together.
-  enum class Path { Unknown, Ipc, Staged };
+  /// How an operation goes: by CUDA IPC, directly by an MPI that takes addresses of GPUs, or
+  /// through the host.
+  enum class Path { Ipc, Direct, Staged };
+  /// Who takes part in an operation. A message is between two: before a collective has found a way
+  /// for it, it is staged.
+  enum class Reach {
+    Message,
+    Shared,      ///< all ranks; CUDA IPC serves it, where that works
+    Everywhere,  ///< all ranks; it does not
+  };
 
   /// `device`: an ordinal, or negative: any that this rank may use.
   Gpu& gpu(int device);
-  device::Steps find_path(int device);
+  device::Steps find_ways(int device);
+  device::Steps prove_direct_link(int device);
   std::string why_never_ipc() const;
+  Path path_of(Reach reach) const noexcept;
   bool is_on_one_host() const { return topology_.hosts() == 1; }
-  bool crosses_hosts(std::size_t bytes) const;
+  Reach reach() const { return is_on_one_host() ? Reach::Shared : Reach::Everywhere; }
+  Reach reach_of_sum(std::size_t bytes) const;
+  void count(Path path) noexcept;
 
   const CudaOptions options_;
   const void* const image_;
@@ -86,8 +102,12 @@ class CudaBackend final : public Backend {
   std::unique_ptr<RegistrationCache> cache_;
   CudaCounters counters_;
   device::HostExchange exchange_;
+  std::unique_ptr<DirectLink> direct_link_;  ///< null: there is no such MPI
+  std::atomic<std::uint64_t> direct_operations_{0};
   std::unique_ptr<Gpu> gpu_;
-  Path path_ = Path::Unknown;
+  std::unique_ptr<DirectOperations> direct_;  ///< once it is proven
+  bool has_ways_ = false;                     ///< the ranks have found out which there are
+  bool has_ipc_ = false;
 };
 
 }  // namespace ronde::cuda

@@ -227,6 +227,12 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
     }
     end_chunk();
   }
+  if (over_hosts) {
+    // The next operation may be one that uses the fusion buffer otherwise.
+    hand_over(Mark::Read);
+    co_await device::until([this] { return has_come(); });
+    peers_.wait_for_all(Mark::Read, half_);
+  }
   device::Steps end = end_operation();
   co_await end;
 }

@@ -185,14 +185,16 @@ std::vector<ConfigEntry> gpu_entries() {
                   .horovod_twin = "",
                   .unit = "",
                   .text = "Backend for tensors on GPUs: nccl, or mpi (CUDA IPC between the ranks "
-                          "of a host, and staging through host memory for RONDE_CPU_BACKEND); "
-                          "auto takes the best one that all ranks can have."}),
+                          "of a host, else an MPI that takes addresses of GPUs, else staging "
+                          "through host memory for RONDE_CPU_BACKEND); auto takes the best one "
+                          "that all ranks can have."}),
       flag_entry(&Config::cuda_ipc,
                  {.name = "RONDE_CUDA_IPC",
                   .horovod_twin = "",
                   .unit = "",
                   .text = "1: under RONDE_GPU_BACKEND=mpi the ranks of a host read each other's "
-                          "GPU memory. 0: what is on GPUs is staged through host memory."}),
+                          "GPU memory. 0: what is on GPUs goes through MPI (RONDE_GPU_AWARE_MPI) "
+                          "or is staged through host memory."}),
       bytes_entry(&Config::cuda_ipc_direct_bytes, kLargestFusion,
                   {.name = "RONDE_CUDA_IPC_DIRECT_BYTES",
                    .horovod_twin = "",
@@ -200,6 +202,15 @@ std::vector<ConfigEntry> gpu_entries() {
                    .text = "Tensors of this size and above that are reduced alone are mapped by "
                            "the other ranks themselves, instead of being copied into the fusion "
                            "buffer. 0: none is."}),
+      flag_entry(
+          &Config::gpu_aware_mpi,
+          {.name = "RONDE_GPU_AWARE_MPI",
+           .horovod_twin = "",
+           .unit = "",
+           .text = "1: under RONDE_GPU_BACKEND=mpi, what CUDA IPC does not move goes through "
+                   "MPI from and to GPU memory, where the MPI says that it takes such "
+                   "addresses and a trial proves it. 0: it is staged through host memory, "
+                   "for an MPI that crashes in the trial."}),
       flag_entry(&Config::registration_cache,
                  {.name = "RONDE_REGISTRATION_CACHE",
                   .horovod_twin = "",

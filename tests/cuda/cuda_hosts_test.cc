@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/cuda/between_hosts.h"
+#include "direct_messages.h"
 #include "gpu_exercise.h"
 #include "gpu_ranks.h"
 #include "hosts_backend.h"
@@ -92,6 +93,42 @@ TEST_CASE("cuda hosts: hosts with one rank each, or different numbers, stage eve
                   check(cuda_counter(runtime, "ipc_operations") == 0, "none by ipc");
                 });
   CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda hosts: sums that cross hosts and what is staged follow each other in any order") {
+  const unsigned seed = GENERATE(1U, 2U, 3U, 4U);
+  const auto body = GENERATE(exercise_sizes, exercise_exchanges);
+  INFO("seed " << seed);
+  FakeMachine machine({.devices = 2, .disorder = seed});
+  run_gpu_hosts(machine, {0, 0, 1, 1}, two_level_options(machine),
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  GpuSum sum(runtime, gpu, kCount);
+                  const Work work = sum.start();
+                  body(runtime, gpu);
+                  sum.check_result(work);
+                });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda hosts: beside CUDA IPC, an MPI that takes addresses of GPUs moves all else") {
+  FakeMachine machine({.devices = 2});
+  const std::vector<int> host_of = {0, 0, 1, 1};
+  DirectMessages messages(inproc::Group(host_of).backend_factory());
+  CudaOptions options = cuda_options_of(machine);
+  options.gpu_aware_mpi = messages.factory();
+  run_gpu_hosts(machine, host_of, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    check(cuda_counter(runtime, "ipc_operations") == 1, "a large sum by ipc");
+    exercise_exchanges(runtime, gpu);
+    exercise_messages(runtime, gpu);
+    sum_on_gpu(runtime, gpu, 1024);
+    check(cuda_counter(runtime, "ipc_operations") == 1, "nothing else by ipc");
+    check(cuda_counter(runtime, "mpi_operations") > 2, "by MPI");
+    check(cuda_counter(runtime, "staged_operations") == 0, "nothing staged");
+    sum_on_gpu(runtime, gpu, kCount);
+    check(cuda_counter(runtime, "ipc_operations") == 2, "by ipc again");
+  });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 

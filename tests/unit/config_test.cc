@@ -96,6 +96,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
       {"RONDE_NCCL_STREAMS", "4"},
       {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
       {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
+      {"RONDE_GPU_AWARE_MPI", "0"},
   };
   REQUIRE(other.size() == ronde::config_table().size());
   const Config config = load(other).config;
@@ -117,6 +118,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.gpu_backend == "nccl");
   CHECK_FALSE(config.cuda_ipc);
   CHECK(config.cuda_ipc_direct_bytes == 5ull << 20);
+  CHECK_FALSE(config.gpu_aware_mpi);
   CHECK_FALSE(config.registration_cache);
   CHECK(config.registration_cache_bytes == 7ull << 20);
   CHECK(config.nccl_streams == 4);
@@ -162,6 +164,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
       {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},
       {"RONDE_CUDA_IPC_DIRECT_BYTES", {"", "-1", "never"}},
+      {"RONDE_GPU_AWARE_MPI", {"", "yes", "auto", "01"}},
       {"RONDE_REGISTRATION_CACHE", {"", "yes", "true", "01"}},
       {"RONDE_REGISTRATION_CACHE_BYTES", {"", "-1", "2TiB"}},
       {"RONDE_NCCL_STREAMS", {"0", "-1", "17", "two"}},
@@ -310,7 +313,8 @@ TEST_CASE("every group-wide variable takes part in the comparison") {
       {"RONDE_PROCESS_SETS", "0"},          {"RONDE_JOIN_AVERAGE", "all"},
       {"RONDE_GPU_BACKEND", "other"},       {"RONDE_CUDA_IPC", "0"},
       {"RONDE_NCCL_STREAMS", "9"},          {"RONDE_REGISTRATION_CACHE", "0"},
-      {"RONDE_CUDA_IPC_DIRECT_BYTES", "9"}, {"RONDE_REGISTRATION_CACHE_BYTES", "9"}};
+      {"RONDE_CUDA_IPC_DIRECT_BYTES", "9"}, {"RONDE_REGISTRATION_CACHE_BYTES", "9"},
+      {"RONDE_GPU_AWARE_MPI", "0"}};
   std::size_t group_wide = 0;
   for (const ConfigEntry& entry : ronde::config_table()) {
     if (entry.scope == ConfigScope::PerRank) {

@@ -25,6 +25,7 @@ struct Config {
   std::string gpu_backend = "auto";
   bool cuda_ipc = true;
   std::uint64_t cuda_ipc_direct_bytes = 0;
+  bool gpu_aware_mpi = true;
   bool registration_cache = true;
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
   std::uint64_t nccl_streams = 1;

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/driver_api.h"
+#include "backends/cuda/workbench.h"
+#include "backends/device/host_exchange.h"
+#include "backends/device/steps.h"
+#include "ronde/backend.h"
+
+namespace ronde::cuda {
+
+/// The backend for a DirectLink, where all ranks can have it; null where one cannot, or the factory
+/// is empty. All ranks call it with factories of the same kind.
+std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory,
+                                              BackendContext& context);
+
+/// Messages between memory of GPUs, by an MPI that takes their addresses.
+///
+/// Note [Messages alone]
+/// Of such an MPI nothing but sends and receives is asked. Its collectives do not suit: Open MPI
+/// takes addresses of GPUs in no non-blocking one, and would reduce by the CPU what the CPU cannot
+/// read; and reductions by operators of Ronde's own do so in any MPI. Ronde's kernels reduce
+/// instead, in the order of ranks, to the same bits as by CUDA IPC. Two ranks send each other what
+/// belongs to collectives and to messages in one order, that of the operations, so that one tag
+/// serves for all.
+///
+/// Note [Memory of direct messages]
+/// Only Ronde's own memory is sent and received, never the program's: MPI cannot be told to stop,
+/// and may still write when the group is dead and the program has its tensors back. Ronde's is kept
+/// then (hangs()). It is also the same memory in each operation, which an MPI has to register but
+/// once.
+///
+/// Thread-safety: one thread at a time; stats() from any.
+class DirectLink {
+ public:
+  /// `ranks`: what they are called in texts, in their order; this is the one at `own`.
+  DirectLink(std::unique_ptr<Backend> messages, std::vector<int> ranks, int own);
+  ~DirectLink();
+  DirectLink(const DirectLink&) = delete;
+  DirectLink& operator=(const DirectLink&) = delete;
+
+  /// All ranks try it out, for about as long as `patience` at most. Leaves in `problem` why it
+  /// cannot be used, the same on every rank; an empty text if it can.
+  device::Steps prove(Workbench& bench, device::HostExchange& exchange,
+                      std::chrono::milliseconds patience, std::string& problem);
+
+  std::size_t size() const noexcept { return ranks_.size(); }
+  std::size_t own() const noexcept { return own_; }
+
+  /// Begin messages of the GPU's memory, which is not empty, and on which no work is queued. Once
+  /// it is proven.
+  /// @{
+  void send(std::size_t to, DevicePointer from, std::size_t bytes);
+  void receive(std::size_t from, DevicePointer to, std::size_t bytes);
+  /// @}
+  /// Whether all that were begun have ended. Throws Error if one failed.
+  bool have_ended();
+
+  /// Messages were begun and have not ended: MPI may use their memory.
+  bool hangs() const noexcept { return !pending_.empty(); }
+
+  /// As those of Backend.
+  /// @{
+  void abort() noexcept;
+  void close();
+  /// @}
+
+  std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
+
+ private:
+  struct Trial;
+  struct Outcome;
+
+  device::Steps run_trial(std::chrono::steady_clock::time_point deadline, std::string& failure);
+  device::Steps wait_for_gpu(std::chrono::steady_clock::time_point deadline, std::string& failure);
+  device::Steps wait_for_messages(std::chrono::steady_clock::time_point deadline,
+                                  std::string& failure);
+  std::string problem_in(const std::vector<Outcome>& outcomes) const;
+  void prepare(Workbench& bench);
+  void send_around();
+  void send_to_all();
+  void read_trial();
+  void check_trial() const;
+  void drop_trial() noexcept;
+
+  const std::unique_ptr<Backend> messages_;
+  const std::vector<int> ranks_;
+  const std::size_t own_;
+  std::shared_ptr<const DeviceContext> context_;
+  std::unique_ptr<Trial> trial_;
+  std::deque<std::unique_ptr<Operation>> pending_;
+  bool is_over_ = false;  ///< aborted
+  std::atomic<std::uint64_t> sent_bytes_{0};
+};
+
+}  // namespace ronde::cuda

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/direct_operations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/cuda/addresses.h"
+
+namespace ronde::cuda {
+namespace {
+
+/// Bytes at which parts begin, so that all is read and written in the widest steps.
+constexpr std::size_t kAlignment = 16;
+
+constexpr std::size_t half_of(std::size_t fusion_bytes) noexcept {
+  return fusion_bytes / 2 / kAlignment * kAlignment;
+}
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// Elements of a part of `count` that lie in a chunk which begins behind the first `done` ones.
+std::size_t piece_of(std::size_t count, std::size_t done, std::size_t each) {
+  return count > done ? std::min(count - done, each) : 0;
+}
+
+}  // namespace
+
+DirectOperations::DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters,
+                                   const CudaOptions& options)
+    : bench_(bench),
+      link_(link),
+      counters_(counters),
+      ranks_(link.size()),
+      own_(link.own()),
+      most_inputs_(options.most_inputs),
+      half_bytes_(half_of(bench.fusion_bytes())) {}
+
+bool DirectOperations::has_room(std::size_t fusion_bytes, std::size_t ranks) noexcept {
+  return half_of(fusion_bytes) >= ranks * kAlignment;
+}
+
+std::size_t DirectOperations::elements_of_part(std::size_t width) const noexcept {
+  return half_bytes_ / ranks_ / kAlignment * kAlignment / width;
+}
+
+/// Where a kernel does not take the elements of all ranks, there are several rounds. Between those
+/// nothing may be scaled, or rounded to a half type.
+DirectOperations::Plan DirectOperations::plan_of(DataType dtype, ReduceOp op, double prescale,
+                                                 double postscale, int divisor,
+                                                 std::optional<DataType> wire_dtype) const {
+  Plan plan{.travel = travel_of(dtype, op, prescale, postscale, divisor, wire_dtype)};
+  if (ranks_ <= most_inputs_) return plan;
+  Travel& travel = plan.travel;
+  travel.pack_scale = prescale;
+  travel.reduce_scale = 1.0;
+  if (!is_half(travel.dtype)) return plan;
+  if (wire_dtype) plan.rounded = wire_dtype;
+  travel.dtype = DataType::F32;
+  return plan;
+}
+
+void DirectOperations::move_all(std::span<const SegmentMover::Move> moves, DataType dtype) {
+  bench_.mover().move(moves, {.from = dtype, .to = dtype});
+}
+
+void DirectOperations::convert(DevicePointer from, DataType from_dtype, DevicePointer to,
+                               DataType to_dtype, std::size_t count) {
+  const SegmentMover::Move move{.source = pointer_to(from), .target = writable(to), .count = count};
+  bench_.mover().move({&move, 1}, {.from = from_dtype, .to = to_dtype});
+}
+
+void DirectOperations::pack(const device::ChunkLayout& layout, const Plan& plan) {
+  const Travel& travel = plan.travel;
+  const DataType narrow = plan.rounded.value_or(travel.dtype);
+  const DevicePointer target = plan.rounded ? received() : packed();
+  moves_.clear();
+  for (const device::Piece& piece : layout.pieces()) {
+    const void* const input = piece.segment->input;
+    moves_.push_back(
+        {.source = input != nullptr ? at(input, piece.offset, size_of(travel.from)) : nullptr,
+         .target = writable(target + piece.position * size_of(narrow)),
+         .count = piece.count});
+  }
+  bench_.mover().move(
+      moves_,
+      {.from = travel.from, .to = narrow, .scaling = {travel.pack_scale, 1.0}, .op = travel.op});
+  if (plan.rounded) convert(target, narrow, packed(), travel.dtype, layout.extent());
+  counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
+}
+
+void DirectOperations::unpack(const device::ChunkLayout& layout, const Plan& plan) {
+  const Travel& travel = plan.travel;
+  const DataType narrow = plan.rounded.value_or(travel.dtype);
+  const DevicePointer source = plan.rounded ? received() : packed();
+  if (plan.rounded) convert(packed(), travel.dtype, source, narrow, layout.extent());
+  moves_.clear();
+  for (const device::Piece& piece : layout.pieces()) {
+    if (piece.segment->output == nullptr) continue;
+    moves_.push_back({.source = pointer_to(source + piece.position * size_of(narrow)),
+                      .target = at(piece.segment->output, piece.offset, size_of(travel.from)),
+                      .count = piece.count});
+  }
+  bench_.mover().move(moves_, {.from = narrow, .to = travel.from});
+}
+
+/// Waits until all that is queued has run.
+device::Steps DirectOperations::reach_gpu() {
+  const Event over = bench_.events().take();
+  bench_.stream().record(over);
+  co_await device::until([&over] { return over.is_done(); });
+}
+
+device::Steps DirectOperations::exchange(Exchange exchange) {
+  device::Steps reaching = reach_gpu();
+  co_await reaching;
+  for (std::size_t i = 1; i < ranks_; ++i) {
+    // Each begins with another one.
+    const std::size_t from = (own_ + ranks_ - i) % ranks_;
+    const std::size_t to = (own_ + i) % ranks_;
+    if (const std::size_t bytes = exchange.bytes_from(from); bytes > 0) {
+      link_.receive(from, exchange.to + from * exchange.to_stride, bytes);
+    }
+    if (const std::size_t bytes = exchange.bytes_to(to); bytes > 0) {
+      link_.send(to, exchange.from + to * exchange.from_stride, bytes);
+    }
+  }
+  co_await device::until([this] { return link_.have_ended(); });
+}
+
+/// Combines this rank's part, which lies among the others where it was packed, with those that it
+/// received.
+void DirectOperations::reduce(std::size_t part_bytes, DevicePointer target, std::size_t count,
+                              const Travel& travel) {
+  std::vector<DevicePointer> left;
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    left.push_back((rank == own_ ? packed() : received()) + rank * part_bytes);
+  }
+  Reduction reduction = travel.reduction();
+  reduction.final = {};
+  while (!left.empty()) {
+    const std::size_t inputs = std::min(left.size(), most_inputs_);
+    const bool is_last = inputs == left.size();
+    if (is_last) reduction.final = travel.final;
+    // What the ranks so far make takes the place of the first of them meanwhile.
+    bench_.kernels().reduce(bench_.stream(), is_last ? target : left.front(),
+                            std::span(left).first(inputs), count, reduction);
+    left.erase(left.begin() + (is_last ? 0 : 1),
+               left.begin() + static_cast<std::ptrdiff_t>(inputs));
+  }
+}
+
+device::Steps DirectOperations::allreduce(AllreduceCall call) {
+  const Plan plan = plan_of(call.dtype, call.op, call.prescale, call.postscale,
+                            call.divisor(ranks_), call.wire_dtype);
+  const std::size_t width = plan.travel.width();
+  device::ChunkLayout layout(call.segments, elements_of_part(width) * ranks_,
+                             plan.travel.alignment());
+  while (layout.next()) {
+    const std::size_t share =
+        round_up((layout.extent() + ranks_ - 1) / ranks_, plan.travel.alignment());
+    const std::size_t bytes = share * width;
+    const auto one_share = [bytes](std::size_t) { return bytes; };
+    pack(layout, plan);
+    device::Steps scattering = exchange({.from = packed(),
+                                         .from_stride = bytes,
+                                         .bytes_to = one_share,
+                                         .to = received(),
+                                         .to_stride = bytes,
+                                         .bytes_from = one_share});
+    co_await scattering;
+    const DevicePointer own_share = packed() + own_ * bytes;
+    reduce(bytes, own_share, share, plan.travel);
+    device::Steps gathering = exchange({.from = own_share,
+                                        .bytes_to = one_share,
+                                        .to = packed(),
+                                        .to_stride = bytes,
+                                        .bytes_from = one_share});
+    co_await gathering;
+    unpack(layout, plan);
+  }
+}
+
+/// What lies packed at the root gets to all ranks: they count from the root, and one whose lowest
+/// set bit is b has its parent b below, and its children at the distances below b.
+device::Steps DirectOperations::pass_down_tree(std::size_t root, std::size_t bytes) {
+  device::Steps reaching = reach_gpu();
+  co_await reaching;
+  const std::size_t distance = (own_ + ranks_ - root) % ranks_;
+  std::size_t lowest = 1;
+  while (lowest < ranks_ && (distance & lowest) == 0) lowest *= 2;
+  if (distance > 0) {
+    link_.receive((root + distance - lowest) % ranks_, packed(), bytes);
+    co_await device::until([this] { return link_.have_ended(); });
+  }
+  for (std::size_t step = lowest / 2; step > 0; step /= 2) {
+    if (distance + step < ranks_) link_.send((root + distance + step) % ranks_, packed(), bytes);
+  }
+  co_await device::until([this] { return link_.have_ended(); });
+}
+
+device::Steps DirectOperations::broadcast(BroadcastCall call) {
+  const auto root = static_cast<std::size_t>(call.root);
+  const Plan plan{.travel = {.from = call.dtype, .dtype = call.dtype}};
+  const std::size_t width = size_of(call.dtype);
+  device::ChunkLayout layout(call.segments, elements_of_half(width), plan.travel.alignment());
+  while (layout.next()) {
+    if (own_ == root) pack(layout, plan);
+    device::Steps passing = pass_down_tree(root, layout.extent() * width);
+    co_await passing;
+    moves_.clear();
+    for (const device::Piece& piece : layout.pieces()) {
+      void* const output = piece.segment->output;
+      if (output == nullptr || (own_ == root && output == piece.segment->input)) continue;
+      moves_.push_back({.source = pointer_to(packed() + piece.position * width),
+                        .target = at(output, piece.offset, width),
+                        .count = piece.count});
+    }
+    move_all(moves_, call.dtype);
+  }
+}
+
+device::Steps DirectOperations::allgather(AllgatherCall call) {
+  const std::size_t width = size_of(call.dtype);
+  const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
+  const std::size_t each = elements_of_part(width);
+  for (std::size_t done = 0; done < most; done += each) {
+    const auto piece = [&](std::size_t rank) { return piece_of(call.counts[rank], done, each); };
+    if (piece(own_) > 0) {
+      moves_.assign(1, {.source = at(call.input, done, width),
+                        .target = writable(packed()),
+                        .count = piece(own_)});
+      move_all(moves_, call.dtype);
+    }
+    device::Steps exchanging =
+        exchange({.from = packed(),
+                  .bytes_to = [&](std::size_t) { return piece(own_) * width; },
+                  .to = received(),
+                  .to_stride = each * width,
+                  .bytes_from = [&](std::size_t rank) { return piece(rank) * width; }});
+    co_await exchanging;
+    moves_.clear();
+    std::size_t before = 0;
+    for (std::size_t rank = 0; rank < ranks_ && call.output != nullptr; ++rank) {
+      const DevicePointer source = rank == own_ ? packed() : received() + rank * each * width;
+      if (piece(rank) > 0) {
+        moves_.push_back({.source = pointer_to(source),
+                          .target = at(call.output, before + done, width),
+                          .count = piece(rank)});
+      }
+      before += call.counts[rank];
+    }
+    move_all(moves_, call.dtype);
+  }
+}
+
+device::Steps DirectOperations::alltoall(AlltoallCall call) {
+  const std::size_t width = size_of(call.dtype);
+  const std::size_t each = elements_of_part(width);
+  const std::size_t stride = each * width;
+  for (std::size_t done = 0; done < call.largest_count; done += each) {
+    const auto sent = [&](std::size_t to) { return piece_of(call.send_counts[to], done, each); };
+    const auto come = [&](std::size_t from) {
+      return piece_of(call.receive_counts[from], done, each);
+    };
+    moves_.clear();
+    std::size_t before = 0;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      if (sent(rank) > 0) {
+        moves_.push_back({.source = at(call.input, before + done, width),
+                          .target = writable(packed() + rank * stride),
+                          .count = sent(rank)});
+      }
+      before += call.send_counts[rank];
+    }
+    move_all(moves_, call.dtype);
+    device::Steps exchanging =
+        exchange({.from = packed(),
+                  .from_stride = stride,
+                  .bytes_to = [&](std::size_t rank) { return sent(rank) * width; },
+                  .to = received(),
+                  .to_stride = stride,
+                  .bytes_from = [&](std::size_t rank) { return come(rank) * width; }});
+    co_await exchanging;
+    moves_.clear();
+    before = 0;
+    for (std::size_t rank = 0; rank < ranks_ && call.output != nullptr; ++rank) {
+      const DevicePointer source = (rank == own_ ? packed() : received()) + rank * stride;
+      if (come(rank) > 0) {
+        moves_.push_back({.source = pointer_to(source),
+                          .target = at(call.output, before + done, width),
+                          .count = come(rank)});
+      }
+      before += call.receive_counts[rank];
+    }
+    move_all(moves_, call.dtype);
+  }
+}
+
+device::Steps DirectOperations::reducescatter(ReducescatterCall call) {
+  const Travel travel = plan_of(call.dtype, call.op, call.prescale, call.postscale,
+                                call.divisor(ranks_), std::nullopt)
+                            .travel;
+  const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
+  const std::size_t each = elements_of_part(travel.width());
+  const std::size_t stride = each * travel.width();
+  for (std::size_t done = 0; done < most; done += each) {
+    const auto piece = [&](std::size_t rank) { return piece_of(call.counts[rank], done, each); };
+    moves_.clear();
+    std::size_t before = 0;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      const void* const input = call.input;
+      moves_.push_back(
+          {.source = input != nullptr ? at(input, before + done, size_of(travel.from)) : nullptr,
+           .target = writable(packed() + rank * stride),
+           .count = piece(rank)});
+      before += call.counts[rank];
+    }
+    bench_.mover().move(moves_, {.from = travel.from,
+                                 .to = travel.dtype,
+                                 .scaling = {travel.pack_scale, 1.0},
+                                 .op = travel.op});
+    device::Steps exchanging =
+        exchange({.from = packed(),
+                  .from_stride = stride,
+                  .bytes_to = [&](std::size_t rank) { return piece(rank) * travel.width(); },
+                  .to = received(),
+                  .to_stride = stride,
+                  .bytes_from = [&](std::size_t) { return piece(own_) * travel.width(); }});
+    co_await exchanging;
+    if (call.output == nullptr || piece(own_) == 0) continue;
+    void* const output = at(call.output, done, size_of(travel.from));
+    const bool converts = travel.from != travel.dtype;
+    const DevicePointer target = converts ? packed() + own_ * stride : address_of(output);
+    reduce(stride, target, piece(own_), travel);
+    if (converts) convert(target, travel.dtype, address_of(output), travel.from, piece(own_));
+  }
+}
+
+device::Steps DirectOperations::send(SendCall call) {
+  const std::size_t width = size_of(call.dtype);
+  const std::size_t each = elements_of_half(width);
+  for (std::size_t done = 0; done < call.count; done += each) {
+    const std::size_t count = piece_of(call.count, done, each);
+    convert(address_of(at(call.input, done, width)), call.dtype, packed(), call.dtype, count);
+    device::Steps reaching = reach_gpu();
+    co_await reaching;
+    link_.send(static_cast<std::size_t>(call.peer), packed(), count * width);
+    co_await device::until([this] { return link_.have_ended(); });
+  }
+}
+
+device::Steps DirectOperations::recv(RecvCall call) {
+  const std::size_t width = size_of(call.dtype);
+  const std::size_t each = elements_of_half(width);
+  for (std::size_t done = 0; done < call.count; done += each) {
+    const std::size_t count = piece_of(call.count, done, each);
+    device::Steps reaching = reach_gpu();
+    co_await reaching;
+    link_.receive(static_cast<std::size_t>(call.peer), received(), count * width);
+    co_await device::until([this] { return link_.have_ended(); });
+    convert(received(), call.dtype, address_of(at(call.output, done, width)), call.dtype, count);
+  }
+}
+
+}  // namespace ronde::cuda

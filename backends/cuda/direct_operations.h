@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "backends/cuda/direct_link.h"
+#include "backends/cuda/ipc_operations.h"
+#include "backends/cuda/travel.h"
+#include "backends/cuda/workbench.h"
+#include "backends/device/chunk_layout.h"
+#include "backends/device/steps.h"
+
+namespace ronde::cuda {
+
+/// The operations of ranks whose MPI takes addresses of GPUs. All work in chunks through the fusion
+/// buffer: what a rank brings is packed into its first half, what comes from others arrives in the
+/// second one. No thread waits: MPI is called once the GPU is through with what it will touch.
+///
+/// In a reduction each rank gets its share of the elements from every other one, combines them in
+/// the order of ranks, and gives the result to all (an allreduce) or keeps it: Note [Messages
+/// alone].
+///
+/// Thread-safety: one thread at a time, one operation at a time.
+class DirectOperations {
+ public:
+  /// All but `options` outlive it; `link` is proven.
+  DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters,
+                   const CudaOptions& options);
+
+  /// Whether a fusion buffer of that size has room for so many ranks.
+  static bool has_room(std::size_t fusion_bytes, std::size_t ranks) noexcept;
+
+  /// Each ends once all is queued on the stream of the workbench.
+  /// @{
+  device::Steps allreduce(AllreduceCall call);
+  device::Steps broadcast(BroadcastCall call);
+  device::Steps allgather(AllgatherCall call);
+  device::Steps alltoall(AlltoallCall call);
+  device::Steps reducescatter(ReducescatterCall call);
+  device::Steps send(SendCall call);
+  device::Steps recv(RecvCall call);
+  /// @}
+
+ private:
+  struct Plan {
+    Travel travel;
+    /// A half type that elements are rounded to before they travel as what is wider, and so is the
+    /// result.
+    std::optional<DataType> rounded = {};
+  };
+  /// What each rank gives to, and gets from, every other one. Memory of the rank with number r is
+  /// `stride` bytes times r behind the beginning.
+  struct Exchange {
+    DevicePointer from = 0;
+    std::size_t from_stride = 0;
+    std::function<std::size_t(std::size_t rank)> bytes_to = {};
+    DevicePointer to = 0;
+    std::size_t to_stride = 0;
+    std::function<std::size_t(std::size_t rank)> bytes_from = {};
+  };
+
+  Plan plan_of(DataType dtype, ReduceOp op, double prescale, double postscale, int divisor,
+               std::optional<DataType> wire_dtype) const;
+  DevicePointer packed() const { return bench_.fusion(); }
+  DevicePointer received() const { return bench_.fusion() + half_bytes_; }
+  std::size_t elements_of_half(std::size_t width) const noexcept { return half_bytes_ / width; }
+  /// The same where each rank has a part in it.
+  std::size_t elements_of_part(std::size_t width) const noexcept;
+
+  void pack(const device::ChunkLayout& layout, const Plan& plan);
+  void unpack(const device::ChunkLayout& layout, const Plan& plan);
+  void move_all(std::span<const SegmentMover::Move> moves, DataType dtype);
+  void convert(DevicePointer from, DataType from_dtype, DevicePointer to, DataType to_dtype,
+               std::size_t count);
+  void reduce(std::size_t part_bytes, DevicePointer target, std::size_t count,
+              const Travel& travel);
+  device::Steps reach_gpu();
+  device::Steps exchange(Exchange exchange);
+  device::Steps pass_down_tree(std::size_t root, std::size_t bytes);
+
+  Workbench& bench_;
+  DirectLink& link_;
+  CudaCounters& counters_;
+  const std::size_t ranks_;
+  const std::size_t own_;
+  const std::size_t most_inputs_;
+  const std::size_t half_bytes_;
+  std::vector<SegmentMover::Move> moves_;
+};
+
+}  // namespace ronde::cuda

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/mpi/gpu_aware_mpi.h"
+
+#include "backends/mpi/gpu_support.h"
+#include "backends/mpi/mpi_environment.h"
+
+namespace ronde {
+namespace {
+
+/// Why messages cannot be in memory of GPUs, as MPI says.
+std::string why_not(const vendor::SymbolLookup& symbols) {
+  mpi::GpuSupportApi api;
+  if (std::string problem = api.load(symbols, vendor::kThisProcess); !problem.empty()) {
+    return problem;
+  }
+  mpi::GpuClaim claim = mpi::GpuClaim::None;
+  mpi::MpiEnvironment::of_process()->call("asking MPI for its support of GPUs", [&] {
+    claim = claimed_cuda_support(api);
+    return MPI_SUCCESS;
+  });
+  if (claim == mpi::GpuClaim::Yes) return {};
+  return "the MPI library " + to_string(claim);
+}
+
+}  // namespace
+
+BackendFactory gpu_aware_mpi_factory(const MpiOptions& options,
+                                     const vendor::SymbolLookup& symbols) {
+  BackendFactory factory = mpi_backend_factory(options);
+  factory.serves_sets = false;
+  factory.problem = [symbols] { return why_not(symbols); };
+  return factory;
+}
+
+}  // namespace ronde

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/mpi/mpi.h"
+#include "backends/vendor/api_table.h"
+#include "ronde/backend.h"
+
+namespace ronde {
+
+/// Makes a backend of the same kind as mpi_backend_factory(), beside that one: for messages in
+/// memory of GPUs, which have to be tried out before they are relied on. Its `problem` is the
+/// library's own answer to whether it takes addresses of GPUs, asked once MPI is initialised. It
+/// serves all ranks alone: the messages of process sets have one communicator, on which those of a
+/// trial that failed would meet others.
+BackendFactory gpu_aware_mpi_factory(
+    const MpiOptions& options, const vendor::SymbolLookup& symbols = vendor::dynamic_symbols());
+
+}  // namespace ronde

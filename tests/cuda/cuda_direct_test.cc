@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs whose data goes through an MPI that takes their addresses: results, and what becomes of an
+// MPI that says so and cannot.
+#include <algorithm>
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/direct_operations.h"
+#include "direct_messages.h"
+#include "gpu_exercise.h"
+#include "gpu_ranks.h"
+#include "tests/support/captured_errors.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using Fault = DirectMessages::Fault;
+using Body = std::function<void(Runtime& runtime, ProgramGpu& gpu)>;
+
+constexpr std::size_t kCount = 50'000;
+constexpr std::size_t kSmall = 64;  ///< bytes of a message of the trial
+
+CudaOptions direct_options(const FakeMachine& machine, DirectMessages& messages) {
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc = false;
+  options.gpu_aware_mpi = messages.factory();
+  return options;
+}
+
+Config warning_config() {
+  Config config = test_config();
+  config.log_level = "warning";
+  return config;
+}
+
+/// The first collective finds the way, for messages too.
+Body after_first_sum(const Body& body) {
+  return [body](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    body(runtime, gpu);
+    check(cuda_counter(runtime, "mpi_operations") > 1, "by MPI");
+    check(cuda_counter(runtime, "mpi_sent_bytes") > 0, "bytes by MPI");
+    check(cuda_counter(runtime, "staged_operations") == 0, "none staged");
+    check(cuda_counter(runtime, "staged_bytes") == 0, "nothing staged");
+    check(cuda_counter(runtime, "ipc_operations") == 0, "none by ipc");
+  };
+}
+
+struct Ranks {
+  int count;
+  std::size_t most_inputs;  ///< of a kernel
+};
+
+void run_directly(const Ranks& ranks, const Body& body) {
+  INFO(ranks.count << " ranks, " << ranks.most_inputs << " inputs of a kernel");
+  FakeMachine machine;
+  DirectMessages messages(ranks.count);
+  CudaOptions options = direct_options(machine, messages);
+  options.most_inputs = ranks.most_inputs;
+  run_gpu_ranks(machine, ranks.count, 1, options, after_first_sum(body));
+  CHECK(messages.closed == ranks.count);
+  CHECK(messages.aborted == 0);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+/// Sums on a GPU of a process set.
+void sum_in_set(Runtime& runtime, ProgramGpu& gpu, const std::vector<int>& ranks) {
+  const ProcessSet set = runtime.add_process_set(ranks);
+  const int rank = runtime.topology().rank;
+  float expected = 0;
+  bool is_member = false;
+  for (const int member : ranks) {
+    expected += static_cast<float>(member + 1);
+    is_member = is_member || member == rank;
+  }
+  if (is_member) {
+    GpuSum sum(runtime, gpu, kCount);
+    Request request = sum.request();
+    request.set = set;
+    runtime.submit(std::move(request)).wait();
+    check(sum.read() == std::vector<float>(kCount, expected), "the sum of a set");
+  }
+  runtime.remove_process_set(set);
+}
+
+}  // namespace
+
+TEST_CASE("cuda direct: what MPI brings together is reduced to the bits of the CPU") {
+  const Body body = GENERATE(exercise_allreduces, exercise_wire_dtypes);
+  run_directly(GENERATE(Ranks{2, 64}, Ranks{3, 2}), body);
+}
+
+TEST_CASE("cuda direct: what goes through MPI gives the bits of the CPU") {
+  const Body body = GENERATE(exercise_exchanges, exercise_sizes, exercise_messages);
+  run_directly(GENERATE(Ranks{2, 64}, Ranks{3, 64}, Ranks{3, 2}), body);
+}
+
+TEST_CASE("cuda direct: GPUs that work late and in any order give the same") {
+  const Body body = GENERATE(exercise_sizes, exercise_exchanges, exercise_messages);
+  const unsigned seed = GENERATE(1U, 2U);
+  INFO("seed " << seed);
+  FakeMachine machine({.devices = 2, .disorder = seed});
+  DirectMessages messages(3);
+  CudaOptions options = direct_options(machine, messages);
+  options.most_inputs = seed + 1;
+  run_gpu_ranks(machine, 3, 2, options, after_first_sum(body));
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda direct: ranks on several hosts need not ask for CUDA IPC to go through MPI") {
+  const std::vector<int> host_of = GENERATE(std::vector<int>{0, 1}, std::vector<int>{0, 0, 1});
+  const CapturedErrors errors;
+  const int size = static_cast<int>(host_of.size());
+  FakeMachine machine;
+  DirectMessages messages(size);
+  CudaOptions options = direct_options(machine, messages);
+  options.ipc = true;
+  const inproc::Group group(host_of);
+  run_ranks(size, [&](int rank) {
+    ProgramGpu gpu(machine.cuda.api(), 0);
+    Runtime runtime(gpu_options_of(group, rank, options, "inproc", warning_config()));
+    after_first_sum(exercise_sizes)(runtime, gpu);
+    runtime.shutdown();
+  });
+  CHECK(errors.text().empty());
+  CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda direct: CUDA IPC goes before MPI where it works, and says where it leaves it") {
+  const bool ipc_works = GENERATE(true, false);
+  const CapturedErrors errors;
+  FakeMachine machine({.mappings_show_memory = ipc_works});
+  DirectMessages messages(2);
+  CudaOptions options = direct_options(machine, messages);
+  options.ipc = true;
+  run_gpu_ranks(
+      machine, 2, 1, options,
+      [&](Runtime& runtime, ProgramGpu& gpu) {
+        sum_on_gpu(runtime, gpu, kCount);
+        check(cuda_counter(runtime, "ipc_operations") == (ipc_works ? 1 : 0), "by ipc");
+        check(cuda_counter(runtime, "mpi_operations") == (ipc_works ? 0 : 1), "by MPI");
+      },
+      warning_config());
+  CHECK((messages.sent > 0) != ipc_works);
+  const std::string words = "CUDA IPC cannot be used, and what is on GPUs is left to MPI: rank 0: ";
+  CHECK(errors.text().empty() == ipc_works);
+  if (!ipc_works) CHECK_THAT(errors.text(), Catch::Contains(words));
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda direct: where the MPI of one rank says no, all stage, and nothing is said of it") {
+  const CapturedErrors errors;
+  FakeMachine machine;
+  DirectMessages messages(3);
+  const inproc::Group group(3);
+  run_ranks(3, [&](int rank) {
+    CudaOptions options = direct_options(machine, messages);
+    if (rank == 1) options.gpu_aware_mpi = messages.factory("the MPI library says no");
+    ProgramGpu gpu(machine.cuda.api(), 0);
+    Runtime runtime(gpu_options_of(group, rank, options, "shm", warning_config()));
+    sum_on_gpu(runtime, gpu, kCount);
+    check(cuda_counter(runtime, "staged_operations") == 1, "staged");
+    check(cuda_counter(runtime, "mpi_operations") == 0, "none by MPI");
+    runtime.shutdown();
+  });
+  CHECK(errors.text().empty());
+  CHECK(messages.made == 0);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda direct: a process set stages, unless what is made serves those too") {
+  FakeMachine machine;
+  DirectMessages messages(3);
+  messages.serves_sets = GENERATE(false, true);
+  run_gpu_ranks(machine, 3, 1, direct_options(machine, messages),
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  sum_on_gpu(runtime, gpu, kCount);
+                  for (int round = 0; round < 2; ++round) sum_in_set(runtime, gpu, {0, 2});
+                  sum_on_gpu(runtime, gpu, kCount);
+                  check(cuda_counter(runtime, "mpi_operations") == 2, "those of all ranks");
+                });
+  CHECK(messages.made == (messages.serves_sets ? 7 : 3));
+  CHECK(messages.closed == messages.made);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda direct: a message before the first collective is staged on both sides") {
+  FakeMachine machine;
+  DirectMessages messages(2);
+  run_gpu_ranks(machine, 2, 1, direct_options(machine, messages),
+                [](Runtime& runtime, ProgramGpu& gpu) {
+                  exercise_messages(runtime, gpu);
+                  check(cuda_counter(runtime, "staged_operations") == 2, "both staged");
+                  sum_on_gpu(runtime, gpu, kCount);
+                  exercise_messages(runtime, gpu);
+                  check(cuda_counter(runtime, "staged_operations") == 2, "no more staged");
+                  check(cuda_counter(runtime, "mpi_operations") == 3, "by MPI");
+                });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda direct: a single rank has no use for MPI") {
+  FakeMachine machine;
+  DirectMessages messages(1);
+  run_gpu_ranks(machine, 1, 1, direct_options(machine, messages),
+                [](Runtime& runtime, ProgramGpu& gpu) { sum_on_gpu(runtime, gpu, kCount); });
+  CHECK(messages.made == 0);
+}
+
+namespace {
+
+struct Failing {
+  const char* name;
+  Fault fault;
+  bool of_sends;
+  std::size_t of_bytes;
+  const char* text;
+  bool hangs;  ///< MPI may still use memory
+};
+
+const Failing kFailing[] = {
+    {"lost", Fault::Lost, false, kSmall,
+     "rank 1: a message of 64 bytes from the GPU of rank 0 arrived with wrong content", false},
+    {"a large one lost", Fault::Lost, false, 1 << 20,
+     "rank 1: a message of 1048576 bytes from the GPU of rank 0 arrived with wrong content", false},
+    {"no begun send", Fault::NotBegun, true, 0, "MPI_Isend failed with code 75", true},
+    {"no begun receive", Fault::NotBegun, false, 0, "MPI_Irecv failed with code 75", true},
+    {"a send that fails", Fault::Fails, true, 0, "MPI_Test failed with code 75", true},
+    {"a receive that fails", Fault::Fails, false, 0, "MPI_Test failed with code 75", true},
+    {"a send that hangs", Fault::Hangs, true, 0, "messages of the trial do not arrive", true},
+    {"a receive that hangs", Fault::Hangs, false, kSmall, "messages of the trial do not arrive",
+     true},
+};
+
+}  // namespace
+
+TEST_CASE("cuda direct: an MPI that fails in the trial is told in one line, and all is staged") {
+  const Failing failing = GENERATE(from_range(std::begin(kFailing), std::end(kFailing)));
+  INFO(failing.name);
+  const CapturedErrors errors;
+  FakeMachine machine;
+  DirectMessages messages(2);
+  messages.faulty_rank = 1;
+  messages.fault = failing.fault;
+  messages.of_sends = failing.of_sends;
+  messages.of_bytes = failing.of_bytes;
+  CudaOptions options = direct_options(machine, messages);
+  // Of the other rank, where this one's messages fail at once.
+  if (failing.hangs) options.ipc_patience = std::chrono::milliseconds(100);
+  run_gpu_ranks(
+      machine, 2, 1, options,
+      [&](Runtime& runtime, ProgramGpu& gpu) {
+        sum_on_gpu(runtime, gpu, kCount);
+        const int begun = messages.sent + messages.received;
+        for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kCount);
+        exercise_messages(runtime, gpu);
+        check(messages.sent + messages.received == begun, "MPI is not asked again");
+        check(cuda_counter(runtime, "staged_operations") == 6, "all staged");
+        check(cuda_counter(runtime, "mpi_operations") == 0, "none by MPI");
+      },
+      warning_config());
+  const std::string text = errors.text();
+  CHECK_THAT(text,
+             Catch::Contains("[ronde rank 0] warning: the MPI library says that it takes addresses "
+                             "of GPUs, but a trial failed, and what is on GPUs is staged") &&
+                 Catch::Contains(failing.text));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+  CHECK(messages.closed == (failing.hangs ? 0 : 2));
+  CHECK(messages.aborted == (failing.hangs ? 2 : 0));
+  // What MPI may still write to stays.
+  CHECK((machine.cuda.live().allocations > 0) == failing.hangs);
+}
+
+TEST_CASE("cuda direct: a rank without memory for the trial has all of them stage") {
+  const CapturedErrors errors;
+  FakeMachine machine({.devices = 2});
+  DirectMessages messages(2);
+  run_gpu_ranks(
+      machine, 2, 2, direct_options(machine, messages),
+      [&](Runtime& runtime, ProgramGpu& gpu) {
+        GpuSum sum(runtime, gpu, kCount);
+        // Behind that of the fusion buffer, which is not yet made: it is the first.
+        if (runtime.topology().rank == 1) {
+          machine.cuda.fail_on(1, "cuMemAlloc_v2", cuda::kOutOfMemory);
+        }
+        sum.check_result(sum.start());
+        check(cuda_counter(runtime, "staged_operations") == 1, "staged");
+      },
+      warning_config());
+  CHECK_THAT(errors.text(), Catch::Contains("staged through host memory") &&
+                                Catch::Contains("rank 1: ") && Catch::Contains("cuMemAlloc_v2"));
+  CHECK(messages.sent == 0);
+  CHECK(messages.closed == 2);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE(
+    "cuda direct: a fusion buffer has room for ranks that have 16 bytes each in either half") {
+  CHECK_FALSE(cuda::DirectOperations::has_room(63, 2));
+  CHECK(cuda::DirectOperations::has_room(64, 2));
+  CudaOptions smallest;
+  smallest.fusion_bytes = 1;
+  CHECK(cuda::DirectOperations::has_room(cuda::IpcOperations::buffer_bytes(smallest), 256));
+}
+
+TEST_CASE("cuda direct: a message that fails later ends the group, and says who and what") {
+  FakeMachine machine;
+  DirectMessages messages(2);
+  messages.faulty_rank = 1;
+  messages.of_sends = GENERATE(true, false);
+  const Fault fault = GENERATE(Fault::NotBegun, Fault::Fails);
+  std::barrier together(2);
+  const inproc::Group group(2);
+  std::vector<std::weak_ptr<void>> memory(2);
+  run_ranks(2, [&](int rank) {
+    ProgramGpu gpu(machine.cuda.api(), 0);
+    Runtime runtime(gpu_options_of(group, rank, direct_options(machine, messages)));
+    sum_on_gpu(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    messages.fault = fault;
+    auto sum = std::make_shared<GpuSum>(runtime, gpu, kCount);
+    memory[static_cast<std::size_t>(rank)] = sum;
+    Request request = sum->request("failing");
+    request.keep_alive = std::move(sum);
+    const Work work = runtime.submit(std::move(request));
+    const Death death = death_of([&] { work.wait(); });
+    check(death.rank == 1, "rank 1 is to blame: " + death.text);
+    check_contains(death.text, "failed with code 75: a bad address");
+    // MPI was never given the program's memory.
+    check(memory[static_cast<std::size_t>(rank)].expired(), "the memory is handed back");
+  });
+  CHECK(messages.aborted == 2);
+  CHECK(messages.closed == 0);
+  // The fusion buffer, to which MPI may still write, is kept.
+  CHECK(machine.cuda.live().allocations > 0);
+}
+
+TEST_CASE("cuda direct: a rank that leaves while messages are on their way fails the others") {
+  FakeMachine machine;
+  DirectMessages messages(3);
+  messages.faulty_rank = 1;
+  std::barrier together(3);
+  const inproc::Group group(3);
+  run_ranks(3, [&](int rank) {
+    ProgramGpu gpu(machine.cuda.api(), 0);
+    Runtime runtime(gpu_options_of(group, rank, direct_options(machine, messages)));
+    sum_on_gpu(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    messages.fault = Fault::Hangs;
+    std::weak_ptr<void> memory;
+    Work work;
+    {
+      auto sum = std::make_shared<GpuSum>(runtime, gpu, kCount);
+      memory = sum;
+      Request request = sum->request("hanging");
+      request.keep_alive = std::move(sum);
+      work = runtime.submit(std::move(request));
+    }
+    while (cuda_counter(runtime, "mpi_operations") < 2) std::this_thread::yield();
+    together.arrive_and_wait();
+    if (rank == 1) return;
+    const Death death = death_of([&] { work.wait(); });
+    check(death.rank == 1, "rank 1 has left: " + death.text);
+    check(memory.expired(), "the memory is handed back");
+  });
+  CHECK(messages.closed == 0);
+  CHECK(machine.cuda.live().allocations > 0);
+}

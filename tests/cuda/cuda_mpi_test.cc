@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole stack under mpiexec, with memory of GPUs in MPI's own messages: the GPU is a fake,
+// whose memory is the host's, so that any MPI takes its addresses.
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "backends/mpi/gpu_aware_mpi.h"
+#include "backends/shm/shared_board.h"
+#include "backends/shm/shm.h"
+#include "direct_messages.h"
+#include "gpu_exercise.h"
+#include "gpu_ranks.h"
+#include "tests/support/fake_library.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+constexpr std::size_t kCount = 50'000;
+
+/// An MPI library that claims to take addresses of GPUs.
+vendor::SymbolLookup claiming() {
+  return library_of({{"MPIX_Query_cuda_support", address(+[] { return 1; })}});
+}
+
+RuntimeOptions rank_options(const FakeMachine& machine, const MpiOptions& mpi,
+                            const vendor::SymbolLookup& mpi_symbols,
+                            const std::string& cpu_backend) {
+  CudaOptions cuda = cuda_options_of(machine);
+  cuda.ipc = false;
+  cuda.gpu_aware_mpi = gpu_aware_mpi_factory(mpi, mpi_symbols);
+  RuntimeOptions options;
+  options.config = test_config();
+  options.config.cpu_backend = cpu_backend;
+  options.config.fusion_bytes = cuda.fusion_bytes;
+  options.make_transport = mpi_transport_factory(mpi);
+  options.make_board = shm_board_factory();
+  options.backends["shm"] = shm_backend_factory();
+  options.backends["mpi"] = mpi_backend_factory(mpi);
+  options.device_backends["mpi"] = cuda_backend_factory(cuda);
+  return options;
+}
+
+/// A single rank has nobody to send to.
+void check_went_directly(const Runtime& runtime) {
+  const bool is_alone = runtime.topology().size == 1;
+  CHECK((cuda_counter(runtime, "mpi_operations") > 0) != is_alone);
+  CHECK((cuda_counter(runtime, "staged_operations") == 0) != is_alone);
+}
+
+}  // namespace
+
+TEST_CASE("cuda over MPI: messages in memory of GPUs give the bits of shared memory") {
+  FakeMachine machine;
+  {
+    ProgramGpu gpu(machine.cuda.api(), 0);
+    MpiOptions mpi;
+    mpi.max_count = 30'001;  // so that messages take several calls
+    Runtime runtime(rank_options(machine, mpi, claiming(), "shm"));
+    sum_on_gpu(runtime, gpu, kCount);
+    exercise_allreduces(runtime, gpu);
+    exercise_wire_dtypes(runtime, gpu);
+    exercise_exchanges(runtime, gpu);
+    exercise_sizes(runtime, gpu);
+    exercise_messages(runtime, gpu);
+    check_went_directly(runtime);
+    runtime.shutdown();
+  }
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda over MPI: with two ranks the bits are those of MPI's own reductions", "[n2]") {
+  FakeMachine machine;
+  {
+    ProgramGpu gpu(machine.cuda.api(), 0);
+    Runtime runtime(rank_options(machine, {}, claiming(), "mpi"));
+    sum_on_gpu(runtime, gpu, kCount);
+    exercise_allreduces(runtime, gpu);
+    exercise_exchanges(runtime, gpu);
+    exercise_sizes(runtime, gpu);
+    exercise_messages(runtime, gpu);
+    check_went_directly(runtime);
+    runtime.shutdown();
+  }
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda over MPI: a process set beside all ranks stages", "[n3]") {
+  FakeMachine machine;
+  ProgramGpu gpu(machine.cuda.api(), 0);
+  Runtime runtime(rank_options(machine, {}, claiming(), "mpi"));
+  sum_on_gpu(runtime, gpu, kCount);
+  const ProcessSet set = runtime.add_process_set({0, 2});
+  if (runtime.topology().rank != 1) {
+    GpuSum sum(runtime, gpu, kCount);
+    Request request = sum.request();
+    request.set = set;
+    runtime.submit(std::move(request)).wait();
+    CHECK(sum.read() == std::vector<float>(kCount, 4.0F));
+  }
+  runtime.remove_process_set(set);
+  sum_on_gpu(runtime, gpu, kCount);
+  CHECK(cuda_counter(runtime, "mpi_operations") == 2);
+  runtime.shutdown();
+}
+
+TEST_CASE("cuda over MPI: messages that hang in the trial are left alone, and the job ends",
+          "[n2]") {
+  FakeMachine machine;
+  {
+    ProgramGpu gpu(machine.cuda.api(), 0);
+    DirectMessages messages(gpu_aware_mpi_factory({}, claiming()));
+    messages.faulty_rank = 1;
+    messages.of_sends = true;
+    messages.fault = DirectMessages::Fault::Hangs;
+    RuntimeOptions options = rank_options(machine, {}, claiming(), "mpi");
+    CudaOptions cuda = cuda_options_of(machine);
+    cuda.ipc = false;
+    cuda.ipc_patience = std::chrono::milliseconds(200);
+    cuda.gpu_aware_mpi = messages.factory();
+    options.device_backends["mpi"] = cuda_backend_factory(cuda);
+    Runtime runtime(options);
+    exercise_sizes(runtime, gpu);
+    exercise_messages(runtime, gpu);
+    CHECK(cuda_counter(runtime, "mpi_operations") == 0);
+    CHECK(messages.aborted == 1);
+    runtime.shutdown();
+    CHECK(messages.closed == 0);
+  }
+  // What MPI may still write to.
+  CHECK(machine.cuda.live().allocations == 1);
+}
+
+TEST_CASE("cuda over MPI: what the library itself says decides", "[n2]") {
+  FakeMachine machine;
+  ProgramGpu gpu(machine.cuda.api(), 0);
+  Runtime runtime(rank_options(machine, {}, vendor::dynamic_symbols(), "shm"));
+  const std::string problem = gpu_aware_mpi_factory({}).problem();
+  INFO(problem);
+  sum_on_gpu(runtime, gpu, kCount);
+  CHECK(cuda_counter(runtime, "mpi_operations") == (problem.empty() ? 1 : 0));
+  CHECK(cuda_counter(runtime, "staged_operations") == (problem.empty() ? 0 : 1));
+  if (!problem.empty()) CHECK_THAT(problem, Catch::Contains("the MPI library "));
+  runtime.shutdown();
+}

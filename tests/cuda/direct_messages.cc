@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "direct_messages.h"
+
+#include <utility>
+#include <vector>
+
+#include "ronde/error.h"
+
+namespace ronde::test {
+namespace {
+
+using Fault = DirectMessages::Fault;
+
+class NeverEnds final : public Operation {
+ public:
+  explicit NeverEnds(Fault fault) : fault_(fault) {}
+  bool poll() override {
+    if (fault_ == Fault::Fails) throw Error("MPI_Test failed with code 75: a bad address");
+    return false;
+  }
+
+ private:
+  const Fault fault_;
+};
+
+/// Arrives elsewhere.
+class Lost final : public Operation {
+ public:
+  Lost(Backend& inner, RecvCall call) : memory_(call.count) {
+    call.output = memory_.data();
+    inner_ = inner.recv(call);
+  }
+  bool poll() override { return inner_->poll(); }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::unique_ptr<Operation> inner_;
+};
+
+class Messages final : public Backend {
+ public:
+  Messages(DirectMessages& shared, std::unique_ptr<Backend> inner, int rank)
+      : shared_(shared), inner_(std::move(inner)), rank_(rank) {
+    ++shared_.made;
+  }
+
+  std::string_view name() const noexcept override { return "direct"; }
+  Capabilities capabilities() const override { return inner_->capabilities(); }
+  std::unique_ptr<Operation> allreduce(const AllreduceCall&) override { return refuse(); }
+  std::unique_ptr<Operation> broadcast(const BroadcastCall&) override { return refuse(); }
+  std::unique_ptr<Operation> allgather(const AllgatherCall&) override { return refuse(); }
+  std::unique_ptr<Operation> alltoall(const AlltoallCall&) override { return refuse(); }
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall&) override { return refuse(); }
+
+  std::unique_ptr<Operation> send(const SendCall& call) override {
+    ++shared_.sent;
+    const Fault fault = fault_of(true, call.count);
+    if (fault == Fault::NotBegun) throw Error("MPI_Isend failed with code 75: a bad address");
+    if (fault != Fault::None) return std::make_unique<NeverEnds>(fault);
+    return inner_->send(call);
+  }
+  std::unique_ptr<Operation> recv(const RecvCall& call) override {
+    ++shared_.received;
+    const Fault fault = fault_of(false, call.count);
+    if (fault == Fault::NotBegun) throw Error("MPI_Irecv failed with code 75: a bad address");
+    if (fault == Fault::Lost) return std::make_unique<Lost>(*inner_, call);
+    if (fault != Fault::None) return std::make_unique<NeverEnds>(fault);
+    return inner_->recv(call);
+  }
+  void abort() noexcept override {
+    ++shared_.aborted;
+    inner_->abort();
+  }
+  void close() override {
+    ++shared_.closed;
+    inner_->close();
+  }
+  StatsGroup stats() const override { return inner_->stats(); }
+
+ private:
+  [[noreturn]] static std::unique_ptr<Operation> refuse() {
+    throw Error("an MPI that takes addresses of GPUs was asked for a collective");
+  }
+  Fault fault_of(bool is_send, std::size_t bytes) const {
+    const bool is_meant = rank_ == shared_.faulty_rank && is_send == shared_.of_sends &&
+                          (shared_.of_bytes == 0 || shared_.of_bytes == bytes);
+    return is_meant ? shared_.fault.load() : Fault::None;
+  }
+
+  DirectMessages& shared_;
+  const std::unique_ptr<Backend> inner_;
+  const int rank_;
+};
+
+}  // namespace
+
+BackendFactory DirectMessages::factory(const std::string& problem) {
+  BackendFactory factory = inner;
+  factory.serves_sets = serves_sets;
+  factory.problem = [problem] { return problem; };
+  factory.create = [this, make = factory.create](BackendContext& context) {
+    return std::make_unique<Messages>(*this, make(context), context.topology->rank);
+  };
+  return factory;
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "backends/inproc/inproc.h"
+#include "ronde/backend.h"
+
+namespace ronde::test {
+
+/// An MPI that takes addresses of GPUs, as far as messages go: the memory of fake GPUs is the
+/// host's. It can be made to fail as such libraries do. Shared by the ranks of a process.
+///
+/// Thread-safety: full, but for what is set before ranks start.
+struct DirectMessages {
+  /// Between so many threads.
+  explicit DirectMessages(int size) : DirectMessages(inproc::Group(size).backend_factory()) {}
+  explicit DirectMessages(BackendFactory messages) : inner(std::move(messages)) {}
+  /// `problem`: why the rank that uses it cannot have it, if so.
+  BackendFactory factory(const std::string& problem = {});
+
+  /// What a message of this rank does in place of arriving.
+  enum class Fault {
+    None,
+    NotBegun,  ///< the call fails
+    Fails,     ///< it fails later
+    Lost,      ///< it ends, but nothing has arrived
+    Hangs,
+  };
+
+  const BackendFactory inner;
+  bool serves_sets = false;
+  /// Of messages that this rank receives, or as it sends them if `of_sends`.
+  int faulty_rank = -1;
+  std::atomic<Fault> fault{Fault::None};
+  bool of_sends = false;
+  std::size_t of_bytes = 0;  ///< only of messages of this size; 0: of all
+  std::atomic<int> made{0}, closed{0}, aborted{0}, sent{0}, received{0};
+};
+
+}  // namespace ronde::test
