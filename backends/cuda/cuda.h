@@ -25,6 +25,9 @@ struct CudaOptions {
   /// The largest allreduce that everybody reduces by itself. A two-shot moves half as many bytes
   /// for two ranks and less for more, but needs a second handover. A multiple of 256.
   std::uint64_t one_shot_bytes = std::uint64_t{512} << 10;
+  /// The least that the driver lets other processes map: a tensor whose allocation does not begin
+  /// and end at multiples of it shares that with others, and is not mapped itself.
+  std::uint64_t ipc_block_bytes = std::uint64_t{2} << 20;
   /// Of what is staged, the pieces that are on their way at the same time: copying one takes long
   /// against starting a copy. A multiple of 16.
   std::uint64_t staged_piece_bytes = std::uint64_t{2} << 20;

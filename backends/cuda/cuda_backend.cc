@@ -72,7 +72,7 @@ CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
       between(has_two_levels(owner.topology_)
                   ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
                   : std::nullopt),
-      peers(bench, *owner.cache_, owner.ranks_, ranks_here(owner.topology_),
+      peers(bench, *owner.cache_, owner.handles_, owner.ranks_, ranks_here(owner.topology_),
             static_cast<std::size_t>(owner.topology_.local_rank)),
       ipc(bench, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
           owner.counters_, owner.options_, owner.warn_),
@@ -80,6 +80,7 @@ CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
 
 CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
                          CudaOptions options, const BackendContext& context,
+                         std::shared_ptr<OpenHandles> handles,
                          std::unique_ptr<Backend> direct_messages)
     : options_(std::move(options)),
       image_(image),
@@ -92,6 +93,7 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       cache_(std::make_unique<RegistrationCache>(
           options_.registration_cache,
           static_cast<std::size_t>(options_.registration_cache_bytes))),
+      handles_(std::move(handles)),
       exchange_(host_, topology_.size) {
   if (!direct_messages) return;
   direct_link_ = std::make_unique<DirectLink>(std::move(direct_messages), ranks_, topology_.rank);
@@ -235,7 +237,7 @@ std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
       });
 }
 
-/// What is queued runs on: it waits for nothing that a peer has yet to do (CudaStreams::settle).
+/// What is queued runs on, and may wait for what a peer has queued, too: CudaStreams::settle().
 void CudaBackend::abort() noexcept {
   if (direct_link_) direct_link_->abort();
 }
@@ -285,11 +287,13 @@ BackendFactory cuda_backend_factory(const CudaOptions& options) {
   factory.problem = [options, image] {
     return cuda::why_no_gpu(cuda::load_driver(options.symbols), image);
   };
-  factory.create = [options, image](BackendContext& context) -> std::unique_ptr<Backend> {
+  // Of all process sets.
+  const auto handles = std::make_shared<cuda::OpenHandles>();
+  factory.create = [options, image, handles](BackendContext& context) -> std::unique_ptr<Backend> {
     const cuda::LoadedDriver driver = cuda::load_driver(options.symbols);
     if (!driver.api) throw UsageError(driver.problem);
     return std::make_unique<cuda::CudaBackend>(
-        driver.api, image, options, context,
+        driver.api, image, options, context, handles,
         cuda::make_direct_messages(options.gpu_aware_mpi, context));
   };
   return factory;

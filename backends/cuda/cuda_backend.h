@@ -20,6 +20,7 @@
 #include "backends/cuda/ipc_operations.h"
 #include "backends/cuda/ipc_peers.h"
 #include "backends/cuda/registration_cache.h"
+#include "backends/cuda/registrations.h"
 #include "backends/cuda/staged_operations.h"
 #include "backends/cuda/visible_devices.h"
 #include "backends/device/host_exchange.h"
@@ -35,9 +36,11 @@ namespace ronde::cuda {
 /// Thread-safety: as Backend. One operation at a time.
 class CudaBackend final : public Backend {
  public:
-  /// `context`: what is used of it outlives the backend. `direct_messages`: make_direct_messages.
+  /// `context`: what is used of it outlives the backend. `handles`: of all process sets.
+  /// `direct_messages`: make_direct_messages.
   CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
-              const BackendContext& context, std::unique_ptr<Backend> direct_messages);
+              const BackendContext& context, std::shared_ptr<OpenHandles> handles,
+              std::unique_ptr<Backend> direct_messages);
   ~CudaBackend() override;
 
   std::string_view name() const noexcept override { return "mpi"; }
@@ -101,6 +104,7 @@ class CudaBackend final : public Backend {
   const std::shared_ptr<CudaStreams> streams_;
   std::unique_ptr<RegistrationCache> cache_;
   CudaCounters counters_;
+  const std::shared_ptr<OpenHandles> handles_;
   device::HostExchange exchange_;
   std::unique_ptr<DirectLink> direct_link_;  ///< null: there is no such MPI
   std::atomic<std::uint64_t> direct_operations_{0};

@@ -68,6 +68,11 @@ std::shared_ptr<Stream> CudaStreams::make_stream(int device) {
 }
 
 std::shared_ptr<const DeviceEvent> CudaStreams::mark(int device, void* stream) {
+  if (reinterpret_cast<std::uintptr_t>(stream) == kStreamPerThread) {
+    throw UsageError(
+        "cudaStreamPerThread is another stream on each thread, and Ronde has threads of its own: "
+        "give a stream that was made, or the default one");
+  }
   Gpu& gpu = this->gpu(device);
   Event event = gpu.events.take();
   {

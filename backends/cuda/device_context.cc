@@ -26,7 +26,7 @@ void DeviceContext::count_lost(Result result) const noexcept {
   lost_.fetch_add(1, std::memory_order_relaxed);
 }
 
-Current::Current(const DeviceContext& context) : context_(context) {
+Current::Current(const DeviceContext& context) : context_(context), relaxed_(context.api()) {
   check(context.api(), "using the context of GPU " + std::to_string(context.index()),
         context.api().context_push, context.handle_);
 }

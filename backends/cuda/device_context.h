@@ -9,6 +9,24 @@
 
 namespace ronde::cuda {
 
+/// While it lives, calls of this thread do not disturb the capture of a CUDA graph by another one,
+/// for which the driver else takes any that it might depend on.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const DriverApi& api) noexcept
+      : api_(api), is_changed_(api.exchange_capture_mode(&mode_) == kSuccess) {}
+  ~RelaxedCapture() {
+    if (is_changed_) static_cast<void>(api_.exchange_capture_mode(&mode_));
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const DriverApi& api_;
+  int mode_ = kCaptureRelaxed;  ///< then that of the thread before
+  const bool is_changed_;
+};
+
 /// The primary context of one GPU, which the CUDA runtime and so LibTorch use, too. Whatever is
 /// made on the GPU holds it.
 ///
@@ -35,6 +53,7 @@ class DeviceContext {
   void release(const vendor::Entry<Result, Arguments...>& function, Given... given) const noexcept {
     Result result = api_->context_push(handle_);
     if (result == kSuccess) {
+      const RelaxedCapture relaxed(*api_);
       result = function(given...);
       ContextHandle popped = nullptr;
       count_lost(api_->context_pop(&popped));
@@ -57,7 +76,7 @@ class DeviceContext {
 };
 
 /// While it lives, the context is that of the calling thread; then the one before. Most calls of
-/// the driver need it.
+/// the driver need it. Captures by other threads go on (RelaxedCapture).
 class Current {
  public:
   explicit Current(const DeviceContext& context);
@@ -67,6 +86,7 @@ class Current {
 
  private:
   const DeviceContext& context_;
+  const RelaxedCapture relaxed_;
 };
 
 }  // namespace ronde::cuda

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,7 @@ constexpr Result kInvalidValue = 1;
 constexpr Result kOutOfMemory = 2;
 constexpr Result kDeinitialized = 4;
 constexpr Result kMapFailed = 205;
+constexpr Result kAlreadyMapped = 208;
 constexpr Result kPeerAccessUnsupported = 217;
 constexpr Result kInvalidHandle = 400;
 constexpr Result kNotReady = 600;
@@ -50,6 +52,12 @@ constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kEventInterprocess = 4;
 constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 constexpr unsigned kHostRegisterPortable = 1;
+
+/// CUstreamCaptureMode
+constexpr int kCaptureRelaxed = 2;
+
+/// CU_STREAM_PER_THREAD
+constexpr std::uintptr_t kStreamPerThread = 2;
 
 /// CUdevice_attribute
 constexpr int kAttributeMultiprocessorCount = 16;
@@ -80,6 +88,7 @@ struct DriverApi : DeviceQueryApi {
   Call<DeviceHandle> primary_context_release{*this, "cuDevicePrimaryCtxRelease_v2"};
   Call<ContextHandle> context_push{*this, "cuCtxPushCurrent_v2"};
   Call<ContextHandle*> context_pop{*this, "cuCtxPopCurrent_v2"};
+  Call<int*> exchange_capture_mode{*this, "cuThreadExchangeStreamCaptureMode"};
   Call<ContextHandle, unsigned> enable_peer_access{*this, "cuCtxEnablePeerAccess"};
 
   Call<DevicePointer*, std::size_t> allocate{*this, "cuMemAlloc_v2"};

@@ -44,6 +44,7 @@ IpcOperations::IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCach
       exchange_(exchange),
       between_(between),
       counters_(counters),
+      block_bytes_(options.ipc_block_bytes),
       keeps_(options.registration_cache),
       warn_(std::move(warn)),
       direct_bytes_(options.ipc_direct_bytes),
@@ -263,7 +264,9 @@ IpcOperations::Offer IpcOperations::offer_of(const Segment& segment, std::size_t
   if (segment.input == nullptr || segment.input != segment.output) return {};
   try {
     const auto exported = export_memory(*bench_.context(), address_of(segment.input), bytes);
-    return exported ? Offer{.can = true, .memory = *exported} : Offer{};
+    if (!exported) return {};
+    const bool is_whole = exported->base % block_bytes_ == 0 && exported->size % block_bytes_ == 0;
+    return is_whole ? Offer{.can = true, .memory = *exported} : Offer{};
   } catch (const DriverError&) {
     return {};  // memory of a kind that has no handle: it is packed
   }
@@ -277,9 +280,22 @@ void IpcOperations::map_all(const std::vector<Offer>& offers) {
       direct_.push_back(memory.base + memory.offset);
       continue;
     }
-    mapped_.push_back(map_memory(cache_, bench_.context(), memory, peers_.name_of(rank)));
+    mapped_.push_back(peers_.map(memory, rank));
     direct_.push_back(mapped_.back()->address_of(memory));
   }
+}
+
+/// Why it does not work, or an empty text. `was_open`: the driver takes it for what is open.
+std::string IpcOperations::try_to_map(const std::vector<Offer>& offers, bool& was_open) {
+  drop_mapping();
+  return problem_of([&] {
+    try {
+      map_all(offers);
+    } catch (const DriverError& error) {
+      was_open = error.result() == kAlreadyMapped;
+      throw;
+    }
+  });
 }
 
 void IpcOperations::drop_mapping() {
@@ -297,7 +313,15 @@ device::Steps IpcOperations::agree_on_mapping(const Segment& segment, std::size_
   agreed = std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.can; });
   if (!agreed) co_return;
   let_go_of_read();  // so that there is room
-  const std::string problem = problem_of([&] { map_all(offers); });
+  bool was_open = false;
+  std::string problem = try_to_map(offers, was_open);
+  if (was_open) {
+    // Of memory that its owner has freed, and that is still read here.
+    co_await device::until([this] { return in_use_.empty() || in_use_.back().read.is_done(); });
+    in_use_.clear();
+    for (const int rank : peers_.names()) cache_.drop(rank);
+    problem = try_to_map(offers, was_open);
+  }
   begin_chunk();
   hand_over(Mark::Packed, !problem.empty());
   co_await device::until([this] { return has_come(); });

@@ -106,6 +106,7 @@ class IpcOperations {
   Offer offer_of(const Segment& segment, std::size_t bytes) const;
   void map_all(const std::vector<Offer>& offers);
   device::Steps agree_on_mapping(const Segment& segment, std::size_t bytes, bool& agreed);
+  std::string try_to_map(const std::vector<Offer>& offers, bool& was_open);
   device::Steps give_mapping_up(std::string problem);
   void drop_mapping();
   device::Steps allreduce_directly(AllreduceCall call, Travel travel, bool& was_done);
@@ -118,6 +119,7 @@ class IpcOperations {
   device::HostExchange& exchange_;
   BetweenHosts* const between_;
   CudaCounters& counters_;
+  const std::uint64_t block_bytes_;
   const bool keeps_;
   const std::function<void(const std::string&)> warn_;
   std::uint64_t direct_bytes_;

@@ -56,10 +56,11 @@ void SharedEvent::destroy() noexcept {
   handle_ = nullptr;
 }
 
-IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks,
-                   std::vector<std::size_t> here, std::size_t own)
+IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
+                   std::vector<int> ranks, std::vector<std::size_t> here, std::size_t own)
     : bench_(bench),
       cache_(cache),
+      handles_(std::move(handles)),
       ranks_(std::move(ranks)),
       here_(std::move(here)),
       own_(own),
@@ -198,9 +199,13 @@ void IpcPeers::hold() {
   addresses_[own_] = bench_.fusion();
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (rank == own_) continue;
-    mappings_[rank] = map_memory(cache_, bench_.context(), memories_[rank], name_of(rank));
+    mappings_[rank] = map(memories_[rank], rank);
     addresses_[rank] = mappings_[rank]->address_of(memories_[rank]);
   }
+}
+
+std::shared_ptr<MappedMemory> IpcPeers::map(const ExportedMemory& memory, std::size_t rank) {
+  return map_memory(cache_, *handles_, bench_.context(), memory, name_of(rank));
 }
 
 void IpcPeers::let() noexcept {

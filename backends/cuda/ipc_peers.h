@@ -79,8 +79,8 @@ class IpcPeers {
  public:
   /// Those at `here` among `ranks`, who are all that meet, and as what they are known in texts. Of
   /// `here`, this is the rank at `own`. The first two outlive it.
-  IpcPeers(Workbench& bench, RegistrationCache& cache, std::vector<int> ranks,
-           std::vector<std::size_t> here, std::size_t own);
+  IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
+           std::vector<int> ranks, std::vector<std::size_t> here, std::size_t own);
   /// Nothing that is queued may use it; where a trial hangs, it is to be abandoned.
   ~IpcPeers() = default;
   IpcPeers(const IpcPeers&) = delete;
@@ -105,6 +105,9 @@ class IpcPeers {
   /// be called once its work is over, where nothing is kept.
   void hold();
   void let() noexcept;
+  /// Other memory of a rank's, from the cache or opened. Throws DriverError.
+  std::shared_ptr<MappedMemory> map(const ExportedMemory& memory, std::size_t rank);
+
   /// The fusion buffer of a rank. Between hold() and let().
   DevicePointer fusion(std::size_t rank) const noexcept { return addresses_[rank]; }
 
@@ -147,6 +150,7 @@ class IpcPeers {
 
   Workbench& bench_;
   RegistrationCache& cache_;
+  const std::shared_ptr<OpenHandles> handles_;
   const std::vector<int> ranks_;
   const std::vector<std::size_t> here_;
   const std::size_t own_;

@@ -23,4 +23,12 @@ const void* kernel_image() noexcept {
 #endif
 }
 
+int kernel_toolkit() noexcept {
+#ifdef RONDE_KERNEL_TOOLKIT
+  return RONDE_KERNEL_TOOLKIT;
+#else
+  return 0;
+#endif
+}
+
 }  // namespace ronde::cuda

@@ -13,6 +13,10 @@
 
 namespace ronde::cuda {
 
+/// The driver takes memory from the GPU in blocks of so many bytes, and puts several smaller
+/// allocations into one. What other processes map is whole blocks.
+constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
+
 /// Memory of a GPU, made by the driver itself: other processes can map it (the framework's may be
 /// of a kind that they cannot).
 ///

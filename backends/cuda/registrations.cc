@@ -2,6 +2,8 @@
 #include "backends/cuda/registrations.h"
 
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 namespace ronde::cuda {
@@ -32,19 +34,46 @@ std::optional<ExportedMemory> export_memory(const DeviceContext& context, Device
   return memory;
 }
 
-MappedMemory::MappedMemory(std::shared_ptr<const DeviceContext> context,
-                           const ExportedMemory& memory, int owner)
+OpenHandle::OpenHandle(std::shared_ptr<const DeviceContext> context, const IpcMemHandle& handle,
+                       int owner)
     : context_(std::move(context)) {
   const Current current(*context_);
   check(context_->api(), "mapping memory of rank " + std::to_string(owner),
-        context_->api().ipc_open_memory, &base_, memory.handle, kIpcLazyEnablePeerAccess);
+        context_->api().ipc_open_memory, &base_, handle, kIpcLazyEnablePeerAccess);
 }
 
-MappedMemory::~MappedMemory() {
+OpenHandle::~OpenHandle() {
   context_->release(context_->api().ipc_close_memory, base_);
 }
 
-std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
+struct OpenHandles::Shared {
+  std::recursive_mutex mutex;  ///< held while something is opened or closed
+  std::map<std::string, std::weak_ptr<const OpenHandle>> open;  ///< by handle
+};
+
+OpenHandles::OpenHandles() : shared_(std::make_shared<Shared>()) {}
+
+std::shared_ptr<const OpenHandle> OpenHandles::open(
+    const std::shared_ptr<const DeviceContext>& context, const IpcMemHandle& handle, int owner) {
+  const std::string name(handle.reserved.data(), handle.reserved.size());
+  const std::lock_guard lock(shared_->mutex);
+  const auto known = shared_->open.find(name);
+  if (known != shared_->open.end()) {
+    if (auto opened = known->second.lock()) return opened;
+  }
+  auto made = std::make_unique<OpenHandle>(context, handle, owner);
+  const std::shared_ptr<const OpenHandle> opened(
+      made.release(), [shared = shared_, name](const OpenHandle* closing) {
+        const std::lock_guard closes(shared->mutex);
+        const auto own = shared->open.find(name);
+        if (own != shared->open.end() && own->second.expired()) shared->open.erase(own);
+        delete closing;
+      });
+  shared_->open[name] = opened;
+  return opened;
+}
+
+std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache, OpenHandles& handles,
                                          const std::shared_ptr<const DeviceContext>& context,
                                          const ExportedMemory& memory, int owner) {
   // The handle as well as the id: either may repeat where a process ends and another has its place.
@@ -54,8 +83,9 @@ std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
                       .base = memory.base,
                       .bytes = static_cast<std::size_t>(memory.size),
                       .identity = std::move(identity)};
-  const auto registration =
-      cache.get(region, [&] { return std::make_shared<MappedMemory>(context, memory, owner); });
+  const auto registration = cache.get(region, [&] {
+    return std::make_shared<MappedMemory>(handles.open(context, memory.handle, owner));
+  });
   return std::static_pointer_cast<MappedMemory>(registration);
 }
 

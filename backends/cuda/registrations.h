@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "backends/cuda/device_context.h"
 #include "backends/cuda/registration_cache.h"
@@ -27,27 +28,56 @@ struct ExportedMemory {
 std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
                                             std::size_t bytes);
 
-/// A peer's memory at an address of this process.
-class MappedMemory final : public Registration {
+/// An allocation of a peer's that is open in this process.
+///
+/// Thread-safety: as a pointer.
+class OpenHandle {
  public:
-  /// Opens the handle, of a device that need not be visible here. Throws DriverError. `owner`: for
-  /// texts.
-  MappedMemory(std::shared_ptr<const DeviceContext> context, const ExportedMemory& memory,
-               int owner);
-  ~MappedMemory() override;
+  /// Of a device that need not be visible here. Throws DriverError. `owner`: for texts.
+  OpenHandle(std::shared_ptr<const DeviceContext> context, const IpcMemHandle& handle, int owner);
+  ~OpenHandle();
+  OpenHandle(const OpenHandle&) = delete;
+  OpenHandle& operator=(const OpenHandle&) = delete;
 
-  /// Where `memory` is, which is of the same allocation.
-  DevicePointer address_of(const ExportedMemory& memory) const noexcept {
-    return base_ + memory.offset;
-  }
+  DevicePointer base() const noexcept { return base_; }
 
  private:
   const std::shared_ptr<const DeviceContext> context_;
   DevicePointer base_ = 0;
 };
 
-/// The memory of rank `owner`, from the cache.
-std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
+/// The allocations that a process has open, whoever uses them: the driver opens none twice.
+///
+/// Thread-safety: full. What it has opened may outlive it.
+class OpenHandles {
+ public:
+  OpenHandles();
+
+  /// Opens it unless it is open.
+  std::shared_ptr<const OpenHandle> open(const std::shared_ptr<const DeviceContext>& context,
+                                         const IpcMemHandle& handle, int owner);
+
+ private:
+  struct Shared;
+  const std::shared_ptr<Shared> shared_;
+};
+
+/// A peer's memory at an address of this process.
+class MappedMemory final : public Registration {
+ public:
+  explicit MappedMemory(std::shared_ptr<const OpenHandle> handle) : handle_(std::move(handle)) {}
+
+  /// Where `memory` is, which is of the same allocation.
+  DevicePointer address_of(const ExportedMemory& memory) const noexcept {
+    return handle_->base() + memory.offset;
+  }
+
+ private:
+  const std::shared_ptr<const OpenHandle> handle_;
+};
+
+/// The memory of rank `owner`, from the cache, or opened. Throws DriverError.
+std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache, OpenHandles& handles,
                                          const std::shared_ptr<const DeviceContext>& context,
                                          const ExportedMemory& memory, int owner);
 

@@ -28,7 +28,9 @@ Workbench::~Workbench() = default;
 DevicePointer Workbench::fusion() {
   if (fusion_.bytes() > 0) return fusion_.address();
   try {
-    fusion_ = DeviceMemory(context_, fusion_bytes_ + bytes_behind_);
+    // Others map it, and nothing else of this process may be in its blocks.
+    const std::size_t bytes = fusion_bytes_ + bytes_behind_;
+    fusion_ = DeviceMemory(context_, (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
   } catch (const DriverError& error) {
     if (error.result() != kOutOfMemory) throw;
     throw Error(std::string(error.what()) +

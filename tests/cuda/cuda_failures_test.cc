@@ -270,3 +270,17 @@ TEST_CASE("cuda failures: a second GPU of a rank is refused where it is submitte
   });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
+
+TEST_CASE(
+    "cuda failures: cudaStreamPerThread is refused, as it is another one on Ronde's threads") {
+  FakeMachine machine;
+  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kCount);
+    Request request = sum.request();
+    request.stream = reinterpret_cast<void*>(cuda::kStreamPerThread);
+    check_contains(text_of<UsageError>([&] { runtime.submit(std::move(request)); }),
+                   "cudaStreamPerThread is another stream on each thread");
+    sum.check_result(sum.start());
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}

@@ -95,6 +95,32 @@ TEST_CASE(
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
+TEST_CASE(
+    "cuda ipc: a tensor that the driver takes for one that is still open is mapped once that is") {
+  FakeMachine machine({.devices = 2});
+  run_gpu_ranks(machine, 2, 2, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < kSteps; ++step) {
+      const bool refuses = runtime.topology().rank == 1 && step % 10 == 5;
+      if (refuses) machine.cuda.fail_on(1, "cuIpcOpenMemHandle_v2", cuda::kAlreadyMapped);
+      GpuSum sum(runtime, gpu, kLarge * static_cast<std::size_t>(1 + step % 3));
+      sum.check_result(sum.start());
+    }
+    check(cuda_counter(runtime, "direct") == kSteps, "all mapped");
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc: mapped tensors share no blocks of the driver's with others") {
+  FakeMachine machine;
+  CudaOptions options = direct_options(machine);
+  options.ipc_block_bytes = std::uint64_t{1} << 40;
+  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kLarge);
+    check(cuda_counter(runtime, "direct") == 0, "less than a block is packed");
+    check(cuda_counter(runtime, "packed_bytes") > 0, "by the fusion buffer");
+  });
+}
+
 TEST_CASE("cuda ipc: mapped tensors are freed and their addresses used again, with right results") {
   std::mutex mutex;
   std::set<std::pair<int, std::uint64_t>> places;

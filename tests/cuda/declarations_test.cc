@@ -69,6 +69,7 @@ TEST_CASE("the cuda functions that Ronde declares are those of the toolkit") {
   CHECK_CALL(primary_context_release, cuDevicePrimaryCtxRelease_v2);
   CHECK_CALL(context_push, cuCtxPushCurrent_v2);
   CHECK_CALL(context_pop, cuCtxPopCurrent_v2);
+  CHECK_CALL(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
   CHECK_CALL(enable_peer_access, cuCtxEnablePeerAccess);
   CHECK_CALL(allocate, cuMemAlloc_v2);
   CHECK_CALL(free, cuMemFree_v2);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "backends/cuda/gpu_backends.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/stream.h"
 #include "fake_cuda.h"
@@ -94,6 +95,32 @@ TEST_CASE("cuda contexts of a thread come back in their order") {
     }).join();
   }
   CHECK(device_of_new_memory() == 0);
+}
+
+TEST_CASE("cuda calls leave the graph captures of other threads alone, and the thread's mode") {
+  constexpr int kThreadLocal = 1;
+  FakeCuda cuda;
+  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
+  const DriverApi& api = context->api();
+  const auto exchange = [&](int mode) {
+    check(api, "asking for the mode", api.exchange_capture_mode, &mode);
+    return mode;
+  };
+  CHECK(exchange(kThreadLocal) == 0);
+  {
+    const Current current(*context);
+    CHECK(exchange(kCaptureRelaxed) == kCaptureRelaxed);
+  }
+  CHECK(exchange(0) == kThreadLocal);
+}
+
+TEST_CASE("cuda kernels that the driver does not load, or the GPU not run, are told beforehand") {
+  CHECK(why_no_kernels(90, 13000, 13).empty());
+  CHECK(why_no_kernels(80, 12080, 12).empty());
+  CHECK(why_no_kernels(100, 13010, 12).empty());
+  CHECK_THAT(why_no_kernels(90, 12080, 13),
+             Contains("CUDA Toolkit 13") && Contains("driver of CUDA 12.8"));
+  CHECK_THAT(why_no_kernels(75, 13000, 13), Contains("compute capability 7.5"));
 }
 
 TEST_CASE_METHOD(Fixture, "cuda streams are ordered by events, and not by waiting for the device") {

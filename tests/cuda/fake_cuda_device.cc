@@ -81,6 +81,10 @@ void add_contexts(Symbols& symbols) {
       return contexts().pop_back(), kSuccess;
     });
   });
+  symbols["cuThreadExchangeStreamCaptureMode"] = at(+[](int* mode) -> Result {
+    thread_local int own = 0;  // global
+    return std::swap(own, *mode), kSuccess;
+  });
   symbols["cuCtxEnablePeerAccess"] = at(+[](ContextHandle, unsigned) {
     return call("cuCtxEnablePeerAccess", [](State& s, Lock&) {
       return s.options.peers_reach_each_other ? kSuccess : kPeerAccessUnsupported;

@@ -22,6 +22,7 @@ CudaOptions cuda_options_of(const FakeMachine& machine) {
   options.fusion_bytes = 65536;
   options.one_shot_bytes = 4096;
   options.staged_piece_bytes = 8192;
+  options.ipc_block_bytes = 1;
   options.symbols = machine.cuda.lookup();
   options.kernel_image = "an image";
   return options;

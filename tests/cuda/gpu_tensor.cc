@@ -4,7 +4,8 @@
 namespace ronde::test {
 
 GpuTensor::GpuTensor(ProgramGpu& gpu, std::size_t bytes) : gpu_(&gpu), bytes_(bytes) {
-  if (bytes > 0) memory_ = cuda::DeviceMemory(gpu.context, bytes);
+  const std::size_t blocks = (bytes + gpu.block_bytes - 1) / gpu.block_bytes;
+  if (bytes > 0) memory_ = cuda::DeviceMemory(gpu.context, blocks * gpu.block_bytes);
 }
 
 GpuTensor::GpuTensor(ProgramGpu& gpu, const Bytes& values) : GpuTensor(gpu, values.size()) {

@@ -21,6 +21,8 @@ struct ProgramGpu {
 
   std::shared_ptr<const cuda::DeviceContext> context;
   cuda::Stream stream;
+  /// Tensors have whole blocks of so many bytes to themselves.
+  std::size_t block_bytes = 1;
 };
 
 /// Memory of a program on a GPU; empty ones have none.

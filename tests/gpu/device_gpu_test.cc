@@ -95,8 +95,9 @@ TEST_CASE("helper: gpu memory of another process is mapped", "[.ipc]") {
   file.read(reinterpret_cast<char*>(&shown), sizeof(shown));
   REQUIRE(file);
   RegistrationCache cache(true, std::size_t{1} << 40);
+  OpenHandles handles;
   for (int i = 0; i < 3; ++i) {
-    const auto mapped = map_memory(cache, machine.context, shown, 0);
+    const auto mapped = map_memory(cache, handles, machine.context, shown, 0);
     const SharedBytes bytes(machine, shown.bytes);
     machine.stream.copy(bytes.address(), mapped->address_of(shown), shown.bytes, "reading");
     machine.finish();
