@@ -13,12 +13,13 @@
 #
 # LibTorch is that of the Python on PATH, if it has one: without it, tensors and training are left out.
 #
-# RONDE_BUILD    the build folder (default: build-gpu)
-# RONDE_REPORT   the report (default: gpu_report.txt in the build folder); beside it go the build's log
-#                and the measurements as JSON. Where only a folder $OUT comes back: $OUT/gpu_report.txt
-# RONDE_JOBS     how many to compile at once (default: the number of cores)
-# RONDE_SECONDS  ends the parts in time for all to be over after so many seconds (default: no bound but
-#                those of the parts)
+# RONDE_BUILD       the build folder (default: build-gpu)
+# RONDE_JOBS        how many to compile at once (default: the number of cores)
+# RONDE_MINUTES     ends the parts in time for all to be over by then (default: no bound but those of
+#                   the parts)
+# GPU_CHECK_REPORT  the report (default: gpu_report.txt in the build folder); beside it go the logs of
+#                   the build and the measurements as JSON. Where only a folder $OUT comes back:
+#                   $OUT/gpu_report.txt
 set -euo pipefail
 
 readonly kStages=(machine build ipc tests bench train sanitize)
@@ -44,13 +45,11 @@ else
   fi
   build=${RONDE_BUILD:-$(dirname "$self")/../build-gpu}
   GPU_CHECK_BUILD=$(realpath -m "$build")
-  GPU_CHECK_REPORT=$(realpath -m "${RONDE_REPORT:-$GPU_CHECK_BUILD/gpu_report.txt}")
+  GPU_CHECK_REPORT=$(realpath -m "${GPU_CHECK_REPORT:-$GPU_CHECK_BUILD/gpu_report.txt}")
   GPU_CHECK_JOBS=${RONDE_JOBS:-$(nproc)}
   GPU_CHECK_DEPS=$deps
-  seconds=${RONDE_SECONDS:-}
+  seconds=${RONDE_MINUTES:+$((RONDE_MINUTES * 60))}
   export GPU_CHECK_BUILD GPU_CHECK_REPORT GPU_CHECK_JOBS GPU_CHECK_DEPS
-  # Ronde would warn of variables that it does not know.
-  unset RONDE_BUILD RONDE_REPORT RONDE_JOBS RONDE_SECONDS
   for folder in /usr/local/cuda/bin ${deps:+"$deps/mpich/bin"}; do
     if [[ -d $folder ]]; then PATH="$folder:$PATH"; fi
   done
@@ -75,7 +74,7 @@ part() {
   if [[ -n $seconds ]]; then
     local left=$((seconds - SECONDS - 15))
     if ((left <= 0)); then
-      say "left out: $title, as RONDE_SECONDS=$seconds are over"
+      say "left out: $title, as RONDE_MINUTES=$RONDE_MINUTES are over"
       return
     fi
     limit=$((left < limit ? left : limit))

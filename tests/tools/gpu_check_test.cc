@@ -19,7 +19,7 @@ struct Measurement {
 /// Of all lines TITLE|RANKS|PROGRAM|ARGUMENTS.
 std::vector<Measurement> measurements(const TemporaryFolder& folder) {
   const CommandResult result =
-      run_program({GPU_CHECK, "--commands"}, {{"RONDE_REPORT", folder / "report.txt"}});
+      run_program({GPU_CHECK, "--commands"}, {{"GPU_CHECK_REPORT", folder / "report.txt"}});
   INFO(result.out << result.err);
   REQUIRE(result.exit_code == 0);
   std::vector<Measurement> all;
