@@ -135,6 +135,7 @@ BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& sym
   return {{"mpi", with(false, false)},
           {"mpi-reg", with(false, true)},
           {"mpi-opt", with(true, true)},
+          {"mpi-opt-nocache", with(true, false)},
           {"nccl", nccl_backend_factory(nccl)}};
 }
 

@@ -12,19 +12,36 @@ if (($# != 1)); then
 fi
 
 readonly kFolder="$1"
-readonly kPackages=(libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 catch2 libcli11-dev nlohmann-json3-dev
-  libturbojpeg0-dev libturbojpeg0 libjpeg62-turbo libjpeg62-turbo-dev libpng-dev libpng16-16 zlib1g-dev)
+# Of each line the first package that there is: the names of libraries change with the release.
+readonly kAlternatives=(
+  "libspdlog-dev" "libspdlog1.10 libspdlog1.15 libspdlog1.12" "libfmt-dev" "libfmt9 libfmt10" "catch2"
+  "libcli11-dev" "nlohmann-json3-dev" "libturbojpeg0-dev libturbojpeg-dev" "libturbojpeg0 libturbojpeg"
+  "libjpeg62-turbo libjpeg-turbo8" "libjpeg62-turbo-dev libjpeg-turbo8-dev" "libpng-dev"
+  "libpng16-16 libpng16-16t64" "zlib1g-dev")
 readonly kMpich=5.0.2
 
 say() { printf 'gpu_deps: %s\n' "$*"; }
 fail() { printf 'gpu_deps: error: %s\n' "$*" >&2; exit 1; }
 
 command -v apt-get >/dev/null || fail "this needs Debian's apt-get"
+command -v apt-cache >/dev/null || fail "this needs Debian's apt-cache"
+# Those that can be downloaded, as against those that others only mention.
+exists() { [[ -n $(apt-cache --no-all-versions show "$1" 2>/dev/null) ]]; }
+chosen=()
+for alternatives in "${kAlternatives[@]}"; do
+  found=
+  for name in $alternatives; do
+    if [[ -z $found ]] && exists "$name"; then found=$name; fi
+  done
+  [[ -n $found ]] || fail "apt-cache knows none of: $alternatives (is apt-get update due? Debian 12 is known to do)"
+  [[ $found == "${alternatives%% *}" ]] || say "$found in place of ${alternatives%% *} of Debian 12"
+  chosen+=("$found")
+done
 packages=$(mktemp -d)
 trap 'rm -rf "$packages"' EXIT
 # Reads as another user otherwise, who may not look into the folder.
-(cd "$packages" && apt-get -o APT::Sandbox::User=root download -qq "${kPackages[@]}") ||
-  fail "the packages could not be downloaded: ${kPackages[*]} (is apt-get update due?)"
+(cd "$packages" && apt-get -o APT::Sandbox::User=root download -qq "${chosen[@]}") ||
+  fail "the packages could not be downloaded: ${chosen[*]} (is apt-get update due?)"
 mkdir -p "$kFolder"
 for package in "$packages"/*.deb; do
   dpkg -x "$package" "$kFolder"
@@ -36,4 +53,4 @@ rm -rf "$kFolder/usr/share/doc" "$kFolder/usr/share/man"
 mkdir -p "$kFolder/mpich"
 cp -r "$packages"/mpich/mpich-*.data/data/. "$kFolder/mpich"
 chmod +x "$kFolder"/mpich/bin/*
-say "$kFolder has $(du -sm "$kFolder" | cut -f1) MB: ${kPackages[*]} mpich"
+say "$kFolder has $(du -sm "$kFolder" | cut -f1) MB: ${chosen[*]} mpich"

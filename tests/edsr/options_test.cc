@@ -3,9 +3,12 @@
 
 #include <CLI/Error.hpp>
 #include <catch2/catch.hpp>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "schedule.h"
+#include "tests/support/command.h"
 
 namespace edsr {
 namespace {
@@ -142,6 +145,29 @@ TEST_CASE("halving by steps does not depend on the budget") {
   CHECK(longer.learning_rate(9, 0) == 8);
   CHECK(longer.learning_rate(10, 0) == 4);
   CHECK(longer.learning_rate(39, 0) == 1);
+}
+
+TEST_CASE("gpu_check: the command line that trains on a GPU is understood") {
+  const ronde::test::CommandResult result = ronde::test::run_program({GPU_CHECK, "--commands"});
+  REQUIRE(result.exit_code == 0);
+  int lines = 0;
+  const std::string before = "|edsr|";
+  std::istringstream all(result.out);
+  for (std::string line; std::getline(all, line);) {
+    const std::size_t at = line.find(before);
+    if (at == std::string::npos) continue;
+    ++lines;
+    std::istringstream rest(line.substr(at + before.size()));
+    std::vector<std::string> words;
+    for (std::string word; rest >> word;) words.push_back(word);
+    std::vector<const char*> arguments;
+    for (const std::string& word : words) arguments.push_back(word.c_str());
+    const Options options = parse_alone(arguments);
+    CHECK(options.benchmark.device == "cuda");
+    CHECK(options.benchmark.efficiency);
+    CHECK(options.network == EdsrOptions{.blocks = 32, .features = 256, .residual_scale = 0.1});
+  }
+  CHECK(lines == 1);
 }
 
 }  // namespace edsr

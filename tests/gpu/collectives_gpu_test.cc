@@ -57,6 +57,8 @@ void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
   if (runtime.topology().size > 1) {
     const bool by_ipc = counter_of(runtime, "cuda", "ipc_operations") > 0;
     CHECK(by_ipc == set_up.ipc);
+    // Not by the fusion buffer, silently.
+    if (set_up.direct_bytes > 0) CHECK(counter_of(runtime, "cuda", "direct") > 0);
   }
   runtime.shutdown();
 }
@@ -116,6 +118,10 @@ TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration
       std::memcpy(&value, seen.data() + i * sizeof value, sizeof value);
       if (value != expected) FAIL("round " << round << ", element " << i << ": " << value);
     }
+  }
+  if (runtime.topology().size > 1) {
+    CHECK(counter_of(runtime, "cuda", "direct") > 0);
+    CHECK(counter_of(runtime, "cuda", "registration_evicted_for_overlap") > 0);
   }
   runtime.shutdown();
 }

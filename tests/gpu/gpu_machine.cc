@@ -4,23 +4,35 @@
 #include <string>
 
 #include "backends/cuda/kernel_image.h"
+#include "backends/launcher.h"
 #include "gpu_driver.h"
 #include "machine.h"
 
 namespace ronde::test {
 namespace {
 
-/// By these words ctest knows a test that could not be run (cmake/discover_cases.cmake).
+/// Whether an MPI launcher, or Slurm, started this process.
+bool is_launched() {
+  const EnvironmentLookup variables = process_environment();
+  for (const char* const name : {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (detail::number_in(variables, name)) return true;
+  }
+  return false;
+}
+
 [[noreturn]] void skip(const std::string& why) {
-  std::printf("skipped: no GPU for Ronde: %s\n", why.c_str());
-  std::fflush(stdout);
-  // All ranks of a launcher come here, which kills the others once one has failed, and then may not
-  // come to print these words.
-  const bool is_launched = std::getenv("PMI_RANK") != nullptr;
-  std::_Exit(is_launched ? EXIT_SUCCESS : EXIT_FAILURE);
+  skip_test("no GPU for Ronde: " + why);
 }
 
 }  // namespace
+
+void skip_test(const std::string& why) {
+  std::printf("skipped: %s\n", why.c_str());
+  std::fflush(stdout);
+  // All ranks of a launcher come here, which kills the others once one has failed, and then may not
+  // come to print these words.
+  std::_Exit(is_launched() ? EXIT_SUCCESS : EXIT_FAILURE);
+}
 
 std::shared_ptr<const cuda::DriverApi> gpu_driver() {
   const cuda::LoadedDriver driver = cuda::load_driver(vendor::dynamic_symbols());

@@ -12,6 +12,7 @@
 #include "tools/bench/gradient_lists.h"
 #include "tools/bench/options.h"
 #include "tools/bench/pattern.h"
+#include "tools/bench/raw_subject.h"
 #include "tools/bench/report.h"
 #include "tools/bench/ring.h"
 #include "tools/bench/samples.h"
@@ -20,6 +21,14 @@ namespace {
 
 using Catch::Contains;
 using namespace ronde::tool;
+
+TEST_CASE("a backend alone gives up what takes too long, and says what it was") {
+  const auto raw = make_raw(std::chrono::milliseconds(50));
+  CHECK_THROWS_WITH(raw->wait_until([] { return false; }, "what never comes"),
+                    Contains("rank 0") && Contains("what never comes"));
+  raw->wait_until([] { return true; }, "nothing");
+  raw->close();
+}
 
 TEST_CASE("a percentile is the nearest sample that the share does not exceed") {
   const Samples samples = {5, 1, 4, 2, 3};

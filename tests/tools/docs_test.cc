@@ -311,7 +311,7 @@ TEST_CASE("every variable that the pages name is one that is read") {
   const std::string known = run_command({"info", "--markdown"}).out;
   const std::string c_header = read(kRoot / "c_api/include/ronde/ronde_c.h");
   // Of the build, the tests and the scripts.
-  const std::regex others("RONDE_(WITH|BUILD|TEST|HAVE|SANITIZE|WERROR|VENV|INSTALL).*");
+  const std::regex others("RONDE_(WITH|BUILD|MINUTES|TEST|HAVE|SANITIZE|WERROR|VENV|INSTALL).*");
   for (const fs::path& page : pages()) {
     const std::string text = read(page);
     for (const std::smatch& found : matches(text, "RONDE_[A-Z0-9_]*[A-Z0-9]")) {

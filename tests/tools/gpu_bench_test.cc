@@ -42,7 +42,8 @@ TEST_CASE(
   };
   for (const int bytes : {4096, 8192}) {
     const nlohmann::json row = row_with(rows, "bytes", bytes);
-    for (const char* const key : {"copy_us", "mpi_us", "mpi-reg_us", "mpi-opt_us"}) {
+    for (const char* const key : {"copy_us", "mpi_us", "mpi-reg_us", "mpi-opt_us",
+                                  "mpi-opt-nocache_us", "mpi-opt-nocache_over_mpi-opt"}) {
       CHECK(is_time(row, key));
     }
     CHECK(row.at("ranks") == ranks);

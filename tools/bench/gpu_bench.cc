@@ -43,11 +43,17 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
 
 GpuBench::~GpuBench() = default;
 
-void GpuBench::wait(const DeviceEvent& event) {
-  session_.raw().wait_until([&] { return event.passed(); });
+void GpuBench::wait(const DeviceEvent& event, std::string_view what) {
+  session_.raw().wait_until([&] { return event.passed(); }, what);
 }
 
-void GpuBench::reduce(Backend& backend, std::span<const std::size_t> counts) {
+void GpuBench::end() {
+  peers_.forget();
+  session_.raw().let_go();
+}
+
+void GpuBench::reduce(Backend& backend, std::span<const std::size_t> counts,
+                      const std::string& set_up) {
   segments_.clear();
   std::size_t before = 0;
   for (const std::size_t count : counts) {
@@ -59,12 +65,12 @@ void GpuBench::reduce(Backend& backend, std::span<const std::size_t> counts) {
   const std::unique_ptr<Operation> operation = backend.allreduce(
       {.segments = segments_,
        .place = {.device = {.kind = DeviceKind::Cuda, .index = device_}, .after = ready}});
-  session_.raw().finish(*operation);
+  session_.raw().finish(*operation, "an allreduce by set-up " + set_up);
 }
 
 void GpuBench::copy(std::size_t bytes) {
   stream_->copy(other_.address(), buffer_.address(), bytes, "copying within the GPU");
-  wait(*streams_->mark(*stream_));
+  wait(*streams_->mark(*stream_), "a copy within the GPU");
 }
 
 bool GpuBench::connect() {
@@ -72,29 +78,29 @@ bool GpuBench::connect() {
   std::string problem;
   const cuda::VisibleDevices all;
   device::Steps steps = peers_.connect(exchange_, all, CudaOptions().ipc_patience, problem);
-  session_.raw().wait_until([&] { return steps.poll(); });
+  session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
   return problem.empty();
 }
 
 void GpuBench::hand_over() {
   peers_.record(cuda::Mark::Packed, 0);
   exchange_.start(device_);
-  session_.raw().wait_until([&] { return exchange_.poll(); });
+  session_.raw().wait_until([&] { return exchange_.poll(); }, "a hand-over");
   peers_.wait_for_all(cuda::Mark::Packed, 0);
-  wait(*streams_->mark(bench_.stream()));
+  wait(*streams_->mark(bench_.stream()), "a hand-over on the GPU");
 }
 
 void GpuBench::write(const std::vector<float>& values) {
   stream_->copy(buffer_.address(), cuda::address_of(values.data()), values.size() * sizeof(float),
                 "writing the buffer");
-  wait(*streams_->mark(*stream_));
+  wait(*streams_->mark(*stream_), "the buffer to be written");
 }
 
 std::vector<float> GpuBench::read(std::size_t count) {
   std::vector<float> values(count);
   stream_->copy(cuda::address_of(values.data()), buffer_.address(), count * sizeof(float),
                 "reading the buffer");
-  wait(*streams_->mark(*stream_));
+  wait(*streams_->mark(*stream_), "the buffer to be read");
   return values;
 }
 
@@ -105,7 +111,7 @@ void GpuBench::check(Backend& backend, std::span<const std::size_t> counts,
   fill(DataType::F32, values.data(), values.size(),
        [&](std::size_t index) { return pattern(topology.rank, index); });
   write(values);
-  reduce(backend, counts);
+  reduce(backend, counts, what);
   values = read(values.size());
   session_.alike([&] {
     const std::string wrong =

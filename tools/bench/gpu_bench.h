@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/cuda/ipc_peers.h"
@@ -29,13 +30,17 @@ class GpuBench {
 
   /// Sums the first `bytes` of the buffer, of f32, as segments of these elements, and waits until
   /// the sum is there.
-  void reduce(Backend& backend, std::span<const std::size_t> counts);
+  /// `set_up`: its name, for errors.
+  void reduce(Backend& backend, std::span<const std::size_t> counts, const std::string& set_up);
   /// Copies as much within the GPU.
   void copy(std::size_t bytes);
   /// A bare hand-over: this rank's stream waits for those of all others.
   void hand_over();
   /// Whether there can be one; the same on all ranks. Collective.
   bool connect();
+  /// Lets go of what belongs to other ranks, and waits until they have, so that this can be
+  /// destroyed. Nothing is measured afterwards. Collective.
+  void end();
 
   /// What the buffer holds is written before and compared after `reduce`. Collective; throws
   /// CommonError if a rank's sum is wrong.
@@ -44,7 +49,7 @@ class GpuBench {
  private:
   void write(const std::vector<float>& values);
   std::vector<float> read(std::size_t count);
-  void wait(const DeviceEvent& event);
+  void wait(const DeviceEvent& event, std::string_view what);
 
   Session& session_;
   const std::shared_ptr<const cuda::DriverApi> api_;

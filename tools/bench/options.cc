@@ -87,7 +87,9 @@ void add_bench_options(CLI::App& command, const OptionSet& set,
         ->capture_default_str();
   }
   if (set.setups) {
-    command.add_option("--setup", words->setups, "mpi, mpi-reg, mpi-opt, nccl; repeatable [all]")
+    command
+        .add_option("--setup", words->setups,
+                    "mpi, mpi-reg, mpi-opt, mpi-opt-nocache, nccl; repeatable [all]")
         ->delimiter(',');
   }
   if (set.compares) {

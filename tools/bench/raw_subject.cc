@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/compose.h"
+#include "backends/device/host_exchange.h"
 #include "core/src/backend_choice.h"
 #include "core/src/messages.h"
 #include "ronde/error.h"
@@ -31,7 +32,8 @@ std::size_t elements_of(const Request& request) {
 /// Thread-safety: one thread.
 class RawBackend final : public RawSubject {
  public:
-  RawBackend() : config_(load_config_from_environment().config) {
+  explicit RawBackend(std::chrono::milliseconds patience)
+      : config_(load_config_from_environment().config), patience_(patience) {
     BuiltIn built_in = compose_built_in(config_);
     transport_ = built_in.make_transport();
     try {
@@ -64,21 +66,38 @@ class RawBackend final : public RawSubject {
     return *devices_.back();
   }
 
-  void wait_until(const std::function<bool()>& condition) override {
+  void wait_until(const std::function<bool()>& condition, std::string_view what) override {
+    const Clock::time_point limit = Clock::now() + patience_;
     for (int polls = 1; !condition(); ++polls) {
-      if (polls % kPollsPerLook == 0) look_after_peers();
+      if (polls % kPollsPerLook != 0) continue;
+      look_after_peers();
+      if (Clock::now() >= limit) give_up(what);
     }
   }
 
-  void finish(Operation& operation) override {
-    wait_until([&] { return operation.poll(); });
+  void finish(Operation& operation, std::string_view what) override {
+    wait_until([&] { return operation.poll(); }, what);
     const std::shared_ptr<const DeviceEvent> event = operation.event();
-    if (event) wait_until([&] { return event->passed(); });
+    if (event) wait_until([&] { return event->passed(); }, what);
   }
 
-  void run(Request request) override { finish(*start(request)); }
+  void run(Request request) override {
+    const std::string_view what = to_string(request.kind);
+    finish(*start(request), what);
+  }
+
+  void let_go() override {
+    if (has_let_go_ || devices_.empty()) return;
+    has_let_go_ = true;
+    for (const auto& device : devices_) device->let_go();
+    if (topology().size == 1) return;
+    device::HostExchange exchange(*backend_, topology().size);
+    exchange.start(topology().rank);
+    wait_until([&] { return exchange.poll(); }, "the ranks to let go of each other's memory");
+  }
 
   void close() override {
+    let_go();
     for (const auto& device : devices_) device->close();
     devices_.clear();
     backend_->close();
@@ -171,6 +190,12 @@ class RawBackend final : public RawSubject {
     }
   }
 
+  [[noreturn]] void give_up(std::string_view what) const {
+    throw Error("rank " + std::to_string(topology().rank) + " waited " +
+                std::to_string(patience_.count() / 1000) + " s for " + std::string(what) +
+                "; another rank may have failed, or its GPU hangs");
+  }
+
   /// The blobs of all ranks, through rank 0, over the tree of the transport.
   std::vector<std::string> exchange(std::string_view blob) {
     const int parent = topology().parent();
@@ -212,9 +237,11 @@ class RawBackend final : public RawSubject {
   }
 
   const Config config_;
+  const std::chrono::milliseconds patience_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Backend>> devices_;
+  bool has_let_go_ = false;
   // Of the operation in progress.
   Segment segment_;
   std::vector<std::size_t> counts_;
@@ -222,8 +249,8 @@ class RawBackend final : public RawSubject {
 
 }  // namespace
 
-std::unique_ptr<RawSubject> make_raw() {
-  return std::make_unique<RawBackend>();
+std::unique_ptr<RawSubject> make_raw(std::chrono::milliseconds patience) {
+  return std::make_unique<RawBackend>(patience);
 }
 
 }  // namespace ronde::tool

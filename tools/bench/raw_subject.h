@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "ronde/backend.h"
 #include "ronde/topology.h"
@@ -19,16 +21,23 @@ class RawSubject : public Subject {
   virtual Backend& host() = 0;
   /// Makes one for a device beside it, built on it; lives as long. Collective.
   virtual Backend& add(const BackendFactory& factory) = 0;
-  /// Polls `condition` until it holds. Throws GroupError if a peer is gone.
-  virtual void wait_until(const std::function<bool()>& condition) = 0;
+  /// Polls `condition` until it holds. Throws GroupError if a peer is gone, and Error with `what`
+  /// once that has taken too long, as where another rank has failed and does not take part.
+  virtual void wait_until(const std::function<bool()>& condition, std::string_view what) = 0;
   /// Polls until the operation is over; on a device, until its result is there.
-  virtual void finish(Operation& operation) = 0;
-  /// Ends backend and transport; every rank calls it.
+  virtual void finish(Operation& operation, std::string_view what) = 0;
+  /// The backends for devices let go of what belongs to other ranks, and the ranks meet: what they
+  /// have shown each other can be freed. Nothing runs on those backends any more. Collective.
+  virtual void let_go() = 0;
+  /// Ends backend and transport, after let_go(); every rank calls it.
   virtual void close() = 0;
 };
 
+/// How long one operation may take before it is given up: far longer than any does.
+inline constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(2);
+
 /// Reads RONDE_* as ronde::init() does. Collective. Throws UsageError for nonsense, GroupError if a
 /// rank is missing.
-std::unique_ptr<RawSubject> make_raw();
+std::unique_ptr<RawSubject> make_raw(std::chrono::milliseconds patience = kPatience);
 
 }  // namespace ronde::tool

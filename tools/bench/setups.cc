@@ -22,7 +22,7 @@ struct Setup {
   Backend* backend = nullptr;
 };
 
-constexpr std::array kNames = {"mpi", "mpi-reg", "mpi-opt", "nccl"};
+constexpr std::array kNames = {"mpi", "mpi-reg", "mpi-opt", "mpi-opt-nocache", "nccl"};
 
 /// Of the study's table; each up to and with its size.
 struct SizeClass {
@@ -44,8 +44,10 @@ constexpr std::array kSizeColumns = {
     Column{"mpi us", "mpi_us", 2},
     Column{"mpi-reg us", "mpi-reg_us", 2},
     Column{"mpi-opt us", "mpi-opt_us", 2},
+    Column{"mpi-opt-nocache us", "mpi-opt-nocache_us", 2},
     Column{"nccl us", "nccl_us", 2},
     Column{"mpi/mpi-opt", "mpi_over_mpi-opt", 2},
+    Column{"nocache/mpi-opt", "mpi-opt-nocache_over_mpi-opt", 2},
 };
 
 constexpr std::array kClassColumns = {
@@ -56,8 +58,10 @@ constexpr std::array kClassColumns = {
     Column{"mpi ms", "mpi_ms", 3},
     Column{"mpi-reg ms", "mpi-reg_ms", 3},
     Column{"mpi-opt ms", "mpi-opt_ms", 3},
+    Column{"mpi-opt-nocache ms", "mpi-opt-nocache_ms", 3},
     Column{"nccl ms", "nccl_ms", 3},
     Column{"mpi/mpi-opt", "mpi_over_mpi-opt", 2},
+    Column{"nocache/mpi-opt", "mpi-opt-nocache_over_mpi-opt", 2},
 };
 
 constexpr int kIterations = 20;
@@ -91,6 +95,8 @@ class Setups {
   }
 
   const GpuBench& bench() const { return *bench_; }
+  /// Before this is destroyed, also after a CommonError. Collective.
+  void end() { bench_->end(); }
   const std::vector<std::string>& left_out() const { return left_out_; }
 
   Json size_row(std::size_t bytes) {
@@ -176,7 +182,7 @@ class Setups {
     Backend& backend = session_.raw().add(factory);
     std::string error;
     try {
-      bench_->reduce(backend, std::array<std::size_t, 1>{1});
+      bench_->reduce(backend, std::array<std::size_t, 1>{1}, name);
     } catch (const Error& thrown) {
       error = thrown.what();
     }
@@ -197,7 +203,8 @@ class Setups {
     for (const Setup& setup : setups_) {
       bench_->check(*setup.backend, counts, setup.name);
       names.push_back(setup.name);
-      contenders.push_back({[this, &setup, &counts] { bench_->reduce(*setup.backend, counts); }});
+      contenders.push_back(
+          {[this, &setup, &counts] { bench_->reduce(*setup.backend, counts, setup.name); }});
     }
     const BenchOptions& options = session_.options();
     const auto samples = take_turns(session_.peers(), contenders, options.warmup,
@@ -215,10 +222,12 @@ class Setups {
     };
     for (const char* const name : {"copy", "hand_over"}) row[name + unit] = time_of_setup(name);
     for (const char* const name : kNames) row[name + unit] = time_of_setup(name);
-    const Json slow = row["mpi" + unit];
-    const Json fast = row["mpi-opt" + unit];
-    const bool both = slow.is_number() && fast.is_number();
-    row["mpi_over_mpi-opt"] = both ? Json(slow.get<double>() / fast.get<double>()) : Json();
+    for (const std::string slow : {"mpi", "mpi-opt-nocache"}) {
+      const Json time = row[slow + unit];
+      const Json fast = row["mpi-opt" + unit];
+      const bool both = time.is_number() && fast.is_number();
+      row[slow + "_over_mpi-opt"] = both ? Json(time.get<double>() / fast.get<double>()) : Json();
+    }
   }
 
   Session& session_;
@@ -267,10 +276,16 @@ void run_setups(Session& session, const GpuAccess& access) {
   }
   Setups setups(session, access, config, bytes);
   std::vector<Json> rows;
-  sweep(session, setups, rows);
-  for (const std::string& model : options.models) {
-    exchange(session, setups, gradient_list(model), rows);
+  try {
+    sweep(session, setups, rows);
+    for (const std::string& model : options.models) {
+      exchange(session, setups, gradient_list(model), rows);
+    }
+  } catch (const CommonError&) {
+    setups.end();
+    throw;
   }
+  setups.end();
   Report all({}, nullptr);
   for (Json& row : rows) all.add(std::move(row));
   session.write_json(all);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command lines of scripts/gpu_check.sh, which needs a GPU: that none of them is refused.
+#include <sstream>
+
+#include "bench_command.h"
+#include "tests/support/temporary_folder.h"
+#include "tools/bench/gradient_lists.h"
+
+namespace {
+
+using Catch::Contains;
+using namespace ronde::test;
+
+struct Measurement {
+  std::string program;
+  Words words;
+};
+
+/// Of all lines TITLE|RANKS|PROGRAM|ARGUMENTS.
+std::vector<Measurement> measurements(const TemporaryFolder& folder) {
+  const CommandResult result =
+      run_program({GPU_CHECK, "--commands"}, {{"GPU_CHECK_REPORT", folder / "report.txt"}});
+  INFO(result.out << result.err);
+  REQUIRE(result.exit_code == 0);
+  std::vector<Measurement> all;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream parts(line);
+    std::string part;
+    Measurement one;
+    std::getline(parts, part, '|');
+    std::getline(parts, part, '|');
+    std::getline(parts, one.program, '|');
+    while (parts >> part) one.words.push_back(part);
+    all.push_back(one);
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("gpu_check: every command line for a GPU is understood") {
+  const TemporaryFolder folder;
+  int benches = 0;
+  int packs = 0;
+  for (const Measurement& each : measurements(folder)) {
+    if (each.program == "gpu_pack") {
+      ++packs;
+      REQUIRE(each.words.size() == 1);
+      CHECK_NOTHROW(ronde::tool::gradient_list(each.words.front()));
+    }
+    if (each.program != "ronde") continue;
+    ++benches;
+    REQUIRE(each.words.front() == "bench");
+    const CommandResult result = run_bench(0, {each.words.begin() + 1, each.words.end()});
+    INFO(each.words.at(1) << ": " << result.out << result.err);
+    // Nothing is wrong with it but that there is no driver. On a GPU it runs.
+    if (result.exit_code != 0) CHECK_THAT(result.err, Contains("libcuda.so.1"));
+  }
+  CHECK(benches == 4);
+  CHECK(packs == 2);
+}
+
+TEST_CASE("gpu_check: the set-ups are measured on fake GPUs as on true ones") {
+  const TemporaryFolder folder;
+  int runs = 0;
+  for (const Measurement& each : measurements(folder)) {
+    if (each.program != "ronde" || each.words.at(1) != "setups") continue;
+    Words words(each.words.begin() + 1, each.words.end());
+    // Smaller, as the fake is slow.
+    for (std::string& word : words) {
+      if (word == "64MiB" || word == "32KiB") word = "4KiB";
+      if (word == "edsr-full") word = "edsr";
+    }
+    words.insert(words.end(), {"--iters", "1", "--warmup", "0"});
+    const CommandResult result = run_bench(1, words, FAKE_GPU_BENCH);
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == 0);
+    ++runs;
+  }
+  CHECK(runs == 2);
+}
+
+TEST_CASE("gpu_check: a stage that there is not is refused before anything is done") {
+  const CommandResult result = run_program({GPU_CHECK, "machine", "nonsense"});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("nonsense") && Contains("sanitize"));
+}
