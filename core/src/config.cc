@@ -211,6 +211,11 @@ std::vector<ConfigEntry> gpu_entries() {
                    "MPI from and to GPU memory, where the MPI says that it takes such "
                    "addresses and a trial proves it. 0: it is staged through host memory, "
                    "for an MPI that crashes in the trial."}),
+  };
+}
+
+std::vector<ConfigEntry> gpu_resource_entries() {
+  return {
       flag_entry(&Config::registration_cache,
                  {.name = "RONDE_REGISTRATION_CACHE",
                   .horovod_twin = "",
@@ -307,7 +312,8 @@ std::vector<ConfigEntry> process_entries() {
 
 std::vector<ConfigEntry> make_table() {
   std::vector<ConfigEntry> table = engine_entries();
-  for (std::vector<ConfigEntry> part : {gpu_entries(), failure_entries(), process_entries()}) {
+  for (std::vector<ConfigEntry> part :
+       {gpu_entries(), gpu_resource_entries(), failure_entries(), process_entries()}) {
     std::move(part.begin(), part.end(), std::back_inserter(table));
   }
   return table;

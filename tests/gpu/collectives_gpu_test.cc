@@ -53,6 +53,7 @@ void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
   cuda::check(*driver, "counting GPUs", driver->device_count, &gpus);
   Runtime runtime(options_of(set_up));
   ProgramGpu gpu(driver, runtime.topology().local_rank % gpus);
+  gpu.block_bytes = cuda::kBlockBytes;  // others are not mapped themselves
   for (const Exercise exercise : exercises) exercise(runtime, gpu);
   if (runtime.topology().size > 1) {
     const bool by_ipc = counter_of(runtime, "cuda", "ipc_operations") > 0;
@@ -94,6 +95,7 @@ TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration
   int gpus = 0;
   cuda::check(*driver, "counting GPUs", driver->device_count, &gpus);
   ProgramGpu gpu(driver, runtime.topology().local_rank % gpus);
+  gpu.block_bytes = cuda::kBlockBytes;  // others are not mapped themselves
   const auto rank = static_cast<float>(runtime.topology().rank);
   const auto size = static_cast<float>(runtime.topology().size);
   for (int round = 0; round < 50; ++round) {

@@ -36,8 +36,8 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
              access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image(),
              kHandOverBytes, cuda::kTrialBytes),
       cache_(true, kHandOverBytes * static_cast<std::size_t>(session.topology().size)),
-      peers_(bench_, cache_, std::make_shared<cuda::OpenHandles>(), all_ranks<int>(session.topology()),
-             all_ranks<std::size_t>(session.topology()),
+      peers_(bench_, cache_, std::make_shared<cuda::OpenHandles>(),
+             all_ranks<int>(session.topology()), all_ranks<std::size_t>(session.topology()),
              static_cast<std::size_t>(session.topology().rank)),
       exchange_(session.raw().host(), session.topology().size) {}
 
