@@ -96,10 +96,11 @@ device::Steps BetweenHosts::combine(HostPipe::Piece piece, Reduction over_hosts)
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     inputs_[owners_[i].host] = incoming_.data() + i * own.count * width;
   }
-  best_kernels().reduce(results_.data(), inputs_, own.count, over_hosts, Store::Regular);
-
+  if (own.count > 0) {
+    best_kernels().reduce(results_.data(), inputs_, own.count, over_hosts, Store::Regular);
+  }
   // What is sent lies one after the other, and every owner is sent the same.
-  for (std::size_t i = 1; i < owners_.size(); ++i) {
+  for (std::size_t i = 1; own.count > 0 && i < owners_.size(); ++i) {
     std::memcpy(results_.data() + i * own.count * width, results_.data(), own.count * width);
   }
   call.input = results_.data();

@@ -90,7 +90,7 @@ device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange
   co_await device::until(has_come);
   problem = first_problem(exchange.all<Verdict>(), ranks_);
   if (!problem.empty()) co_return drop_trial();
-  device::Steps trying = run_trial(deadline, failure);
+  device::Steps trying = run_trial(Clock::now() + patience, failure);
   co_await trying;
   exchange.start(Outcome{Verdict(failure), failure == kNotArrived, hangs()});
   co_await device::until(has_come);

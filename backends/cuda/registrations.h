@@ -46,7 +46,7 @@ class OpenHandle {
   DevicePointer base_ = 0;
 };
 
-/// The allocations that a process has open, whoever uses them: the driver opens none twice.
+/// The allocations that are open, whichever process set uses them: some drivers open none twice.
 ///
 /// Thread-safety: full. What it has opened may outlive it.
 class OpenHandles {

@@ -194,7 +194,7 @@ TEST_CASE_METHOD(CudaFixture, "ipc maps an allocation once, wherever in it the m
   CHECK(cuda.live().mappings == 1);  // in use
 }
 
-TEST_CASE_METHOD(CudaFixture, "ipc opens no handle twice, whichever of a process's caches asks") {
+TEST_CASE_METHOD(CudaFixture, "ipc opens no handle twice, whichever cache asks") {
   RegistrationCache other{true, 1 << 30};
   const DeviceMemory memory(context, 100);
   const ExportedMemory shown = exported(memory, 0, 100);
