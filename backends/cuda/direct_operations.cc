@@ -105,6 +105,20 @@ void DirectOperations::unpack(const device::ChunkLayout& layout, const Plan& pla
   bench_.mover().move(moves_, {.from = narrow, .to = travel.from});
 }
 
+void DirectOperations::unpack_parts(void* output, const RankParts& parts, DevicePointer own,
+                                    DataType dtype) {
+  if (output == nullptr) return;
+  const std::size_t width = size_of(dtype);
+  moves_.clear();
+  parts.for_each([&](std::size_t rank, std::size_t element) {
+    const DevicePointer source = rank == own_ ? own : received() + rank * parts.each * width;
+    moves_.push_back({.source = pointer_to(source),
+                      .target = at(output, element, width),
+                      .count = parts.piece(rank)});
+  });
+  move_all(moves_, dtype);
+}
+
 /// Waits until all that is queued has run.
 device::Steps DirectOperations::reach_gpu() {
   const Event over = bench_.events().take();
@@ -226,32 +240,19 @@ device::Steps DirectOperations::allgather(AllgatherCall call) {
   const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
   const std::size_t each = elements_of_part(width);
   for (std::size_t done = 0; done < most; done += each) {
-    const auto piece = [&](std::size_t rank) { return piece_of(call.counts[rank], done, each); };
-    if (piece(own_) > 0) {
-      moves_.assign(1, {.source = at(call.input, done, width),
-                        .target = writable(packed()),
-                        .count = piece(own_)});
-      move_all(moves_, call.dtype);
+    const RankParts parts{call.counts, done, each};
+    const std::size_t own = parts.piece(own_);
+    if (own > 0) {
+      convert(address_of(at(call.input, done, width)), call.dtype, packed(), call.dtype, own);
     }
     device::Steps exchanging =
         exchange({.from = packed(),
-                  .bytes_to = [&](std::size_t) { return piece(own_) * width; },
+                  .bytes_to = [&](std::size_t) { return own * width; },
                   .to = received(),
                   .to_stride = each * width,
-                  .bytes_from = [&](std::size_t rank) { return piece(rank) * width; }});
+                  .bytes_from = [&](std::size_t rank) { return parts.piece(rank) * width; }});
     co_await exchanging;
-    moves_.clear();
-    std::size_t before = 0;
-    for (std::size_t rank = 0; rank < ranks_ && call.output != nullptr; ++rank) {
-      const DevicePointer source = rank == own_ ? packed() : received() + rank * each * width;
-      if (piece(rank) > 0) {
-        moves_.push_back({.source = pointer_to(source),
-                          .target = at(call.output, before + done, width),
-                          .count = piece(rank)});
-      }
-      before += call.counts[rank];
-    }
-    move_all(moves_, call.dtype);
+    unpack_parts(call.output, parts, packed(), call.dtype);
   }
 }
 
@@ -260,41 +261,18 @@ device::Steps DirectOperations::alltoall(AlltoallCall call) {
   const std::size_t each = elements_of_part(width);
   const std::size_t stride = each * width;
   for (std::size_t done = 0; done < call.largest_count; done += each) {
-    const auto sent = [&](std::size_t to) { return piece_of(call.send_counts[to], done, each); };
-    const auto come = [&](std::size_t from) {
-      return piece_of(call.receive_counts[from], done, each);
-    };
-    moves_.clear();
-    std::size_t before = 0;
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      if (sent(rank) > 0) {
-        moves_.push_back({.source = at(call.input, before + done, width),
-                          .target = writable(packed() + rank * stride),
-                          .count = sent(rank)});
-      }
-      before += call.send_counts[rank];
-    }
-    move_all(moves_, call.dtype);
+    const RankParts sent{call.send_counts, done, each};
+    const RankParts come{call.receive_counts, done, each};
+    move_all(sent.moves_in(call.input, width, packed(), width), call.dtype);
     device::Steps exchanging =
         exchange({.from = packed(),
                   .from_stride = stride,
-                  .bytes_to = [&](std::size_t rank) { return sent(rank) * width; },
+                  .bytes_to = [&](std::size_t rank) { return sent.piece(rank) * width; },
                   .to = received(),
                   .to_stride = stride,
-                  .bytes_from = [&](std::size_t rank) { return come(rank) * width; }});
+                  .bytes_from = [&](std::size_t rank) { return come.piece(rank) * width; }});
     co_await exchanging;
-    moves_.clear();
-    before = 0;
-    for (std::size_t rank = 0; rank < ranks_ && call.output != nullptr; ++rank) {
-      const DevicePointer source = (rank == own_ ? packed() : received()) + rank * stride;
-      if (come(rank) > 0) {
-        moves_.push_back({.source = pointer_to(source),
-                          .target = at(call.output, before + done, width),
-                          .count = come(rank)});
-      }
-      before += call.receive_counts[rank];
-    }
-    move_all(moves_, call.dtype);
+    unpack_parts(call.output, come, packed() + own_ * stride, call.dtype);
   }
 }
 
@@ -306,17 +284,9 @@ device::Steps DirectOperations::reducescatter(ReducescatterCall call) {
   const std::size_t each = elements_of_part(travel.width());
   const std::size_t stride = each * travel.width();
   for (std::size_t done = 0; done < most; done += each) {
-    const auto piece = [&](std::size_t rank) { return piece_of(call.counts[rank], done, each); };
-    moves_.clear();
-    std::size_t before = 0;
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      const void* const input = call.input;
-      moves_.push_back(
-          {.source = input != nullptr ? at(input, before + done, size_of(travel.from)) : nullptr,
-           .target = writable(packed() + rank * stride),
-           .count = piece(rank)});
-      before += call.counts[rank];
-    }
+    const RankParts parts{call.counts, done, each};
+    const std::size_t own = parts.piece(own_);
+    moves_ = parts.moves_in(call.input, size_of(travel.from), packed(), travel.width());
     bench_.mover().move(moves_, {.from = travel.from,
                                  .to = travel.dtype,
                                  .scaling = {travel.pack_scale, 1.0},
@@ -324,17 +294,17 @@ device::Steps DirectOperations::reducescatter(ReducescatterCall call) {
     device::Steps exchanging =
         exchange({.from = packed(),
                   .from_stride = stride,
-                  .bytes_to = [&](std::size_t rank) { return piece(rank) * travel.width(); },
+                  .bytes_to = [&](std::size_t rank) { return parts.piece(rank) * travel.width(); },
                   .to = received(),
                   .to_stride = stride,
-                  .bytes_from = [&](std::size_t) { return piece(own_) * travel.width(); }});
+                  .bytes_from = [&](std::size_t) { return own * travel.width(); }});
     co_await exchanging;
-    if (call.output == nullptr || piece(own_) == 0) continue;
+    if (call.output == nullptr || own == 0) continue;
     void* const output = at(call.output, done, size_of(travel.from));
     const bool converts = travel.from != travel.dtype;
     const DevicePointer target = converts ? packed() + own_ * stride : address_of(output);
-    reduce(stride, target, piece(own_), travel);
-    if (converts) convert(target, travel.dtype, address_of(output), travel.from, piece(own_));
+    reduce(stride, target, own, travel);
+    if (converts) convert(target, travel.dtype, address_of(output), travel.from, own);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "backends/cuda/direct_link.h"
 #include "backends/cuda/ipc_operations.h"
+#include "backends/cuda/rank_parts.h"
 #include "backends/cuda/travel.h"
 #include "backends/cuda/workbench.h"
 #include "backends/device/chunk_layout.h"
@@ -18,7 +19,8 @@ namespace ronde::cuda {
 
 /// The operations of ranks whose MPI takes addresses of GPUs. All work in chunks through the fusion
 /// buffer: what a rank brings is packed into its first half, what comes from others arrives in the
-/// second one. No thread waits: MPI is called once the GPU is through with what it will touch.
+/// second one, but for what is a result already. No thread waits: MPI is called once the GPU is
+/// through with what it will touch.
 ///
 /// In a reduction each rank gets its share of the elements from every other one, combines them in
 /// the order of ranks, and gives the result to all (an allreduce) or keeps it: Note [Messages
@@ -73,6 +75,8 @@ class DirectOperations {
 
   void pack(const device::ChunkLayout& layout, const Plan& plan);
   void unpack(const device::ChunkLayout& layout, const Plan& plan);
+  /// Each rank's part to its place in the output: from where it was received, and from `own`.
+  void unpack_parts(void* output, const RankParts& parts, DevicePointer own, DataType dtype);
   void move_all(std::span<const SegmentMover::Move> moves, DataType dtype);
   void convert(DevicePointer from, DataType from_dtype, DevicePointer to, DataType to_dtype,
                std::size_t count);

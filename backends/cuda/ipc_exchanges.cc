@@ -40,26 +40,16 @@ device::Steps IpcOperations::allgather(AllgatherCall call) {
   const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
   const std::size_t each = elements_of_half(width);
   for (std::size_t done = 0; done < most; done += each) {
-    const auto piece = [&](std::size_t rank) {
-      return call.counts[rank] > done ? std::min(call.counts[rank] - done, each) : 0;
-    };
+    const RankParts parts{call.counts, done, each};
     begin_chunk();
     moves_.assign(1, {.source = at(call.input, done, width),
                       .target = writable(base(peers_.own())),
-                      .count = piece(peers_.own())});
+                      .count = parts.piece(peers_.own())});
     bench_.mover().move(moves_, {.from = call.dtype, .to = call.dtype});
     hand_over(Mark::Packed);
     co_await device::until([this] { return has_come(); });
     peers_.wait_for_all(Mark::Packed, half_);
-    moves_.clear();
-    std::size_t before = 0;
-    for (std::size_t rank = 0; rank < peers_.size() && call.output != nullptr; ++rank) {
-      moves_.push_back({.source = pointer_to(base(rank)),
-                        .target = at(call.output, before + done, width),
-                        .count = piece(rank)});
-      before += call.counts[rank];
-    }
-    bench_.mover().move(moves_, {.from = call.dtype, .to = call.dtype});
+    unpack_parts(call.output, parts, 0, call.dtype);
     end_chunk();
   }
   device::Steps end = end_operation();
@@ -69,38 +59,18 @@ device::Steps IpcOperations::allgather(AllgatherCall call) {
 device::Steps IpcOperations::alltoall(AlltoallCall call) {
   peers_.hold();
   const std::size_t width = size_of(call.dtype);
-  const std::size_t ranks = peers_.size();
   // As far apart on every rank, whatever each sends.
   const std::size_t each = elements_of_part(width);
-  const auto piece = [&](std::size_t count, std::size_t done) {
-    return count > done ? std::min(count - done, each) : 0;
-  };
   for (std::size_t done = 0; done < call.largest_count; done += each) {
     begin_chunk();
-    moves_.clear();
-    std::size_t before = 0;
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const std::size_t count = piece(call.send_counts[rank], done);
-      if (count > 0) {
-        moves_.push_back({.source = at(call.input, before + done, width),
-                          .target = writable(base(peers_.own()) + rank * each * width),
-                          .count = count});
-      }
-      before += call.send_counts[rank];
-    }
+    const RankParts sent{call.send_counts, done, each};
+    moves_ = sent.moves_in(call.input, width, base(peers_.own()), width);
     bench_.mover().move(moves_, {.from = call.dtype, .to = call.dtype});
     hand_over(Mark::Packed);
     co_await device::until([this] { return has_come(); });
     peers_.wait_for_all(Mark::Packed, half_);
-    moves_.clear();
-    before = 0;
-    for (std::size_t rank = 0; rank < ranks && call.output != nullptr; ++rank) {
-      moves_.push_back({.source = pointer_to(base(rank) + peers_.own() * each * width),
-                        .target = at(call.output, before + done, width),
-                        .count = piece(call.receive_counts[rank], done)});
-      before += call.receive_counts[rank];
-    }
-    bench_.mover().move(moves_, {.from = call.dtype, .to = call.dtype});
+    unpack_parts(call.output, {call.receive_counts, done, each}, peers_.own() * each * width,
+                 call.dtype);
     end_chunk();
   }
   device::Steps end = end_operation();
@@ -115,20 +85,10 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
   const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
   const std::size_t each = elements_of_part(travel.width());
   for (std::size_t done = 0; done < most; done += each) {
-    const auto piece = [&](std::size_t rank) {
-      return call.counts[rank] > done ? std::min(call.counts[rank] - done, each) : 0;
-    };
+    const RankParts parts{call.counts, done, each};
+    const std::size_t own = parts.piece(peers_.own());
     begin_chunk();
-    moves_.clear();
-    std::size_t before = 0;
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const void* const input = call.input;
-      moves_.push_back(
-          {.source = input != nullptr ? at(input, before + done, size_of(travel.from)) : nullptr,
-           .target = writable(base(peers_.own()) + rank * each * travel.width()),
-           .count = piece(rank)});
-      before += call.counts[rank];
-    }
+    moves_ = parts.moves_in(call.input, size_of(travel.from), base(peers_.own()), travel.width());
     bench_.mover().move(moves_, {.from = travel.from,
                                  .to = travel.dtype,
                                  .scaling = {travel.pack_scale, 1.0},
@@ -136,14 +96,28 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
     hand_over(Mark::Packed);
     co_await device::until([this] { return has_come(); });
     peers_.wait_for_all(Mark::Packed, half_);
-    if (call.output != nullptr && piece(peers_.own()) > 0) {
-      reduce_part(peers_.own() * each * travel.width(), piece(peers_.own()), travel,
+    if (call.output != nullptr && own > 0) {
+      reduce_part(peers_.own() * each * travel.width(), own, travel,
                   at(call.output, done, size_of(travel.from)));
     }
     end_chunk();
   }
   device::Steps end = end_operation();
   co_await end;
+}
+
+/// Each rank's part to its place in the output, from `offset` bytes behind where that rank's half
+/// begins.
+void IpcOperations::unpack_parts(void* output, const RankParts& parts, std::size_t offset,
+                                 DataType dtype) {
+  if (output == nullptr) return;
+  moves_.clear();
+  parts.for_each([&](std::size_t rank, std::size_t element) {
+    moves_.push_back({.source = pointer_to(base(rank) + offset),
+                      .target = at(output, element, size_of(dtype)),
+                      .count = parts.piece(rank)});
+  });
+  bench_.mover().move(moves_, {.from = dtype, .to = dtype});
 }
 
 /// What lies `offset` bytes behind the beginning of each rank's half; of the own one nobody else

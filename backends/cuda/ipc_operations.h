@@ -15,6 +15,7 @@
 #include "backends/cuda/between_hosts.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/ipc_peers.h"
+#include "backends/cuda/rank_parts.h"
 #include "backends/cuda/travel.h"
 #include "backends/cuda/workbench.h"
 #include "backends/device/chunk_layout.h"
@@ -101,6 +102,7 @@ class IpcOperations {
   void reduce_all(const device::ChunkLayout& layout, const Travel& travel);
   void reduce_share(std::size_t extent, const Travel& travel, DevicePointer target);
   void unpack_shares(const device::ChunkLayout& layout, const Travel& travel);
+  void unpack_parts(void* output, const RankParts& parts, std::size_t offset, DataType dtype);
   void reduce_part(std::size_t offset, std::size_t count, const Travel& travel, void* output);
   std::vector<DevicePointer> inputs(std::size_t offset_bytes) const;
   Offer offer_of(const Segment& segment, std::size_t bytes) const;

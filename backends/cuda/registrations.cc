@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/registrations.h"
 
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -48,7 +49,8 @@ OpenHandle::~OpenHandle() {
 
 struct OpenHandles::Shared {
   std::recursive_mutex mutex;  ///< held while something is opened or closed
-  std::map<std::string, std::weak_ptr<const OpenHandle>> open;  ///< by handle
+  std::condition_variable_any closed;
+  std::map<std::string, std::weak_ptr<const OpenHandle>> open;  ///< by handle, until it is closed
 };
 
 OpenHandles::OpenHandles() : shared_(std::make_shared<Shared>()) {}
@@ -56,18 +58,20 @@ OpenHandles::OpenHandles() : shared_(std::make_shared<Shared>()) {}
 std::shared_ptr<const OpenHandle> OpenHandles::open(
     const std::shared_ptr<const DeviceContext>& context, const IpcMemHandle& handle, int owner) {
   const std::string name(handle.reserved.data(), handle.reserved.size());
-  const std::lock_guard lock(shared_->mutex);
-  const auto known = shared_->open.find(name);
-  if (known != shared_->open.end()) {
+  std::unique_lock lock(shared_->mutex);
+  for (;;) {
+    const auto known = shared_->open.find(name);
+    if (known == shared_->open.end()) break;
     if (auto opened = known->second.lock()) return opened;
+    shared_->closed.wait(lock);  // its last user is about to close it
   }
   auto made = std::make_unique<OpenHandle>(context, handle, owner);
   const std::shared_ptr<const OpenHandle> opened(
       made.release(), [shared = shared_, name](const OpenHandle* closing) {
         const std::lock_guard closes(shared->mutex);
-        const auto own = shared->open.find(name);
-        if (own != shared->open.end() && own->second.expired()) shared->open.erase(own);
         delete closing;
+        shared->open.erase(name);
+        shared->closed.notify_all();
       });
   shared_->open[name] = opened;
   return opened;

@@ -137,10 +137,12 @@ void Coordinator::remove_process_set(ProcessSet set) {
   sets_here_.erase(set.id);
   Backends& backends = agreed->removed.backends;
   std::exception_ptr failure;
-  try {
-    for (auto& [device, backend] : backends) backend->close();
-  } catch (...) {
-    failure = std::current_exception();  // thrown once the others have been met
+  for (auto& [device, backend] : backends) {
+    try {
+      backend->close();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();  // thrown once the others have been met
+    }
   }
   // What this rank gives back now, others may have mapped until they have closed theirs.
   if (backends.contains(DeviceKind::Cuda)) {

@@ -49,41 +49,35 @@ void check_went_directly(const Runtime& runtime) {
   CHECK((cuda_counter(runtime, "staged_operations") == 0) != is_alone);
 }
 
-}  // namespace
-
-TEST_CASE("cuda over MPI: messages in memory of GPUs give the bits of shared memory") {
+/// Everything goes directly, with the bits of that backend of the CPU.
+void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend,
+                       void (*more)(Runtime& runtime, ProgramGpu& gpu) = nullptr) {
   FakeMachine machine;
   {
     ProgramGpu gpu(machine.cuda.api(), 0);
-    MpiOptions mpi;
-    mpi.max_count = 30'001;  // so that messages take several calls
-    Runtime runtime(rank_options(machine, mpi, claiming(), "shm"));
+    Runtime runtime(rank_options(machine, mpi, claiming(), cpu_backend));
     sum_on_gpu(runtime, gpu, kCount);
     exercise_allreduces(runtime, gpu);
-    exercise_wire_dtypes(runtime, gpu);
     exercise_exchanges(runtime, gpu);
     exercise_sizes(runtime, gpu);
     exercise_messages(runtime, gpu);
+    if (more != nullptr) more(runtime, gpu);
     check_went_directly(runtime);
     runtime.shutdown();
   }
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
+}  // namespace
+
+TEST_CASE("cuda over MPI: messages in memory of GPUs give the bits of shared memory") {
+  MpiOptions mpi;
+  mpi.max_count = 30'001;  // so that messages take several calls
+  exercise_over_mpi(mpi, "shm", exercise_wire_dtypes);
+}
+
 TEST_CASE("cuda over MPI: with two ranks the bits are those of MPI's own reductions", "[n2]") {
-  FakeMachine machine;
-  {
-    ProgramGpu gpu(machine.cuda.api(), 0);
-    Runtime runtime(rank_options(machine, {}, claiming(), "mpi"));
-    sum_on_gpu(runtime, gpu, kCount);
-    exercise_allreduces(runtime, gpu);
-    exercise_exchanges(runtime, gpu);
-    exercise_sizes(runtime, gpu);
-    exercise_messages(runtime, gpu);
-    check_went_directly(runtime);
-    runtime.shutdown();
-  }
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+  exercise_over_mpi({}, "mpi");
 }
 
 TEST_CASE("cuda over MPI: a process set beside all ranks stages", "[n3]") {
