@@ -55,21 +55,21 @@ std::byte* FusionMemory::use(const Channel& channel) {
   if (begin_ == nullptr) allocate(channel);
   if (cache_ != nullptr && channel.communicator()->api().can_register()) {
     // The memory is that of this process and stays: what it is registered with tells it apart.
-    const auto owner = static_cast<std::int64_t>(
-        reinterpret_cast<std::intptr_t>(channel.communicator()->handle()));
+    const Communicator known_by = channel.communicator()->handle();
+    const auto owner = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(known_by));
     const std::size_t bytes = channel.bench().fusion_bytes();
     const cuda::Region region{.owner = owner,
                               .base = reinterpret_cast<std::uint64_t>(begin_),
                               .bytes = bytes,
                               .identity = {}};
-    registration_ =
+    registrations_[known_by] =
         cache_->get(region, [&] { return std::make_shared<KnownMemory>(channel, begin_, bytes); });
   }
   return begin_;
 }
 
 void FusionMemory::free() noexcept {
-  registration_.reset();
+  registrations_.clear();
   if (memory_ == nullptr) return;
   context_->release(api_->free, std::exchange(memory_, nullptr));
 }

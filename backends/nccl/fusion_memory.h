@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 
 #include "backends/cuda/registration_cache.h"
@@ -9,8 +10,8 @@
 
 namespace ronde::nccl {
 
-/// The fusion buffer of a channel. With registrations NCCL allocates it where it can, and is told
-/// of it, so that it reads and writes it without copies of its own.
+/// The fusion buffer of the channels of a stream. With registrations NCCL allocates it where it
+/// can, and is told of it by each, so that it reads and writes it without copies of its own.
 ///
 /// Thread-safety: one thread at a time.
 class FusionMemory {
@@ -26,8 +27,8 @@ class FusionMemory {
   /// NcclError where the GPU has too little memory.
   std::byte* use(const Channel& channel);
 
-  /// Ends the registration, before the communicator is closed.
-  void deregister() noexcept { registration_.reset(); }
+  /// Ends the registrations, before the communicators are closed.
+  void deregister() noexcept { registrations_.clear(); }
 
   /// Of a GPU that hangs: neither frees nor deregisters it.
   void abandon() noexcept { memory_ = nullptr; }
@@ -41,7 +42,7 @@ class FusionMemory {
   std::shared_ptr<const cuda::DeviceContext> context_;
   void* memory_ = nullptr;  ///< what NCCL has allocated
   std::byte* begin_ = nullptr;
-  std::shared_ptr<cuda::Registration> registration_;
+  std::map<Communicator, std::shared_ptr<cuda::Registration>> registrations_;
 };
 
 }  // namespace ronde::nccl

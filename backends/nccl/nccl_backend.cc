@@ -5,6 +5,7 @@
 
 #include "backends/nccl/movements.h"
 #include "backends/nccl/reductions.h"
+#include "backends/nccl/two_level.h"
 
 namespace ronde::nccl {
 namespace {
@@ -41,15 +42,26 @@ std::unique_ptr<Operation> connecting(Connect connect, Start start) {
   return std::make_unique<Connecting<Connect, Start>>(std::move(connect), std::move(start));
 }
 
-/// One of all ranks: by NCCL as an `Own`, or by the fallback's `method`.
 template <typename Own, typename Call>
+std::unique_ptr<Operation> made(Links& links, const Call& call) {
+  return std::make_unique<Own>(links, call);
+}
+
+std::unique_ptr<Operation> made_allreduce(Links& links, const AllreduceCall& call) {
+  if (links.is_two_level(call)) return std::make_unique<TwoLevelAllreduce>(links, call);
+  return std::make_unique<Allreduce>(links, call);
+}
+
+/// One of all ranks: by NCCL, as `make` makes it, or by the fallback's `method`.
+template <typename Call>
 std::unique_ptr<Operation> collective(Links& links, const Call& call,
-                                      std::unique_ptr<Operation> (Backend::*method)(const Call&)) {
+                                      std::unique_ptr<Operation> (Backend::*method)(const Call&),
+                                      std::unique_ptr<Operation> (*make)(Links&, const Call&)) {
   ++links.counts().collectives;
   const auto connect = [&links, device = call.place.device.index] { return links.connect(device); };
-  return connecting(connect, [&links, call, method]() -> std::unique_ptr<Operation> {
+  return connecting(connect, [&links, call, method, make]() -> std::unique_ptr<Operation> {
     if (Backend* const other = links.fallback()) return (other->*method)(call);
-    return std::make_unique<Own>(links, call);
+    return make(links, call);
   });
 }
 
@@ -69,23 +81,23 @@ std::unique_ptr<Operation> message(Links& links, const Call& call,
 }  // namespace
 
 std::unique_ptr<Operation> NcclBackend::allreduce(const AllreduceCall& call) {
-  return collective<Allreduce>(links_, call, &Backend::allreduce);
+  return collective(links_, call, &Backend::allreduce, made_allreduce);
 }
 
 std::unique_ptr<Operation> NcclBackend::broadcast(const BroadcastCall& call) {
-  return collective<Broadcast>(links_, call, &Backend::broadcast);
+  return collective(links_, call, &Backend::broadcast, made<Broadcast, BroadcastCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::allgather(const AllgatherCall& call) {
-  return collective<Allgather>(links_, call, &Backend::allgather);
+  return collective(links_, call, &Backend::allgather, made<Allgather, AllgatherCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::alltoall(const AlltoallCall& call) {
-  return collective<Alltoall>(links_, call, &Backend::alltoall);
+  return collective(links_, call, &Backend::alltoall, made<Alltoall, AlltoallCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::reducescatter(const ReducescatterCall& call) {
-  return collective<Reducescatter>(links_, call, &Backend::reducescatter);
+  return collective(links_, call, &Backend::reducescatter, made<Reducescatter, ReducescatterCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::send(const SendCall& call) {

@@ -3,10 +3,21 @@
 
 #include <string>
 
+#include "backends/cuda/between_hosts.h"
 #include "backends/cuda/travel.h"
 #include "ronde/error.h"
 
 namespace ronde::nccl {
+namespace {
+
+/// Note [What NCCL reduces].
+bool is_reduced_by_nccl(DataType dtype, ReduceOp op) {
+  const bool loses_nan = is_floating(dtype) && (op == ReduceOp::Min || op == ReduceOp::Max);
+  return number_of(dtype).has_value() && !is_half(dtype) && !loses_nan;
+}
+
+}  // namespace
+
 std::optional<DataTypeNumber> number_of(DataType dtype) noexcept {
   switch (dtype) {
     case DataType::U8:
@@ -53,9 +64,7 @@ ReductionPlan plan_reduction(const ReductionRequest& request, bool has_rounds) {
   const DataType narrow = request.wire_dtype.value_or(request.dtype);
   ReductionPlan plan{.from = request.dtype, .travel = narrow, .op = request.op};
   plan.final = final_scaling(narrow, request.op, request.postscale, request.divisor);
-  const bool loses_nan =
-      is_floating(narrow) && (request.op == ReduceOp::Min || request.op == ReduceOp::Max);
-  plan.by_nccl = number_of(narrow).has_value() && !is_half(narrow) && !loses_nan;
+  plan.by_nccl = is_reduced_by_nccl(narrow, request.op);
   if (!is_half(narrow)) {
     plan.pack = {request.prescale, 1.0};
     return plan;
@@ -74,6 +83,22 @@ ReductionPlan plan_reduction(const ReductionRequest& request, bool has_rounds) {
   // Between two rounds there must be no rounding to a half type.
   if (has_rounds) plan.travel = DataType::F32;
   return plan;
+}
+
+TwoLevelPlan plan_two_levels(const AllreduceCall& call, int divisor, std::size_t host_ranks) {
+  const cuda::TwoLevelTravel levels = cuda::two_level_travel(call, divisor, host_ranks);
+  const cuda::Travel& travel = levels.within_host;
+  ReductionPlan plan{.from = travel.from, .travel = travel.dtype, .op = travel.op};
+  // Halves that are widened keep the order of ranks all the same.
+  plan.by_nccl = is_reduced_by_nccl(call.travelling_dtype(), call.op);
+  plan.pack = {travel.pack_scale, 1.0};
+  plan.final = travel.final;
+  if (plan.by_nccl) {
+    plan.pack.factor *= travel.reduce_scale;  // one of the two is 1
+  } else {
+    plan.prescale = travel.reduce_scale;
+  }
+  return {plan, levels.over_hosts};
 }
 
 }  // namespace ronde::nccl

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backends/nccl/chunk_moves.h"
 #include "ronde/segment_cursor.h"
 
 namespace ronde::nccl {
@@ -29,12 +30,6 @@ ReductionRequest request_of(const ReducescatterCall& call, std::size_t ranks) {
           .divisor = call.divisor(ranks)};
 }
 
-std::string text_of(const AllreduceCall& call) {
-  return "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
-         std::to_string(total_elements(call.segments)) + " elements of " +
-         std::string(to_string(call.dtype));
-}
-
 std::string text_of(const ReducescatterCall& call) {
   const std::size_t total = std::accumulate(call.counts.begin(), call.counts.end(), std::size_t{0});
   return "reducing and scattering " + std::to_string(total) + " elements of " +
@@ -47,6 +42,12 @@ std::byte* beside_of(const void* memory, const std::byte* buffer, std::byte* bes
 }
 
 }  // namespace
+
+std::string text_of(const AllreduceCall& call) {
+  return "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
+         std::to_string(total_elements(call.segments)) + " elements of " +
+         std::string(to_string(call.dtype));
+}
 
 void ReductionOperation::pack(const Moves& moves, std::byte* buffer, std::byte* beside) const {
   const DataType rounded = plan_.rounded.value_or(plan_.travel);
@@ -149,25 +150,13 @@ void Allreduce::scale_directly() const {
 }
 
 void Allreduce::pack_chunk() const {
-  Moves moves;
-  for (const device::Piece& piece : layout_.pieces()) {
-    const void* const input = piece.segment->input;
-    const std::size_t offset = piece.offset * size_of(plan().from);
-    moves.push_back({input != nullptr ? advanced(input, offset) : nullptr,
-                     fusion() + piece.position * width(), piece.count});
-  }
-  pack(moves, fusion(), shares_.received);
+  pack(moves_in(layout_.pieces(), fusion(), size_of(plan().from), width()), fusion(),
+       shares_.received);
 }
 
 void Allreduce::unpack_chunk() const {
-  Moves moves;
-  for (const device::Piece& piece : layout_.pieces()) {
-    void* const output = piece.segment->output;
-    if (output == nullptr) continue;
-    moves.push_back({fusion() + piece.position * width(),
-                     advanced(output, piece.offset * size_of(plan().from)), piece.count});
-  }
-  unpack(moves, fusion(), shares_.received);
+  unpack(moves_out(layout_.pieces(), fusion(), size_of(plan().from), width()), fusion(),
+         shares_.received);
 }
 
 Reducescatter::Reducescatter(Links& links, const ReducescatterCall& call)

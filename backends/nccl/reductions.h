@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "backends/device/chunk_layout.h"
@@ -10,6 +11,9 @@
 #include "backends/nccl/reduction_plan.h"
 
 namespace ronde::nccl {
+
+/// What an allreduce is about, for texts.
+std::string text_of(const AllreduceCall& call);
 
 /// What the reductions have in common: chunks of a buffer that are packed, combined and unpacked.
 class ReductionOperation : public LaneOperation {
