@@ -70,8 +70,8 @@ device::Steps TwoLevelAllreduce::run() {
     }
     device::Steps reducing = reduce_within_host(place);
     co_await reducing;
-    device::Steps crossing = cross(place);
-    co_await UntilEndedOrBroken(crossing, channel(), doing());
+    crossing_ = cross(place);
+    co_await UntilEndedOrBroken(crossing_, channel(), doing());
     call(api().all_gather, static_cast<const void*>(own_share(place)), place.output, shares_.bytes,
          kUint8);
     co_await device::until([&] { return is_issued(); });

@@ -45,6 +45,9 @@ class TwoLevelAllreduce final : public LaneOperation {
   const TwoLevelPlan plan_;
   device::ChunkLayout layout_;
   Shares shares_;  ///< of the chunk, among the ranks of a host
+  /// What waits for the backend of the CPU. Where NCCL breaks down meanwhile it lives on until that
+  /// one is aborted.
+  device::Steps crossing_;
 };
 
 }  // namespace ronde::nccl

@@ -231,6 +231,12 @@ Result FakeNccl::State::init(Communicator* communicator, int size, const UniqueI
   return nccl::kInProgress;
 }
 
+bool FakeNccl::State::is_complete(const Ranks& ranks) const {
+  const bool lacks_one =
+      lacks_a_rank_of && (*lacks_a_rank_of == 0 || *lacks_a_rank_of == ranks.size);
+  return !lacks_one && static_cast<int>(ranks.device_of.size()) == ranks.size;
+}
+
 Result FakeNccl::State::look(Communicator communicator, Result* result) {
   const std::shared_ptr<Member> looker = member(communicator, "looking");
   if (!looker) return kInvalidArgument;
@@ -240,8 +246,7 @@ Result FakeNccl::State::look(Communicator communicator, Result* result) {
     *result = nccl::kInProgress;
     const Ranks& ranks = *looker->ranks;
     if (broken != nccl::kSuccess) return *result = broken, nccl::kSuccess;
-    const bool is_complete = static_cast<int>(ranks.device_of.size()) == ranks.size;
-    if (lacks_a_rank || !is_complete) return nccl::kSuccess;
+    if (!is_complete(ranks)) return nccl::kSuccess;
     std::set<int> devices;
     for (const auto& [rank, device] : ranks.device_of) devices.insert(device);
     if (static_cast<int>(devices.size()) < ranks.size) {
@@ -365,9 +370,9 @@ int FakeNccl::calls(const std::string& symbol) const {
   return state_->calls[symbol];
 }
 
-void FakeNccl::lose_a_rank() {
+void FakeNccl::lose_a_rank(int ranks) {
   const std::lock_guard lock(state_->mutex);
-  state_->lacks_a_rank = true;
+  state_->lacks_a_rank_of = ranks;
 }
 
 void FakeNccl::break_down(Result result) {

@@ -40,8 +40,9 @@ class FakeNccl {
   int calls(const std::string& symbol) const;
   /// @}
 
-  /// All that connect from now on wait for a rank that does not come.
-  void lose_a_rank();
+  /// All that connect from now on wait for a rank that does not come. `ranks`: only those that are
+  /// so many; 0: all.
+  void lose_a_rank(int ranks = 0);
   /// Every communicator says so when it is asked, and work that is queued does not end.
   void break_down(nccl::Result result);
   /// Aborts do not return before that.

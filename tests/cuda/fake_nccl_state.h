@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -113,6 +114,8 @@ struct FakeNccl::State {
   nccl::Result end(nccl::Communicator communicator, bool aborts);
   std::shared_ptr<fake_nccl::Member> member(nccl::Communicator communicator, const char* what);
   void queue(const std::shared_ptr<fake_nccl::Member>& member, fake_nccl::Launch launch);
+  /// Whether all have come; under the lock.
+  bool is_complete(const fake_nccl::Ranks& ranks) const;
 
   FakeCuda& cuda;
   const Options options;
@@ -127,7 +130,7 @@ struct FakeNccl::State {
   std::map<void*, nccl::Communicator> registrations;
   std::set<void*> allocations;
   nccl::Result broken = nccl::kSuccess;
-  bool lacks_a_rank = false;
+  std::optional<int> lacks_a_rank_of;  ///< so many; 0: of whatever
   std::shared_future<void> aborts_return;
   std::uint64_t last_number = 0;
   std::atomic<int> calls_in_progress{0};
