@@ -55,7 +55,7 @@ device::Steps TwoLevelAllreduce::run() {
     links().counts().bytes += layout_.extent() * width();
     ++links().counts().across_hosts;
     const std::size_t share = share_of(layout_.extent(), host_ranks_, width());
-    shares_ = lay_out(nullptr, share, host_ranks_, width());
+    shares_ = {.elements = share, .bytes = share * width()};
     Place place;
     if (is_direct()) {
       ++links().counts().direct_chunks;
