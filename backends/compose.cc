@@ -43,14 +43,18 @@ NcclOptions nccl_options(const Config& config) {
   return options;
 }
 
-/// `gpu_aware_mpi`: as in CudaOptions, if there is one.
+/// `gpu_aware_mpi`, `surround_mpi_calls`: as in CudaOptions, if there is one.
 void add_gpu_backends(const Config& config, BuiltIn& built_in,
-                      const BackendFactory& gpu_aware_mpi = {}) {
+                      const BackendFactory& gpu_aware_mpi = {},
+                      const vendor::SurroundCalls& surround_mpi_calls = {}) {
   CudaOptions cuda = cuda_options(config);
   NcclOptions nccl = nccl_options(config);
   // Asked for by name, it is that or an error. It is made too late to ask all ranks about MPI.
   if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
-  if (config.gpu_aware_mpi) cuda.gpu_aware_mpi = gpu_aware_mpi;
+  if (config.gpu_aware_mpi) {
+    cuda.gpu_aware_mpi = gpu_aware_mpi;
+    cuda.surround_mpi_calls = surround_mpi_calls;
+  }
   built_in.device_backends.emplace("mpi", cuda_backend_factory(cuda));
   built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }
@@ -72,7 +76,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
   built_in.backends.emplace("hierarchical", hierarchical_backend_factory({.mpi = options}));
-  add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options));
+  add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options), surround_mpi_calls());
   return built_in;
 }
 

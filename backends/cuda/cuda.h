@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/vendor/api_table.h"
+#include "backends/vendor/around_calls.h"
 #include "ronde/backend.h"
 
 /// The backend of buffers on NVIDIA's GPUs that needs no NCCL, for those who put a Runtime
@@ -39,6 +40,9 @@ struct CudaOptions {
   /// a trial of as much `ipc_patience` has proven it. Empty on all ranks: everything else is
   /// staged.
   BackendFactory gpu_aware_mpi = {};
+  /// Of all calls of that MPI, which may go on with messages in memory of GPUs in any of them, and
+  /// then needs the GPU's context. Empty: its calls need nothing.
+  vendor::SurroundCalls surround_mpi_calls = {};
   /// Inputs that a kernel reduces at once, at least 2; more ranks take several rounds. Lowered by
   /// tests.
   std::size_t most_inputs = 64;

@@ -96,7 +96,8 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       handles_(std::move(handles)),
       exchange_(host_, topology_.size) {
   if (!direct_messages) return;
-  direct_link_ = std::make_unique<DirectLink>(std::move(direct_messages), ranks_, topology_.rank);
+  direct_link_ = std::make_unique<DirectLink>(std::move(direct_messages),
+                                              options_.surround_mpi_calls, ranks_, topology_.rank);
 }
 
 CudaBackend::~CudaBackend() {

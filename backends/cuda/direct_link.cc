@@ -2,7 +2,9 @@
 #include "backends/cuda/direct_link.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "backends/cuda/addresses.h"
@@ -67,12 +69,15 @@ struct DirectLink::Outcome {
   bool hangs = false;       ///< MPI may still use memory, or has failed: it must not be asked again
 };
 
-DirectLink::DirectLink(std::unique_ptr<Backend> messages, std::vector<int> ranks, int own)
+DirectLink::DirectLink(std::unique_ptr<Backend> messages, vendor::SurroundCalls surround,
+                       std::vector<int> ranks, int own)
     : messages_(std::move(messages)),
+      surround_(std::move(surround)),
       ranks_(std::move(ranks)),
       own_(static_cast<std::size_t>(own)) {}
 
 DirectLink::~DirectLink() {
+  end_surroundings();
   drop_trial();
 }
 
@@ -89,7 +94,10 @@ device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange
   exchange.start(Verdict(failure));
   co_await device::until(has_come);
   problem = first_problem(exchange.all<Verdict>(), ranks_);
-  if (!problem.empty()) co_return drop_trial();
+  if (!problem.empty()) {
+    end_surroundings();
+    co_return drop_trial();
+  }
   device::Steps trying = run_trial(Clock::now() + patience, failure);
   co_await trying;
   exchange.start(Outcome{Verdict(failure), failure == kNotArrived, hangs()});
@@ -99,6 +107,7 @@ device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange
   const bool one_hangs = std::any_of(outcomes.begin(), outcomes.end(),
                                      [](const Outcome& outcome) { return outcome.hangs; });
   if (one_hangs) abort();
+  if (!problem.empty()) end_surroundings();
   drop_trial();
   // What MPI has of them stays with MPI.
   pending_.clear();
@@ -119,6 +128,7 @@ std::string DirectLink::problem_in(const std::vector<Outcome>& outcomes) const {
 /// Writes what the others will look for.
 void DirectLink::prepare(Workbench& bench) {
   trial_ = std::make_unique<Trial>(bench, size());
+  surround_calls();
   const Current current(*context_);
   check(context_->api(), "writing to the memory of the trial", context_->api().fill, trial_->sent(),
         content_of(own_), kLarge, trial_->stream.handle());
@@ -211,8 +221,29 @@ void DirectLink::drop_trial() noexcept {
   }
 }
 
+void DirectLink::surround_calls() {
+  if (!surround_) return;
+  surrounded_ = surround_([context = context_](const std::function<void()>& call) {
+    std::optional<Current> current;
+    try {
+      current.emplace(*context);
+    } catch (const DriverError& error) {
+      // As the process ends, the driver goes before MPI does: no message gets on then.
+      if (error.result() != kDeinitialized) throw;
+    }
+    call();
+  });
+}
+
+void DirectLink::end_surroundings() noexcept {
+  if (surrounded_ && hangs()) {
+    device::abandon(std::move(surrounded_));
+  } else {
+    surrounded_.reset();
+  }
+}
+
 void DirectLink::send(std::size_t to, DevicePointer from, std::size_t bytes) {
-  const Current current(*context_);
   pending_.push_back(messages_->send({.input = pointer_to(from),
                                       .count = bytes,
                                       .dtype = DataType::U8,
@@ -221,17 +252,13 @@ void DirectLink::send(std::size_t to, DevicePointer from, std::size_t bytes) {
 }
 
 void DirectLink::receive(std::size_t from, DevicePointer to, std::size_t bytes) {
-  const Current current(*context_);
   pending_.push_back(messages_->recv({.output = writable(to),
                                       .count = bytes,
                                       .dtype = DataType::U8,
                                       .peer = static_cast<int>(from)}));
 }
 
-/// MPI libraries call the driver's functions in it, in the context of this thread.
 bool DirectLink::have_ended() {
-  if (pending_.empty()) return true;
-  const Current current(*context_);
   for (auto message = pending_.begin(); message != pending_.end();) {
     message = (*message)->poll() ? pending_.erase(message) : std::next(message);
   }
@@ -239,11 +266,14 @@ bool DirectLink::have_ended() {
 }
 
 void DirectLink::abort() noexcept {
-  if (!std::exchange(is_over_, true)) messages_->abort();
+  if (std::exchange(is_over_, true)) return;
+  messages_->abort();
+  end_surroundings();
 }
 
 void DirectLink::close() {
   if (!is_over_) messages_->close();
+  end_surroundings();
 }
 
 }  // namespace ronde::cuda

@@ -14,6 +14,7 @@
 #include "backends/cuda/workbench.h"
 #include "backends/device/host_exchange.h"
 #include "backends/device/steps.h"
+#include "backends/vendor/around_calls.h"
 #include "ronde/backend.h"
 
 namespace ronde::cuda {
@@ -39,11 +40,19 @@ std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory,
 /// then (hangs()). It is also the same memory in each operation, which an MPI has to register but
 /// once.
 ///
+/// Note [Context of MPI's calls]
+/// MPI goes on with a message in whatever call it is in, also one that is about memory of the host,
+/// and then may call the driver, which needs the GPU's context. So from the trial on every call of
+/// MPI in this process has it (CudaOptions::surround_mpi_calls), until no message can be on its
+/// way: where some were given up, for as long as the process lives.
+///
 /// Thread-safety: one thread at a time; stats() from any.
 class DirectLink {
  public:
   /// `ranks`: what they are called in texts, in their order; this is the one at `own`.
-  DirectLink(std::unique_ptr<Backend> messages, std::vector<int> ranks, int own);
+  /// `surround`: CudaOptions::surround_mpi_calls.
+  DirectLink(std::unique_ptr<Backend> messages, vendor::SurroundCalls surround,
+             std::vector<int> ranks, int own);
   ~DirectLink();
   DirectLink(const DirectLink&) = delete;
   DirectLink& operator=(const DirectLink&) = delete;
@@ -91,11 +100,15 @@ class DirectLink {
   void read_trial();
   void check_trial() const;
   void drop_trial() noexcept;
+  void surround_calls();
+  void end_surroundings() noexcept;
 
   const std::unique_ptr<Backend> messages_;
+  const vendor::SurroundCalls surround_;
   const std::vector<int> ranks_;
   const std::size_t own_;
   std::shared_ptr<const DeviceContext> context_;
+  std::unique_ptr<vendor::Surrounded> surrounded_;  ///< Note [Context of MPI's calls]
   std::unique_ptr<Trial> trial_;
   std::deque<std::unique_ptr<Operation>> pending_;
   bool is_over_ = false;  ///< aborted

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/mpi/gpu_aware_mpi.h"
 
+#include <utility>
+
 #include "backends/mpi/gpu_support.h"
 #include "backends/mpi/mpi_environment.h"
 
@@ -30,6 +32,12 @@ BackendFactory gpu_aware_mpi_factory(const MpiOptions& options,
   factory.serves_sets = false;
   factory.problem = [symbols] { return why_not(symbols); };
   return factory;
+}
+
+vendor::SurroundCalls surround_mpi_calls() {
+  return [](vendor::AroundCall around) {
+    return mpi::MpiEnvironment::of_process()->surround_calls(std::move(around));
+  };
 }
 
 }  // namespace ronde

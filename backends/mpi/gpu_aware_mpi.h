@@ -3,6 +3,7 @@
 
 #include "backends/mpi/mpi.h"
 #include "backends/vendor/api_table.h"
+#include "backends/vendor/around_calls.h"
 #include "ronde/backend.h"
 
 namespace ronde {
@@ -14,5 +15,9 @@ namespace ronde {
 /// trial that failed would meet others.
 BackendFactory gpu_aware_mpi_factory(
     const MpiOptions& options, const vendor::SymbolLookup& symbols = vendor::dynamic_symbols());
+
+/// Of every call of MPI that Ronde makes in this process: MPI may go on with messages in memory of
+/// GPUs in any of them.
+vendor::SurroundCalls surround_mpi_calls();
 
 }  // namespace ronde

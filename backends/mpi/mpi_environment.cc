@@ -313,6 +313,32 @@ int MpiEnvironment::largest_tag() const {
   return found != 0 ? *value : kGuaranteed;
 }
 
+class MpiEnvironment::Surroundings final : public vendor::Surrounded {
+ public:
+  Surroundings(MpiEnvironment& environment, vendor::AroundCall around)
+      : environment_(environment), around_(std::move(around)) {
+    const std::lock_guard lock(environment_.mutex_);
+    environment_.surroundings_.push_back(&around_);
+  }
+  ~Surroundings() override {
+    const std::lock_guard lock(environment_.mutex_);
+    std::erase(environment_.surroundings_, &around_);
+  }
+
+ private:
+  MpiEnvironment& environment_;
+  const vendor::AroundCall around_;
+};
+
+std::unique_ptr<vendor::Surrounded> MpiEnvironment::surround_calls(vendor::AroundCall around) {
+  return std::make_unique<Surroundings>(*this, std::move(around));
+}
+
+void MpiEnvironment::call_within(std::size_t next, const std::function<void()>& make) const {
+  if (next == surroundings_.size()) return make();
+  (*surroundings_[next])([&] { call_within(next + 1, make); });
+}
+
 bool MpiEnvironment::test(MPI_Request& request) {
   int finished = 0;
   call("MPI_Test", api_.test, &request, &finished, MPI_STATUS_IGNORE);

@@ -6,10 +6,12 @@
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backends/cuda/direct_operations.h"
 #include "direct_messages.h"
+#include "fake_cuda_state.h"
 #include "gpu_exercise.h"
 #include "gpu_ranks.h"
 #include "tests/support/captured_errors.h"
@@ -28,6 +30,7 @@ CudaOptions direct_options(const FakeMachine& machine, DirectMessages& messages)
   CudaOptions options = cuda_options_of(machine);
   options.ipc = false;
   options.gpu_aware_mpi = messages.factory();
+  options.surround_mpi_calls = messages.surround();
   return options;
 }
 
@@ -64,6 +67,8 @@ void run_directly(const Ranks& ranks, const Body& body) {
   run_gpu_ranks(machine, ranks.count, 1, options, after_first_sum(body));
   CHECK(messages.closed == ranks.count);
   CHECK(messages.aborted == 0);
+  CHECK(messages.without_context == 0);
+  CHECK(messages.surrounded == 0);
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
@@ -97,6 +102,69 @@ TEST_CASE("cuda direct: what MPI brings together is reduced to the bits of the C
 TEST_CASE("cuda direct: what goes through MPI gives the bits of the CPU") {
   const Body body = GENERATE(exercise_exchanges, exercise_sizes, exercise_messages);
   run_directly(GENERATE(Ranks{2, 64}, Ranks{3, 64}, Ranks{3, 2}), body);
+}
+
+TEST_CASE("cuda direct: from the trial on, every call of MPI has the context of the GPU") {
+  FakeMachine machine({.devices = 2});
+  DirectMessages messages(2);
+  std::barrier together(2);
+  run_gpu_ranks(machine, 2, 2, direct_options(machine, messages),
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  const auto context_of_call = [&] {
+                    cuda::ContextHandle seen = nullptr;
+                    std::thread([&] {
+                      messages.call([&] {
+                        if (!fake::contexts().empty()) seen = fake::contexts().back();
+                      });
+                    }).join();
+                    return seen;
+                  };
+                  check(context_of_call() == nullptr, "none before the first collective");
+                  together.arrive_and_wait();
+                  sum_on_gpu(runtime, gpu, kCount);
+                  together.arrive_and_wait();
+                  check(messages.surrounded == 2, "both ranks see to it");
+                  check(context_of_call() != nullptr, "any call of any thread");
+                  together.arrive_and_wait();
+                });
+  CHECK(messages.surrounded == 0);
+  // Those of the test before the first collective, one a rank.
+  CHECK(messages.without_context == 2);
+}
+
+TEST_CASE(
+    "cuda direct: a GPU whose context cannot be had fails the call of MPI, unless the process "
+    "ends") {
+  FakeMachine machine;
+  DirectMessages messages(2);
+  std::barrier together(2);
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    ProgramGpu gpu(machine.cuda.api(), 0);
+    Runtime runtime(gpu_options_of(group, rank, direct_options(machine, messages)));
+    sum_on_gpu(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    if (rank == 0) machine.cuda.fail("cuCtxPushCurrent_v2", cuda::kInvalidValue, 1'000'000);
+    together.arrive_and_wait();
+    std::string failure;
+    try {
+      messages.call([] {});
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+    check_contains(failure, "using the context of GPU 0");
+    together.arrive_and_wait();
+    // As the process ends, MPI is there for a while after the driver.
+    if (rank == 0) machine.cuda.fail("cuCtxPushCurrent_v2", cuda::kDeinitialized, 1'000'000);
+    together.arrive_and_wait();
+    bool is_made = false;
+    messages.call([&] { is_made = true; });
+    check(is_made, "without the driver");
+    together.arrive_and_wait();
+    if (rank == 0) machine.cuda.fail("cuCtxPushCurrent_v2", cuda::kInvalidValue, 0);
+    together.arrive_and_wait();
+    runtime.shutdown();
+  });
 }
 
 TEST_CASE("cuda direct: GPUs that work late and in any order give the same") {
@@ -272,6 +340,9 @@ TEST_CASE("cuda direct: an MPI that fails in the trial is told in one line, and 
   CHECK(std::count(text.begin(), text.end(), '\n') == 1);
   CHECK(messages.closed == (failing.hangs ? 0 : 2));
   CHECK(messages.aborted == (failing.hangs ? 2 : 0));
+  // For as long as the process lives, where MPI may go on with messages.
+  CHECK((messages.surrounded > 0) == failing.hangs);
+  CHECK(messages.without_context == 0);
   // What MPI may still write to stays.
   CHECK((machine.cuda.live().allocations > 0) == failing.hangs);
 }

@@ -3,11 +3,14 @@
 // whose memory is the host's, so that any MPI takes its addresses.
 #include <catch2/catch.hpp>
 #include <string>
+#include <thread>
 
 #include "backends/mpi/gpu_aware_mpi.h"
+#include "backends/mpi/mpi_environment.h"
 #include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
 #include "direct_messages.h"
+#include "fake_cuda_state.h"
 #include "gpu_exercise.h"
 #include "gpu_ranks.h"
 #include "tests/support/fake_library.h"
@@ -30,6 +33,7 @@ RuntimeOptions rank_options(const FakeMachine& machine, const MpiOptions& mpi,
   CudaOptions cuda = cuda_options_of(machine);
   cuda.ipc = false;
   cuda.gpu_aware_mpi = gpu_aware_mpi_factory(mpi, mpi_symbols);
+  cuda.surround_mpi_calls = surround_mpi_calls();
   RuntimeOptions options;
   options.config = test_config();
   options.config.cpu_backend = cpu_backend;
@@ -40,6 +44,18 @@ RuntimeOptions rank_options(const FakeMachine& machine, const MpiOptions& mpi,
   options.backends["mpi"] = mpi_backend_factory(mpi);
   options.device_backends["mpi"] = cuda_backend_factory(cuda);
   return options;
+}
+
+/// Whether a call of MPI, on a thread that has used no GPU, has the context of one.
+bool calls_have_context() {
+  bool have = false;
+  std::thread([&] {
+    mpi::MpiEnvironment::of_process()->call("a call of the test", [&] {
+      have = !fake::contexts().empty();
+      return MPI_SUCCESS;
+    });
+  }).join();
+  return have;
 }
 
 /// A single rank has nobody to send to.
@@ -56,7 +72,9 @@ void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend,
   {
     ProgramGpu gpu(machine.cuda.api(), 0);
     Runtime runtime(rank_options(machine, mpi, claiming(), cpu_backend));
+    CHECK_FALSE(calls_have_context());
     sum_on_gpu(runtime, gpu, kCount);
+    CHECK(calls_have_context() == (runtime.topology().size > 1));
     exercise_allreduces(runtime, gpu);
     exercise_exchanges(runtime, gpu);
     exercise_sizes(runtime, gpu);
@@ -64,6 +82,7 @@ void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend,
     if (more != nullptr) more(runtime, gpu);
     check_went_directly(runtime);
     runtime.shutdown();
+    CHECK_FALSE(calls_have_context());
   }
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
@@ -113,6 +132,7 @@ TEST_CASE("cuda over MPI: messages that hang in the trial are left alone, and th
     cuda.ipc = false;
     cuda.ipc_patience = std::chrono::milliseconds(200);
     cuda.gpu_aware_mpi = messages.factory();
+    cuda.surround_mpi_calls = surround_mpi_calls();
     options.device_backends["mpi"] = cuda_backend_factory(cuda);
     Runtime runtime(options);
     exercise_sizes(runtime, gpu);
@@ -121,6 +141,8 @@ TEST_CASE("cuda over MPI: messages that hang in the trial are left alone, and th
     CHECK(messages.aborted == 1);
     runtime.shutdown();
     CHECK(messages.closed == 0);
+    // For as long as the process lives: MPI may go on with them.
+    CHECK(calls_have_context());
   }
   // What MPI may still write to.
   CHECK(machine.cuda.live().allocations == 1);

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "fake_cuda_state.h"
 #include "ronde/error.h"
 
 namespace ronde::test {
@@ -37,6 +38,22 @@ class Lost final : public Operation {
   std::unique_ptr<Operation> inner_;
 };
 
+/// Each look at it is a call.
+class Called final : public Operation {
+ public:
+  Called(DirectMessages& shared, std::unique_ptr<Operation> inner)
+      : shared_(shared), inner_(std::move(inner)) {}
+  bool poll() override {
+    bool is_over = false;
+    shared_.call([&] { is_over = inner_->poll(); });
+    return is_over;
+  }
+
+ private:
+  DirectMessages& shared_;
+  const std::unique_ptr<Operation> inner_;
+};
+
 class Messages final : public Backend {
  public:
   Messages(DirectMessages& shared, std::unique_ptr<Backend> inner, int rank)
@@ -53,19 +70,10 @@ class Messages final : public Backend {
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall&) override { return refuse(); }
 
   std::unique_ptr<Operation> send(const SendCall& call) override {
-    ++shared_.sent;
-    const Fault fault = fault_of(true, call.count);
-    if (fault == Fault::NotBegun) throw Error("MPI_Isend failed with code 75: a bad address");
-    if (fault != Fault::None) return std::make_unique<NeverEnds>(fault);
-    return inner_->send(call);
+    return begun([&] { return begin(call); });
   }
   std::unique_ptr<Operation> recv(const RecvCall& call) override {
-    ++shared_.received;
-    const Fault fault = fault_of(false, call.count);
-    if (fault == Fault::NotBegun) throw Error("MPI_Irecv failed with code 75: a bad address");
-    if (fault == Fault::Lost) return std::make_unique<Lost>(*inner_, call);
-    if (fault != Fault::None) return std::make_unique<NeverEnds>(fault);
-    return inner_->recv(call);
+    return begun([&] { return begin(call); });
   }
   void abort() noexcept override {
     ++shared_.aborted;
@@ -78,6 +86,26 @@ class Messages final : public Backend {
   StatsGroup stats() const override { return inner_->stats(); }
 
  private:
+  std::unique_ptr<Operation> begun(const std::function<std::unique_ptr<Operation>()>& begin) {
+    std::unique_ptr<Operation> message;
+    shared_.call([&] { message = begin(); });
+    return std::make_unique<Called>(shared_, std::move(message));
+  }
+  std::unique_ptr<Operation> begin(const SendCall& call) {
+    ++shared_.sent;
+    const Fault fault = fault_of(true, call.count);
+    if (fault == Fault::NotBegun) throw Error("MPI_Isend failed with code 75: a bad address");
+    if (fault != Fault::None) return std::make_unique<NeverEnds>(fault);
+    return inner_->send(call);
+  }
+  std::unique_ptr<Operation> begin(const RecvCall& call) {
+    ++shared_.received;
+    const Fault fault = fault_of(false, call.count);
+    if (fault == Fault::NotBegun) throw Error("MPI_Irecv failed with code 75: a bad address");
+    if (fault == Fault::Lost) return std::make_unique<Lost>(*inner_, call);
+    if (fault != Fault::None) return std::make_unique<NeverEnds>(fault);
+    return inner_->recv(call);
+  }
   [[noreturn]] static std::unique_ptr<Operation> refuse() {
     throw Error("an MPI that takes addresses of GPUs was asked for a collective");
   }
@@ -93,6 +121,48 @@ class Messages final : public Backend {
 };
 
 }  // namespace
+
+class DirectMessages::Surroundings final : public vendor::Surrounded {
+ public:
+  Surroundings(DirectMessages& messages, vendor::AroundCall around)
+      : messages_(messages),
+        around_(std::make_shared<const vendor::AroundCall>(std::move(around))) {
+    const std::lock_guard lock(messages_.mutex_);
+    messages_.surroundings_.push_back(around_);
+    ++messages_.surrounded;
+  }
+  ~Surroundings() override {
+    const std::lock_guard lock(messages_.mutex_);
+    std::erase(messages_.surroundings_, around_);
+    --messages_.surrounded;
+  }
+
+ private:
+  DirectMessages& messages_;
+  const std::shared_ptr<const vendor::AroundCall> around_;
+};
+
+vendor::SurroundCalls DirectMessages::surround() {
+  return [this](vendor::AroundCall around) {
+    return std::make_unique<Surroundings>(*this, std::move(around));
+  };
+}
+
+void DirectMessages::call(const std::function<void()>& make) {
+  std::vector<std::shared_ptr<const vendor::AroundCall>> around;
+  {
+    const std::lock_guard lock(mutex_);
+    around = surroundings_;
+  }
+  std::function<void()> within = [&] {
+    if (fake::contexts().empty()) ++without_context;
+    make();
+  };
+  for (const auto& each : around) {
+    within = [each, inner = std::move(within)] { (*each)(inner); };
+  }
+  within();
+}
 
 BackendFactory DirectMessages::factory(const std::string& problem) {
   BackendFactory factory = inner;

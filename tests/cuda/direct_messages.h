@@ -3,10 +3,15 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backends/inproc/inproc.h"
+#include "backends/vendor/around_calls.h"
 #include "ronde/backend.h"
 
 namespace ronde::test {
@@ -21,6 +26,9 @@ struct DirectMessages {
   explicit DirectMessages(BackendFactory messages) : inner(std::move(messages)) {}
   /// `problem`: why the rank that uses it cannot have it, if so.
   BackendFactory factory(const std::string& problem = {});
+
+  /// CudaOptions::surround_mpi_calls: this library does need the context of a GPU.
+  vendor::SurroundCalls surround();
 
   /// What a message of this rank does in place of arriving.
   enum class Fault {
@@ -39,6 +47,18 @@ struct DirectMessages {
   bool of_sends = false;
   std::size_t of_bytes = 0;  ///< only of messages of this size; 0: of all
   std::atomic<int> made{0}, closed{0}, aborted{0}, sent{0}, received{0};
+  std::atomic<int> surrounded{0};  ///< by so many ranks now
+  /// Calls that begin, ask for or end messages on a thread without the context of a GPU.
+  std::atomic<int> without_context{0};
+
+  /// Makes a call as all of them are made.
+  void call(const std::function<void()>& make);
+
+ private:
+  class Surroundings;
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<const vendor::AroundCall>> surroundings_;
 };
 
 }  // namespace ronde::test

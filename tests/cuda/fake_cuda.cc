@@ -16,8 +16,8 @@ std::atomic<State*> the_one{nullptr};
 
 }  // namespace
 
-State& current_state() {
-  return *the_one.load();
+State* current_state() {
+  return the_one.load();
 }
 
 std::vector<ContextHandle>& contexts() {

@@ -203,8 +203,8 @@ constexpr Result kInvalidContext = 201;
 constexpr Result kNotFound = 500;
 constexpr Result kNotRegistered = 713;
 
-/// The one that there is.
-State& current_state();
+/// The one that there is; null: what is left of it is as a driver at the end of a process.
+State* current_state();
 /// Of the calling thread, the current one last.
 std::vector<ContextHandle>& contexts();
 /// That of the current context, which there must be.
@@ -213,7 +213,8 @@ int current_device();
 /// Counts the call, and fails it if it is to fail.
 template <typename Body>
 Result call(const char* symbol, Body body) {
-  return current_state().entered(symbol, body);
+  State* const state = current_state();
+  return state == nullptr ? kDeinitialized : state->entered(symbol, body);
 }
 
 /// Most functions need a current context.

@@ -2,6 +2,7 @@
 #include "backends/mpi/mpi_environment.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -257,4 +258,51 @@ TEST_CASE("the launcher's variables tell whether all ranks share this host") {
   CHECK(ronde::mpi::launched_on_one_host(lookup));
   variables = {{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"}};
   CHECK(ronde::mpi::launched_on_one_host(lookup));
+}
+
+TEST_CASE("calls of MPI are surrounded for as long as somebody wants that") {
+  FakeMpi fake;
+  const auto environment = fake.environment();
+  MPI_Request request = MPI_REQUEST_NULL;
+  std::string order;
+  const auto around = [&](const std::string& begin, const std::string& end) {
+    return environment->surround_calls([&, begin, end](const std::function<void()>& call) {
+      order += begin;
+      call();
+      order += end;
+    });
+  };
+  const auto call = [&] {
+    order.clear();
+    environment->call("a call", [&] { return order += "call", MPI_SUCCESS; });
+    return order;
+  };
+  CHECK(call() == "call");
+  auto outer = around("<", ">");
+  CHECK(call() == "<call>");
+  const auto inner = around("(", ")");
+  CHECK(call() == "<(call)>");
+  order.clear();
+  CHECK(environment->test(request));
+  CHECK(order == "<()>");
+  outer.reset();
+  CHECK(call() == "(call)");
+}
+
+TEST_CASE("what surrounds a call of MPI can fail it, and lets its own error through") {
+  FakeMpi fake;
+  const auto environment = fake.environment();
+  int calls = 0;
+  const auto count = [&] { return ++calls, 5; };
+  {
+    const auto surrounded = environment->surround_calls(
+        [](const std::function<void()>&) { throw Error("no context"); });
+    CHECK(text_of<Error>([&] { environment->call("a call", count); }) == "no context");
+    CHECK(calls == 0);
+  }
+  const auto surrounded =
+      environment->surround_calls([](const std::function<void()>& call) { call(); });
+  CHECK_THAT(text_of<Error>([&] { environment->call("a call", count); }),
+             Contains("a call failed with code 5"));
+  CHECK(calls == 1);
 }
