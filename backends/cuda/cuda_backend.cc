@@ -129,27 +129,24 @@ std::string CudaBackend::why_never_ipc() const {
 
 /// Finds out which ways there are; all ranks do.
 device::Steps CudaBackend::find_ways(int device) {
-  std::string problem = why_never_ipc();
-  if (problem.empty()) {
+  Problems problems;
+  has_ipc_ = false;
+  if (why_never_ipc().empty()) {
     device::Steps connecting =
-        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problem);
+        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problems.of_ipc);
     co_await connecting;
-    if (!problem.empty()) {
-      warn_("CUDA IPC cannot be used, and what is on GPUs is " +
-            std::string(direct_link_ ? "left to MPI: " : "staged through host memory: ") + problem);
-    }
+    has_ipc_ = problems.of_ipc.empty();
   }
-  has_ipc_ = problem.empty();
   if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
-    device::Steps proving = prove_direct_link(device);
+    device::Steps proving = prove_direct_link(device, problems.of_mpi);
     co_await proving;
   }
+  tell(problems);
   has_ways_ = true;
 }
 
-device::Steps CudaBackend::prove_direct_link(int device) {
+device::Steps CudaBackend::prove_direct_link(int device, std::string& problem) {
   Workbench& bench = gpu(device).bench;
-  std::string problem;
   if (DirectOperations::has_room(bench.fusion_bytes(), ranks_.size())) {
     device::Steps proving = direct_link_->prove(bench, exchange_, options_.ipc_patience, problem);
     co_await proving;
@@ -157,14 +154,29 @@ device::Steps CudaBackend::prove_direct_link(int device) {
     problem = "the fusion buffer has no room for " + std::to_string(topology_.size) +
               " ranks: choose a larger RONDE_FUSION_BYTES";
   }
-  if (!problem.empty()) {
-    warn_(
-        "the MPI library says that it takes addresses of GPUs, but a trial failed, and what is on "
-        "GPUs is staged through host memory (RONDE_GPU_AWARE_MPI=0 spares the trial): " +
-        problem);
-    co_return;
-  }
+  if (!problem.empty()) co_return;
   direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_, options_);
+}
+
+/// In one line, once all is known.
+void CudaBackend::tell(const Problems& problems) const {
+  if (problems.of_ipc.empty() && problems.of_mpi.empty()) return;
+  const std::string instead = direct_ ? "left to MPI" : "staged through host memory";
+  const std::string what = has_ipc_ ? "what CUDA IPC does not move" : "what is on GPUs";
+  std::string text;
+  if (!problems.of_ipc.empty()) {
+    text = "CUDA IPC cannot be used, and what is on GPUs is " + instead + ": " + problems.of_ipc +
+           (problems.of_mpi.empty() ? "" : "; ");
+  }
+  if (!problems.of_mpi.empty()) {
+    text += "the MPI library says that it takes addresses of GPUs, but a trial failed, and " +
+            what + " is " + instead + ": " + problems.of_mpi + ". " +
+            (direct_link_->is_over()
+                 ? "MPI may still be at it, and is not finalised at the end, for which mpirun may "
+                   "report the job as failed: set RONDE_GPU_AWARE_MPI=0 for the next one"
+                 : "RONDE_GPU_AWARE_MPI=0 spares the trial");
+  }
+  warn_(text);
 }
 
 CudaBackend::Path CudaBackend::path_of(Reach reach) const noexcept {

@@ -83,10 +83,16 @@ class CudaBackend final : public Backend {
     Everywhere,  ///< all ranks; it does not
   };
 
+  /// Why ways that were tried are none, as far as they are.
+  struct Problems {
+    std::string of_ipc, of_mpi;
+  };
+
   /// `device`: an ordinal, or negative: any that this rank may use.
   Gpu& gpu(int device);
   device::Steps find_ways(int device);
-  device::Steps prove_direct_link(int device);
+  device::Steps prove_direct_link(int device, std::string& problem);
+  void tell(const Problems& problems) const;
   std::string why_never_ipc() const;
   Path path_of(Reach reach) const noexcept;
   bool is_on_one_host() const { return topology_.hosts() == 1; }

@@ -12,6 +12,27 @@ namespace {
 /// Between two looks at a GPU that is to come to rest: it tells nobody.
 constexpr std::chrono::microseconds kPause{100};
 
+/// What is queued on a stream that is being captured does not run then, but whenever its graph
+/// does.
+void refuse_captured(const DriverApi& api, StreamHandle stream) {
+  int status = kCaptureNone;
+  const Result result = api.stream_is_capturing(stream, &status);
+  if (result == kCaptureImplicit) {
+    throw UsageError(
+        "its stream is the default one, which cannot be used while one that waits for it is being "
+        "captured into a CUDA graph: use another stream, or one made with cudaStreamNonBlocking "
+        "for the capture");
+  }
+  if (result != kSuccess) {
+    throw DriverError(api, api.stream_is_capturing.symbol(), result, "ordering streams");
+  }
+  if (status != kCaptureNone) {
+    throw UsageError(
+        "its stream is being captured into a CUDA graph, of which operations of Ronde's cannot be "
+        "a part: end the capture, launch the graph, and give its results to Ronde then");
+  }
+}
+
 class CudaEvent final : public DeviceEvent {
  public:
   CudaEvent(std::shared_ptr<const DeviceContext> context, Event event)
@@ -21,6 +42,7 @@ class CudaEvent final : public DeviceEvent {
 
   void order(void* stream) const override {
     const Current current(*context_);
+    refuse_captured(context_->api(), static_cast<StreamHandle>(stream));
     check(context_->api(), "ordering streams", context_->api().stream_wait_event,
           static_cast<StreamHandle>(stream), event_.handle(), 0U);
   }
@@ -74,17 +96,22 @@ std::shared_ptr<const DeviceEvent> CudaStreams::mark(int device, void* stream) {
         "give a stream that was made, or the default one");
   }
   Gpu& gpu = this->gpu(device);
+  const Current current(*gpu.context);
+  refuse_captured(*api_, static_cast<StreamHandle>(stream));
+  return mark(gpu, static_cast<StreamHandle>(stream));
+}
+
+/// In the GPU's context.
+std::shared_ptr<const DeviceEvent> CudaStreams::mark(Gpu& gpu, StreamHandle stream) {
   Event event = gpu.events.take();
-  {
-    const Current current(*gpu.context);
-    check(*api_, "ordering streams", api_->event_record, event.handle(),
-          static_cast<StreamHandle>(stream));
-  }
+  check(*api_, "ordering streams", api_->event_record, event.handle(), stream);
   return std::make_shared<CudaEvent>(gpu.context, std::move(event));
 }
 
 std::shared_ptr<const DeviceEvent> CudaStreams::mark(Stream& stream) {
-  return mark(stream.context().index(), stream.handle());
+  Gpu& gpu = this->gpu(stream.context().index());
+  const Current current(*gpu.context);
+  return mark(gpu, stream.handle());
 }
 
 bool CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {

@@ -54,6 +54,7 @@ class CudaStreams final : public DeviceStreams {
     EventPool events;
   };
   Gpu& gpu(int device);
+  std::shared_ptr<const DeviceEvent> mark(Gpu& gpu, StreamHandle stream);
 
   const std::shared_ptr<const DriverApi> api_;
   mutable std::mutex mutex_;

@@ -22,8 +22,7 @@ DeviceContext::~DeviceContext() {
 }
 
 void DeviceContext::count_lost(Result result) const noexcept {
-  if (result == kSuccess || result == kDeinitialized) return;
-  lost_.fetch_add(1, std::memory_order_relaxed);
+  if (result != kSuccess && result != kDeinitialized) note_lost();
 }
 
 Current::Current(const DeviceContext& context) : context_(context), relaxed_(context.api()) {

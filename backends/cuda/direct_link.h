@@ -77,6 +77,9 @@ class DirectLink {
   /// Messages were begun and have not ended: MPI may use their memory.
   bool hangs() const noexcept { return !pending_.empty(); }
 
+  /// It was given up: MPI is not asked again, nor finalised.
+  bool is_over() const noexcept { return is_over_; }
+
   /// As those of Backend.
   /// @{
   void abort() noexcept;

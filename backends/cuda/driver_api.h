@@ -45,6 +45,7 @@ constexpr Result kNotReady = 600;
 constexpr Result kPeerAccessAlreadyEnabled = 704;
 constexpr Result kHostMemoryAlreadyRegistered = 712;
 constexpr Result kNotSupported = 801;
+constexpr Result kCaptureImplicit = 906;
 
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventBlockingSync = 1;
@@ -55,6 +56,9 @@ constexpr unsigned kHostRegisterPortable = 1;
 
 /// CUstreamCaptureMode
 constexpr int kCaptureRelaxed = 2;
+
+/// CUstreamCaptureStatus
+constexpr int kCaptureNone = 0;
 
 /// CU_STREAM_PER_THREAD
 constexpr std::uintptr_t kStreamPerThread = 2;
@@ -89,6 +93,7 @@ struct DriverApi : DeviceQueryApi {
   Call<ContextHandle> context_push{*this, "cuCtxPushCurrent_v2"};
   Call<ContextHandle*> context_pop{*this, "cuCtxPopCurrent_v2"};
   Call<int*> exchange_capture_mode{*this, "cuThreadExchangeStreamCaptureMode"};
+  Call<StreamHandle, int*> stream_is_capturing{*this, "cuStreamIsCapturing"};
   Call<ContextHandle, unsigned> enable_peer_access{*this, "cuCtxEnablePeerAccess"};
 
   Call<DevicePointer*, std::size_t> allocate{*this, "cuMemAlloc_v2"};

@@ -45,6 +45,22 @@ void NonBlockingCommunicator::check(const char* symbol, Result result,
   static_cast<void>(goes_on(symbol, result, doing));
 }
 
+bool NonBlockingCommunicator::ends(const char* symbol, Result result, const std::string& doing,
+                                   Clock::time_point deadline) const {
+  if (!goes_on(symbol, result, doing)) return true;
+  while (!is_issued(doing)) {
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+void NonBlockingCommunicator::finish(const char* symbol, Result result, const std::string& doing,
+                                     Clock::time_point deadline) const {
+  if (ends(symbol, result, doing, deadline)) return;
+  throw Error("NCCL failed while " + doing + ": " + symbol + " has not ended in time");
+}
+
 bool NonBlockingCommunicator::is_connected() const {
   const std::string doing = "connecting " + std::to_string(size_) + " ranks";
   if (is_issued(doing)) return true;
@@ -70,14 +86,9 @@ bool NonBlockingCommunicator::is_open() const {
 
 void NonBlockingCommunicator::close(Clock::time_point deadline) {
   const std::string doing = "closing a communicator";
-  if (goes_on(api_->finalize.symbol(), api_->finalize(handle_), doing)) {
-    while (!is_issued(doing)) {
-      if (Clock::now() >= deadline) {
-        throw Error("NCCL failed while " + doing +
-                    ": what is in progress has not ended in time, or not all ranks close theirs");
-      }
-      std::this_thread::sleep_for(kPause);
-    }
+  if (!ends(api_->finalize.symbol(), api_->finalize(handle_), doing, deadline)) {
+    throw Error("NCCL failed while " + doing +
+                ": what is in progress has not ended in time, or not all ranks close theirs");
   }
   {
     const std::lock_guard lock(mutex_);

@@ -41,6 +41,11 @@ class NonBlockingCommunicator {
   /// NcclError unless it has succeeded or goes on. `doing`: for the text.
   void check(const char* symbol, Result result, const std::string& doing) const;
 
+  /// The same, and where the call goes on waits for its end: for those that need no other rank.
+  /// Throws Error if it has not ended at the deadline.
+  void finish(const char* symbol, Result result, const std::string& doing,
+              Clock::time_point deadline) const;
+
   /// Whether what was called last has been issued, so that the next call is allowed, and its work
   /// is in the stream. Throws NcclError if it failed, or if anything that was issued earlier did
   /// since; Error once it was aborted.
@@ -68,6 +73,9 @@ class NonBlockingCommunicator {
 
   /// Whether NCCL goes on with it, if it has not failed.
   bool goes_on(const char* symbol, Result result, const std::string& doing) const;
+  /// Waits for it then; false if it has not ended at the deadline.
+  bool ends(const char* symbol, Result result, const std::string& doing,
+            Clock::time_point deadline) const;
 
   const std::shared_ptr<const NcclApi> api_;
   const int size_;

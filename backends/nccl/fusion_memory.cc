@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/nccl/fusion_memory.h"
 
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <utility>
 
 namespace ronde::nccl {
 namespace {
+
+/// Of NCCL's calls about memory, which wait for no other rank.
+constexpr std::chrono::seconds kPatience{2};
 
 /// Memory that a communicator knows.
 class KnownMemory final : public cuda::Registration {
@@ -15,15 +20,24 @@ class KnownMemory final : public cuda::Registration {
       : communicator_(channel.communicator()), context_(channel.bench().context()) {
     const auto& function = communicator_->api().register_memory;
     const cuda::Current current(*context_);
-    communicator_->check(function.symbol(),
-                         function(communicator_->handle(), memory, bytes, &handle_),
-                         "registering the fusion buffer of " + std::to_string(bytes) + " bytes");
+    communicator_->finish(function.symbol(),
+                          function(communicator_->handle(), memory, bytes, &handle_),
+                          "registering the fusion buffer of " + std::to_string(bytes) + " bytes",
+                          NonBlockingCommunicator::Clock::now() + kPatience);
   }
 
   ~KnownMemory() override {
     // The end of a communicator is that of its registrations.
     if (!communicator_->is_open()) return;
-    context_->release(communicator_->api().deregister_memory, communicator_->handle(), handle_);
+    const auto& function = communicator_->api().deregister_memory;
+    try {
+      const cuda::Current current(*context_);
+      communicator_->finish(function.symbol(), function(communicator_->handle(), handle_),
+                            "deregistering the fusion buffer",
+                            NonBlockingCommunicator::Clock::now() + kPatience);
+    } catch (const std::exception&) {
+      context_->note_lost();
+    }
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -140,6 +141,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   };
   [[noreturn]] void rethrow_as_of_this_rank(const UsageError& error) const;
   SetPlace place_in(const Request& request) const;
+  std::shared_ptr<const DeviceEvent> ready_point(const Request& request,
+                                                 const std::string& name) const;
   Submission submission_of(Request request);
 
   // coordinator_start.cc: before the loop.
@@ -164,6 +167,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void make_negotiation(SetEngine& set);
   void make_executor(SetEngine& set);
   BackendContext backend_context(const SetInfo& info);
+  void warn_once(const std::string& text);
   std::string validate(const SetEngine& set, const RequestMeta& meta) const;
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
@@ -335,6 +339,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::vector<std::function<StatsGroup()>> more_stats_;
   std::vector<std::shared_ptr<OwnExchange>> asked_;  ///< yet to be taken by the loop
   std::vector<MadeSet> made_;                        ///< the same
+  std::set<std::string> warnings_;                   ///< what warn_once() has told
   std::exception_ptr takes_no_exchanges_;            ///< why, once the loop has ended
 };
 

@@ -24,6 +24,21 @@ constexpr double kThawsBeforeWarning = 2.0;
 /// usually lie apart in a step, so that rank 0 gets one message of a host.
 constexpr std::chrono::milliseconds kMostCombiningPatience{100};
 
+/// What a rank tells of a backend that it could not make: one of these, and the text.
+constexpr char kUsage = 'u';
+constexpr char kFailure = 'f';
+
+/// Of the exception that is being handled.
+std::string told_of_backend() {
+  try {
+    throw;
+  } catch (const UsageError& error) {
+    return kUsage + std::string(error.what());
+  } catch (...) {
+    return kFailure + exception_text();
+  }
+}
+
 }  // namespace
 
 bool Coordinator::try_start() noexcept {
@@ -195,7 +210,7 @@ void Coordinator::make_host_backend() {
   } catch (const GroupError&) {
     throw;  // of an exchange: every rank throws it, and none comes to the next one
   } catch (...) {
-    error = exception_text();
+    error = told_of_backend();
   }
   agree_on_errors(error);
 }
@@ -239,7 +254,7 @@ void Coordinator::make_device_backend() {
   } catch (const GroupError&) {
     throw;
   } catch (...) {
-    error = exception_text();
+    error = told_of_backend();
   }
   agree_on_errors(error);
 }
@@ -249,7 +264,11 @@ void Coordinator::agree_on_errors(const std::string& error) {
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
     if (errors[rank].empty()) continue;
     const int failed = static_cast<int>(rank);
-    throw GroupError(failed, rank_name(failed) + " cannot start its backend: " + errors[rank]);
+    const std::string text =
+        rank_name(failed) + " cannot start its backend: " + errors[rank].substr(1);
+    if (errors[rank].front() == kFailure) throw GroupError(failed, text);
+    start_ends_alike_ = true;
+    throw UsageError(text);
   }
 }
 
@@ -270,9 +289,18 @@ BackendContext Coordinator::backend_context(const SetInfo& info) {
     if (board_) board_->ring(Board::Whom::Waiting);
   };
   context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
-    if (speaks) log_->warning(text);
+    if (speaks) warn_once(text);
   };
   return context;
+}
+
+/// Process sets find the same in the way as all ranks did.
+void Coordinator::warn_once(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!warnings_.insert(text).second) return;
+  }
+  log_->warning(text);
 }
 
 std::vector<std::string> Coordinator::exchange(std::string_view blob) {

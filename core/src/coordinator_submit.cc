@@ -195,6 +195,14 @@ std::vector<Work> Coordinator::submit_group(std::vector<Request> requests) try {
   rethrow_as_of_this_rank(error);
 }
 
+/// What has to run before the buffers of an operation of this name are touched.
+std::shared_ptr<const DeviceEvent> Coordinator::ready_point(const Request& request,
+                                                            const std::string& name) const try {
+  return device_streams_->mark(request.device.index, request.stream);
+} catch (const UsageError& error) {
+  throw UsageError(name + ": " + error.what());
+}
+
 Submission Coordinator::submission_of(Request request) {
   const SetPlace place = place_in(request);
   check_buffers(request, place.rank, place.size);
@@ -214,7 +222,7 @@ Submission Coordinator::submission_of(Request request) {
   }
   // Where there is no such backend, the ranks say so together.
   if (request.device.kind != DeviceKind::Cpu && !moves_no_data(request.kind) && device_streams_) {
-    submission.ready = device_streams_->mark(request.device.index, request.stream);
+    submission.ready = ready_point(request, name);
   }
   submission.work = std::make_shared<WorkState>(name, weak_from_this(), log_);
   submission.request = std::move(request);

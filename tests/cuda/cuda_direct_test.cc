@@ -221,6 +221,50 @@ TEST_CASE("cuda direct: CUDA IPC goes before MPI where it works, and says where 
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
+TEST_CASE(
+    "cuda direct: where CUDA IPC and MPI both fail, one line says so, and where it all goes") {
+  const CapturedErrors errors;
+  FakeMachine machine({.mappings_show_memory = false});
+  DirectMessages messages(2);
+  messages.faulty_rank = 1;
+  messages.fault = Fault::Lost;
+  CudaOptions options = direct_options(machine, messages);
+  options.ipc = true;
+  run_gpu_ranks(
+      machine, 2, 1, options,
+      [](Runtime& runtime, ProgramGpu& gpu) {
+        sum_on_gpu(runtime, gpu, kCount);
+        check(cuda_counter(runtime, "staged_operations") == 1, "staged");
+      },
+      warning_config());
+  const std::string text = errors.text();
+  CHECK_THAT(text, Catch::Contains("CUDA IPC cannot be used, and what is on GPUs is staged "
+                                   "through host memory: rank 0: ") &&
+                       Catch::Contains("; the MPI library says that it takes addresses of GPUs, "
+                                       "but a trial failed"));
+  CHECK_THAT(text, !Catch::Contains("left to MPI"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+}
+
+TEST_CASE("cuda direct: process sets do not tell again what was in the way of all ranks") {
+  const CapturedErrors errors;
+  FakeMachine machine({.mappings_show_memory = false});
+  DirectMessages messages(2);
+  CudaOptions options = direct_options(machine, messages);
+  options.ipc = true;
+  options.gpu_aware_mpi = {};
+  run_gpu_ranks(
+      machine, 2, 1, options,
+      [](Runtime& runtime, ProgramGpu& gpu) {
+        sum_on_gpu(runtime, gpu, kCount);
+        for (int round = 0; round < 2; ++round) sum_in_set(runtime, gpu, {0, 1});
+      },
+      warning_config());
+  const std::string text = errors.text();
+  CHECK_THAT(text, Catch::Contains("CUDA IPC cannot be used"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+}
+
 TEST_CASE("cuda direct: where the MPI of one rank says no, all stage, and nothing is said of it") {
   const CapturedErrors errors;
   FakeMachine machine;
@@ -336,7 +380,10 @@ TEST_CASE("cuda direct: an MPI that fails in the trial is told in one line, and 
   CHECK_THAT(text,
              Catch::Contains("[ronde rank 0] warning: the MPI library says that it takes addresses "
                              "of GPUs, but a trial failed, and what is on GPUs is staged") &&
-                 Catch::Contains(failing.text));
+                 Catch::Contains(failing.text) &&
+                 Catch::EndsWith(failing.hangs ? "set RONDE_GPU_AWARE_MPI=0 for the next one\n"
+                                               : "RONDE_GPU_AWARE_MPI=0 spares the trial\n"));
+  CHECK((text.find("is not finalised") != std::string::npos) == failing.hangs);
   CHECK(std::count(text.begin(), text.end(), '\n') == 1);
   CHECK(messages.closed == (failing.hangs ? 0 : 2));
   CHECK(messages.aborted == (failing.hangs ? 2 : 0));

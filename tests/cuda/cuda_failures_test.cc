@@ -2,6 +2,7 @@
 // GPUs where something fails: the way falls back, with one line, or the group ends with a
 // GroupError; and everything is given back.
 #include <algorithm>
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <string>
@@ -144,12 +145,13 @@ TEST_CASE("cuda failures: ranks that share a GPU need no permission to map each 
 TEST_CASE("cuda failures: an ordinal that no GPU has ends the start on all ranks") {
   FakeMachine machine;
   CudaOptions options = cuda_options_of(machine);
-  options.visible_devices = {"5"};
   const inproc::Group group(2);
   run_ranks(2, [&](int rank) {
+    CudaOptions of_rank = options;
+    if (rank == 1) of_rank.visible_devices = {"5"};
     const std::string text =
-        text_of<GroupError>([&] { const Runtime runtime(gpu_options_of(group, rank, options)); });
-    check_contains(text, "RONDE_VISIBLE_DEVICES: ordinals count the GPUs of the machine");
+        text_of<UsageError>([&] { const Runtime runtime(gpu_options_of(group, rank, of_rank)); });
+    check_contains(text, "rank 1 cannot start its backend: RONDE_VISIBLE_DEVICES: ordinals count");
   });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
@@ -267,6 +269,46 @@ TEST_CASE("cuda failures: a second GPU of a rank is refused where it is submitte
     check_contains(text_of<UsageError>([&] { sum.start(); }),
                    "a tensor is on GPU 1, but those before it on GPU 0");
     sum_on_gpu(runtime, gpu, kCount);
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda failures: a stream that is being captured is refused, and may be used afterwards") {
+  FakeMachine machine;
+  std::barrier together(2);
+  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kCount);
+    const Work work = sum.start("before");
+    sum.check_result(work);
+    GpuSum captured(runtime, gpu, kCount);
+    machine.cuda.begin_capture(gpu.stream.handle());
+    const std::string words = "its stream is being captured into a CUDA graph";
+    check_contains(text_of<UsageError>([&] { captured.start("gradient"); }),
+                   "allreduce 'gradient': " + words);
+    check_contains(text_of<UsageError>([&] { work.wait_on(gpu.stream.handle()); }), words);
+    together.arrive_and_wait();
+    machine.cuda.end_capture();
+    together.arrive_and_wait();
+    captured.check_result(captured.start("gradient"));
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda failures: the default stream is refused where a capture makes it unusable") {
+  FakeMachine machine;
+  std::barrier together(2);
+  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kCount);
+    Request request = sum.request("gradient");
+    request.stream = nullptr;
+    together.arrive_and_wait();
+    machine.cuda.begin_capture(gpu.stream.handle(), true);
+    check_contains(text_of<UsageError>([&] { runtime.submit(request); }),
+                   "allreduce 'gradient': its stream is the default one");
+    together.arrive_and_wait();
+    machine.cuda.end_capture();
+    together.arrive_and_wait();
+    sum.check_result(runtime.submit(request));
   });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }

@@ -70,6 +70,7 @@ TEST_CASE("the cuda functions that Ronde declares are those of the toolkit") {
   CHECK_CALL(context_push, cuCtxPushCurrent_v2);
   CHECK_CALL(context_pop, cuCtxPopCurrent_v2);
   CHECK_CALL(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
+  CHECK_CALL(stream_is_capturing, cuStreamIsCapturing);
   CHECK_CALL(enable_peer_access, cuCtxEnablePeerAccess);
   CHECK_CALL(allocate, cuMemAlloc_v2);
   CHECK_CALL(free, cuMemFree_v2);
@@ -154,6 +155,8 @@ TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {
   CHECK(kPeerAccessAlreadyEnabled == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
   CHECK(kHostMemoryAlreadyRegistered == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   CHECK(kNotSupported == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(kCaptureImplicit == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CHECK(kCaptureNone == CU_STREAM_CAPTURE_STATUS_NONE);
   CHECK(kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
   CHECK(kEventBlockingSync == CU_EVENT_BLOCKING_SYNC);
   CHECK(kEventDisableTiming == CU_EVENT_DISABLE_TIMING);

@@ -126,6 +126,18 @@ void FakeCuda::release(StreamHandle stream) {
   state_->run();
 }
 
+void FakeCuda::begin_capture(StreamHandle stream, bool waits_for_default) {
+  const std::lock_guard lock(state_->mutex);
+  state_->captured.insert(stream);
+  state_->default_is_unusable = waits_for_default;
+}
+
+void FakeCuda::end_capture() {
+  const std::lock_guard lock(state_->mutex);
+  state_->captured.clear();
+  state_->default_is_unusable = false;
+}
+
 Result FakeCuda::queue(StreamHandle stream, std::function<bool()> is_over) {
   const std::lock_guard lock(state_->mutex);
   return state_->enqueue(stream, {{}, nullptr, 0, std::move(is_over)});

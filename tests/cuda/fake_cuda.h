@@ -64,6 +64,13 @@ class FakeCuda {
   void hold(cuda::StreamHandle stream);
   void release(cuda::StreamHandle stream);
 
+  /// Work that is queued on the stream belongs to a graph until the capture ends.
+  /// While one is captured that waits for the default stream, that one may not be used.
+  /// @{
+  void begin_capture(cuda::StreamHandle stream, bool waits_for_default = false);
+  void end_capture();
+  /// @}
+
   /// Queues what another library does on a stream: asked when the stream comes to it, and whenever
   /// something has run since, until it says that it is over. It must not call the driver.
   cuda::Result queue(cuda::StreamHandle stream, std::function<bool()> is_over);

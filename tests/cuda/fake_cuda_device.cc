@@ -85,6 +85,13 @@ void add_contexts(Symbols& symbols) {
     thread_local int own = 0;  // global
     return std::swap(own, *mode), kSuccess;
   });
+  symbols["cuStreamIsCapturing"] = at(+[](StreamHandle stream, int* status) {
+    return call_in_context("cuStreamIsCapturing", [&](State& s, Lock&) {
+      constexpr int kActive = 1;
+      if (stream == nullptr && s.default_is_unusable) return kCaptureImplicit;
+      return *status = s.captured.contains(stream) ? kActive : kCaptureNone, kSuccess;
+    });
+  });
   symbols["cuCtxEnablePeerAccess"] = at(+[](ContextHandle, unsigned) {
     return call("cuCtxEnablePeerAccess", [](State& s, Lock&) {
       return s.options.peers_reach_each_other ? kSuccess : kPeerAccessUnsupported;

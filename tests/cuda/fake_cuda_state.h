@@ -90,6 +90,8 @@ struct FakeCuda::State {
   std::map<char*, std::size_t> host_registrations;
   std::set<ModuleHandle> modules;
   std::map<FunctionHandle, std::string> functions;
+  std::set<StreamHandle> captured;
+  bool default_is_unusable = false;  ///< by a capture
   std::uint64_t last_number = 0;
   std::map<int, int> held_devices;  ///< streams made there are held, after so many
   std::mt19937 random;              ///< of the disorder

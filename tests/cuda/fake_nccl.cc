@@ -172,17 +172,20 @@ void add_memory(std::map<std::string, void*>& symbols) {
   symbols["ncclCommRegister"] =
       at(+[](Communicator communicator, void*, std::size_t, void** handle) {
         return in("ncclCommRegister", [&](FakeNccl::State& s) -> Result {
-          if (!s.member(communicator, "registering")) return kInvalidArgument;
+          const auto caller = s.member(communicator, "registering");
+          if (!caller) return kInvalidArgument;
           const std::lock_guard lock(s.mutex);
           *handle = reinterpret_cast<void*>(++s.last_number);
-          return s.registrations[*handle] = communicator, nccl::kSuccess;
+          s.registrations[*handle] = communicator;
+          return s.go_on(*caller);
         });
       });
   symbols["ncclCommDeregister"] = at(+[](Communicator communicator, void* handle) {
     return in("ncclCommDeregister", [&](FakeNccl::State& s) -> Result {
-      if (!s.member(communicator, "deregistering")) return kInvalidArgument;
+      const auto caller = s.member(communicator, "deregistering");
+      if (!caller) return kInvalidArgument;
       const std::lock_guard lock(s.mutex);
-      return s.registrations.erase(handle) == 1 ? nccl::kSuccess : kInvalidArgument;
+      return s.registrations.erase(handle) == 1 ? s.go_on(*caller) : kInvalidArgument;
     });
   });
 }
@@ -263,20 +266,24 @@ Result FakeNccl::State::look(Communicator communicator, Result* result) {
   return nccl::kSuccess;
 }
 
+Result FakeNccl::State::go_on(fake_nccl::Member& member) {
+  if (!member.pending.empty() || member.looks_left > 0 || member.has_finalized) {
+    misuses.add("a call while another one goes on");
+    return kInvalidUsage;
+  }
+  if (options.looks == 0) return nccl::kSuccess;
+  member.looks_left = options.looks;
+  return nccl::kInProgress;
+}
+
 Result FakeNccl::State::launch(Communicator communicator, Launch launch) {
   const std::shared_ptr<Member> caller = member(communicator, "calling");
   if (!caller) return kInvalidArgument;
   {
     const std::lock_guard lock(mutex);
-    if (!caller->pending.empty() || caller->looks_left > 0 || caller->has_finalized) {
-      misuses.add("a call while another one goes on");
-      return kInvalidUsage;
-    }
-    if (options.looks > 0) {
-      caller->looks_left = options.looks;
-      caller->pending.push_back(std::move(launch));
-      return nccl::kInProgress;
-    }
+    const Result result = go_on(*caller);
+    if (result == nccl::kInProgress) caller->pending.push_back(std::move(launch));
+    if (result != nccl::kSuccess) return result;
   }
   queue(caller, std::move(launch));
   return nccl::kSuccess;
@@ -300,6 +307,7 @@ Result FakeNccl::State::finalize(Communicator communicator) {
   const std::shared_ptr<Member> caller = member(communicator, "finalizing");
   if (!caller) return kInvalidArgument;
   const std::lock_guard lock(mutex);
+  if (caller->looks_left > 0) misuses.add("the end of a communicator while a call goes on");
   caller->has_finalized = true;
   ++caller->ranks->finalized;
   return nccl::kInProgress;

@@ -110,6 +110,8 @@ struct FakeNccl::State {
   nccl::Result look(nccl::Communicator communicator, nccl::Result* result);
   /// Of one call, or of a group of them.
   nccl::Result launch(nccl::Communicator communicator, fake_nccl::Launch launch);
+  /// Begins a call, under the lock.
+  nccl::Result go_on(fake_nccl::Member& member);
   nccl::Result finalize(nccl::Communicator communicator);
   nccl::Result end(nccl::Communicator communicator, bool aborts);
   std::shared_ptr<fake_nccl::Member> member(nccl::Communicator communicator, const char* what);

@@ -128,6 +128,7 @@ TEST_CASE("nccl registers the fusion buffer once, and nothing where registration
       check(counter_of(runtime, "nccl", "registration_misses") == once, "it is registered once");
       check((counter_of(runtime, "nccl", "registration_hits") > 4) == (once > 0), "and then hit");
     });
+    CHECK(machine.nccl.misuses().empty());
     CHECK(machine.nccl.calls("ncclMemAlloc") == row.allocated);
     CHECK(machine.nccl.calls("ncclCommRegister") == row.registered);
     CHECK(machine.nccl.calls("ncclCommDeregister") == row.registered);

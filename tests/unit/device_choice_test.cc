@@ -219,3 +219,18 @@ TEST_CASE("a device backend that cannot be made on one rank is told on all") {
                Catch::Contains("rank 1 cannot start its backend: no memory on the GPU"));
   }
 }
+
+TEST_CASE("a device backend whose settings are wrong on one rank is a UsageError on all") {
+  const DeviceGroup group(kRanks);
+  run_ranks(kRanks, [&](int rank) {
+    RuntimeOptions options = group.options(rank);
+    if (rank == 1) {
+      options.device_backends["fake"].create = [](BackendContext&) -> std::unique_ptr<Backend> {
+        throw UsageError("there is no GPU 7");
+      };
+    }
+    const std::string text =
+        text_of<UsageError>([&] { const Runtime runtime(std::move(options)); });
+    check(text == "rank 1 cannot start its backend: there is no GPU 7", text);
+  });
+}
