@@ -313,9 +313,8 @@ struct BackendFactory {
   /// It can also be made for a process set, beside the one for all ranks and those of other sets,
   /// while these are at work.
   bool serves_sets = false;
-  /// What it throws is told to all and ends their init alike, with this rank named: as a UsageError
-  /// if it is one, else as a GroupError. But a GroupError goes on as it is: to be thrown on every
-  /// rank or on none.
+  /// What it throws is told to all and ends their init alike, with this rank named, as a UsageError
+  /// if it is one. A GroupError goes on as it is: to be thrown on every rank or on none.
   std::function<std::unique_ptr<Backend>(BackendContext&)> create;
 };
 

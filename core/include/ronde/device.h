@@ -41,8 +41,7 @@ class DeviceStreams {
   DeviceStreams& operator=(const DeviceStreams&) = delete;
 
   /// The point that `stream` of the device with this ordinal has come to: all that is queued there
-  /// now. Throws UsageError if Ronde does not serve that device on this rank, or the stream does
-  /// not run what is queued there, but is being captured.
+  /// now. Throws UsageError if this rank is not served there, or the stream is being captured.
   virtual std::shared_ptr<const DeviceEvent> mark(int device, void* stream) = 0;
 
   /// After Backend::abort(): whether nothing of what Ronde has queued touches memory any more.
