@@ -390,7 +390,7 @@ TEST_CASE("what a device cannot have is refused by the rank that asks for it") {
     Request elsewhere = device_sum(values, device);
     elsewhere.device.index = 0;
     check_contains(text_of<UsageError>([&] { runtime.submit(elsewhere); }),
-                   "rank " + std::to_string(rank) + ": no device 0 here");
+                   "rank " + std::to_string(rank) + ": allreduce 'x': no device 0 here");
     // Nothing converts what a device backend does not convert itself.
     Request half = device_sum(values, device, "half");
     half.wire_dtype = DataType::F16;
