@@ -4,52 +4,20 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <thread>
 
 #include "backends/compose.h"
 #include "ronde/runtime.h"
-#include "tests/support/command.h"
+#include "tests/support/file_ranks.h"
 #include "tests/support/ranks.h"
-#include "tests/support/temporary_folder.h"
 
 namespace {
 
-namespace fs = std::filesystem;
 using namespace ronde;
 using namespace ronde::test;
 using Catch::Contains;
 
 constexpr int kGroupError = 9;
-
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set");
-  return value;
-}
-
-/// A key is a file's name, with '/' as '_'.
-fs::path file_of(const std::string& key) {
-  std::string name = key;
-  std::replace(name.begin(), name.end(), '/', '_');
-  return fs::path(variable("START_STORE")) / name;
-}
-
-/// Written beside it and renamed, so that a file is never seen half written.
-void put(const std::string& key, const std::string& value) {
-  const fs::path file = file_of(key);
-  const fs::path beside = file.string() + ".new";
-  std::ofstream(beside) << value;
-  fs::rename(beside, file);
-}
-
-std::optional<std::string> get(const std::string& key) {
-  std::ifstream file(file_of(key));
-  if (!file) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(file), {}};
-}
 
 float sum_of_ranks(Runtime& runtime) {
   float value = static_cast<float>(runtime.topology().rank);
@@ -68,11 +36,9 @@ void end_as(const std::string& manner) {
 }
 
 TEST_CASE("helper: a rank", "[.]") {
-  const int rank = std::stoi(variable("START_RANK"));
-  const int size = std::stoi(variable("START_SIZE"));
+  const KeyValueStart start = start_by_files();
   const Config config = test_config();
-  BuiltIn built_in = compose_without_launcher(
-      config, {.rank = rank, .size = size, .local_rank = rank, .put = put, .get = get});
+  BuiltIn built_in = compose_without_launcher(config, start);
   RuntimeOptions options;
   options.config = config;
   options.make_transport = std::move(built_in.make_transport);
@@ -82,7 +48,7 @@ TEST_CASE("helper: a rank", "[.]") {
     Runtime runtime(std::move(options));
     std::cerr << "sum " << sum_of_ranks(runtime) << " by " << runtime.backend_name(DeviceKind::Cpu)
               << "\n";
-    if (rank == size - 1) end_as(variable("START_VICTIM"));
+    if (start.rank == start.size - 1) end_as(started_with("START_VICTIM"));
     sum_of_ranks(runtime);
     runtime.shutdown();
   } catch (const GroupError& error) {
@@ -91,21 +57,10 @@ TEST_CASE("helper: a rank", "[.]") {
   }
 }
 
-/// One process a rank; the last one ends in the way of `victim`, if it is not empty.
+/// The last rank ends in the way of `victim`, if it is not empty.
 std::vector<CommandResult> run_processes(int size, const std::string& victim = "") {
-  const TemporaryFolder store;
-  std::vector<CommandResult> results(static_cast<std::size_t>(size));
-  run_ranks(size, [&](int rank) {
-    results[static_cast<std::size_t>(rank)] =
-        run_program({"/proc/self/exe", "helper: a rank"},
-                    {{"START_STORE", store.path().string()},
-                     {"START_RANK", std::to_string(rank)},
-                     {"START_SIZE", std::to_string(size)},
-                     {"START_VICTIM", victim},
-                     // As one rank of a foreign launcher would see it: it must not matter.
-                     {"PMI_SIZE", "7"}});
-  });
-  return results;
+  // As one rank of a foreign launcher would see it: it must not matter.
+  return run_file_ranks(size, "helper: a rank", {{"START_VICTIM", victim}, {"PMI_SIZE", "7"}});
 }
 
 }  // namespace
