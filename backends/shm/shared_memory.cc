@@ -52,9 +52,14 @@ UniqueFd create_memory(std::size_t bytes) {
   return fd;
 }
 
-void check_memory(int fd, std::size_t bytes) {
+struct stat status_of(int fd) {
   struct stat status = {};
   if (::fstat(fd, &status) != 0) throw failure_of("fstat");
+  return status;
+}
+
+void check_memory(int fd, std::size_t bytes) {
+  const struct stat status = status_of(fd);
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) throw failure_of("F_GET_SEALS");
   if (status.st_size != static_cast<off_t>(bytes) || (seals & kSeals) != kSeals) {
@@ -86,6 +91,31 @@ SharedMemory::~SharedMemory() {
 void SharedMemory::leave_out_of_core_dumps() noexcept {
   // Advice: where it is not taken, dumps are larger.
   static_cast<void>(::madvise(bytes_.data(), bytes_.size(), MADV_DONTDUMP));
+}
+
+OfferedMemory::OfferedMemory(std::size_t bytes) : fd_(create_memory(bytes)) {}
+
+MemoryOffer OfferedMemory::offer() const {
+  const struct stat status = status_of(fd_.get());
+  return {.process = ::getpid(),
+          .descriptor = fd_.get(),
+          .device = status.st_dev,
+          .inode = status.st_ino,
+          .bytes = static_cast<std::uint64_t>(status.st_size)};
+}
+
+SharedMemory map_offered(const MemoryOffer& offer) {
+  const std::string path =
+      "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.descriptor);
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) throw failure_of(path.c_str());
+  const struct stat status = status_of(fd.get());
+  if (status.st_dev != offer.device || status.st_ino != offer.inode) {
+    throw Error(path + " is another file here: do the ranks run in one container?");
+  }
+  const auto bytes = static_cast<std::size_t>(offer.bytes);
+  check_memory(fd.get(), bytes);
+  return SharedMemory(map_memory(fd.get(), bytes));
 }
 
 SharedMemory share_memory(const Meeting& meeting, std::size_t bytes) {

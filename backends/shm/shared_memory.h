@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,15 @@
 #include "backends/socket/unique_fd.h"
 
 namespace ronde::shm {
+
+/// Where memory is to be had from a process of this host: plain bytes.
+struct MemoryOffer {
+  std::int64_t process = 0;
+  std::int64_t descriptor = -1;  ///< of that process
+  std::uint64_t device = 0;      ///< by which it is known again
+  std::uint64_t inode = 0;       ///< likewise
+  std::uint64_t bytes = 0;
+};
 
 /// A mapping of memory that the ranks of one host share. It has no name anywhere: it is gone with
 /// the last process that maps it, however that ends.
@@ -26,10 +36,27 @@ class SharedMemory {
 
  private:
   friend SharedMemory share_memory(const Meeting& meeting, std::size_t bytes);
+  friend class OfferedMemory;
+  friend SharedMemory map_offered(const MemoryOffer& offer);
   explicit SharedMemory(std::span<std::byte> bytes) noexcept : bytes_(bytes) {}
 
   std::span<std::byte> bytes_;
 };
+
+/// Zeroed memory that other processes of this host may map while this lives, which are told of it
+/// in any way: for ranks that cannot meet by a Meeting any more.
+class OfferedMemory {
+ public:
+  /// Throws ronde::Error.
+  explicit OfferedMemory(std::size_t bytes);
+  MemoryOffer offer() const;
+
+ private:
+  net::UniqueFd fd_;
+};
+
+/// Maps it. Throws ronde::Error, as where the process is of another user or of another container.
+SharedMemory map_offered(const MemoryOffer& offer);
 
 // Every rank calls these, of all hosts, at the same time and, on a host, with equal arguments. If
 // one rank fails, all throw the same GroupError, which names it. Ranks may be processes (also of

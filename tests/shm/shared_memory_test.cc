@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 
@@ -165,4 +166,31 @@ TEST_CASE("a stranger's messages are dropped") {
 }
 
 }  // namespace
+TEST_CASE("memory that is offered is mapped by whoever is told, and outlives the offer") {
+  auto offered = std::make_unique<shm::OfferedMemory>(8192);
+  const shm::MemoryOffer offer = offered->offer();
+  const shm::SharedMemory one = map_offered(offer);
+  const shm::SharedMemory other = map_offered(offer);
+  offered.reset();
+  REQUIRE(one.bytes().size() == 8192);
+  CHECK(one.bytes().data() != other.bytes().data());
+  CHECK(std::all_of(one.bytes().begin(), one.bytes().end(),
+                    [](std::byte byte) { return byte == std::byte{0}; }));
+  one.bytes()[8191] = std::byte{7};
+  CHECK(other.bytes()[8191] == std::byte{7});
+}
+
+TEST_CASE("memory that is no longer offered, or not the one that is meant, is not mapped") {
+  auto offered = std::make_unique<shm::OfferedMemory>(4096);
+  shm::MemoryOffer offer = offered->offer();
+  shm::MemoryOffer wrong = offer;
+  ++wrong.inode;
+  CHECK_THROWS_WITH(map_offered(wrong), Catch::Contains("is another file here"));
+  wrong = offer;
+  wrong.bytes = 8192;
+  CHECK_THROWS_WITH(map_offered(wrong), Catch::Contains("has 4096 bytes, not 8192"));
+  offered.reset();
+  CHECK_THROWS_WITH(map_offered(offer), Catch::Contains("/proc/"));
+}
+
 }  // namespace ronde::test
