@@ -8,6 +8,7 @@
 #include "backends/shm/shm.h"
 
 #ifdef RONDE_HAVE_MPI
+#include <optional>
 #include <regex>
 
 #include "backends/hierarchical/hierarchical.h"
@@ -22,9 +23,17 @@
 namespace ronde {
 namespace {
 
+/// Of what Config has checked.
+IpcHandover ipc_handover(std::string_view name) {
+  if (name == "events") return IpcHandover::Events;
+  if (name == "flags") return IpcHandover::Flags;
+  return name == "kernels" ? IpcHandover::Kernels : IpcHandover::Auto;
+}
+
 CudaOptions cuda_options(const Config& config) {
   return {.fusion_bytes = config.fusion_bytes,
           .ipc = config.cuda_ipc,
+          .ipc_handover = ipc_handover(config.cuda_ipc_handover),
           .ipc_direct_bytes = config.cuda_ipc_direct_bytes,
           .registration_cache = config.registration_cache,
           .registration_cache_bytes = config.registration_cache_bytes,
@@ -124,8 +133,9 @@ std::vector<LinkedLibrary> linked_libraries() {
 
 BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
                            const void* kernel_image) {
-  const auto with = [&](bool ipc, bool cache) {
+  const auto with = [&](bool ipc, bool cache, std::optional<IpcHandover> handover = {}) {
     CudaOptions options = cuda_options(config);
+    if (handover) options.ipc_handover = *handover;
     options.ipc = ipc;
     options.registration_cache = cache;
     options.symbols = symbols;
@@ -137,10 +147,14 @@ BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& sym
   nccl.driver_symbols = symbols;
   nccl.nccl_symbols = symbols;
   if (kernel_image != nullptr) nccl.kernel_image = kernel_image;
+  const auto handing_over = [&](IpcHandover handover) { return with(true, true, handover); };
   return {{"mpi", with(false, false)},
           {"mpi-reg", with(false, true)},
           {"mpi-opt", with(true, true)},
           {"mpi-opt-nocache", with(true, false)},
+          {"mpi-opt-events", handing_over(IpcHandover::Events)},
+          {"mpi-opt-flags", handing_over(IpcHandover::Flags)},
+          {"mpi-opt-kernels", handing_over(IpcHandover::Kernels)},
           {"nccl", nccl_backend_factory(nccl)}};
 }
 

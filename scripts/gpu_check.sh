@@ -249,6 +249,10 @@ measurements_bench() {
     echo "set-ups|$ranks|ronde|bench setups --min 32KiB --max 64MiB --model edsr-full" \
       "--json $kResults/setups.$ranks.json"
   done
+  for ranks in 2 4; do
+    echo "ways to hand over|$ranks|ronde|bench setups --setup mpi-opt-events,mpi-opt-flags,mpi-opt-kernels" \
+      "--min 32KiB --max 64MiB --model edsr --json $kResults/hand_overs.$ranks.json"
+  done
   echo "packing|0|gpu_pack|resnet50"
   echo "packing|0|gpu_pack|edsr-full"
   for ranks in 2 4; do
@@ -329,7 +333,7 @@ build_all() {
   part 120 "configuring" configure_what_can_be
   # The most important first: each may fail without the others.
   part 420 "building the core and its tests on GPUs" build_targets gpu_tests gpu_pack ronde_tool
-  part 300 "building the tests of several ranks" build_targets gpu_mp_tests
+  part 300 "building the tests of several ranks" build_targets gpu_mp_tests gpu_death_tests
   part 300 "building the tests without a GPU" build_targets cuda_tests
   part 500 "building the tests of tensors" build_targets gpu_torch_tests
   part 500 "building the example" build_targets edsr

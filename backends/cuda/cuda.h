@@ -15,10 +15,19 @@
 /// together.
 namespace ronde {
 
+/// How the streams of ranks on one host wait for each other.
+enum class IpcHandover {
+  Auto,  ///< by kernels where each rank has a GPU of its own, else by flags; if that fails, events
+  Events,   ///< of CUDA, shared with the other processes
+  Flags,    ///< in host memory, which streams write and wait for
+  Kernels,  ///< which write and look at flags in the memory of GPUs
+};
+
 /// Must be equal on all ranks, but for `visible_devices`.
 struct CudaOptions {
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;  ///< RONDE_FUSION_BYTES
   bool ipc = true;                                       ///< RONDE_CUDA_IPC
+  IpcHandover ipc_handover = IpcHandover::Auto;          ///< RONDE_CUDA_IPC_HANDOVER
   std::uint64_t ipc_direct_bytes = 0;                    ///< RONDE_CUDA_IPC_DIRECT_BYTES
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;

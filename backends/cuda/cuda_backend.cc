@@ -65,15 +65,15 @@ class CudaBackend::Run final : public device::SteppedOperation {
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
     : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
-            kTrialBytes),
+            kBytesBehind),
       pipe(bench, owner.streams_->make_stream(device),
            static_cast<std::size_t>(owner.options_.staged_piece_bytes),
            owner.options_.registration_cache ? kKeepPinned : 0, owner.counters_.staged_bytes),
       between(has_two_levels(owner.topology_)
                   ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
                   : std::nullopt),
-      peers(bench, *owner.cache_, owner.handles_, owner.ranks_, ranks_here(owner.topology_),
-            static_cast<std::size_t>(owner.topology_.local_rank)),
+      peers(bench, *owner.cache_, owner.handles_, owner.options_.ipc_handover, owner.ranks_,
+            ranks_here(owner.topology_), static_cast<std::size_t>(owner.topology_.local_rank)),
       ipc(bench, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
           owner.counters_, owner.options_, owner.warn_),
       staged(bench, pipe, owner.host_, owner.counters_, owner.topology_.rank) {}
@@ -132,10 +132,13 @@ device::Steps CudaBackend::find_ways(int device) {
   Problems problems;
   has_ipc_ = false;
   if (why_never_ipc().empty()) {
+    IpcPeers::Findings findings;
     device::Steps connecting =
-        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problems.of_ipc);
+        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, findings);
     co_await connecting;
-    has_ipc_ = problems.of_ipc.empty();
+    has_ipc_ = findings.problem.empty();
+    problems.of_ipc = findings.problem;
+    if (has_ipc_) problems.of_flags = findings.remark;
   }
   if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
     device::Steps proving = prove_direct_link(device, problems.of_mpi);
@@ -158,8 +161,14 @@ device::Steps CudaBackend::prove_direct_link(int device, std::string& problem) {
   direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_, options_);
 }
 
-/// In one line, once all is known.
+/// In one line for what moves data, once all is known.
 void CudaBackend::tell(const Problems& problems) const {
+  if (!problems.of_flags.empty()) {
+    warn_(
+        "ranks hand over by CUDA's events, as flags do not work here "
+        "(RONDE_CUDA_IPC_HANDOVER=events spares the trial): " +
+        problems.of_flags);
+  }
   if (problems.of_ipc.empty() && problems.of_mpi.empty()) return;
   const std::string instead = direct_ ? "left to MPI" : "staged through host memory";
   const std::string what = has_ipc_ ? "what CUDA IPC does not move" : "what is on GPUs";
@@ -250,9 +259,11 @@ std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
       });
 }
 
-/// What is queued runs on, and may wait for what a peer has queued, too: CudaStreams::settle().
+/// What is queued runs on (CudaStreams::settle), but does not wait for what a peer would have to
+/// do, where that can be had.
 void CudaBackend::abort() noexcept {
   if (direct_link_) direct_link_->abort();
+  if (gpu_) gpu_->peers.release();
 }
 
 void CudaBackend::let_go() {
@@ -279,6 +290,8 @@ StatsGroup CudaBackend::stats() const {
                     {"across_hosts", counters_.across_hosts},
                     {"direct", counters_.direct},
                     {"handovers", counters_.handovers},
+                    {"flag_handovers", counters_.flag_handovers},
+                    {"kernel_handovers", counters_.kernel_handovers},
                     {"packed_bytes", counters_.packed_bytes},
                     {"staged_bytes", counters_.staged_bytes}}};
   for (auto& [name, value] : cache_->stats().counters) {

@@ -33,6 +33,23 @@ struct IpcEventHandle {
   std::array<char, 64> reserved;
 };
 
+/// CUstreamBatchMemOpParams: a 32-bit word that a stream writes, or waits for.
+struct StreamMemoryOperation {
+  unsigned operation = 0;
+  DevicePointer address = 0;
+  std::uint64_t value = 0;  ///< the lower half counts
+  unsigned flags = 0;
+  DevicePointer alias = 0;  ///< the driver's
+  std::uint64_t rest = 0;
+};
+/// CUstreamBatchMemOpType
+constexpr unsigned kWaitForWord = 1;
+constexpr unsigned kWriteWord = 2;
+/// CUstreamWaitValue_flags: the word minus the value is not negative, as a number of 32 bits.
+constexpr unsigned kWaitUntilReached = 0;
+/// CUstreamWriteValue_flags: what was queued before is visible to all before the word is.
+constexpr unsigned kWriteBehindAll = 0;
+
 /// CUresult, those that are told apart.
 constexpr Result kInvalidValue = 1;
 constexpr Result kOutOfMemory = 2;
@@ -114,6 +131,8 @@ struct DriverApi : DeviceQueryApi {
   Call<StreamHandle> stream_query{*this, "cuStreamQuery"};
   Call<StreamHandle> stream_synchronize{*this, "cuStreamSynchronize"};
   Call<StreamHandle, EventHandle, unsigned> stream_wait_event{*this, "cuStreamWaitEvent"};
+  Call<StreamHandle, unsigned, StreamMemoryOperation*, unsigned> stream_memory_operations{
+      *this, "cuStreamBatchMemOp_v2"};
   Call<int*, int*> stream_priority_range{*this, "cuCtxGetStreamPriorityRange"};
 
   Call<EventHandle*, unsigned> event_create{*this, "cuEventCreate"};

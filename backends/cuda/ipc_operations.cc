@@ -83,6 +83,11 @@ void IpcOperations::begin_chunk() {
 void IpcOperations::hand_over(Mark mark, bool refuses) {
   peers_.record(mark, half_);
   counters_.handovers.fetch_add(1, std::memory_order_relaxed);
+  if (peers_.handover() == IpcHandover::Flags) {
+    counters_.flag_handovers.fetch_add(1, std::memory_order_relaxed);
+  } else if (peers_.handover() == IpcHandover::Kernels) {
+    counters_.kernel_handovers.fetch_add(1, std::memory_order_relaxed);
+  }
   exchange_.start(Handover{++handover_, refuses ? 1U : 0U});
 }
 

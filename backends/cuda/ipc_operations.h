@@ -27,11 +27,12 @@ namespace ronde::cuda {
 /// What the operations of a CudaBackend have done.
 struct CudaCounters {
   std::atomic<std::uint64_t> ipc_operations{0}, staged_operations{0}, one_shots{0}, two_shots{0},
-      across_hosts{0}, direct{0}, handovers{0}, packed_bytes{0}, staged_bytes{0};
+      across_hosts{0}, direct{0}, handovers{0}, flag_handovers{0}, kernel_handovers{0},
+      packed_bytes{0}, staged_bytes{0};
 };
 
 /// The operations of ranks that reach each other's fusion buffers (IpcPeers). All work in chunks:
-/// each rank packs what it brings into a half of its buffer, tells the others by an event and an
+/// each rank packs what it brings into a half of its buffer, tells the others by PeerSignals and an
 /// exchange, and reads from theirs what it needs.
 ///
 /// An allreduce is a one-shot where it is small (everybody reduces everything, after one handover)

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "backends/cuda/verdict.h"
 #include "ronde/error.h"
@@ -10,9 +12,11 @@
 namespace ronde::cuda {
 namespace {
 
-/// Of each rank's fusion buffer, what the others look at when they try it out.
-constexpr std::size_t kSightBytes = 16;
-static_assert(kSightBytes <= kTrialBytes);
+/// What the others look at when they try out whether they reach a rank's memory.
+constexpr std::size_t kLook = 16;
+static_assert(kLook <= kSightBytes);
+
+constexpr const char* kNoAnswer = "the memory of other ranks does not answer";
 
 /// What a rank writes for the others to see.
 unsigned char sight_of(std::size_t rank) {
@@ -21,43 +25,50 @@ unsigned char sight_of(std::size_t rank) {
 
 }  // namespace
 
-SharedEvent::SharedEvent(std::shared_ptr<const DeviceContext> context)
-    : context_(std::move(context)) {
-  const Current current(*context_);
-  check(context_->api(), "making an event for other processes", context_->api().event_create,
-        &handle_, kEventDisableTiming | kEventInterprocess);
-}
+/// What all ranks do at the same time when they connect: none goes on where one could not.
+class IpcPeers::Meeting {
+ public:
+  Meeting(IpcPeers& peers, device::HostExchange& exchange, std::chrono::milliseconds patience)
+      : peers_(peers), exchange_(exchange), patience_(patience) {}
 
-SharedEvent::SharedEvent(std::shared_ptr<const DeviceContext> context, const IpcEventHandle& handle,
-                         int owner)
-    : context_(std::move(context)) {
-  const Current current(*context_);
-  check(context_->api(), "opening an event of rank " + std::to_string(owner),
-        context_->api().ipc_open_event, &handle_, handle);
-}
+  /// Tells the others why this rank cannot go on; leaves in `problem` that of the first that
+  /// cannot.
+  device::Steps agree(std::string& problem) {
+    exchange_.start(Verdict(problem));
+    co_await device::until([this] { return exchange_.poll(); });
+    problem = first_problem(exchange_.all<Verdict>(), peers_.ranks_);
+  }
+  /// Of this host, by rank.
+  device::Steps greet(const Greeting& own) {
+    exchange_.start(own);
+    co_await device::until([this] { return exchange_.poll(); });
+    greetings.clear();
+    for (const std::size_t rank : peers_.here_) greetings.push_back(exchange_.of<Greeting>(rank));
+  }
+  /// Until the last trial's stream has run all, unless there is a problem.
+  device::Steps finish(std::string& problem) {
+    bool is_over = false;
+    const auto deadline = std::chrono::steady_clock::now() + patience_;
+    co_await device::until([&] {
+      if (problem.empty()) {
+        problem = problem_of([&] { is_over = peers_.trials_.back()->stream.is_idle(); });
+      }
+      return is_over || !problem.empty() || std::chrono::steady_clock::now() >= deadline;
+    });
+    if (problem.empty() && !is_over) problem = kNoAnswer;
+  }
 
-SharedEvent& SharedEvent::operator=(SharedEvent&& other) noexcept {
-  if (this == &other) return *this;
-  destroy();
-  context_ = std::move(other.context_);
-  handle_ = std::exchange(other.handle_, nullptr);
-  return *this;
-}
+  std::vector<Greeting> greetings;
 
-IpcEventHandle SharedEvent::exported() const {
-  IpcEventHandle handle{};
-  const Current current(*context_);
-  check(context_->api(), "exporting an event", context_->api().ipc_get_event, &handle, handle_);
-  return handle;
-}
-
-void SharedEvent::destroy() noexcept {
-  if (handle_ != nullptr) context_->release(context_->api().event_destroy, handle_);
-  handle_ = nullptr;
-}
+ private:
+  IpcPeers& peers_;
+  device::HostExchange& exchange_;
+  const std::chrono::milliseconds patience_;
+};
 
 IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
-                   std::vector<int> ranks, std::vector<std::size_t> here, std::size_t own)
+                   IpcHandover handover, std::vector<int> ranks, std::vector<std::size_t> here,
+                   std::size_t own)
     : bench_(bench),
       cache_(cache),
       handles_(std::move(handles)),
@@ -67,54 +78,48 @@ IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<O
       memories_(here_.size()),
       mappings_(here_.size()),
       addresses_(here_.size()),
-      events_(here_.size()) {}
+      wanted_(handover) {}
 
 device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDevices& visible,
-                                std::chrono::milliseconds patience, std::string& problem) {
+                                std::chrono::milliseconds patience, Findings& findings) {
   if (ranks_.size() == 1) {
     addresses_[0] = bench_.fusion();
     co_return;
   }
-  const auto has_come = [&exchange] { return exchange.poll(); };
+  Meeting meeting(*this, exchange, patience);
+  std::string& problem = findings.problem;
   Greeting greeting;
-  Verdict verdict(problem_of([&] { greet(greeting); }));
-  exchange.start(greeting);
-  co_await device::until(has_come);
-  std::vector<Greeting> greetings;
-  for (const std::size_t rank : here_) greetings.push_back(exchange.of<Greeting>(rank));
-
-  exchange.start(verdict);
-  co_await device::until(has_come);
-  problem = first_problem(exchange.all<Verdict>(), ranks_);
-  if (!problem.empty()) co_return forget();
-
-  verdict = Verdict(problem_of([&] { open(greetings, visible); }));
-  exchange.start(verdict);
-  co_await device::until(has_come);
-  problem = first_problem(exchange.all<Verdict>(), ranks_);
-  if (!problem.empty()) co_return forget();
-
-  std::string failure = problem_of([&] { look_at_peers(); });
-  bool is_over = false;
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  const auto has_ended = [&] {
-    if (failure.empty()) failure = problem_of([&] { is_over = trial_->stream.is_idle(); });
-    return is_over || !failure.empty() || std::chrono::steady_clock::now() >= deadline;
-  };
-  co_await device::until(has_ended);
-  if (failure.empty()) {
-    failure =
-        is_over ? problem_of([&] { check_sight(); }) : "the memory of other ranks does not answer";
+  problem = problem_of([&] { greet(greeting); });
+  device::Steps greeting_all = meeting.greet(greeting);
+  co_await greeting_all;
+  if (problem.empty()) {
+    device::Steps writing = meeting.finish(problem);
+    co_await writing;
   }
-  exchange.start(Verdict(failure));
-  co_await device::until(has_come);
-  problem = first_problem(exchange.all<Verdict>(), ranks_);
+  device::Steps agreeing = meeting.agree(problem);
+  co_await agreeing;
   if (!problem.empty()) co_return forget();
-  end_trial();
+
+  problem = problem_of([&] { open(meeting.greetings, visible); });
+  device::Steps opening = meeting.agree(problem);
+  co_await opening;
+  if (!problem.empty()) co_return forget();
+
+  for (const IpcHandover choice : choices(meeting.greetings)) {
+    findings.remark = problem;
+    problem.clear();
+    device::Steps trying = try_out(meeting, choice, problem);
+    co_await trying;
+    if (problem.empty()) break;
+  }
+  offered_.reset();
+  if (!problem.empty()) co_return forget();
+  events_.reset();
+  end_trials();
   let();
 }
 
-/// Exports what the others need, and writes what they will look for.
+/// Exports what the others need, and writes what they will look for; nobody has recorded anything.
 void IpcPeers::greet(Greeting& greeting) {
   const std::shared_ptr<const DeviceContext>& context = bench_.context();
   set_text(greeting.uuid, context->gpu().uuid);
@@ -122,16 +127,32 @@ void IpcPeers::greet(Greeting& greeting) {
   const auto exported = export_memory(*context, bench_.fusion(), bench_.fusion_bytes());
   if (!exported) throw Error("CUDA cannot export the fusion buffer of this GPU");
   greeting.fusion = *exported;
-  auto& events = events_[own_];
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    events[i] = SharedEvent(context);
-    greeting.events[i] = events[i].exported();
+  if (wanted_ == IpcHandover::Auto || wanted_ == IpcHandover::Events) {
+    events_ = std::make_unique<EventSignals>(context, size(), own_);
+    greeting.events = events_->exported();
   }
-  trial_ = std::make_unique<Trial>(context);
+  if (own_ == 0 && (wanted_ == IpcHandover::Auto || wanted_ == IpcHandover::Flags)) {
+    greeting.flags = offer_flags();
+  }
+  begin_trial();
+  const Stream& stream = trials_.back()->stream;
   const Current current(*context);
-  ronde::cuda::check(context->api(), "writing to the fusion buffer", context->api().fill,
-                     place_of_sight(own_), sight_of(own_), kSightBytes, trial_->stream.handle());
-  record(Mark::Packed, 0, trial_->stream);
+  const auto fill = [&](DevicePointer at, unsigned char value, std::size_t bytes) {
+    ronde::cuda::check(context->api(), "writing to the fusion buffer", context->api().fill, at,
+                       value, bytes, stream.handle());
+  };
+  fill(place_of_sight(own_), sight_of(own_), kLook);
+  fill(place_of_sight(own_) + kSightBytes, 0, kFlagBytes);
+}
+
+/// Nothing where this rank cannot: then flags fail in their trial.
+shm::MemoryOffer IpcPeers::offer_flags() {
+  try {
+    offered_ = std::make_unique<shm::OfferedMemory>(size() * kFlagBytes);
+    return offered_->offer();
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices& visible) {
@@ -145,54 +166,111 @@ void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices
                   std::to_string(name_of(rank)) + " (" + uuid + ")");
     }
     memories_[rank] = greetings[rank].fusion;
-    for (std::size_t i = 0; i < events_[rank].size(); ++i) {
-      events_[rank][i] = SharedEvent(bench_.context(), greetings[rank].events[i], name_of(rank));
-    }
   }
   hold();
 }
 
+/// How the ranks of this host may hand over, what is best first; of all hosts as many.
+std::vector<IpcHandover> IpcPeers::choices(const std::vector<Greeting>& greetings) const {
+  if (wanted_ != IpcHandover::Auto) return {wanted_};
+  std::set<std::string> gpus;
+  for (const Greeting& greeting : greetings) gpus.insert(greeting.uuid.data());
+  const bool all_differ = gpus.size() == greetings.size();
+  return {all_differ ? IpcHandover::Kernels : IpcHandover::Flags, IpcHandover::Events};
+}
+
+void IpcPeers::choose(IpcHandover handover, const std::vector<Greeting>& greetings) {
+  handover_ = handover;
+  given_up_ = std::move(signals_);
+  if (handover == IpcHandover::Events) {
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      if (rank != own_) events_->open(rank, greetings[rank].events, name_of(rank));
+    }
+    signals_ = std::move(events_);
+    return;
+  }
+  if (handover == IpcHandover::Flags) {
+    const shm::MemoryOffer& offer = greetings.front().flags;
+    if (offer.bytes == 0) throw Error("the first rank of this host has no host memory to share");
+    signals_ =
+        std::make_unique<StreamFlags>(bench_.context(), shm::map_offered(offer), size(), own_);
+    return;
+  }
+  signals_ = std::make_unique<KernelFlags>(
+      bench_.kernels(), bench_.pinned().take(sizeof(std::uint32_t)),
+      [this](std::size_t rank) { return place_of_sight(rank) + kSightBytes; }, size(), own_);
+}
+
+/// Whether ranks see what others have written before they handed over so.
+device::Steps IpcPeers::try_out(Meeting& meeting, IpcHandover handover, std::string& problem) {
+  problem = problem_of([&] {
+    choose(handover, meeting.greetings);
+    begin_trial();
+    signals_->record(Mark::Packed, 0, trials_.back()->stream);
+  });
+  device::Steps recording = meeting.agree(problem);
+  co_await recording;
+  if (problem.empty()) {
+    problem = problem_of([&] { look_at_peers(); });
+    device::Steps looking = meeting.finish(problem);
+    co_await looking;
+    if (problem.empty()) problem = problem_of([&] { check_sight(); });
+    device::Steps agreeing = meeting.agree(problem);
+    co_await agreeing;
+  }
+  if (!problem.empty()) release();
+}
+
+/// After this, what hangs is of others before.
+void IpcPeers::begin_trial() {
+  end_trials();
+  trials_.push_back(std::make_unique<Trial>(bench_.context()));
+  trials_.back()->mappings = mappings_;
+}
+
 /// Queues copies of what the others have written.
 void IpcPeers::look_at_peers() {
-  trial_->mappings = mappings_;
-  trial_->sight = bench_.pinned().take(size() * kSightBytes);
-  std::memset(trial_->sight.data(), 0, trial_->sight.bytes());
-  wait_for_all(Mark::Packed, 0, trial_->stream);
+  Trial& trial = *trials_.back();
+  trial.sight = bench_.pinned().take(size() * kLook);
+  std::memset(trial.sight.data(), 0, trial.sight.bytes());
+  signals_->wait_for_all(Mark::Packed, 0, trial.stream);
   for (std::size_t rank = 0; rank < size(); ++rank) {
-    trial_->stream.copy(trial_->sight.address() + rank * kSightBytes, place_of_sight(rank),
-                        kSightBytes,
-                        "reading the fusion buffer of rank " + std::to_string(name_of(rank)));
+    trial.stream.copy(trial.sight.address() + rank * kLook, place_of_sight(rank), kLook,
+                      "reading the fusion buffer of rank " + std::to_string(name_of(rank)));
   }
 }
 
 void IpcPeers::check_sight() const {
   for (std::size_t rank = 0; rank < size(); ++rank) {
-    const std::byte* const bytes = trial_->sight.data() + rank * kSightBytes;
-    const bool is_right = std::all_of(bytes, bytes + kSightBytes, [&](std::byte byte) {
-      return byte == std::byte{sight_of(rank)};
-    });
+    const std::byte* const bytes = trials_.back()->sight.data() + rank * kLook;
+    const bool is_right = std::all_of(
+        bytes, bytes + kLook, [&](std::byte byte) { return byte == std::byte{sight_of(rank)}; });
     if (is_right) continue;
     throw Error("what rank " + std::to_string(name_of(rank)) +
                 " wrote to its GPU's memory does not show in its mapping");
   }
 }
 
-void IpcPeers::end_trial() noexcept {
-  if (!trial_) return;
-  try {
-    if (trial_->stream.is_idle()) trial_.reset();
-  } catch (const Error&) {
-    // The GPU has failed: what it still does is not known.
-  }
+void IpcPeers::end_trials() noexcept {
+  std::erase_if(trials_, [](const std::unique_ptr<Trial>& trial) {
+    try {
+      return trial->stream.is_idle();
+    } catch (const Error&) {
+      return false;  // the GPU has failed: what it still does is not known
+    }
+  });
+}
+
+bool IpcPeers::hangs() noexcept {
+  end_trials();
+  return !trials_.empty();
 }
 
 void IpcPeers::forget() noexcept {
-  end_trial();
+  end_trials();
   let();
   for (const int rank : ranks_) cache_.drop(rank);
-  for (std::size_t rank = 0; rank < size(); ++rank) {
-    if (rank != own_) events_[rank] = {};
-  }
+  if (signals_) signals_->forget();
 }
 
 void IpcPeers::hold() {
@@ -210,25 +288,6 @@ std::shared_ptr<MappedMemory> IpcPeers::map(const ExportedMemory& memory, std::s
 
 void IpcPeers::let() noexcept {
   for (std::shared_ptr<MappedMemory>& mapping : mappings_) mapping.reset();
-}
-
-void IpcPeers::record(Mark mark, std::size_t half, const Stream& stream) {
-  if (size() == 1) return;
-  const DeviceContext& context = *bench_.context();
-  const Current current(context);
-  ronde::cuda::check(context.api(), "telling the other ranks", context.api().event_record,
-                     event(own_, mark, half).handle(), stream.handle());
-}
-
-void IpcPeers::wait_for_all(Mark mark, std::size_t half, const Stream& stream) {
-  const DeviceContext& context = *bench_.context();
-  const Current current(context);
-  for (std::size_t rank = 0; rank < size(); ++rank) {
-    if (rank == own_) continue;
-    ronde::cuda::check(context.api(), "waiting for the other ranks",
-                       context.api().stream_wait_event, stream.handle(),
-                       event(rank, mark, half).handle(), 0U);
-  }
 }
 
 }  // namespace ronde::cuda

@@ -4,12 +4,14 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/event_signals.h"
+#include "backends/cuda/flag_signals.h"
+#include "backends/cuda/peer_signals.h"
 #include "backends/cuda/registration_cache.h"
 #include "backends/cuda/registrations.h"
 #include "backends/cuda/visible_devices.h"
@@ -19,60 +21,27 @@
 
 namespace ronde::cuda {
 
-/// The halves of a fusion buffer, which chunks use in turn.
-constexpr std::size_t kHalves = 2;
-
-/// Bytes behind the fusion buffer, by which ranks try out whether they reach each other's.
-constexpr std::size_t kTrialBytes = 256;
-
-/// An event that other processes can wait for.
-///
-/// Thread-safety: one thread at a time.
-class SharedEvent {
- public:
-  SharedEvent() = default;
-  /// A new one, of this process. Throws DriverError.
-  explicit SharedEvent(std::shared_ptr<const DeviceContext> context);
-  /// That of a peer.
-  SharedEvent(std::shared_ptr<const DeviceContext> context, const IpcEventHandle& handle,
-              int owner);
-  ~SharedEvent() { destroy(); }
-  SharedEvent(SharedEvent&& other) noexcept
-      : context_(std::move(other.context_)), handle_(std::exchange(other.handle_, nullptr)) {}
-  SharedEvent& operator=(SharedEvent&& other) noexcept;
-
-  EventHandle handle() const noexcept { return handle_; }
-  IpcEventHandle exported() const;
-
- private:
-  void destroy() noexcept;
-
-  std::shared_ptr<const DeviceContext> context_;
-  EventHandle handle_ = nullptr;
-};
-
-/// What a rank has done to a half of its fusion buffer.
-enum class Mark : std::uint8_t {
-  Packed,   ///< its elements are there
-  Reduced,  ///< its share of the result is there
-  Read,     ///< it has read what it needs of the others'
-};
-constexpr std::size_t kMarks = 3;
+/// Bytes behind the fusion buffer: what ranks try out whether they reach each other's by, and
+/// KernelFlags.
+constexpr std::size_t kSightBytes = 256;
+constexpr std::size_t kBytesBehind = kSightBytes + kFlagBytes;
 
 /// What this rank tells the others when they meet: plain bytes.
 struct Greeting {
   std::array<char, 48> uuid{};  ///< of its GPU
   ExportedMemory fusion;
-  std::array<IpcEventHandle, kMarks * kHalves> events{};
+  EventHandles events{};
+  shm::MemoryOffer flags;  ///< of StreamFlags, from the first rank of a host
 };
 
-/// Ranks of one host that reach each other's fusion buffers by CUDA IPC, and are ordered by events
-/// that all of them can wait for. An event is waited for only once its owner is known to have
-/// recorded it, so that no wait is for nothing.
+/// Ranks of one host that reach each other's fusion buffers by CUDA IPC, and are ordered by
+/// PeerSignals.
 ///
 /// Note [Who closes first]
 /// What a rank has exported, memory and events, it destroys with this object: others may have work
-/// queued that uses it until they have closed their side, which they do before (forget()).
+/// queued that uses it until they have closed their side, which they do before (forget()). Where a
+/// group has died nobody waits for that: what others then still read or write lives on with their
+/// mappings.
 ///
 /// Thread-safety: one thread at a time.
 class IpcPeers {
@@ -80,17 +49,22 @@ class IpcPeers {
   /// Those at `here` among `ranks`, who are all that meet, and as what they are known in texts. Of
   /// `here`, this is the rank at `own`. The first two outlive it.
   IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
-           std::vector<int> ranks, std::vector<std::size_t> here, std::size_t own);
+           IpcHandover handover, std::vector<int> ranks, std::vector<std::size_t> here,
+           std::size_t own);
   /// Nothing that is queued may use it; where a trial hangs, it is to be abandoned.
   ~IpcPeers() = default;
   IpcPeers(const IpcPeers&) = delete;
   IpcPeers& operator=(const IpcPeers&) = delete;
 
   /// All ranks, also those of other hosts, meet; those of a host open what they need of each other,
-  /// and try it out, for no longer than `patience`. Leaves in `problem` why it cannot be used, the
-  /// same on every rank; an empty text if it can.
+  /// and try it out, with no step of it for longer than `patience`. What is found out is the same
+  /// on every rank.
+  struct Findings {
+    std::string problem;  ///< why it cannot be used; empty if it can
+    std::string remark;   ///< why ranks do not hand over as they would best, or empty
+  };
   device::Steps connect(device::HostExchange& exchange, const VisibleDevices& visible,
-                        std::chrono::milliseconds patience, std::string& problem);
+                        std::chrono::milliseconds patience, Findings& findings);
 
   /// The ranks of this host, as which they are numbered here.
   /// @{
@@ -113,16 +87,24 @@ class IpcPeers {
 
   /// Closes all that was opened; nothing that is queued uses it, but for a trial that hangs.
   void forget() noexcept;
-  /// Whether the trial, which failed, may still use memory.
-  bool hangs() noexcept {
-    end_trial();
-    return trial_ != nullptr;
+  /// The group is dead: lets this GPU's waits for others end where they can.
+  void release() noexcept {
+    if (signals_) signals_->release();
   }
+  /// Whether a trial that failed may still use memory.
+  bool hangs() noexcept;
+
+  /// How the ranks hand over; Auto while they have not found out.
+  IpcHandover handover() const noexcept { return handover_; }
 
   /// Records what this rank has done, behind all that is queued.
-  void record(Mark mark, std::size_t half) { record(mark, half, bench_.stream()); }
+  void record(Mark mark, std::size_t half) {
+    if (signals_) signals_->record(mark, half, bench_.stream());
+  }
   /// What is queued from now on runs after all ranks' last recordings.
-  void wait_for_all(Mark mark, std::size_t half) { wait_for_all(mark, half, bench_.stream()); }
+  void wait_for_all(Mark mark, std::size_t half) {
+    if (signals_) signals_->wait_for_all(mark, half, bench_.stream());
+  }
 
  private:
   /// Work that may never end, as it depends on others for the first time: it has a stream of its
@@ -134,18 +116,20 @@ class IpcPeers {
     std::vector<std::shared_ptr<MappedMemory>> mappings;
   };
 
+  class Meeting;
+
   void greet(Greeting& greeting);
+  shm::MemoryOffer offer_flags();
   void open(const std::vector<Greeting>& greetings, const VisibleDevices& visible);
+  std::vector<IpcHandover> choices(const std::vector<Greeting>& greetings) const;
+  void choose(IpcHandover handover, const std::vector<Greeting>& greetings);
+  device::Steps try_out(Meeting& meeting, IpcHandover handover, std::string& problem);
+  void begin_trial();
   void look_at_peers();
   void check_sight() const;
-  void end_trial() noexcept;
+  void end_trials() noexcept;
   DevicePointer place_of_sight(std::size_t rank) const noexcept {
     return addresses_[rank] + bench_.fusion_bytes();
-  }
-  void record(Mark mark, std::size_t half, const Stream& stream);
-  void wait_for_all(Mark mark, std::size_t half, const Stream& stream);
-  const SharedEvent& event(std::size_t rank, Mark mark, std::size_t half) const {
-    return events_[rank][static_cast<std::size_t>(mark) * kHalves + half];
   }
 
   Workbench& bench_;
@@ -157,8 +141,13 @@ class IpcPeers {
   std::vector<ExportedMemory> memories_;                 ///< by rank
   std::vector<std::shared_ptr<MappedMemory>> mappings_;  ///< by rank; null for the own one
   std::vector<DevicePointer> addresses_;                 ///< by rank
-  std::vector<std::array<SharedEvent, kMarks * kHalves>> events_;  ///< by rank
-  std::unique_ptr<Trial> trial_;                                   ///< until it is over
+  std::vector<std::unique_ptr<Trial>> trials_;           ///< the last one, and those that hang
+  std::unique_ptr<EventSignals> events_;                 ///< until they are chosen, or not
+  std::unique_ptr<PeerSignals> signals_;                 ///< null where there are no others
+  std::unique_ptr<PeerSignals> given_up_;                ///< that failed the trial before
+  const IpcHandover wanted_;
+  std::unique_ptr<const shm::OfferedMemory> offered_;  ///< until the others have mapped it
+  IpcHandover handover_ = IpcHandover::Auto;
 };
 
 }  // namespace ronde::cuda

@@ -6,6 +6,9 @@
 #include <limits>
 #include <utility>
 
+#include "backends/cuda/kernels/flags.h"
+#include "ronde/error.h"
+
 namespace ronde::cuda {
 namespace {
 
@@ -30,6 +33,23 @@ kernels::Operation operation_of(ReduceOp op) {
       break;
   }
   throw Error("no kernel reduces with " + std::string(to_string(op)));
+}
+
+void check_count(std::size_t inputs) {
+  if (inputs <= kernels::kMostInputs) return;
+  throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " inputs at most, not " +
+              std::to_string(inputs));
+}
+
+kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std::uint32_t value) {
+  check_count(flags.size());
+  kernels::FlagArguments how{};
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    how.flags[i] = reinterpret_cast<std::uint32_t*>(flags[i]);
+  }
+  how.count = static_cast<std::uint32_t>(flags.size());
+  how.value = value;
+  return how;
 }
 
 }  // namespace
@@ -71,10 +91,7 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output,
                        std::span<const DevicePointer> inputs, std::size_t count,
                        const Reduction& reduction) {
   if (count == 0) return;
-  if (inputs.size() > kernels::kMostInputs) {
-    throw Error("a kernel reduces " + std::to_string(kernels::kMostInputs) +
-                " inputs at most, not " + std::to_string(inputs.size()));
-  }
+  check_count(inputs.size());
   kernels::ReductionArguments how{};
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     how.inputs[i] = reinterpret_cast<const void*>(inputs[i]);
@@ -90,6 +107,24 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output,
   std::array<void*, 1> arguments = {&how};
   launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
          kernels::tiles_of(count), arguments);
+}
+
+void KernelSet::signal(const Stream& stream, std::span<const DevicePointer> flags,
+                       std::uint32_t value) {
+  if (flags.empty()) return;
+  kernels::FlagArguments how = flag_arguments(flags, value);
+  std::array<void*, 1> arguments = {&how};
+  launch(stream, "ronde_signal", 1, arguments);
+}
+
+void KernelSet::await(const Stream& stream, std::span<const DevicePointer> flags,
+                      std::uint32_t value, DevicePointer released) {
+  if (flags.empty()) return;
+  kernels::FlagArguments how = flag_arguments(flags, value);
+  how.released = reinterpret_cast<const std::uint32_t*>(released);
+  how.limit_ns = std::chrono::nanoseconds(kAwaitLimit).count();
+  std::array<void*, 1> arguments = {&how};
+  launch(stream, "ronde_await", 1, arguments);
 }
 
 FunctionHandle KernelSet::function(const std::string& name) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +15,10 @@
 #include "ronde/kernels.h"
 
 namespace ronde::cuda {
+
+/// So long a kernel waits for another rank: far longer than a group takes to find out that it is
+/// dead, which ends the wait (KernelFlags::release).
+constexpr std::chrono::minutes kAwaitLimit{60};
 
 /// Ronde's kernels on one GPU.
 ///
@@ -50,6 +56,15 @@ class KernelSet {
   /// 0 stands for the neutral element. As Kernels::reduce in core, to the bit.
   void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
               std::size_t count, const Reduction& reduction);
+
+  /// Queues what writes `value` to flags (kMostInputs at most), also of other GPUs, once all that
+  /// is queued now has run, and shows.
+  void signal(const Stream& stream, std::span<const DevicePointer> flags, std::uint32_t value);
+  /// Queues what waits until each of these flags has come to `value`, and occupies a part of the
+  /// GPU meanwhile; or until `released`, a word of host memory, is not 0. After kAwaitLimit it
+  /// gives up, and with it the whole context fails.
+  void await(const Stream& stream, std::span<const DevicePointer> flags, std::uint32_t value,
+             DevicePointer released);
 
  private:
   FunctionHandle function(const std::string& name);

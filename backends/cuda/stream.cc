@@ -133,6 +133,29 @@ void Stream::copy(DevicePointer to, DevicePointer from, std::size_t bytes,
   check(api, doing, api.copy, to, from, bytes, handle_);
 }
 
+void Stream::write(std::span<const DevicePointer> words, std::uint32_t value) {
+  static_assert(kWriteBehindAll == 0);
+  do_with(words, value, kWriteWord, "telling the other ranks");
+}
+
+void Stream::wait_for(std::span<const DevicePointer> words, std::uint32_t value) {
+  static_assert(kWaitUntilReached == 0);
+  do_with(words, value, kWaitForWord, "waiting for the other ranks");
+}
+
+void Stream::do_with(std::span<const DevicePointer> words, std::uint32_t value, unsigned operation,
+                     const std::string& doing) {
+  if (words.empty()) return;
+  std::vector<StreamMemoryOperation> operations;
+  for (const DevicePointer word : words) {
+    operations.push_back({.operation = operation, .address = word, .value = value});
+  }
+  const DriverApi& api = context_->api();
+  const Current current(*context_);
+  check(api, doing, api.stream_memory_operations, handle_, static_cast<unsigned>(operations.size()),
+        operations.data(), 0U);
+}
+
 bool Stream::is_idle() const {
   const DriverApi& api = context_->api();
   const Current current(*context_);

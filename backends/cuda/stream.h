@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,12 @@ class Stream {
   /// The other way round.
   void run_before(StreamHandle other, EventPool& events);
 
+  /// Writes to each of these words of 32 bits once all that is queued now has run, and shows.
+  void write(std::span<const DevicePointer> words, std::uint32_t value);
+  /// What is queued from now on runs once each of these words has come to the value, or beyond it:
+  /// words count, and may go past the largest number.
+  void wait_for(std::span<const DevicePointer> words, std::uint32_t value);
+
   /// Between any two kinds of memory. Host memory has to be pinned, or the call waits for the copy.
   void copy(DevicePointer to, DevicePointer from, std::size_t bytes, const std::string& doing);
 
@@ -99,6 +106,9 @@ class Stream {
   bool is_idle() const;
 
  private:
+  void do_with(std::span<const DevicePointer> words, std::uint32_t value, unsigned operation,
+               const std::string& doing);
+
   const std::shared_ptr<const DeviceContext> context_;
   StreamHandle handle_ = nullptr;
 };

@@ -117,6 +117,10 @@ std::string checked_join_average(std::string_view text) {
   return parse_choice(text, "what an average divides by", {"contributing", "all"});
 }
 
+std::string checked_handover(std::string_view text) {
+  return parse_choice(text, "how ranks hand over", {"auto", "events", "flags", "kernels"});
+}
+
 std::string checked_process_sets(std::string_view text) {
   return format_process_sets(parse_process_sets(text));
 }
@@ -195,6 +199,14 @@ std::vector<ConfigEntry> gpu_entries() {
                   .text = "1: under RONDE_GPU_BACKEND=mpi the ranks of a host read each other's "
                           "GPU memory. 0: what is on GPUs goes through MPI (RONDE_GPU_AWARE_MPI) "
                           "or is staged through host memory."}),
+      text_entry(&Config::cuda_ipc_handover, checked_handover,
+                 {.name = "RONDE_CUDA_IPC_HANDOVER",
+                  .horovod_twin = "",
+                  .unit = "",
+                  .text = "How the streams of the ranks of a host wait for each other: events (of "
+                          "CUDA), flags (in host memory, awaited by streams), kernels (which look "
+                          "at flags in GPU memory). auto: kernels where no two ranks share a GPU, "
+                          "else flags; events where a trial of these fails."}),
       bytes_entry(&Config::cuda_ipc_direct_bytes, kLargestFusion,
                   {.name = "RONDE_CUDA_IPC_DIRECT_BYTES",
                    .horovod_twin = "",

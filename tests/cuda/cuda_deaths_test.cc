@@ -55,6 +55,7 @@ TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is la
   FakeMachine machine;
   CudaOptions options = cuda_options_of(machine);
   options.ipc = GENERATE(true, false);
+  options.ipc_handover = IpcHandover::Events;
   options.ipc_direct_bytes = GENERATE(0, 1);
   INFO("ipc " << options.ipc << ", mapped from " << options.ipc_direct_bytes);
   std::vector<std::unique_ptr<ProgramGpu>> gpus;

@@ -87,6 +87,7 @@ TEST_CASE("the cuda functions that Ronde declares are those of the toolkit") {
   CHECK_CALL(stream_query, cuStreamQuery);
   CHECK_CALL(stream_synchronize, cuStreamSynchronize);
   CHECK_CALL(stream_wait_event, cuStreamWaitEvent);
+  CHECK_CALL(stream_memory_operations, cuStreamBatchMemOp_v2);
   CHECK_CALL(stream_priority_range, cuCtxGetStreamPriorityRange);
   CHECK_CALL(event_create, cuEventCreate);
   CHECK_CALL(event_destroy, cuEventDestroy_v2);
@@ -163,6 +164,18 @@ TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {
   CHECK(kEventInterprocess == CU_EVENT_INTERPROCESS);
   CHECK(kIpcLazyEnablePeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   CHECK(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
+  CHECK(kWaitForWord == CU_STREAM_MEM_OP_WAIT_VALUE_32);
+  CHECK(kWriteWord == CU_STREAM_MEM_OP_WRITE_VALUE_32);
+  CHECK(kWaitUntilReached == CU_STREAM_WAIT_VALUE_GEQ);
+  CHECK(kWriteBehindAll == CU_STREAM_WRITE_VALUE_DEFAULT);
+  CHECK(sizeof(StreamMemoryOperation) == sizeof(CUstreamBatchMemOpParams));
+  using Theirs = CUstreamBatchMemOpParams;
+  CHECK(offsetof(StreamMemoryOperation, address) == offsetof(Theirs, waitValue.address));
+  CHECK(offsetof(StreamMemoryOperation, value) == offsetof(Theirs, waitValue.value));
+  CHECK(offsetof(StreamMemoryOperation, flags) == offsetof(Theirs, waitValue.flags));
+  CHECK(offsetof(StreamMemoryOperation, alias) == offsetof(Theirs, waitValue.alias));
+  CHECK(offsetof(StreamMemoryOperation, value) == offsetof(Theirs, writeValue.value));
+  CHECK(offsetof(StreamMemoryOperation, flags) == offsetof(Theirs, writeValue.flags));
   CHECK(kAttributeMultiprocessorCount == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   CHECK(kAttributeUnifiedAddressing == CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING);
   CHECK(kAttributeComputeCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);

@@ -153,6 +153,11 @@ void FakeCuda::add_kernel(const std::string& name, Kernel kernel) {
   state_->kernels[name] = std::move(kernel);
 }
 
+void FakeCuda::add_waiting_kernel(const std::string& name, WaitingKernel kernel) {
+  const std::lock_guard lock(state_->mutex);
+  state_->waiting_kernels[name] = std::move(kernel);
+}
+
 FakeCuda::Live FakeCuda::live() const {
   const std::lock_guard lock(state_->mutex);
   const auto count = [](const auto& items) { return static_cast<int>(items.size()); };

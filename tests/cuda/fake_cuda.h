@@ -32,6 +32,8 @@ class FakeCuda {
     bool mappings_show_memory = true;
     /// What others have mapped cannot be freed: the driver does not say what happens then.
     bool freeing_mapped_fails = false;
+    /// What streams write to words shows; else it gets lost.
+    bool written_words_show = true;
     /// Not 0: work runs late and in any order that streams and events leave, drawn with this seed,
     /// whenever the driver is called; else at once.
     unsigned disorder = 0;
@@ -90,6 +92,9 @@ class FakeCuda {
   };
   using Kernel = std::function<std::function<void()>(const Launch&)>;
   void add_kernel(const std::string& name, Kernel kernel);
+  /// One that waits: what it returns is asked until it says that it is over.
+  using WaitingKernel = std::function<std::function<bool()>(const Launch&)>;
+  void add_waiting_kernel(const std::string& name, WaitingKernel kernel);
 
   /// What is acquired at the moment.
   struct Live {

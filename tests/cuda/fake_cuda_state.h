@@ -79,6 +79,7 @@ struct FakeCuda::State {
   std::map<std::string, Failure> failures;
   std::map<std::string, int> calls;
   std::map<std::string, Kernel> kernels;
+  std::map<std::string, WaitingKernel> waiting_kernels;
   std::vector<int> retained;
   std::map<StreamHandle, fake::Stream> streams;
   std::map<EventHandle, std::shared_ptr<fake::EventState>> events;

@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <cstring>
 #include <string>
 
 #include "fake_cuda_state.h"
 
 namespace ronde::test::fake {
+namespace {
+
+Work work_of(const StreamMemoryOperation& operation) {
+  // The host writes words, too.
+  const std::atomic_ref word(*reinterpret_cast<std::uint32_t*>(operation.address));
+  const auto value = static_cast<std::uint32_t>(operation.value);
+  if (operation.operation == kWriteWord) return {[=] { word.store(value); }, nullptr, 0};
+  return {{}, nullptr, 0, [=] { return static_cast<std::int32_t>(word.load() - value) >= 0; }};
+}
+
+}  // namespace
 
 void add_streams(Symbols& symbols) {
   symbols["cuStreamCreateWithPriority"] = at(+[](StreamHandle* stream, unsigned, int) {
@@ -48,6 +60,19 @@ void add_streams(Symbols& symbols) {
       return s.enqueue(stream, {{}, found->second, found->second->recorded});
     });
   });
+  symbols["cuStreamBatchMemOp_v2"] =
+      at(+[](StreamHandle stream, unsigned count, StreamMemoryOperation* operations, unsigned) {
+        return call_in_context("cuStreamBatchMemOp_v2", [&](State& s, Lock&) {
+          for (unsigned i = 0; i < count; ++i) {
+            const bool gets_lost =
+                operations[i].operation == kWriteWord && !s.options.written_words_show;
+            if (gets_lost) continue;
+            const Result result = s.enqueue(stream, work_of(operations[i]));
+            if (result != kSuccess) return result;
+          }
+          return kSuccess;
+        });
+      });
   symbols["cuMemcpyAsync"] =
       at(+[](DevicePointer to, DevicePointer from, std::size_t bytes, StreamHandle stream) {
         return call_in_context("cuMemcpyAsync", [&](State& s, Lock&) {
@@ -126,7 +151,7 @@ void add_kernels(Symbols& symbols) {
       at(+[](FunctionHandle* function, ModuleHandle module, const char* name) {
         return call_in_context("cuModuleGetFunction", [&](State& s, Lock&) {
           if (s.modules.count(module) == 0) return kInvalidHandle;
-          if (s.kernels.count(name) == 0) return kNotFound;
+          if (s.kernels.count(name) + s.waiting_kernels.count(name) == 0) return kNotFound;
           *function = s.new_handle<FunctionHandle>();
           return s.functions[*function] = name, kSuccess;
         });
@@ -139,6 +164,10 @@ void add_kernels(Symbols& symbols) {
           if (found == s.functions.end()) return kInvalidHandle;
           if (blocks == 0 || threads == 0 || threads > 1024) return kInvalidValue;
           const FakeCuda::Launch launch{blocks, threads, arguments};
+          const auto waiting = s.waiting_kernels.find(found->second);
+          if (waiting != s.waiting_kernels.end()) {
+            return s.enqueue(stream, {{}, nullptr, 0, waiting->second(launch)});
+          }
           return s.enqueue(stream, {s.kernels.at(found->second)(launch), nullptr, 0});
         });
       });

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fake_kernels.h"
 
+#include <algorithm>
+#include <atomic>
+
+#include "backends/cuda/kernels/flags.h"
 #include "backends/cuda/kernels/kernel_list.h"
 #include "backends/cuda/kernels/segments.h"
 
@@ -38,6 +42,20 @@ std::function<void()> run_reduce(const FakeCuda::Launch& launch) {
                  });
 }
 
+std::function<void()> run_signal(const FakeCuda::Launch& launch) {
+  return grid_of(launch, [how = launch.argument<FlagArguments>(0)](unsigned, unsigned thread) {
+    if (thread < how.count) *how.flags[thread] = how.value;
+  });
+}
+
+std::function<bool()> run_await(const FakeCuda::Launch& launch) {
+  return [how = launch.argument<FlagArguments>(0)] {
+    if (std::atomic_ref(*const_cast<std::uint32_t*>(how.released)).load() != 0) return true;
+    return std::all_of(how.flags, how.flags + how.count,
+                       [&](const std::uint32_t* flag) { return has_reached(*flag, how.value); });
+  };
+}
+
 }  // namespace
 
 void add_ronde_kernels(FakeCuda& cuda) {
@@ -45,6 +63,8 @@ void add_ronde_kernels(FakeCuda& cuda) {
   RONDE_COPY_KERNELS(ADD_COPY)
 #define ADD_REDUCE(name, Element) cuda.add_kernel(#name, run_reduce<Element>);
   RONDE_REDUCE_KERNELS(ADD_REDUCE)
+  cuda.add_kernel("ronde_signal", run_signal);
+  cuda.add_waiting_kernel("ronde_await", run_await);
 }
 
 }  // namespace ronde::test

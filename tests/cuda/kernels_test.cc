@@ -101,7 +101,7 @@ TEST_CASE("a cuda reduction may write into one of its inputs, or have none") {
   CHECK(first.equals(expected));
   CHECK_THROWS_WITH(machine.kernels.reduce(machine.stream, addresses[0],
                                            std::vector<DevicePointer>(65), 3, smallest),
-                    "a kernel reduces 64 inputs at most, not 65");
+                    "a kernel takes 64 inputs at most, not 65");
 }
 
 /// Segments of these counts, one behind the other on one side, with gaps on the other.

@@ -47,6 +47,7 @@ TEST_CASE(
       CHECK(is_time(row, key));
     }
     CHECK(row.at("ranks") == ranks);
+    CHECK(row.at("hand-over-flags_us").is_null());  // there is nobody to hand over to
   }
   const nlohmann::json all = row_with(rows, "class", "all");
   CHECK(all.at("bytes") == 5'479'436);
@@ -61,6 +62,20 @@ TEST_CASE("bench setups: a set-up that is not asked for is not run, one that is 
   const CommandResult result = run_bench(1, words, FAKE_GPU_BENCH);
   CHECK(result.exit_code == 2);
   CHECK_THAT(result.err, Contains("--setup") && Contains("mine") && Contains("mpi-reg"));
+}
+
+TEST_CASE("bench setups: the ways to hand over between cuda streams are measured if asked for") {
+  const JsonFile file;
+  Words words = kSmall;
+  words.insert(words.end(), {"--setup", "mpi-opt-events,mpi-opt-kernels", "--json", file.path()});
+  const CommandResult result = run_bench(1, words, FAKE_GPU_BENCH);
+  INFO(result.out << result.err);
+  REQUIRE(result.exit_code == 0);
+  const nlohmann::json row = row_with(file.rows(), "bytes", 8192);
+  CHECK(row.at("mpi-opt-events_us").is_number());
+  CHECK(row.at("mpi-opt-kernels_us").is_number());
+  CHECK_FALSE(row.contains("mpi_us"));
+  CHECK_THAT(result.out, Contains("mpi-opt-kernels us"));
 }
 
 TEST_CASE("bench of cuda buffers: every collective gives the right result on a fake GPU") {

@@ -89,6 +89,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
       {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
       {"RONDE_PROCESS_SETS", "0,1;2"},
       {"RONDE_JOIN_AVERAGE", "all"},
+      {"RONDE_CUDA_IPC_HANDOVER", "flags"},
       {"RONDE_GPU_BACKEND", "nccl"},
       {"RONDE_CUDA_IPC", "0"},
       {"RONDE_REGISTRATION_CACHE", "0"},
@@ -118,6 +119,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.join_average == "all");
   CHECK(config.gpu_backend == "nccl");
   CHECK_FALSE(config.cuda_ipc);
+  CHECK(config.cuda_ipc_handover == "flags");
   CHECK(config.cuda_ipc_direct_bytes == 5ull << 20);
   CHECK_FALSE(config.gpu_aware_mpi);
   CHECK_FALSE(config.registration_cache);
@@ -163,6 +165,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_LOG_LEVEL", {"", "INFO", "verbose", "2"}},
       {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
+      {"RONDE_CUDA_IPC_HANDOVER", {"", "event", "Flags", "1"}},
       {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
       {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},
       {"RONDE_CUDA_IPC_DIRECT_BYTES", {"", "-1", "never"}},
@@ -317,7 +320,8 @@ TEST_CASE("every group-wide variable takes part in the comparison") {
       {"RONDE_GPU_BACKEND", "other"},       {"RONDE_CUDA_IPC", "0"},
       {"RONDE_NCCL_STREAMS", "9"},          {"RONDE_REGISTRATION_CACHE", "0"},
       {"RONDE_CUDA_IPC_DIRECT_BYTES", "9"}, {"RONDE_REGISTRATION_CACHE_BYTES", "9"},
-      {"RONDE_GPU_AWARE_MPI", "0"},         {"RONDE_NCCL_HIERARCHICAL", "1"}};
+      {"RONDE_GPU_AWARE_MPI", "0"},         {"RONDE_NCCL_HIERARCHICAL", "1"},
+      {"RONDE_CUDA_IPC_HANDOVER", "events"}};
   std::size_t group_wide = 0;
   for (const ConfigEntry& entry : ronde::config_table()) {
     if (entry.scope == ConfigScope::PerRank) {

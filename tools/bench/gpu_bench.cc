@@ -32,14 +32,22 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
       stream_(streams_->make_stream(device_)),
       buffer_(streams_->context(device_), bytes),
       other_(streams_->context(device_), bytes),
-      bench_(*streams_, device_,
-             access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image(),
-             kHandOverBytes, cuda::kTrialBytes),
       cache_(true, kHandOverBytes * static_cast<std::size_t>(session.topology().size)),
-      peers_(bench_, cache_, std::make_shared<cuda::OpenHandles>(),
-             all_ranks<int>(session.topology()), all_ranks<std::size_t>(session.topology()),
-             static_cast<std::size_t>(session.topology().rank)),
-      exchange_(session.raw().host(), session.topology().size) {}
+      exchange_(session.raw().host(), session.topology().size) {
+  const void* const image =
+      access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image();
+  const auto handles = std::make_shared<cuda::OpenHandles>();
+  for (const IpcHandover handover : kHandOvers) {
+    pairs_.push_back(std::make_unique<Pair>(*this, image, handles, handover));
+  }
+}
+
+GpuBench::Pair::Pair(GpuBench& owner, const void* image,
+                     const std::shared_ptr<cuda::OpenHandles>& handles, IpcHandover handover)
+    : bench(*owner.streams_, owner.device_, image, kHandOverBytes, cuda::kBytesBehind),
+      peers(bench, owner.cache_, handles, handover, all_ranks<int>(owner.session_.topology()),
+            all_ranks<std::size_t>(owner.session_.topology()),
+            static_cast<std::size_t>(owner.session_.topology().rank)) {}
 
 GpuBench::~GpuBench() = default;
 
@@ -48,7 +56,7 @@ void GpuBench::wait(const DeviceEvent& event, std::string_view what) {
 }
 
 void GpuBench::end() {
-  peers_.forget();
+  for (const std::unique_ptr<Pair>& pair : pairs_) pair->peers.forget();
   session_.raw().let_go();
 }
 
@@ -73,21 +81,27 @@ void GpuBench::copy(std::size_t bytes) {
   wait(*streams_->mark(*stream_), "a copy within the GPU");
 }
 
-bool GpuBench::connect() {
-  if (session_.topology().size == 1 || session_.topology().hosts() > 1) return false;
-  std::string problem;
+std::vector<std::size_t> GpuBench::connect() {
+  if (session_.topology().size == 1 || session_.topology().hosts() > 1) return {};
   const cuda::VisibleDevices all;
-  device::Steps steps = peers_.connect(exchange_, all, CudaOptions().ipc_patience, problem);
-  session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
-  return problem.empty();
+  std::vector<std::size_t> working;
+  for (std::size_t which = 0; which < pairs_.size(); ++which) {
+    cuda::IpcPeers::Findings findings;
+    device::Steps steps =
+        pairs_[which]->peers.connect(exchange_, all, CudaOptions().ipc_patience, findings);
+    session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
+    if (findings.problem.empty()) working.push_back(which);
+  }
+  return working;
 }
 
-void GpuBench::hand_over() {
-  peers_.record(cuda::Mark::Packed, 0);
+void GpuBench::hand_over(std::size_t which) {
+  Pair& pair = *pairs_[which];
+  pair.peers.record(cuda::Mark::Packed, 0);
   exchange_.start(device_);
   session_.raw().wait_until([&] { return exchange_.poll(); }, "a hand-over");
-  peers_.wait_for_all(cuda::Mark::Packed, 0);
-  wait(*streams_->mark(bench_.stream()), "a hand-over on the GPU");
+  pair.peers.wait_for_all(cuda::Mark::Packed, 0);
+  wait(*streams_->mark(pair.bench.stream()), "a hand-over on the GPU");
 }
 
 void GpuBench::write(const std::vector<float>& values) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -15,6 +16,11 @@
 #include "setups.h"
 
 namespace ronde::tool {
+
+/// How a bare hand-over can be made: IpcHandover, and what it is called.
+constexpr std::array kHandOvers = {IpcHandover::Events, IpcHandover::Flags, IpcHandover::Kernels};
+inline const std::array<std::string, kHandOvers.size()> kHandOverNames = {
+    "hand-over-events", "hand-over-flags", "hand-over-kernels"};
 
 /// The GPU of this rank, with memory to reduce, and what there is to measure on it.
 class GpuBench {
@@ -34,10 +40,10 @@ class GpuBench {
   void reduce(Backend& backend, std::span<const std::size_t> counts, const std::string& set_up);
   /// Copies as much within the GPU.
   void copy(std::size_t bytes);
+  /// Which of kHandOvers work; the same on all ranks. Collective.
+  std::vector<std::size_t> connect();
   /// A bare hand-over: this rank's stream waits for those of all others.
-  void hand_over();
-  /// Whether there can be one; the same on all ranks. Collective.
-  bool connect();
+  void hand_over(std::size_t which);
   /// Lets go of what belongs to other ranks, and waits until they have, so that this can be
   /// destroyed. Nothing is measured afterwards. Collective.
   void end();
@@ -58,9 +64,15 @@ class GpuBench {
   const std::shared_ptr<cuda::Stream> stream_;  ///< the program's
   cuda::DeviceMemory buffer_;
   cuda::DeviceMemory other_;
-  cuda::Workbench bench_;
   cuda::RegistrationCache cache_;
-  cuda::IpcPeers peers_;
+  /// What hands over in one way: memory and flags of its own.
+  struct Pair {
+    Pair(GpuBench& owner, const void* image, const std::shared_ptr<cuda::OpenHandles>& handles,
+         IpcHandover handover);
+    cuda::Workbench bench;
+    cuda::IpcPeers peers;
+  };
+  std::vector<std::unique_ptr<Pair>> pairs_;  ///< as kHandOvers
   device::HostExchange exchange_;
   std::vector<Segment> segments_;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -22,7 +23,12 @@ struct Setup {
   Backend* backend = nullptr;
 };
 
-constexpr std::array kNames = {"mpi", "mpi-reg", "mpi-opt", "mpi-opt-nocache", "nccl"};
+/// What is measured unless others are asked for.
+const std::vector<std::string>& usual_names() {
+  static const std::vector<std::string> names = {"mpi", "mpi-reg", "mpi-opt", "mpi-opt-nocache",
+                                                 "nccl"};
+  return names;
+}
 
 /// Of the study's table; each up to and with its size.
 struct SizeClass {
@@ -37,34 +43,34 @@ constexpr std::array kClasses = {
     SizeClass{"more", ~std::size_t{0}},
 };
 
-constexpr std::array kSizeColumns = {
-    Column{"bytes", "bytes"},
-    Column{"copy us", "copy_us", 2},
-    Column{"hand-over us", "hand_over_us", 2},
-    Column{"mpi us", "mpi_us", 2},
-    Column{"mpi-reg us", "mpi-reg_us", 2},
-    Column{"mpi-opt us", "mpi-opt_us", 2},
-    Column{"mpi-opt-nocache us", "mpi-opt-nocache_us", 2},
-    Column{"nccl us", "nccl_us", 2},
-    Column{"mpi/mpi-opt", "mpi_over_mpi-opt", 2},
-    Column{"nocache/mpi-opt", "mpi-opt-nocache_over_mpi-opt", 2},
-};
-
-constexpr std::array kClassColumns = {
-    Column{"messages", "class"},
-    Column{"number", "messages"},
-    Column{"bytes", "bytes"},
-    Column{"copy ms", "copy_ms", 3},
-    Column{"mpi ms", "mpi_ms", 3},
-    Column{"mpi-reg ms", "mpi-reg_ms", 3},
-    Column{"mpi-opt ms", "mpi-opt_ms", 3},
-    Column{"mpi-opt-nocache ms", "mpi-opt-nocache_ms", 3},
-    Column{"nccl ms", "nccl_ms", 3},
-    Column{"mpi/mpi-opt", "mpi_over_mpi-opt", 2},
-    Column{"nocache/mpi-opt", "mpi-opt-nocache_over_mpi-opt", 2},
-};
-
 constexpr int kIterations = 20;
+
+/// What there is a time of, in the order of the table.
+std::vector<std::string> timed_names(const std::vector<std::string>& set_ups,
+                                     std::span<const std::string> hand_overs) {
+  std::vector<std::string> names = {"copy"};
+  names.insert(names.end(), hand_overs.begin(), hand_overs.end());
+  names.insert(names.end(), set_ups.begin(), set_ups.end());
+  return names;
+}
+
+/// The columns of a table, with the texts that they point to.
+struct Table {
+  std::deque<std::string> texts;
+  std::vector<Column> columns;
+
+  void add(std::string title, std::string key, int digits = 0) {
+    texts.push_back(std::move(title));
+    const std::string_view kept = texts.back();
+    texts.push_back(std::move(key));
+    columns.push_back({kept, texts.back(), digits});
+  }
+  void add_times(const std::vector<std::string>& names, const std::string& unit, int digits) {
+    for (const std::string& name : names) add(name + " " + unit, name + "_" + unit, digits);
+    add("mpi/mpi-opt", "mpi_over_mpi-opt", 2);
+    add("nocache/mpi-opt", "mpi-opt-nocache_over_mpi-opt", 2);
+  }
+};
 
 std::size_t bytes_of(std::span<const std::size_t> counts) {
   std::size_t elements = 0;
@@ -90,7 +96,7 @@ class Setups {
   Setups(Session& session, const GpuAccess& access, const Config& config, std::size_t bytes)
       : session_(session), config_(config) {
     session_.alike([&] { bench_.emplace(session_, access, bytes); });
-    hands_over_ = bench_->connect();
+    hand_overs_ = bench_->connect();
     make(access);
   }
 
@@ -99,9 +105,24 @@ class Setups {
   void end() { bench_->end(); }
   const std::vector<std::string>& left_out() const { return left_out_; }
 
+  Table size_table() const {
+    Table table;
+    table.add("bytes", "bytes");
+    table.add_times(timed_names(names_, kHandOverNames), "us", 2);
+    return table;
+  }
+  Table class_table() const {
+    Table table;
+    table.add("messages", "class");
+    table.add("number", "messages");
+    table.add("bytes", "bytes");
+    table.add_times(timed_names(names_, {}), "ms", 3);
+    return table;
+  }
+
   Json size_row(std::size_t bytes) {
     const std::vector<std::size_t> counts = {bytes / sizeof(float)};
-    const std::map<std::string, Samples> times = measure(counts, hands_over_);
+    const std::map<std::string, Samples> times = measure(counts, hand_overs_);
     Json row = {{"benchmark", "setups"},
                 {"ranks", session_.topology().size},
                 {"gpu", bench_->gpu_name()},
@@ -123,7 +144,7 @@ class Setups {
       const std::size_t bytes = bytes_of(counts);
       const auto which = std::find_if(kClasses.begin(), kClasses.end(),
                                       [&](const SizeClass& each) { return bytes <= each.most; });
-      const std::map<std::string, Samples> times = measure(counts, false);
+      const std::map<std::string, Samples> times = measure(counts, {});
       for (Sum* const sum :
            {&sums[static_cast<std::size_t>(which - kClasses.begin())], &sums.back()}) {
         sum->messages += 1;
@@ -152,7 +173,8 @@ class Setups {
  private:
   void make(const GpuAccess& access) {
     const BackendRegistry known = gpu_setups(config_, access.symbols, access.kernel_image);
-    for (const std::string& name : wanted_of(known)) {
+    names_ = wanted_of(known);
+    for (const std::string& name : names_) {
       const auto found = known.find(name);
       const auto& problem = found->second.problem;
       std::string why = session_.peers().first_of(problem ? problem() : std::string());
@@ -164,17 +186,13 @@ class Setups {
   /// Throws UsageError for one that there is not.
   std::vector<std::string> wanted_of(const BackendRegistry& known) const {
     const std::vector<std::string>& asked = session_.options().setups;
-    std::vector<std::string> names;
-    for (const char* const name : kNames) {
-      if (known.contains(name)) names.emplace_back(name);
-    }
     for (const std::string& name : asked) {
       if (known.contains(name)) continue;
       std::string text = "--setup: there is no set-up \"" + name + "\"; use one of:";
-      for (const std::string& each : names) text += " " + each;
+      for (const auto& [each, factory] : known) text += " " + each;
       throw UsageError(text);
     }
-    return asked.empty() ? names : asked;
+    return asked.empty() ? usual_names() : asked;
   }
 
   /// What goes wrong with the first operation, on the first rank where it does.
@@ -192,13 +210,13 @@ class Setups {
   }
 
   std::map<std::string, Samples> measure(const std::vector<std::size_t>& counts,
-                                         bool with_hand_over) {
+                                         const std::vector<std::size_t>& hand_overs) {
     const std::size_t bytes = bytes_of(counts);
     std::vector<std::string> names = {"copy"};
     std::vector<Contender> contenders = {{[this, bytes] { bench_->copy(bytes); }}};
-    if (with_hand_over) {
-      names.emplace_back("hand_over");
-      contenders.push_back({[this] { bench_->hand_over(); }});
+    for (const std::size_t which : hand_overs) {
+      names.push_back(kHandOverNames[which]);
+      contenders.push_back({[this, which] { bench_->hand_over(which); }});
     }
     for (const Setup& setup : setups_) {
       bench_->check(*setup.backend, counts, setup.name);
@@ -214,17 +232,18 @@ class Setups {
     return times;
   }
 
-  static void add_times(Json& row, const std::map<std::string, Samples>& times,
-                        const std::string& unit, double factor) {
+  void add_times(Json& row, const std::map<std::string, Samples>& times, const std::string& unit,
+                 double factor) const {
     const auto time_of_setup = [&](const std::string& name) {
       const auto found = times.find(name);
       return found == times.end() ? Json() : Json(median(found->second) * factor);
     };
-    for (const char* const name : {"copy", "hand_over"}) row[name + unit] = time_of_setup(name);
-    for (const char* const name : kNames) row[name + unit] = time_of_setup(name);
+    for (const std::string& name : timed_names(names_, kHandOverNames)) {
+      row[name + unit] = time_of_setup(name);
+    }
     for (const std::string slow : {"mpi", "mpi-opt-nocache"}) {
-      const Json time = row[slow + unit];
-      const Json fast = row["mpi-opt" + unit];
+      const Json time = row.value(slow + unit, Json());
+      const Json fast = row.value("mpi-opt" + unit, Json());
       const bool both = time.is_number() && fast.is_number();
       row[slow + "_over_mpi-opt"] = both ? Json(time.get<double>() / fast.get<double>()) : Json();
     }
@@ -233,13 +252,15 @@ class Setups {
   Session& session_;
   const Config config_;
   std::optional<GpuBench> bench_;
-  bool hands_over_ = false;
+  std::vector<std::size_t> hand_overs_;  ///< kinds that work
+  std::vector<std::string> names_;       ///< that are wanted
   std::vector<Setup> setups_;
   std::vector<std::string> left_out_;
 };
 
 void sweep(Session& session, Setups& setups, std::vector<Json>& rows) {
-  Report report = session.report(kSizeColumns);
+  const Table table = setups.size_table();
+  Report report = session.report(table.columns);
   report.say("allreduce, f32, " + session.description() + ", on " + setups.bench().gpu_name());
   for (const std::string& text : setups.left_out()) report.say("left out: " + text);
   report.print_titles();
@@ -253,7 +274,8 @@ void sweep(Session& session, Setups& setups, std::vector<Json>& rows) {
 }
 
 void exchange(Session& session, Setups& setups, const GradientList& list, std::vector<Json>& rows) {
-  Report report = session.report(kClassColumns);
+  const Table table = setups.class_table();
+  Report report = session.report(table.columns);
   report.say("all gradients of " + std::string(list.model) + ", fused, by the size of messages");
   report.print_titles();
   for (const Json& row : setups.class_rows(list)) {

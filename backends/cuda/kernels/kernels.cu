@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels, one for each pair of types or type, which kernel_list.h names.
+#include <cuda/atomic>
+
+#include "flags.h"
 #include "kernel_list.h"
 #include "segments.h"
 
@@ -20,3 +23,38 @@ RONDE_COPY_KERNELS(RONDE_COPY)
     reduce_tile<Element>(how, blockIdx.x, threadIdx.x);      \
   }
 RONDE_REDUCE_KERNELS(RONDE_REDUCE)
+
+// A flag, as other GPUs and the host see it.
+using Flag = cuda::atomic_ref<std::uint32_t, cuda::thread_scope_system>;
+
+constexpr std::uint64_t kSoonNs = 50'000;
+
+__device__ inline std::uint64_t nanoseconds() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// One block, of which each thread has a flag. What the stream ran before happened before the
+// release.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    ronde_signal(const __grid_constant__ FlagArguments how) {
+  if (threadIdx.x >= how.count) return;
+  Flag(*how.flags[threadIdx.x]).store(how.value, cuda::memory_order_release);
+}
+
+// Likewise; what the stream runs next happens after the acquisition.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    ronde_await(const __grid_constant__ FlagArguments how) {
+  if (threadIdx.x >= how.count) return;
+  const Flag flag(*how.flags[threadIdx.x]);
+  const Flag released(*const_cast<std::uint32_t*>(how.released));
+  const std::uint64_t begin = nanoseconds();
+  while (!has_reached(flag.load(cuda::memory_order_acquire), how.value)) {
+    const std::uint64_t waited = nanoseconds() - begin;
+    // Host memory is far: only once it takes long.
+    if (waited > kSoonNs && released.load(cuda::memory_order_relaxed) != 0) return;
+    if (waited > how.limit_ns) __trap();
+    __nanosleep(64);
+  }
+}

@@ -24,6 +24,7 @@ struct Config {
   std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
   std::string gpu_backend = "auto";
   bool cuda_ipc = true;
+  std::string cuda_ipc_handover = "auto";
   std::uint64_t cuda_ipc_direct_bytes = 0;
   bool gpu_aware_mpi = true;
   bool registration_cache = true;

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks that reach each other by CUDA IPC wait for each other: by events, by flags, or by
+// kernels.
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpu_exercise.h"
+#include "gpu_ranks.h"
+#include "tests/support/captured_errors.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+constexpr std::size_t kCount = 20'000;
+
+const char* name_of(IpcHandover handover) {
+  switch (handover) {
+    case IpcHandover::Auto:
+      return "auto";
+    case IpcHandover::Events:
+      return "events";
+    case IpcHandover::Flags:
+      return "flags";
+    case IpcHandover::Kernels:
+      return "kernels";
+  }
+  return "";
+}
+
+/// All handovers so far were of one kind.
+void check_kind(const Runtime& runtime, IpcHandover kind) {
+  const std::uint64_t all = cuda_counter(runtime, "handovers");
+  check(all > 0, "there were handovers");
+  const auto of = [&](IpcHandover each) { return kind == each ? all : 0; };
+  check(cuda_counter(runtime, "flag_handovers") == of(IpcHandover::Flags), "by flags");
+  check(cuda_counter(runtime, "kernel_handovers") == of(IpcHandover::Kernels), "by kernels");
+}
+
+/// Why flags are not used.
+struct Obstacle {
+  const char* name;
+  IpcHandover handover;
+  FakeCuda::Options machine;
+  std::function<void(FakeCuda& cuda)> set;
+  const char* text;  ///< of the line
+};
+
+const std::vector<Obstacle>& obstacles() {
+  static const std::vector<Obstacle> all = {
+      {.name = "a rank's streams do not know flags",
+       .handover = IpcHandover::Flags,
+       .machine = {.devices = 1},
+       .set = [](FakeCuda& cuda) { cuda.fail("cuStreamBatchMemOp_v2", cuda::kNotSupported); },
+       .text = "CUDA failed while telling the other ranks: cuStreamBatchMemOp_v2"},
+      {.name = "a rank's streams cannot wait for flags",
+       .handover = IpcHandover::Flags,
+       .machine = {.devices = 1},
+       .set = [](FakeCuda& cuda) { cuda.fail("cuStreamBatchMemOp_v2", cuda::kNotSupported, 1, 2); },
+       .text = "CUDA failed while waiting for the other ranks: cuStreamBatchMemOp_v2"},
+      {.name = "a rank cannot pin what ranks share",
+       .handover = IpcHandover::Flags,
+       .machine = {.devices = 1},
+       .set = [](FakeCuda& cuda) { cuda.fail("cuMemHostRegister_v2", cuda::kNotSupported); },
+       .text = "cuMemHostRegister_v2"},
+      {.name = "what streams write to other processes' memory gets lost",
+       .handover = IpcHandover::Flags,
+       .machine = {.devices = 1, .written_words_show = false},
+       .set = {},
+       .text = "rank 0: the memory of other ranks does not answer"},
+      {.name = "a kernel cannot be launched",
+       .handover = IpcHandover::Kernels,
+       .machine = {.devices = 2},
+       .set = [](FakeCuda& cuda) { cuda.fail_on(1, "cuLaunchKernel", cuda::kInvalidValue); },
+       .text = "rank 1: CUDA failed while launching ronde_signal: cuLaunchKernel"},
+  };
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("cuda ipc handover: every kind gives the bits of the CPU, late and in any order") {
+  const IpcHandover handover =
+      GENERATE(IpcHandover::Events, IpcHandover::Flags, IpcHandover::Kernels);
+  const bool cache = GENERATE(true, false);
+  const unsigned disorder = GENERATE(0U, 7U);
+  INFO(name_of(handover) << ", cache " << cache << ", disorder " << disorder);
+  FakeMachine machine({.devices = 2, .disorder = disorder});
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_handover = handover;
+  options.registration_cache = cache;
+  run_gpu_ranks(machine, 3, 2, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    exercise_exchanges(runtime, gpu);
+    exercise_sizes(runtime, gpu);
+    check_kind(runtime, handover);
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc handover: kernels where each rank has a GPU, flags where two share one") {
+  const int devices = GENERATE(1, 2, 3);
+  FakeMachine machine({.devices = devices});
+  run_gpu_ranks(machine, 3, devices, cuda_options_of(machine),
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  for (int step = 0; step < 5; ++step) sum_on_gpu(runtime, gpu, kCount);
+                  check_kind(runtime, devices == 3 ? IpcHandover::Kernels : IpcHandover::Flags);
+                });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc handover: where flags fail, events take over with one line, or nothing does") {
+  const auto& obstacle = obstacles()[GENERATE(range(std::size_t{0}, obstacles().size()))];
+  const bool by_name = GENERATE(false, true);
+  INFO(obstacle.name << ", by name " << by_name);
+  const CapturedErrors errors;
+  FakeMachine machine(obstacle.machine);
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_patience = std::chrono::milliseconds(100);
+  if (by_name) options.ipc_handover = obstacle.handover;
+  if (obstacle.set) obstacle.set(machine.cuda);
+  Config config = test_config();
+  config.log_level = "warning";
+  run_gpu_ranks(
+      machine, 2, obstacle.machine.devices, options,
+      [&](Runtime& runtime, ProgramGpu& gpu) {
+        for (int step = 0; step < 4; ++step) sum_on_gpu(runtime, gpu, kCount);
+        check(cuda_counter(runtime, "ipc_operations") == (by_name ? 0 : 4), "by ipc");
+        if (!by_name) check_kind(runtime, IpcHandover::Events);
+      },
+      config);
+  CHECK(occurrences(errors.text(), "\n") == 1);
+  CHECK_THAT(errors.text(), Catch::Contains(obstacle.text) &&
+                                Catch::Contains(by_name ? "warning: CUDA IPC cannot be used"
+                                                        : "warning: ranks hand over by CUDA's "
+                                                          "events, as flags do not work here"));
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc handover: survivors' GPUs do not wait for what a dead rank had queued") {
+  const IpcHandover handover = GENERATE(IpcHandover::Flags, IpcHandover::Kernels);
+  const std::uint64_t direct_bytes = GENERATE(0U, 1U);
+  INFO(name_of(handover) << ", mapped from " << direct_bytes);
+  constexpr int kRanks = 3;
+  FakeMachine machine({.devices = kRanks});
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_handover = handover;
+  options.ipc_direct_bytes = direct_bytes;
+  std::vector<std::unique_ptr<ProgramGpu>> gpus;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    gpus.push_back(std::make_unique<ProgramGpu>(machine.cuda.api(), rank));
+  }
+  std::vector<std::weak_ptr<void>> memory(kRanks);
+  std::barrier together(kRanks);
+  inproc::Group group(kRanks);
+  run_ranks(kRanks, [&](int rank) {
+    ProgramGpu& gpu = *gpus[static_cast<std::size_t>(rank)];
+    Runtime runtime(gpu_options_of(group, rank, options));
+    sum_on_gpu(runtime, gpu, kCount);
+    // The dead rank's GPU never comes to its part.
+    if (rank == 2) machine.cuda.hold(gpu.stream.handle());
+    auto sum = std::make_shared<GpuSum>(runtime, gpu, kCount);
+    memory[static_cast<std::size_t>(rank)] = sum;
+    Request request = sum->request("late");
+    request.keep_alive = std::move(sum);
+    const Work work = runtime.submit(std::move(request));
+    work.wait_on(gpu.stream.handle());
+    check(!work.done(), "a rank's part is late");
+    together.arrive_and_wait();
+    if (rank == 2) {
+      group.kill(2);
+      return;
+    }
+    const Death death = death_of([&] { work.wait(); });
+    check(death.rank == 2, "rank 2 is lost: " + death.text);
+    // All that this rank has queued ends, and so does what the program has queued behind it.
+    const cuda::Current current(*gpu.context);
+    check(gpu.context->api().stream_synchronize(gpu.stream.handle()) == cuda::kSuccess, "ends");
+    check(memory[static_cast<std::size_t>(rank)].expired(), "the memory is handed back");
+  });
+  machine.cuda.release_all();
+}
