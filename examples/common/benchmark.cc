@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "common/cache_use.h"
 #include "common/checksum.h"
 #include "common/device.h"
 #include "common/efficiency.h"
@@ -61,6 +62,7 @@ class Benchmark {
   void say_efficiency(const Efficiency& result) const;
   void say_round(std::int64_t number, const Round& round) const;
   void say_step(const char* kind, double ms) const;
+  static void say_cache(const std::optional<CacheUse>& cache);
 
   const Workload& workload_;
   const BenchmarkOptions& options_;
@@ -96,6 +98,7 @@ void Benchmark::throughput() const {
   say("Img/sec per %s: %.1f +-%.1f\n", device_name(), rate, spread);
   say("Total img/sec on %d %s(s): %.1f +-%.1f\n", ranks, device_name(), ranks * rate,
       ranks * spread);
+  say_cache(cache_use(ronde::stats()));
 }
 
 /// Starts on all ranks at once, so that their cores are busy alike whether they are connected or
@@ -137,8 +140,10 @@ void Benchmark::efficiency() const {
   require_identical(connected);
   const Efficiency result = summarize(rounds);
   say_efficiency(result);
+  const std::optional<CacheUse> cache = cache_use(ronde::stats());
+  say_cache(cache);
   if (!options_.json.empty() && ronde::rank() == 0) {
-    write_text(options_.json, to_json(workload_.model, ronde::size(), result));
+    write_text(options_.json, to_json(workload_.model, ronde::size(), result, cache));
   }
 }
 
@@ -162,6 +167,14 @@ void Benchmark::say_round(std::int64_t number, const Round& round) const {
 void Benchmark::say_step(const char* kind, double ms) const {
   const double rate = static_cast<double>(options_.batch_size) * kMsPerSecond / ms;
   say("%s: %.2f ms a step, %.1f img/sec per %s\n", kind, ms, rate, device_name());
+}
+
+/// Of rank 0's, since init.
+void Benchmark::say_cache(const std::optional<CacheUse>& cache) {
+  if (!cache) return;
+  say("Registration cache: %llu hits of %llu uses (%.1f %%)\n",
+      static_cast<unsigned long long>(cache->hits), static_cast<unsigned long long>(cache->uses),
+      100 * cache->hit_rate());
 }
 
 }  // namespace

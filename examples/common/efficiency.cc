@@ -25,7 +25,8 @@ Efficiency summarize(const std::vector<Round>& rounds) {
   return {middle, *lowest, *highest};
 }
 
-std::string to_json(const std::string& model, int ranks, const Efficiency& efficiency) {
+std::string to_json(const std::string& model, int ranks, const Efficiency& efficiency,
+                    const std::optional<CacheUse>& cache) {
   nlohmann::ordered_json json{
       {"model", model},
       {"ranks", ranks},
@@ -36,6 +37,7 @@ std::string to_json(const std::string& model, int ranks, const Efficiency& effic
   if (efficiency.median.step_ms_in_step) {
     json["step_ms_in_step"] = *efficiency.median.step_ms_in_step;
   }
+  if (cache) json["registration_hit_rate"] = cache->hit_rate();
   return json.dump(2) + "\n";
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "common/cache_use.h"
+
 namespace example {
 
 /// Milliseconds a step of connected and of unconnected ranks, measured one after the other; and of
@@ -31,8 +33,10 @@ struct Efficiency {
 /// Of at least one round.
 Efficiency summarize(const std::vector<Round>& rounds);
 
-/// A JSON object: model, ranks, step_ms, step_ms_unconnected, efficiency (1 is perfect); and
-/// step_ms_in_step, if that was measured.
-std::string to_json(const std::string& model, int ranks, const Efficiency& efficiency);
+/// A JSON object: model, ranks, step_ms, step_ms_unconnected, efficiency (1 is perfect);
+/// step_ms_in_step, if that was measured; and registration_hit_rate (1: always), if `cache` is
+/// there.
+std::string to_json(const std::string& model, int ranks, const Efficiency& efficiency,
+                    const std::optional<CacheUse>& cache = {});
 
 }  // namespace example

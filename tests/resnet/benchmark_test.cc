@@ -33,6 +33,22 @@ TEST_CASE("the efficiency is the ratio of the medians, with the range of the rou
   CHECK(json == expected);
 }
 
+TEST_CASE("the use of the registration cache is told where there was any") {
+  CHECK_FALSE(cache_use({{"executor", {{"operations", 3}}}}));
+  CHECK_FALSE(cache_use({{"cuda", {{"registration_hits", 0}, {"registration_misses", 0}}}}));
+  const auto use = cache_use({{"cuda",
+                               {{"registration_hits", 90},
+                                {"registration_misses", 8},
+                                {"registration_evicted_for_room", 7}}},
+                              {"nccl", {{"fallback_registration_hits", 2}}}});
+  REQUIRE(use);
+  CHECK(use->hits == 92);
+  CHECK(use->uses == 100);
+  const Efficiency result = summarize({{100, 90}});
+  const nlohmann::json json = nlohmann::json::parse(to_json("edsr", 2, result, use));
+  CHECK(json["registration_hit_rate"] == Approx(0.92));
+}
+
 TEST_CASE("ranks in step tell what waiting for each other costs") {
   const Efficiency result = summarize({{100, 90, 95}, {200, 100, 160}, {110, 99, 100}});
   CHECK(result.median.step_ms_in_step == 100);
