@@ -244,10 +244,12 @@ runs_on_gpu() {
 # What is measured, a line each: TITLE, RANKS (0: without a launcher), PROGRAM, ARGUMENTS; separated by |.
 # tests/tools and tests/edsr try these lines without a GPU.
 measurements_bench() {
-  local ranks
+  local ranks host
   for ranks in 2 4; do
-    echo "set-ups|$ranks|ronde|bench setups --min 32KiB --max 64MiB --model edsr-full" \
-      "--json $kResults/setups.$ranks.json"
+    for host in mpi shm; do
+      echo "set-ups, staged for $host|$ranks|ronde|bench setups --backend $host --min 32KiB --max 64MiB" \
+        "--model edsr-full --json $kResults/setups.$host.$ranks.json"
+    done
   done
   for ranks in 2 4; do
     echo "ways to hand over|$ranks|ronde|bench setups --setup mpi-opt-events,mpi-opt-flags,mpi-opt-kernels" \
@@ -265,6 +267,12 @@ measurements_train() {
   echo "training EDSR, connected over unconnected ranks|2|edsr|--device cuda --efficiency --preset full" \
     "--batch-size 8 --num-warmup-batches 3 --num-batches-per-iter 10 --num-iters 6" \
     "--json $kResults/edsr.json"
+  echo "training EDSR in bf16, connected over unconnected ranks|2|edsr|--device cuda --efficiency --amp" \
+    "--preset full --batch-size 8 --num-warmup-batches 3 --num-batches-per-iter 10 --num-iters 6" \
+    "--json $kResults/edsr.amp.json"
+  echo "training ResNet-50, connected over unconnected ranks|2|resnet_synthetic|--device cuda --efficiency" \
+    "--model resnet50 --batch-size 16 --num-warmup-batches 3 --num-batches-per-iter 10 --num-iters 6" \
+    "--json $kResults/resnet50.json"
 }
 
 # program RANKS PROGRAM ARGUMENT...
@@ -334,9 +342,9 @@ build_all() {
   # The most important first: each may fail without the others.
   part 420 "building the core and its tests on GPUs" build_targets gpu_tests gpu_pack ronde_tool
   part 300 "building the tests of several ranks" build_targets gpu_mp_tests gpu_death_tests
-  part 300 "building the tests without a GPU" build_targets cuda_tests
+  part 300 "building the tests without a GPU" build_targets cuda_tests nccl_hosts_tests
   part 500 "building the tests of tensors" build_targets gpu_torch_tests
-  part 500 "building the example" build_targets edsr
+  part 500 "building the examples" build_targets edsr resnet_synthetic
 }
 
 test_all() {

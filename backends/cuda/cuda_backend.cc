@@ -18,6 +18,8 @@ namespace {
 constexpr std::chrono::seconds kLastBound{2};
 /// Page-locked memory that is kept between operations.
 constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
+/// Of what is fused, more than nearly all models have in a bucket.
+constexpr std::size_t kUsualSegments = 1024;
 /// Below NCCL.
 constexpr int kPriority = 10;
 
@@ -72,8 +74,9 @@ CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
       between(has_two_levels(owner.topology_)
                   ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
                   : std::nullopt),
-      peers(bench, *owner.cache_, owner.handles_, owner.options_.ipc_handover, owner.ranks_,
-            ranks_here(owner.topology_), static_cast<std::size_t>(owner.topology_.local_rank)),
+      peers(bench, *owner.cache_, owner.handles_, owner.options_.ipc_handover, owner.is_of_all_,
+            owner.ranks_, ranks_here(owner.topology_),
+            static_cast<std::size_t>(owner.topology_.local_rank)),
       ipc(bench, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
           owner.counters_, owner.options_, owner.warn_),
       staged(bench, pipe, owner.host_, owner.counters_, owner.topology_.rank) {}
@@ -86,6 +89,7 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       image_(image),
       topology_(*context.topology),
       ranks_(context.ranks),
+      is_of_all_(context.set == 0),
       warn_(context.warn),
       host_(*context.host),
       visible_(options_.visible_devices, options_.symbols),
@@ -101,8 +105,10 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
 }
 
 CudaBackend::~CudaBackend() {
+  const bool is_over = !gpu_ || streams_->settle(kLastBound);
+  streams_->end_waits_by({});
   const bool direct_hangs = direct_link_ && direct_link_->hangs();
-  if (!gpu_ || (streams_->settle(kLastBound) && !gpu_->peers.hangs() && !direct_hangs)) return;
+  if (!gpu_ || (is_over && !gpu_->peers.hangs() && !direct_hangs)) return;
   device::abandon(std::move(gpu_));
   device::abandon(std::move(cache_));
 }
@@ -138,7 +144,10 @@ device::Steps CudaBackend::find_ways(int device) {
     co_await connecting;
     has_ipc_ = findings.problem.empty();
     problems.of_ipc = findings.problem;
-    if (has_ipc_) problems.of_flags = findings.remark;
+    if (has_ipc_) {
+      problems.of_flags = findings.remark;
+      gpu(device).bench.mover().reserve(kUsualSegments);
+    }
   }
   if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
     device::Steps proving = prove_direct_link(device, problems.of_mpi);
@@ -165,8 +174,8 @@ device::Steps CudaBackend::prove_direct_link(int device, std::string& problem) {
 void CudaBackend::tell(const Problems& problems) const {
   if (!problems.of_flags.empty()) {
     warn_(
-        "ranks hand over by CUDA's events, as flags do not work here "
-        "(RONDE_CUDA_IPC_HANDOVER=events spares the trial): " +
+        "ranks hand over by CUDA's events (RONDE_CUDA_IPC_HANDOVER=events spares the trial), as "
+        "they cannot by " +
         problems.of_flags);
   }
   if (problems.of_ipc.empty() && problems.of_mpi.empty()) return;
@@ -263,7 +272,7 @@ std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
 /// do, where that can be had.
 void CudaBackend::abort() noexcept {
   if (direct_link_) direct_link_->abort();
-  if (gpu_) gpu_->peers.release();
+  if (gpu_) streams_->end_waits_by([this] { gpu_->peers.release(); });
 }
 
 void CudaBackend::let_go() {

@@ -104,6 +104,7 @@ class CudaBackend final : public Backend {
   const void* const image_;
   const Topology topology_;
   const std::vector<int> ranks_;
+  const bool is_of_all_;  ///< and not of a process set
   const std::function<void(const std::string&)> warn_;
   Backend& host_;
   const VisibleDevices visible_;

@@ -114,18 +114,27 @@ std::shared_ptr<const DeviceEvent> CudaStreams::mark(Stream& stream) {
   return mark(gpu, stream.handle());
 }
 
+void CudaStreams::end_waits_by(std::function<void()> release) {
+  const std::lock_guard lock(mutex_);
+  release_ = std::move(release);
+}
+
 bool CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
   try {
-    const auto deadline = std::chrono::steady_clock::now() + bound;
+    const auto begin = std::chrono::steady_clock::now();
     std::vector<std::weak_ptr<Stream>> streams;
+    std::function<void()> release;
     {
       const std::lock_guard lock(mutex_);
       streams = streams_;
+      release = release_;
     }
     for (const std::weak_ptr<Stream>& each : streams) {
       const std::shared_ptr<Stream> stream = each.lock();
       while (stream && !stream->is_idle()) {
-        if (std::chrono::steady_clock::now() >= deadline) return false;
+        const auto waited = std::chrono::steady_clock::now() - begin;
+        if (waited >= bound) return false;
+        if (release && 2 * waited >= bound) release();
         std::this_thread::sleep_for(kPause);
       }
     }

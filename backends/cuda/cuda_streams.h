@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -26,6 +27,12 @@ class CudaStreams final : public DeviceStreams {
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
   bool settle(std::chrono::nanoseconds bound) noexcept override;
+
+  /// The group is dead: once settle() has waited for half of its bound, it calls this again and
+  /// again, which is to end work that waits for others in vain. Not before, as what is behind such
+  /// a wait then works on anything, and others that are well may still come to it. Empty: nothing
+  /// can.
+  void end_waits_by(std::function<void()> release);
 
   /// How many GPUs are visible, at least 1. Throws DriverError.
   int device_count() const;
@@ -61,6 +68,7 @@ class CudaStreams final : public DeviceStreams {
   // Guarded by mutex_.
   std::unique_ptr<Gpu> gpu_;
   std::vector<std::weak_ptr<Stream>> streams_;
+  std::function<void()> release_;
 };
 
 }  // namespace ronde::cuda

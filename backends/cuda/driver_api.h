@@ -70,6 +70,7 @@ constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kEventInterprocess = 4;
 constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 constexpr unsigned kHostRegisterPortable = 1;
+constexpr unsigned kHostRegisterMapped = 2;
 
 /// CUstreamCaptureMode
 constexpr int kCaptureRelaxed = 2;
@@ -118,6 +119,7 @@ struct DriverApi : DeviceQueryApi {
   Call<void**, std::size_t, unsigned> host_allocate{*this, "cuMemHostAlloc"};
   Call<void*> host_free{*this, "cuMemFreeHost"};
   Call<void*, std::size_t, unsigned> host_register{*this, "cuMemHostRegister_v2"};
+  Call<DevicePointer*, void*, unsigned> host_device_pointer{*this, "cuMemHostGetDevicePointer_v2"};
   Call<void*> host_unregister{*this, "cuMemHostUnregister"};
   Call<DevicePointer*, std::size_t*, DevicePointer> address_range{*this, "cuMemGetAddressRange_v2"};
   Call<void*, int, DevicePointer> pointer_attribute{*this, "cuPointerGetAttribute"};
@@ -150,6 +152,8 @@ struct DriverApi : DeviceQueryApi {
   Call<ModuleHandle*, const void*> module_load{*this, "cuModuleLoadData"};
   Call<ModuleHandle> module_unload{*this, "cuModuleUnload"};
   Call<FunctionHandle*, ModuleHandle, const char*> module_function{*this, "cuModuleGetFunction"};
+  /// Since CUDA 12.4.
+  Call<FunctionHandle> function_load{*this, "cuFuncLoad", vendor::Need::Optional};
   Call<FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
        StreamHandle, void**, void**>
       launch{*this, "cuLaunchKernel"};

@@ -4,18 +4,15 @@
 #include <atomic>
 #include <utility>
 
-#include "backends/cuda/addresses.h"
-
 namespace ronde::cuda {
 namespace {
 
 /// Further than anybody comes until all are released, and not so far that it seems to be behind.
 constexpr std::uint32_t kFarAhead = std::uint32_t{1} << 30;
 
-/// A word that GPUs look at, as the host writes it.
-void store(DevicePointer address, std::uint32_t value) noexcept {
-  std::atomic_ref(*static_cast<std::uint32_t*>(writable(address)))
-      .store(value, std::memory_order_release);
+/// To a word that GPUs look at.
+void store(std::byte* word, std::uint32_t value) noexcept {
+  std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word)).store(value, std::memory_order_release);
 }
 
 }  // namespace
@@ -38,21 +35,23 @@ std::vector<DevicePointer> FlagSignals::flags_of_others(std::size_t index) const
 
 void FlagSignals::record(Mark mark, std::size_t half, Stream& stream) {
   const std::size_t index = index_of(mark, half);
-  write(stream, flags_at_others(index), ++recorded_[index]);
+  ++recorded_[index];
+  write(stream, flags_at_others(index), recorded(index));
 }
 
 void FlagSignals::wait_for_all(Mark mark, std::size_t half, Stream& stream) {
   const std::size_t index = index_of(mark, half);
-  if (recorded_[index] > 0) await(stream, flags_of_others(index), recorded_[index]);
+  if (recorded_[index] > 0) await(stream, flags_of_others(index), recorded(index));
 }
 
-StreamFlags::StreamFlags(const std::shared_ptr<const DeviceContext>& context,
-                         shm::SharedMemory memory, std::size_t size, std::size_t own)
-    : FlagSignals([bytes = memory.bytes().data()](
-                      std::size_t rank) { return address_of(bytes + rank * kFlagBytes); },
-                  size, own),
+StreamFlags::StreamFlags(std::shared_ptr<const shm::SharedMemory> memory,
+                         std::shared_ptr<const PinnedRange> pinned, std::size_t size,
+                         std::size_t own)
+    : FlagSignals(
+          [boards = pinned->address()](std::size_t rank) { return boards + rank * kFlagBytes; },
+          size, own),
       memory_(std::move(memory)),
-      pinned_(context, memory_.bytes().data(), memory_.bytes().size()) {}
+      pinned_(std::move(pinned)) {}
 
 void StreamFlags::write(Stream& stream, const std::vector<DevicePointer>& flags,
                         std::uint32_t value) {
@@ -61,15 +60,15 @@ void StreamFlags::write(Stream& stream, const std::vector<DevicePointer>& flags,
 
 void StreamFlags::await(Stream& stream, const std::vector<DevicePointer>& flags,
                         std::uint32_t value) {
-  stream.wait_for(flags, value);
+  if (!is_released_) stream.wait_for(flags, value);
 }
 
-/// Once is enough. What another survivor still writes may overwrite it, but is at last the number
-/// that is waited for (Note [No wait for nothing]).
+/// A rank that dies may still write lower numbers over it: to be repeated.
 void StreamFlags::release() noexcept {
+  is_released_ = true;
   for (std::size_t index = 0; index < kMarks * kHalves; ++index) {
     for (const DevicePointer flag : flags_of_others(index)) {
-      store(flag, recorded(index) + kFarAhead);
+      store(memory_->bytes().data() + (flag - pinned_->address()), recorded(index) + kFarAhead);
     }
   }
 }
@@ -77,7 +76,7 @@ void StreamFlags::release() noexcept {
 KernelFlags::KernelFlags(KernelSet& kernels, PinnedBlock released, Boards boards, std::size_t size,
                          std::size_t own)
     : FlagSignals(std::move(boards), size, own), kernels_(kernels), released_(std::move(released)) {
-  store(released_.address(), 0);
+  store(released_.data(), 0);
 }
 
 void KernelFlags::write(Stream& stream, const std::vector<DevicePointer>& flags,
@@ -91,7 +90,7 @@ void KernelFlags::await(Stream& stream, const std::vector<DevicePointer>& flags,
 }
 
 void KernelFlags::release() noexcept {
-  store(released_.address(), 1);
+  store(released_.data(), 1);
 }
 
 }  // namespace ronde::cuda

@@ -41,7 +41,10 @@ class FlagSignals : public PeerSignals {
 
   /// What the others write on the own board.
   std::vector<DevicePointer> flags_of_others(std::size_t index) const;
-  std::uint32_t recorded(std::size_t index) const noexcept { return recorded_[index]; }
+  /// How often this rank has, as flags tell it: they go past the largest number.
+  std::uint32_t recorded(std::size_t index) const noexcept {
+    return static_cast<std::uint32_t>(recorded_[index]);
+  }
 
  private:
   /// Queues what writes the value to all these words once all that is queued now has run and shows.
@@ -59,16 +62,16 @@ class FlagSignals : public PeerSignals {
   const Boards boards_;
   const std::size_t size_;
   const std::size_t own_;
-  std::array<std::uint32_t, kMarks * kHalves> recorded_{};  ///< times, by index_of()
+  std::array<std::uint64_t, kMarks * kHalves> recorded_{};  ///< times, by index_of()
 };
 
 /// Flags in host memory, which streams write and wait for (cuStreamBatchMemOp): while a stream
 /// waits, other processes have the GPU.
 class StreamFlags final : public FlagSignals {
  public:
-  /// `memory`: common to the ranks of the host, of kFlagBytes for each. Throws DriverError.
-  StreamFlags(const std::shared_ptr<const DeviceContext>& context, shm::SharedMemory memory,
-              std::size_t size, std::size_t own);
+  /// `memory`: common to the ranks of the host, of kFlagBytes for each. `pinned`: all of it.
+  StreamFlags(std::shared_ptr<const shm::SharedMemory> memory,
+              std::shared_ptr<const PinnedRange> pinned, std::size_t size, std::size_t own);
 
   void release() noexcept override;
 
@@ -76,8 +79,9 @@ class StreamFlags final : public FlagSignals {
   void write(Stream& stream, const std::vector<DevicePointer>& flags, std::uint32_t value) override;
   void await(Stream& stream, const std::vector<DevicePointer>& flags, std::uint32_t value) override;
 
-  const shm::SharedMemory memory_;
-  const PinnedRange pinned_;
+  const std::shared_ptr<const shm::SharedMemory> memory_;
+  const std::shared_ptr<const PinnedRange> pinned_;
+  bool is_released_ = false;
 };
 
 /// Flags in the memory of GPUs, which kernels write and look at. For ranks that have a GPU each:

@@ -18,6 +18,10 @@ static_assert(kLook <= kSightBytes);
 
 constexpr const char* kNoAnswer = "the memory of other ranks does not answer";
 
+std::string text_of(IpcHandover handover) {
+  return handover == IpcHandover::Kernels ? "kernels" : "flags";
+}
+
 /// What a rank writes for the others to see.
 unsigned char sight_of(std::size_t rank) {
   return static_cast<unsigned char>(rank + 1);
@@ -67,8 +71,8 @@ class IpcPeers::Meeting {
 };
 
 IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
-                   IpcHandover handover, std::vector<int> ranks, std::vector<std::size_t> here,
-                   std::size_t own)
+                   IpcHandover handover, bool are_all, std::vector<int> ranks,
+                   std::vector<std::size_t> here, std::size_t own)
     : bench_(bench),
       cache_(cache),
       handles_(std::move(handles)),
@@ -78,7 +82,8 @@ IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<O
       memories_(here_.size()),
       mappings_(here_.size()),
       addresses_(here_.size()),
-      wanted_(handover) {}
+      wanted_(handover),
+      are_all_(are_all) {}
 
 device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDevices& visible,
                                 std::chrono::milliseconds patience, Findings& findings) {
@@ -106,7 +111,7 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
   if (!problem.empty()) co_return forget();
 
   for (const IpcHandover choice : choices(meeting.greetings)) {
-    findings.remark = problem;
+    findings.remark = problem.empty() ? "" : text_of(handover_) + ": " + problem;
     problem.clear();
     device::Steps trying = try_out(meeting, choice, problem);
     co_await trying;
@@ -127,13 +132,7 @@ void IpcPeers::greet(Greeting& greeting) {
   const auto exported = export_memory(*context, bench_.fusion(), bench_.fusion_bytes());
   if (!exported) throw Error("CUDA cannot export the fusion buffer of this GPU");
   greeting.fusion = *exported;
-  if (wanted_ == IpcHandover::Auto || wanted_ == IpcHandover::Events) {
-    events_ = std::make_unique<EventSignals>(context, size(), own_);
-    greeting.events = events_->exported();
-  }
-  if (own_ == 0 && (wanted_ == IpcHandover::Auto || wanted_ == IpcHandover::Flags)) {
-    greeting.flags = offer_flags();
-  }
+  prepare(greeting);
   begin_trial();
   const Stream& stream = trials_.back()->stream;
   const Current current(*context);
@@ -145,13 +144,24 @@ void IpcPeers::greet(Greeting& greeting) {
   fill(place_of_sight(own_) + kSightBytes, 0, kFlagBytes);
 }
 
-/// Nothing where this rank cannot: then flags fail in their trial.
-shm::MemoryOffer IpcPeers::offer_flags() {
-  try {
-    offered_ = std::make_unique<shm::OfferedMemory>(size() * kFlagBytes);
-    return offered_->offer();
-  } catch (const Error&) {
-    return {};
+/// What others need of this rank for the ways to hand over that may be chosen. What does not work
+/// is told when it is.
+void IpcPeers::prepare(Greeting& greeting) {
+  const auto may_be = [&](IpcHandover handover) {
+    return wanted_ == IpcHandover::Auto || wanted_ == handover;
+  };
+  if (may_be(IpcHandover::Events)) {
+    problem_of_events_ = problem_of([&] {
+      events_ = std::make_unique<EventSignals>(bench_.context(), size(), own_);
+      greeting.events = events_->exported();
+      greeting.has_events = true;
+    });
+  }
+  if (own_ == 0 && may_be(IpcHandover::Flags)) {
+    problem_of_flags_ = problem_of([&] {
+      offered_ = std::make_unique<shm::OfferedMemory>(size() * kFlagBytes);
+      greeting.flags = offered_->offer();
+    });
   }
 }
 
@@ -175,30 +185,33 @@ std::vector<IpcHandover> IpcPeers::choices(const std::vector<Greeting>& greeting
   if (wanted_ != IpcHandover::Auto) return {wanted_};
   std::set<std::string> gpus;
   for (const Greeting& greeting : greetings) gpus.insert(greeting.uuid.data());
-  const bool all_differ = gpus.size() == greetings.size();
-  return {all_differ ? IpcHandover::Kernels : IpcHandover::Flags, IpcHandover::Events};
+  const bool have_one_each = are_all_ && gpus.size() == greetings.size();
+  return {have_one_each ? IpcHandover::Kernels : IpcHandover::Flags, IpcHandover::Events};
 }
 
 void IpcPeers::choose(IpcHandover handover, const std::vector<Greeting>& greetings) {
   handover_ = handover;
   given_up_ = std::move(signals_);
   if (handover == IpcHandover::Events) {
+    if (!problem_of_events_.empty()) throw Error(problem_of_events_);
     for (std::size_t rank = 0; rank < size(); ++rank) {
-      if (rank != own_) events_->open(rank, greetings[rank].events, name_of(rank));
+      // A rank that has none says so itself.
+      if (rank != own_ && greetings[rank].has_events)
+        events_->open(rank, greetings[rank].events, name_of(rank));
     }
     signals_ = std::move(events_);
-    return;
+  } else if (handover == IpcHandover::Flags) {
+    if (!problem_of_flags_.empty()) throw Error(problem_of_flags_);
+    auto memory =
+        std::make_shared<const shm::SharedMemory>(shm::map_offered(greetings.front().flags));
+    auto pinned = std::make_shared<const PinnedRange>(bench_.context(), memory->bytes().data(),
+                                                      memory->bytes().size());
+    signals_ = std::make_unique<StreamFlags>(std::move(memory), std::move(pinned), size(), own_);
+  } else {
+    signals_ = std::make_unique<KernelFlags>(
+        bench_.kernels(), bench_.pinned().take(sizeof(std::uint32_t)),
+        [this](std::size_t rank) { return place_of_sight(rank) + kSightBytes; }, size(), own_);
   }
-  if (handover == IpcHandover::Flags) {
-    const shm::MemoryOffer& offer = greetings.front().flags;
-    if (offer.bytes == 0) throw Error("the first rank of this host has no host memory to share");
-    signals_ =
-        std::make_unique<StreamFlags>(bench_.context(), shm::map_offered(offer), size(), own_);
-    return;
-  }
-  signals_ = std::make_unique<KernelFlags>(
-      bench_.kernels(), bench_.pinned().take(sizeof(std::uint32_t)),
-      [this](std::size_t rank) { return place_of_sight(rank) + kSightBytes; }, size(), own_);
 }
 
 /// Whether ranks see what others have written before they handed over so.
@@ -269,6 +282,7 @@ bool IpcPeers::hangs() noexcept {
 void IpcPeers::forget() noexcept {
   end_trials();
   let();
+  offered_.reset();
   for (const int rank : ranks_) cache_.drop(rank);
   if (signals_) signals_->forget();
 }

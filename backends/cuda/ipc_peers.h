@@ -31,6 +31,7 @@ struct Greeting {
   std::array<char, 48> uuid{};  ///< of its GPU
   ExportedMemory fusion;
   EventHandles events{};
+  bool has_events = false;
   shm::MemoryOffer flags;  ///< of StreamFlags, from the first rank of a host
 };
 
@@ -40,17 +41,18 @@ struct Greeting {
 /// Note [Who closes first]
 /// What a rank has exported, memory and events, it destroys with this object: others may have work
 /// queued that uses it until they have closed their side, which they do before (forget()). Where a
-/// group has died nobody waits for that: what others then still read or write lives on with their
-/// mappings.
+/// group has died nobody waits for that: what others then still read or write is taken to live on
+/// with their mappings, which CUDA does not promise.
 ///
 /// Thread-safety: one thread at a time.
 class IpcPeers {
  public:
   /// Those at `here` among `ranks`, who are all that meet, and as what they are known in texts. Of
-  /// `here`, this is the rank at `own`. The first two outlive it.
+  /// `here`, this is the rank at `own`. The first two outlive it. `are_all`: no other
+  /// ranks of the group are on the hosts, whose GPUs kernels that wait might keep busy.
   IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
-           IpcHandover handover, std::vector<int> ranks, std::vector<std::size_t> here,
-           std::size_t own);
+           IpcHandover handover, bool are_all, std::vector<int> ranks,
+           std::vector<std::size_t> here, std::size_t own);
   /// Nothing that is queued may use it; where a trial hangs, it is to be abandoned.
   ~IpcPeers() = default;
   IpcPeers(const IpcPeers&) = delete;
@@ -119,7 +121,7 @@ class IpcPeers {
   class Meeting;
 
   void greet(Greeting& greeting);
-  shm::MemoryOffer offer_flags();
+  void prepare(Greeting& greeting);
   void open(const std::vector<Greeting>& greetings, const VisibleDevices& visible);
   std::vector<IpcHandover> choices(const std::vector<Greeting>& greetings) const;
   void choose(IpcHandover handover, const std::vector<Greeting>& greetings);
@@ -142,10 +144,12 @@ class IpcPeers {
   std::vector<std::shared_ptr<MappedMemory>> mappings_;  ///< by rank; null for the own one
   std::vector<DevicePointer> addresses_;                 ///< by rank
   std::vector<std::unique_ptr<Trial>> trials_;           ///< the last one, and those that hang
+  std::string problem_of_events_, problem_of_flags_;     ///< of this rank, if they are chosen
   std::unique_ptr<EventSignals> events_;                 ///< until they are chosen, or not
   std::unique_ptr<PeerSignals> signals_;                 ///< null where there are no others
   std::unique_ptr<PeerSignals> given_up_;                ///< that failed the trial before
   const IpcHandover wanted_;
+  const bool are_all_;
   std::unique_ptr<const shm::OfferedMemory> offered_;  ///< until the others have mapped it
   IpcHandover handover_ = IpcHandover::Auto;
 };

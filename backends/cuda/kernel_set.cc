@@ -7,11 +7,14 @@
 #include <utility>
 
 #include "backends/cuda/kernels/flags.h"
+#include "backends/cuda/kernels/kernel_list.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {
 namespace {
 
+constexpr const char* kSignal = "ronde_signal";
+constexpr const char* kAwait = "ronde_await";
 constexpr std::uint64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
 
 std::string copy_name(DataType from, DataType to) {
@@ -64,6 +67,16 @@ KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* i
   const Current current(*context_);
   check(context_->api(), "loading Ronde's kernels onto GPU " + std::to_string(context_->index()),
         context_->api().module_load, &module_, image);
+  try {
+#define RONDE_LOAD(name, ...) load(#name);
+    RONDE_COPY_KERNELS(RONDE_LOAD)
+    RONDE_REDUCE_KERNELS(RONDE_LOAD)
+    load(kSignal);
+    load(kAwait);
+  } catch (...) {
+    context_->release(context_->api().module_unload, module_);
+    throw;
+  }
 }
 
 KernelSet::~KernelSet() {
@@ -114,7 +127,7 @@ void KernelSet::signal(const Stream& stream, std::span<const DevicePointer> flag
   if (flags.empty()) return;
   kernels::FlagArguments how = flag_arguments(flags, value);
   std::array<void*, 1> arguments = {&how};
-  launch(stream, "ronde_signal", 1, arguments);
+  launch(stream, kSignal, 1, arguments);
 }
 
 void KernelSet::await(const Stream& stream, std::span<const DevicePointer> flags,
@@ -124,17 +137,17 @@ void KernelSet::await(const Stream& stream, std::span<const DevicePointer> flags
   how.released = reinterpret_cast<const std::uint32_t*>(released);
   how.limit_ns = std::chrono::nanoseconds(kAwaitLimit).count();
   std::array<void*, 1> arguments = {&how};
-  launch(stream, "ronde_await", 1, arguments);
+  launch(stream, kAwait, 1, arguments);
 }
 
-FunctionHandle KernelSet::function(const std::string& name) {
-  const std::lock_guard lock(mutex_);
-  FunctionHandle& handle = functions_[name];
-  if (handle == nullptr) {
-    check(context_->api(), "looking for the kernel " + name, context_->api().module_function,
-          &handle, module_, name.c_str());
+void KernelSet::load(const char* name) {
+  const DriverApi& api = context_->api();
+  FunctionHandle& function = functions_[name];
+  check(api, std::string("looking for the kernel ") + name, api.module_function, &function, module_,
+        name);
+  if (api.function_load) {
+    check(api, std::string("loading the kernel ") + name, api.function_load, function);
   }
-  return handle;
 }
 
 void KernelSet::launch(const Stream& stream, const std::string& name, std::uint64_t blocks,
@@ -144,7 +157,7 @@ void KernelSet::launch(const Stream& stream, const std::string& name, std::uint6
                 std::to_string(kMostBlocks) + " are possible");
   }
   const Current current(*context_);
-  check(context_->api(), "launching " + name, context_->api().launch, function(name),
+  check(context_->api(), "launching " + name, context_->api().launch, functions_.at(name),
         static_cast<unsigned>(blocks), 1U, 1U, kernels::kThreads, 1U, 1U, 0U, stream.handle(),
         arguments.data(), static_cast<void**>(nullptr));
 }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "backends/cuda/device_context.h"
@@ -20,7 +19,8 @@ namespace ronde::cuda {
 /// dead, which ends the wait (KernelFlags::release).
 constexpr std::chrono::minutes kAwaitLimit{60};
 
-/// Ronde's kernels on one GPU.
+/// Ronde's kernels on one GPU. All are loaded at once: loading one later might wait for what is
+/// queued, and that for other ranks.
 ///
 /// Thread-safety: full.
 class KernelSet {
@@ -67,14 +67,13 @@ class KernelSet {
              DevicePointer released);
 
  private:
-  FunctionHandle function(const std::string& name);
+  void load(const char* name);
   void launch(const Stream& stream, const std::string& name, std::uint64_t blocks,
               std::span<void*> arguments);
 
   const std::shared_ptr<const DeviceContext> context_;
   ModuleHandle module_ = nullptr;
-  std::mutex mutex_;
-  std::map<std::string, FunctionHandle> functions_;  ///< guarded by mutex_
+  std::map<std::string, FunctionHandle> functions_;  ///< all that there are
 };
 
 }  // namespace ronde::cuda

@@ -30,8 +30,10 @@ constexpr std::size_t index_of(Mark mark, std::size_t half) noexcept {
 ///
 /// Note [No wait for nothing]
 /// A wait is queued only once all ranks are known to have queued what it is for, which an exchange
-/// between the ranks' threads tells. So everything that a wait depends on was queued before it,
-/// on whichever GPU, and it ends even where streams share a queue of the hardware, or a GPU.
+/// between the ranks' threads tells. So everything that a wait depends on was queued before it, on
+/// whichever GPU: it ends even where streams share a queue of the hardware, or processes a GPU, as
+/// long as the driver submits work in the order of calls (it does not know of flags), and no rank
+/// dies.
 ///
 /// Thread-safety: one thread at a time.
 class PeerSignals {
@@ -48,7 +50,7 @@ class PeerSignals {
   virtual void wait_for_all(Mark mark, std::size_t half, Stream& stream) = 0;
 
   /// The group is dead: ends the waits of this rank, also those to come, where that can be had. It
-  /// waits for nothing.
+  /// waits for nothing, and is repeated until all is over.
   virtual void release() noexcept {}
   /// Closes what belongs to other ranks; nothing that is queued uses it.
   virtual void forget() noexcept {}

@@ -96,9 +96,14 @@ std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache, OpenHandles& 
 PinnedRange::PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory,
                          std::size_t bytes)
     : context_(std::move(context)), memory_(memory) {
+  const DriverApi& api = context_->api();
+  const std::string doing = "pinning " + std::to_string(bytes) + " bytes of host memory";
   const Current current(*context_);
-  check(context_->api(), "pinning " + std::to_string(bytes) + " bytes of the program's memory",
-        context_->api().host_register, memory, bytes, kHostRegisterPortable);
+  check(api, doing, api.host_register, memory, bytes, kHostRegisterPortable | kHostRegisterMapped);
+  const Result result = api.host_device_pointer(&address_, memory, 0U);
+  if (result == kSuccess) return;
+  context_->release(api.host_unregister, memory_);
+  throw DriverError(api, api.host_device_pointer.symbol(), result, doing);
 }
 
 PinnedRange::~PinnedRange() {

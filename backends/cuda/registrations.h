@@ -81,16 +81,20 @@ std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache, OpenHandles& 
                                          const std::shared_ptr<const DeviceContext>& context,
                                          const ExportedMemory& memory, int owner);
 
-/// Host memory of the program's that is page-locked meanwhile.
+/// Host memory that is page-locked meanwhile.
 class PinnedRange final : public Registration {
  public:
   /// Throws DriverError, with result() kHostMemoryAlreadyRegistered if some of it is page-locked.
   PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory, std::size_t bytes);
   ~PinnedRange() override;
 
+  /// Where the GPU finds it.
+  DevicePointer address() const noexcept { return address_; }
+
  private:
   const std::shared_ptr<const DeviceContext> context_;
   void* const memory_;
+  DevicePointer address_ = 0;
 };
 
 }  // namespace ronde::cuda

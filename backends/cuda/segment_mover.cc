@@ -38,14 +38,25 @@ void SegmentMover::move(std::span<const Move> moves, const How& how) {
   kernels_.copy(stream_, launch);
 }
 
+void SegmentMover::reserve(std::size_t segments) {
+  constexpr std::size_t kAtATime = 8;
+  const std::size_t bytes = segments * sizeof(kernels::SegmentCopy);
+  grow_table(bytes);
+  std::vector<PinnedBlock> blocks;
+  for (std::size_t i = 0; i < kAtATime; ++i) blocks.push_back(pinned_.take(bytes));
+}
+
+void SegmentMover::grow_table(std::size_t bytes) {
+  if (bytes <= table_.bytes()) return;
+  DeviceMemory larger(kernels_.context(), std::bit_ceil(std::max<std::size_t>(bytes, 16384)));
+  if (table_.bytes() > 0) outgrown_.push_back(std::move(table_));
+  table_ = std::move(larger);
+}
+
 DevicePointer SegmentMover::upload(const std::vector<kernels::SegmentCopy>& copies) {
   while (!in_flight_.empty() && in_flight_.front().copied.is_done()) in_flight_.pop_front();
   const std::size_t bytes = copies.size() * sizeof(kernels::SegmentCopy);
-  if (bytes > table_.bytes()) {
-    DeviceMemory larger(kernels_.context(), std::bit_ceil(std::max<std::size_t>(bytes, 16384)));
-    if (table_.bytes() > 0) outgrown_.push_back(std::move(table_));
-    table_ = std::move(larger);
-  }
+  grow_table(bytes);
   Table table{pinned_.take(bytes), events_.take()};
   std::memcpy(table.staging.data(), copies.data(), bytes);
   stream_.copy(table_.address(), table.staging.address(), bytes, "sending a table of segments");

@@ -35,6 +35,10 @@ class SegmentMover {
     /// Any NaN becomes the one quiet NaN, where it would be copied as it is otherwise.
     bool canonical = false;
   };
+  /// Makes what moves of so many segments need, and several of them at a time: making it later
+  /// might wait for what is queued. Throws DriverError.
+  void reserve(std::size_t segments);
+
   /// Queues it. The memory is the GPU's own, or mapped.
   void move(std::span<const Move> moves, const How& how);
 
@@ -45,6 +49,7 @@ class SegmentMover {
   };
   /// The table as the kernel sees it.
   DevicePointer upload(const std::vector<kernels::SegmentCopy>& copies);
+  void grow_table(std::size_t bytes);
 
   KernelSet& kernels_;
   Stream& stream_;

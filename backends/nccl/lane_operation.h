@@ -81,7 +81,7 @@ class LaneOperation : public ChannelOperation {
   std::size_t fusion_bytes() const noexcept { return bench().fusion_bytes(); }
 
   /// Makes and registers the fusion buffer if it is not yet. NCCL has to have finished what was
-  /// called before, and may go on with this (is_issued).
+  /// called before.
   void prepare_fusion() { fusion_ = lane_.fusion->use(channel()); }
   /// After prepare_fusion().
   std::byte* fusion() const noexcept { return fusion_; }

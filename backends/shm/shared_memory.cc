@@ -107,12 +107,18 @@ MemoryOffer OfferedMemory::offer() const {
 SharedMemory map_offered(const MemoryOffer& offer) {
   const std::string path =
       "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.descriptor);
-  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd) throw failure_of(path.c_str());
-  const struct stat status = status_of(fd.get());
-  if (status.st_dev != offer.device || status.st_ino != offer.inode) {
+  const auto check_identity = [&](const struct stat& status) {
+    const bool is_meant = status.st_dev == offer.device && status.st_ino == offer.inode;
+    if (is_meant && S_ISREG(status.st_mode)) return;
     throw Error(path + " is another file here: do the ranks run in one container?");
-  }
+  };
+  // In another container the numbers may mean anything, and opening a device has effects.
+  struct stat seen = {};
+  if (::stat(path.c_str(), &seen) != 0) throw failure_of(path.c_str());
+  check_identity(seen);
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!fd) throw failure_of(path.c_str());
+  check_identity(status_of(fd.get()));
   const auto bytes = static_cast<std::size_t>(offer.bytes);
   check_memory(fd.get(), bytes);
   return SharedMemory(map_memory(fd.get(), bytes));

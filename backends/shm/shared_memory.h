@@ -36,7 +36,6 @@ class SharedMemory {
 
  private:
   friend SharedMemory share_memory(const Meeting& meeting, std::size_t bytes);
-  friend class OfferedMemory;
   friend SharedMemory map_offered(const MemoryOffer& offer);
   explicit SharedMemory(std::span<std::byte> bytes) noexcept : bytes_(bytes) {}
 

@@ -167,7 +167,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void make_negotiation(SetEngine& set);
   void make_executor(SetEngine& set);
   BackendContext backend_context(const SetInfo& info);
-  void warn_once(const std::string& text);
+  bool is_new_warning(const std::string& text);
   std::string validate(const SetEngine& set, const RequestMeta& meta) const;
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
@@ -339,7 +339,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::vector<std::function<StatsGroup()>> more_stats_;
   std::vector<std::shared_ptr<OwnExchange>> asked_;  ///< yet to be taken by the loop
   std::vector<MadeSet> made_;                        ///< the same
-  std::set<std::string> warnings_;                   ///< what warn_once() has told
+  std::set<std::string> warnings_;                   ///< that this rank has met
   std::exception_ptr takes_no_exchanges_;            ///< why, once the loop has ended
 };
 

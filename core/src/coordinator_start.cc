@@ -289,18 +289,16 @@ BackendContext Coordinator::backend_context(const SetInfo& info) {
     if (board_) board_->ring(Board::Whom::Waiting);
   };
   context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
-    if (speaks) warn_once(text);
+    if (is_new_warning(text) && speaks) log_->warning(text);
   };
   return context;
 }
 
-/// Process sets find the same in the way as all ranks did.
-void Coordinator::warn_once(const std::string& text) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!warnings_.insert(text).second) return;
-  }
-  log_->warning(text);
+/// Process sets find the same in the way as all ranks did, who remember it, whichever of them
+/// spoke.
+bool Coordinator::is_new_warning(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  return warnings_.insert(text).second;
 }
 
 std::vector<std::string> Coordinator::exchange(std::string_view blob) {

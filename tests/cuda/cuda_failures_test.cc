@@ -41,8 +41,11 @@ const std::vector<Obstacle>& obstacles() {
            },
        .text = "rank 0: CUDA failed while opening an event of rank 1: cuIpcOpenEventHandle"},
       {.name = "a rank cannot make an event for others",
-       .set = [](FakeCuda& cuda,
-                 CudaOptions&) { cuda.fail_on(1, "cuIpcGetEventHandle", cuda::kInvalidHandle); },
+       .set =
+           [](FakeCuda& cuda, CudaOptions& options) {
+             options.ipc_handover = IpcHandover::Events;
+             cuda.fail_on(1, "cuIpcGetEventHandle", cuda::kInvalidHandle);
+           },
        .text = "rank 1: CUDA failed while exporting an event: cuIpcGetEventHandle"},
       {.name = "the GPUs do not reach each other",
        .machine = {.devices = 2, .peers_reach_each_other = false},

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "backends/cuda/kernels/flags.h"
 #include "gpu_exercise.h"
 #include "gpu_ranks.h"
 #include "tests/support/captured_errors.h"
@@ -113,6 +114,43 @@ TEST_CASE("cuda ipc handover: kernels where each rank has a GPU, flags where two
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
+TEST_CASE("cuda ipc handover: a process set uses flags, as other ranks may be on its GPUs") {
+  FakeMachine machine({.devices = 2});
+  run_gpu_ranks(machine, 4, 2, cuda_options_of(machine), [](Runtime& runtime, ProgramGpu& gpu) {
+    const ProcessSet set = runtime.add_process_set({0, 1});
+    if (runtime.topology().rank < 2) {
+      GpuSum sum(runtime, gpu, kCount);
+      Request request = sum.request();
+      request.set = set;
+      sum.check_result(runtime.submit(std::move(request)), 2);
+    }
+    Request barrier;
+    barrier.kind = Collective::Barrier;
+    runtime.submit(barrier).wait();
+  });
+  CHECK(machine.cuda.calls("cuStreamBatchMemOp_v2") > 0);
+}
+
+TEST_CASE("cuda ipc handover: where events cannot be shared, flags do") {
+  FakeMachine machine;
+  machine.cuda.fail("cuIpcGetEventHandle", cuda::kInvalidHandle, 1000);
+  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    check_kind(runtime, IpcHandover::Flags);
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda ipc handover: flags that go past the largest number are ahead of those before it") {
+  using cuda::kernels::has_reached;
+  CHECK(has_reached(5, 5));
+  CHECK(has_reached(6, 5));
+  CHECK_FALSE(has_reached(4, 5));
+  CHECK(has_reached(2, 0xffff'fffe));
+  CHECK_FALSE(has_reached(0xffff'fffe, 2));
+  CHECK(has_reached(0x3fff'ffff, 0xffff'ffff));
+}
+
 TEST_CASE("cuda ipc handover: where flags fail, events take over with one line, or nothing does") {
   const auto& obstacle = obstacles()[GENERATE(range(std::size_t{0}, obstacles().size()))];
   const bool by_name = GENERATE(false, true);
@@ -137,7 +175,8 @@ TEST_CASE("cuda ipc handover: where flags fail, events take over with one line, 
   CHECK_THAT(errors.text(), Catch::Contains(obstacle.text) &&
                                 Catch::Contains(by_name ? "warning: CUDA IPC cannot be used"
                                                         : "warning: ranks hand over by CUDA's "
-                                                          "events, as flags do not work here"));
+                                                          "events (RONDE_CUDA_IPC_HANDOVER=events "
+                                                          "spares the trial), as they cannot by"));
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 

@@ -77,6 +77,7 @@ TEST_CASE("the cuda functions that Ronde declares are those of the toolkit") {
   CHECK_CALL(host_allocate, cuMemHostAlloc);
   CHECK_CALL(host_free, cuMemFreeHost);
   CHECK_CALL(host_register, cuMemHostRegister_v2);
+  CHECK_CALL(host_device_pointer, cuMemHostGetDevicePointer_v2);
   CHECK_CALL(host_unregister, cuMemHostUnregister);
   CHECK_CALL(address_range, cuMemGetAddressRange_v2);
   CHECK_CALL(pointer_attribute, cuPointerGetAttribute);
@@ -102,6 +103,11 @@ TEST_CASE("the cuda functions that Ronde declares are those of the toolkit") {
   CHECK_CALL(module_load, cuModuleLoadData);
   CHECK_CALL(module_unload, cuModuleUnload);
   CHECK_CALL(module_function, cuModuleGetFunction);
+#if CUDA_VERSION >= 12040
+  CHECK_CALL(function_load, cuFuncLoad);
+#else
+  ++checked;
+#endif
   CHECK_CALL(launch, cuLaunchKernel);
   CHECK(checked == size_of<ronde::cuda::DriverApi>());
 }
@@ -164,6 +170,7 @@ TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {
   CHECK(kEventInterprocess == CU_EVENT_INTERPROCESS);
   CHECK(kIpcLazyEnablePeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   CHECK(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
+  CHECK(kHostRegisterMapped == CU_MEMHOSTREGISTER_DEVICEMAP);
   CHECK(kWaitForWord == CU_STREAM_MEM_OP_WAIT_VALUE_32);
   CHECK(kWriteWord == CU_STREAM_MEM_OP_WRITE_VALUE_32);
   CHECK(kWaitUntilReached == CU_STREAM_WAIT_VALUE_GEQ);

@@ -103,6 +103,10 @@ void add_host_memory(Symbols& symbols) {
       return s.host_registrations[begin] = bytes, kSuccess;
     });
   });
+  symbols["cuMemHostGetDevicePointer_v2"] = at(+[](DevicePointer* address, void* memory, unsigned) {
+    return call_in_context("cuMemHostGetDevicePointer_v2",
+                           [&](State&, Lock&) { return *address = address_of(memory), kSuccess; });
+  });
   symbols["cuMemHostUnregister"] = at(+[](void* memory) {
     return call_in_context("cuMemHostUnregister", [&](State& s, Lock&) {
       const bool known = s.host_registrations.erase(static_cast<char*>(memory)) == 1;

@@ -156,6 +156,11 @@ void add_kernels(Symbols& symbols) {
           return s.functions[*function] = name, kSuccess;
         });
       });
+  symbols["cuFuncLoad"] = at(+[](FunctionHandle function) {
+    return call_in_context("cuFuncLoad", [&](State& s, Lock&) {
+      return s.functions.count(function) == 1 ? kSuccess : kInvalidHandle;
+    });
+  });
   symbols["cuLaunchKernel"] =
       at(+[](FunctionHandle function, unsigned blocks, unsigned, unsigned, unsigned threads,
              unsigned, unsigned, unsigned, StreamHandle stream, void** arguments, void**) {

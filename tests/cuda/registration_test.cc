@@ -277,7 +277,7 @@ TEST_CASE_METHOD(CudaFixture, "registration of host memory ends with its last us
   pin(2048, 4096, "2");
   CHECK(cuda.live().host_registrations == 1);
   const auto used = pin(2048, 4096, "2");
-  CHECK_THROWS_WITH(pin(0, 4096, "1"), Contains("pinning 4096 bytes of the program's memory"));
+  CHECK_THROWS_WITH(pin(0, 4096, "1"), Contains("pinning 4096 bytes of host memory"));
   cache.clear();
   CHECK(cuda.live().host_registrations == 1);
 }

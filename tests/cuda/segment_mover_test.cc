@@ -94,10 +94,9 @@ TEST_CASE("cuda kernels that are missing are an error that says what to do") {
   cuda.fail("cuModuleLoadData", 209);
   CHECK_THROWS_WITH(KernelSet(context, "an image"),
                     Catch::Contains("loading Ronde's kernels onto GPU 0: cuModuleLoadData"));
-  KernelSet kernels(context, "an image");
-  const Stream stream(context);
-  CHECK_THROWS_WITH(kernels.reduce(stream, 8, {}, 1, {}),
-                    Catch::Contains("looking for the kernel ronde_reduce_f32"));
+  CHECK_THROWS_WITH(KernelSet(context, "an image"),
+                    Catch::Contains("looking for the kernel ronde_copy_u8_u8"));
+  CHECK(cuda.live().modules == 0);
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ TEST_CASE("gpu_check: the command line that trains on a GPU is understood") {
     CHECK(options.benchmark.efficiency);
     CHECK(options.network == EdsrOptions{.blocks = 32, .features = 256, .residual_scale = 0.1});
   }
-  CHECK(lines == 1);
+  CHECK(lines == 2);
 }
 
 }  // namespace edsr

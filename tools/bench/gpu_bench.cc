@@ -32,7 +32,8 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
       stream_(streams_->make_stream(device_)),
       buffer_(streams_->context(device_), bytes),
       other_(streams_->context(device_), bytes),
-      cache_(true, kHandOverBytes * static_cast<std::size_t>(session.topology().size)),
+      cache_(true, kHandOvers.size() * cuda::kBlockBytes *
+                       static_cast<std::size_t>(session.topology().size)),
       exchange_(session.raw().host(), session.topology().size) {
   const void* const image =
       access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image();
@@ -45,7 +46,7 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
 GpuBench::Pair::Pair(GpuBench& owner, const void* image,
                      const std::shared_ptr<cuda::OpenHandles>& handles, IpcHandover handover)
     : bench(*owner.streams_, owner.device_, image, kHandOverBytes, cuda::kBytesBehind),
-      peers(bench, owner.cache_, handles, handover, all_ranks<int>(owner.session_.topology()),
+      peers(bench, owner.cache_, handles, handover, true, all_ranks<int>(owner.session_.topology()),
             all_ranks<std::size_t>(owner.session_.topology()),
             static_cast<std::size_t>(owner.session_.topology().rank)) {}
 
@@ -77,6 +78,8 @@ void GpuBench::reduce(Backend& backend, std::span<const std::size_t> counts,
 }
 
 void GpuBench::copy(std::size_t bytes) {
+  // Copies of ranks that share the GPU would take turns.
+  if (session_.topology().rank != 0) return;
   stream_->copy(other_.address(), buffer_.address(), bytes, "copying within the GPU");
   wait(*streams_->mark(*stream_), "a copy within the GPU");
 }
@@ -90,7 +93,9 @@ std::vector<std::size_t> GpuBench::connect() {
     device::Steps steps =
         pairs_[which]->peers.connect(exchange_, all, CudaOptions().ipc_patience, findings);
     session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
-    if (findings.problem.empty()) working.push_back(which);
+    if (!findings.problem.empty()) continue;
+    pairs_[which]->peers.hold();
+    working.push_back(which);
   }
   return working;
 }
@@ -98,8 +103,11 @@ std::vector<std::size_t> GpuBench::connect() {
 void GpuBench::hand_over(std::size_t which) {
   Pair& pair = *pairs_[which];
   pair.peers.record(cuda::Mark::Packed, 0);
-  exchange_.start(device_);
-  session_.raw().wait_until([&] { return exchange_.poll(); }, "a hand-over");
+  if (kHandOvers[which] == IpcHandover::Events) {
+    // A wait for an event is for its last recording, which has to be the one that is meant.
+    exchange_.start(device_);
+    session_.raw().wait_until([&] { return exchange_.poll(); }, "a hand-over");
+  }
   pair.peers.wait_for_all(cuda::Mark::Packed, 0);
   wait(*streams_->mark(pair.bench.stream()), "a hand-over on the GPU");
 }

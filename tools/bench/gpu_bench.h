@@ -38,7 +38,7 @@ class GpuBench {
   /// the sum is there.
   /// `set_up`: its name, for errors.
   void reduce(Backend& backend, std::span<const std::size_t> counts, const std::string& set_up);
-  /// Copies as much within the GPU.
+  /// Copies as much within the GPU; rank 0 alone does.
   void copy(std::size_t bytes);
   /// Which of kHandOvers work; the same on all ranks. Collective.
   std::vector<std::size_t> connect();

@@ -68,6 +68,7 @@ struct Table {
   void add_times(const std::vector<std::string>& names, const std::string& unit, int digits) {
     for (const std::string& name : names) add(name + " " + unit, name + "_" + unit, digits);
     add("mpi/mpi-opt", "mpi_over_mpi-opt", 2);
+    add("mpi-reg/mpi-opt", "mpi-reg_over_mpi-opt", 2);
     add("nocache/mpi-opt", "mpi-opt-nocache_over_mpi-opt", 2);
   }
 };
@@ -241,7 +242,7 @@ class Setups {
     for (const std::string& name : timed_names(names_, kHandOverNames)) {
       row[name + unit] = time_of_setup(name);
     }
-    for (const std::string slow : {"mpi", "mpi-opt-nocache"}) {
+    for (const std::string slow : {"mpi", "mpi-reg", "mpi-opt-nocache"}) {
       const Json time = row.value(slow + unit, Json());
       const Json fast = row.value("mpi-opt" + unit, Json());
       const bool both = time.is_number() && fast.is_number();

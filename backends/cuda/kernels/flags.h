@@ -15,7 +15,7 @@ struct FlagArguments {
   std::uint32_t count;
   std::uint32_t value;
   const std::uint32_t* released;  ///< of a wait: not 0 ends it
-  std::uint64_t limit_ns;         ///< likewise
+  std::int64_t limit_ns;          ///< likewise
 };
 
 /// Flags count, and may go past the largest number: which of the two is ahead shows while they are

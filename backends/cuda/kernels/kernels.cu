@@ -27,11 +27,12 @@ RONDE_REDUCE_KERNELS(RONDE_REDUCE)
 // A flag, as other GPUs and the host see it.
 using Flag = cuda::atomic_ref<std::uint32_t, cuda::thread_scope_system>;
 
-constexpr std::uint64_t kSoonNs = 50'000;
+constexpr std::int64_t kSoonNs = 50'000;
 
-__device__ inline std::uint64_t nanoseconds() {
-  std::uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+// The clock of all of the GPU; it may be set back.
+__device__ inline std::int64_t nanoseconds() {
+  std::int64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
 
@@ -49,9 +50,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x >= how.count) return;
   const Flag flag(*how.flags[threadIdx.x]);
   const Flag released(*const_cast<std::uint32_t*>(how.released));
-  const std::uint64_t begin = nanoseconds();
+  const std::int64_t begin = nanoseconds();
   while (!has_reached(flag.load(cuda::memory_order_acquire), how.value)) {
-    const std::uint64_t waited = nanoseconds() - begin;
+    const std::int64_t waited = nanoseconds() - begin;
     // Host memory is far: only once it takes long.
     if (waited > kSoonNs && released.load(cuda::memory_order_relaxed) != 0) return;
     if (waited > how.limit_ns) __trap();
