@@ -98,7 +98,7 @@ void Benchmark::throughput() const {
   say("Img/sec per %s: %.1f +-%.1f\n", device_name(), rate, spread);
   say("Total img/sec on %d %s(s): %.1f +-%.1f\n", ranks, device_name(), ranks * rate,
       ranks * spread);
-  say_cache(cache_use(ronde::stats()));
+  say_cache(cache_use(ronde::default_runtime().stats()));
 }
 
 /// Starts on all ranks at once, so that their cores are busy alike whether they are connected or
@@ -140,7 +140,7 @@ void Benchmark::efficiency() const {
   require_identical(connected);
   const Efficiency result = summarize(rounds);
   say_efficiency(result);
-  const std::optional<CacheUse> cache = cache_use(ronde::stats());
+  const std::optional<CacheUse> cache = cache_use(ronde::default_runtime().stats());
   say_cache(cache);
   if (!options_.json.empty() && ronde::rank() == 0) {
     write_text(options_.json, to_json(workload_.model, ronde::size(), result, cache));
