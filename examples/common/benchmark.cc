@@ -5,6 +5,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "common/efficiency.h"
 #include "common/files.h"
 #include "common/statistics.h"
+#include "common/step_graph.h"
 
 namespace example {
 namespace {
@@ -51,13 +53,18 @@ class Benchmark {
   Precision precision() const {
     return {.amp = options_.amp, .fp16_allreduce = options_.fp16_allreduce};
   }
+  std::unique_ptr<StepGraph> make_graph() const {
+    return options_.cuda_graph ? make_cuda_graph(device_) : nullptr;
+  }
   Trainer make(Link link) const {
-    return {workload_.make_task(device_), workload_.learning_rate, link, precision()};
+    return {workload_.make_task(device_), workload_.learning_rate, link, precision(),
+            make_graph()};
   }
   double images_per_s(double seconds) const {
     return static_cast<double>(options_.batch_size * options_.num_batches_per_iter) / seconds;
   }
   void introduce() const;
+  void warm_up(Trainer& trainer) const;
   double step_ms(Trainer& trainer) const;
   void say_efficiency(const Efficiency& result) const;
   void say_round(std::int64_t number, const Round& round) const;
@@ -73,6 +80,13 @@ void Benchmark::introduce() const {
   say("Model: %s\n", workload_.model.c_str());
   say("Batch size: %lld\n", static_cast<long long>(options_.batch_size));
   say("Number of %ss: %d\n", device_name(), ronde::size());
+  if (options_.cuda_graph) say("CUDA graph: forward and backward are replayed\n");
+}
+
+/// Before anything is measured: with --cuda-graph also the capture.
+void Benchmark::warm_up(Trainer& trainer) const {
+  trainer.run(options_.num_warmup_batches);
+  if (options_.cuda_graph) trainer.capture();
 }
 
 void Benchmark::throughput() const {
@@ -81,7 +95,7 @@ void Benchmark::throughput() const {
   if (link == Link::unconnected) say("Unconnected: the ranks exchange nothing\n");
   Trainer trainer = make(link);
   say("Running warmup...\n");
-  trainer.run(options_.num_warmup_batches);
+  warm_up(trainer);
   say("Running benchmark...\n");
   std::vector<double> rates;
   for (std::int64_t i = 0; i < options_.num_iters; ++i) {
@@ -119,11 +133,11 @@ void Benchmark::efficiency() const {
   std::optional<Trainer> in_step;
   if (options_.in_step)
     in_step.emplace(workload_.make_task(device_), workload_.learning_rate, Link::in_step,
-                    precision());
+                    precision(), make_graph());
   say("Running warmup...\n");
-  connected.run(options_.num_warmup_batches);
-  unconnected.run(options_.num_warmup_batches);
-  if (in_step) in_step->run(options_.num_warmup_batches);
+  warm_up(connected);
+  warm_up(unconnected);
+  if (in_step) warm_up(*in_step);
   say("Running benchmark...\n");
   std::vector<Round> rounds;
   for (std::int64_t i = 0; i < options_.num_iters; ++i) {

@@ -27,6 +27,9 @@ void add_benchmark_options(CLI::App& app, BenchmarkOptions& options) {
       ->group(kBenchmarkGroup);
   flag("--amp", options.amp, "Mixed precision: compute in bf16 where that is safe (autocast)");
   flag("--fp16-allreduce", options.fp16_allreduce, "Send gradients as fp16");
+  flag("--cuda-graph", options.cuda_graph,
+       "With --device cuda: capture forward and backward once, after the warm-up, and replay them "
+       "in each step; gradients are exchanged after that");
   flag("--no-distributed", options.no_distributed,
        "Train ranks side by side that exchange nothing during steps");
   flag("--efficiency", options.efficiency,
@@ -45,6 +48,13 @@ void check_benchmark_options(const BenchmarkOptions& options) {
   }
   if (options.in_step && !options.efficiency) {
     throw CLI::RequiresError("--in-step", "--efficiency");
+  }
+  if (options.cuda_graph && options.device != "cuda") {
+    throw CLI::RequiresError("--cuda-graph", "--device cuda");
+  }
+  if (options.cuda_graph && options.num_warmup_batches == 0) {
+    throw CLI::ValidationError("--num-warmup-batches",
+                               "--cuda-graph needs steps before it, at least 1");
   }
   if (!options.json.empty() && !options.efficiency) {
     throw CLI::RequiresError("--json", "--efficiency");

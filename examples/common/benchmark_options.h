@@ -22,6 +22,7 @@ struct BenchmarkOptions {
   std::string device = "cpu";  ///< or "cuda"
   bool amp = false;
   bool fp16_allreduce = false;
+  bool cuda_graph = false;
   bool no_distributed = false;
   bool efficiency = false;
   bool in_step = false;

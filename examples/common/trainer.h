@@ -11,6 +11,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include "common/step_graph.h"
+
 namespace example {
 
 /// What one rank trains: a module, and its loss on a batch that never changes.
@@ -33,12 +35,20 @@ struct Precision {
 class Trainer {
  public:
   /// `learning_rate` is for one rank: connected ranks, whose batch is so many times as large,
-  /// multiply it by their number. Connecting is collective.
-  Trainer(Task task, double learning_rate, Link link, Precision precision = {});
+  /// multiply it by their number. Connecting is collective. `graph` is for capture(): all steps run
+  /// in its stream; null: in the caller's.
+  Trainer(Task task, double learning_rate, Link link, Precision precision = {},
+          std::unique_ptr<StepGraph> graph = nullptr);
   Trainer(const Trainer&) = delete;  // distributed_ refers to sgd_
   Trainer& operator=(const Trainer&) = delete;
 
   void run(std::int64_t steps);
+
+  /// Captures forward and backward: in later steps they are replayed, and what is left to the
+  /// program is the optimiser's step with the exchange in it, which no longer runs beside backward.
+  /// Takes no step itself. After some steps, in which libraries make what they cannot make while
+  /// captured; once, and with a graph.
+  void capture();
 
   /// As run(), and returns the seconds that it took, those of a GPU's queue included.
   double time(std::int64_t steps);
@@ -46,6 +56,8 @@ class Trainer {
   const torch::nn::Module& module() const { return *task_.module; }
 
  private:
+  std::optional<c10::Stream> stream() const;
+  void backward();
   template <typename Optimizer>
   void step_with(Optimizer& optimizer);
   void step();
@@ -54,6 +66,8 @@ class Trainer {
   Task task_;
   Link link_;
   Precision precision_;
+  std::unique_ptr<StepGraph> graph_;
+  bool replays_ = false;  // forward and backward are captured
   torch::optim::SGD sgd_;
   std::optional<ronde::DistributedOptimizer> distributed_;
 };
