@@ -264,15 +264,14 @@ measurements_bench() {
 }
 # Connected and unconnected ranks take turns on the GPU that they share.
 measurements_train() {
-  echo "training EDSR, connected over unconnected ranks|2|edsr|--device cuda --efficiency --preset full" \
-    "--batch-size 8 --num-warmup-batches 3 --num-batches-per-iter 10 --num-iters 6" \
-    "--json $kResults/edsr.json"
-  echo "training EDSR in bf16, connected over unconnected ranks|2|edsr|--device cuda --efficiency --amp" \
-    "--preset full --batch-size 8 --num-warmup-batches 3 --num-batches-per-iter 10 --num-iters 6" \
+  local steps="--num-warmup-batches 3 --num-batches-per-iter 10 --num-iters 6"
+  local full="--device cuda --efficiency --preset full --batch-size 8 $steps"
+  echo "training EDSR, connected over unconnected ranks|2|edsr|$full --json $kResults/edsr.json"
+  echo "training EDSR in bf16, connected over unconnected ranks|2|edsr|$full --amp" \
     "--json $kResults/edsr.amp.json"
+  echo "training EDSR, steps as CUDA graphs|2|edsr|$full --cuda-graph --json $kResults/edsr.graph.json"
   echo "training ResNet-50, connected over unconnected ranks|2|resnet_synthetic|--device cuda --efficiency" \
-    "--model resnet50 --batch-size 16 --num-warmup-batches 3 --num-batches-per-iter 10 --num-iters 6" \
-    "--json $kResults/resnet50.json"
+    "--model resnet50 --batch-size 16 $steps --json $kResults/resnet50.json"
 }
 
 # program RANKS PROGRAM ARGUMENT...

@@ -57,8 +57,7 @@ class Benchmark {
     return options_.cuda_graph ? make_cuda_graph(device_) : nullptr;
   }
   Trainer make(Link link) const {
-    return {workload_.make_task(device_), workload_.learning_rate, link, precision(),
-            make_graph()};
+    return {workload_.make_task(device_), workload_.learning_rate, link, precision(), make_graph()};
   }
   double images_per_s(double seconds) const {
     return static_cast<double>(options_.batch_size * options_.num_batches_per_iter) / seconds;

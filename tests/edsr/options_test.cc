@@ -147,10 +147,11 @@ TEST_CASE("halving by steps does not depend on the budget") {
   CHECK(longer.learning_rate(39, 0) == 1);
 }
 
-TEST_CASE("gpu_check: the command line that trains on a GPU is understood") {
+TEST_CASE("gpu_check: the command lines that train on a GPU are understood") {
   const ronde::test::CommandResult result = ronde::test::run_program({GPU_CHECK, "--commands"});
   REQUIRE(result.exit_code == 0);
   int lines = 0;
+  int graphs = 0;
   const std::string before = "|edsr|";
   std::istringstream all(result.out);
   for (std::string line; std::getline(all, line);) {
@@ -165,9 +166,11 @@ TEST_CASE("gpu_check: the command line that trains on a GPU is understood") {
     const Options options = parse_alone(arguments);
     CHECK(options.benchmark.device == "cuda");
     CHECK(options.benchmark.efficiency);
+    if (options.benchmark.cuda_graph) ++graphs;
     CHECK(options.network == EdsrOptions{.blocks = 32, .features = 256, .residual_scale = 0.1});
   }
-  CHECK(lines == 2);
+  CHECK(lines == 3);
+  CHECK(graphs == 1);
 }
 
 }  // namespace edsr

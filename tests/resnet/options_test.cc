@@ -54,6 +54,9 @@ TEST_CASE("every option reaches its place, and of two the last counts") {
   CHECK(options.benchmark.device == "cpu");
   CHECK(parse({"--device", "cuda"}).benchmark.device == "cuda");
   CHECK(parse({"--no-distributed"}).benchmark.no_distributed);
+  CHECK_FALSE(parse({"--device", "cuda"}).benchmark.cuda_graph);
+  CHECK(parse({"--device", "cuda", "--cuda-graph", "--efficiency", "--in-step"})
+            .benchmark.cuda_graph);
 }
 
 TEST_CASE("nonsense and what cannot be done are refused in words that help") {
@@ -71,6 +74,8 @@ TEST_CASE("nonsense and what cannot be done are refused in words that help") {
         Row{{"--fp16-allreduce", "--no-distributed"}, "--fp16-allreduce excludes"},
         Row{{"--efficiency", "--no-distributed"}, "--efficiency excludes --no-distributed"},
         Row{{"--device", "tpu"}, "--device"}, Row{{"--in-step"}, "--in-step requires --efficiency"},
+        Row{{"--cuda-graph"}, "--cuda-graph requires --device cuda"},
+        Row{{"--device", "cuda", "--cuda-graph", "--num-warmup-batches", "0"}, "at least 1"},
         Row{{"--json", "x"}, "--json requires --efficiency"}, Row{{"--unknown"}, "--unknown"}}) {
     INFO(row.words);
     CHECK_THAT(refusal(row.arguments), Catch::Contains(row.words));
