@@ -14,10 +14,6 @@ torch::nn::Conv2d conv3x3(std::int64_t in_channels, std::int64_t out_channels) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, out_channels, 3).padding(1));
 }
 
-torch::Tensor div2k_mean_like(const torch::Tensor& image) {
-  return torch::tensor({0.4488, 0.4371, 0.4040}, image.options()).view({1, kColors, 1, 1});
-}
-
 void check(const EdsrOptions& options) {
   if (options.scale < 2 || options.scale > 4) {
     throw example::InputError("scale " + std::to_string(options.scale) + " is not 2, 3 or 4");
@@ -65,6 +61,14 @@ EdsrImpl::EdsrImpl(const EdsrOptions& options) : options_(options) {
     upsampler_->push_back(conv3x3(options.features, options.features * factor * factor));
   }
   tail_ = register_module("tail", conv3x3(options.features, kColors));
+}
+
+torch::Tensor EdsrImpl::div2k_mean_like(const torch::Tensor& image) {
+  // Kept, as the way to a GPU waits for it, and cannot be captured in a graph.
+  if (!mean_.defined() || mean_.device() != image.device() || mean_.dtype() != image.dtype()) {
+    mean_ = torch::tensor({0.4488, 0.4371, 0.4040}, image.options()).view({1, kColors, 1, 1});
+  }
+  return mean_;
 }
 
 torch::Tensor EdsrImpl::forward(const torch::Tensor& low_resolution) {

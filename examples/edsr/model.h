@@ -54,7 +54,10 @@ class EdsrImpl : public torch::nn::Module {
   std::int64_t parameter_count() const;
 
  private:
+  torch::Tensor div2k_mean_like(const torch::Tensor& image);
+
   EdsrOptions options_;
+  torch::Tensor mean_;  // of the last image's device and dtype; not saved
   torch::nn::Conv2d head_{nullptr};
   torch::nn::ModuleList body_{nullptr};
   torch::nn::Conv2d body_end_{nullptr};

@@ -28,6 +28,17 @@ TEST_CASE("the network enlarges by its scale") {
   CHECK(output.sizes() == torch::IntArrayRef({2, 3, 7 * scale, 11 * scale}));
 }
 
+TEST_CASE("the network follows its images to another dtype") {
+  Edsr network(shape(1, 4, 2));
+  const torch::Tensor images = torch::rand({1, 3, 5, 5});
+  const torch::Tensor single = network->forward(images);
+  CHECK(torch::equal(network->forward(images), single));
+  network->to(torch::kFloat64);
+  const torch::Tensor twice = network->forward(images.to(torch::kFloat64));
+  CHECK(twice.scalar_type() == torch::kFloat64);
+  CHECK(torch::allclose(twice.to(torch::kFloat32), single, 1e-4, 1e-5));
+}
+
 TEST_CASE("the published sizes have the published numbers of parameters") {
   CHECK(Edsr(shape(16, 64, 2))->parameter_count() == 1'369'859);
   CHECK(Edsr(shape(16, 64, 3))->parameter_count() == 1'554'499);
