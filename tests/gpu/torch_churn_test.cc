@@ -8,19 +8,6 @@
 
 using namespace ronde_test;
 
-namespace {
-
-std::uint64_t cuda_counter(const std::string& name) {
-  for (const ronde::StatsGroup& group : ronde::stats()) {
-    for (const auto& [each, count] : group.counters) {
-      if (group.part == "cuda" && each == name) return count;
-    }
-  }
-  return 0;
-}
-
-}  // namespace
-
 TEST_CASE(
     "device: what emptyCache frees and the allocator takes anew meets no stale registration") {
   if (!use_device()) return;
@@ -37,6 +24,6 @@ TEST_CASE(
     empty_cache();
   }
   if (ranks == 1) return;
-  CHECK(cuda_counter("direct") > 0);
-  CHECK(cuda_counter("registration_evicted_for_overlap") > 0);
+  CHECK(counted("cuda", "direct") > 0);
+  CHECK(counted("cuda", "registration_evicted_for_overlap") > 0);
 }
