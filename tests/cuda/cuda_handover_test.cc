@@ -43,6 +43,21 @@ void check_kind(const Runtime& runtime, IpcHandover kind) {
   check(cuda_counter(runtime, "kernel_handovers") == of(IpcHandover::Kernels), "by kernels");
 }
 
+void check_bits(IpcHandover handover) {
+  // Late and in any order, where what is mapped is closed after each operation, too.
+  const bool is_late = GENERATE(false, true);
+  INFO(name_of(handover) << ", late " << is_late);
+  FakeMachine machine({.devices = 2, .disorder = is_late ? 7U : 0U});
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_handover = handover;
+  options.registration_cache = !is_late;
+  run_gpu_ranks(machine, 3, 2, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    is_late ? exercise_sizes(runtime, gpu) : exercise_exchanges(runtime, gpu);
+    check_kind(runtime, handover);
+  });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
 /// Why flags are not used.
 struct Obstacle {
   const char* name;
@@ -85,22 +100,16 @@ const std::vector<Obstacle>& obstacles() {
 
 }  // namespace
 
-TEST_CASE("cuda ipc handover: every kind gives the bits of the CPU, late and in any order") {
-  const IpcHandover handover =
-      GENERATE(IpcHandover::Events, IpcHandover::Flags, IpcHandover::Kernels);
-  const bool cache = GENERATE(true, false);
-  const unsigned disorder = GENERATE(0U, 7U);
-  INFO(name_of(handover) << ", cache " << cache << ", disorder " << disorder);
-  FakeMachine machine({.devices = 2, .disorder = disorder});
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc_handover = handover;
-  options.registration_cache = cache;
-  run_gpu_ranks(machine, 3, 2, options, [&](Runtime& runtime, ProgramGpu& gpu) {
-    exercise_exchanges(runtime, gpu);
-    exercise_sizes(runtime, gpu);
-    check_kind(runtime, handover);
-  });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+TEST_CASE("cuda ipc handover: by events the bits are those of the CPU, late and in any order") {
+  check_bits(IpcHandover::Events);
+}
+
+TEST_CASE("cuda ipc handover: by flags the bits are those of the CPU, late and in any order") {
+  check_bits(IpcHandover::Flags);
+}
+
+TEST_CASE("cuda ipc handover: by kernels the bits are those of the CPU, late and in any order") {
+  check_bits(IpcHandover::Kernels);
 }
 
 TEST_CASE("cuda ipc handover: kernels where each rank has a GPU, flags where two share one") {
