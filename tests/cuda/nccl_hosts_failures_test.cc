@@ -4,6 +4,7 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -66,6 +67,22 @@ void wait_until_held(const NcclHosts& hosts) {
   while (hosts.machine.cuda.calls("cuMemcpyAsync") < hosts.size() * (1 + 3)) {
     std::this_thread::yield();
   }
+}
+
+/// NCCL breaks down while every rank's sum is held, which is then released; then `check_end`.
+void run_to_breakdown(NcclHosts& hosts, nccl::Result result,
+                      const std::function<void(HeldSum& sum)>& check_end) {
+  std::barrier together(hosts.size());
+  hosts.run_to_its_death([&](int rank, Runtime& runtime) {
+    ProgramGpu gpu = hosts.gpu(rank);
+    HeldSum sum(hosts, runtime, gpu);
+    wait_until_held(hosts);
+    together.arrive_and_wait();
+    if (rank == 0) hosts.machine.nccl.break_down(result);
+    together.arrive_and_wait();
+    sum.release();
+    check_end(sum);
+  });
 }
 
 }  // namespace
@@ -151,15 +168,7 @@ TEST_CASE("nccl hosts: an error of the CPU's backend between hosts ends the grou
 
 TEST_CASE("nccl hosts: an NCCL that breaks down within a host is found out before shares cross") {
   NcclHosts hosts({0, 0, 1, 1});
-  std::barrier together(4);
-  hosts.run_to_its_death([&](int rank, Runtime& runtime) {
-    ProgramGpu gpu = hosts.gpu(rank);
-    HeldSum sum(hosts, runtime, gpu);
-    wait_until_held(hosts);
-    together.arrive_and_wait();
-    if (rank == 0) hosts.machine.nccl.break_down(nccl::kRemoteError);
-    together.arrive_and_wait();
-    sum.release();
+  run_to_breakdown(hosts, nccl::kRemoteError, [](HeldSum& sum) {
     const Death death = sum.death();
     check_contains(death.text,
                    "NCCL failed while reducing 1 tensor(s) of 3001 elements of f32: "
@@ -214,15 +223,7 @@ TEST_CASE("nccl hosts: what an NCCL whose abort hangs may still use is kept") {
   hosts.machine.options.abort_bound = 20ms;
   std::promise<void> returns;
   hosts.machine.nccl.hold_aborts(returns.get_future().share());
-  std::barrier together(4);
-  hosts.run_to_its_death([&](int rank, Runtime& runtime) {
-    ProgramGpu gpu = hosts.gpu(rank);
-    HeldSum sum(hosts, runtime, gpu);
-    wait_until_held(hosts);
-    together.arrive_and_wait();
-    if (rank == 0) hosts.machine.nccl.break_down(nccl::kSystemError);
-    together.arrive_and_wait();
-    sum.release();
+  run_to_breakdown(hosts, nccl::kSystemError, [](HeldSum& sum) {
     static_cast<void>(sum.death());
     check(!sum.is_handed_back(), "NCCL may still write there: the memory is kept");
   });

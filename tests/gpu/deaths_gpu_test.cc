@@ -69,11 +69,17 @@ std::string waiting_key(int rank) {
   return "waiting/" + std::to_string(rank);
 }
 
-/// Until the GPU of each is at work on what this rank holds up.
+/// Until the GPU of each is at work on what this rank holds up. One that has failed never is.
 void wait_for_survivors() {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
   const KeyValueStart store = start_by_files();
   for (int rank = 0; rank < kRanks - 1; ++rank) {
-    while (!store.get(waiting_key(rank))) std::this_thread::yield();
+    while (!store.get(waiting_key(rank))) {
+      if (std::chrono::steady_clock::now() >= deadline) {
+        throw std::runtime_error(waiting_key(rank) + " does not come");
+      }
+      std::this_thread::yield();
+    }
   }
 }
 
