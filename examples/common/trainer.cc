@@ -13,13 +13,11 @@ namespace example {
 // Note [Steps as a graph]
 // A replay runs no code of the program, of autograd's or of Ronde's: it writes the gradients anew,
 // into the memory that they had when they were captured. So
-// - they are undefined before the capture, in which autograd makes them; one that was there would
-// be
-//   added to in each replay;
+// - they are undefined before the capture, in which autograd makes them: one that was there would
+//   be added to in each replay;
 // - from then on nobody clears or replaces them: no zero_grad(). Ronde reduces them where they are;
-// - the capture is within no_sync(): what hooks submit of it would have no values, and Ronde
-// refuses
-//   tensors of a stream that is being captured. A replay calls no hooks, so step() finds that
+// - the capture is within no_sync(): what hooks submit of it would have no values, and tensors of a
+//   stream that is being captured are refused. A replay calls no hooks, so step() finds that
 //   backward has submitted nothing, and submits all gradients itself. For Ronde each step is then
 //   one whose only backward was within no_sync();
 // - the optimiser is made in the graph's stream: its hooks keep autograd's accumulators, and these
