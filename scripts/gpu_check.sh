@@ -242,7 +242,7 @@ runs_on_gpu() {
 # --- measurements
 
 # What is measured, a line each: TITLE, RANKS (0: without a launcher), PROGRAM, ARGUMENTS; separated by |.
-# tests/tools and tests/edsr try these lines without a GPU.
+# tests/tools, tests/edsr and tests/resnet try these lines without a GPU.
 measurements_bench() {
   local ranks host
   for ranks in 2 4; do
@@ -297,6 +297,8 @@ run_measurements() {
       say "left out: $title, as $name is not built"
     elif ((ranks > 0)) && ! has_mpi; then
       say "left out: $title, as there is no MPI (scripts/gpu_deps.sh brings one)"
+    elif [[ $arguments == *--cuda-graph* ]] && ! is_built example_cuda_graph.so; then
+      say "left out: $title, as example_cuda_graph.so is not built"
     else
       read -ra words <<<"$arguments"
       part "$limit" "$title" program "$ranks" "$name" "${words[@]}"

@@ -105,10 +105,13 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
 }
 
 CudaBackend::~CudaBackend() {
-  const bool is_over = !gpu_ || streams_->settle(kLastBound);
+  if (!gpu_) return;
+  streams_->end_waits();
+  const bool is_over = streams_->settle(kLastBound);
   streams_->end_waits_by({});
+  const bool trial_is_over = gpu_->peers.trials_end(kLastBound);
   const bool direct_hangs = direct_link_ && direct_link_->hangs();
-  if (!gpu_ || (is_over && !gpu_->peers.hangs() && !direct_hangs)) return;
+  if (is_over && trial_is_over && !direct_hangs) return;
   device::abandon(std::move(gpu_));
   device::abandon(std::move(cache_));
 }
@@ -174,8 +177,8 @@ device::Steps CudaBackend::prove_direct_link(int device, std::string& problem) {
 void CudaBackend::tell(const Problems& problems) const {
   if (!problems.of_flags.empty()) {
     warn_(
-        "ranks hand over by CUDA's events (RONDE_CUDA_IPC_HANDOVER=events spares the trial), as "
-        "they cannot by " +
+        "ranks hand over by CUDA's events (RONDE_CUDA_IPC_HANDOVER=events spares the trial), "
+        "as what is faster does not work: " +
         problems.of_flags);
   }
   if (problems.of_ipc.empty() && problems.of_mpi.empty()) return;
@@ -268,11 +271,13 @@ std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
       });
 }
 
-/// What is queued runs on (CudaStreams::settle), but does not wait for what a peer would have to
-/// do, where that can be had.
+/// What is queued runs on, and may be made not to wait for what a peer would have to do
+/// (CudaStreams::end_waits).
 void CudaBackend::abort() noexcept {
   if (direct_link_) direct_link_->abort();
-  if (gpu_) streams_->end_waits_by([this] { gpu_->peers.release(); });
+  if (!gpu_) return;
+  streams_->end_waits_by([this] { gpu_->peers.release(); });
+  gpu_->peers.release_trials();
 }
 
 void CudaBackend::let_go() {

@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
+
+#include "backends/cuda/poll_until.h"
 
 namespace ronde::cuda {
 namespace {
-
-/// Between two looks at a GPU that is to come to rest: it tells nobody.
-constexpr std::chrono::microseconds kPause{100};
 
 /// What is queued on a stream that is being captured does not run then, but whenever its graph
 /// does.
@@ -119,24 +117,22 @@ void CudaStreams::end_waits_by(std::function<void()> release) {
   release_ = std::move(release);
 }
 
+void CudaStreams::end_waits() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (release_) release_();
+}
+
 bool CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
   try {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto deadline = std::chrono::steady_clock::now() + bound;
     std::vector<std::weak_ptr<Stream>> streams;
-    std::function<void()> release;
     {
       const std::lock_guard lock(mutex_);
       streams = streams_;
-      release = release_;
     }
     for (const std::weak_ptr<Stream>& each : streams) {
       const std::shared_ptr<Stream> stream = each.lock();
-      while (stream && !stream->is_idle()) {
-        const auto waited = std::chrono::steady_clock::now() - begin;
-        if (waited >= bound) return false;
-        if (release && 2 * waited >= bound) release();
-        std::this_thread::sleep_for(kPause);
-      }
+      if (stream && !poll_until(deadline, [&] { return stream->is_idle(); })) return false;
     }
     return true;
   } catch (const std::exception&) {

@@ -27,11 +27,9 @@ class CudaStreams final : public DeviceStreams {
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
   bool settle(std::chrono::nanoseconds bound) noexcept override;
+  void end_waits() noexcept override;
 
-  /// The group is dead: once settle() has waited for half of its bound, it calls this again and
-  /// again, which is to end work that waits for others in vain. Not before, as what is behind such
-  /// a wait then works on anything, and others that are well may still come to it. Empty: nothing
-  /// can.
+  /// What end_waits() calls, and nothing else may be called from within; empty: nothing.
   void end_waits_by(std::function<void()> release);
 
   /// How many GPUs are visible, at least 1. Throws DriverError.

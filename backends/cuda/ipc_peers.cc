@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "backends/cuda/poll_until.h"
 #include "backends/cuda/verdict.h"
 #include "ronde/error.h"
 
@@ -18,8 +19,10 @@ static_assert(kLook <= kSightBytes);
 
 constexpr const char* kNoAnswer = "the memory of other ranks does not answer";
 
+/// In texts of what is wrong with it.
 std::string text_of(IpcHandover handover) {
-  return handover == IpcHandover::Kernels ? "kernels" : "flags";
+  if (handover == IpcHandover::Events) return "by events: ";
+  return handover == IpcHandover::Kernels ? "by kernels: " : "by flags: ";
 }
 
 /// What a rank writes for the others to see.
@@ -111,8 +114,7 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
   if (!problem.empty()) co_return forget();
 
   for (const IpcHandover choice : choices(meeting.greetings)) {
-    findings.remark = problem.empty() ? "" : text_of(handover_) + ": " + problem;
-    problem.clear();
+    findings.remark = std::exchange(problem, {});
     device::Steps trying = try_out(meeting, choice, problem);
     co_await trying;
     if (problem.empty()) break;
@@ -216,11 +218,16 @@ void IpcPeers::choose(IpcHandover handover, const std::vector<Greeting>& greetin
 
 /// Whether ranks see what others have written before they handed over so.
 device::Steps IpcPeers::try_out(Meeting& meeting, IpcHandover handover, std::string& problem) {
+  // Other hosts may be at another kind.
+  const auto tell_kind = [&] {
+    if (!problem.empty()) problem = text_of(handover) + problem;
+  };
   problem = problem_of([&] {
     choose(handover, meeting.greetings);
     begin_trial();
     signals_->record(Mark::Packed, 0, trials_.back()->stream);
   });
+  tell_kind();
   device::Steps recording = meeting.agree(problem);
   co_await recording;
   if (problem.empty()) {
@@ -228,6 +235,7 @@ device::Steps IpcPeers::try_out(Meeting& meeting, IpcHandover handover, std::str
     device::Steps looking = meeting.finish(problem);
     co_await looking;
     if (problem.empty()) problem = problem_of([&] { check_sight(); });
+    tell_kind();
     device::Steps agreeing = meeting.agree(problem);
     co_await agreeing;
   }
@@ -274,9 +282,11 @@ void IpcPeers::end_trials() noexcept {
   });
 }
 
-bool IpcPeers::hangs() noexcept {
-  end_trials();
-  return !trials_.empty();
+bool IpcPeers::trials_end(std::chrono::nanoseconds bound) noexcept {
+  return poll_until(std::chrono::steady_clock::now() + bound, [this] {
+    end_trials();
+    return trials_.empty();
+  });
 }
 
 void IpcPeers::forget() noexcept {
@@ -284,7 +294,9 @@ void IpcPeers::forget() noexcept {
   let();
   offered_.reset();
   for (const int rank : ranks_) cache_.drop(rank);
-  if (signals_) signals_->forget();
+  for (PeerSignals* const each : {static_cast<PeerSignals*>(events_.get()), signals_.get()}) {
+    if (each != nullptr) each->forget();
+  }
 }
 
 void IpcPeers::hold() {

@@ -90,11 +90,18 @@ class IpcPeers {
   /// Closes all that was opened; nothing that is queued uses it, but for a trial that hangs.
   void forget() noexcept;
   /// The group is dead: lets this GPU's waits for others end where they can.
+  /// @{
   void release() noexcept {
     if (signals_) signals_->release();
   }
-  /// Whether a trial that failed may still use memory.
-  bool hangs() noexcept;
+  /// Those of trials alone, behind which is nothing of the program's.
+  void release_trials() noexcept {
+    if (!trials_.empty()) release();
+  }
+  /// @}
+  /// Whether no trial uses memory any more, also of those that failed. Waits for that, for no
+  /// longer than `bound`.
+  bool trials_end(std::chrono::nanoseconds bound) noexcept;
 
   /// How the ranks hand over; Auto while they have not found out.
   IpcHandover handover() const noexcept { return handover_; }

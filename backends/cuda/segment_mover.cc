@@ -39,11 +39,10 @@ void SegmentMover::move(std::span<const Move> moves, const How& how) {
 }
 
 void SegmentMover::reserve(std::size_t segments) {
-  constexpr std::size_t kAtATime = 8;
-  const std::size_t bytes = segments * sizeof(kernels::SegmentCopy);
-  grow_table(bytes);
+  constexpr std::size_t kAtATime = 32;
+  grow_table(segments * sizeof(kernels::SegmentCopy));
   std::vector<PinnedBlock> blocks;
-  for (std::size_t i = 0; i < kAtATime; ++i) blocks.push_back(pinned_.take(bytes));
+  for (std::size_t i = 0; i < kAtATime; ++i) blocks.push_back(pinned_.take(table_.bytes()));
 }
 
 void SegmentMover::grow_table(std::size_t bytes) {
@@ -57,7 +56,8 @@ DevicePointer SegmentMover::upload(const std::vector<kernels::SegmentCopy>& copi
   while (!in_flight_.empty() && in_flight_.front().copied.is_done()) in_flight_.pop_front();
   const std::size_t bytes = copies.size() * sizeof(kernels::SegmentCopy);
   grow_table(bytes);
-  Table table{pinned_.take(bytes), events_.take()};
+  // As large as any: of fewer segments, too, it is what reserve() has made.
+  Table table{pinned_.take(table_.bytes()), events_.take()};
   std::memcpy(table.staging.data(), copies.data(), bytes);
   stream_.copy(table_.address(), table.staging.address(), bytes, "sending a table of segments");
   stream_.record(table.copied);

@@ -35,8 +35,8 @@ class SegmentMover {
     /// Any NaN becomes the one quiet NaN, where it would be copied as it is otherwise.
     bool canonical = false;
   };
-  /// Makes what moves of so many segments need, and several of them at a time: making it later
-  /// might wait for what is queued. Throws DriverError.
+  /// Makes what moves of up to so many segments need, also with several of them queued: making it
+  /// later might wait for what is queued. Throws DriverError.
   void reserve(std::size_t segments);
 
   /// Queues it. The memory is the GPU's own, or mapped.

@@ -82,6 +82,12 @@ class Links::Streams final : public DeviceStreams {
     return (!more_ || more_->settle(left)) && own;
   }
 
+  void end_waits() noexcept override {
+    own_->end_waits();
+    const std::lock_guard lock(mutex_);
+    if (more_) more_->end_waits();
+  }
+
  private:
   const std::shared_ptr<cuda::CudaStreams> own_;
   std::mutex mutex_;

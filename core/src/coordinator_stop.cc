@@ -17,8 +17,10 @@ constexpr std::chrono::milliseconds kGrace{300};
 constexpr std::chrono::seconds kVerdictTime{3};
 /// How long last messages may take to leave.
 constexpr std::chrono::seconds kFlushTime{2};
-/// How long what is queued on a device may take to end once the group is dead.
+/// How long what is queued on devices may take to end once the group is dead.
 constexpr std::chrono::seconds kDeviceBound{2};
+/// How long one of them is waited for before the next one is looked at.
+constexpr std::chrono::milliseconds kDeviceTurn{10};
 
 /// A device that hangs may still write there at any time: what owns the memory, which callbacks may
 /// as well, is kept for as long as the process lives.
@@ -29,6 +31,27 @@ void abandon_buffers(std::vector<Submission>& submissions) {
   for (Submission& submission : submissions) {
     kKept->push_back(std::exchange(submission.request, {}));
   }
+}
+
+/// What a set of the dead group has begun on a device.
+struct DeviceWork {
+  std::shared_ptr<DeviceStreams> streams;
+  std::vector<Submission>* submissions;
+};
+
+/// Waits for the devices: half of the time for what they come to by themselves, as ranks that are
+/// well may still do their part, and then without their waits for others, of all sets at once, as
+/// work of one may be queued behind that of another.
+void bring_to_rest(std::vector<DeviceWork> works) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto waited = begin - begin; !works.empty() && waited < kDeviceBound;
+       waited = std::chrono::steady_clock::now() - begin) {
+    if (2 * waited >= kDeviceBound) {
+      for (const DeviceWork& work : works) work.streams->end_waits();
+    }
+    std::erase_if(works, [](const DeviceWork& work) { return work.streams->settle(kDeviceTurn); });
+  }
+  for (const DeviceWork& work : works) abandon_buffers(*work.submissions);
 }
 
 }  // namespace
@@ -144,14 +167,16 @@ void Coordinator::fail_everything(const FailureMessage& failure) {
   const auto fail = [&](std::vector<Submission> submissions) {
     for (Submission& submission : submissions) complete(submission, error, true);
   };
-  for (SetEngine* set : running_) {
-    std::vector<Submission> drained = set->executor->drain();
-    if (set->executor->has_begun_on_device()) {
-      const auto streams = set->backends.at(DeviceKind::Cuda)->device_streams();
-      if (!streams->settle(kDeviceBound)) abandon_buffers(drained);
-    }
-    fail(std::move(drained));
+  std::vector<std::vector<Submission>> drained(running_.size());
+  std::vector<DeviceWork> on_devices;
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    SetEngine& set = *running_[i];
+    drained[i] = set.executor->drain();
+    if (!set.executor->has_begun_on_device()) continue;
+    on_devices.push_back({set.backends.at(DeviceKind::Cuda)->device_streams(), &drained[i]});
   }
+  bring_to_rest(std::move(on_devices));
+  for (std::vector<Submission>& submissions : drained) fail(std::move(submissions));
   if (schedule_) fail(schedule_->drain());
   for (SetEngine* set : running_) fail(set->announcer->drain());
   fail(queue_->drain());

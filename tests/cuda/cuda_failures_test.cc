@@ -39,14 +39,15 @@ const std::vector<Obstacle>& obstacles() {
              options.ipc_handover = IpcHandover::Events;
              cuda.fail_on(0, "cuIpcOpenEventHandle", cuda::kMapFailed, 1, 3);
            },
-       .text = "rank 0: CUDA failed while opening an event of rank 1: cuIpcOpenEventHandle"},
+       .text =
+           "rank 0: by events: CUDA failed while opening an event of rank 1: cuIpcOpenEventHandle"},
       {.name = "a rank cannot make an event for others",
        .set =
            [](FakeCuda& cuda, CudaOptions& options) {
              options.ipc_handover = IpcHandover::Events;
              cuda.fail_on(1, "cuIpcGetEventHandle", cuda::kInvalidHandle);
            },
-       .text = "rank 1: CUDA failed while exporting an event: cuIpcGetEventHandle"},
+       .text = "rank 1: by events: CUDA failed while exporting an event: cuIpcGetEventHandle"},
       {.name = "the GPUs do not reach each other",
        .machine = {.devices = 2, .peers_reach_each_other = false},
        .text = "rank 0: CUDA failed while mapping memory of rank 1: cuIpcOpenMemHandle_v2"},
@@ -55,7 +56,8 @@ const std::vector<Obstacle>& obstacles() {
        .text = "rank 0: CUDA cannot export the fusion buffer of this GPU"},
       {.name = "mappings show other memory",
        .machine = {.devices = 2, .mappings_show_memory = false},
-       .text = "rank 0: what rank 1 wrote to its GPU's memory does not show in its mapping"},
+       .text =
+           "rank 0: by events: what rank 1 wrote to its GPU's memory does not show in its mapping"},
       {.name = "a GPU is not to be mapped",
        .set = [](FakeCuda&, CudaOptions& options) { options.visible_devices = {kFirstGpu}; },
        .text = "rank 0: RONDE_VISIBLE_DEVICES does not name the GPU of rank 1 (GPU-02020202-"},

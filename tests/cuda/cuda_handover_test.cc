@@ -46,13 +46,14 @@ void check_kind(const Runtime& runtime, IpcHandover kind) {
 void check_bits(IpcHandover handover) {
   // Late and in any order, where what is mapped is closed after each operation, too.
   const bool is_late = GENERATE(false, true);
+  const auto exercise = GENERATE(exercise_sizes, exercise_exchanges);
   INFO(name_of(handover) << ", late " << is_late);
   FakeMachine machine({.devices = 2, .disorder = is_late ? 7U : 0U});
   CudaOptions options = cuda_options_of(machine);
   options.ipc_handover = handover;
   options.registration_cache = !is_late;
   run_gpu_ranks(machine, 3, 2, options, [&](Runtime& runtime, ProgramGpu& gpu) {
-    is_late ? exercise_sizes(runtime, gpu) : exercise_exchanges(runtime, gpu);
+    exercise(runtime, gpu);
     check_kind(runtime, handover);
   });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
@@ -88,12 +89,12 @@ const std::vector<Obstacle>& obstacles() {
        .handover = IpcHandover::Flags,
        .machine = {.devices = 1, .written_words_show = false},
        .set = {},
-       .text = "rank 0: the memory of other ranks does not answer"},
+       .text = "rank 0: by flags: the memory of other ranks does not answer"},
       {.name = "a kernel cannot be launched",
        .handover = IpcHandover::Kernels,
        .machine = {.devices = 2},
        .set = [](FakeCuda& cuda) { cuda.fail_on(1, "cuLaunchKernel", cuda::kInvalidValue); },
-       .text = "rank 1: CUDA failed while launching ronde_signal: cuLaunchKernel"},
+       .text = "rank 1: by kernels: CUDA failed while launching ronde_signal: cuLaunchKernel"},
   };
   return all;
 }
@@ -185,7 +186,8 @@ TEST_CASE("cuda ipc handover: where flags fail, events take over with one line, 
                                 Catch::Contains(by_name ? "warning: CUDA IPC cannot be used"
                                                         : "warning: ranks hand over by CUDA's "
                                                           "events (RONDE_CUDA_IPC_HANDOVER=events "
-                                                          "spares the trial), as they cannot by"));
+                                                          "spares the trial), as what is faster "
+                                                          "does not work: rank "));
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
@@ -229,6 +231,87 @@ TEST_CASE("cuda ipc handover: survivors' GPUs do not wait for what a dead rank h
     const cuda::Current current(*gpu.context);
     check(gpu.context->api().stream_synchronize(gpu.stream.handle()) == cuda::kSuccess, "ends");
     check(memory[static_cast<std::size_t>(rank)].expired(), "the memory is handed back");
+  });
+  machine.cuda.release_all();
+}
+
+TEST_CASE("cuda ipc handover: a rank that dies within the trial leaves nothing waiting") {
+  const IpcHandover handover = GENERATE(IpcHandover::Flags, IpcHandover::Kernels);
+  INFO(name_of(handover));
+  const char* const call =
+      handover == IpcHandover::Flags ? "cuStreamBatchMemOp_v2" : "cuLaunchKernel";
+  constexpr int kRanks = 3;
+  FakeMachine machine({.devices = kRanks});
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_handover = handover;
+  options.ipc_patience = std::chrono::minutes(1);
+  std::barrier together(kRanks);
+  inproc::Group group(kRanks);
+  run_ranks(kRanks, [&](int rank) {
+    ProgramGpu gpu(machine.cuda.api(), rank);
+    Runtime runtime(gpu_options_of(group, rank, options));
+    // What the dead rank tells in the trial never comes: behind the streams of the workbench, for
+    // what is copied up, and for what is written before.
+    if (rank == 2) machine.cuda.hold_new(2, 3);
+    together.arrive_and_wait();
+    GpuSum sum(runtime, gpu, kCount);
+    const Work work = sum.start();
+    // Each rank tells the others, and waits for them.
+    while (machine.cuda.calls(call) < 2 * kRanks) std::this_thread::yield();
+    if (rank == 2) {
+      group.kill(2);
+      return;
+    }
+    const Death death = death_of([&] { work.wait(); });
+    check(death.rank == 2, "rank 2 is lost: " + death.text);
+  });
+  CHECK(machine.cuda.contexts_on(0) == 0);
+  CHECK(machine.cuda.contexts_on(1) == 0);
+  // The dead rank's trial hangs, and what it uses is still there.
+  CHECK(machine.cuda.contexts_on(2) > 0);
+  machine.cuda.release_all();
+}
+
+TEST_CASE("cuda ipc handover: waits of all sets end at once, as one may be behind another") {
+  constexpr int kRanks = 3;
+  FakeMachine machine({.devices = kRanks});
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_handover = IpcHandover::Flags;
+  std::vector<std::unique_ptr<ProgramGpu>> gpus;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    gpus.push_back(std::make_unique<ProgramGpu>(machine.cuda.api(), rank));
+  }
+  std::barrier together(kRanks);
+  inproc::Group group(kRanks);
+  run_ranks(kRanks, [&](int rank) {
+    ProgramGpu& gpu = *gpus[static_cast<std::size_t>(rank)];
+    Runtime runtime(gpu_options_of(group, rank, options));
+    const ProcessSet pair = runtime.add_process_set({0, 1});
+    const auto start = [&](const ProcessSet& set, const char* name, std::weak_ptr<void>& memory) {
+      auto sum = std::make_shared<GpuSum>(runtime, gpu, kCount);
+      memory = sum;
+      Request request = sum->request(name);
+      request.set = set;
+      request.keep_alive = std::move(sum);
+      return runtime.submit(std::move(request));
+    };
+    std::weak_ptr<void> of_pair, of_all;
+    // Both kinds are connected, before a GPU never comes to its part.
+    if (rank < 2) start(pair, "first of two", of_pair).wait();
+    sum_on_gpu(runtime, gpu, kCount);
+    if (rank == 1) machine.cuda.hold(gpu.stream.handle());
+    if (rank < 2) start(pair, "late of two", of_pair).wait_on(gpu.stream.handle());
+    // Of rank 0 behind that of the two.
+    const Work work = start(ProcessSet(), "late of all", of_all);
+    work.wait_on(gpu.stream.handle());
+    together.arrive_and_wait();
+    if (rank == 1) {
+      group.kill(1);
+      return;
+    }
+    const Death death = death_of([&] { work.wait(); });
+    check(death.rank == 1, "rank 1 is lost: " + death.text);
+    check(of_pair.expired() && of_all.expired(), "the memory of both is handed back");
   });
   machine.cuda.release_all();
 }

@@ -173,6 +173,11 @@ FakeCuda::Live FakeCuda::live() const {
   return live;
 }
 
+int FakeCuda::contexts_on(int device) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->retained.at(static_cast<std::size_t>(device));
+}
+
 std::ostream& operator<<(std::ostream& out, const FakeCuda::Live& live) {
   return out << live.contexts << " contexts, " << live.streams << " streams, " << live.events
              << " events, " << live.allocations << " allocations, " << live.host_allocations

@@ -110,6 +110,8 @@ class FakeCuda {
     friend std::ostream& operator<<(std::ostream& out, const Live& live);
   };
   Live live() const;
+  /// Of Live::contexts, those on this GPU: whatever is acquired there keeps one.
+  int contexts_on(int device) const;
 
   struct State;
 

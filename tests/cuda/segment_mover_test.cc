@@ -85,6 +85,32 @@ TEST_CASE("a cuda table of segments grows while the stream is held, and nobody w
   CHECK(cuda.live().allocations == 0);
 }
 
+TEST_CASE("cuda moves of up to as many segments as were reserved acquire nothing more") {
+  FakeCuda cuda;
+  ronde::test::add_ronde_kernels(cuda);
+  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
+  KernelSet kernels(context, "an image");
+  Stream stream(context);
+  EventPool events(context);
+  PinnedPool pinned(context, 4 << 20);
+  std::vector<int> source(1000, 7), target(1000);
+  std::vector<SegmentMover::Move> moves;
+  for (std::size_t i = 0; i < 1000; ++i) moves.push_back({&source[i], &target[i], 1});
+  SegmentMover mover(kernels, stream, events, pinned);
+  mover.reserve(1000);
+  const auto acquired = [&] { return cuda.calls("cuMemAlloc_v2") + cuda.calls("cuMemHostAlloc"); };
+  const int before = acquired();
+  CHECK(before > 1);
+  cuda.hold(stream.handle());
+  for (const std::size_t count : {1, 40, 161, 600, 1000}) {
+    mover.move(std::span(moves).first(count), {});
+    mover.move(std::span(moves).first(count), {});
+  }
+  CHECK(acquired() == before);
+  cuda.release(stream.handle());
+  CHECK(target == source);
+}
+
 TEST_CASE("cuda kernels that are missing are an error that says what to do") {
   FakeCuda cuda;
   const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);

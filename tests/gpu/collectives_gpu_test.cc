@@ -5,10 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/compose.h"
-#include "gpu_driver.h"
 #include "gpu_exercise.h"
-#include "ronde/runtime.h"
+#include "gpu_runtime.h"
 #include "tests/support/ranks.h"
 
 namespace {
@@ -29,30 +27,20 @@ constexpr SetUp kSetUps[] = {{"mpi", false, false, 0},
                              {"ipc, mapped directly", true, true, 1}};
 
 RuntimeOptions options_of(const SetUp& set_up) {
-  RuntimeOptions options;
-  options.config = load_config_from_environment().config;
-  options.config.log_level = "warning";
-  options.config.gpu_backend = "mpi";
-  options.config.cuda_ipc = set_up.ipc;
-  options.config.registration_cache = set_up.cache;
-  options.config.cuda_ipc_direct_bytes = set_up.direct_bytes;
-  options.config.fusion_bytes = std::uint64_t{1} << 20;  // so that chunks are many
-  BuiltIn built_in = compose_built_in(options.config);
-  options.make_transport = std::move(built_in.make_transport);
-  options.make_board = std::move(built_in.make_board);
-  options.backends = std::move(built_in.backends);
-  options.device_backends = std::move(built_in.device_backends);
-  return options;
+  Config config = load_config_from_environment().config;
+  config.cuda_ipc = set_up.ipc;
+  config.registration_cache = set_up.cache;
+  config.cuda_ipc_direct_bytes = set_up.direct_bytes;
+  config.fusion_bytes = std::uint64_t{1} << 20;  // so that chunks are many
+  return launched_options(config);
 }
 
 using Exercise = void (*)(Runtime&, ProgramGpu&);
 
 void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
   const auto driver = gpu_driver();
-  int gpus = 0;
-  cuda::check(*driver, "counting GPUs", driver->device_count, &gpus);
   Runtime runtime(options_of(set_up));
-  ProgramGpu gpu(driver, runtime.topology().local_rank % gpus);
+  ProgramGpu gpu = gpu_of(driver, runtime);
   gpu.block_bytes = cuda::kBlockBytes;  // others are not mapped themselves
   for (const Exercise exercise : exercises) exercise(runtime, gpu);
   if (runtime.topology().size > 1) {
@@ -92,9 +80,7 @@ TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc, tensors map
 TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration") {
   const auto driver = gpu_driver();
   Runtime runtime(options_of(kSetUps[4]));
-  int gpus = 0;
-  cuda::check(*driver, "counting GPUs", driver->device_count, &gpus);
-  ProgramGpu gpu(driver, runtime.topology().local_rank % gpus);
+  ProgramGpu gpu = gpu_of(driver, runtime);
   gpu.block_bytes = cuda::kBlockBytes;  // others are not mapped themselves
   const auto rank = static_cast<float>(runtime.topology().rank);
   const auto size = static_cast<float>(runtime.topology().size);
@@ -107,12 +93,7 @@ TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration
       std::memcpy(bytes.data() + i * sizeof own, &own, sizeof own);
     }
     GpuTensor tensor(gpu, bytes);
-    Request request;
-    request.shape = {static_cast<std::int64_t>(count)};
-    request.input = request.output = tensor.data();
-    request.device = {.kind = DeviceKind::Cuda, .index = gpu.context->index()};
-    request.stream = gpu.stream.handle();
-    runtime.run(std::move(request));
+    runtime.run(sum_request_of(tensor, gpu, count));
     const float expected = size * (size - 1) / 2 + size * static_cast<float>(round);
     const Bytes seen = tensor.read();
     for (std::size_t i = 0; i < count; ++i) {

@@ -12,10 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "backends/compose.h"
-#include "gpu_driver.h"
-#include "gpu_tensor.h"
-#include "ronde/runtime.h"
+#include "gpu_runtime.h"
 #include "tests/support/captured_errors.h"
 #include "tests/support/file_ranks.h"
 #include "tests/support/ranks.h"
@@ -25,6 +22,7 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 using Catch::Contains;
+using Clock = std::chrono::steady_clock;
 
 constexpr int kRanks = 3;
 constexpr int kGroupError = 9;
@@ -33,50 +31,40 @@ constexpr std::size_t kCount = 1'000'000;
 constexpr std::chrono::seconds kPatience{20};
 
 RuntimeOptions runtime_options() {
-  RuntimeOptions options;
-  options.config = test_config();
-  options.config.gpu_backend = "mpi";
-  options.config.cuda_ipc_handover = started_with("DEATH_HANDOVER");
-  BuiltIn built_in = compose_without_launcher(options.config, start_by_files());
-  options.make_transport = std::move(built_in.make_transport);
-  options.make_board = std::move(built_in.make_board);
-  options.backends = std::move(built_in.backends);
-  options.device_backends = std::move(built_in.device_backends);
-  return options;
+  Config config = test_config();
+  config.gpu_backend = "mpi";
+  config.cuda_ipc_handover = started_with("DEATH_HANDOVER");
+  return options_of(config, compose_without_launcher(config, start_by_files()));
 }
 
-Request sum_of(GpuTensor& tensor, const ProgramGpu& gpu, const char* name) {
-  Request request;
-  request.name = name;
-  request.shape = {static_cast<std::int64_t>(kCount)};
-  request.input = request.output = tensor.data();
-  request.device = {.kind = DeviceKind::Cuda, .index = gpu.context->index()};
-  request.stream = gpu.stream.handle();
-  return request;
-}
-
-/// Whether all that is queued ends in time.
-bool ends(const cuda::Stream& stream) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!stream.is_idle()) {
-    if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::yield();
+/// Whether all that is queued ends, in time.
+std::string rest_of(const cuda::Stream& stream) {
+  const auto deadline = Clock::now() + kPatience;
+  try {
+    while (!stream.is_idle()) {
+      if (Clock::now() >= deadline) return "waits for ever";
+      std::this_thread::yield();
+    }
+    return "is through";
+  } catch (const Error& error) {
+    return std::string("has failed: ") + error.what();
   }
-  return true;
 }
 
 std::string waiting_key(int rank) {
   return "waiting/" + std::to_string(rank);
 }
 
-/// Until the GPU of each is at work on what this rank holds up. One that has failed never is.
+/// Until the GPU of each is at work on what this rank holds up. One that has failed never is: then
+/// this process ends, and what it would give back, which waits for its GPU, is left alone.
 void wait_for_survivors() {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = Clock::now() + kPatience;
   const KeyValueStart store = start_by_files();
   for (int rank = 0; rank < kRanks - 1; ++rank) {
     while (!store.get(waiting_key(rank))) {
-      if (std::chrono::steady_clock::now() >= deadline) {
-        throw std::runtime_error(waiting_key(rank) + " does not come");
+      if (Clock::now() >= deadline) {
+        std::cerr << waiting_key(rank) << " does not come\n";
+        std::_Exit(EXIT_FAILURE);
       }
       std::this_thread::yield();
     }
@@ -89,14 +77,15 @@ TEST_CASE("helper: a rank with a GPU", "[.]") {
   ProgramGpu gpu(driver, 0);
   GpuTensor tensor(gpu, kCount * sizeof(float));
   GpuTensor gate(gpu, Bytes(sizeof(float)));
-  runtime.run(sum_of(tensor, gpu, "first"));
+  runtime.run(sum_request_of(tensor, gpu, kCount));
   std::cerr << "ipc operations: " << counter_of(runtime, "cuda", "ipc_operations") << "\n";
   const bool is_victim = runtime.topology().rank == kRanks - 1;
   // What it brings is never ready.
   const std::array<cuda::DevicePointer, 1> closed = {
       reinterpret_cast<cuda::DevicePointer>(gate.data())};
   if (is_victim) gpu.stream.wait_for(closed, 1);
-  const Work work = runtime.submit(sum_of(tensor, gpu, "late"));
+  const Work work = runtime.submit(sum_request_of(tensor, gpu, kCount));
+  const auto begin = Clock::now();
   try {
     work.wait_on(gpu.stream.handle());
     if (is_victim) {
@@ -108,8 +97,11 @@ TEST_CASE("helper: a rank with a GPU", "[.]") {
     work.wait();
   } catch (const GroupError& error) {
     std::cerr << "group " << error.failed_rank() << ": " << error.what() << "\n"
-              << "the GPU " << (ends(gpu.stream) ? "is through" : "waits for ever") << "\n";
+              << (Clock::now() - begin < kPatience ? "in time" : "late") << "\n"
+              << "the GPU " << rest_of(gpu.stream) << "\n";
     std::_Exit(kGroupError);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
   }
   std::_Exit(EXIT_FAILURE);
 }
@@ -122,9 +114,10 @@ std::string survivors_text(const std::string& handover) {
   std::string text;
   for (int rank = 0; rank < kRanks - 1; ++rank) {
     const CommandResult& result = results[static_cast<std::size_t>(rank)];
-    INFO(result.err);
+    INFO(result.out << result.err);
     CHECK(result.exit_code == kGroupError);
-    CHECK_THAT(result.err, Contains("ipc operations: 1") && Contains("group 2: rank 2 "));
+    CHECK_THAT(result.err, Contains("ipc operations: 1") && Contains("group 2: rank 2 ") &&
+                               Contains("in time"));
     text += result.err;
   }
   return text;

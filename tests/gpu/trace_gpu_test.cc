@@ -8,11 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/compose.h"
 #include "backends/cuda/cuda.h"
-#include "gpu_driver.h"
-#include "gpu_tensor.h"
-#include "ronde/runtime.h"
+#include "gpu_runtime.h"
 #include "tests/support/ranks.h"
 
 namespace {
@@ -20,10 +17,13 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
+constexpr std::size_t kCount = 50'000;
+
 constexpr std::array kTraced = {
-    "cuStreamSynchronize", "cuEventSynchronize",  "cuMemFree_v2",
-    "cuMemFreeHost",       "cuMemHostUnregister", "cuIpcCloseMemHandle",
-    "cuMemAlloc_v2",       "cuMemHostAlloc",      "cuMemHostRegister_v2"};
+    "cuStreamSynchronize",  "cuEventSynchronize",   "cuMemFree_v2",  "cuMemFreeHost",
+    "cuMemHostUnregister",  "cuIpcCloseMemHandle",  "cuMemAlloc_v2", "cuMemHostAlloc",
+    "cuMemHostRegister_v2", "cuIpcOpenMemHandle_v2"};
+constexpr std::size_t kAllocations = 6;  // and the one after it, of kTraced
 std::array<void*, kTraced.size()> real_functions;
 std::array<std::atomic<int>, kTraced.size()> calls;
 
@@ -43,7 +43,8 @@ const std::array<void*, kTraced.size()> kTraces = {
     reinterpret_cast<void*>(&traced<5, cuda::DevicePointer>),
     reinterpret_cast<void*>(&traced<6, cuda::DevicePointer*, std::size_t>),
     reinterpret_cast<void*>(&traced<7, void**, std::size_t, unsigned>),
-    reinterpret_cast<void*>(&traced<8, void*, std::size_t, unsigned>)};
+    reinterpret_cast<void*>(&traced<8, void*, std::size_t, unsigned>),
+    reinterpret_cast<void*>(&traced<9, cuda::DevicePointer*, cuda::IpcMemHandle, unsigned>)};
 
 /// The driver, with a count of these calls of Ronde's.
 vendor::SymbolLookup traced_symbols() {
@@ -68,50 +69,46 @@ std::string calls_since_zero() {
 }
 
 /// As DistributedOptimizer does it: all gradients are submitted, and the stream waits for them.
-void step(Runtime& runtime, ProgramGpu& gpu, std::vector<GpuTensor>& gradients, std::size_t count) {
+void step(Runtime& runtime, ProgramGpu& gpu, std::vector<GpuTensor>& gradients) {
   std::vector<Work> works;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    Request request;
+    Request request = sum_request_of(gradients[i], gpu, kCount);
     request.name = "gradient " + std::to_string(i);
-    request.shape = {static_cast<std::int64_t>(count)};
-    request.input = request.output = gradients[i].data();
-    request.device = {.kind = DeviceKind::Cuda, .index = gpu.context->index()};
-    request.stream = gpu.stream.handle();
     works.push_back(runtime.submit(std::move(request)));
   }
   for (const Work& work : works) work.wait_on(gpu.stream.handle());
+}
+
+/// Steps of a program that looks at the loss now and then, by a driver that is not traced: of more
+/// and more steps that are queued, more and more memory would be needed. At the end nothing is.
+void train(Runtime& runtime, ProgramGpu& gpu, std::vector<GpuTensor>& gradients) {
+  for (int round = 0; round < 25; ++round) {
+    for (int i = 0; i < 2; ++i) step(runtime, gpu, gradients);
+    static_cast<void>(gradients.front().read());
+  }
+  Request barrier;
+  barrier.kind = Collective::Barrier;
+  runtime.run(std::move(barrier));
 }
 
 }  // namespace
 
 TEST_CASE("gpu: cuda steps of training make no call that waits for the device, or may") {
   const auto driver = gpu_driver();
-  RuntimeOptions options;
-  options.config = load_config_from_environment().config;
-  options.config.log_level = "warning";
-  options.config.gpu_backend = "mpi";
-  BuiltIn built_in = compose_built_in(options.config);
   CudaOptions cuda_options;
   cuda_options.symbols = traced_symbols();
-  options.make_transport = std::move(built_in.make_transport);
-  options.make_board = std::move(built_in.make_board);
-  options.backends = std::move(built_in.backends);
+  RuntimeOptions options = launched_options();
   options.device_backends["mpi"] = cuda_backend_factory(cuda_options);
   Runtime runtime(std::move(options));
-  int gpus = 0;
-  cuda::check(*driver, "counting GPUs", driver->device_count, &gpus);
-  ProgramGpu gpu(driver, runtime.topology().local_rank % gpus);
-  constexpr std::size_t kCount = 50'000;
+  ProgramGpu gpu = gpu_of(driver, runtime);
   std::vector<GpuTensor> gradients;
   for (int i = 0; i < 40; ++i) gradients.emplace_back(gpu, Bytes(kCount * sizeof(float)));
-  for (int warm_up = 0; warm_up < 20; ++warm_up) step(runtime, gpu, gradients, kCount);
-  runtime.run([] {
-    Request barrier;
-    barrier.kind = Collective::Barrier;
-    return barrier;
-  }());
+  train(runtime, gpu, gradients);
+  CHECK(calls[kAllocations] > 0);
+  CHECK(calls[kAllocations + 1] > 0);
   for (std::atomic<int>& count : calls) count = 0;
-  for (int i = 0; i < 50; ++i) step(runtime, gpu, gradients, kCount);
+  train(runtime, gpu, gradients);
   CHECK(calls_since_zero() == "");
+  if (runtime.topology().size > 1) CHECK(counter_of(runtime, "cuda", "ipc_operations") > 0);
   runtime.shutdown();
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/gpu_check_lines.h"
+
 namespace resnet {
 namespace {
 
@@ -81,6 +83,21 @@ TEST_CASE("nonsense and what cannot be done are refused in words that help") {
     CHECK_THAT(refusal(row.arguments), Catch::Contains(row.words));
   }
   CHECK(refusal({"--batch-size", "1", "--image-size", "33"}).empty());
+}
+
+TEST_CASE("gpu_check: the command lines that train ResNet on a GPU are understood") {
+  int lines = 0;
+  for (const auto& line : ronde::test::gpu_check_lines(GPU_CHECK, "report.txt")) {
+    if (line.program != "resnet_synthetic") continue;
+    ++lines;
+    std::vector<const char*> arguments;
+    for (const std::string& word : line.words) arguments.push_back(word.c_str());
+    const Options options = parse(arguments);
+    CHECK(options.benchmark.device == "cuda");
+    CHECK(options.benchmark.efficiency);
+    CHECK(options.model == "resnet50");
+  }
+  CHECK(lines == 1);
 }
 
 }  // namespace resnet

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command lines of scripts/gpu_check.sh, which needs a GPU: that none of them is refused.
-#include <sstream>
-
 #include "bench_command.h"
+#include "tests/support/gpu_check_lines.h"
 #include "tests/support/temporary_folder.h"
 #include "tools/bench/gradient_lists.h"
 
@@ -11,30 +10,8 @@ namespace {
 using Catch::Contains;
 using namespace ronde::test;
 
-struct Measurement {
-  std::string program;
-  Words words;
-};
-
-/// Of all lines TITLE|RANKS|PROGRAM|ARGUMENTS.
-std::vector<Measurement> measurements(const TemporaryFolder& folder) {
-  const CommandResult result =
-      run_program({GPU_CHECK, "--commands"}, {{"GPU_CHECK_REPORT", folder / "report.txt"}});
-  INFO(result.out << result.err);
-  REQUIRE(result.exit_code == 0);
-  std::vector<Measurement> all;
-  std::istringstream lines(result.out);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream parts(line);
-    std::string part;
-    Measurement one;
-    std::getline(parts, part, '|');
-    std::getline(parts, part, '|');
-    std::getline(parts, one.program, '|');
-    while (parts >> part) one.words.push_back(part);
-    all.push_back(one);
-  }
-  return all;
+std::vector<GpuCheckLine> measurements(const TemporaryFolder& folder) {
+  return gpu_check_lines(GPU_CHECK, folder / "report.txt");
 }
 
 }  // namespace
@@ -43,7 +20,7 @@ TEST_CASE("gpu_check: every command line for a GPU is understood") {
   const TemporaryFolder folder;
   int benches = 0;
   int packs = 0;
-  for (const Measurement& each : measurements(folder)) {
+  for (const GpuCheckLine& each : measurements(folder)) {
     if (each.program == "gpu_pack") {
       ++packs;
       REQUIRE(each.words.size() == 1);
@@ -64,7 +41,7 @@ TEST_CASE("gpu_check: every command line for a GPU is understood") {
 TEST_CASE("gpu_check: the set-ups are measured on fake GPUs as on true ones") {
   const TemporaryFolder folder;
   int runs = 0;
-  for (const Measurement& each : measurements(folder)) {
+  for (const GpuCheckLine& each : measurements(folder)) {
     if (each.program != "ronde" || each.words.at(1) != "setups") continue;
     Words words(each.words.begin() + 1, each.words.end());
     // Smaller, as the fake is slow.

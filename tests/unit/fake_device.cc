@@ -113,11 +113,23 @@ std::shared_ptr<const DeviceEvent> FakeDevice::queue(const std::string& name, bo
   return std::make_shared<FakeEvent>(shared_from_this(), name, has_passed);
 }
 
-bool FakeDevice::settle(std::chrono::nanoseconds) noexcept {
+bool FakeDevice::settle(std::chrono::nanoseconds bound) noexcept {
+  std::unique_lock lock(mutex_);
+  log_once("settle");
+  // Nothing ends that it hangs.
+  if (hangs_) return changed_.wait_for(lock, bound, [] { return false; });
+  queued_.clear();
+  return true;
+}
+
+void FakeDevice::end_waits() noexcept {
   const std::lock_guard lock(mutex_);
-  log_.push_back("settle");
-  if (!hangs_) queued_.clear();
-  return !hangs_;
+  log_once("end waits");
+}
+
+/// Under the lock.
+void FakeDevice::log_once(const std::string& text) {
+  if (std::find(log_.begin(), log_.end(), text) == log_.end()) log_.push_back(text);
 }
 
 bool FakeDevice::passed(const bool& flag) {

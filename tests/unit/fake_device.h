@@ -46,12 +46,14 @@ class FakeDevice final : public DeviceStreams, public std::enable_shared_from_th
   void wait_asked(std::uint64_t times);
 
   /// What happened: "mark1 A" (in stream A), "read" (inputs), "result1" (queued), "order mark1 B"
-  /// (stream B behind it), "settle", "nobody" (an operation without any output here), and note().
+  /// (stream B behind it), "settle" and "end waits" (the first time), "nobody" (an operation
+  /// without any output here), and note().
   std::vector<std::string> log() const;
   void note(const std::string& text);
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
   bool settle(std::chrono::nanoseconds bound) noexcept override;
+  void end_waits() noexcept override;
 
   // What the backend and the events ask.
   std::shared_ptr<const DeviceEvent> queue_result(std::function<void()> write);
@@ -63,6 +65,7 @@ class FakeDevice final : public DeviceStreams, public std::enable_shared_from_th
     std::shared_ptr<bool> has_passed;
     std::function<void()> write;
   };
+  void log_once(const std::string& text);
   std::shared_ptr<const DeviceEvent> queue(const std::string& name, bool is_held,
                                            std::function<void()> write);
 

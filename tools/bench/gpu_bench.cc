@@ -104,7 +104,8 @@ void GpuBench::hand_over(std::size_t which) {
   Pair& pair = *pairs_[which];
   pair.peers.record(cuda::Mark::Packed, 0);
   if (kHandOvers[which] == IpcHandover::Events) {
-    // A wait for an event is for its last recording, which has to be the one that is meant.
+    // A wait for an event is for its last recording, which has to be the one that is meant. Flags
+    // have numbers, and each rank has a process of its own, whose streams nobody else waits for.
     exchange_.start(device_);
     session_.raw().wait_until([&] { return exchange_.poll(); }, "a hand-over");
   }

@@ -27,7 +27,8 @@ RONDE_REDUCE_KERNELS(RONDE_REDUCE)
 // A flag, as other GPUs and the host see it.
 using Flag = cuda::atomic_ref<std::uint32_t, cuda::thread_scope_system>;
 
-constexpr std::int64_t kSoonNs = 50'000;
+// Between two looks at what takes longer to look at than flags: host memory, the clock.
+constexpr std::uint32_t kLooksAtFlags = 256;
 
 // The clock of all of the GPU; it may be set back.
 __device__ inline std::int64_t nanoseconds() {
@@ -51,11 +52,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Flag flag(*how.flags[threadIdx.x]);
   const Flag released(*const_cast<std::uint32_t*>(how.released));
   const std::int64_t begin = nanoseconds();
+  std::uint32_t looks = 0;
   while (!has_reached(flag.load(cuda::memory_order_acquire), how.value)) {
-    const std::int64_t waited = nanoseconds() - begin;
-    // Host memory is far: only once it takes long.
-    if (waited > kSoonNs && released.load(cuda::memory_order_relaxed) != 0) return;
-    if (waited > how.limit_ns) __trap();
+    if (++looks % kLooksAtFlags == 0) {
+      if (released.load(cuda::memory_order_relaxed) != 0) return;
+      if (nanoseconds() - begin > how.limit_ns) __trap();
+    }
     __nanosleep(64);
   }
 }

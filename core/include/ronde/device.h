@@ -47,6 +47,11 @@ class DeviceStreams {
   /// After Backend::abort(): whether nothing of what Ronde has queued touches memory any more.
   /// Waits for that, for no longer than `bound`.
   virtual bool settle(std::chrono::nanoseconds bound) noexcept = 0;
+
+  /// After Backend::abort(), where settle() is in vain: ends what waits for other ranks, if that
+  /// can be had; what is behind such a wait then works on anything. It waits for nothing, and is
+  /// called again and again, as a rank that dies may still undo it.
+  virtual void end_waits() noexcept {}
 };
 
 }  // namespace ronde

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ronde::test {
+
+/// What scripts/gpu_check.sh measures by one program.
+struct GpuCheckLine {
+  std::string program;
+  std::vector<std::string> words;  ///< its arguments
+};
+
+/// All of them; `script` is its path, and results go beside `report`. Throws std::runtime_error
+/// where the script fails.
+std::vector<GpuCheckLine> gpu_check_lines(const std::string& script, const std::string& report);
+
+}  // namespace ronde::test
