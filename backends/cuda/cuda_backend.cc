@@ -107,7 +107,7 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
 CudaBackend::~CudaBackend() {
   if (!gpu_) return;
   streams_->end_waits();
-  const bool is_over = streams_->settle(kLastBound);
+  const bool is_over = streams_->settle(kLastBound) == Rest::Reached;
   streams_->end_waits_by({});
   const bool trial_is_over = gpu_->peers.trials_end(kLastBound);
   const bool direct_hangs = direct_link_ && direct_link_->hangs();
@@ -282,7 +282,9 @@ void CudaBackend::abort() noexcept {
 
 void CudaBackend::let_go() {
   if (!gpu_) return;
-  if (!streams_->settle(kLastBound)) throw Error("the GPU did not finish what was queued on it");
+  if (streams_->settle(kLastBound) != Rest::Reached) {
+    throw Error("the GPU did not finish what was queued on it");
+  }
   gpu_->ipc.forget();
   gpu_->peers.forget();
 }

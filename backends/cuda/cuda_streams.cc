@@ -122,7 +122,7 @@ void CudaStreams::end_waits() noexcept {
   if (release_) release_();
 }
 
-bool CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
+Rest CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
   try {
     const auto deadline = std::chrono::steady_clock::now() + bound;
     std::vector<std::weak_ptr<Stream>> streams;
@@ -132,11 +132,11 @@ bool CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
     }
     for (const std::weak_ptr<Stream>& each : streams) {
       const std::shared_ptr<Stream> stream = each.lock();
-      if (stream && !poll_until(deadline, [&] { return stream->is_idle(); })) return false;
+      if (stream && !poll_until(deadline, [&] { return stream->is_idle(); })) return Rest::NotYet;
     }
-    return true;
+    return Rest::Reached;
   } catch (const std::exception&) {
-    return false;  // the GPU has failed: what it still does is not known
+    return Rest::Unknown;
   }
 }
 

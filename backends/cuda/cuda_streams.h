@@ -26,7 +26,7 @@ class CudaStreams final : public DeviceStreams {
   ~CudaStreams() override;
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
-  bool settle(std::chrono::nanoseconds bound) noexcept override;
+  Rest settle(std::chrono::nanoseconds bound) noexcept override;
   void end_waits() noexcept override;
 
   /// What end_waits() calls, and nothing else may be called from within; empty: nothing.

@@ -74,12 +74,12 @@ class Links::Streams final : public DeviceStreams {
     return own_->mark(device, stream);
   }
 
-  bool settle(std::chrono::nanoseconds bound) noexcept override {
+  Rest settle(std::chrono::nanoseconds bound) noexcept override {
     const auto deadline = Clock::now() + bound;
-    const bool own = own_->settle(bound);
+    const Rest own = own_->settle(bound);
     const std::lock_guard lock(mutex_);
     const auto left = std::max<Clock::duration>(deadline - Clock::now(), Clock::duration::zero());
-    return (!more_ || more_->settle(left)) && own;
+    return more_ ? std::max(own, more_->settle(left)) : own;
   }
 
   void end_waits() noexcept override {
@@ -117,7 +117,7 @@ Links::Links(Libraries libraries, const NcclOptions& options, const BackendConte
 
 Links::~Links() {
   registrations_.clear();
-  const bool is_settled = streams_->settle(options_.abort_bound);
+  const bool is_settled = streams_->settle(options_.abort_bound) == Rest::Reached;
   for (Lane& lane : lanes_) {
     if (is_settled) continue;
     if (lane.fusion) lane.fusion->abandon();

@@ -49,7 +49,11 @@ void bring_to_rest(std::vector<DeviceWork> works) {
     if (2 * waited >= kDeviceBound) {
       for (const DeviceWork& work : works) work.streams->end_waits();
     }
-    std::erase_if(works, [](const DeviceWork& work) { return work.streams->settle(kDeviceTurn); });
+    std::erase_if(works, [](const DeviceWork& work) {
+      const Rest rest = work.streams->settle(kDeviceTurn);
+      if (rest == Rest::Unknown) abandon_buffers(*work.submissions);
+      return rest != Rest::NotYet;
+    });
   }
   for (const DeviceWork& work : works) abandon_buffers(*work.submissions);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices that fail, hang, or are at work while a rank dies.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <latch>
 
@@ -110,6 +111,23 @@ TEST_CASE("a device that fails while it is at work fails the group, and its rank
   const Death death = death_of_queued(test_config(), {}, fail);
   CHECK(death.rank == 1);
   CHECK_THAT(death.text, Catch::Contains("rank 1 failed: the GPU fell off the bus"));
+}
+
+TEST_CASE("the buffers of a device that has failed are kept, and nobody waits for it") {
+  DeviceGroup all(2);
+  run_ranks(2, [&](int rank) {
+    FakeDevice& device = *all.devices[static_cast<std::size_t>(rank)];
+    Runtime runtime(all.options(rank));
+    device.hold_results();
+    Owned owned(device);
+    const Work work = runtime.submit(std::move(owned.request));
+    work.wait_on(FakeDevice::stream('B'));
+    if (rank == 1) device.fail("the GPU fell off the bus");
+    check(death_of([&] { work.wait(); }).rank == 1, "rank 1 is named");
+    check(owned.watched.expired() == (rank == 0), "kept where the device has failed");
+    const std::vector<std::string> log = device.log();
+    check(std::find(log.begin(), log.end(), "end waits") == log.end(), "its waits are left alone");
+  });
 }
 
 TEST_CASE("a device that fails when a stream is ordered fails all operations that were with it") {

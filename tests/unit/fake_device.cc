@@ -113,13 +113,13 @@ std::shared_ptr<const DeviceEvent> FakeDevice::queue(const std::string& name, bo
   return std::make_shared<FakeEvent>(shared_from_this(), name, has_passed);
 }
 
-bool FakeDevice::settle(std::chrono::nanoseconds bound) noexcept {
+Rest FakeDevice::settle(std::chrono::nanoseconds bound) noexcept {
   std::unique_lock lock(mutex_);
   log_once("settle");
   // Nothing ends that it hangs.
-  if (hangs_) return changed_.wait_for(lock, bound, [] { return false; });
+  if (!changed_.wait_for(lock, bound, [this] { return !hangs_; })) return Rest::NotYet;
   queued_.clear();
-  return true;
+  return failure_.empty() ? Rest::Reached : Rest::Unknown;
 }
 
 void FakeDevice::end_waits() noexcept {

@@ -52,7 +52,7 @@ class FakeDevice final : public DeviceStreams, public std::enable_shared_from_th
   void note(const std::string& text);
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
-  bool settle(std::chrono::nanoseconds bound) noexcept override;
+  Rest settle(std::chrono::nanoseconds bound) noexcept override;
   void end_waits() noexcept override;
 
   // What the backend and the events ask.

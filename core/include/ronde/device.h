@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -29,6 +30,13 @@ class DeviceEvent {
 /// Points that all have to be passed before something is touched.
 using DeviceEvents = std::span<const std::shared_ptr<const DeviceEvent>>;
 
+/// Whether what is queued on a device has ended; the worst last.
+enum class Rest : std::uint8_t {
+  Reached,
+  NotYet,
+  Unknown,  ///< the device has failed: what it still does is not known, and will not be
+};
+
 /// How Ronde's work on a kind of device is ordered with the program's: by events in streams, so
 /// that no thread waits.
 ///
@@ -44,13 +52,13 @@ class DeviceStreams {
   /// now. Throws UsageError if this rank is not served there, or the stream is being captured.
   virtual std::shared_ptr<const DeviceEvent> mark(int device, void* stream) = 0;
 
-  /// After Backend::abort(): whether nothing of what Ronde has queued touches memory any more.
-  /// Waits for that, for no longer than `bound`.
-  virtual bool settle(std::chrono::nanoseconds bound) noexcept = 0;
+  /// After Backend::abort(): waits until nothing of what Ronde has queued touches memory any more,
+  /// for no longer than `bound`.
+  virtual Rest settle(std::chrono::nanoseconds bound) noexcept = 0;
 
-  /// After Backend::abort(), where settle() is in vain: ends what waits for other ranks, if that
-  /// can be had; what is behind such a wait then works on anything. It waits for nothing, and is
-  /// called again and again, as a rank that dies may still undo it.
+  /// After Backend::abort(), where settle() takes too long: ends what waits for other ranks, if
+  /// that can be had; what is behind such a wait then works on anything. It waits for nothing, and
+  /// is called again and again, as a rank that dies may still undo it.
   virtual void end_waits() noexcept {}
 };
 
