@@ -109,9 +109,10 @@ CudaBackend::~CudaBackend() {
   streams_->end_waits();
   const bool is_over = streams_->settle(kLastBound) == Rest::Reached;
   streams_->end_waits_by({});
-  const bool trial_is_over = gpu_->peers.trials_end(kLastBound);
+  // A trial that nothing has released hangs for good.
+  const auto bound = is_dead_ ? kLastBound : std::chrono::seconds{0};
   const bool direct_hangs = direct_link_ && direct_link_->hangs();
-  if (is_over && trial_is_over && !direct_hangs) return;
+  if (is_over && !direct_hangs && gpu_->peers.trials_end(bound)) return;
   device::abandon(std::move(gpu_));
   device::abandon(std::move(cache_));
 }
@@ -275,6 +276,7 @@ std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
 /// (CudaStreams::end_waits).
 void CudaBackend::abort() noexcept {
   if (direct_link_) direct_link_->abort();
+  is_dead_ = true;
   if (!gpu_) return;
   streams_->end_waits_by([this] { gpu_->peers.release(); });
   gpu_->peers.release_trials();

@@ -117,6 +117,7 @@ class CudaBackend final : public Backend {
   std::atomic<std::uint64_t> direct_operations_{0};
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<DirectOperations> direct_;  ///< once it is proven
+  bool is_dead_ = false;                      ///< the group is
   bool has_ways_ = false;                     ///< the ranks have found out which there are
   bool has_ipc_ = false;
 };

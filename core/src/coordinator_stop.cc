@@ -44,16 +44,20 @@ struct DeviceWork {
 /// work of one may be queued behind that of another.
 void bring_to_rest(std::vector<DeviceWork> works) {
   const auto begin = std::chrono::steady_clock::now();
-  for (auto waited = begin - begin; !works.empty() && waited < kDeviceBound;
-       waited = std::chrono::steady_clock::now() - begin) {
-    if (2 * waited >= kDeviceBound) {
-      for (const DeviceWork& work : works) work.streams->end_waits();
-    }
+  const auto waited = [&] { return std::chrono::steady_clock::now() - begin; };
+  const auto look = [&] {
     std::erase_if(works, [](const DeviceWork& work) {
       const Rest rest = work.streams->settle(kDeviceTurn);
       if (rest == Rest::Unknown) abandon_buffers(*work.submissions);
       return rest != Rest::NotYet;
     });
+  };
+  while (!works.empty() && 2 * waited() < kDeviceBound) look();
+  bool is_last = false;
+  while (!works.empty() && !is_last) {
+    is_last = waited() >= kDeviceBound;
+    for (const DeviceWork& work : works) work.streams->end_waits();
+    look();
   }
   for (const DeviceWork& work : works) abandon_buffers(*work.submissions);
 }
@@ -176,8 +180,11 @@ void Coordinator::fail_everything(const FailureMessage& failure) {
   for (std::size_t i = 0; i < running_.size(); ++i) {
     SetEngine& set = *running_[i];
     drained[i] = set.executor->drain();
-    if (!set.executor->has_begun_on_device()) continue;
-    on_devices.push_back({set.backends.at(DeviceKind::Cuda)->device_streams(), &drained[i]});
+    if (set.executor->has_begun_on_device()) {
+      on_devices.push_back({set.backends.at(DeviceKind::Cuda)->device_streams(), &drained[i]});
+    } else {
+      fail(std::exchange(drained[i], {}));
+    }
   }
   bring_to_rest(std::move(on_devices));
   for (std::vector<Submission>& submissions : drained) fail(std::move(submissions));

@@ -300,7 +300,11 @@ TEST_CASE("cuda ipc handover: waits of all sets end at once, as one may be behin
     if (rank < 2) start(pair, "first of two", of_pair).wait();
     sum_on_gpu(runtime, gpu, kCount);
     if (rank == 1) machine.cuda.hold(gpu.stream.handle());
-    if (rank < 2) start(pair, "late of two", of_pair).wait_on(gpu.stream.handle());
+    Work of_two;
+    if (rank < 2) {
+      of_two = start(pair, "late of two", of_pair);
+      of_two.wait_on(gpu.stream.handle());
+    }
     // Of rank 0 behind that of the two.
     const Work work = start(ProcessSet(), "late of all", of_all);
     work.wait_on(gpu.stream.handle());
@@ -311,6 +315,7 @@ TEST_CASE("cuda ipc handover: waits of all sets end at once, as one may be behin
     }
     const Death death = death_of([&] { work.wait(); });
     check(death.rank == 1, "rank 1 is lost: " + death.text);
+    if (rank == 0) check(death_of([&] { of_two.wait(); }) == death, "so it is of the two");
     check(of_pair.expired() && of_all.expired(), "the memory of both is handed back");
   });
   machine.cuda.release_all();

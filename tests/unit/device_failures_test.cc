@@ -115,6 +115,7 @@ TEST_CASE("a device that fails while it is at work fails the group, and its rank
 
 TEST_CASE("the buffers of a device that has failed are kept, and nobody waits for it") {
   DeviceGroup all(2);
+  std::latch queued(2);
   run_ranks(2, [&](int rank) {
     FakeDevice& device = *all.devices[static_cast<std::size_t>(rank)];
     Runtime runtime(all.options(rank));
@@ -122,6 +123,7 @@ TEST_CASE("the buffers of a device that has failed are kept, and nobody waits fo
     Owned owned(device);
     const Work work = runtime.submit(std::move(owned.request));
     work.wait_on(FakeDevice::stream('B'));
+    queued.arrive_and_wait();
     if (rank == 1) device.fail("the GPU fell off the bus");
     check(death_of([&] { work.wait(); }).rank == 1, "rank 1 is named");
     check(owned.watched.expired() == (rank == 0), "kept where the device has failed");
