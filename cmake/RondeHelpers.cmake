@@ -18,19 +18,23 @@
 #       Enters <dir> if all variables are true and all targets exist.
 #   ronde_add_test_program(<target> SOURCES <file>... [LINK <lib>...])
 #       A Catch2 program with Ronde's main (watchdog, listing): see tests/support/.
-#   ronde_add_catch_test(<prefix> <target> [LABELS <label>...] [TIMEOUT <s>] [RANKS <n>...]
-#                        [ENVIRONMENT <NAME=value>...] [LAUNCHER <command>...] [PROCESSORS <n>]
-#                        [FIXTURES <name>...])
-#       Every case of <target> becomes the ctest test <prefix>.<file>.<case>, where <file> is the
-#       source's stem without "_test"; with RANKS, one test "...@n<k>" for each k under mpiexec.
-#       PROCESSORS says how many processors a case keeps busy (1); it is half of <k> with RANKS.
-#       FIXTURES are those that every case requires.
-#       A case with tags among [n1] [n2] [n3] [n4] runs with these numbers of ranks only.
+#   ronde_add_catch_test(<prefix> <target> [EVERYDAY] [SUITES <suite>...] [LABELS <label>...] [TIMEOUT <s>]
+#                        [RANKS <n>...] [ENVIRONMENT <NAME=value>...] [LAUNCHER <command>...] [PROCESSORS <n>])
+#       Every source file of <target> becomes the ctest test <prefix>.<suite>, one process for all its
+#       cases, where <suite> is the source's stem without "_test"; with RANKS, one test "...@n<k>" for
+#       each k under mpiexec. Under RONDE_TEST_GRAIN=case ctest sees every case by itself, as
+#       <prefix>.<suite>.<case>.
+#       EVERYDAY: scripts/test.sh runs it; all others are for its option --all.
+#       SUITES: these files only; further calls name the others.
+#       TIMEOUT is that of a case. PROCESSORS says how many processors a test keeps busy (1); it is half
+#       of <k> with RANKS.
+#       A case with tags among [n1] [n2] [n3] [n4] runs with these numbers of ranks only; one with the
+#       tag [own] is a test, and a process, of its own.
 #   ronde_add_sanitized_tests(<test program> PREFIX <prefix> LIBRARIES <target>... [TIMEOUT <s>]
-#                             [SINGLE_THREADED <file>...] [OWN_MAIN])
+#                             [WITHOUT_TSAN <file>...] [OWN_MAIN])
 #       The same program and libraries once more under TSan and ASan+UBSan: <prefix>.tsan.*, .asan.*
-#       OWN_MAIN: the program is not of ronde_add_test_program.
-#       SINGLE_THREADED sources, which start no thread, have nothing for TSan to see: ASan alone.
+#       The target sanitized_tests builds them. OWN_MAIN: the program is not of ronde_add_test_program.
+#       WITHOUT_TSAN: sources for ASan alone, where no threads meet or another suite has the same meetings.
 
 set(RONDE_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
 
@@ -162,7 +166,8 @@ function(ronde_use_torch_pch target)
   else()
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   endif()
-  target_precompile_headers(${target} REUSE_FROM ronde_torch_pch)
+  # The property, as a test program has another one already.
+  set_target_properties(${target} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM ronde_torch_pch)
   if(RONDE_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   endif()

@@ -4,23 +4,41 @@
 # virtual environment that holds PyPI's torch, whose LibTorch Ronde links, and the handwritten digits
 # that PyPI's scikit-learn ships, which several examples learn from. Cheap when all is there.
 #
-#   scripts/deps.sh
+#   scripts/deps.sh [quickstart|everyday|all]
+#
+# quickstart    what scripts/quickstart.sh needs: the build, photographs, digits
+# everyday      what scripts/test.sh needs: the build, tests
+# all           both, and what scripts/test.sh --all needs (default)
 #
 # RONDE_VENV     the environment's folder (default: ${XDG_CACHE_HOME:-~/.cache}/ronde/venv-torch-2.11.0)
 # RONDE_PYTHON   the Python that creates it (default: the first on PATH that can, 3.10 to 3.14)
 set -euo pipefail
 
 readonly kTorch=2.11.0
-readonly kPackages=(
+readonly kFor="${1:-all}"
+kPackages=(
   g++ cmake ninja-build ccache pkg-config                  # build
   mpich libmpich-dev libspdlog-dev libcli11-dev nlohmann-json3-dev catch2
-  libturbojpeg0-dev libpng-dev zlib1g-dev                  # the EDSR and digits examples
-  mate-backgrounds plasma-workspace-wallpapers             # its photographs
   python3 python3-venv ca-certificates                     # LibTorch, from PyPI's torch
-  binutils iproute2                                        # tests: nm; ip, for two hosts on one
-  g++-aarch64-linux-gnu                                    # tests: the kernels for NEON compile
-  doxygen shellcheck yamllint python3-yaml                 # tests: the reference, the recipes
 )
+if [[ $kFor != everyday ]]; then
+  kPackages+=(
+    libturbojpeg0-dev libpng-dev zlib1g-dev                # the EDSR and digits examples
+    mate-backgrounds plasma-workspace-wallpapers           # its photographs
+  )
+fi
+if [[ $kFor != quickstart ]]; then
+  kPackages+=(
+    binutils iproute2                                      # nm; ip, for two hosts on one
+    clang-format                                           # style
+  )
+fi
+if [[ $kFor == all ]]; then
+  kPackages+=(
+    g++-aarch64-linux-gnu                                  # the kernels for NEON compile
+    doxygen shellcheck yamllint python3-yaml               # the reference, the recipes
+  )
+fi
 # Any release of it has the digits: of 1797 images of 8x8 pixels, 57 KB in a wheel of 10 MB.
 readonly kScikitLearn=1.7.2
 readonly kCache="${XDG_CACHE_HOME:-$HOME/.cache}/ronde"
@@ -163,6 +181,10 @@ EOF
   say "digits: $kDigits"
 }
 
+case $kFor in
+  quickstart | everyday | all) ;;
+  *) fail "\"$kFor\" is none of quickstart, everyday, all" ;;
+esac
 install_packages
 install_torch
-fetch_digits
+if [[ $kFor != everyday ]]; then fetch_digits; fi

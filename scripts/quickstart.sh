@@ -90,12 +90,12 @@ Next:
   build/bin/edsr --help                       your own photographs: --data FOLDER
   build/bin/digits                            the program of README.md
   build/bin/kmeans                            handwritten digits in clusters, without LibTorch
-  scripts/test.sh                             all tests
+  scripts/test.sh                             the everyday tests
   docs/getting_started.md                     Ronde in your own program
 EOF
 }
 
-scripts/deps.sh
+scripts/deps.sh quickstart
 build
 train "$@"
 check_table

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Sets up, builds everything with warnings as errors, and runs every test: unit (also under TSan and
-# ASan+UBSan), mp under mpiexec, LibTorch, the examples, packaging and style. Ends with ctest's summary
-# and the time that each part took.
+# Sets up, builds with warnings as errors, and runs the everyday tests, in at most 15 minutes on two cores
+# where nothing is installed yet. Ends with ctest's summary, what this machine left out, and the time that
+# each part took.
 #
-#   scripts/test.sh [ctest arguments]        for example: scripts/test.sh -R '^unit\.'
+#   scripts/test.sh [--all] [--soak MINUTES] [ctest arguments]     for example: scripts/test.sh -R '^unit\.'
+#
+# --all           also sanitizers, kill matrices, sweeps, examples, packages, tools: everything
+# --soak MINUTES  after --all: random programs with random seeds, and tensors of several GiB, again and again
 #
 # RONDE_BUILD   the build folder (default: build)
 # RONDE_JOBS    how many to compile and to test at once (default: the number of cores)
@@ -13,9 +16,37 @@ cd "$(dirname "$0")/.."
 
 readonly kBuild="${RONDE_BUILD:-build}"
 readonly kJobs="${RONDE_JOBS:-$(nproc)}"
+# The tests time out by themselves: two at once also on a large machine, since ranks need cores.
+readonly kTestJobs="$((kJobs < 2 ? kJobs : 2))"
+readonly kResults="$kBuild/Testing/Temporary"
 
 # The objects that carry debug information, too, are found again by a clone in another folder.
 export CCACHE_NOHASHDIR=1
+
+tier=everyday
+soak_minutes=
+while (($# > 0)); do
+  case $1 in
+    --all) tier=all ;;
+    --soak)
+      tier=all
+      soak_minutes=${2:?--soak needs a number of minutes}
+      shift
+      ;;
+    *) break ;;
+  esac
+  shift
+done
+if [[ $tier == everyday ]]; then
+  kTargets=(everyday_tests)
+  kSelection=(-L everyday)
+else
+  kTargets=(all sanitized_tests)
+  kSelection=()
+fi
+readonly kTargets kSelection
+
+say() { printf 'test.sh: %s\n' "$*"; }
 
 times=
 # part NAME COMMAND...: runs a part and notes how long it took, also when it fails.
@@ -26,16 +57,68 @@ part() {
   times+=" $name $((SECONDS - begun)) s,"
   return "$status"
 }
-trap 'printf "test.sh:%s all %d s\n" "$times" "$SECONDS"' EXIT
+trap 'say "$times in all $SECONDS s"' EXIT
 
 build() {
-  cmake --preset release -B "$kBuild" -DRONDE_WERROR=ON -DRONDE_SANITIZED_TESTS=ON \
-    -DRONDE_UNITY=ON -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON &&
-    cmake --build "$kBuild" --parallel "$kJobs"
+  cmake --preset release -B "$kBuild" -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON &&
+    cmake --build "$kBuild" --parallel "$kJobs" --target "${kTargets[@]}"
 }
 
-part dependencies scripts/deps.sh
+run_ctest() {
+  ctest --test-dir "$kBuild" --parallel "$kTestJobs" --output-on-failure --no-tests=error "$@"
+}
+
+# A test is a file's cases in one process, which ends early where a case crashes or hangs. The cases of
+# the tests that failed are run each by itself, so that none is hidden by another.
+explain_failures() {
+  local failed
+  failed=$(sed -E 's/^[0-9]+://; s/@n[0-9]+$//; s/[][().*+?^$|{}\\]/\\&/g' "$kResults/LastTestsFailed.log" |
+    sort -u | paste -sd '|')
+  say "what failed, case by case:"
+  RONDE_TEST_GRAIN=case run_ctest "${kSelection[@]}" -R "^($failed)(\\.|@|\$)" || true
+}
+
+run_tests() {
+  if ! run_ctest "${kSelection[@]}" "$@"; then
+    explain_failures
+    return 1
+  fi
+}
+
+# What cannot run here is named, and must be on the list of what may be left out.
+check_omissions() {
+  local unlisted
+  {
+    cat "$kBuild/left_out_$tier.txt"
+    sed -nE 's/^(-- )?(skipped|left out): /left out: /p' "$kResults/LastTest.log"
+  } | sort -u >"$kBuild/left_out_here.txt"
+  if [[ -s $kBuild/left_out_here.txt ]]; then
+    say "left out on this machine:"
+    sed 's/^/  /' "$kBuild/left_out_here.txt"
+  fi
+  unlisted=$(grep -vE -f <(grep -v '^#' tests/allowed_omissions.txt) "$kBuild/left_out_here.txt" || true)
+  if [[ -n $unlisted ]]; then
+    say "error: tests/allowed_omissions.txt does not allow to leave out:
+$unlisted"
+    return 1
+  fi
+}
+
+soak() {
+  local end=$((SECONDS + soak_minutes * 60))
+  export RONDE_TEST_SOAK=1
+  until ((SECONDS >= end)); do
+    run_ctest -C soak -L soak || return 1
+  done
+}
+
+if [[ $tier == everyday ]]; then
+  say "everyday tests; left to --all: sanitizers, kill matrices, sweeps, examples, packages, tools, most of LibTorch's"
+else
+  say "all tests${soak_minutes:+, then $soak_minutes minutes of random programs and big tensors}"
+fi
+part dependencies scripts/deps.sh "$tier"
 part build build
-# The tests time out by themselves: two at once also on a large machine, since ranks need cores.
-part tests ctest --test-dir "$kBuild" --parallel "$((kJobs < 2 ? kJobs : 2))" --output-on-failure \
-  --no-tests=error "$@"
+part tests run_tests "$@"
+if (($# == 0)); then check_omissions; fi
+if [[ -n $soak_minutes ]]; then part soak soak; fi
