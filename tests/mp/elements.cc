@@ -183,6 +183,15 @@ Elements make_input(DataType dtype, ReduceOp op, std::size_t count, int rank, st
   return elements;
 }
 
+std::vector<Elements> make_inputs(DataType dtype, ReduceOp op, std::size_t count, int ranks,
+                                  std::uint64_t seed) {
+  std::vector<Elements> inputs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    inputs.push_back(make_input(dtype, op, count, rank, seed));
+  }
+  return inputs;
+}
+
 Elements make_bytes(DataType dtype, std::size_t count, int rank, std::uint64_t seed) {
   Elements elements(dtype, count);
   const std::uint64_t key = stream(rank, seed);

@@ -22,6 +22,10 @@ class Elements {
   void* data() noexcept { return bytes_.data(); }
   const void* data() const noexcept { return bytes_.data(); }
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  /// Of `count` elements from `begin` on.
+  std::span<const std::byte> bytes(std::size_t begin, std::size_t count) const {
+    return bytes().subspan(begin * size_of(dtype_), count * size_of(dtype_));
+  }
 
   /// Of a floating type.
   double number(std::size_t index) const;
@@ -48,6 +52,10 @@ class Elements {
 /// What rank `rank` puts into an operation: any value of the type for sum, min and max of integers
 /// (sums wrap), numbers whose products neither overflow nor vanish for floats.
 Elements make_input(DataType dtype, ReduceOp op, std::size_t count, int rank, std::uint64_t seed);
+
+/// What ranks 0 to `ranks` - 1 put in, one after the other.
+std::vector<Elements> make_inputs(DataType dtype, ReduceOp op, std::size_t count, int ranks,
+                                  std::uint64_t seed);
 
 /// Any bytes.
 Elements make_bytes(DataType dtype, std::size_t count, int rank, std::uint64_t seed);

@@ -244,4 +244,21 @@ std::string first_difference(const Reduction& reduction, const std::vector<std::
   return {};
 }
 
+std::string first_difference(const Reduction& reduction, const std::vector<Elements>& inputs,
+                             const Elements& result, std::size_t begin) {
+  std::vector<double> numbers;
+  std::vector<std::int64_t> integers;
+  for (const Elements& input : inputs) {
+    for (std::size_t i = begin; i < begin + result.count(); ++i) {
+      if (is_floating(reduction.dtype)) {
+        numbers.push_back(input.number(i));
+      } else {
+        integers.push_back(input.integer(i));
+      }
+    }
+  }
+  return is_floating(reduction.dtype) ? first_difference(reduction, numbers, result)
+                                      : first_difference(reduction, integers, result);
+}
+
 }  // namespace ronde::test

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,5 +33,9 @@ std::string first_difference(const Reduction& reduction, const std::vector<doubl
 /// The same for integers and bool, in 64-bit integers that wrap like the type.
 std::string first_difference(const Reduction& reduction, const std::vector<std::int64_t>& inputs,
                              const Elements& result);
+
+/// The same of the elements from `begin` on, as many as the result has, of each rank's input.
+std::string first_difference(const Reduction& reduction, const std::vector<Elements>& inputs,
+                             const Elements& result, std::size_t begin = 0);
 
 }  // namespace ronde::test

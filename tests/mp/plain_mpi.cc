@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plain_mpi.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <stdexcept>
@@ -81,6 +82,20 @@ std::vector<std::int64_t> PlainMpi::gather(const std::vector<std::int64_t>& numb
 
 std::vector<std::byte> PlainMpi::gather(std::span<const std::byte> bytes) {
   return gather_numbers(copy_of(bytes), MPI_BYTE, communicator_, size_);
+}
+
+std::vector<std::string> PlainMpi::gather(const std::string& text) {
+  const std::vector<std::int64_t> lengths =
+      gather(std::vector{static_cast<std::int64_t>(text.size())});
+  std::string padded = text;
+  padded.resize(static_cast<std::size_t>(*std::ranges::max_element(lengths)));
+  const std::vector<std::byte> all = gather(std::as_bytes(std::span(padded)));
+  std::vector<std::string> texts;
+  for (const std::int64_t length : lengths) {
+    const auto* const begin = reinterpret_cast<const char*>(all.data());
+    texts.emplace_back(begin + texts.size() * padded.size(), static_cast<std::size_t>(length));
+  }
+  return texts;
 }
 
 bool PlainMpi::same_everywhere(std::span<const std::byte> bytes) {

@@ -30,6 +30,8 @@ class PlainMpi {
   std::vector<double> gather(const std::vector<double>& numbers);
   std::vector<std::int64_t> gather(const std::vector<std::int64_t>& numbers);
   std::vector<std::byte> gather(std::span<const std::byte> bytes);
+  /// Texts may differ in length.
+  std::vector<std::string> gather(const std::string& text);
 
   /// Whether every rank holds these very bits.
   bool same_everywhere(std::span<const std::byte> bytes);

@@ -2,23 +2,28 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "elements.h"
 #include "ronde/runtime.h"
 
 namespace ronde::test {
 
-/// A row of the table.
-struct Case {
-  Collective kind = Collective::Allreduce;
+/// The process sets of the table's rows.
+enum class Members { All, Backward, Some };
+
+/// A row of the table: a collective of one element type and op, in one process set.
+struct Row {
+  Collective kind = Collective::Allreduce;  ///< Send: a send and a recv, around the set
   DataType dtype = DataType::F32;
   ReduceOp op = ReduceOp::Sum;
+  Members members = Members::All;
+  bool in_place = false;   ///< of a message: from any rank
+  int root = 0;            ///< of a broadcast
+  std::size_t width = 37;  ///< elements of a row of the tensor
 };
 
-/// Where a case runs: a process set, and this rank's place in it.
+/// Where a row runs: a process set, and this rank's place in it.
 struct Place {
   ProcessSet set;
   std::vector<int> ranks;
@@ -27,18 +32,8 @@ struct Place {
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-/// What every member of the set puts in: by rank in the set, rows of kWidth elements.
-inline constexpr std::size_t kWidth = 37;
-std::vector<Elements> inputs_of(const Case& row, const Place& place);
-
-/// Rows of the input of `rank` of a set of `size`.
-std::size_t rows_of(const Case& row, int rank, int size);
-/// Alltoall: rows from one rank of a set to another.
-std::size_t rows_between(int from, int to);
-
-/// Runs the case and returns this rank's result. `in_place`: input and output share memory as far
-/// as the collective has such a form.
-Elements run_case(Runtime& runtime, const Case& row, const Place& place,
-                  const std::vector<Elements>& inputs, bool in_place);
+/// Runs the row on this rank. In what its result differs from what the inputs of all members make,
+/// computed without Ronde; empty if in nothing.
+std::string run_row(const Row& row, Runtime& runtime, const Place& place);
 
 }  // namespace ronde::test

@@ -9,31 +9,31 @@
 
 namespace ronde::test {
 
-/// The process sets of the table's rows.
-enum class Members { All, Backward, Some };
+/// All rows of a group over one backend: every collective x element type x op x process set x in
+/// place or not; or the one row that RONDE_TEST_ROW names.
+class Table {
+ public:
+  Table(std::string backend, int size);
 
-/// In the order of the set, of a group of `size`.
-std::vector<int> ranks_of(Members members, int size);
+  /// By row.
+  using Outcomes = std::vector<std::string>;
 
-/// The global set, or one that all ranks of the runtime add here.
-ProcessSet make_set(Runtime& runtime, Members members);
+  /// Runs the rows on this rank of the group: what is wrong with its result; empty: nothing. A row
+  /// that ends the group is the last one that runs. `arms_watchdog`: the test's deadline begins
+  /// anew with each row, whose name the watchdog prints; not for two threads of one process.
+  Outcomes run(Runtime& runtime, bool arms_watchdog) const;
 
-struct Row {
-  Case what;
-  std::string backend;
-  int size = 1;
-  Members members = Members::All;
-  bool in_place = false;  ///< of a message: from any rank
+  /// Fails with the name of each row that is wrong on any rank, what is wrong there, and how to run
+  /// that row alone: `launcher` starts the ranks. `outcomes`: by rank.
+  void check(const std::vector<Outcomes>& outcomes, const std::string& launcher = "") const;
+
+ private:
+  std::string name_of(const Row& row) const;
+  std::vector<Row> all_rows() const;
+
+  const std::string backend_;
+  const int size_;
+  std::vector<Row> rows_;
 };
-
-/// Unique in the table.
-std::string name_of(const Row& row);
-
-/// Every collective x element type x op x number of ranks (1 to 4) x process set x in place or not.
-std::vector<Row> rows_on(const std::string& backend);
-
-/// Runs the row on this rank of its group, in the set that make_set() made for it. What is wrong
-/// with the result here; empty: nothing.
-std::string outcome_of(const Row& row, Runtime& runtime, ProcessSet set);
 
 }  // namespace ronde::test
