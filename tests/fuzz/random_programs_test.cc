@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random programs on ranks that are threads of this process, over both backends that can be had so.
+#include <algorithm>
 #include <atomic>
-#include <iostream>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -54,7 +54,7 @@ struct Outcome {
   std::vector<std::unique_ptr<RandomSets>> sets;  ///< by rank; outlives the Runtimes as those do
   FirstError error;
   std::atomic<std::uint64_t> freezes{0};  ///< of all ranks
-  std::atomic<std::uint64_t> thaws_by_time_limit{0};
+  std::atomic<std::uint64_t> thaws{0};    ///< before the end
   std::atomic<std::uint64_t> symmetric{0};
 };
 
@@ -104,7 +104,9 @@ void run_program(Outcome& outcome, Backing backing, const std::vector<int>& host
     }
     if (runtime && config.freeze_after_steps > 0 && runtime->topology().hosts() == 1) {
       outcome.freezes += counter_of(*runtime, "schedule", "freezes");
-      outcome.thaws_by_time_limit += counter_of(*runtime, "schedule", "thaws_by_time_limit");
+      for (const char* const reason : {"submission", "wait", "time_limit"}) {
+        outcome.thaws += counter_of(*runtime, "schedule", std::string("thaws_by_") + reason);
+      }
     }
     if (runtime && runtime->symmetric_heap()) {
       outcome.symmetric += counter_of(*runtime, "shm", "symmetric_operations");
@@ -124,38 +126,40 @@ void check_same_bits(const std::vector<RandomRank>& ranks) {
   }
 }
 
-void check_programs(Backing backing, const std::vector<int>& hosts) {
-  const std::uint64_t seed = test_seed();
-  std::cout << seed_text(seed) << std::endl;
-  Dice dice(seed);
+void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_t usual_seed) {
+  const TestSeed seed = test_seed(usual_seed);
+  Dice dice(seed.value);
   std::uint64_t freezes = 0;
-  std::uint64_t thaws_by_time_limit = 0;
+  std::uint64_t thaws = 0;
   std::uint64_t symmetric = 0;
-  for (int group = 0; group < kGroups; ++group) {
+  for (int group = 0; group < kGroups * seed.times; ++group) {
     const Config config = random_settings(dice, test_config());
     const std::uint64_t program = dice.number();
     Outcome outcome;
     run_program(outcome, backing, hosts, program, config);
-    INFO(seed_text(seed) << ", group " << group << "\n" << group_wide_fingerprint(config));
+    INFO(seed.text() << ", group " << group << "\n" << group_wide_fingerprint(config));
     REQUIRE(outcome.error.text() == "");
     check_same_bits(outcome.ranks);
     freezes += outcome.freezes;
-    thaws_by_time_limit += outcome.thaws_by_time_limit;
+    thaws += outcome.thaws;
     symmetric += outcome.symmetric;
   }
-  std::cout << "schedules frozen " << freezes << ", given up after a time limit "
-            << thaws_by_time_limit << ", symmetric buckets " << symmetric << std::endl;
   CHECK((symmetric > 0) == (backing == Backing::Shm));
+  // Ranks of several hosts never freeze. Elsewhere it was one and a half times a group or more.
+  const bool is_one_host = std::ranges::count(hosts, 0) == std::ssize(hosts);
+  if (!seed.is_usual || !is_one_host) return;
+  CHECK(freezes >= kGroups);
+  CHECK(thaws >= kGroups / 4);
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  const std::vector<std::pair<std::string, Backing>> backings = {{"inproc", Backing::Inproc},
-                                                                 {"shm", Backing::Shm}};
-  for (const auto& [name, backing] : backings) {
-    for (const int ranks : {2, 3, 4}) {
+  std::uint64_t seed = 1;
+  for (const auto& [name, backing] :
+       {std::pair("inproc", Backing::Inproc), std::pair("shm", Backing::Shm)}) {
+    for (const std::size_t ranks : {2, 3, 4}) {
       add_case("random programs of " + std::to_string(ranks) + " threads over " + name, "",
-               [backing = backing, ranks] {
-                 check_programs(backing, std::vector<int>(static_cast<std::size_t>(ranks)));
+               [=, backing = backing, seed = seed++] {
+                 check_programs(backing, std::vector<int>(ranks), seed);
                });
     }
   }
@@ -164,7 +168,7 @@ void check_programs(Backing backing, const std::vector<int>& hosts) {
     std::string name;
     for (const int host : hosts) name += std::to_string(host);
     add_case("random programs of threads on hosts " + name + " over inproc", "",
-             [hosts] { check_programs(Backing::Inproc, hosts); });
+             [hosts, seed = seed++] { check_programs(Backing::Inproc, hosts, seed); });
   }
   return true;
 }();

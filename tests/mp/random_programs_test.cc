@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random programs on ranks that are processes, over every backend between them.
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,12 +19,11 @@ constexpr int kGroups = 20;
 constexpr int kRounds = 50;
 
 /// Rank 0's.
-std::uint64_t common_seed(PlainMpi& mpi) {
-  const std::uint64_t own = test_seed();
-  const auto seed = static_cast<std::uint64_t>(
-      mpi.gather(std::vector<std::int64_t>{static_cast<std::int64_t>(own)})[0]);
-  if (mpi.rank() == 0) std::cout << seed_text(seed) << std::endl;
-  return seed;
+TestSeed common_seed(PlainMpi& mpi, std::uint64_t usual) {
+  TestSeed seed = mpi.rank() == 0 ? test_seed(usual) : TestSeed();
+  const std::vector<std::int64_t> all = mpi.gather(std::vector<std::int64_t>{
+      static_cast<std::int64_t>(seed.value), seed.is_usual ? 1 : 0, seed.times});
+  return {static_cast<std::uint64_t>(all[0]), all[1] != 0, static_cast<int>(all[2])};
 }
 
 Variables variables_of(const Config& config) {
@@ -58,14 +56,14 @@ const RandomSets::Maker kMaker = {
 using WithRanks =
     std::function<void(const std::function<void(PlainMpi& mpi)>& body, const Variables& variables)>;
 
-void check_programs(int hosts, const WithRanks& with_ranks) {
+void check_programs(std::uint64_t usual_seed, int hosts, const WithRanks& with_ranks) {
   PlainMpi& mpi = PlainMpi::instance();
-  const std::uint64_t seed = common_seed(mpi);
-  Dice dice(seed);
-  for (int group = 0; group < kGroups; ++group) {
+  const TestSeed seed = common_seed(mpi, usual_seed);
+  Dice dice(seed.value);
+  for (int group = 0; group < kGroups * seed.times; ++group) {
     const Config config = random_settings(dice, Config());
     const std::uint64_t program_seed = dice.number();
-    INFO(seed_text(seed) << ", group " << group << "\n" << group_wide_fingerprint(config));
+    INFO(seed.text() << ", group " << group << "\n" << group_wide_fingerprint(config));
     // After a failure operations may still be in progress, so that their memory stays for good.
     const RandomRank::Engine engine = {
         [](Request request) { return ronde::submit(std::move(request)); },
@@ -94,9 +92,10 @@ void check_programs(int hosts, const WithRanks& with_ranks) {
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
+  std::uint64_t seed = 1;
   for (const std::string backend : {"shm", "mpi"}) {
-    add_case("random programs over " + backend, "[n2][n3][n4]", [backend] {
-      check_programs(1, [&](const auto& body, Variables variables) {
+    add_case("random programs over " + backend, "[n2][n3][n4]", [backend, seed = seed++] {
+      check_programs(seed, 1, [&](const auto& body, Variables variables) {
         variables.emplace_back("RONDE_CPU_BACKEND", backend);
         with_group(body, variables);
       });
@@ -104,8 +103,8 @@ void check_programs(int hosts, const WithRanks& with_ranks) {
   }
   for (const std::string hosts : {"abb", "aabb"}) {
     add_case("random programs on the hosts " + hosts, "[n" + std::to_string(hosts.size()) + "]",
-             [hosts] {
-               check_programs(2, [&](const auto& body, const Variables& variables) {
+             [hosts, seed = seed++] {
+               check_programs(seed, 2, [&](const auto& body, const Variables& variables) {
                  with_hosts(hosts, body, variables);
                });
              });

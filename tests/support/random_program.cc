@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iostream>
 #include <numeric>
 #include <stdexcept>
 
@@ -55,21 +56,25 @@ std::size_t random_count(Dice& dice, DataType dtype) {
 
 }  // namespace
 
-std::uint64_t test_seed() {
+TestSeed test_seed(std::uint64_t usual) {
+  const char* const soak = std::getenv("RONDE_TEST_SOAK");
   const char* const text = std::getenv("RONDE_TEST_SEED");
-  if (text == nullptr) {
-    std::random_device device;
-    return device();
+  const bool is_soak = soak != nullptr && std::string(soak) == "1";
+  TestSeed seed = {usual, text == nullptr && !is_soak, is_soak ? 10 : 1};
+  if (text != nullptr) {
+    std::size_t read = 0;
+    const std::string word = text;
+    seed.value = std::stoull(word, &read);
+    if (read != word.size()) throw std::runtime_error("RONDE_TEST_SEED is not a number: " + word);
+  } else if (is_soak) {
+    seed.value = std::random_device()();
   }
-  std::size_t read = 0;
-  const std::string word = text;
-  const std::uint64_t seed = std::stoull(word, &read);
-  if (read != word.size()) throw std::runtime_error("RONDE_TEST_SEED is not a number: " + word);
+  if (is_soak) std::cout << seed.text() << std::endl;
   return seed;
 }
 
-std::string seed_text(std::uint64_t seed) {
-  return "RONDE_TEST_SEED=" + std::to_string(seed);
+std::string TestSeed::text() const {
+  return (times > 1 ? "RONDE_TEST_SOAK=1 " : "") + ("RONDE_TEST_SEED=" + std::to_string(value));
 }
 
 std::size_t RandomOperation::count(int rank) const {

@@ -14,11 +14,18 @@
 
 namespace ronde::test {
 
-/// RONDE_TEST_SEED, or a new one. Throws std::runtime_error on anything but a number.
-std::uint64_t test_seed();
+/// From what a test draws at random, and how much.
+struct TestSeed {
+  std::uint64_t value = 0;
+  bool is_usual = true;  ///< what is drawn is the same in each run, and known to reach enough
+  int times = 1;         ///< how many times as much as usual
+  /// The variables that make a test draw the same again.
+  std::string text() const;
+};
 
-/// The variable that makes a test run the same programs again, for its output.
-std::string seed_text(std::uint64_t seed);
+/// `usual`; with RONDE_TEST_SOAK=1 a random one, which is printed, and ten times as much; in both
+/// cases RONDE_TEST_SEED instead, if it is set. Throws std::runtime_error where that is no number.
+TestSeed test_seed(std::uint64_t usual);
 
 /// Random choices: the same for the same seed.
 class Dice {

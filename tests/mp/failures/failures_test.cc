@@ -2,7 +2,6 @@
 // Ranks that die, leave or hang: what the others get of it. Verdicts come from the ranks' own
 // reports (job.h), as a launcher's exit status says little.
 #include <algorithm>
-#include <iostream>
 #include <regex>
 #include <set>
 #include <string>
@@ -116,11 +115,10 @@ JobResult check_failure(const Failure& failure) {
 /// The victim dies at some moment within an operation, with many of them in flight.
 void check_kills_in_operations(const std::string& moment, int kills) {
   constexpr int kRanks = 3;
-  const std::uint64_t seed = test_seed();
-  std::cout << seed_text(seed) << std::endl;
-  INFO(seed_text(seed));
-  Dice dice(seed);
-  for (int i = 0; i < kills; ++i) {
+  const TestSeed seed = test_seed(1);
+  INFO(seed.text());
+  Dice dice(seed.value);
+  for (int i = 0; i < kills * seed.times; ++i) {
     const JobResult result = check_failure({.ranks = kRanks,
                                             .moment = moment,
                                             .end = "is killed",
