@@ -27,10 +27,14 @@ void fail_check(const char* what, const char* file, int line);
 void begin_capture(void);
 const char* end_capture(void);
 
+/* From now on the process may have so much more memory than it has. */
+void allow_memory(size_t more_bytes);
+
 struct test_case {
   const char* name;
   void (*body)(void);
-  const char* tags; /* "[n2][n3]": with so many ranks only; "": with any number */
+  /* "[n2][n3]": with so many ranks only; "": with any number. "[own]": in a process of its own. */
+  const char* tags;
 };
 
 #define CASES_END \
@@ -41,9 +45,58 @@ struct suite {
   const struct test_case* cases; /* up to CASES_END */
 };
 
-/* `--ronde-list` lists the cases for ctest; else runs the one whose name is given, by `run`, at
- * most for RONDE_TEST_DEADLINE_S. */
+/* What the cases of a suite share when all are run: a process in which the first failure is the
+ * last one, or nothing, as each is a child of its own. */
+enum sharing { ONE_PROCESS, CHILD_EACH };
+
+/* The arguments are those of the Catch2 programs: `--ronde-list` lists the cases for ctest, a line
+ * of suite, name, name and tags each. `--ronde-run SUITE` runs those of a suite that need no
+ * process of their own and suit RONDE_TEST_RANKS, and says how to run a failed one alone. A name
+ * runs that case. `run` gets RONDE_TEST_DEADLINE_S for each. */
 int run_suites(int argc, char** argv, const struct suite* suites, size_t count,
-               void (*run)(const struct test_case* one));
+               void (*run)(const struct test_case* one), enum sharing sharing);
+
+/* What cases share. */
+
+/* An allreduce of doubles with what most cases do not care about. */
+static inline int start_sum(const char* name, double* values, int64_t count, uint32_t set,
+                            ronde_work* work) {
+  return ronde_allreduce(name, values, values, count, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
+                         set, work);
+}
+
+/* Waits and frees. */
+static inline int finish(ronde_work work) {
+  const int status = ronde_work_wait(work, -1);
+  CHECK_OK(ronde_work_free(work));
+  return status;
+}
+
+static inline int own_rank(void) {
+  int rank = -1;
+  CHECK_OK(ronde_rank(RONDE_ALL_RANKS, &rank));
+  return rank;
+}
+
+static inline int all_ranks(void) {
+  int size = -1;
+  CHECK_OK(ronde_size(RONDE_ALL_RANKS, &size));
+  return size;
+}
+
+static inline void barrier_of(uint32_t set) {
+  ronde_work work = NULL;
+  CHECK_OK(ronde_barrier(set, &work));
+  CHECK_OK(finish(work));
+}
+
+/* After an error: the job goes on. */
+static inline void check_job_goes_on(void) {
+  double value = own_rank() + 1;
+  ronde_work work = NULL;
+  CHECK_OK(start_sum("the job goes on", &value, 1, RONDE_ALL_RANKS, &work));
+  CHECK_OK(finish(work));
+  CHECK(value == all_ranks() * (all_ranks() + 1) / 2.0);
+}
 
 #endif

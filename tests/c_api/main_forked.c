@@ -49,5 +49,5 @@ int main(int argc, char** argv) {
   static const struct suite suites[] = RANK_SUITES;
   setenv("RONDE_LOG_LEVEL", "warning", 1);
   setenv("PMI_SIZE", "7", 1); /* as under a foreign launcher: it must not matter */
-  return run_suites(argc, argv, suites, sizeof(suites) / sizeof(suites[0]), run);
+  return run_suites(argc, argv, suites, sizeof(suites) / sizeof(suites[0]), run, CHILD_EACH);
 }

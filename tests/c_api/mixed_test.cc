@@ -11,7 +11,7 @@
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 
-// Each case is a process of its own: MPI starts once.
+// Each case is a process of its own: MPI starts once, and hooks and counters stay.
 
 namespace {
 
@@ -80,7 +80,7 @@ void sum_both_ways(bool in_c) {
 
 }  // namespace
 
-TEST_CASE("what C++ starts C uses and ends") {
+TEST_CASE("what C++ starts C uses and ends", "[own]") {
   ronde::init();
   CHECK(ronde_is_initialized() == 1);
   int rank = -1;
@@ -95,7 +95,7 @@ TEST_CASE("what C++ starts C uses and ends") {
   CHECK_THROWS_AS(ronde::rank(), ronde::NotInitializedError);
 }
 
-TEST_CASE("what C starts C++ uses and ends") {
+TEST_CASE("what C starts C++ uses and ends", "[own]") {
   REQUIRE(ronde_init(nullptr) == RONDE_OK);
   sum_both_ways(ronde::rank() % 2 == 0);
   // Sets and names are the same ones.
@@ -121,7 +121,7 @@ TEST_CASE("what C starts C++ uses and ends") {
   CHECK(ronde_rank(RONDE_ALL_RANKS, &size) == RONDE_E_NOT_INITIALIZED);
 }
 
-TEST_CASE("both interfaces at once, from several threads") {
+TEST_CASE("both interfaces at once, from several threads", "[own]") {
   ronde::init();
   const auto run = [](int number) {
     const std::string name = "thread " + std::to_string(number);
@@ -147,7 +147,7 @@ TEST_CASE("both interfaces at once, from several threads") {
   ronde::shutdown();
 }
 
-TEST_CASE("a callback that throws harms no group") {
+TEST_CASE("a callback that throws harms no group", "[own]") {
   ronde::init();
   const auto fail_group = [](const char* name, bool is_ended) {
     CAPTURE(name);
@@ -179,7 +179,7 @@ TEST_CASE("a callback that throws harms no group") {
   ronde::shutdown();
 }
 
-TEST_CASE("what C++ code throws does not get through C") {
+TEST_CASE("what C++ code throws does not get through C", "[own]") {
   ronde::init();
   ronde::default_runtime().add_stats(
       []() -> ronde::StatsGroup { throw std::runtime_error("no counters today"); });

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one process sees by itself: the start, and what works without one. */
 #include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -11,8 +9,7 @@
 static ronde_work none;
 
 static int start_one(double* value, ronde_work* work) {
-  return ronde_allreduce(NULL, value, value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
-                         RONDE_ALL_RANKS, work);
+  return start_sum(NULL, value, 1, RONDE_ALL_RANKS, work);
 }
 
 /* Every function that needs the group. */
@@ -86,8 +83,7 @@ static void works_outlive_the_group(void) {
   CHECK_OK(start_one(&value, &work));
   CHECK_OK(ronde_allgather("x", &value, shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL, 0, &owner));
   CHECK_OK(ronde_shutdown());
-  CHECK_OK(ronde_work_wait(work, -1));
-  CHECK_OK(ronde_work_free(work));
+  CHECK_OK(finish(work));
   CHECK_OK(ronde_work_output(owner, &data, NULL, NULL, NULL));
   CHECK(*(double*)data == 3);
   CHECK_OK(ronde_work_free(owner));
@@ -283,12 +279,9 @@ static void abort_as_one(char* folder, int rank, int size) {
   CHECK_OK(ronde_init(&options));
   /* By the end of the barrier it waits for rank 1, which never comes to it. */
   if (rank != 1) {
-    CHECK_OK(ronde_allreduce("the others", &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU,
-                             NULL, RONDE_ALL_RANKS, &waiting));
+    CHECK_OK(start_sum("the others", &value, 1, RONDE_ALL_RANKS, &waiting));
   }
-  CHECK_OK(ronde_barrier(RONDE_ALL_RANKS, &work));
-  CHECK_OK(ronde_work_wait(work, -1));
-  CHECK_OK(ronde_work_free(work));
+  barrier_of(RONDE_ALL_RANKS);
   if (rank == 1) {
     CHECK_OK(ronde_abort("the loss is not a number"));
   } else {
@@ -299,10 +292,7 @@ static void abort_as_one(char* folder, int rank, int size) {
   }
   /* From here on everything says the same. Rank 1 itself may still get a work before it knows. */
   int status = start_one(&value, &work);
-  if (status == RONDE_OK) {
-    status = ronde_work_wait(work, -1);
-    CHECK_OK(ronde_work_free(work));
-  }
+  if (status == RONDE_OK) status = finish(work);
   CHECK(status == RONDE_E_GROUP);
   CHECK_LAST_ERROR("rank 1 aborted");
   CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
@@ -328,8 +318,7 @@ static void lose_one(char* folder, int rank, int size) {
   ronde_work later = NULL;
   CHECK_OK(ronde_init(&options));
   if (rank != kKilled) {
-    CHECK_OK(ronde_allreduce("the others", &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU,
-                             NULL, RONDE_ALL_RANKS, &waiting));
+    CHECK_OK(start_sum("the others", &value, 1, RONDE_ALL_RANKS, &waiting));
   }
   CHECK_OK(ronde_barrier(RONDE_ALL_RANKS, &barrier));
   if (rank == kKilled) {
@@ -352,7 +341,6 @@ static void a_killed_rank(void) {
 /* A name longer than the memory that the process may have. */
 static void no_memory(void) {
   enum { kMiB = 1 << 20, kName = 256 * kMiB };
-  struct rlimit limit;
   double value = 2;
   ronde_work work = NULL;
   CHECK_OK(ronde_init(NULL));
@@ -360,19 +348,12 @@ static void no_memory(void) {
   CHECK(name != NULL);
   memset(name, 'x', kName);
   name[kName] = '\0';
-  FILE* const statm = fopen("/proc/self/statm", "r");
-  long pages = 0;
-  CHECK(statm != NULL && fscanf(statm, "%ld", &pages) == 1 && fclose(statm) == 0);
-  CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
-  limit.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + 32 * kMiB;
-  CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+  allow_memory(32 * kMiB);
   CHECK_FAILS(RONDE_E_OUT_OF_MEMORY, "out of memory",
-              ronde_allreduce(name, &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
-                              RONDE_ALL_RANKS, &work));
+              start_sum(name, &value, 1, RONDE_ALL_RANKS, &work));
   CHECK(work == NULL);
   CHECK_OK(start_one(&value, &work));
-  CHECK_OK(ronde_work_wait(work, -1));
-  CHECK_OK(ronde_work_free(work));
+  CHECK_OK(finish(work));
   CHECK_OK(ronde_shutdown());
   free(name);
 }
@@ -401,5 +382,5 @@ static void run(const struct test_case* one) {
 int main(int argc, char** argv) {
   static const struct suite suites[] = {{"process", kProcess}};
   setenv("RONDE_LOG_LEVEL", "off", 1);
-  return run_suites(argc, argv, suites, 1, run);
+  return run_suites(argc, argv, suites, 1, run, CHILD_EACH);
 }

@@ -77,11 +77,14 @@ static void run_workers(const uint32_t* sets) {
 static void threads_submit_and_wait_at_once(void) {
   const uint32_t sets[kThreadCount] = {RONDE_ALL_RANKS};
   pthread_t looker;
+  char last_error[1 << 10];
+  snprintf(last_error, sizeof(last_error), "%s", ronde_last_error());
+  atomic_store(&stop, 0);
   CHECK(pthread_create(&looker, NULL, look_on, NULL) == 0);
   run_workers(sets);
   atomic_store(&stop, 1);
   CHECK(pthread_join(looker, NULL) == 0);
-  CHECK(ronde_last_error()[0] == '\0'); /* the mistakes were another thread's */
+  CHECK(strcmp(ronde_last_error(), last_error) == 0); /* the mistakes were another thread's */
 }
 
 static void a_set_for_each_thread(void) {
