@@ -1,34 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DBUILD=<build> -DCONSUMER=<source> -DWORK=<scratch> -DGENERATOR=<g> -DBUILD_TYPE=<type> -P ...
-# Installs this build into an empty prefix; a project that is told only CMAKE_PREFIX_PATH must
-# configure, build and run with it, and must take Ronde's libraries from that prefix.
+# cmake -DBUILD=<build> -DCONSUMER=<source> -DPROGRAMS=<name,...> -DPAGE=<getting_started.md>
+#       -DMPIEXEC=<program> -DMPIEXEC_RANKS=<flag> -DWORK=<scratch> -DGENERATOR=<g> -DBUILD_TYPE=<type> -P ...
+# Installs this build into an empty prefix. Projects that are told only CMAKE_PREFIX_PATH must configure,
+# build and run with it, alone and on two ranks, and must take Ronde's libraries from that prefix.
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(REMOVE_RECURSE "${WORK}")
 set(prefix "${WORK}/prefix")
+string(REPLACE "," ";" PROGRAMS "${PROGRAMS}")
+set(two_ranks "${CMAKE_COMMAND}" -E env OMP_NUM_THREADS=1 "${MPIEXEC}" "${MPIEXEC_RANKS}" 2)
+
+# configure_consumer(<source> <build> <option>...)
+function(configure_consumer source build)
+  run_step("configure ${build}" "${CMAKE_COMMAND}" -S "${source}" -B "${build}" -G "${GENERATOR}"
+    "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}" --no-warn-unused-cli ${ARGN})
+  set(run_step_output "${run_step_output}" PARENT_SCOPE)
+endfunction()
 
 run_step("install" "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${prefix}")
-run_step("configure" "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${WORK}/build" -G "${GENERATOR}"
-  "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}" --no-warn-unused-cli)
-string(REGEX MATCHALL "use_[a-z]+" programs "${run_step_output}")
+configure_consumer("${CONSUMER}" "${WORK}/build")
+expect_programs(${PROGRAMS})
 run_step("build" "${CMAKE_COMMAND}" --build "${WORK}/build" --parallel 2)
-if(NOT programs MATCHES "use_core")
-  message(FATAL_ERROR "the consumer found no ronde::core")
-endif()
-foreach(program IN LISTS programs)
+foreach(program IN LISTS PROGRAMS)
   run_step("run ${program}" "${WORK}/build/${program}")
   expect_ronde_libraries_below("${prefix}" "${WORK}/build/${program}")
 endforeach()
+if(MPIEXEC AND use_ronde IN_LIST PROGRAMS)
+  run_step("run use_ronde on two ranks" ${two_ranks} "${WORK}/build/use_ronde" 2)
+endif()
+
+# The project of the page for beginners, word for word.
+if(use_torch IN_LIST PROGRAMS)
+  file(READ "${PAGE}" page)
+  foreach(block cpp cmake)
+    if(NOT page MATCHES "\n```${block}\n([^`]*)```")
+      message(FATAL_ERROR "${PAGE} has no block of ${block}")
+    endif()
+    set(${block} "${CMAKE_MATCH_1}")
+  endforeach()
+  file(WRITE "${WORK}/train/train.cc" "${cpp}")
+  file(WRITE "${WORK}/train/CMakeLists.txt" "${cmake}")
+  configure_consumer("${WORK}/train" "${WORK}/train/build")
+  run_step("build train" "${CMAKE_COMMAND}" --build "${WORK}/train/build")
+  expect_ronde_libraries_below("${prefix}" "${WORK}/train/build/train")
+  if(MPIEXEC)
+    run_step("run train on two ranks" ${two_ranks} "${WORK}/train/build/train")
+  endif()
+endif()
 
 # A program without tensors asks for less, and must get it where no LibTorch can be found.
-run_step("configure for the core alone"
-  "${CMAKE_COMMAND}" -E env LibTorch_ROOT=/nonexistent
-  "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${WORK}/core" -G "${GENERATOR}"
-  "-DCMAKE_PREFIX_PATH=${prefix}" -DRONDE_COMPONENTS=core)
+set(ENV{LibTorch_ROOT} /nonexistent)
+configure_consumer("${CONSUMER}" "${WORK}/core" -DRONDE_COMPONENTS=core)
 # A program that knows no C++ gets the C interface, without a C++ compiler to find it.
-if(EXISTS "${prefix}/include/ronde/ronde_c.h")
-  run_step("configure for C" "${CMAKE_COMMAND}" -E env LibTorch_ROOT=/nonexistent CXX=/nonexistent
-    "${CMAKE_COMMAND}" -S "${CONSUMER}" -B "${WORK}/c" -G "${GENERATOR}"
-    "-DCMAKE_PREFIX_PATH=${prefix}" -DRONDE_COMPONENTS=c -DLANGUAGES=C)
+if(use_c IN_LIST PROGRAMS)
+  set(ENV{CXX} /nonexistent)
+  configure_consumer("${CONSUMER}" "${WORK}/c" -DRONDE_COMPONENTS=c -DLANGUAGES=C)
   run_step("build for C" "${CMAKE_COMMAND}" --build "${WORK}/c")
   run_step("run use_c" "${WORK}/c/use_c")
   expect_ronde_libraries_below("${prefix}" "${WORK}/c/use_c")

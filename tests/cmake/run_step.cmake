@@ -16,7 +16,7 @@ endfunction()
 # <source>/build: ccache has most objects.
 function(copy_tree source work)
   file(REMOVE_RECURSE "${work}")
-  foreach(part CMakeLists.txt api backends c_api cmake core docs examples tests tools torch_ext)
+  foreach(part CMakeLists.txt LICENSE api backends c_api cmake core docs examples tests tools torch_ext)
     file(COPY "${source}/${part}" DESTINATION "${work}")
   endforeach()
 endfunction()
@@ -29,10 +29,19 @@ function(expect_contains text part)
   endif()
 endfunction()
 
+# Ends the test unless the consumer that was configured last has exactly these programs.
+function(expect_programs)
+  expect_contains("${run_step_output}" "install_consumer: ${ARGN}\n")
+endfunction()
+
 # Ends the test if a Ronde library of <program> is taken from anywhere but below <prefix>.
 function(expect_ronde_libraries_below prefix program)
   run_step("ldd ${program}" ldd "${program}")
+  set(run_step_output "${run_step_output}" PARENT_SCOPE)
   string(REGEX MATCHALL "libronde[^ ]* => [^ ]*" resolved "${run_step_output}")
+  if(NOT resolved)
+    message(FATAL_ERROR "${program} loads no library of Ronde:\n${run_step_output}")
+  endif()
   foreach(entry IN LISTS resolved)
     if(NOT entry MATCHES " => ${prefix}/")
       message(FATAL_ERROR "${program} takes a library from outside ${prefix}: ${entry}")
