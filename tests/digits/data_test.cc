@@ -5,20 +5,13 @@
 // LibTorch defines a CHECK of its own; in the tests it is Catch2's.
 #undef CHECK
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 
 #include "common/digits_path.h"
-#include "common/errors.h"
 #include "common/table.h"
-#include "tests/support/temporary_folder.h"
 
 namespace example {
 namespace {
-
-using Catch::Contains;
 
 /// Everything that a set holds, by its batches.
 torch::data::Example<> all_of(Digits digits) {
@@ -26,23 +19,6 @@ torch::data::Example<> all_of(Digits digits) {
   std::iota(indices.begin(), indices.end(), 0);
   return digits.get_batch(indices);
 }
-
-/// While it lives, the digits are looked for below `folder`.
-class CacheIn {
- public:
-  explicit CacheIn(const std::filesystem::path& folder) {
-    if (const char* now = std::getenv("XDG_CACHE_HOME")) before_ = now;
-    ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
-  }
-  ~CacheIn() {
-    before_ ? ::setenv("XDG_CACHE_HOME", before_->c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
-  }
-  CacheIn(const CacheIn&) = delete;
-  CacheIn& operator=(const CacheIn&) = delete;
-
- private:
-  std::optional<std::string> before_;
-};
 
 }  // namespace
 
@@ -75,16 +51,6 @@ TEST_CASE("parts of the digits are dealt out in turn") {
   CHECK(torch::equal(second.target, torch::tensor({1, 4}, torch::kInt64)));
   CHECK(second.data[1][0][0][0].item<double>() == 4 * 64);
   CHECK(digits.part(6, 9).target.size(0) == 1);
-}
-
-TEST_CASE("a file that does not hold the digits is refused") {
-  const ronde::test::TemporaryFolder folder;
-  const CacheIn cache(folder.path());
-  CHECK_THROWS_WITH(read_digits(), Contains("scripts/deps.sh") && Contains("are not at"));
-  std::filesystem::create_directory(folder / "ronde");
-  std::ofstream(digits_path()) << "1,2,3\n4,5,6\n";
-  CHECK_THROWS_WITH(read_digits(),
-                    Contains("does not hold 1797 images") && Contains(digits_path().string()));
 }
 
 }  // namespace example

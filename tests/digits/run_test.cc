@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program of README.md as a user runs it.
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -12,10 +13,7 @@
 namespace {
 
 using Catch::Contains;
-using ronde::test::CommandResult;
-using ronde::test::launch;
 using ronde::test::launch_well;
-using ronde::test::TemporaryFolder;
 
 struct Epoch {
   double loss = 0;
@@ -61,12 +59,15 @@ TEST_CASE("one to four ranks learn the digits alike, and hold the same bits") {
   }
 }
 
-TEST_CASE("without its data it says how to get them") {
-  const TemporaryFolder folder;
-  const CommandResult result = launch(2, {}, {{"XDG_CACHE_HOME", folder.path().string()}});
-  INFO(result.out << result.err);
-  CHECK(ronde::test::failed_in_time(result));
-  CHECK_THAT(result.err, Contains("digits: the handwritten digits are not at " +
-                                  (folder.path() / "ronde" / "digits.csv.gz").string()) &&
-                             Contains("scripts/deps.sh") && !Contains("terminate called"));
+TEST_CASE("without its data it says how to get them, and refuses other data") {
+  const ronde::test::TemporaryFolder cache;
+  const std::string file = (cache / "ronde" / "digits.csv.gz").string();
+  const auto output = [&] {
+    return ronde::test::launch_badly(2, {}, {{"XDG_CACHE_HOME", cache.path().string()}});
+  };
+  CHECK_THAT(output(), Contains("digits: the handwritten digits are not at " + file) &&
+                           Contains("scripts/deps.sh"));
+  std::filesystem::create_directory(cache / "ronde");
+  ronde::test::write_bytes(file, "1,2,3\n4,5,6\n");
+  CHECK_THAT(output(), Contains("does not hold 1797 images") && Contains(file));
 }

@@ -1,34 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program as a user runs it, on images made for the test.
+#include <sys/wait.h>
+
+#include <array>
 #include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "checkpoint.h"
 #include "common/checksum.h"
 #include "image_io.h"
 #include "run.h"
-#include "support.h"
 
-namespace edsr {
+namespace edsr::testing {
 namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
-using example::parameter_checksum;
-using testing::loss_curve;
-using testing::make_photographs;
-using testing::Outcome;
-using testing::quick;
-using testing::run_edsr;
-using testing::TemporaryFolder;
-
-/// Runs and requires success.
-void train(int ranks, const std::string& options) {
-  const Outcome outcome = run_edsr(ranks, options);
-  INFO(outcome.output);
-  REQUIRE(outcome.status == 0);
-}
+using ronde::test::launch_well;
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
@@ -37,12 +27,16 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
+nlohmann::json read_json(const fs::path& path) {
+  return nlohmann::json::parse(read_text(path));
+}
+
 struct Checkpoint {
   std::uint64_t checksum = 0;  ///< of the network
   std::int64_t step = 0;
 };
 
-/// What a quick() run on six training photographs left.
+/// What a run on six training photographs left.
 Checkpoint read_checkpoint(const fs::path& output) {
   const RunConfig config{.network = {.blocks = 1, .features = 8, .scale = 2},
                          .batch = 8,
@@ -52,69 +46,73 @@ Checkpoint read_checkpoint(const fs::path& output) {
   Edsr network(config.network);
   torch::optim::Adam adam(network->parameters());
   const Position position = load_checkpoint(output / "checkpoint.pt", network, adam, config);
-  return {parameter_checksum(*network), position.step};
+  return {example::parameter_checksum(*network), position.step};
 }
 
-std::uint64_t checkpoint_checksum(const fs::path& output) {
-  return read_checkpoint(output).checksum;
+/// The two runs have the same losses and end with the same network, bit for bit.
+void check_same_end(const fs::path& a, const fs::path& b) {
+  CHECK(read_text(a / "loss.csv") == read_text(b / "loss.csv"));
+  CHECK(read_checkpoint(a).checksum == read_checkpoint(b).checksum);
+}
+
+/// Starts the program as a single rank without a launcher and kills it once `file` exists.
+void kill_once_there_is(const fs::path& file, const Words& options) {
+  // The shell prints its process and becomes the program, which prints a line about each second.
+  std::string command = "echo $$; OMP_NUM_THREADS=1 exec " TEST_PROGRAM " --progress-seconds 0";
+  for (const std::string& word : options) command += " '" + word + "'";
+  std::FILE* const output = ::popen(command.c_str(), "r");
+  REQUIRE(output != nullptr);
+  pid_t process = 0;
+  REQUIRE(std::fscanf(output, "%d", &process) == 1);
+  std::array<char, 4096> line;
+  while (!fs::exists(file) && std::fgets(line.data(), line.size(), output) != nullptr) {
+  }
+  ::kill(process, SIGKILL);
+  const int status = ::pclose(output);
+  REQUIRE(fs::exists(file));
+  REQUIRE(WIFSIGNALED(status));
+  REQUIRE(WTERMSIG(status) == SIGKILL);
 }
 
 }  // namespace
 
-TEST_CASE("one, two and four ranks with the same total batch have the same loss curve") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
-  const auto options = [&](const char* name) {
-    return quick(folder / "data", folder / name) + "--steps 30 ";
-  };
-  train(1, options("one"));
-  train(2, options("two"));
-  train(4, options("four"));
-  train(1, options("other") + "--seed 2");
-  const std::vector<double> one = loss_curve(folder / "one");
+TEST_CASE("ranks and workers do not change the loss curve of the same total batch") {
+  const Workspace here;
+  here.train(1, "one", "--steps 30");
+  here.train(2, "two", "--steps 30 --workers 0");
+  here.train(4, "four", "--steps 30 --workers 3");
+  here.train(1, "other", "--steps 30 --seed 2");
+  const std::vector<double> one = here.losses("one");
   REQUIRE(one.size() == 30);
   CHECK(one.back() < one.front());
   // Losses are near 0.1; ranks differ by the order in which f32 gradients are summed.
-  CHECK(largest_difference(one, loss_curve(folder / "two")) < 1e-5);
-  CHECK(largest_difference(one, loss_curve(folder / "four")) < 1e-5);
-  CHECK(largest_difference(one, loss_curve(folder / "other")) > 1e-3);
+  CHECK(largest_difference(one, here.losses("two")) < 1e-5);
+  CHECK(largest_difference(one, here.losses("four")) < 1e-5);
+  CHECK(largest_difference(one, here.losses("other")) > 1e-3);
 }
 
 TEST_CASE("training in bf16 has nearly, but not quite, the loss curve of f32") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
-  const auto options = [&](const char* name) {
-    return quick(folder / "data", folder / name) + "--steps 20 ";
-  };
-  train(2, options("f32"));
-  train(2, options("bf16") + "--amp");
-  const std::vector<double> bf16 = loss_curve(folder / "bf16");
+  const Workspace here;
+  here.train(2, "f32", "--steps 20");
+  here.train(2, "bf16", "--steps 20 --amp");
+  const std::vector<double> bf16 = here.losses("bf16");
   CHECK(bf16.back() < bf16.front());
   // Losses are near 0.1, and bf16 has 8 bits.
-  const double difference = largest_difference(bf16, loss_curve(folder / "f32"));
+  const double difference = largest_difference(bf16, here.losses("f32"));
   CHECK(difference > 1e-6);
   CHECK(difference < 1e-2);
 }
 
 TEST_CASE("two ranks train, evaluate and leave table, picture, checkpoint and loss curve") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
-  const fs::path table = folder.path() / "tables" / "t.json";
-  const Outcome outcome =
-      run_edsr(2, quick(folder / "data", folder / "out") + "--steps 40 --json " + table.string());
-  INFO(outcome.output);
-  REQUIRE(outcome.status == 0);
+  const Workspace here;
+  const fs::path table = here / "tables" / "t.json";
+  const std::string text = here.train(2, "out", "--steps 40 --json " + table.string());
 
-  const nlohmann::json json = nlohmann::json::parse(testing::read_text(table));
-  std::set<std::string> keys;
-  for (const auto& item : json.items()) keys.insert(item.key());
-  CHECK(keys == std::set<std::string>{"ranks", "images_per_s_per_rank", "images_per_s_total",
-                                      "steps", "loss_first", "loss_last", "psnr_bicubic",
-                                      "psnr_network", "parameters_identical"});
+  const nlohmann::json json = read_json(table);
   CHECK(json["ranks"] == 2);
   CHECK(json["steps"] == 40);
   CHECK(json["parameters_identical"] == true);
-  const std::vector<double> losses = loss_curve(folder / "out");
+  const std::vector<double> losses = here.losses("out");
   REQUIRE(losses.size() == 40);
   CHECK(json["loss_first"] == losses.front());
   CHECK(json["loss_last"] == losses.back());
@@ -127,23 +125,20 @@ TEST_CASE("two ranks train, evaluate and leave table, picture, checkpoint and lo
   CHECK(bicubic < 60);
   CHECK(json["psnr_network"].get<double>() > 8);
 
-  CHECK_THAT(outcome.output, Contains("6 photographs to train on") && Contains("2 held out"));
-  CHECK_THAT(outcome.output, Contains("parameters identical on all ranks     yes"));
-  CHECK_THAT(outcome.output, Contains("images/s"));
-  const torch::Tensor picture = read_image(folder.path() / "out" / "comparison.png");
-  CHECK(picture.size(2) == 4 * (384 + 6) + 6);
-  CHECK(checkpoint_checksum(folder / "out") != 0);
+  CHECK_THAT(text, Contains("6 photographs to train on") && Contains("2 held out") &&
+                       Contains("parameters identical on all ranks     yes") &&
+                       Contains("images/s"));
+  CHECK(read_image(here / "out" / "comparison.png").size(2) == 4 * (384 + 6) + 6);
+  CHECK(read_checkpoint(here / "out").checksum != 0);
 }
 
 TEST_CASE("the evaluation does not depend on the number of ranks") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
+  const Workspace here;
+  const fs::path table = here / "t.json";
   const auto evaluate = [&](int ranks) {
-    const fs::path table = folder / "t.json";
     // A rate too small to change any 8-bit result: only the evaluation is compared.
-    train(ranks, quick(folder / "data", folder / "out") +
-                     "--held-out 3 --steps 1 --lr 1e-12 --json " + table.string());
-    return nlohmann::json::parse(testing::read_text(table));
+    here.train(ranks, "out", "--held-out 3 --steps 1 --lr 1e-12 --json " + table.string());
+    return read_json(table);
   };
   const nlohmann::json one = evaluate(1);
   for (const int ranks : {2, 4}) {
@@ -154,104 +149,74 @@ TEST_CASE("the evaluation does not depend on the number of ranks") {
 }
 
 TEST_CASE("a resumed run ends bit for bit where an uninterrupted one does") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
+  const Workspace here;
+  const std::string rate = "--lr-halve-every 9 ";
+  here.train(1, "whole", rate + "--steps 30");
   // An epoch has 24 steps: the first stop is inside it, the second at its end.
-  const auto run = [&](const char* name, const char* rest) {
-    train(1, quick(folder / "data", folder / name) + "--lr-halve-every 9 " + rest);
-  };
-  run("whole", "--steps 30");
-  run("parts", "--steps 10");
-  run("parts", "--steps 24 --resume");
-  run("parts", "--steps 30 --resume");
-  CHECK(checkpoint_checksum(folder / "parts") == checkpoint_checksum(folder / "whole"));
-  CHECK(testing::read_text(folder.path() / "parts" / "loss.csv") ==
-        testing::read_text(folder.path() / "whole" / "loss.csv"));
-}
+  here.train(1, "parts", rate + "--steps 10");
+  here.train(1, "parts", rate + "--steps 24 --resume");
+  here.train(1, "parts", rate + "--steps 30 --resume");
+  check_same_end(here / "parts", here / "whole");
 
-TEST_CASE("a run can be resumed on another number of ranks") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
-  const auto run = [&](int ranks, const char* name, const char* rest) {
-    train(ranks, quick(folder / "data", folder / name) + "--lr-halve-every 9 " + rest);
-  };
-  run(1, "whole", "--steps 30");
-  run(2, "parts", "--steps 11");
-  run(4, "parts", "--steps 30 --resume");
-  CHECK(largest_difference(loss_curve(folder / "parts"), loss_curve(folder / "whole")) < 1e-5);
+  // On other numbers of ranks, sums are rounded otherwise.
+  here.train(2, "ranks", rate + "--steps 11");
+  here.train(4, "ranks", rate + "--steps 30 --resume");
+  CHECK(largest_difference(here.losses("ranks"), here.losses("whole")) < 1e-5);
 }
 
 TEST_CASE("a run that was killed goes on from its last checkpoint") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
-  const auto options = [&](const char* name) {
-    return quick(folder / "data", folder / name) + "--lr-halve-every 9 ";
-  };
-  const fs::path output = folder / "out";
-  testing::kill_edsr_once_there_is(output / "checkpoint.pt",
-                                   options("out") + "--checkpoint-every 7 --steps 1000000");
-  const std::int64_t step = read_checkpoint(output).step;
+  const Workspace here;
+  const std::string rate = "--lr-halve-every 9 --steps ";
+  kill_once_there_is(here / "out" / "checkpoint.pt",
+                     here.options("out", rate + "1000000 --checkpoint-every 7"));
+  const std::int64_t step = read_checkpoint(here / "out").step;
   CHECK(step % 7 == 0);
   CHECK(step < 1000000);
-  const std::string steps = "--steps " + std::to_string(step + 10);
-  train(1, options("out") + steps + " --resume");
-  train(1, options("whole") + steps);
-  CHECK(testing::read_text(output / "loss.csv") ==
-        testing::read_text(folder.path() / "whole" / "loss.csv"));
-  CHECK(checkpoint_checksum(output) == checkpoint_checksum(folder / "whole"));
+  here.train(1, "out", rate + std::to_string(step + 10) + " --resume");
+  here.train(1, "whole", rate + std::to_string(step + 10));
+  check_same_end(here / "out", here / "whole");
 }
 
 TEST_CASE("losses of steps after the checkpoint are replaced when the run goes on") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
-  const std::string options =
-      quick(folder / "data", folder / "out") + "--lr-halve-every 9 --checkpoint-every 7 ";
-  train(1, options + "--steps 17");
+  const Workspace here;
+  const std::string rate = "--lr-halve-every 9 --steps ";
+  here.train(1, "out", rate + "17 --checkpoint-every 7");
   // As if it had ended at step 17 without writing its checkpoint, but with all losses.
-  const fs::path output = folder / "out";
-  train(1, quick(folder / "data", folder / "early") + "--lr-halve-every 9 --steps 14");
-  fs::copy_file(folder.path() / "early" / "checkpoint.pt", output / "checkpoint.pt",
+  here.train(1, "early", rate + "14");
+  fs::copy_file(here / "early" / "checkpoint.pt", here / "out" / "checkpoint.pt",
                 fs::copy_options::overwrite_existing);
-  train(1, options + "--steps 20 --resume");
-  train(1, quick(folder / "data", folder / "whole") + "--lr-halve-every 9 --steps 20");
-  CHECK(testing::read_text(output / "loss.csv") ==
-        testing::read_text(folder.path() / "whole" / "loss.csv"));
-  CHECK(checkpoint_checksum(output) == checkpoint_checksum(folder / "whole"));
+  here.train(1, "out", rate + "20 --checkpoint-every 7 --resume");
+  here.train(1, "whole", rate + "20");
+  check_same_end(here / "out", here / "whole");
 }
 
 TEST_CASE("a budget of minutes stops all ranks at the same step") {
-  const TemporaryFolder folder;
-  make_photographs(folder / "data", 8);
-  const fs::path table = folder / "t.json";
-  train(2, quick(folder / "data", folder / "out") + "--minutes 0.05 --json " + table.string());
-  const nlohmann::json json = nlohmann::json::parse(testing::read_text(table));
+  const Workspace here;
+  const fs::path table = here / "t.json";
+  here.train(2, "out", "--minutes 0.05 --json " + table.string());
+  const nlohmann::json json = read_json(table);
   CHECK(json["parameters_identical"] == true);
-  CHECK(json["steps"].get<std::size_t>() == loss_curve(folder / "out").size());
+  CHECK(json["steps"].get<std::size_t>() == here.losses("out").size());
   CHECK(json["steps"] > 0);
 }
 
 TEST_CASE("help is printed without training") {
-  const Outcome outcome = run_edsr(1, "--help");
-  CHECK(outcome.status == 0);
-  CHECK_THAT(outcome.output, Contains("--data") && Contains("--resume"));
+  CHECK_THAT(launch_well(1, {"--help"}), Contains("--data") && Contains("--resume"));
 }
 
 TEST_CASE("two ranks measure their scaling efficiency without photographs") {
   const TemporaryFolder folder;
-  const fs::path result = folder / "e.json";
-  const Outcome outcome =
-      run_edsr(2,
-               "--efficiency --blocks 1 --features 4 --patch 8 --batch-size 1 --num-iters 2 "
+  const std::string file = (folder / "e.json").string();
+  const std::string text = launch_well(
+      2, split("--efficiency --blocks 1 --features 4 --patch 8 --batch-size 1 --num-iters 2 "
                "--num-batches-per-iter 2 --num-warmup-batches 1 --json " +
-                   result.string());
-  INFO(outcome.output);
-  REQUIRE(outcome.status == 0);
-  CHECK_THAT(outcome.output, Contains("Model: edsr-1x4") && Contains("Batch size: 1") &&
-                                 Contains("Scaling efficiency on 2 CPU(s): "));
-  const nlohmann::json json = nlohmann::json::parse(testing::read_text(result));
+               file));
+  CHECK_THAT(text, Contains("Model: edsr-1x4") && Contains("Batch size: 1") &&
+                       Contains("Scaling efficiency on 2 CPU(s): "));
+  const nlohmann::json json = read_json(file);
   CHECK(json["model"] == "edsr-1x4");
   CHECK(json["ranks"] == 2);
   CHECK(json["efficiency"].get<double>() > 0);
 }
 
-}  // namespace edsr
+}  // namespace edsr::testing

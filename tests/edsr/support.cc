@@ -3,7 +3,6 @@
 
 #include <turbojpeg.h>
 
-#include <fstream>
 #include <memory>
 #include <stdexcept>
 
@@ -50,11 +49,9 @@ void write_jpeg(const fs::path& path, const torch::Tensor& image, bool grey) {
   write_bytes(path, std::string(bytes, bytes + size));
 }
 
-void write_bytes(const fs::path& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  file.close();
-  if (!file) throw std::runtime_error("cannot write " + path.string());
+void cut_file(const fs::path& path, std::size_t percent) {
+  const std::string whole = read_text(path);
+  write_bytes(path, whole.substr(0, whole.size() * percent / 100));
 }
 
 }  // namespace edsr::testing

@@ -14,6 +14,7 @@ namespace edsr::testing {
 
 using ronde::test::read_text;
 using ronde::test::TemporaryFolder;
+using ronde::test::write_bytes;
 
 /// An image with smooth parts, edges and texture, different for each `variant`: uint8 [3, H, W].
 torch::Tensor make_image(std::int64_t variant, std::int64_t height, std::int64_t width);
@@ -24,7 +25,8 @@ void make_photographs(const std::filesystem::path& folder, std::int64_t count,
 
 void write_jpeg(const std::filesystem::path& path, const torch::Tensor& image, bool grey = false);
 
-void write_bytes(const std::filesystem::path& path, const std::string& bytes);
+/// Leaves so many percent of a file.
+void cut_file(const std::filesystem::path& path, std::size_t percent);
 
 /// The text of the InputError that `action` throws; empty when it throws none.
 template <typename Action>

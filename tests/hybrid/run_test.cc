@@ -16,11 +16,9 @@
 namespace {
 
 using Catch::Contains;
-using ronde::test::CommandResult;
-using ronde::test::launch;
+using ronde::test::check_refused_once;
 using ronde::test::launch_well;
 using ronde::test::TemporaryFolder;
-using Words = std::vector<std::string>;
 
 constexpr int kHidden = 240;
 
@@ -65,11 +63,6 @@ std::vector<double> plain_losses(int epochs) {
   return losses;
 }
 
-struct Layout {
-  int ranks;
-  int split;
-};
-
 }  // namespace
 
 TEST_CASE("on every grid of one to four ranks each step's loss is the unsplit model's") {
@@ -78,17 +71,21 @@ TEST_CASE("on every grid of one to four ranks each step's loss is the unsplit mo
   const std::vector<double> expected = plain_losses(2);
   REQUIRE(expected.size() == 60);
   CHECK(expected.back() < expected.front() / 2);
-  for (const Layout& one : {Layout{1, 1}, Layout{2, 1}, Layout{2, 2}, Layout{3, 1}, Layout{3, 3},
-                            Layout{4, 1}, Layout{4, 2}, Layout{4, 4}}) {
-    const std::string groups = std::to_string(one.ranks / one.split);
-    const std::string split = std::to_string(one.split);
+  struct Layout {
+    int ranks;
+    int split;
+  };
+  for (const auto& [ranks, parts] : {Layout{1, 1}, Layout{2, 1}, Layout{2, 2}, Layout{3, 1},
+                                     Layout{3, 3}, Layout{4, 1}, Layout{4, 2}, Layout{4, 4}}) {
+    const std::string groups = std::to_string(ranks / parts);
+    const std::string split = std::to_string(parts);
     INFO("grid " << groups << " x " << split);
     const std::string text =
-        launch_well(one.ranks, {"--split", split, "--epochs", "2", "--losses", file});
+        launch_well(ranks, {"--split", split, "--epochs", "2", "--losses", file});
     ronde::test::check_near(ronde::test::read_numbers(file), expected);
     // 64 x 240 + 240 + 240 x 64 parameters are split, 64 x 64 + 64 + 64 + 64 x 10 + 10 are not.
     CHECK_THAT(text, Contains("grid " + groups + " x " + split + ":") &&
-                         Contains("a rank holds " + std::to_string(30960 / one.split + 4874) +
+                         Contains("a rank holds " + std::to_string(30960 / parts + 4874) +
                                   " of 35834 parameters") &&
                          Contains("all copies of a parameter are equal to the last bit"));
   }
@@ -104,31 +101,17 @@ TEST_CASE("two groups of two ranks learn the digits") {
 }
 
 TEST_CASE("what cannot be divided among the ranks is refused with the reason, once") {
-  struct Case {
-    int ranks;
-    Words options;
-    std::string text;
-  };
-  for (const Case& one :
-       {Case{2, {"--split", "3"}, "--split: the 2 ranks cannot be divided into groups of 3"},
-        Case{2, {"--split", "2", "--hidden", "7"}, "--hidden: 7 is not divisible by 2"},
-        Case{2, {"--split", "1", "--batch", "47"}, "--batch: 47 is not divisible by 2"},
-        Case{2, {"--split", "0"}, "--split"}}) {
-    const CommandResult result = launch(one.ranks, one.options);
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == 2);
-    const std::size_t first = result.err.find("hybrid: " + one.text);
-    REQUIRE(first != std::string::npos);
-    CHECK(result.err.find("hybrid: ", first + 1) == std::string::npos);
-  }
+  check_refused_once(2, {"--split", "3"},
+                     "hybrid: --split: the 2 ranks cannot be divided into groups of 3");
+  check_refused_once(2, {"--split", "2", "--hidden", "7"},
+                     "hybrid: --hidden: 7 is not divisible by 2");
+  check_refused_once(2, {"--split", "1", "--batch", "47"},
+                     "hybrid: --batch: 47 is not divisible by 2");
+  check_refused_once(2, {"--split", "0"}, "hybrid: --split");
 }
 
 TEST_CASE("losses that cannot be written end all ranks before training") {
   const TemporaryFolder folder;
-  const CommandResult result = launch(2, {"--losses", folder.path().string()});
-  INFO(result.out << result.err);
-  CHECK(ronde::test::failed_in_time(result));
-  CHECK_THAT(result.err, Contains("hybrid: rank 0: --losses") && Contains("is a folder") &&
-                             !Contains("terminate called"));
-  CHECK_THAT(result.out, !Contains("epoch"));
+  CHECK_THAT(ronde::test::launch_badly(2, {"--losses", folder.path().string()}),
+             Contains("hybrid: rank 0: --losses") && Contains("is a folder") && !Contains("epoch"));
 }

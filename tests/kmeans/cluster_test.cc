@@ -15,7 +15,6 @@ namespace {
 using example::Part;
 using example::Table;
 using testing::Expected;
-using testing::plain_kmeans;
 using testing::Rows;
 using testing::whole_numbers;
 
@@ -62,33 +61,31 @@ TEST_CASE("from any start all ranks end where a plain k-means does, empty cluste
     const char* name;
     Rows points;
     Rows start;
-    bool moves_empty;
+    bool moves_empty = true;
   };
-  const Rows cloud = whole_numbers(53, 3, 20, 1);
+  const Case cases[] = {
+      {"all far away but one",
+       whole_numbers(53, 3, 20, 1),
+       {{5, 5, 5}, {900, 0, 0}, {0, 900, 0}, {0, 0, 900}}},
+      {"all at one place", whole_numbers(53, 3, 20, 1), {{5, 5, 5}, {5, 5, 5}, {5, 5, 5}}},
+      {"the farthest points are equal",
+       {{0}, {0}, {0}, {9}, {9}, {9}, {1}},
+       {{0}, {99}, {99}, {99}}},
+      {"more clusters than places", {{0}, {4}, {4}, {0}, {4}}, {{0}, {99}, {99}}},
+      {"every point at one place", {{3}, {3}, {3}, {3}}, {{3}, {3}}, false},
+      {"many empty at once, few points a rank",
+       whole_numbers(6, 2, 9, 2),
+       {{0, 0}, {99, 0}, {99, 0}, {99, 0}, {99, 0}}},
+  };
   ronde::init();
   const Part part{ronde::rank(), ronde::size()};
-  for (const Case& one :
-       {Case{"all far away but one",
-             cloud,
-             {{5, 5, 5}, {900, 0, 0}, {0, 900, 0}, {0, 0, 900}},
-             true},
-        Case{"all at one place", cloud, {{5, 5, 5}, {5, 5, 5}, {5, 5, 5}}, true},
-        Case{"the farthest points are equal",
-             {{0}, {0}, {0}, {9}, {9}, {9}, {1}},
-             {{0}, {99}, {99}, {99}},
-             true},
-        Case{"more clusters than places", {{0}, {4}, {4}, {0}, {4}}, {{0}, {99}, {99}}, true},
-        Case{"every point at one place", {{3}, {3}, {3}, {3}}, {{3}, {3}}, false},
-        Case{"many empty at once, few points a rank",
-             whole_numbers(6, 2, 9, 2),
-             {{0, 0}, {99, 0}, {99, 0}, {99, 0}, {99, 0}},
-             true}}) {
+  for (const Case& one : cases) {
     INFO(one.name);
     const Points points = share_of(one.points, part);
     const double quanta = std::ldexp(1.0, points.fraction_bits);
     PhaseTimes times;
     const Clustering result = cluster(points, flatten(one.start, quanta), 300, times);
-    const Expected expected = plain_kmeans(one.points, one.start, 300);
+    const Expected expected = testing::plain_kmeans(one.points, one.start, 300);
     CHECK(expected.converged);
     CHECK((expected.empty_moved > 0) == one.moves_empty);
     check_same(result, expected, part, quanta);

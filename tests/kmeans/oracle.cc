@@ -71,11 +71,10 @@ Rows whole_numbers(std::size_t rows, std::size_t columns, unsigned bound, unsign
   return points;
 }
 
-Expected plain_kmeans(const Rows& points, const std::vector<std::int64_t>& start,
-                      std::int64_t limit) {
-  Rows centroids;
-  for (const std::int64_t row : start) centroids.push_back(points[static_cast<std::size_t>(row)]);
-  return plain_kmeans(points, centroids, limit);
+Rows rows_at(const Rows& points, const std::vector<std::int64_t>& rows) {
+  Rows some;
+  for (const std::int64_t row : rows) some.push_back(points[static_cast<std::size_t>(row)]);
+  return some;
 }
 
 Expected plain_kmeans(const Rows& points, const Rows& start, std::int64_t limit) {

@@ -21,9 +21,8 @@ struct Expected {
 /// examples/kmeans/cluster.h alone.
 Expected plain_kmeans(const Rows& points, const Rows& start, std::int64_t limit);
 
-/// From the points `start`.
-Expected plain_kmeans(const Rows& points, const std::vector<std::int64_t>& start,
-                      std::int64_t limit);
+/// The points with these numbers.
+Rows rows_at(const Rows& points, const std::vector<std::int64_t>& rows);
 
 /// Uniform whole numbers below `bound`.
 Rows whole_numbers(std::size_t rows, std::size_t columns, unsigned bound, unsigned seed);

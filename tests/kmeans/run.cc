@@ -3,8 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 
 #include "tests/support/temporary_folder.h"
@@ -12,17 +10,8 @@
 namespace kmeans::testing {
 namespace {
 
-using ronde::test::CommandResult;
+namespace fs = std::filesystem;
 using ronde::test::read_text;
-
-Words launcher() {
-  return {"/usr/bin/env", "timeout", "-k", "5", "60", KMEANS_LAUNCHER_PROGRAM};
-}
-
-void add_program(Words& words, int ranks, const Words& options) {
-  words.insert(words.end(), {KMEANS_LAUNCHER_COUNT, std::to_string(ranks), KMEANS_PROGRAM});
-  words.insert(words.end(), options.begin(), options.end());
-}
 
 /// All but the times and the number of ranks.
 nlohmann::json without_times(nlohmann::json report) {
@@ -33,21 +22,17 @@ nlohmann::json without_times(nlohmann::json report) {
 
 }  // namespace
 
-CommandResult run(int ranks, const Words& options,
-                  const std::map<std::string, std::string>& environment) {
-  Words words = launcher();
-  add_program(words, ranks, options);
-  return ronde::test::run_program(words, environment);
-}
-
-CommandResult run_pair(const Words& first, const Words& second) {
-  Words words = launcher();
-  // Hydra would otherwise kill the other rank before it can say what it saw.
-  words.emplace_back("-disable-auto-cleanup");
-  add_program(words, 1, first);
-  words.emplace_back(":");
-  add_program(words, 1, second);
-  return ronde::test::run_program(words);
+Rows Result::centroids() const {
+  Rows rows;
+  std::istringstream lines(files.centroids);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    rows.emplace_back();
+    for (std::string field; std::getline(fields, field, ',');) {
+      rows.back().push_back(std::strtod(field.c_str(), nullptr));
+    }
+  }
+  return rows;
 }
 
 std::vector<std::int32_t> Result::assignments() const {
@@ -57,22 +42,20 @@ std::vector<std::int32_t> Result::assignments() const {
   return all;
 }
 
-Result cluster(const std::filesystem::path& folder, int ranks, const Words& options) {
-  const std::filesystem::path output = folder / ("ranks_" + std::to_string(ranks));
-  const std::filesystem::path json = output / "report.json";
+Result cluster(const fs::path& folder, int ranks, const Words& options) {
+  const fs::path output = folder / ("ranks_" + std::to_string(ranks));
+  const fs::path json = output / "report.json";
+  const fs::path picture = output / "centroids.png";
   Words words = options;
   words.insert(words.end(), {"--output", output.string(), "--json", json.string()});
-  const CommandResult outcome = run(ranks, words);
-  INFO(outcome.out << outcome.err);
-  REQUIRE(outcome.exit_code == 0);
-  const std::filesystem::path picture = output / "centroids.png";
+  const std::string text = ronde::test::launch_well(ranks, words);
   return {{read_text(output / "centroids.csv"), read_text(output / "assignments.csv"),
-           std::filesystem::exists(picture) ? read_text(picture) : ""},
+           fs::exists(picture) ? read_text(picture) : ""},
           nlohmann::json::parse(read_text(json)),
-          outcome.out};
+          text};
 }
 
-Result cluster_on_one_to_four(const std::filesystem::path& folder, const Words& options) {
+Result cluster_on_one_to_four(const fs::path& folder, const Words& options) {
   const Result one = cluster(folder, 1, options);
   for (const int ranks : {2, 3, 4}) {
     INFO(ranks << " ranks");
@@ -84,17 +67,12 @@ Result cluster_on_one_to_four(const std::filesystem::path& folder, const Words& 
   return one;
 }
 
-Rows parse_rows(const std::string& text) {
-  Rows rows;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
-    rows.emplace_back();
-    for (std::string field; std::getline(fields, field, ',');) {
-      rows.back().push_back(std::strtod(field.c_str(), nullptr));
-    }
-  }
-  return rows;
+void check_same(const Result& result, const Expected& expected) {
+  CHECK(result.assignments() == expected.assignments);
+  CHECK(result.report["iterations"] == expected.iterations);
+  CHECK(result.report["empty_moved"] == expected.empty_moved);
+  CHECK(result.report["converged"] == expected.converged);
+  CHECK(result.report["inertia"].get<double>() == Approx(expected.inertia).epsilon(1e-12));
 }
 
 std::string to_csv(const Rows& rows) {
@@ -108,12 +86,6 @@ std::string to_csv(const Rows& rows) {
     text += "\n";
   }
   return text;
-}
-
-void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  REQUIRE(file.good());
 }
 
 }  // namespace kmeans::testing

@@ -9,21 +9,12 @@
 #include "run.h"
 #include "tests/support/temporary_folder.h"
 
-namespace kmeans {
+namespace kmeans::testing {
 namespace {
 
 using Catch::Contains;
 using ronde::test::TemporaryFolder;
-using testing::cluster;
-using testing::cluster_on_one_to_four;
-using testing::Expected;
-using testing::parse_rows;
-using testing::plain_kmeans;
-using testing::Result;
-using testing::Rows;
-using testing::to_csv;
-using testing::whole_numbers;
-using testing::write_file;
+using ronde::test::write_bytes;
 
 /// Around `centers` random places, in units of `scale`.
 Rows clouds(std::size_t rows, std::size_t columns, std::size_t centers, double scale,
@@ -42,14 +33,6 @@ Rows clouds(std::size_t rows, std::size_t columns, std::size_t centers, double s
   return points;
 }
 
-void check_same(const Result& result, const Expected& expected) {
-  CHECK(result.assignments() == expected.assignments);
-  CHECK(result.report["iterations"] == expected.iterations);
-  CHECK(result.report["empty_moved"] == expected.empty_moved);
-  CHECK(result.report["converged"] == expected.converged);
-  CHECK(result.report["inertia"].get<double>() == Approx(expected.inertia).epsilon(1e-9));
-}
-
 }  // namespace
 
 TEST_CASE("whole numbers end on one to four ranks bit for bit where a plain k-means does") {
@@ -60,20 +43,20 @@ TEST_CASE("whole numbers end on one to four ranks bit for bit where a plain k-me
   };
   const TemporaryFolder folder;
   // The last has 41 points at 4 places: three clusters stay empty.
-  Rows few_places = whole_numbers(41, 2, 2, 5);
   for (const Case& one :
        {Case{whole_numbers(203, 5, 16, 1), 7, 300}, Case{whole_numbers(203, 5, 16, 2), 7, 3},
         Case{whole_numbers(64, 1, 1000000, 3), 1, 300}, Case{whole_numbers(5, 3, 100, 4), 5, 300},
-        Case{few_places, 7, 300}}) {
+        Case{whole_numbers(41, 2, 2, 5), 7, 300}}) {
     INFO(one.points.size() << " points, " << one.clusters << " clusters");
-    write_file(folder / "points.csv", to_csv(one.points));
+    write_bytes(folder / "points.csv", to_csv(one.points));
     const Result result =
         cluster_on_one_to_four(folder.path(), {"--data", (folder / "points.csv").string(),
                                                "--clusters", std::to_string(one.clusters),
                                                "--iterations", std::to_string(one.iterations)});
-    const Expected expected = plain_kmeans(one.points, result.start_rows(), one.iterations);
+    const Expected expected =
+        plain_kmeans(one.points, rows_at(one.points, result.start_rows()), one.iterations);
     check_same(result, expected);
-    CHECK(parse_rows(result.files.centroids) == expected.centroids);
+    CHECK(result.centroids() == expected.centroids);
   }
 }
 
@@ -81,20 +64,19 @@ TEST_CASE("real numbers of any size end where a plain k-means does, within round
   const TemporaryFolder folder;
   for (const double scale : {1.0, 1e-200, 1e150}) {
     INFO("scale " << scale);
-    const Rows points = clouds(300, 3, 6, scale, 7);
-    write_file(folder / "points.csv", to_csv(points));
+    // The plain one takes units of `scale`, where it neither overflows nor underflows.
+    Rows points = clouds(300, 3, 6, scale, 7);
+    write_bytes(folder / "points.csv", to_csv(points));
     const Result result = cluster_on_one_to_four(
         folder.path(), {"--data", (folder / "points.csv").string(), "--clusters", "6"});
-    // In units of `scale`, where the plain one neither overflows nor underflows.
-    Rows unit = points;
-    for (auto& point : unit) {
+    for (auto& point : points) {
       for (double& value : point) value /= scale;
     }
-    const Expected expected = plain_kmeans(unit, result.start_rows(), 300);
+    const Expected expected = plain_kmeans(points, rows_at(points, result.start_rows()), 300);
     CHECK(expected.converged);
     CHECK(result.assignments() == expected.assignments);
     CHECK(result.report["iterations"] == expected.iterations);
-    const Rows centroids = parse_rows(result.files.centroids);
+    const Rows centroids = result.centroids();
     REQUIRE(centroids.size() == expected.centroids.size());
     double largest = 0;
     for (std::size_t c = 0; c < centroids.size(); ++c) {
@@ -108,7 +90,7 @@ TEST_CASE("real numbers of any size end where a plain k-means does, within round
 
 TEST_CASE("the start depends on the seed, and is made of distinct points where it can be") {
   const TemporaryFolder folder;
-  write_file(folder / "points.csv", to_csv(clouds(100, 2, 5, 1.0, 3)));
+  write_bytes(folder / "points.csv", to_csv(clouds(100, 2, 5, 1.0, 3)));
   const auto start = [&](const char* seed) {
     return cluster(folder.path(), 2,
                    {"--data", (folder / "points.csv").string(), "--clusters", "5", "--seed", seed})
@@ -122,8 +104,8 @@ TEST_CASE("the start depends on the seed, and is made of distinct points where i
 
 TEST_CASE("labels give a purity, a square point a picture, and a header is left out") {
   const TemporaryFolder folder;
-  write_file(folder / "points.csv",
-             "a,b,c,d,kind\n0,0,0,1,low\n0,1,0,0,low\n9,9,9,8,high\n8,9,9,9,high\n0,0,1,0,high\n");
+  write_bytes(folder / "points.csv",
+              "a,b,c,d,kind\n0,0,0,1,low\n0,1,0,0,low\n9,9,9,8,high\n8,9,9,9,high\n0,0,1,0,high\n");
   const Result result =
       cluster_on_one_to_four(folder.path(), {"--data", (folder / "points.csv").string(), "--labels",
                                              "--header", "--clusters", "2", "--seed", "3"});
@@ -133,7 +115,7 @@ TEST_CASE("labels give a purity, a square point a picture, and a header is left 
   CHECK_THAT(result.text, Contains("low, 66.7 %") && Contains("high, 100.0 %"));
   CHECK_FALSE(result.files.picture.empty());
 
-  write_file(folder / "line.csv", "1,2,3\n4,5,6\n");
+  write_bytes(folder / "line.csv", "1,2,3\n4,5,6\n");
   const Result line = cluster(folder.path() / "line", 1,
                               {"--data", (folder / "line.csv").string(), "--clusters", "2"});
   CHECK(line.files.picture.empty());
@@ -141,4 +123,4 @@ TEST_CASE("labels give a purity, a square point a picture, and a header is left 
   CHECK_THAT(line.text, Contains("a point of 3 values is no square image"));
 }
 
-}  // namespace kmeans
+}  // namespace kmeans::testing

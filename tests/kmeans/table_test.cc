@@ -4,7 +4,6 @@
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
-#include <fstream>
 
 #include "common/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -14,13 +13,8 @@ namespace {
 
 using Catch::Contains;
 using ronde::test::TemporaryFolder;
+using ronde::test::write_bytes;
 using Numbers = std::vector<double>;
-
-void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  REQUIRE(file.good());
-}
 
 void write_gzip(const std::filesystem::path& path, const std::string& bytes) {
   gzFile file = gzopen(path.c_str(), "wb");
@@ -31,24 +25,19 @@ void write_gzip(const std::filesystem::path& path, const std::string& bytes) {
 
 Table read(const std::string& text, const TableFormat& format = {}, const Part& part = {}) {
   const TemporaryFolder folder;
-  write_file(folder / "t.csv", text);
+  write_bytes(folder / "t.csv", text);
   return read_table(folder / "t.csv", format, part);
 }
 
-/// The text of the InputError that reading throws; empty if it throws none.
-std::string error(const std::filesystem::path& path, const TableFormat& format = {}) {
+/// The text of the InputError that `action` throws; empty if it throws none.
+template <typename Action>
+std::string error_of(Action action) {
   try {
-    read_table(path, format, {});
+    action();
   } catch (const InputError& refused) {
     return refused.what();
   }
   return "";
-}
-
-std::string error(const std::string& text, const TableFormat& format = {}) {
-  const TemporaryFolder folder;
-  write_file(folder / "t.csv", text);
-  return error(folder / "t.csv", format);
 }
 
 }  // namespace
@@ -94,7 +83,7 @@ TEST_CASE("a compressed file reads as the plain one does, also over many blocks"
   const TemporaryFolder folder;
   std::string text;
   for (int row = 0; row < 30000; ++row) text += std::to_string(row) + ",0.25\n";
-  write_file(folder / "plain.csv", text);
+  write_bytes(folder / "plain.csv", text);
   write_gzip(folder / "packed", text);
   const Table plain = read_table(folder / "plain.csv", {}, {});
   const Table packed = read_table(folder / "packed", {}, {});
@@ -126,23 +115,27 @@ TEST_CASE("what is no table is refused with line and field") {
                           Case{"++1,1\n", {}, "field 1: '++1' is no finite number"},
                           Case{"label\n", labels, "line 1: one field, a label, and no number"}}) {
     INFO(one.text);
-    CHECK_THAT(error(one.text, one.format), Contains(one.refusal) && Contains("t.csv"));
+    CHECK_THAT(error_of([&] { read(one.text, one.format); }),
+               Contains(one.refusal) && Contains("t.csv"));
   }
 }
 
 TEST_CASE("files that cannot be read are refused by name") {
   const TemporaryFolder folder;
+  const auto error = [](const std::filesystem::path& path) {
+    return error_of([&] { read_table(path, {}, {}); });
+  };
   CHECK_THAT(error(folder / "none.csv"), Contains("none.csv: cannot be opened: No such file"));
   CHECK_THAT(error(folder.path()), Contains(folder.path().string() + ": cannot be read"));
   std::string text;
   for (int row = 0; row < 1000; ++row) text += std::to_string(row * row) + "\n";
   write_gzip(folder / "whole.gz", text);
   const std::string whole = ronde::test::read_text(folder / "whole.gz");
-  write_file(folder / "half.gz", whole.substr(0, whole.size() / 2));
+  write_bytes(folder / "half.gz", whole.substr(0, whole.size() / 2));
   CHECK_THAT(error(folder / "half.gz"), Contains("half.gz: truncated or damaged"));
   std::string damaged = whole;
   damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 0x55);
-  write_file(folder / "damaged.gz", damaged);
+  write_bytes(folder / "damaged.gz", damaged);
   CHECK_THAT(error(folder / "damaged.gz"), Contains("damaged.gz: truncated or damaged"));
 }
 

@@ -2,7 +2,6 @@
 // What the two kinds of ranks, connected and unconnected, exchange and end with.
 #include "tests/torch/support.h"
 
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/checksum.h"
@@ -13,6 +12,7 @@ namespace {
 
 using example::Link;
 using example::Trainer;
+using ronde_test::counted;
 
 constexpr double kLearningRate = 0.01;
 
@@ -21,11 +21,7 @@ example::Task small_task() {
   return make_workload(options).make_task(torch::kCPU);
 }
 
-std::int64_t counted(const std::string& part, const std::string& counter) {
-  return nlohmann::json::parse(ronde::stats())[part][counter];
-}
-
-std::int64_t operations() {
+std::uint64_t operations() {
   return counted("submission", "operations");
 }
 
@@ -53,7 +49,7 @@ TEST_CASE("connected ranks exchange every gradient of a step and stay bit-identi
   ronde_test::use_ronde();
   Trainer trainer(small_task(), kLearningRate, Link::connected);
   const auto before = example::parameter_checksum(trainer.module());
-  const std::int64_t operations_before = operations();
+  const std::uint64_t operations_before = operations();
   trainer.run(3);
   CHECK(operations() - operations_before == 3 * 62);
   CHECK(example::parameter_checksum(trainer.module()) != before);
@@ -63,7 +59,7 @@ TEST_CASE("connected ranks exchange every gradient of a step and stay bit-identi
 
 TEST_CASE("unconnected ranks exchange nothing and part", "[n2]") {
   ronde_test::use_ronde();
-  const std::int64_t operations_before = operations();
+  const std::uint64_t operations_before = operations();
   Trainer trainer(small_task(), kLearningRate, Link::unconnected);
   const auto before = example::parameter_checksum(trainer.module());
   trainer.run(3);
@@ -89,7 +85,7 @@ TEST_CASE("half precision takes nearly, but not quite, the same step", "[n2]") {
   const double fp16 = distance({.fp16_allreduce = true});
   CHECK(fp16 > 1e-6);
   CHECK(fp16 < 1e-3);
-  const auto gradients = 4 * f32.numel();
+  const auto gradients = 4 * static_cast<std::uint64_t>(f32.numel());
   CHECK(counted("execution", "uncompressed_bytes") - before >= gradients);
   CHECK(counted("execution", "bytes") - sent <=
         counted("execution", "uncompressed_bytes") - before - gradients / 2);

@@ -8,33 +8,71 @@
 #include "tests/support/temporary_folder.h"
 
 namespace ronde::test {
+namespace {
 
-CommandResult launch(int ranks, const std::vector<std::string>& options,
-                     std::map<std::string, std::string> environment) {
-  std::vector<std::string> words = {"/usr/bin/env",
-                                    "timeout",
-                                    "-k",
-                                    "5",
-                                    "60",
-                                    TEST_LAUNCHER_PROGRAM,
-                                    TEST_LAUNCHER_COUNT,
-                                    std::to_string(ranks),
-                                    TEST_PROGRAM};
+using Catch::Contains;
+
+Words launcher() {
+  return {"/usr/bin/env", "timeout", "-k", "5", "120", TEST_LAUNCHER_PROGRAM};
+}
+
+void add_ranks(Words& words, int ranks, const Words& options) {
+  words.insert(words.end(), {TEST_LAUNCHER_COUNT, std::to_string(ranks), TEST_PROGRAM});
   words.insert(words.end(), options.begin(), options.end());
+}
+
+std::string require_failure(const CommandResult& result) {
+  constexpr int kTimedOut = 124;
+  INFO(result.out << result.err);
+  // The launcher may end the other ranks of one that fails, so that the status is not always the
+  // one that this rank left with.
+  REQUIRE(result.exit_code > 0);
+  REQUIRE(result.exit_code != kTimedOut);
+  CHECK_THAT(result.err, !Contains("terminate called"));
+  return result.out + result.err;
+}
+
+}  // namespace
+
+CommandResult launch(int ranks, const Words& options,
+                     std::map<std::string, std::string> environment) {
+  Words words = launcher();
+  add_ranks(words, ranks, options);
   environment.emplace("OMP_NUM_THREADS", "1");
   return run_program(words, environment);
 }
 
-bool failed_in_time(const CommandResult& result) {
-  constexpr int kTimedOut = 124;
-  return result.exit_code > 0 && result.exit_code != kTimedOut;
-}
-
-std::string launch_well(int ranks, const std::vector<std::string>& options) {
+std::string launch_well(int ranks, const Words& options) {
   const CommandResult result = launch(ranks, options);
   INFO(ranks << " ranks:\n" << result.out << result.err);
   REQUIRE(result.exit_code == 0);
   return result.out;
+}
+
+std::string launch_badly(int ranks, const Words& options,
+                         const std::map<std::string, std::string>& environment) {
+  return require_failure(launch(ranks, options, environment));
+}
+
+std::string launch_pair_badly(const Words& first, const Words& second) {
+  Words words = launcher();
+  // Hydra would otherwise kill the other rank before it can say what it saw.
+  words.emplace_back("-disable-auto-cleanup");
+  add_ranks(words, 1, first);
+  words.emplace_back(":");
+  add_ranks(words, 1, second);
+  return require_failure(run_program(words, {{"OMP_NUM_THREADS", "1"}}));
+}
+
+void check_refused_once(int ranks, const Words& options, const std::string& words) {
+  const CommandResult result = launch(ranks, options);
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 2);
+  CHECK(result.out.empty());
+  const std::string program = words.substr(0, words.find(' ') + 1);
+  const std::size_t first = result.err.find(program);
+  CHECK(result.err.find(words) == first);
+  CHECK(result.err.find(program, first + 1) == std::string::npos);
 }
 
 std::vector<double> read_numbers(const std::filesystem::path& file) {

@@ -10,17 +10,27 @@
 
 namespace ronde::test {
 
+using Words = std::vector<std::string>;
+
 /// Runs the program of these tests (ronde_add_program_tests) on so many ranks under the MPI
-/// launcher, one thread each, and ends it after a minute.
-CommandResult launch(int ranks, const std::vector<std::string>& options,
+/// launcher, one thread each, and ends it after two minutes.
+CommandResult launch(int ranks, const Words& options,
                      std::map<std::string, std::string> environment = {});
 
-/// Whether it ended by itself, and not well. The launcher may end the other ranks of one that
-/// fails, so that the status is not always the one that this rank left with.
-bool failed_in_time(const CommandResult& result);
-
 /// What `launch` has printed; fails the test if the exit status is not 0.
-std::string launch_well(int ranks, const std::vector<std::string>& options);
+std::string launch_well(int ranks, const Words& options);
+
+/// What `launch` has printed on both streams; fails the test unless the program has ended by
+/// itself, and not well, and without an exception that nobody caught.
+std::string launch_badly(int ranks, const Words& options,
+                         const std::map<std::string, std::string>& environment = {});
+
+/// The same of two ranks with options of their own. A rank that fails does not end the other.
+std::string launch_pair_badly(const Words& first, const Words& second);
+
+/// Fails the test unless all ranks end with status 2 and one of them says `words`, which begin with
+/// the program's name, and nothing else.
+void check_refused_once(int ranks, const Words& options, const std::string& words);
 
 /// The numbers of a file, separated by commas or line ends.
 std::vector<double> read_numbers(const std::filesystem::path& file);

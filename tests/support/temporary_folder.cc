@@ -29,4 +29,11 @@ std::string read_text(const fs::path& path) {
   return text.str();
 }
 
+void write_bytes(const fs::path& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  file.close();
+  if (!file) throw std::runtime_error("cannot write " + path.string());
+}
+
 }  // namespace ronde::test

@@ -24,4 +24,7 @@ class TemporaryFolder {
 /// The content of a file, which must be there.
 std::string read_text(const std::filesystem::path& path);
 
+/// Makes or replaces a file.
+void write_bytes(const std::filesystem::path& path, const std::string& bytes);
+
 }  // namespace ronde::test
