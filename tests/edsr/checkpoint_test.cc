@@ -74,47 +74,26 @@ TEST_CASE("a checkpoint brings back network, optimiser and position") {
   CHECK(parameter_checksum(*loaded.network) == parameter_checksum(*saved.network));
 }
 
-TEST_CASE("a new checkpoint replaces the old one and leaves no other file") {
-  const TemporaryFolder folder;
-  save(folder / "c.pt", Run(1));
-  Run second(2);
-  save(folder / "c.pt", second);
-  Run loaded(3, 0);
-  load_checkpoint(folder / "c.pt", loaded.network, *loaded.adam, make_config());
-  CHECK(parameter_checksum(*loaded.network) == parameter_checksum(*second.network));
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
-}
-
 TEST_CASE("a truncated checkpoint is refused wherever it is cut") {
   const TemporaryFolder folder;
   save(folder / "c.pt", Run(1));
-  const std::string whole = testing::read_text(folder / "c.pt");
   const auto percent = GENERATE(as<std::size_t>{}, 0, 1, 30, 60, 90, 99);
   CAPTURE(percent);
-  testing::write_bytes(folder / "c.pt", whole.substr(0, whole.size() * percent / 100));
-  CHECK_THAT(load_error(folder / "c.pt"), Contains((folder / "c.pt").string()));
-  CHECK_THAT(load_error(folder / "c.pt"), Contains("truncated"));
+  testing::cut_file(folder / "c.pt", percent);
+  CHECK_THAT(load_error(folder / "c.pt"),
+             Contains((folder / "c.pt").string()) && Contains("truncated"));
 }
 
-TEST_CASE("a checkpoint that is no LibTorch archive is refused") {
+TEST_CASE("what is no checkpoint of this program is refused") {
   const TemporaryFolder folder;
-  testing::write_bytes(folder / "c.pt", std::string(5000, 'x'));
-  CHECK_THAT(load_error(folder / "c.pt"), Contains("no LibTorch archive"));
-}
-
-TEST_CASE("a LibTorch archive of another program is refused as foreign") {
-  const TemporaryFolder folder;
-  Run run(1);
-  torch::save(run.network, (folder / "net.pt").string());
+  CHECK_THAT(load_error(folder / "none.pt"),
+             Contains("does not exist") && Contains((folder / "none.pt").string()));
+  testing::write_bytes(folder / "bytes.pt", std::string(5000, 'x'));
+  CHECK_THAT(load_error(folder / "bytes.pt"), Contains("no LibTorch archive"));
+  torch::save(Run(1).network, (folder / "net.pt").string());
   CHECK_THAT(load_error(folder / "net.pt"), Contains("no checkpoint of this program"));
   torch::save(torch::ones({3}), (folder / "tensor.pt").string());
   CHECK_THAT(load_error(folder / "tensor.pt"), Contains("no checkpoint of this program"));
-}
-
-TEST_CASE("a missing checkpoint is refused") {
-  const TemporaryFolder folder;
-  CHECK_THAT(load_error(folder / "c.pt"),
-             Contains("does not exist") && Contains((folder / "c.pt").string()));
 }
 
 TEST_CASE("a checkpoint of a differing run is refused and the difference named") {

@@ -82,12 +82,6 @@ TEST_CASE("a write that fails half way leaves the old file whole") {
   CHECK(entries(folder.path()) == 1);
 }
 
-TEST_CASE("a file that cannot be created is an error") {
-  const TemporaryFolder folder;
-  CHECK_THAT(input_error([&] { write_text(folder / "none" / "x", "text"); }),
-             Contains("cannot be created") && Contains("No such file"));
-}
-
 TEST_CASE("preparing a folder creates it and leaves nothing in it") {
   const TemporaryFolder folder;
   prepare_folder(folder / "a" / "b", "--output");
@@ -96,8 +90,10 @@ TEST_CASE("preparing a folder creates it and leaves nothing in it") {
   prepare_folder(folder / "a" / "b", "--output");
 }
 
-TEST_CASE("a folder below a regular file cannot be prepared") {
+TEST_CASE("what cannot be created is an error") {
   const TemporaryFolder folder;
+  CHECK_THAT(input_error([&] { write_text(folder / "none" / "x", "text"); }),
+             Contains("cannot be created") && Contains("No such file"));
   write_text(folder / "file", "");
   CHECK_THAT(input_error([&] { prepare_folder(folder / "file" / "out", "--output"); }),
              Contains("cannot be created") && Contains("--output") && Contains("file/out"));

@@ -15,8 +15,11 @@ EdsrOptions shape(std::int64_t blocks, std::int64_t features, std::int64_t scale
   return {.blocks = blocks, .features = features, .scale = scale};
 }
 
-torch::Tensor div2k_mean() {
-  return torch::tensor({0.4488, 0.4371, 0.4040}, torch::kFloat32).view({1, 3, 1, 1});
+/// One of the convolutions with 3 x 3 weights.
+template <typename Parameters>
+torch::Tensor convolve(const torch::Tensor& image, const Parameters& parameters,
+                       const std::string& name) {
+  return at::conv2d(image, parameters[name + ".weight"], parameters[name + ".bias"], 1, 1);
 }
 
 }  // namespace
@@ -51,10 +54,8 @@ TEST_CASE("a residual block adds its scaled branch to the input") {
   ResidualBlock block(4, 0.1);
   const torch::Tensor input = torch::randn({1, 4, 6, 6});
   const auto parameters = block->named_parameters();
-  const auto convolve = [&](const torch::Tensor& image, const std::string& name) {
-    return at::conv2d(image, parameters[name + ".weight"], parameters[name + ".bias"], 1, 1);
-  };
-  const torch::Tensor branch = convolve(torch::relu(convolve(input, "first")), "second");
+  const torch::Tensor middle = torch::relu(convolve(input, parameters, "first"));
+  const torch::Tensor branch = convolve(middle, parameters, "second");
   CHECK(torch::allclose(block->forward(input), input + 0.1 * branch, 1e-5, 1e-6));
 }
 
@@ -67,12 +68,11 @@ TEST_CASE("the head's features skip the whole body") {
   parameters["body_end.weight"].zero_();
   parameters["body_end.bias"].zero_();
   const torch::Tensor input = torch::rand({1, 3, 9, 9});
-  const auto convolve = [&](const torch::Tensor& image, const std::string& name) {
-    return at::conv2d(image, parameters[name + ".weight"], parameters[name + ".bias"], 1, 1);
-  };
-  const torch::Tensor head = convolve(input - div2k_mean(), "head");
-  const torch::Tensor enlarged = torch::pixel_shuffle(convolve(head, "upsampler.0"), 2);
-  const torch::Tensor expected = convolve(enlarged, "tail") + div2k_mean();
+  const torch::Tensor mean =  // of DIV2K
+      torch::tensor({0.4488, 0.4371, 0.4040}, torch::kFloat32).view({1, 3, 1, 1});
+  const torch::Tensor head = convolve(input - mean, parameters, "head");
+  const torch::Tensor enlarged = torch::pixel_shuffle(convolve(head, parameters, "upsampler.0"), 2);
+  const torch::Tensor expected = convolve(enlarged, parameters, "tail") + mean;
   CHECK(torch::allclose(network->forward(input), expected, 1e-4, 1e-5));
 }
 
