@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups that end because something took too long.
 #include <atomic>
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <latch>
 #include <memory>
@@ -61,14 +62,20 @@ TEST_CASE("a stall is reported on every rank, again and again, and harms nothing
 TEST_CASE("a stall past the limit fails the group, naming who never submitted") {
   const inproc::Group group(GENERATE(kOneHost, kLeaderAndOne));
   std::vector<Death> deaths(3);
+  std::barrier together(2);
   std::latch over(2);
   run_ranks(3, [&](int rank) {
     Config config = test_config();
     config.stall_warn_s = 0.0;
-    config.stall_abort_s = 0.1;
+    config.stall_abort_s = 1.0;
     Runtime runtime(options_of(group, rank, config));
     std::vector<float> values(2, 1.0F);
-    if (rank == 2) over.wait();
+    // The limit begins with the first submission, and only rank 2 is to miss it.
+    if (rank == 2) {
+      over.wait();
+    } else {
+      together.arrive_and_wait();
+    }
     deaths[static_cast<std::size_t>(rank)] = death_in_sum(runtime, values);
     if (rank != 2) over.count_down();
   });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ronde/error.h"
+#include "tests/support/captured_errors.h"
 #include "tests/unit/faulty_group.h"
 
 namespace {
@@ -125,13 +126,20 @@ TEST_CASE("a rank that dies after all agreed to stop, in an operation, is named"
 }
 
 TEST_CASE("a group that is dead before shutdown lets it pass in silence") {
+  const CapturedErrors errors;
   const inproc::Group group(2);
+  Config config = test_config();
+  config.log_level = "info";
   run_ranks(2, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
+    Runtime runtime(options_of(group, rank, config));
     if (rank == 1) runtime.abort("over");
     death_in_barrier(runtime);
     runtime.shutdown();
   });
+  // The death itself is told, by rank 0; the shutdowns add nothing.
+  const std::string text = errors.text();
+  CHECK_THAT(text, Catch::Contains("[ronde rank 0] error: rank 1 aborted: over"));
+  CHECK(occurrences(text, "\n") == 1);
 }
 
 TEST_CASE("a rank that leaves ends the waits of its threads, and is named on all") {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // How runtimes meet, and what keeps them from it.
+#include <pthread.h>
+#include <sched.h>
+
+#include <barrier>
 #include <catch2/catch.hpp>
-#include <latch>
 
 #include "ronde/error.h"
+#include "tests/support/captured_errors.h"
 #include "tests/support/faulty_backend.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
@@ -27,23 +31,62 @@ std::vector<std::string> usage_errors(int size,
   return texts;
 }
 
-/// The same for a GroupError, on those ranks that `comes` says yes to.
-std::vector<Death> group_errors(const inproc::Group& group, int size,
-                                const std::function<bool(int)>& comes,
-                                const std::function<void(int, RuntimeOptions&)>& change) {
+/// The same for a GroupError. Ranks that `comes` says no to do not come; the others begin their
+/// start together, so that a short limit passes for the absent ones alone.
+std::vector<Death> group_errors(
+    const inproc::Group& group, int size, const std::function<bool(int)>& comes,
+    const std::function<void(int, RuntimeOptions&)>& change = [](int, RuntimeOptions&) {}) {
+  std::ptrdiff_t coming = 0;
+  for (int rank = 0; rank < size; ++rank) coming += comes(rank) ? 1 : 0;
+  std::barrier together(coming);
   std::vector<Death> deaths(static_cast<std::size_t>(size));
   run_ranks(size, [&](int rank) {
     if (!comes(rank)) return;
     RuntimeOptions options = options_of(group, rank);
     change(rank, options);
+    together.arrive_and_wait();
     deaths[static_cast<std::size_t>(rank)] =
         death_of([&] { const Runtime runtime(std::move(options)); });
   });
   return deaths;
 }
 
-bool everybody(int) {
-  return true;
+/// All ranks but `absent` blame it, with `part` in the text.
+void check_blamed(const std::vector<Death>& deaths, int absent, const std::string& part) {
+  for (std::size_t rank = 0; rank < deaths.size(); ++rank) {
+    if (static_cast<int>(rank) == absent) continue;
+    CAPTURE(absent, rank);
+    CHECK(deaths[rank].rank == absent);
+    CHECK_THAT(deaths[rank].text, Catch::Contains(part));
+  }
+}
+
+std::vector<int> cores_of(pthread_t thread) {
+  cpu_set_t set;
+  REQUIRE(pthread_getaffinity_np(thread, sizeof set, &set) == 0);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+/// Those of the coordinator thread of a rank that is started with this RONDE_THREAD_AFFINITY.
+std::vector<int> cores_of_coordinator(const std::string& thread_affinity) {
+  const inproc::Group group(1);
+  RuntimeOptions options = options_of(group, 0);
+  options.config.thread_affinity = thread_affinity;
+  options.config.log_level = "warning";
+  pthread_t coordinator{};
+  options.make_transport = [&coordinator, make = options.make_transport] {
+    coordinator = pthread_self();
+    return make();
+  };
+  Runtime runtime(std::move(options));
+  runtime.submit(barrier_request()).wait();
+  const std::vector<int> cores = cores_of(coordinator);
+  runtime.shutdown();
+  return cores;
 }
 
 }  // namespace
@@ -119,10 +162,7 @@ TEST_CASE("a runtime knows its place, its configuration and its parts") {
   run_ranks(3, [&](int rank) {
     Config config = test_config();
     config.cycle_time_ms = 0.25;
-    config.thread_affinity = "0,0";
-    RuntimeOptions options = options_of(group, rank, config);
-    options.effective_config = "shown at level info";
-    Runtime runtime(std::move(options));
+    Runtime runtime(options_of(group, rank, config));
     check(runtime.topology().rank == rank, "rank");
     check(runtime.topology().size == 3, "size");
     check(runtime.topology().hosts() == 2, "hosts");
@@ -139,71 +179,53 @@ TEST_CASE("a list of cores that is too short is an error on every rank") {
   for (const std::string& text : texts) CHECK_THAT(text, Catch::Contains("RONDE_THREAD_AFFINITY"));
 }
 
-TEST_CASE("a core that does not exist leaves the coordinator unpinned") {
-  const inproc::Group group(1);
-  RuntimeOptions options = options_of(group, 0);
-  options.config.thread_affinity = "1000";
-  Runtime runtime(std::move(options));
-  runtime.submit(barrier_request()).wait();
-  runtime.shutdown();
+TEST_CASE("the coordinator thread runs on the core that RONDE_THREAD_AFFINITY gives it") {
+  const std::vector<int> mine = cores_of(pthread_self());
+  for (const int core : {mine.front(), mine.back()}) {
+    CHECK(cores_of_coordinator(std::to_string(core)) == std::vector<int>{core});
+  }
+  CHECK(cores_of(pthread_self()) == mine);
+  CHECK(cores_of_coordinator("") == mine);
+}
+
+TEST_CASE("a core that does not exist leaves the coordinator unpinned, with a warning") {
+  const CapturedErrors errors;
+  CHECK(cores_of_coordinator("1000") == cores_of(pthread_self()));
+  CHECK_THAT(errors.text(), Catch::Contains("RONDE_THREAD_AFFINITY") &&
+                                Catch::Contains("cannot run on core 1000") &&
+                                Catch::Contains("it stays unpinned"));
 }
 
 TEST_CASE("a rank that never comes is named on all that did") {
+  const auto short_limit = [](int, RuntimeOptions& options) { options.config.init_timeout_s = 1; };
   for (const int missing : {1, 2}) {
     const inproc::Group group(3);
-    const auto deaths = group_errors(
-        group, 3, [&](int rank) { return rank != missing; },
-        [](int, RuntimeOptions& options) { options.config.init_timeout_s = 0.3; });
-    for (int rank = 0; rank < 3; ++rank) {
-      if (rank == missing) continue;
-      CAPTURE(missing, rank);
-      CHECK(deaths[static_cast<std::size_t>(rank)].rank == missing);
-      CHECK_THAT(deaths[static_cast<std::size_t>(rank)].text,
-                 Catch::Contains("RONDE_INIT_TIMEOUT_S"));
-    }
+    check_blamed(group_errors(
+                     group, 3, [&](int rank) { return rank != missing; }, short_limit),
+                 missing, "RONDE_INIT_TIMEOUT_S");
   }
-}
-
-TEST_CASE("if rank 0 never comes it is named") {
   const inproc::Group group(2);
-  const auto deaths = group_errors(
-      group, 2, [](int rank) { return rank != 0; },
-      [](int, RuntimeOptions& options) { options.config.init_timeout_s = 0.1; });
-  CHECK(deaths[1].rank == 0);
-  CHECK_THAT(deaths[1].text, Catch::Contains("rank 0 did not complete initialisation"));
+  check_blamed(group_errors(
+                   group, 2, [](int rank) { return rank != 0; }, short_limit),
+               0, "rank 0 did not complete initialisation");
 }
 
 TEST_CASE("a rank that dies before the others have met is named on all of them") {
-  inproc::Group group(3);
-  // The loss is noticed only once the mailbox of rank 0 exists, which it does from the beginning.
-  group.kill(1);
-  const auto deaths = group_errors(
-      group, 3, [](int rank) { return rank != 1; }, [](int, RuntimeOptions&) {});
-  for (const std::size_t rank : {0U, 2U}) {
-    CHECK(deaths[rank].rank == 1);
-    CHECK_THAT(deaths[rank].text, Catch::Contains("lost during initialisation"));
-  }
-}
-
-TEST_CASE("a rank of several hosts that dies before the others have met is named on all of them") {
-  const std::vector<int> hosts = {0, 1, 1, 0, 2};
-  for (int victim = 0; victim < 5; ++victim) {
-    inproc::Group group(hosts);
-    group.kill(victim);
-    const auto deaths = group_errors(
-        group, 5, [&](int rank) { return rank != victim; }, [](int, RuntimeOptions&) {});
-    for (int rank = 0; rank < 5; ++rank) {
-      if (rank == victim) continue;
-      CAPTURE(victim, rank);
-      CHECK(deaths[static_cast<std::size_t>(rank)].rank == victim);
-      CHECK_THAT(deaths[static_cast<std::size_t>(rank)].text,
-                 Catch::Contains("lost during initialisation"));
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1, 0, 2}}) {
+    const auto size = static_cast<int>(hosts.size());
+    for (int victim = 0; victim < size; ++victim) {
+      inproc::Group group(hosts);
+      group.kill(victim);
+      check_blamed(group_errors(group, size, [&](int rank) { return rank != victim; }), victim,
+                   "lost during initialisation");
     }
   }
 }
 
 TEST_CASE("a backend that cannot be made on one rank is told on all") {
   const inproc::Group group(std::vector<int>{0, 1, 1});
+  const auto everybody = [](int) { return true; };
   const auto deaths = group_errors(group, 3, everybody, [](int rank, RuntimeOptions& options) {
     auto faults = std::make_shared<Faults>();
     if (rank == 2) faults->fail_create("no such device");

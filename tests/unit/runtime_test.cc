@@ -13,6 +13,12 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
+void wait_asleep(const Runtime& runtime) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!runtime.asleep() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  check(runtime.asleep(), "it sleeps");
+}
+
 }  // namespace
 
 TEST_CASE("one rank alone sums itself") {
@@ -43,24 +49,11 @@ TEST_CASE("three ranks sum, many steps, by cache slot from the second step on") 
         check(tensors[i][0] == static_cast<float>(3 + 3 * (static_cast<int>(i) + step)), "sum");
       }
     }
-    for (const StatsGroup& group : runtime.stats()) {
-      if (group.part != "response_cache") continue;
-      check(group.counters[0].second == 49 * 5, "hits");
-      check(group.counters[1].second == 5, "misses");
-    }
+    check_equal(counter_of(runtime, "response_cache", "hits"), 49U * 5, "hits");
+    check_equal(counter_of(runtime, "response_cache", "misses"), 5U, "misses");
   };
   run_group(3, body, config);
 }
-
-namespace {
-
-void wait_asleep(const Runtime& runtime) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!runtime.asleep() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-  check(runtime.asleep(), "it sleeps");
-}
-
-}  // namespace
 
 TEST_CASE("a caller that waits runs the engine's loop itself") {
   run_group(2, [](int rank, Runtime& runtime) {
