@@ -13,7 +13,8 @@
 
 #include "ronde/ronde.h"
 
-// Each case needs a process of its own, as ctest gives it: what is registered stays registered.
+// Most cases need a process of their own: MPI starts once in a process, and what is registered
+// stays registered.
 
 namespace {
 
@@ -29,7 +30,7 @@ std::string usage_error_of(const std::function<void()>& call) {
   return "";
 }
 
-/// Every function that needs the group, by its name.
+/// Every function of ronde.h that needs the group, by the name that it says when there is none.
 std::vector<std::pair<std::string, std::function<void()>>> group_functions() {
   return {{"ronde::rank()", [] { ronde::rank(); }},
           {"ronde::size()", [] { ronde::size(); }},
@@ -37,16 +38,38 @@ std::vector<std::pair<std::string, std::function<void()>>> group_functions() {
           {"ronde::local_size()", [] { ronde::local_size(); }},
           {"ronde::cross_rank()", [] { ronde::cross_rank(); }},
           {"ronde::cross_size()", [] { ronde::cross_size(); }},
+          {"ronde::is_homogeneous()", [] { ronde::is_homogeneous(); }},
           {"ronde::topology()", [] { ronde::topology(); }},
+          {"ronde::add_process_set()", [] { ronde::add_process_set({0}); }},
+          {"ronde::create_process_set()", [] { ronde::create_process_set({0}); }},
+          {"ronde::remove_process_set()", [] { ronde::remove_process_set({1}); }},
+          {"ronde::process_sets()", [] { ronde::process_sets(); }},
+          {"ronde::ranks_of()", [] { ronde::ranks_of({0}); }},
+          {"ronde::rank_in()", [] { ronde::rank_in({0}); }},
           {"ronde::default_runtime()", [] { ronde::default_runtime(); }},
           {"ronde::Grid()",
            [] {
-             const ronde::Grid grid({1, 1});
+             static_cast<void>(ronde::Grid({1, 1}));
            }},
           {"ronde::submit()", [] { ronde::submit({}); }},
+          {"ronde::submit_group()", [] { ronde::submit_group({}); }},
+          {"ronde::submit()", [] { ronde::run({}); }},
           {"ronde::barrier()", [] { ronde::barrier(); }},
+          {"ronde::barrier()", [] { ronde::barrier_async(); }},
+          {"ronde::join()", [] { ronde::join(); }},
+          {"ronde::join()", [] { ronde::join_async(); }},
           {"ronde::abort()", [] { ronde::abort("no reason"); }},
           {"ronde::stats()", [] { ronde::stats(); }}};
+}
+
+/// All of them say that they were called `when`, and what to do about it.
+void check_need_the_group(const std::string& when, const std::string& advice) {
+  CHECK_FALSE(ronde::is_initialized());
+  for (const auto& [name, call] : group_functions()) {
+    INFO(name);
+    CHECK_THAT(usage_error_of(call), Contains(name + " was called " + when) && Contains(advice));
+  }
+  CHECK_NOTHROW(ronde::shutdown());  // nothing to leave
 }
 
 ronde::BackendFactory some_factory() {
@@ -57,29 +80,31 @@ ronde::BackendFactory some_factory() {
   return factory;
 }
 
-TEST_CASE("every function says that it was called before init") {
-  CHECK_FALSE(ronde::is_initialized());
-  for (const auto& [name, call] : group_functions()) {
-    INFO(name);
-    CHECK_THAT(usage_error_of(call), Contains(name + " was called before ronde::init()") &&
-                                         Contains("call ronde::init()"));
-  }
-  CHECK_NOTHROW(ronde::shutdown());  // nothing to leave
-}
-
-TEST_CASE("every function says that it was called after shutdown") {
+TEST_CASE("every function says that it was called before init, or after shutdown", "[own]") {
+  check_need_the_group("before ronde::init()", "call ronde::init()");
   ronde::init();
   CHECK(ronde::is_initialized());
   ronde::shutdown();
-  CHECK_FALSE(ronde::is_initialized());
-  for (const auto& [name, call] : group_functions()) {
-    INFO(name);
-    CHECK_THAT(usage_error_of(call), Contains(name + " was called after ronde::shutdown()"));
-  }
-  CHECK_NOTHROW(ronde::shutdown());
+  check_need_the_group("after ronde::shutdown()", "ronde::shutdown()");
 }
 
-TEST_CASE("a second init is refused and the first one stays") {
+TEST_CASE("a program may ask at any time what its Ronde can do") {
+  for (const char* const always : {"shm", "key_value", "streams"}) {
+    INFO(always);
+    CHECK(ronde::has_feature(always));
+  }
+  for (const char* const of_mpi : {"mpi", "hierarchical", "mpi_communicator"}) {
+    INFO(of_mpi);
+    CHECK(ronde::has_feature(of_mpi) == (RONDE_MPI_IS_LINKED != 0));
+  }
+  CHECK(ronde::has_feature("cuda") == ronde::has_feature("nccl"));
+  for (const char* const never : {"", "MPI", "mpi,shm", "quantum"}) {
+    INFO(never);
+    CHECK_FALSE(ronde::has_feature(never));
+  }
+}
+
+TEST_CASE("a second init is refused and the first one stays", "[own]") {
   ronde::init();
   CHECK_THAT(usage_error_of([] { ronde::init(); }),
              Contains("ronde::init() was called twice") && Contains("is_initialized"));
@@ -88,7 +113,7 @@ TEST_CASE("a second init is refused and the first one stays") {
   ronde::shutdown();
 }
 
-TEST_CASE("without a launcher there is one rank and collectives work") {
+TEST_CASE("without a launcher there is one rank and collectives work", "[own]") {
   ronde::init();
   CHECK(ronde::rank() == 0);
   CHECK(ronde::size() == 1);
@@ -106,10 +131,14 @@ TEST_CASE("without a launcher there is one rank and collectives work") {
   ronde::submit(std::move(request)).wait();
   CHECK(values == std::array<double, 3>{2, 4, 6});
   ronde::barrier();
+  CHECK(ronde::join() == 0);
+  const ronde::Work joined = ronde::join_async();
+  joined.wait();
+  CHECK(joined.last_rank() == 0);
   ronde::shutdown();
 }
 
-TEST_CASE("a program starts without a launcher, again and again, with sets of its own") {
+TEST_CASE("a program starts without a launcher, again and again, with sets of its own", "[own]") {
   setenv("PMI_SIZE", "4", 1);  // a launcher that is none of Ronde's business
   ronde::InitOptions options;
   options.key_value = ronde::KeyValueStart{};
@@ -127,7 +156,7 @@ TEST_CASE("a program starts without a launcher, again and again, with sets of it
   CHECK_FALSE(ronde::is_initialized());
 }
 
-TEST_CASE("stats is a JSON object of parts with counters") {
+TEST_CASE("stats is a JSON object of parts with counters", "[own]") {
   ronde::init();
   const auto before = nlohmann::json::parse(ronde::stats());
   ronde::barrier();
@@ -148,7 +177,8 @@ TEST_CASE("stats is a JSON object of parts with counters") {
   ronde::shutdown();
 }
 
-TEST_CASE("init hooks run in order, on the thread that called init, with the group ready") {
+TEST_CASE("init hooks run in order, on the thread that called init, with the group ready",
+          "[own]") {
   std::vector<std::string> calls;
   std::thread::id thread;
   ronde::add_init_hook([&](ronde::Runtime& runtime) {
@@ -167,14 +197,14 @@ TEST_CASE("init hooks run in order, on the thread that called init, with the gro
   CHECK_THROWS_AS(ronde::add_init_hook({}), ronde::UsageError);
 }
 
-TEST_CASE("a hook that throws fails init") {
+TEST_CASE("a hook that throws fails init", "[own]") {
   ronde::add_init_hook([](ronde::Runtime&) { throw std::runtime_error("hook failed"); });
   CHECK_THROWS_WITH(ronde::init(), "hook failed");
   CHECK_FALSE(ronde::is_initialized());
   CHECK_THAT(usage_error_of([] { ronde::rank(); }), Contains("before ronde::init()"));
 }
 
-TEST_CASE("a failed init leaves everything as before it") {
+TEST_CASE("a failed init leaves everything as before it", "[own]") {
   setenv("RONDE_CYCLE_TIME_MS", "fast", 1);
   CHECK_THAT(usage_error_of([] { ronde::init(); }),
              Contains("rank 0: RONDE_CYCLE_TIME_MS: \"fast\""));
@@ -184,7 +214,7 @@ TEST_CASE("a failed init leaves everything as before it") {
   CHECK_NOTHROW(ronde::set_stall_callback({}));
 }
 
-TEST_CASE("a name that no backend has is refused with those that there are") {
+TEST_CASE("a name that no backend has is refused with those that there are", "[own]") {
   setenv("RONDE_CPU_BACKEND", "quantum", 1);
   ronde::register_backend("mine", some_factory());
   ronde::BackendFactory for_gpus = some_factory();
@@ -196,14 +226,14 @@ TEST_CASE("a name that no backend has is refused with those that there are") {
   CHECK_THAT(text, !Contains("gpus"));
 }
 
-TEST_CASE("a backend that cannot be made ends init with its own words") {
+TEST_CASE("a backend that cannot be made ends init with its own words", "[own]") {
   setenv("RONDE_CPU_BACKEND", "mine", 1);
   ronde::register_backend("mine", some_factory());
   CHECK_THROWS_WITH(ronde::init(), Contains("never made") && Contains("rank 0"));
   CHECK_FALSE(ronde::is_initialized());
 }
 
-TEST_CASE("backends are registered under free names, before init") {
+TEST_CASE("backends are registered under free names, before init", "[own]") {
   ronde::register_backend("mine", some_factory());
   CHECK_THAT(usage_error_of([] { ronde::register_backend("mine", some_factory()); }),
              Contains("\"mine\" is taken"));
@@ -224,7 +254,7 @@ TEST_CASE("backends are registered under free names, before init") {
   ronde::shutdown();
 }
 
-TEST_CASE("other threads may call in while one shuts down") {
+TEST_CASE("other threads may call in while one shuts down", "[own]") {
   ronde::init();
   std::atomic<int> working = 0;
   std::vector<std::thread> threads;
@@ -254,7 +284,7 @@ TEST_CASE("other threads may call in while one shuts down") {
   CHECK_FALSE(ronde::is_initialized());
 }
 
-TEST_CASE("abort reaches every later operation") {
+TEST_CASE("abort reaches every later operation", "[own]") {
   ronde::init();
   ronde::abort("the loss is not a number");
   const auto is_dead = [] {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that no launcher started, as processes that meet through files. The hidden case is a rank.
+// Ranks that no launcher started, as processes that meet through files. Hidden cases are a rank.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <iostream>
+#include <latch>
+#include <thread>
 
 #include "backends/compose.h"
-#include "ronde/runtime.h"
+#include "ronde/ronde.h"
 #include "tests/support/file_ranks.h"
 #include "tests/support/ranks.h"
 
@@ -57,6 +59,63 @@ TEST_CASE("helper: a rank", "[.]") {
   }
 }
 
+float reduced(float value, ReduceOp op) {
+  Request request;
+  request.name = "x";
+  request.op = op;
+  request.shape = {1};
+  request.input = request.output = &value;
+  ronde::run(std::move(request));
+  return value;
+}
+
+TEST_CASE("helper: a rank that joins", "[.]") {
+  const KeyValueStart start = start_by_files();
+  ronde::init({.key_value = start});
+  // Rank r has data for r steps: those after it go on without it.
+  for (int step = 0; step < start.rank; ++step) {
+    const auto ranks_with_data = static_cast<float>(start.size - 1 - step);
+    CHECK(reduced(3, ReduceOp::Sum) == 3 * ranks_with_data);
+    CHECK(reduced(3, ReduceOp::Average) == 3);
+    ronde::barrier();
+  }
+  CHECK(ronde::join() == start.size - 1);
+  if (start.rank == 0) {
+    const Work joined = ronde::join_async();
+    CHECK_THAT(text_of<UsageError>([] { ronde::barrier_async(); }),
+               Contains("this rank has joined"));
+    start.put("rank 0 was refused", "yes");
+    joined.wait();
+    CHECK(joined.last_rank() > 0);
+  } else {
+    while (!start.get("rank 0 was refused")) std::this_thread::yield();
+    CHECK(ronde::join() > 0);
+  }
+  CHECK(reduced(1, ReduceOp::Sum) == static_cast<float>(start.size));
+  ronde::shutdown();
+}
+
+TEST_CASE("helper: a rank that is told of a stall", "[.]") {
+  std::latch told(1);
+  StalledOperation seen;
+  ronde::set_stall_callback([&](const std::vector<StalledOperation>& stalled) {
+    // Rank 0 may know of itself alone before it knows of rank 2.
+    if (!seen.text.empty() || stalled.at(0).submitted_ranks.size() < 2) return;
+    seen = stalled[0];
+    told.count_down();
+  });
+  ronde::init({.key_value = start_by_files()});
+  if (ronde::rank() == 1) told.wait();
+  CHECK(reduced(2, ReduceOp::Sum) == 6);
+  CHECK(seen.name == "x");
+  CHECK(seen.text == "allreduce 'x'");
+  CHECK(seen.kind == Collective::Allreduce);
+  CHECK(seen.submitted_ranks == std::vector<int>{0, 2});
+  CHECK(seen.missing_ranks == std::vector<int>{1});
+  CHECK(seen.waiting >= std::chrono::milliseconds(50));
+  ronde::shutdown();
+}
+
 /// The last rank ends in the way of `victim`, if it is not empty.
 std::vector<CommandResult> run_processes(int size, const std::string& victim = "") {
   // As one rank of a foreign launcher would see it: it must not matter.
@@ -87,5 +146,21 @@ TEST_CASE("the death of a rank is a GroupError on the others that names it") {
       CHECK_THAT(results[survivor].err, Contains("group 2: rank 2 "));
     }
     CHECK(results[2].exit_code == (victim == "killed" ? -1 : 3));
+  }
+}
+
+TEST_CASE("ranks without more data join, and are told who was last") {
+  for (const CommandResult& result : run_file_ranks(3, "helper: a rank that joins", {})) {
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == 0);
+  }
+}
+
+TEST_CASE("a stall callback is called on every rank with who is missing") {
+  const auto results =
+      run_file_ranks(3, "helper: a rank that is told of a stall", {{"RONDE_STALL_WARN_S", "0.05"}});
+  for (const CommandResult& result : results) {
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == 0);
   }
 }
