@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alltoall and reducescatter over shared memory and over MPI, against the inputs gathered by plain
-// MPI.
+// Alltoall and reducescatter over shared memory and over MPI.
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -23,9 +23,7 @@ std::size_t elements_of(std::int64_t rows) {
 }
 
 std::int64_t sum(const Rows& rows) {
-  std::int64_t total = 0;
-  for (const std::int64_t count : rows) total += count;
-  return total;
+  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
 /// A request whose result goes to `output`, which gets its size from Ronde.
@@ -66,25 +64,17 @@ Rows splits_of(int variant, int from, int ranks) {
   return splits;
 }
 
-/// What plain MPI says that every rank sent to this one.
-std::vector<std::byte> exchange_plainly(PlainMpi& mpi, const Elements& input, int variant) {
-  std::int64_t most = 0;
-  for (int from = 0; from < mpi.size(); ++from) {
-    most = std::max(most, sum(splits_of(variant, from, mpi.size())));
-  }
-  const std::size_t width = size_of(input.dtype());
-  std::vector<std::byte> padded(input.bytes().begin(), input.bytes().end());
-  padded.resize(elements_of(most) * width);
-  const std::vector<std::byte> all = mpi.gather(std::span<const std::byte>(padded));
+/// What every rank sends to this one.
+std::vector<std::byte> received_bytes(const PlainMpi& mpi, DataType dtype, int variant,
+                                      std::uint64_t seed) {
   std::vector<std::byte> expected;
   for (int from = 0; from < mpi.size(); ++from) {
     const Rows splits = splits_of(variant, from, mpi.size());
-    const auto own = static_cast<std::size_t>(mpi.rank());
+    const Elements input = make_bytes(dtype, elements_of(sum(splits)), from, seed);
     const Rows before(splits.begin(), splits.begin() + mpi.rank());
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(padded.size()) * from +
-                       static_cast<std::ptrdiff_t>(elements_of(sum(before)) * width);
-    const auto bytes = static_cast<std::ptrdiff_t>(elements_of(splits[own]) * width);
-    expected.insert(expected.end(), begin, begin + bytes);
+    const auto part = input.bytes(elements_of(sum(before)),
+                                  elements_of(splits[static_cast<std::size_t>(mpi.rank())]));
+    expected.insert(expected.end(), part.begin(), part.end());
   }
   return expected;
 }
@@ -104,46 +94,30 @@ void check_alltoall(PlainMpi& mpi, DataType dtype, int variant, std::uint64_t ro
     received.push_back(sent_rows(variant, from, mpi.rank()));
   }
   CHECK(work.received_splits() == received);
-  const std::vector<std::byte> expected = exchange_plainly(mpi, input, variant);
-  CHECK(std::equal(output.bytes().begin(), output.bytes().end(), expected.begin(), expected.end()));
+  CHECK(std::ranges::equal(output.bytes(), received_bytes(mpi, dtype, variant, round)));
 }
 
 std::int64_t rows_on(int rank, std::int64_t rows, int ranks) {
   return rows / ranks + (rank < rows % ranks ? 1 : 0);
 }
 
-template <typename Number>
-std::string difference(const PlainMpi& mpi, const Reduction& reduction,
-                       const std::vector<Number>& all, std::int64_t rows, const Elements& result) {
-  std::int64_t first = 0;
-  for (int rank = 0; rank < mpi.rank(); ++rank) first += rows_on(rank, rows, mpi.size());
-  std::vector<Number> own_part;
-  for (std::size_t begin = elements_of(first); begin < all.size(); begin += elements_of(rows)) {
-    if (result.count() == 0) break;
-    const auto from = all.begin() + static_cast<std::ptrdiff_t>(begin);
-    own_part.insert(own_part.end(), from, from + static_cast<std::ptrdiff_t>(result.count()));
-  }
-  return first_difference(reduction, own_part, result);
-}
-
 void check_reducescatter(PlainMpi& mpi, const Reduction& reduction, std::int64_t rows,
                          std::uint64_t round) {
   CAPTURE(to_string(reduction.op), rows, reduction.prescale, round);
-  const Elements input =
-      make_input(reduction.dtype, reduction.op, elements_of(rows), mpi.rank(), round);
+  const std::vector<Elements> inputs =
+      make_inputs(reduction.dtype, reduction.op, elements_of(rows), mpi.size(), round);
   Elements output(reduction.dtype, 0);
-  Request request = request_into(output, Collective::Reducescatter, input,
-                                 std::to_string(rows) + (reduction.prescale == 1 ? "" : " scaled"));
+  Request request =
+      request_into(output, Collective::Reducescatter, inputs[static_cast<std::size_t>(mpi.rank())],
+                   std::to_string(rows) + (reduction.prescale == 1 ? "" : " scaled"));
   request.op = reduction.op;
   request.prescale = reduction.prescale;
   request.postscale = reduction.postscale;
   ronde::submit(std::move(request)).wait();
+  std::int64_t begin = 0;
+  for (int rank = 0; rank < mpi.rank(); ++rank) begin += rows_on(rank, rows, mpi.size());
   CHECK(output.count() == elements_of(rows_on(mpi.rank(), rows, mpi.size())));
-  if (is_floating(reduction.dtype)) {
-    CHECK(difference(mpi, reduction, mpi.gather(input.numbers()), rows, output) == "");
-  } else {
-    CHECK(difference(mpi, reduction, mpi.gather(input.integers()), rows, output) == "");
-  }
+  CHECK(first_difference(reduction, inputs, output, elements_of(begin)) == "");
 }
 
 void check_reducescatters(DataType dtype) {

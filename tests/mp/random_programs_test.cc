@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random programs on ranks that are processes, over every backend between them.
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,6 @@
 namespace ronde::test {
 namespace {
 
-/// Of programs, one after the other.
-constexpr int kGroups = 20;
 constexpr int kRounds = 50;
 
 /// Rank 0's.
@@ -56,11 +56,12 @@ const RandomSets::Maker kMaker = {
 using WithRanks =
     std::function<void(const std::function<void(PlainMpi& mpi)>& body, const Variables& variables)>;
 
-void check_programs(std::uint64_t usual_seed, int hosts, const WithRanks& with_ranks) {
+/// `groups` of ranks, one after the other, each with a program of its own.
+void check_programs(std::uint64_t usual_seed, int groups, int hosts, const WithRanks& with_ranks) {
   PlainMpi& mpi = PlainMpi::instance();
   const TestSeed seed = common_seed(mpi, usual_seed);
   Dice dice(seed.value);
-  for (int group = 0; group < kGroups * seed.times; ++group) {
+  for (int group = 0; group < groups * seed.times; ++group) {
     const Config config = random_settings(dice, Config());
     const std::uint64_t program_seed = dice.number();
     INFO(seed.text() << ", group " << group << "\n" << group_wide_fingerprint(config));
@@ -91,23 +92,35 @@ void check_programs(std::uint64_t usual_seed, int hosts, const WithRanks& with_r
   }
 }
 
+void check_programs_on(const std::string& hosts, std::uint64_t seed) {
+  const std::set<char> names(hosts.begin(), hosts.end());
+  check_programs(seed, 10, static_cast<int>(names.size()),
+                 [&](const auto& body, const Variables& variables) {
+                   with_hosts(
+                       hosts,
+                       [&](PlainMpi& mpi) {
+                         const char own = hosts.at(static_cast<std::size_t>(mpi.rank()));
+                         CHECK(ronde::local_size() == std::ranges::count(hosts, own));
+                         body(mpi);
+                         CHECK_THAT(ronde::stats(), Catch::Contains("sent_between_hosts_bytes"));
+                       },
+                       variables);
+                 });
+}
+
 [[maybe_unused]] const bool kRegistered = [] {
   std::uint64_t seed = 1;
   for (const std::string backend : {"shm", "mpi"}) {
     add_case("random programs over " + backend, "[n2][n3][n4]", [backend, seed = seed++] {
-      check_programs(seed, 1, [&](const auto& body, Variables variables) {
+      check_programs(seed, 20, 1, [&](const auto& body, Variables variables) {
         variables.emplace_back("RONDE_CPU_BACKEND", backend);
         with_group(body, variables);
       });
     });
   }
-  for (const std::string hosts : {"abb", "aabb"}) {
+  for (const std::string hosts : {"abb", "aab", "aabb", "abbb", "abca"}) {
     add_case("random programs on the hosts " + hosts, "[n" + std::to_string(hosts.size()) + "]",
-             [hosts, seed = seed++] {
-               check_programs(seed, 2, [&](const auto& body, const Variables& variables) {
-                 with_hosts(hosts, body, variables);
-               });
-             });
+             [hosts, seed = seed++] { check_programs_on(hosts, seed); });
   }
   return true;
 }();

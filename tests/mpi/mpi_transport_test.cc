@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MPI transport by itself, under mpiexec.
+// The MPI transport by itself, under mpiexec. MPI starts once a process: each case has its own.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
@@ -57,7 +57,7 @@ void check_exchange(Transport& transport, std::size_t bytes) {
 
 }  // namespace
 
-TEST_CASE("ranks of one host meet, exchange and part") {
+TEST_CASE("ranks of one host meet, exchange and part", "[own]") {
   const auto transport = ronde::mpi_transport_factory({})();
   const ronde::Topology& topology = transport->topology();
   CHECK(topology.rank == rank_from_launcher());
@@ -74,7 +74,7 @@ TEST_CASE("ranks of one host meet, exchange and part") {
   CHECK_FALSE(ronde::mpi_available());
 }
 
-TEST_CASE("ranks of several hosts meet over TCP") {
+TEST_CASE("ranks of several hosts meet over TCP", "[own]") {
   const auto transport = ronde::mpi_transport_factory(two_hosts())();
   const ronde::Topology& topology = transport->topology();
   CHECK(topology.hosts() == std::min(topology.size, 2));
@@ -86,7 +86,7 @@ TEST_CASE("ranks of several hosts meet over TCP") {
   transport->close(true, Clock::now() + 5s);
 }
 
-TEST_CASE("transport and backend share MPI, which ends with the last of them") {
+TEST_CASE("transport and backend share MPI, which ends with the last of them", "[own]") {
   const MpiOptions options;
   auto transport = ronde::mpi_transport_factory(options)();
   ronde::BackendContext context;
@@ -101,7 +101,7 @@ TEST_CASE("transport and backend share MPI, which ends with the last of them") {
   CHECK(finalized == 1);
 }
 
-TEST_CASE("after a failed init the ranks can meet again") {
+TEST_CASE("after a failed init the ranks can meet again", "[own]") {
   { const auto first = ronde::mpi_transport_factory({})(); }
   const auto second = ronde::mpi_transport_factory({})();
   check_exchange(*second, 100);
@@ -109,7 +109,7 @@ TEST_CASE("after a failed init the ranks can meet again") {
   CHECK_FALSE(ronde::mpi_available());
 }
 
-TEST_CASE("a program's own MPI is joined and left running") {
+TEST_CASE("a program's own MPI is joined and left running", "[own]") {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   REQUIRE(provided == MPI_THREAD_MULTIPLE);
@@ -124,7 +124,7 @@ TEST_CASE("a program's own MPI is joined and left running") {
   CHECK_THROWS_WITH(ronde::mpi_transport_factory({})(), Catch::Contains("MPI is finalised"));
 }
 
-TEST_CASE("a program's own MPI at too low a level is refused on every rank") {
+TEST_CASE("a program's own MPI at too low a level is refused on every rank", "[own]") {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
   CHECK_THROWS_AS(ronde::mpi_transport_factory({})(), ronde::UsageError);
@@ -132,7 +132,7 @@ TEST_CASE("a program's own MPI at too low a level is refused on every rank") {
   MPI_Finalize();
 }
 
-TEST_CASE("ranks that meet while one is late time out with a group error", "[n2]") {
+TEST_CASE("ranks that meet while one is late time out with a group error", "[n2][own]") {
   // Rank 1 initialises MPI, but never makes its transport.
   const auto environment = ronde::mpi::MpiEnvironment::of_process();
   const ronde::mpi::MpiMembership member(environment);
@@ -156,6 +156,6 @@ TEST_CASE("ranks that meet while one is late time out with a group error", "[n2]
   MPI_Send(&verdict, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
 }
 
-TEST_CASE("the MPI library tells its version") {
+TEST_CASE("the MPI library tells its version", "[own]") {
   CHECK_THAT(ronde::mpi_library_version(), Catch::Contains("MPI"));
 }

@@ -425,28 +425,21 @@ std::string RandomRank::difference_of_reduction(const InFlight& item) const {
   const bool scatters = operation.kind == Collective::Reducescatter;
   const auto begin =
       static_cast<std::size_t>(scatters ? part_begin(operation) * operation.columns : 0);
-  const std::size_t count = item.output.count();
-  std::vector<double> numbers;
-  std::vector<std::int64_t> integers;
+  std::vector<Elements> inputs;
   for (int rank = 0; rank < ranks_; ++rank) {
     const auto index = static_cast<std::size_t>(rank);
     const bool brings =
         operation.contributes[index] && (item.participants.empty() || item.participants[index]);
-    if (!brings && is_elementwise(operation.op)) continue;
-    const Elements input = brings ? input_of(operation, rank) : Elements(operation.dtype, count);
-    for (std::size_t i = begin; i < begin + count; ++i) {
-      if (is_floating(operation.dtype)) {
-        numbers.push_back(input.number(i));
-      } else {
-        integers.push_back(input.integer(i));
-      }
+    if (brings) {
+      inputs.push_back(input_of(operation, rank));
+    } else if (!is_elementwise(operation.op)) {
+      inputs.emplace_back(operation.dtype, item.output.count());
     }
   }
   const Reduction reduction = {operation.dtype,     operation.op,        operation.prescale,
                                operation.postscale, averaged_over(item), operation.wire_dtype,
                                engine_.hosts};
-  return is_floating(operation.dtype) ? first_difference(reduction, numbers, item.output)
-                                      : first_difference(reduction, integers, item.output);
+  return first_difference(reduction, inputs, item.output, begin);
 }
 
 int RandomRank::averaged_over(const InFlight& item) const {

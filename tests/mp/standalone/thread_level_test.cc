@@ -65,13 +65,13 @@ void check_refused(int level, const std::string& name) {
       {MPI_THREAD_FUNNELED, "MPI_THREAD_FUNNELED"},
       {MPI_THREAD_SERIALIZED, "MPI_THREAD_SERIALIZED"}};
   for (const auto& [level, name] : levels) {
-    add_case("a program that initialised MPI with " + name + " is refused", "",
+    add_case("a program that initialised MPI with " + name + " is refused", "[own]",
              [level = level, name = name] { check_refused(level, name); });
   }
   return true;
 }();
 
-TEST_CASE("a program may call MPI itself while Ronde works, and goes on after it") {
+TEST_CASE("a program may call MPI itself while Ronde works, and goes on after it", "[own]") {
   init_mpi(MPI_THREAD_MULTIPLE);
   setenv("RONDE_LOG_LEVEL", "warning", 1);
   for (int group = 0; group < 2; ++group) {
@@ -91,7 +91,7 @@ TEST_CASE("a program may call MPI itself while Ronde works, and goes on after it
   CHECK(MPI_Finalize() == MPI_SUCCESS);
 }
 
-TEST_CASE("init after the program has finalised MPI is refused") {
+TEST_CASE("init after the program has finalised MPI is refused", "[own]") {
   init_mpi(MPI_THREAD_MULTIPLE);
   REQUIRE(MPI_Finalize() == MPI_SUCCESS);
   CHECK_THROWS_AS(ronde::init(), UsageError);
