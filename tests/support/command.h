@@ -14,7 +14,7 @@ struct CommandResult {
 };
 
 /// Runs a program to its end. `words` are its path and its arguments. Its environment is this
-/// process's without any RONDE_* and HOROVOD_* variable, and with those given.
+/// process's without any RONDE_* and HOROVOD_* variable, and with those given. It has no input.
 CommandResult run_program(std::vector<std::string> words,
                           const std::map<std::string, std::string>& environment = {});
 

@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <algorithm>
 #include <cctype>
 #include <csignal>
-#include <cstdlib>
 #include <fstream>
+#include <future>
 #include <set>
 #include <sstream>
-#include <stdexcept>
-#include <system_error>
 #include <thread>
+
+#include "command.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ronde::test {
 namespace {
@@ -33,37 +29,13 @@ constexpr std::chrono::seconds kClearingTime{5};
 /// By this variable a process is known to belong to the job.
 constexpr const char* kJobVariable = "RONDE_TEST_JOB";
 
-void check(int code, const char* what) {
-  if (code != 0) throw std::system_error(code, std::generic_category(), what);
-}
-
+/// Of a file that may be gone by now.
 std::string contents_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
 }
-
-/// Removed with all it holds at the end.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "ronde-job-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) check(errno, "mkdtemp");
-    path_ = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const fs::path& path() const noexcept { return path_; }
-
- private:
-  fs::path path_;
-};
 
 bool is_number(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
@@ -158,47 +130,6 @@ std::vector<std::string> command_line(const JobSpec& spec, const fs::path& folde
   return words;
 }
 
-std::vector<std::string> environment(const JobSpec& spec, const fs::path& folder) {
-  std::vector<std::string> words;
-  for (char** variable = environ; *variable != nullptr; ++variable) words.emplace_back(*variable);
-  words.push_back(std::string(kJobVariable) + "=" + folder.string());
-  for (const auto& [name, value] : spec.variables) words.push_back(name + "=" + value);
-  return words;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> all;
-  for (std::string& word : words) all.push_back(word.data());
-  all.push_back(nullptr);
-  return all;
-}
-
-pid_t start(const JobSpec& spec, const fs::path& folder) {
-  std::vector<std::string> words = command_line(spec, folder);
-  std::vector<std::string> variables = environment(spec, folder);
-  const std::string output = (folder / "output").string();
-  posix_spawn_file_actions_t actions;
-  check(posix_spawn_file_actions_init(&actions), "posix_spawn_file_actions_init");
-  check(posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
-        "addopen");
-  check(posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(),
-                                         O_WRONLY | O_CREAT | O_APPEND, 0600),
-        "addopen");
-  check(posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO), "adddup2");
-  pid_t process = -1;
-  const int code = posix_spawnp(&process, words[0].c_str(), &actions, nullptr,
-                                pointers(words).data(), pointers(variables).data());
-  posix_spawn_file_actions_destroy(&actions);
-  check(code, words[0].c_str());
-  return process;
-}
-
-/// True once `process` has ended, after at most one period.
-bool ends(int process_fd) {
-  pollfd waiting = {process_fd, POLLIN, 0};
-  return poll(&waiting, 1, static_cast<int>(kLookPeriod.count())) == 1;
-}
-
 bool others_reported(const JobSpec& spec, const fs::path& folder) {
   for (int rank = 0; rank < spec.ranks; ++rank) {
     if (rank != *spec.stopped_rank && !fs::exists(folder / report_file(rank))) return false;
@@ -211,29 +142,17 @@ void kill_stopped(const JobSpec& spec, const fs::path& folder) {
   if (is_number(text)) kill(static_cast<pid_t>(std::stol(text)), SIGKILL);
 }
 
-int status_of(pid_t process) {
-  int status = 0;
-  if (waitpid(process, &status, 0) != process) check(errno, "waitpid");
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 /// True if the launcher and all ranks ended in time. The launcher may be the first of them.
-bool wait_for_end(pid_t launcher, const JobSpec& spec, const fs::path& folder) {
-  const int launcher_fd = static_cast<int>(syscall(SYS_pidfd_open, launcher, 0));
-  if (launcher_fd < 0) check(errno, "pidfd_open");
+bool wait_for_end(const std::future<CommandResult>& launcher, const JobSpec& spec,
+                  const fs::path& folder) {
   const auto deadline = Clock::now() + spec.deadline;
-  bool ended = false;
-  while (!ended && Clock::now() < deadline) {
+  while (Clock::now() < deadline) {
     if (spec.stopped_rank && others_reported(spec, folder)) kill_stopped(spec, folder);
-    ended = ends(launcher_fd);
-    // Whoever is left then has the deadline's time, too.
-    if (ended && !processes_of(folder).empty()) {
-      ended = false;
-      std::this_thread::sleep_for(kLookPeriod);
-    }
+    const bool has_ended = launcher.wait_for(kLookPeriod) == std::future_status::ready;
+    if (has_ended && processes_of(folder).empty()) return true;
+    if (has_ended) std::this_thread::sleep_for(kLookPeriod);
   }
-  close(launcher_fd);
-  return ended;
+  return false;
 }
 
 }  // namespace
@@ -243,22 +162,26 @@ std::string report_file(int rank) {
 }
 
 JobResult run_job(const JobSpec& spec) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::set<std::string> memory_before = shared_memory();
-  const pid_t process = start(spec, folder.path());
+  std::map<std::string, std::string> variables(spec.variables.begin(), spec.variables.end());
+  variables[kJobVariable] = folder.path().string();
+  std::future<CommandResult> launcher = std::async(
+      std::launch::async, run_program, command_line(spec, folder.path()), std::ref(variables));
   JobResult result;
-  result.timed_out = !wait_for_end(process, spec, folder.path());
+  result.timed_out = !wait_for_end(launcher, spec, folder.path());
   if (result.timed_out) {
     for (const pid_t each : processes_of(folder.path())) kill(each, SIGKILL);
   }
-  result.exit_status = status_of(process);
+  const CommandResult end = launcher.get();
+  result.exit_status = end.exit_code;
+  result.output = end.out + end.err;
   result.left_processes = left_processes(folder.path());
   result.left_in_dev_shm = leaked_memory(memory_before);
   result.shared_memory = noted_memory(spec, folder.path());
   result.left_memory = left_memory(result.shared_memory);
-  result.output = contents_of(folder.path() / "output");
   for (int rank = 0; rank < spec.ranks; ++rank) {
-    const fs::path report = folder.path() / report_file(rank);
+    const fs::path report = folder / report_file(rank);
     if (fs::exists(report)) result.reports[rank] = nlohmann::json::parse(contents_of(report));
   }
   return result;

@@ -27,7 +27,7 @@ struct JobSpec {
 
 struct JobResult {
   bool timed_out = false;
-  int exit_status = -1;  ///< mpiexec's; 128 + n where signal n ended it
+  int exit_status = -1;  ///< mpiexec's; -1 where a signal ended it
   std::string output;
   std::map<int, nlohmann::json> reports;     ///< of the ranks that wrote one
   std::vector<std::string> left_processes;   ///< of the job, at the deadline
