@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/support/command.h"
+#include "tests/support/temporary_folder.h"
 
 // How tests start `ronde bench`.
 namespace ronde::test {
@@ -28,25 +25,14 @@ inline CommandResult run_bench(int ranks, const Words& words, const char* progra
   return run_program(line);
 }
 
-/// A file of this process that is removed again.
+/// A file that is removed again.
 class JsonFile {
  public:
-  JsonFile()
-      : path_(std::filesystem::temp_directory_path() /
-              ("ronde-bench-" + std::to_string(::getpid()) + ".json")) {}
-  ~JsonFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-  nlohmann::json rows() const {
-    std::ifstream file(path_);
-    REQUIRE(file);
-    return nlohmann::json::parse(file);
-  }
+  std::string path() const { return folder_ / "rows.json"; }
+  nlohmann::json rows() const { return nlohmann::json::parse(read_text(path())); }
 
  private:
-  std::filesystem::path path_;
+  TemporaryFolder folder_;
 };
 
 /// The rows of a run that must succeed.
