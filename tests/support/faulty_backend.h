@@ -28,8 +28,11 @@ class Faults {
     hold_starts_ = hold_ends_ = false;
   }
 
-  /// Backends made from now on say Capabilities::tells_progress.
-  void tell_progress() { set(tells_progress_, true); }
+  /// What backends made from now on say of themselves in place of what the inner one does.
+  void change_capabilities(std::function<void(Capabilities&)> change) {
+    const std::lock_guard lock(mutex_);
+    change_capabilities_ = std::move(change);
+  }
 
   /// The n-th operation from now, 1 for the next, throws when it is begun, or polled.
   void fail_start(int nth, std::string text) { arm(start_, nth, std::move(text)); }
@@ -52,9 +55,10 @@ class Faults {
     const std::lock_guard lock(mutex_);
     return polls_;
   }
-  bool tells_progress() const {
+  Capabilities changed(Capabilities capabilities) const {
     const std::lock_guard lock(mutex_);
-    return tells_progress_;
+    if (change_capabilities_) change_capabilities_(capabilities);
+    return capabilities;
   }
   bool aborted() const {
     const std::lock_guard lock(mutex_);
@@ -127,10 +131,10 @@ class Faults {
   bool hold_ends_ = false;
   bool aborted_ = false;
   bool closed_ = false;
-  bool tells_progress_ = false;
   int begun_ = 0;
   std::uint64_t polls_ = 0;
   Fault start_, poll_, create_, close_;
+  std::function<void(Capabilities&)> change_capabilities_;
 
   std::function<void()> when_destroyed_;  // constant once there is a backend
 };
@@ -143,13 +147,13 @@ class FaultyBackend final : public Backend {
   ~FaultyBackend() override { faults_->on_destroy(); }
 
   std::string_view name() const noexcept override { return "faulty"; }
-  Capabilities capabilities() const override {
-    Capabilities capabilities = inner_->capabilities();
-    capabilities.tells_progress |= faults_->tells_progress();
-    return capabilities;
-  }
+  Capabilities capabilities() const override { return faults_->changed(inner_->capabilities()); }
 
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
+    const auto wire = static_cast<std::size_t>(call.wire_dtype.value_or(call.dtype));
+    if (call.wire_dtype && !capabilities().wire_dtypes.test(wire)) {
+      throw Error("a backend was given a wire_dtype that it never promised");
+    }
     return begin([this, call] { return inner_->allreduce(call); });
   }
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {

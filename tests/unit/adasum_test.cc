@@ -173,11 +173,9 @@ std::vector<std::vector<TensorValues>> results_with(int size, std::uint64_t fusi
 }
 
 /// One allreduce in place of what each rank brings: f32 [3].
-std::vector<float> adasum_of_three(Runtime& runtime, std::vector<float> values,
-                                   ProcessSet set = kGlobalSet) {
+std::vector<float> adasum_of_three(Runtime& runtime, std::vector<float> values) {
   Request request = sum_request(values, "three");
   request.op = ReduceOp::Adasum;
-  request.set = set;
   runtime.submit(request).wait();
   return values;
 }
@@ -279,41 +277,6 @@ TEST_CASE("a NaN in one tensor of a fused bucket leaves the others alone") {
       config);
 }
 
-TEST_CASE("ranks that joined bring zeros to an adasum") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    const std::vector<float> own = {rank == 0 ? 5.0F : 0, rank == 1 ? 7.0F : 0, 1};
-    if (rank != 1) {
-      // Of ranks 0 and 2, where the first goes up by itself beside a zero: a.b = 1.
-      const auto result = adasum_of_three(runtime, own);
-      check(std::fabs(result[0] - 5 * (1 - 1 / 52.0F)) < 1e-6F, "rank 0's, less a little");
-      check(result[1] == 0, "nothing of rank 1");
-      check(std::fabs(result[2] - (1 - 1 / 52.0F + 0.5F)) < 1e-6F, "of both");
-    }
-    Request join;
-    join.kind = Collective::Join;
-    runtime.submit(join).wait();
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("process sets and groups have adasum") {
-  run_group(4, [](int rank, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({3, 1, 0});
-    if (rank != 2) {
-      const float own = rank == 0 ? 4 : 8;
-      check(adasum_of_three(runtime, {own, 0, 0}, set) == std::vector<float>{6, 0, 0},
-            "in the order of the set: ranks 3 and 1, then 0");
-    }
-    std::vector<float> first(3, static_cast<float>(rank + 1));
-    std::vector<float> second(3, 2);
-    Request sum = sum_request(first, "sum");
-    Request adasum = sum_request(second, "adasum");
-    adasum.op = ReduceOp::Adasum;
-    for (const Work& work : runtime.submit_group({sum, adasum})) work.wait();
-    check(first[0] == 10 && second[0] == 2, "a group of a sum and an adasum");
-  });
-}
-
 TEST_CASE("what adasum is not for is refused at submission") {
   run_group(2, [](int, Runtime& runtime) {
     std::vector<double> memory(4, 1.0);
@@ -341,18 +304,6 @@ TEST_CASE("what adasum is not for is refused at submission") {
     Request unknown = request;
     unknown.op = static_cast<ReduceOp>(6);
     check_contains(refusal(unknown), "op or device is none that there is");
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("ranks that disagree on adasum hear of it") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    std::vector<float> values(3, 1.0F);
-    Request request = sum_request(values, "x");
-    if (rank == 1) request.op = ReduceOp::Adasum;
-    const std::string text = usage_error_of(runtime.submit(request));
-    check_contains(text, "allreduce f32 [3] adasum on cpu");
-    check_contains(text, "allreduce f32 [3] sum on cpu");
     check_goes_on(runtime);
   });
 }

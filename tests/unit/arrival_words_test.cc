@@ -8,23 +8,13 @@
 
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
+#include "tests/unit/plain_board.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
 using Raised = ArrivalWords::Raised;
-
-class PlainBoard final : public Board {
- public:
-  explicit PlainBoard(std::size_t words) : words_(words) {}
-  std::span<Word> words() noexcept override { return words_; }
-  void set_asleep(Sleep) noexcept override {}
-  void ring(Whom) noexcept override {}
-
- private:
-  std::vector<Word> words_;
-};
 
 }  // namespace
 

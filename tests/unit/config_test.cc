@@ -71,37 +71,39 @@ TEST_CASE("without variables every value is the default and says so") {
   CHECK(loaded.config.fusion_bytes == 64u * 1024 * 1024);
 }
 
+/// Every variable, with a value that is not the default.
+const Environment kOther = {
+    {"RONDE_FUSION_BYTES", "1.5GiB"},
+    {"RONDE_CYCLE_TIME_MS", "0.25"},
+    {"RONDE_CACHE_CAPACITY", "7"},
+    {"RONDE_CPU_BACKEND", "my-backend_2"},
+    {"RONDE_STALL_WARN_S", "2.5"},
+    {"RONDE_STALL_ABORT_S", "5"},
+    {"RONDE_INIT_TIMEOUT_S", "12"},
+    {"RONDE_SHUTDOWN_TIMEOUT_S", "2.5e1"},
+    {"RONDE_LOG_LEVEL", "trace"},
+    {"RONDE_COMPUTE_THREADS", "3"},
+    {"RONDE_THREAD_AFFINITY", "4,0,12"},
+    {"RONDE_FREEZE_AFTER_STEPS", "5"},
+    {"RONDE_HOST_ID", "node-1.example"},
+    {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
+    {"RONDE_PROCESS_SETS", "0,1;2"},
+    {"RONDE_JOIN_AVERAGE", "all"},
+    {"RONDE_CUDA_IPC_HANDOVER", "flags"},
+    {"RONDE_GPU_BACKEND", "nccl"},
+    {"RONDE_CUDA_IPC", "0"},
+    {"RONDE_REGISTRATION_CACHE", "0"},
+    {"RONDE_REGISTRATION_CACHE_BYTES", "7MiB"},
+    {"RONDE_NCCL_STREAMS", "4"},
+    {"RONDE_NCCL_HIERARCHICAL", "1"},
+    {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
+    {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
+    {"RONDE_GPU_AWARE_MPI", "0"},
+};
+
 TEST_CASE("every variable reaches its own field and its text parses back") {
-  const Environment other = {
-      {"RONDE_FUSION_BYTES", "1.5GiB"},
-      {"RONDE_CYCLE_TIME_MS", "0.25"},
-      {"RONDE_CACHE_CAPACITY", "7"},
-      {"RONDE_CPU_BACKEND", "my-backend_2"},
-      {"RONDE_STALL_WARN_S", "2.5"},
-      {"RONDE_STALL_ABORT_S", "5"},
-      {"RONDE_INIT_TIMEOUT_S", "12"},
-      {"RONDE_SHUTDOWN_TIMEOUT_S", "3e1"},
-      {"RONDE_LOG_LEVEL", "trace"},
-      {"RONDE_COMPUTE_THREADS", "3"},
-      {"RONDE_THREAD_AFFINITY", "4,0,12"},
-      {"RONDE_FREEZE_AFTER_STEPS", "5"},
-      {"RONDE_HOST_ID", "node-1.example"},
-      {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
-      {"RONDE_PROCESS_SETS", "0,1;2"},
-      {"RONDE_JOIN_AVERAGE", "all"},
-      {"RONDE_CUDA_IPC_HANDOVER", "flags"},
-      {"RONDE_GPU_BACKEND", "nccl"},
-      {"RONDE_CUDA_IPC", "0"},
-      {"RONDE_REGISTRATION_CACHE", "0"},
-      {"RONDE_REGISTRATION_CACHE_BYTES", "7MiB"},
-      {"RONDE_NCCL_STREAMS", "4"},
-      {"RONDE_NCCL_HIERARCHICAL", "1"},
-      {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
-      {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
-      {"RONDE_GPU_AWARE_MPI", "0"},
-  };
-  REQUIRE(other.size() == ronde::config_table().size());
-  const Config config = load(other).config;
+  REQUIRE(kOther.size() == ronde::config_table().size());
+  const Config config = load(kOther).config;
   CHECK(config.fusion_bytes == 3ull << 29);
   CHECK(config.cycle_time_ms == 0.25);
   CHECK(config.cache_capacity == 7);
@@ -111,7 +113,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.stall_warn_s == 2.5);
   CHECK(config.stall_abort_s == 5);
   CHECK(config.init_timeout_s == 12);
-  CHECK(config.shutdown_timeout_s == 30);
+  CHECK(config.shutdown_timeout_s == 25);
   CHECK(config.log_level == "trace");
   CHECK(config.compute_threads == 3);
   CHECK(config.thread_affinity == "4,0,12");
@@ -310,32 +312,15 @@ TEST_CASE("equal configurations do not differ, per-rank values may") {
 }
 
 TEST_CASE("every group-wide variable takes part in the comparison") {
-  const Environment changed = {
-      {"RONDE_FUSION_BYTES", "1"},          {"RONDE_CYCLE_TIME_MS", "9"},
-      {"RONDE_CACHE_CAPACITY", "9"},        {"RONDE_CPU_BACKEND", "other"},
-      {"RONDE_STALL_WARN_S", "9"},          {"RONDE_STALL_ABORT_S", "99"},
-      {"RONDE_INIT_TIMEOUT_S", "9"},        {"RONDE_SHUTDOWN_TIMEOUT_S", "9"},
-      {"RONDE_FREEZE_AFTER_STEPS", "9"},    {"RONDE_SYMMETRIC_HEAP_BYTES", "9"},
-      {"RONDE_PROCESS_SETS", "0"},          {"RONDE_JOIN_AVERAGE", "all"},
-      {"RONDE_GPU_BACKEND", "other"},       {"RONDE_CUDA_IPC", "0"},
-      {"RONDE_NCCL_STREAMS", "9"},          {"RONDE_REGISTRATION_CACHE", "0"},
-      {"RONDE_CUDA_IPC_DIRECT_BYTES", "9"}, {"RONDE_REGISTRATION_CACHE_BYTES", "9"},
-      {"RONDE_GPU_AWARE_MPI", "0"},         {"RONDE_NCCL_HIERARCHICAL", "1"},
-      {"RONDE_CUDA_IPC_HANDOVER", "events"}};
-  std::size_t group_wide = 0;
   for (const ConfigEntry& entry : ronde::config_table()) {
-    if (entry.scope == ConfigScope::PerRank) {
-      continue;
-    }
-    ++group_wide;
+    if (entry.scope == ConfigScope::PerRank) continue;
     Config config;
-    entry.set(config, changed.at(entry.name));
+    entry.set(config, kOther.at(entry.name));
     const std::string text =
         config_difference({group_wide_fingerprint(Config()), group_wide_fingerprint(config)});
     CHECK_THAT(text, Contains("\n  " + entry.name + ": rank 0: " + entry.get(Config()) +
                               ", rank 1: " + entry.get(config)));
   }
-  CHECK(group_wide == changed.size());
 }
 
 TEST_CASE("a difference lists each variable once with the ranks of each value") {

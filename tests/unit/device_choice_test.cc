@@ -28,20 +28,6 @@ void run_changed(const Change& change,
   });
 }
 
-/// The UsageError of the start of every rank.
-std::vector<std::string> start_errors(const Change& change) {
-  const DeviceGroup group(kRanks);
-  std::vector<std::string> texts(kRanks);
-  run_ranks(kRanks, [&](int rank) {
-    RuntimeOptions options = group.options(rank);
-    change(rank, options);
-    texts[static_cast<std::size_t>(rank)] =
-        text_of<UsageError>([&] { const Runtime runtime(std::move(options)); });
-  });
-  for (const std::string& text : texts) CHECK(text == texts[0]);
-  return texts;
-}
-
 /// Every rank is refused a sum on its device with a text that has all `parts`; the group goes on.
 void check_refused(Runtime& runtime, const FakeDevice& device, ProcessSet set,
                    const std::vector<std::string>& parts) {
@@ -57,10 +43,6 @@ void check_sum(Runtime& runtime, const FakeDevice& device) {
   std::vector<float> values(4, 1.0F);
   runtime.submit(on_device(sum_request(values, "x"), device)).wait();
   check(values == std::vector<float>(4, kRanks), "the sum");
-}
-
-void take_away(RuntimeOptions& options) {
-  options.device_backends.erase("fake");
 }
 
 /// The names of these factories, with their priorities.
@@ -113,43 +95,37 @@ TEST_CASE("of the device backends that all ranks can have, the best is taken") {
       });
 }
 
-TEST_CASE("where a rank can have no backend for devices, it is named, and what is wrong there") {
-  run_changed(
-      [](int rank, RuntimeOptions& options) {
-        options.device_backends["fake"].problem = [rank] {
-          return std::string(rank == 2 ? "libfake.so is not found: install it" : "");
-        };
-      },
-      [](int rank, Runtime& runtime, FakeDevice& device) {
-        check(runtime.backend_name(DeviceKind::Cuda).empty(), "none");
-        const std::vector<std::string> parts = {"no backend for cuda buffers",
-                                                "fake: rank 2: libfake.so is not found: install it",
-                                                "copy them to the CPU first"};
-        check_refused(runtime, device, kGlobalSet, parts);
-        const ProcessSet set = runtime.add_process_set({0, 1});
-        if (rank < 2) check_refused(runtime, device, set, parts);
-        if (rank == 2) check_goes_on(runtime);
-      });
-}
-
-TEST_CASE("a group without any backend for devices says so") {
-  run_changed([](int, RuntimeOptions& options) { take_away(options); },
-              [](int, Runtime& runtime, FakeDevice& device) {
-                check_refused(runtime, device, kGlobalSet,
-                              {"there is no backend for cuda buffers; copy them to the CPU first"});
-              });
-}
-
-TEST_CASE("a device backend that does not suit these ranks keeps nobody from starting") {
-  run_changed(
-      [](int, RuntimeOptions& options) {
-        options.device_backends["fake"].suits = [](const Topology& topology) {
-          return topology.size > 9;
-        };
-      },
-      [](int, Runtime& runtime, FakeDevice& device) {
-        check_refused(runtime, device, kGlobalSet, {"fake: it does not suit these ranks"});
-      });
+TEST_CASE("where ranks can have no backend for devices, they are told why, in sets too") {
+  struct Row {
+    Change change;
+    std::string reason;
+  };
+  const Row rows[] = {
+      {[](int rank, RuntimeOptions& options) {
+         options.device_backends["fake"].problem = [rank] {
+           return std::string(rank == 2 ? "libfake.so is not found: install it" : "");
+         };
+       },
+       "fake: rank 2: libfake.so is not found: install it"},
+      {[](int, RuntimeOptions& options) { options.device_backends.clear(); },
+       "there is no backend for cuda buffers"},
+      {[](int, RuntimeOptions& options) {
+         options.device_backends["fake"].suits = [](const Topology& topology) {
+           return topology.size > 9;
+         };
+       },
+       "fake: it does not suit these ranks"}};
+  for (const Row& row : rows) {
+    run_changed(row.change, [&](int rank, Runtime& runtime, FakeDevice& device) {
+      check(runtime.backend_name(DeviceKind::Cuda).empty(), "none");
+      const std::vector<std::string> parts = {"no backend for cuda buffers", row.reason,
+                                              "copy them to the CPU first"};
+      check_refused(runtime, device, kGlobalSet, parts);
+      const ProcessSet set = runtime.add_process_set({0, 1});
+      if (rank < 2) check_refused(runtime, device, set, parts);
+      if (rank == 2) check_goes_on(runtime);
+    });
+  }
 }
 
 TEST_CASE("a device backend that serves no sets leaves sets to the CPU") {
@@ -168,22 +144,37 @@ TEST_CASE("a device backend that serves no sets leaves sets to the CPU") {
       });
 }
 
-TEST_CASE(
-    "RONDE_GPU_BACKEND that names none is an error on every rank that lists those there are") {
-  const auto texts = start_errors(
-      [](int, RuntimeOptions& options) { options.config.gpu_backend = "carrier-pigeon"; });
-  CHECK_THAT(texts[0], Catch::Contains("no backend 'carrier-pigeon' for cuda buffers") &&
-                           Catch::Contains("there are: auto, fake"));
-}
-
-TEST_CASE("RONDE_GPU_BACKEND that one rank cannot have is an error on every rank that says why") {
-  const auto texts = start_errors([](int rank, RuntimeOptions& options) {
-    options.config.gpu_backend = "fake";
-    options.device_backends["fake"].problem = [rank] {
-      return std::string(rank == 1 ? "the driver is too old" : "");
-    };
-  });
-  CHECK(texts[0] == "RONDE_GPU_BACKEND=fake: rank 1: the driver is too old");
+TEST_CASE("a device backend that cannot be had as asked for is a UsageError on every rank") {
+  struct Row {
+    Change change;
+    std::string text;
+  };
+  const Row rows[] = {
+      {[](int, RuntimeOptions& options) { options.config.gpu_backend = "carrier-pigeon"; },
+       "no backend 'carrier-pigeon' for cuda buffers suits these ranks; there are: auto, fake"},
+      {[](int rank, RuntimeOptions& options) {
+         options.config.gpu_backend = "fake";
+         options.device_backends["fake"].problem = [rank] {
+           return std::string(rank == 1 ? "the driver is too old" : "");
+         };
+       },
+       "RONDE_GPU_BACKEND=fake: rank 1: the driver is too old"},
+      {[](int rank, RuntimeOptions& options) {
+         if (rank != 1) return;
+         options.device_backends["fake"].create = [](BackendContext&) -> std::unique_ptr<Backend> {
+           throw UsageError("there is no GPU 7");
+         };
+       },
+       "rank 1 cannot start its backend: there is no GPU 7"}};
+  for (const Row& row : rows) {
+    const DeviceGroup group(kRanks);
+    run_ranks(kRanks, [&](int rank) {
+      RuntimeOptions options = group.options(rank);
+      row.change(rank, options);
+      check_contains(text_of<UsageError>([&] { const Runtime runtime(std::move(options)); }),
+                     row.text);
+    });
+  }
 }
 
 TEST_CASE("RONDE_GPU_BACKEND takes the one it names") {
@@ -218,19 +209,4 @@ TEST_CASE("a device backend that cannot be made on one rank is told on all") {
     CHECK_THAT(death.text,
                Catch::Contains("rank 1 cannot start its backend: no memory on the GPU"));
   }
-}
-
-TEST_CASE("a device backend whose settings are wrong on one rank is a UsageError on all") {
-  const DeviceGroup group(kRanks);
-  run_ranks(kRanks, [&](int rank) {
-    RuntimeOptions options = group.options(rank);
-    if (rank == 1) {
-      options.device_backends["fake"].create = [](BackendContext&) -> std::unique_ptr<Backend> {
-        throw UsageError("there is no GPU 7");
-      };
-    }
-    const std::string text =
-        text_of<UsageError>([&] { const Runtime runtime(std::move(options)); });
-    check(text == "rank 1 cannot start its backend: there is no GPU 7", text);
-  });
 }

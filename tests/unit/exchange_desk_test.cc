@@ -61,14 +61,6 @@ TEST_CASE("sets are numbered from one as they are made") {
   CHECK(third.members == Ranks{1, 3});
 }
 
-TEST_CASE("ranks that add different sets are told so") {
-  ExchangeDesk desk(3);
-  const ExchangeKey add = key_of(Kind::AddSet, {0, 1, 2}, 0, "0");
-  const ExchangeReply reply = meet(desk, add, {"0,1", "0,1", "1"});
-  CHECK_THAT(reply.error, Contains("ranks 0,1: ranks 0,1") && Contains("rank 2: ranks 1"));
-  CHECK(reply.members.empty());
-}
-
 TEST_CASE("what no set can be is refused where all ranks ask for it") {
   ExchangeDesk desk(2);
   const ExchangeKey add = key_of(Kind::AddSet, {0, 1}, 0, "0");
@@ -123,15 +115,6 @@ TEST_CASE("a set that a rank could not make is refused to the others wherever th
   CHECK(end[0].to == Ranks{0, 1, 2});
   CHECK_THAT(end[0].error, Contains("process set 1 was not made") && Contains("no memory"));
   CHECK(desk.idle());
-}
-
-TEST_CASE("a set in use is not removed") {
-  ExchangeDesk desk(2);
-  const ExchangeKey remove = key_of(Kind::RemoveSet, {0, 1}, 4);
-  const ExchangeReply refused = meet(desk, remove, {"", "allreduce 'x' in flight"});
-  CHECK_THAT(refused.error, Contains("process set 4 cannot be removed") &&
-                                Contains("rank 1: allreduce 'x' in flight"));
-  CHECK(meet(desk, remove, {"", ""}).error.empty());
 }
 
 TEST_CASE("exchanges that wait are listed with who is missing") {

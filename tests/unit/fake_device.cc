@@ -235,20 +235,21 @@ class FakeDeviceBackend final : public Backend {
   }
 
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
-    return segments(call);
+    return segments(call, &Backend::allreduce);
   }
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
-    return segments(call);
+    return segments(call, &Backend::broadcast);
   }
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
     const std::size_t own = call.counts[0];  // the tests gather as much of every rank
-    return apart(call, own, total(call.counts));
+    return apart(call, &Backend::allgather, own, total(call.counts));
   }
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return apart(call, total(call.send_counts), total(call.receive_counts));
+    return apart(call, &Backend::alltoall, total(call.send_counts), total(call.receive_counts));
   }
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    return apart(call, total(call.counts), call.counts[0]);  // the tests scatter evenly
+    const std::size_t own = call.counts[0];  // the tests scatter evenly
+    return apart(call, &Backend::reducescatter, total(call.counts), own);
   }
   std::unique_ptr<Operation> send(const SendCall& call) override {
     const Copy copy = copy_of(call.input, nullptr, call.count, call.dtype);
@@ -273,21 +274,9 @@ class FakeDeviceBackend final : public Backend {
   StatsGroup stats() const override { return {"fake", {}}; }
 
  private:
-  static std::unique_ptr<Operation> on(Backend& host, const AllreduceCall& call) {
-    return host.allreduce(call);
-  }
-  static std::unique_ptr<Operation> on(Backend& host, const BroadcastCall& call) {
-    return host.broadcast(call);
-  }
-  static std::unique_ptr<Operation> on(Backend& host, const AllgatherCall& call) {
-    return host.allgather(call);
-  }
-  static std::unique_ptr<Operation> on(Backend& host, const AlltoallCall& call) {
-    return host.alltoall(call);
-  }
-  static std::unique_ptr<Operation> on(Backend& host, const ReducescatterCall& call) {
-    return host.reducescatter(call);
-  }
+  /// What the host's backend does with the copies.
+  template <typename Call>
+  using Work = std::unique_ptr<Operation> (Backend::*)(const Call&);
 
   template <typename Call>
   static Call on_host(Call call) {
@@ -296,7 +285,7 @@ class FakeDeviceBackend final : public Backend {
   }
 
   template <typename Call>
-  std::unique_ptr<Operation> segments(const Call& call) {
+  std::unique_ptr<Operation> segments(const Call& call, Work<Call> work) {
     std::vector<Copy> copies;
     const auto inner = std::make_shared<std::vector<Segment>>();
     for (const Segment& segment : call.segments) {
@@ -304,22 +293,23 @@ class FakeDeviceBackend final : public Backend {
       void* const memory = copies.back().bytes->data();
       inner->push_back({segment.input == nullptr ? nullptr : memory, memory, segment.count});
     }
-    return begin(call, copies, [this, call, inner, copies] {
+    return begin(call, copies, [this, call, work, inner, copies] {
       Call called = on_host(call);
       called.segments = *inner;
-      return on(host_, called);
+      return (host_.*work)(called);
     });
   }
 
   template <typename Call>
-  std::unique_ptr<Operation> apart(const Call& call, std::size_t sent, std::size_t received) {
+  std::unique_ptr<Operation> apart(const Call& call, Work<Call> work, std::size_t sent,
+                                   std::size_t received) {
     const Copy input = copy_of(call.input, nullptr, sent, call.dtype);
     const Copy output = copy_of(nullptr, call.output, received, call.dtype);
-    return begin(call, {input, output}, [this, call, input, output] {
+    return begin(call, {input, output}, [this, call, work, input, output] {
       Call called = on_host(call);
       called.input = call.input == nullptr ? nullptr : input.bytes->data();
       called.output = output.bytes->data();
-      return on(host_, called);
+      return (host_.*work)(called);
     });
   }
 

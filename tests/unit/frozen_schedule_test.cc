@@ -8,6 +8,7 @@
 
 #include "core/src/submission_queue.h"
 #include "ronde/log.h"
+#include "tests/unit/plain_board.h"
 #include "tests/unit/submissions.h"
 
 namespace {
@@ -19,16 +20,6 @@ using Clock = FrozenSchedule::Clock;
 
 constexpr std::chrono::milliseconds kPatience{1};
 
-class PlainBoard final : public Board {
- public:
-  std::span<Word> words() noexcept override { return words_; }
-  void set_asleep(Sleep) noexcept override {}
-  void ring(Whom) noexcept override {}
-
- private:
-  std::vector<Word> words_ = std::vector<Word>(10);
-};
-
 /// With a handle that can be waited for.
 Submission submitted(const std::string& name) {
   Submission made = submission(name);
@@ -39,7 +30,7 @@ Submission submitted(const std::string& name) {
 
 /// One of two ranks, with a plan of one operation a bucket and no limit for the peer.
 struct Fixture {
-  PlainBoard board;
+  PlainBoard board{10};
   FrozenSchedule schedule{board, 0, 2, std::chrono::hours(0)};
   SubmissionQueue queue{std::chrono::hours(1), 100, [] {}};
 

@@ -86,62 +86,15 @@ std::vector<PlanItem> random_items(std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("nothing to plan gives no buckets") {
-  CHECK(plan_fusion({}, 100).empty());
-}
-
-TEST_CASE("alike operations share a bucket in their order") {
-  const std::vector<PlanItem> items = {item(10), item(20), item(30)};
-  CHECK(plan_fusion(items, 100) == Plan{{0, 1, 2}});
-}
-
-TEST_CASE("the planner looks ahead over operations that do not match") {
-  const std::vector<PlanItem> items = {item(10), item(10, DataType::F64), item(10),
-                                       item(10, DataType::F64), item(10)};
-  CHECK(plan_fusion(items, 100) == Plan{{0, 2, 4}, {1, 3}});
-}
-
-TEST_CASE("operations that travel as different types do not share a bucket") {
-  std::vector<PlanItem> items = {item(10), item(10), item(10), item(10), item(10)};
-  items[1].meta.wire_dtype = items[3].meta.wire_dtype = DataType::BF16;
-  items[4].meta.wire_dtype = DataType::F16;
-  CHECK(plan_fusion(items, 100) == Plan{{0, 2}, {1, 3}, {4}});
-}
-
-TEST_CASE("the planner looks ahead over an operation that does not fit") {
-  const std::vector<PlanItem> items = {item(60), item(60), item(40)};
-  CHECK(plan_fusion(items, 100) == Plan{{0, 2}, {1}});
-}
-
 TEST_CASE("operations that fill the limit exactly share a bucket, one byte more does not") {
   CHECK(plan_fusion(std::vector<PlanItem>{item(60), item(40)}, 100) == Plan{{0, 1}});
   CHECK(plan_fusion(std::vector<PlanItem>{item(60), item(41)}, 100) == Plan{{0}, {1}});
-}
-
-TEST_CASE("an operation larger than the limit goes alone and closes no other bucket") {
-  const std::vector<PlanItem> items = {item(10), item(101), item(10)};
-  CHECK(plan_fusion(items, 100) == Plan{{0, 2}, {1}});
-  CHECK(plan_fusion(std::vector<PlanItem>{item(101), item(1)}, 100) == Plan{{0}, {1}});
-}
-
-TEST_CASE("a limit of zero turns fusion off") {
-  const std::vector<PlanItem> items = {item(1), item(1), item(1)};
-  CHECK(plan_fusion(items, 0) == Plan{{0}, {1}, {2}});
 }
 
 TEST_CASE("sizes near the end of the number range do not wrap around") {
   const std::uint64_t huge = ~std::uint64_t{0};
   CHECK(plan_fusion(std::vector<PlanItem>{item(10), item(huge)}, 100) == Plan{{0}, {1}});
   CHECK(plan_fusion(std::vector<PlanItem>{item(huge), item(10)}, huge) == Plan{{0}, {1}});
-}
-
-TEST_CASE("broadcasts fuse among themselves, allgathers never") {
-  const auto kind = Collective::Broadcast;
-  const std::vector<PlanItem> items = {item(1, DataType::F32, kind), item(1),
-                                       item(1, DataType::F32, kind)};
-  CHECK(plan_fusion(items, 100) == Plan{{0, 2}, {1}});
-  const std::vector<PlanItem> gathers(3, item(1, DataType::F32, Collective::Allgather));
-  CHECK(plan_fusion(gathers, 100) == Plan{{0}, {1}, {2}});
 }
 
 TEST_CASE("whatever differs but the shape keeps operations apart") {
@@ -152,6 +105,7 @@ TEST_CASE("whatever differs but the shape keeps operations apart") {
   };
   CHECK(apart([](RequestMeta& meta) { meta.kind = Collective::Broadcast; }));
   CHECK(apart([](RequestMeta& meta) { meta.dtype = DataType::I32; }));
+  CHECK(apart([](RequestMeta& meta) { meta.wire_dtype = DataType::BF16; }));
   CHECK(apart([](RequestMeta& meta) { meta.op = ReduceOp::Min; }));
   CHECK(apart([](RequestMeta& meta) { meta.device = DeviceKind::Cuda; }));
   CHECK(apart([](RequestMeta& meta) { meta.set = 1; }));
@@ -161,11 +115,13 @@ TEST_CASE("whatever differs but the shape keeps operations apart") {
   CHECK_FALSE(apart([](RequestMeta& meta) { meta.shape = {7, 7}; }));
 }
 
-TEST_CASE("random plans keep every promise and are the same each time") {
+TEST_CASE(
+    "random plans keep every promise, with a limit and without fusion, and are the same each "
+    "time") {
   for (std::uint32_t seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);
     const std::vector<PlanItem> items = random_items(random);
-    const std::uint64_t limit = random() % 300;
+    const std::uint64_t limit = seed % 10 == 0 ? 0 : random() % 300;
     const Plan plan = plan_fusion(items, limit);
     CAPTURE(seed, limit);
     REQUIRE(broken_promise(plan, items, limit).empty());

@@ -80,55 +80,6 @@ TEST_CASE("a group matches in whatever order its names are given") {
   });
 }
 
-TEST_CASE("a group works over the tree and in a set") {
-  const inproc::Group hosts(std::vector<int>{0, 1, 0, 1});
-  run_ranks(4, [&](int rank) {
-    Runtime runtime(options_of(hosts, rank));
-    const ProcessSet set = runtime.add_process_set({3, 0, 1});
-    for (int step = 0; step < 3; ++step) {
-      Group all(runtime, {"x", ""});
-      if (runtime.rank_in(set)) Group(runtime, {"x", "y"}, set).check_sums(7.0F);
-      all.check_sums(10.0F);
-    }
-    runtime.shutdown();
-  });
-}
-
-TEST_CASE("a group of different collectives brings each its own result") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    for (int step = 0; step < 3; ++step) {
-      std::vector<float> sum(4, static_cast<float>(rank));
-      std::vector<std::int32_t> mine(static_cast<std::size_t>(rank + step), rank);
-      std::vector<std::int32_t> gathered(static_cast<std::size_t>(3 + 3 * step), -1);
-      std::vector<double> from_root(2, rank == 1 ? 5.0 : 0.0);
-      Request gather;
-      gather.kind = Collective::Allgather;
-      gather.name = "gather";
-      gather.dtype = DataType::I32;
-      gather.shape = {rank + step};
-      gather.input = mine.data();
-      gather.output = gathered.data();
-      Request broadcast;
-      broadcast.kind = Collective::Broadcast;
-      broadcast.name = "broadcast";
-      broadcast.dtype = DataType::F64;
-      broadcast.root = 1;
-      broadcast.shape = {2};
-      broadcast.input = broadcast.output = from_root.data();
-      for (const Work& work : runtime.submit_group({sum_request(sum, "sum"), gather, broadcast})) {
-        work.wait();
-      }
-      std::vector<std::int32_t> expected;
-      for (int from = 0; from < 3; ++from) {
-        expected.insert(expected.end(), static_cast<std::size_t>(from + step), from);
-      }
-      check(sum == std::vector<float>(4, 3.0F), "the sum");
-      check(gathered == expected, "what each rank has");
-      check(from_root == std::vector<double>(2, 5.0), "what the root has");
-    }
-  });
-}
-
 TEST_CASE("no operation of a group begins before all ranks have come with all of it") {
   std::latch begun(1);
   run_group(2, [&](int rank, Runtime& runtime) {
@@ -312,16 +263,6 @@ TEST_CASE("ranks that do not contribute to a group get its result") {
         check(work.contributed() != nobody, "whether anybody contributed to the group");
       }
       check(a[0] == 1.0F && b[1] == 1.0F, "one rank's values, or untouched");
-    }
-  });
-}
-
-TEST_CASE("a group thaws a frozen schedule, and its program goes on") {
-  run_group(2, [](int, Runtime& runtime) {
-    std::vector<float> values(4, 1.0F);
-    for (int step = 0; step < 8; ++step) {
-      runtime.submit(sum_request(values, "x")).wait();
-      if (step > 4) Group(runtime, {"a", "b"}).check_sums(3.0F);
     }
   });
 }

@@ -115,28 +115,16 @@ void check_random(const Format& format) {
 
 }  // namespace
 
-TEST_CASE("all 65536 f16 values widen exactly and come back") {
-  check_all_widen(kF16);
+TEST_CASE("all 65536 halves widen exactly and come back") {
+  for (const Format& format : {kF16, kBF16}) check_all_widen(format);
 }
 
-TEST_CASE("all 65536 bf16 values widen exactly and come back") {
-  check_all_widen(kBF16);
+TEST_CASE("narrowing is to nearest even around every half and midpoint") {
+  for (const Format& format : {kF16, kBF16}) check_around_all_values(format);
 }
 
-TEST_CASE("f16 narrowing is to nearest even around every value and midpoint") {
-  check_around_all_values(kF16);
-}
-
-TEST_CASE("bf16 narrowing is to nearest even around every value and midpoint") {
-  check_around_all_values(kBF16);
-}
-
-TEST_CASE("f16 narrowing of random bits is to nearest even, NaN stays a quiet NaN") {
-  check_random(kF16);
-}
-
-TEST_CASE("bf16 narrowing of random bits is to nearest even, NaN stays a quiet NaN") {
-  check_random(kBF16);
+TEST_CASE("narrowing of random bits is to nearest even, NaN stays a quiet NaN") {
+  for (const Format& format : {kF16, kBF16}) check_random(format);
 }
 
 TEST_CASE("half types overflow to infinity where rounding says so") {

@@ -11,10 +11,12 @@
 #include "ronde/kernels.h"
 #include "tests/support/half_rounding.h"
 #include "tests/support/requests.h"
+#include "tests/unit/placed.h"
 
 namespace {
 
 using namespace ronde;
+using ronde::test::Placed;
 using ronde::test::rounded_to;
 using ronde::test::TensorValues;
 
@@ -34,8 +36,8 @@ std::vector<double> numbers_of(DataType half) {
   return numbers;
 }
 
-/// Every number of the half type, the middle to the next one, and what lies next to both in double
-/// precision: a rounding to f32 on the way would make a tie of it.
+/// Every number of the half type, the middle to the next one, and what lies next to both in single
+/// and in double precision: a rounding to f32 on the way would make a tie of the latter.
 std::vector<double> doubles_around_boundaries(DataType half) {
   const std::vector<double> numbers = numbers_of(half);
   std::vector<double> all = {
@@ -44,8 +46,11 @@ std::vector<double> doubles_around_boundaries(DataType half) {
   for (std::size_t i = 0; i + 1 < numbers.size(); ++i) {
     const double middle = numbers[i] + (numbers[i + 1] - numbers[i]) / 2;
     for (const double value : {numbers[i], middle}) {
-      all.insert(all.end(), {std::nextafter(value, -kInfinity), value,
-                             std::nextafter(value, kInfinity), value * (1 + 0x1p-26)});
+      const auto single = static_cast<float>(value);
+      all.insert(all.end(),
+                 {std::nextafter(value, -kInfinity), value, std::nextafter(value, kInfinity),
+                  value * (1 + 0x1p-26), std::nextafterf(single, -HUGE_VALF),
+                  std::nextafterf(single, HUGE_VALF)});
     }
   }
   return all;
@@ -108,6 +113,25 @@ TEST_CASE("every set of kernels narrows f64 with one rounding, and f32 as the or
   }
 }
 
+TEST_CASE("every set of kernels narrows a NaN of any bits to the one quiet NaN") {
+  std::vector<float> floats;
+  for (int bit = 0; bit < 23; ++bit) {
+    for (const std::uint32_t sign : {0U, 0x80000000U}) {
+      floats.push_back(std::bit_cast<float>(sign | 0x7f800000U | std::uint32_t{1} << bit));
+    }
+  }
+  for (const DataType half : kHalves) {
+    TensorValues quiet(half, floats.size());
+    quiet.fill(std::numeric_limits<double>::quiet_NaN());
+    for (const Kernels* kernels : available_kernels()) {
+      CAPTURE(kernels->name, to_string(half));
+      TensorValues result(half, floats.size());
+      kernels->narrow(result.data(), floats.data(), floats.size(), {.half = half}, Store::Regular);
+      CHECK(result == quiet);
+    }
+  }
+}
+
 TEST_CASE("every set of kernels widens all halves to f32 and f64 exactly, or scaled in these") {
   for (const DataType half : kHalves) {
     const std::vector<double> numbers = numbers_of(half);
@@ -132,43 +156,25 @@ TEST_CASE("every set of kernels widens all halves to f32 and f64 exactly, or sca
   }
 }
 
-/// Memory at a chosen distance from a 64-byte boundary, between bytes that nobody may touch.
-class Guarded {
- public:
-  Guarded(std::size_t bytes, std::size_t offset) : memory_(bytes + 192, kGuard), bytes_(bytes) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    start_ = 64 + (64 - address % 64) % 64 + offset;
-  }
-  std::byte* data() { return memory_.data() + start_; }
-  bool is_intact() const {
-    for (std::size_t i = 0; i < memory_.size(); ++i) {
-      const bool is_outside = i < start_ || i >= start_ + bytes_;
-      if (is_outside && memory_[i] != kGuard) return false;
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::byte kGuard{0xa5};
-  std::vector<std::byte> memory_;
-  const std::size_t bytes_;
-  std::size_t start_ = 0;
-};
-
 void check_places(const Kernels& kernels, const Conversion& conversion, std::size_t count,
                   std::size_t offset, Store store) {
   const std::size_t half_bytes = count * size_of(conversion.half);
   const std::size_t full_bytes = count * size_of(conversion.full);
   TensorValues numbers(conversion.full, count);
-  for (std::size_t i = 0; i < count; ++i) numbers.set(i, static_cast<double>(i % 200) - 100.0);
-  Guarded input(full_bytes, (63 - offset) % 64);
-  Guarded halves(half_bytes, offset);
-  Guarded output(full_bytes, offset);
-  std::memcpy(input.data(), numbers.data(), full_bytes);
+  TensorValues narrow(conversion.half, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    numbers.set(i, static_cast<double>(i % 200) - 100.0);
+    narrow.set(i, numbers.get(i));
+  }
+  Placed input(full_bytes, 63 - offset);
+  Placed halves(half_bytes, offset);
+  Placed output(full_bytes, offset);
+  input.set(numbers.data(), full_bytes);
   kernels.narrow(halves.data(), input.data(), count, conversion, store);
   kernels.widen(output.data(), halves.data(), count, conversion, store);
-  CHECK(std::memcmp(output.data(), numbers.data(), full_bytes) == 0);
-  CHECK((input.is_intact() && halves.is_intact() && output.is_intact()));
+  CHECK(input.holds(numbers.data(), full_bytes));
+  CHECK(halves.holds(narrow.data(), half_bytes));
+  CHECK(output.holds(numbers.data(), full_bytes));
 }
 
 TEST_CASE("every set of kernels converts any count, wherever it lies") {

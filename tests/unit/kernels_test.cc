@@ -14,17 +14,18 @@
 #include "core/src/half.h"
 #include "tests/support/case_table.h"
 #include "tests/support/requests.h"
+#include "tests/unit/placed.h"
 
 namespace {
 
 using namespace ronde;
 using ronde::test::add_case;
+using ronde::test::Bytes;
+using ronde::test::Placed;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kMost = 777;  // elements: more than one unrolled step of bytes, and odd
 constexpr std::size_t kCounts[] = {0, 1, 2, 7, 16, 31, 33, 64, 100, 255, 257, kMost};
-
-using Bytes = std::vector<std::byte>;
 
 // The oracle: one element at a time, in rank order, as ronde/kernels.h says.
 
@@ -186,36 +187,6 @@ Bytes random_input(DataType dtype, std::mt19937& random) {
   return bytes;
 }
 
-// Memory: operands at chosen distances from a 64-byte boundary, between bytes that nobody may
-// touch.
-
-class Placed {
- public:
-  Placed(std::size_t bytes, std::size_t offset) : memory_(bytes + 3 * kLine, kGuard) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    start_ = kLine + (kLine - address % kLine) % kLine + offset % kLine;
-  }
-
-  std::byte* data() { return memory_.data() + start_; }
-
-  void set(const Bytes& bytes, std::size_t count) { std::memcpy(data(), bytes.data(), count); }
-
-  /// Holds the first `count` bytes of `bytes`, and nothing was written before or after them.
-  bool holds(const Bytes& bytes, std::size_t count) {
-    const auto untouched = [](std::byte byte) { return byte == kGuard; };
-    const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(start_);
-    return (count == 0 || std::memcmp(data(), bytes.data(), count) == 0) &&
-           std::all_of(memory_.begin(), begin, untouched) &&
-           std::all_of(begin + static_cast<std::ptrdiff_t>(count), memory_.end(), untouched);
-  }
-
- private:
-  static constexpr std::size_t kLine = 64;
-  static constexpr std::byte kGuard{0xa5};
-  Bytes memory_;
-  std::size_t start_ = 0;
-};
-
 struct Placement {
   std::size_t output;  ///< bytes past a boundary
   std::size_t input;   ///< of the first input
@@ -251,11 +222,11 @@ bool run_matches(const Run& run, const Inputs& inputs, const Bytes& result, std:
     placed.emplace_back(bytes, run.placement.input + k * run.placement.next);
     const bool in_place = run.placement.in_place >= 0 && k == shared;
     Placed& memory = in_place ? output : placed.back();
-    if (!inputs[k].empty() && count > 0) memory.set(inputs[k], bytes);
+    if (!inputs[k].empty() && count > 0) memory.set(inputs[k].data(), bytes);
     pointers.push_back(inputs[k].empty() ? nullptr : memory.data());
   }
   run.kernels.reduce(output.data(), pointers, count, run.reduction, run.store);
-  return output.holds(result, bytes);
+  return output.holds(result.data(), bytes);
 }
 
 void check_reduction(const Inputs& inputs, const Reduction& reduction) {
@@ -317,47 +288,6 @@ const bool registered = [] {
   return true;
 }();
 
-// Halves.
-
-struct HalfType {
-  DataType dtype;
-  float (*widen)(std::uint16_t) noexcept;
-  std::uint16_t (*narrow)(float) noexcept;
-};
-constexpr HalfType kHalfTypes[] = {{DataType::F16, f16_to_f32, f32_to_f16},
-                                   {DataType::BF16, bf16_to_f32, f32_to_bf16}};
-
-float canonical(float value) {
-  return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-std::vector<std::uint16_t> all_halves() {
-  std::vector<std::uint16_t> halves(0x10000);
-  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
-  return halves;
-}
-
-/// Every upper half of a float, with lower halves at and next to all boundaries of rounding, for
-/// 16 bits dropped and, among the numbers of f16, for 13 and for the 14 to 24 of a subnormal.
-std::vector<float> floats_around_boundaries() {
-  std::vector<std::uint32_t> lower = {0x0000, 0xffff, 0x5555};
-  for (int bit = 0; bit < 16; ++bit) {
-    const auto boundary = std::uint32_t{1} << bit;
-    for (const std::uint32_t near : {boundary - 1, boundary, boundary + 1, 3 * boundary}) {
-      lower.push_back(near & 0xffffU);
-    }
-  }
-  std::vector<float> floats;
-  for (std::uint32_t upper = 0; upper <= 0xffff; ++upper) {
-    for (const std::uint32_t low : lower) floats.push_back(std::bit_cast<float>(upper << 16 | low));
-  }
-  return floats;
-}
-
 }  // namespace
 
 TEST_CASE("the sets of kernels end with the baseline, the best one is the first") {
@@ -397,50 +327,6 @@ TEST_CASE("an average is a sum to the kernels") {
   }
 }
 
-TEST_CASE("every set of kernels widens all 65536 halves as the scalar code") {
-  const std::vector<std::uint16_t> halves = all_halves();
-  for (const HalfType& type : kHalfTypes) {
-    for (const Scaling scaling : {Scaling{}, Scaling{0.3, 1.0}, Scaling{1.0, 7.0}}) {
-      std::vector<float> right;
-      for (const std::uint16_t half : halves) {
-        right.push_back(canonical(scaled(type.widen(half), scaling.factor, scaling.divisor)));
-      }
-      for (const Kernels* kernels : available_kernels()) {
-        CAPTURE(kernels->name, to_string(type.dtype), scaling.factor, scaling.divisor);
-        std::vector<float> wide(halves.size());
-        for (const Store store : {Store::Regular, Store::Streaming}) {
-          kernels->widen(wide.data(), halves.data(), halves.size(),
-                         {.half = type.dtype, .scaling = scaling}, store);
-          CHECK(same_bits(wide, right));
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("every set of kernels narrows floats around all boundaries as the scalar code") {
-  const std::vector<float> floats = floats_around_boundaries();
-  for (const HalfType& type : kHalfTypes) {
-    for (const Scaling scaling : {Scaling{}, Scaling{0.3, 7.0}}) {
-      std::vector<std::uint16_t> right;
-      for (const float value : floats) {
-        right.push_back(type.narrow(canonical(scaled(value, scaling.factor, scaling.divisor))));
-      }
-      for (const Kernels* kernels : available_kernels()) {
-        CAPTURE(kernels->name, to_string(type.dtype), scaling.factor, scaling.divisor);
-        std::vector<std::uint16_t> narrow(floats.size());
-        kernels->narrow(narrow.data(), floats.data(), floats.size(),
-                        {.half = type.dtype, .scaling = scaling}, Store::Regular);
-        const auto wrong = std::mismatch(right.begin(), right.end(), narrow.begin()).first;
-        if (wrong == right.end()) continue;
-        const auto index = static_cast<std::size_t>(wrong - right.begin());
-        CAPTURE(std::bit_cast<std::uint32_t>(floats[index]), narrow[index], *wrong);
-        FAIL("a float is not narrowed as by the scalar code");
-      }
-    }
-  }
-}
-
 TEST_CASE("every set of kernels copies bytes, wherever they lie") {
   std::mt19937 random(3);
   Bytes bytes(100'001);
@@ -453,9 +339,9 @@ TEST_CASE("every set of kernels copies bytes, wherever they lie") {
           CAPTURE(kernels->name, store, count, offset);
           Placed input(count, 63 - offset);
           Placed output(count, offset);
-          if (count > 0) input.set(bytes, count);
+          if (count > 0) input.set(bytes.data(), count);
           kernels->copy(output.data(), input.data(), count, store);
-          CHECK(output.holds(bytes, count));
+          CHECK(output.holds(bytes.data(), count));
         }
       }
     }

@@ -46,16 +46,13 @@ std::string nothing_wrong(const RequestMeta&) {
 }
 
 /// A negotiator of two ranks that has cached "x" in slot 0 by its first decision.
-struct CachedX {
-  CachedX() {
-    negotiator.add(0, request("x"), kStart);
-    negotiator.add(1, request("x"), kStart);
-    const auto decision = negotiator.decide();
+struct CachedX : Negotiator {
+  CachedX() : Negotiator(everybody(2), 8, nothing_wrong) {
+    for (const int rank : {0, 1}) add(rank, request("x"), kStart);
+    const auto decision = decide();
     REQUIRE(decision);
     REQUIRE(decision->responses.at(0).slot == 0);
   }
-
-  Negotiator negotiator{everybody(2), 8, nothing_wrong};
 };
 
 /// The only response of the next decision.
@@ -67,29 +64,6 @@ Response only_response(Negotiator& negotiator) {
 }
 
 }  // namespace
-
-TEST_CASE("nothing is decided before the last rank is there") {
-  Negotiator negotiator(everybody(3), 8, nothing_wrong);
-  negotiator.add(2, request("x"), kStart);
-  negotiator.add(0, request("x"), kStart);
-  CHECK_FALSE(negotiator.decide());
-  CHECK_FALSE(negotiator.idle());
-  negotiator.add(1, request("x"), kStart);
-  const Response response = only_response(negotiator);
-  CHECK(response.key == "x");
-  CHECK(response.error.empty());
-  CHECK(negotiator.idle());
-  CHECK_FALSE(negotiator.decide());
-}
-
-TEST_CASE("decisions are numbered from one without gaps") {
-  Negotiator negotiator(everybody(1), 8, nothing_wrong);
-  for (std::uint64_t number = 1; number <= 3; ++number) {
-    negotiator.add(0, request("x" + std::to_string(number)), kStart);
-    CHECK(negotiator.decide()->number == number);
-    CHECK_FALSE(negotiator.decide());
-  }
-}
 
 TEST_CASE("a mismatch lists what each rank sent") {
   Negotiator negotiator(everybody(4), 8, nothing_wrong);
@@ -126,12 +100,6 @@ TEST_CASE("a mismatch is not cached, and the name can be agreed on afterwards") 
   CHECK(only_response(negotiator).error.empty());
 }
 
-TEST_CASE("what validation refuses fails with its text") {
-  Negotiator negotiator(everybody(1), 8, [](const RequestMeta&) { return "no such thing"; });
-  negotiator.add(0, request("x"), kStart);
-  CHECK(only_response(negotiator).error == "allreduce 'x': no such thing");
-}
-
 TEST_CASE("allgathers agree on everything but the rows") {
   RequestMeta gather = meta_with({4, 3});
   gather.kind = Collective::Allgather;
@@ -150,31 +118,8 @@ TEST_CASE("allgathers agree on everything but the rows") {
   CHECK_FALSE(second_with({}).error.empty());
 }
 
-TEST_CASE("an allgather and an allreduce under one name are a mismatch") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
-  RequestMeta gather = meta_with({2});
-  gather.kind = Collective::Allgather;
-  negotiator.add(0, request("x", gather), kStart);
-  negotiator.add(1, request("x"), kStart);
-  CHECK_FALSE(only_response(negotiator).error.empty());
-}
-
-TEST_CASE("a cached operation is agreed by its slot") {
-  CachedX cached;
-  Negotiator& negotiator = cached.negotiator;
-  negotiator.add(0, slot_ready(1, 0), kStart);
-  CHECK_FALSE(negotiator.decide());
-  CHECK(negotiator.waiting().at(0).missing == std::vector<int>{1});
-  negotiator.add(1, slot_ready(1, 0), kStart);
-  const auto decision = negotiator.decide();
-  REQUIRE(decision);
-  CHECK(decision->cached.test(0));
-  CHECK(decision->responses.empty());
-}
-
 TEST_CASE("a rank that comes by slot meets one that comes in full") {
-  CachedX cached;
-  Negotiator& negotiator = cached.negotiator;
+  CachedX negotiator;
   SECTION("slot first") {
     negotiator.add(0, slot_ready(1, 0), kStart);
     negotiator.add(1, request("x"), kStart);
@@ -189,8 +134,7 @@ TEST_CASE("a rank that comes by slot meets one that comes in full") {
 }
 
 TEST_CASE("a slot that was reassigned behind a rank's back is ignored") {
-  CachedX cached;
-  Negotiator& negotiator = cached.negotiator;
+  CachedX negotiator;
   for (const int rank : {0, 1}) negotiator.add(rank, request("x", meta_with({5})), kStart);
   CHECK(only_response(negotiator).slot == 0);
   // Rank 1 has not seen decision 2 yet.
@@ -324,8 +268,7 @@ TEST_CASE("a rank that missed two expired operations fails twice") {
 }
 
 TEST_CASE("an expiry of a cached operation fails it") {
-  CachedX cached;
-  Negotiator& negotiator = cached.negotiator;
+  CachedX negotiator;
   negotiator.add(0, slot_ready(1, 0), kStart);
   negotiator.add(0, expired("x"), kStart);
   CHECK(only_response(negotiator).only_rank == 0);
@@ -343,8 +286,7 @@ TEST_CASE("an expiry that comes once all ranks are there is too late") {
     CHECK(only_response(negotiator).error.empty());
   }
   SECTION("by slot") {
-    CachedX cached;
-    Negotiator& negotiator = cached.negotiator;
+    CachedX negotiator;
     negotiator.add(0, slot_ready(1, 0), kStart);
     negotiator.add(1, slot_ready(1, 0), kStart);
     negotiator.add(0, expired("x"), kStart);
@@ -355,8 +297,7 @@ TEST_CASE("an expiry that comes once all ranks are there is too late") {
 }
 
 TEST_CASE("an expiry of what was decided long ago is ignored") {
-  CachedX cached;
-  Negotiator& negotiator = cached.negotiator;
+  CachedX negotiator;
   negotiator.add(1, expired("x"), kStart);
   negotiator.add(1, expired("unheard of"), kStart);
   CHECK_FALSE(negotiator.decide());
@@ -399,8 +340,7 @@ TEST_CASE("an announcement that was ignored can still expire once it is repeated
 }
 
 TEST_CASE("waiting operations are listed oldest first with who is missing") {
-  CachedX cached;
-  Negotiator& negotiator = cached.negotiator;
+  CachedX negotiator;
   negotiator.add(1, request(unnamed_key(0)), kStart + milliseconds(1));
   negotiator.add(0, slot_ready(1, 0), kStart + milliseconds(2));
   negotiator.add(0, request("a"), kStart + milliseconds(2));
@@ -438,19 +378,6 @@ TEST_CASE("shutdown is decided once every rank has asked and nothing waits") {
   REQUIRE(decision);
   CHECK(decision->shutdown);
   CHECK_FALSE(negotiator.decide());
-}
-
-TEST_CASE("operations that all ranks submitted come with the shutdown") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
-  for (const int rank : {0, 1}) {
-    ReadyMessage last = request("x");
-    last.shutdown = true;
-    negotiator.add(rank, last, kStart);
-  }
-  const auto decision = negotiator.decide();
-  REQUIRE(decision);
-  CHECK(decision->responses.size() == 1);
-  CHECK(decision->shutdown);
 }
 
 TEST_CASE("a departure is an operation that waits for a rank that has shut down") {

@@ -57,6 +57,15 @@ std::size_t total_bytes(const std::vector<Recorded>& calls) {
                          [](std::size_t sum, const Recorded& call) { return sum + call.bytes; });
 }
 
+/// `bytes` from `memory` on are what `rank` sends, from its byte number `first` on.
+bool is_sent_by(std::size_t rank, const void* memory, std::size_t bytes, std::size_t first = 0) {
+  const auto* const begin = static_cast<const std::byte*>(memory);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (begin[i] != gathered_byte(rank, first + i)) return false;
+  }
+  return true;
+}
+
 void check_allreduce(DataType dtype, bool widens, bool in_place) {
   Record record;
   const auto backend = packing(record, 1, 64, widens);
@@ -84,14 +93,10 @@ void check_broadcast_from_another(DataType dtype) {
   for (Segment& segment : segments) segment.input = nullptr;
   CHECK(backend->broadcast({.segments = segments, .dtype = dtype, .root = 1})->poll());
   std::size_t position = 0;
-  bool right = true;
   for (const TensorValues& tensor : tensors) {
-    const auto* bytes = static_cast<const std::byte*>(tensor.data());
-    for (std::size_t i = 0; i < tensor.bytes(); ++i) {
-      right = right && bytes[i] == gathered_byte(1, position++);
-    }
+    CHECK(is_sent_by(1, tensor.data(), tensor.bytes(), position));
+    position += tensor.bytes();
   }
-  CHECK(right);
   CHECK(position == 275 * size_of(dtype));
 }
 
@@ -106,13 +111,10 @@ void check_allgather(DataType dtype, const std::vector<std::size_t>& counts, std
   CHECK(operation->poll());
   CHECK(std::memcmp(output.data(), input.data(), input.bytes()) == 0);
   const auto* position = static_cast<const std::byte*>(output.data()) + input.bytes();
-  bool right = true;
   for (std::size_t rank = 1; rank < counts.size(); ++rank) {
-    for (std::size_t i = 0; i < counts[rank] * size_of(dtype); ++i) {
-      right = right && *position++ == gathered_byte(rank, i);
-    }
+    CHECK(is_sent_by(rank, position, counts[rank] * size_of(dtype)));
+    position += counts[rank] * size_of(dtype);
   }
-  CHECK(right);
   for (const Recorded& call : record.calls) CHECK(call.bytes <= std::max<std::size_t>(buffer, 64));
 }
 
@@ -141,13 +143,10 @@ void check_alltoall(DataType dtype, const std::vector<std::size_t>& send_counts,
   for (const Recorded& call : record.calls) CHECK(call.bytes <= kBuffer);
   CHECK(std::memcmp(output.data(), input.data(), receive_counts[0] * width) == 0);
   const auto* position = static_cast<const std::byte*>(output.data()) + receive_counts[0] * width;
-  bool right = true;
   for (std::size_t rank = 1; rank < receive_counts.size(); ++rank) {
-    for (std::size_t i = 0; i < receive_counts[rank] * width; ++i) {
-      right = right && *position++ == gathered_byte(rank, i);
-    }
+    CHECK(is_sent_by(rank, position, receive_counts[rank] * width));
+    position += receive_counts[rank] * width;
   }
-  CHECK(right);
 }
 
 void check_reducescatter(DataType dtype, bool widens, bool in_place) {
@@ -212,11 +211,7 @@ void check_messages(DataType dtype, std::size_t count) {
   CHECK(record.calls.size() == (message.bytes() + kBuffer - 1) / kBuffer);
   CHECK(
       backend->recv({.output = message.data(), .count = count, .dtype = dtype, .peer = 1})->poll());
-  const auto* bytes = static_cast<const std::byte*>(message.data());
-  bool right = true;
-  for (std::size_t i = 0; i < message.bytes(); ++i)
-    right = right && bytes[i] == gathered_byte(1, i);
-  CHECK(right);
+  CHECK(is_sent_by(1, message.data(), message.bytes()));
   for (const Recorded& call : record.calls) {
     CHECK(call.bytes <= kBuffer);
     CHECK(call.dtype == DataType::U8);

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <latch>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -326,52 +325,6 @@ TEST_CASE("a death while a set is made ends the wait for it") {
     before_death.arrive_and_wait();
     if (rank == 2) return group.kill(2);
     check(death_of([&] { runtime.add_process_set({0, 1}); }).rank == 2, "rank 2 is named");
-  });
-}
-
-TEST_CASE("a set that a rank does not come to is reported to every rank until it comes") {
-  Config config = test_config();
-  config.stall_warn_s = 0.05;
-  const inproc::Group group(3);
-  std::latch reported(3);
-  run_ranks(3, [&](int rank) {
-    RuntimeOptions options = options_of(group, rank, config);
-    std::optional<StalledOperation> seen;
-    options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
-      // Rank 0 may know of itself alone, or of rank 2, before it knows of both.
-      if (seen || stalled.at(0).submitted_ranks.size() < 2) return;
-      seen = stalled[0];
-      reported.count_down();
-    };
-    Runtime runtime(std::move(options));
-    if (rank == 1) reported.wait();
-    const ProcessSet set = runtime.create_process_set({0, 1, 2});
-    check_equal(seen->text, "creating the process set of ranks 0,1,2", "the text");
-    check(seen->kind == Collective::Barrier, "its kind");
-    check_equal(seen->submitted_ranks, std::vector<int>{0, 2}, "who has come");
-    check_equal(seen->missing_ranks, std::vector<int>{1}, "who is missing");
-    check(seen->waiting >= std::chrono::milliseconds(50), "for how long");
-    check_equal(sum_in(runtime, set), 6.0F, "the sum in the set");
-    runtime.shutdown();
-  });
-}
-
-TEST_CASE("a set that a rank does not come to ends the group at the limit") {
-  Config config = test_config();
-  config.stall_warn_s = 0.0;
-  config.stall_abort_s = 1.0;
-  const inproc::Group group(3);
-  std::barrier together(2);
-  std::latch seen(2);
-  run_ranks(3, [&](int rank) {
-    Runtime runtime(options_of(group, rank, config));
-    if (rank == 1) return seen.wait();
-    together.arrive_and_wait();
-    const Death death = death_of([&] { runtime.create_process_set({0, 1, 2}); });
-    seen.count_down();
-    check_equal(death.rank, 1, "who is missing");
-    check_contains(death.text, "creating the process set of ranks 0,1,2 has waited");
-    check_contains(death.text, "for rank 1 (submitted by ranks 0,2)");
   });
 }
 

@@ -4,16 +4,12 @@
 #include <catch2/catch.hpp>
 
 #include "ronde/error.h"
+#include "tests/unit/submissions.h"
 
 namespace {
 
 using namespace ronde;
-
-RequestMeta meta_with(std::vector<std::int64_t> shape) {
-  RequestMeta meta;
-  meta.shape = std::move(shape);
-  return meta;
-}
+using ronde::test::meta_with;
 
 RequestMeta gather_meta(std::int64_t rows) {
   RequestMeta meta = meta_with({rows, 3});
@@ -36,21 +32,22 @@ TEST_CASE("a cached response is found by its name and the same request only") {
 TEST_CASE("every difference between requests is a miss") {
   ResponseCache cache(0);
   cache.put(0, {"x", meta_with({2}), {}});
-  const auto found = [&](auto change) {
+  REQUIRE(cache.find("x", meta_with({2})));
+  using Change = void (*)(RequestMeta&);
+  const Change changes[] = {[](RequestMeta& meta) { meta.kind = Collective::Broadcast; },
+                            [](RequestMeta& meta) { meta.dtype = DataType::F64; },
+                            [](RequestMeta& meta) { meta.op = ReduceOp::Max; },
+                            [](RequestMeta& meta) { meta.device = DeviceKind::Cuda; },
+                            [](RequestMeta& meta) { meta.set = 1; },
+                            [](RequestMeta& meta) { meta.root = 1; },
+                            [](RequestMeta& meta) { meta.prescale = 2; },
+                            [](RequestMeta& meta) { meta.postscale = 2; },
+                            [](RequestMeta& meta) { meta.splits = {2}; }};
+  for (const Change change : changes) {
     RequestMeta meta = meta_with({2});
     change(meta);
-    return cache.find("x", meta).has_value();
-  };
-  CHECK(found([](RequestMeta&) {}));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.kind = Collective::Broadcast; }));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.dtype = DataType::F64; }));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.op = ReduceOp::Max; }));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.device = DeviceKind::Cuda; }));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.set = 1; }));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.root = 1; }));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.prescale = 2; }));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.postscale = 2; }));
-  CHECK_FALSE(found([](RequestMeta& meta) { meta.splits = {2}; }));
+    CHECK_FALSE(cache.find("x", meta));
+  }
 }
 
 TEST_CASE("a slot that is filled again forgets what it held") {

@@ -9,7 +9,6 @@
 
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
-#include "tests/unit/reduction_oracle.h"
 
 // What the tests of alltoall and reducescatter share: tensors of some rows of three.
 namespace ronde::test {
@@ -21,27 +20,27 @@ inline std::size_t index(std::int64_t number) {
   return static_cast<std::size_t>(number);
 }
 
-/// A result whose memory is allocated once its shape is known.
+/// A result of f32 whose memory is allocated once its shape is known.
 struct Allocated {
-  explicit Allocated(DataType type) : dtype(type) {}
-
   std::function<void*(const Rows&)> allocator() {
     return [this](const Rows& result_shape) {
       check(!elements, "the output is allocated once");
       shape = result_shape;
-      elements.emplace(dtype, index(shape[0] * kColumns));
+      elements.emplace(index(shape[0] * kColumns));
       return elements->data();
     };
   }
 
-  DataType dtype;
   Rows shape;
-  std::optional<TensorValues> elements;
+  std::optional<std::vector<float>> elements;
 };
 
-inline TensorValues input_of(const Case& test, int rank, std::int64_t rows) {
-  TensorValues input(test.dtype, index(rows * kColumns));
-  for (std::size_t i = 0; i < input.count(); ++i) input.set(i, brought(test, rank, i));
+/// `rows` that tell the ranks apart.
+inline std::vector<float> input_of(int rank, std::int64_t rows) {
+  std::vector<float> input(index(rows * kColumns));
+  for (std::size_t i = 0; i < input.size(); ++i) {
+    input[i] = static_cast<float>(10'000 * (rank + 1) + static_cast<int>(i));
+  }
   return input;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The death of a rank, or of its backend, which every survivor must learn of.
-#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
@@ -8,7 +7,6 @@
 #include <thread>
 
 #include "ronde/error.h"
-#include "tests/support/case_table.h"
 #include "tests/unit/faulty_group.h"
 
 namespace {
@@ -24,8 +22,8 @@ enum class How { Killed, Left };
 using Hosts = std::vector<int>;
 
 const Hosts kOneHost = {0, 0, 0};
-const std::vector<Hosts> kSeveralHosts = {
-    {0, 0, 1, 1}, {0, 1, 2}, {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 2, 2, 0}};
+const std::vector<Hosts> kPlacements = {kOneHost,     {0, 0, 1, 1}, {0, 1, 2},
+                                        {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 2, 2, 0}};
 
 /// Rank `victim` ends in the way said; what the others are told.
 std::vector<Death> deaths_after(const Hosts& hosts, int victim, When when, How how) {
@@ -73,22 +71,6 @@ void check_deaths(const Hosts& hosts, int victim, When when, How how) {
   }
 }
 
-const bool registered = [] {
-  for (const int victim : {0, 1, 2}) {
-    const std::string who = "rank " + std::to_string(victim);
-    const auto add = [&](const std::string& what, When when, How how) {
-      add_case(who + what, "", [=] { check_deaths(kOneHost, victim, when, how); });
-    };
-    add(" is killed while all are idle", When::Idle, How::Killed);
-    add(" is killed while the others negotiate", When::Negotiating, How::Killed);
-    add(" is killed while an operation is in progress", When::InProgress, How::Killed);
-    add(" leaves without shutdown while all are idle", When::Idle, How::Left);
-    add(" leaves without shutdown while the others negotiate", When::Negotiating, How::Left);
-    add(" leaves without shutdown while an operation is in progress", When::InProgress, How::Left);
-  }
-  return true;
-}();
-
 /// A backend of `culprit` goes wrong as `arm` says: every rank gets the same error.
 void check_backend_failure(const Hosts& hosts, int culprit,
                            const std::function<void(Faults&)>& arm) {
@@ -118,10 +100,10 @@ TEST_CASE("a backend that fails when an operation begins fails every rank alike"
   for (const int culprit : {1, 2}) check_backend_failure({0, 1, 1, 0}, culprit, fail_start);
 }
 
-TEST_CASE("any rank of several hosts that ends is named on all others") {
+TEST_CASE("any rank that ends is named on all others, on one host and on several") {
   const When when = GENERATE(When::Idle, When::Negotiating, When::InProgress);
   const How how = GENERATE(How::Killed, How::Left);
-  for (const Hosts& hosts : kSeveralHosts) {
+  for (const Hosts& hosts : kPlacements) {
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       check_deaths(hosts, static_cast<int>(i), when, how);
     }

@@ -58,43 +58,41 @@ void check_mismatch(const Sent& sent, const std::function<void(Request&)>& chang
   }
 }
 
+struct Mismatch {
+  std::string what;
+  Sent sent;
+  std::function<void(Request&)> change;
+  std::string expected;
+};
+
+const std::vector<Mismatch> kMismatches = {
+    {"shape", kAllreduce, [](Request& r) { r.shape = {6}; }, "allreduce f32 [6] sum on cpu"},
+    {"dtype", kAllreduce, [](Request& r) { r.dtype = DataType::I32; },
+     "allreduce i32 [3, 2] sum on cpu"},
+    {"dtype of a broadcast", kBroadcast, [](Request& r) { r.dtype = DataType::I32; },
+     "broadcast i32 [3, 2] root 0 on cpu"},
+    {"root", kBroadcast, [](Request& r) { r.root = 1; }, "broadcast f32 [3, 2] root 1 on cpu"},
+    {"dtype of a reducescatter", kReducescatter, [](Request& r) { r.dtype = DataType::I32; },
+     "reducescatter i32 [3, 2] sum on cpu"},
+    {"columns of an alltoall", kAlltoall, [](Request& r) { r.shape[1] = 1; },
+     "alltoall f32 [3, 1] on cpu"},
+    {"op", kAllreduce, [](Request& r) { r.op = ReduceOp::Max; }, "allreduce f32 [3, 2] max on cpu"},
+    {"prescale", kAllreduce, [](Request& r) { r.prescale = 2; },
+     "allreduce f32 [3, 2] sum prescale 2 on cpu"},
+    {"postscale", kAllreduce, [](Request& r) { r.postscale = 3; },
+     "allreduce f32 [3, 2] sum postscale 3 on cpu"},
+    {"wire_dtype", kAllreduce, [](Request& r) { r.wire_dtype = DataType::BF16; },
+     "allreduce f32 [3, 2] as bf16 sum on cpu"},
+    {"device", kAllreduce, [](Request& r) { r.device.kind = DeviceKind::Cuda; },
+     "allreduce f32 [3, 2] sum on cuda"},
+    {"kind", kAllreduce, [](Request& r) { r.kind = Collective::Broadcast; },
+     "broadcast f32 [3, 2] root 0 on cpu"}};
+
 const bool registered = [] {
-  const auto add = [](const std::string& what, const Sent& sent,
-                      std::function<void(Request&)> change, const std::string& expected) {
-    add_case("ranks that disagree on the " + what + " are told what each sent", "",
-             [=] { check_mismatch(sent, change, expected); });
-  };
-  const auto as_integers = [](Request& r) { r.dtype = DataType::I32; };
-  add(
-      "shape", kAllreduce, [](Request& r) { r.shape = {6}; }, "allreduce f32 [6] sum on cpu");
-  add("dtype", kAllreduce, as_integers, "allreduce i32 [3, 2] sum on cpu");
-  add("dtype of a broadcast", kBroadcast, as_integers, "broadcast i32 [3, 2] root 0 on cpu");
-  add("dtype of a reducescatter", kReducescatter, as_integers,
-      "reducescatter i32 [3, 2] sum on cpu");
-  add(
-      "columns of an alltoall", kAlltoall,
-      [](Request& r) {
-        r.shape = {3, 1};
-      },
-      "alltoall f32 [3, 1] on cpu");
-  add(
-      "op", kAllreduce, [](Request& r) { r.op = ReduceOp::Max; },
-      "allreduce f32 [3, 2] max on cpu");
-  add(
-      "prescale", kAllreduce, [](Request& r) { r.prescale = 2; },
-      "allreduce f32 [3, 2] sum prescale 2 on cpu");
-  add(
-      "postscale", kAllreduce, [](Request& r) { r.postscale = 3; },
-      "allreduce f32 [3, 2] sum postscale 3 on cpu");
-  add(
-      "wire_dtype", kAllreduce, [](Request& r) { r.wire_dtype = DataType::BF16; },
-      "allreduce f32 [3, 2] as bf16 sum on cpu");
-  add(
-      "device", kAllreduce, [](Request& r) { r.device.kind = DeviceKind::Cuda; },
-      "allreduce f32 [3, 2] sum on cuda");
-  add(
-      "kind", kAllreduce, [](Request& r) { r.kind = Collective::Broadcast; },
-      "broadcast f32 [3, 2] root 0 on cpu");
+  for (const Mismatch& row : kMismatches) {
+    add_case("ranks that disagree on the " + row.what + " are told what each sent", "",
+             [&row] { check_mismatch(row.sent, row.change, row.expected); });
+  }
   return true;
 }();
 
@@ -113,157 +111,111 @@ void check_refused(const std::function<void(Request&)>& change, const std::strin
 }
 
 /// What this rank alone can see to be wrong throws at once.
-void check_refused_at_once(const std::function<void(Request&)>& change,
+void check_refused_at_once(Runtime& runtime, const std::function<void(Request&)>& change,
                            const std::string& expected) {
-  run_group(1, [&](int, Runtime& runtime) {
-    std::vector<float> values(6, 1.0F);
-    Request request = sum_request(values, "x");
-    change(request);
-    check_contains(text_of<UsageError>([&] { runtime.submit(request); }), expected);
-    check_goes_on(runtime);
-  });
+  std::vector<float> values(6, 1.0F);
+  Request request = sum_request(values, "x");
+  change(request);
+  check_contains(text_of<UsageError>([&] { runtime.submit(request); }), expected);
+  check_goes_on(runtime);
 }
+
+struct Refusal {
+  std::function<void(Request&)> change;
+  std::string text;
+};
 
 }  // namespace
 
-TEST_CASE("ranks that disagree on the root are told what each sent") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    std::vector<float> values(2, static_cast<float>(rank));
-    Request request = sum_request(values, "b");
-    request.kind = Collective::Broadcast;
-    request.root = rank;
-    const std::string text = usage_error_of(runtime.submit(request));
-    check_contains(text, "rank 0: broadcast f32 [2] root 0 on cpu");
-    check_contains(text, "rank 1: broadcast f32 [2] root 1 on cpu");
-    check_goes_on(runtime);
+TEST_CASE("what no rank can have is refused on every rank") {
+  const auto broadcast_from = [](int root) {
+    return [root](Request& r) {
+      r.kind = Collective::Broadcast;
+      r.root = root;
+    };
+  };
+  const Refusal rows[] = {
+      {broadcast_from(-1), "root -1 is out of range: there are ranks 0 to 1"},
+      {broadcast_from(2), "root 2 is out of range: there are ranks 0 to 1"},
+      {[](Request& r) {
+         r.dtype = DataType::Bool;
+         r.op = ReduceOp::Average;
+       },
+       "bools have no average"},
+      {[](Request& r) { r.device.kind = DeviceKind::Cuda; }, "no backend for cuda"},
+      {[](Request& r) {
+         r.kind = Collective::Allgather;
+         r.shape = {};
+       },
+       "a scalar has no first dimension"},
+      {[](Request& r) {
+         r.shape = {3, -1};
+       },
+       "negative dimension"},
+      {[](Request& r) {
+         r.shape = {std::int64_t{1} << 40, 1 << 30};
+       },
+       "2^62"}};
+  for (const Refusal& row : rows) check_refused(row.change, row.text);
+}
+
+TEST_CASE("what a rank alone can see to be wrong is refused at once") {
+  const Refusal rows[] = {
+      {[](Request& r) { r.set.id = 3; }, "process set 3 does not exist"},
+      {[](Request& r) { r.input = nullptr; }, "allreduce 'x': input is null"},
+      {[](Request& r) { r.output = nullptr; }, "output is null"},
+      {[](Request& r) {
+         r.kind = Collective::Allgather;
+         r.output = nullptr;
+       },
+       "neither output nor allocate_output"},
+      {[](Request& r) { r.name = std::string(1, '\0'); }, "NUL"},
+      {[](Request& r) {
+         r.kind = Collective::Broadcast;
+         r.contributes = false;
+       },
+       "contribution"},
+      {[](Request& r) { r.dtype = static_cast<DataType>(10); }, "none that there is"},
+      {[](Request& r) { r.op = static_cast<ReduceOp>(kReduceOpCount); }, "none that there is"},
+      {[](Request& r) { r.kind = static_cast<Collective>(kCollectiveCount); },
+       "none that there is"},
+      {[](Request& r) { r.postscale = std::numeric_limits<double>::quiet_NaN(); },
+       "a scale is NaN"}};
+  run_group(1, [&](int, Runtime& runtime) {
+    for (const Refusal& row : rows) check_refused_at_once(runtime, row.change, row.text);
   });
-}
-
-TEST_CASE("allgathers must agree on all but the first dimension") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    std::vector<float> values(4);
-    std::vector<float> output(8);
-    Request request;
-    request.kind = Collective::Allgather;
-    request.shape = rank == 0 ? std::vector<std::int64_t>{2, 2} : std::vector<std::int64_t>{1, 4};
-    request.input = values.data();
-    request.output = output.data();
-    check_contains(usage_error_of(runtime.submit(request)), "rank 1: allgather f32 [1, 4]");
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("a root out of range is refused on every rank") {
-  for (const int root : {-1, 2}) {
-    check_refused(
-        [root](Request& request) {
-          request.kind = Collective::Broadcast;
-          request.root = root;
-        },
-        "root " + std::to_string(root) + " is out of range: there are ranks 0 to 1");
-  }
-}
-
-TEST_CASE("an average of bools is refused on every rank") {
-  check_refused(
-      [](Request& request) {
-        request.dtype = DataType::Bool;
-        request.op = ReduceOp::Average;
-      },
-      "bools have no average");
-}
-
-TEST_CASE("a buffer on a device without a backend is refused on every rank") {
-  check_refused([](Request& request) { request.device.kind = DeviceKind::Cuda; },
-                "no backend for cuda");
-}
-
-TEST_CASE("an unknown process set is refused at once") {
-  check_refused_at_once([](Request& request) { request.set.id = 3; },
-                        "process set 3 does not exist");
-}
-
-TEST_CASE("a gather of scalars is refused on every rank") {
-  check_refused(
-      [](Request& request) {
-        request.kind = Collective::Allgather;
-        request.shape = {};
-      },
-      "a scalar has no first dimension");
-}
-
-TEST_CASE("impossible shapes are refused on every rank") {
-  check_refused([](Request& request) { request.shape = {3, -1}; }, "negative dimension");
-  check_refused([](Request& request) { request.shape = {std::int64_t{1} << 40, 1 << 30}; }, "2^62");
-}
-
-TEST_CASE("null buffers are refused at once") {
-  check_refused_at_once([](Request& request) { request.input = nullptr; },
-                        "allreduce 'x': input is null");
-  check_refused_at_once([](Request& request) { request.output = nullptr; }, "output is null");
-  check_refused_at_once(
-      [](Request& request) {
-        request.kind = Collective::Allgather;
-        request.output = nullptr;
-      },
-      "neither output nor allocate_output");
 }
 
 TEST_CASE("a wire_dtype that is impossible is refused at once, with what to do") {
-  const auto check_wire = [](DataType dtype, DataType wire, Collective kind) {
-    check_refused_at_once(
-        [&](Request& request) {
-          request.kind = kind;
-          request.dtype = dtype;
-          request.wire_dtype = wire;
-        },
-        "rank 0: " + std::string(to_string(kind)) + " 'x': " + std::string(to_string(dtype)) +
-            " cannot travel as " + std::string(to_string(wire)) +
-            ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out");
-  };
-  for (const DataType dtype : kAllDataTypes) {
-    for (const DataType wire : kAllDataTypes) {
-      const bool is_full = dtype == DataType::F32 || dtype == DataType::F64;
-      if (dtype == wire || (is_full && is_half(wire))) continue;
-      check_wire(dtype, wire, Collective::Allreduce);
+  run_group(1, [](int, Runtime& runtime) {
+    const auto check_wire = [&](DataType dtype, DataType wire, Collective kind) {
+      const auto change = [&](Request& request) {
+        request.kind = kind;
+        request.dtype = dtype;
+        request.wire_dtype = wire;
+      };
+      check_refused_at_once(
+          runtime, change,
+          "rank 0: " + std::string(to_string(kind)) + " 'x': " + std::string(to_string(dtype)) +
+              " cannot travel as " + std::string(to_string(wire)) +
+              ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out");
+    };
+    for (const DataType dtype : kAllDataTypes) {
+      for (const DataType wire : kAllDataTypes) {
+        const bool is_full = dtype == DataType::F32 || dtype == DataType::F64;
+        if (dtype == wire || (is_full && is_half(wire))) continue;
+        check_wire(dtype, wire, Collective::Allreduce);
+      }
     }
-  }
-  for (const Collective kind : {Collective::Broadcast, Collective::Allgather, Collective::Alltoall,
-                                Collective::Reducescatter}) {
-    check_wire(DataType::F32, DataType::BF16, kind);
-  }
-  check_wire(DataType::F32, static_cast<DataType>(77), Collective::Allreduce);
-  check_refused_at_once(
-      [](Request& request) {
-        request.wire_dtype = DataType::F16;
-        request.symmetric = true;
-      },
-      "a symmetric allreduce cannot have a wire_dtype");
-}
-
-TEST_CASE("a name that begins with NUL is refused at once") {
-  check_refused_at_once([](Request& request) { request.name = std::string(1, '\0'); }, "NUL");
-}
-
-TEST_CASE("only a reduction can go without a contribution") {
-  check_refused_at_once(
-      [](Request& request) {
-        request.kind = Collective::Broadcast;
-        request.contributes = false;
-      },
-      "contribution");
-}
-
-TEST_CASE("values outside their enumeration and scales that are no number are refused at once") {
-  check_refused_at_once([](Request& request) { request.dtype = static_cast<DataType>(10); },
-                        "none that there is");
-  check_refused_at_once(
-      [](Request& request) { request.op = static_cast<ReduceOp>(kReduceOpCount); },
-      "none that there is");
-  check_refused_at_once(
-      [](Request& request) { request.kind = static_cast<Collective>(kCollectiveCount); },
-      "none that there is");
-  check_refused_at_once(
-      [](Request& request) { request.postscale = std::numeric_limits<double>::quiet_NaN(); },
-      "a scale is NaN");
+    for (const Collective kind : {Collective::Broadcast, Collective::Allgather,
+                                  Collective::Alltoall, Collective::Reducescatter}) {
+      check_wire(DataType::F32, DataType::BF16, kind);
+    }
+    check_wire(DataType::F32, static_cast<DataType>(77), Collective::Allreduce);
+    const auto symmetric = [](Request& request) {
+      request.wire_dtype = DataType::F16;
+      request.symmetric = true;
+    };
+    check_refused_at_once(runtime, symmetric, "a symmetric allreduce cannot have a wire_dtype");
+  });
 }

@@ -43,40 +43,6 @@ TEST_CASE("leaders of hosts speak with rank 0, the others with their leader") {
   CHECK(Topology().parent() == -1);
 }
 
-TEST_CASE("interleaved hosts give local ranks in the order of global ranks") {
-  // rank:                        0  1  2  3  4  5
-  const std::vector<int> hosts = {8, 9, 8, 9, 8, 9};
-  const Topology topology = make_topology(4, hosts);
-  CHECK(topology.rank == 4);
-  CHECK(topology.size == 6);
-  CHECK(topology.local_rank == 2);
-  CHECK(topology.local_size == 3);
-  CHECK(topology.cross_rank == 0);
-  CHECK(topology.cross_size == 2);
-  CHECK(make_topology(5, hosts).cross_rank == 1);
-  CHECK(topology.is_homogeneous());
-}
-
-TEST_CASE("on uneven hosts the cross rank counts only hosts that have the local rank") {
-  // Host 0 has one rank, host 1 three, host 2 two.
-  const std::vector<int> hosts = {0, 1, 1, 1, 2, 2};
-  CHECK_FALSE(make_topology(0, hosts).is_homogeneous());
-
-  const Topology second_of_host_1 = make_topology(2, hosts);
-  CHECK(second_of_host_1.local_rank == 1);
-  CHECK(second_of_host_1.cross_rank == 0);
-  CHECK(second_of_host_1.cross_size == 2);
-
-  const Topology second_of_host_2 = make_topology(5, hosts);
-  CHECK(second_of_host_2.local_rank == 1);
-  CHECK(second_of_host_2.cross_rank == 1);
-  CHECK(second_of_host_2.cross_size == 2);
-
-  const Topology third_of_host_1 = make_topology(3, hosts);
-  CHECK(third_of_host_1.cross_rank == 0);
-  CHECK(third_of_host_1.cross_size == 1);
-}
-
 TEST_CASE("a rank outside the group has no topology") {
   CHECK_THROWS_AS(make_topology(2, {0, 0}), ronde::UsageError);
   CHECK_THROWS_AS(make_topology(-1, {0, 0}), ronde::UsageError);

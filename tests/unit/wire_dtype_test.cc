@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "tests/support/faulty_backend.h"
 #include "tests/support/half_rounding.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
@@ -157,54 +158,20 @@ void run_jobs(int rank, Runtime& runtime) {
   }
 }
 
-/// A backend from elsewhere: it takes segment lists, and knows nothing of a wire_dtype.
-class Unknowing final : public Backend {
- public:
-  Unknowing(std::unique_ptr<Backend> inner, bool has_halves)
-      : inner_(std::move(inner)), has_halves_(has_halves) {}
-
-  std::string_view name() const noexcept override { return "unknowing"; }
-  Capabilities capabilities() const override {
-    Capabilities capabilities = inner_->capabilities();
-    capabilities.wire_dtypes.reset();
-    if (!has_halves_) capabilities.dtypes.reset(static_cast<std::size_t>(DataType::BF16));
-    return capabilities;
-  }
-  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
-    if (call.wire_dtype) throw Error("a backend was given a wire_dtype that it never promised");
-    return inner_->allreduce(call);
-  }
-  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
-    return inner_->broadcast(call);
-  }
-  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    return inner_->allgather(call);
-  }
-  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return inner_->alltoall(call);
-  }
-  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    return inner_->reducescatter(call);
-  }
-  std::unique_ptr<Operation> send(const SendCall& call) override { return inner_->send(call); }
-  std::unique_ptr<Operation> recv(const RecvCall& call) override { return inner_->recv(call); }
-  void abort() noexcept override { inner_->abort(); }
-  void close() override { inner_->close(); }
-  StatsGroup stats() const override { return inner_->stats(); }
-
- private:
-  const std::unique_ptr<Backend> inner_;
-  const bool has_halves_;
-};
-
+/// On a backend from elsewhere, which takes segment lists and knows nothing of a wire_dtype.
 void run_unknowing(int size, bool has_halves, const Config& config,
                    const std::function<void(int rank, Runtime& runtime)>& body) {
   const inproc::Group group(size);
   run_ranks(size, [&](int rank) {
     RuntimeOptions options = options_of(group, rank, config);
+    const auto faults = std::make_shared<Faults>();
+    faults->change_capabilities([has_halves](Capabilities& capabilities) {
+      capabilities.wire_dtypes.reset();
+      if (!has_halves) capabilities.dtypes.reset(static_cast<std::size_t>(DataType::BF16));
+    });
     BackendFactory& factory = options.backends["inproc"];
-    factory.create = [has_halves, create = factory.create](BackendContext& context) {
-      return std::make_unique<Unknowing>(context.pack(create(context)), has_halves);
+    factory.create = [faults, create = factory.create](BackendContext& context) {
+      return std::make_unique<FaultyBackend>(context.pack(create(context)), faults);
     };
     Runtime runtime(std::move(options));
     body(rank, runtime);
@@ -242,7 +209,7 @@ TEST_CASE("a wire_dtype that a backend cannot reduce is refused on every rank, b
   run_unknowing(2, false, test_config(), [](int rank, Runtime& runtime) {
     InFlight job({}, rank, true);
     check_contains(usage_error_of(runtime.submit(job.request("x"))),
-                   "backend unknowing cannot do allreduce f32 [5] as bf16 sum on cpu");
+                   "backend faulty cannot do allreduce f32 [5] as bf16 sum on cpu");
     InFlight other({.wire = DataType::F16}, rank, true);
     runtime.submit(other.request("x")).wait();
     other.check_result({0, 1}, 2);
@@ -322,92 +289,6 @@ TEST_CASE("wire_dtypes fuse with their like, and halve the bytes that are counte
               "as they were");
         check(counter_of(runtime, "execution", "largest_bucket_bytes") == 1200, "of f32");
         check(counter_of(runtime, "submission", "bytes") == 2 * 900 * 4, "of the program");
-      },
-      config);
-}
-
-TEST_CASE("groups, and ranks that contribute nothing, have a wire_dtype") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    for (int step = 0; step < 3; ++step) {
-      InFlight first({.wire = DataType::F16, .count = 7}, rank, true);
-      InFlight second({.dtype = DataType::F64, .op = ReduceOp::Max, .count = 9}, rank, false);
-      InFlight third({.op = ReduceOp::Average, .prescale = -2, .count = 33}, rank, true);
-      std::vector<Request> requests = {first.request("a"), second.request("b"), third.request("c")};
-      requests[1].contributes = rank != 1;
-      requests[2].contributes = rank == 2;
-      for (const Work& work : runtime.submit_group(requests)) work.wait();
-      first.check_result({0, 1, 2}, 3);
-      second.check_result({0, 2}, 3);
-      if (rank == 2) third.check_result({2}, 3);
-      InFlight silent({.count = 3}, rank, true);
-      Request request = silent.request("d");
-      request.contributes = false;
-      const Work work = runtime.submit(request);
-      work.wait();
-      check(!work.contributed(), "nobody did");
-      check(silent.output().get(0) == brought({}, rank, 0), "its memory is untouched");
-    }
-  });
-}
-
-TEST_CASE("ranks that have joined stand in where elements travel as halves") {
-  for (const std::vector<int>& host_of : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
-    run_on(host_of, [](int rank, Runtime& runtime) {
-      for (int step = 0; step < 3 + rank; ++step) {
-        std::vector<int> left = {0, 1, 2};
-        left.erase(left.begin(), left.begin() + std::max(step - 2, 0));
-        InFlight job({.op = ReduceOp::Average, .prescale = 0.7, .count = 100}, rank, true);
-        runtime.submit(job.request("x")).wait();
-        job.check_result(left, static_cast<int>(left.size()));
-        InFlight least({.dtype = DataType::F64, .wire = DataType::F16, .op = ReduceOp::Min}, rank,
-                       false);
-        runtime.submit(least.request("")).wait();
-        least.check_result(left, 3);
-      }
-      Request join;
-      join.kind = Collective::Join;
-      runtime.submit(join).wait();
-      check_goes_on(runtime);
-    });
-  }
-}
-
-TEST_CASE("process sets have a wire_dtype, reduced in the order of the set") {
-  run_on({0, 1, 0, 1}, [](int rank, Runtime& runtime) {
-    const std::vector<int> ranks = {3, 0, 1};
-    const ProcessSet set = runtime.add_process_set(ranks);
-    for (int step = 0; step < 3 && runtime.rank_in(set); ++step) {
-      InFlight job({.wire = DataType::F16, .op = ReduceOp::Average, .count = 50}, rank, true);
-      Request request = job.request("x");
-      request.set = set;
-      runtime.submit(request).wait();
-      job.check_result(ranks, 3);
-    }
-    InFlight all({.count = 20}, rank, false);
-    runtime.submit(all.request("x")).wait();
-    all.check_result({0, 1, 2, 3}, 4);
-  });
-}
-
-TEST_CASE("a frozen schedule has wire_dtypes, and thaws where one changes") {
-  Config config = test_config();
-  config.freeze_after_steps = 2;
-  run_group(
-      2,
-      [](int rank, Runtime& runtime) {
-        for (int step = 0; step < 12; ++step) {
-          const DataType wire = step < 8 ? DataType::BF16 : DataType::F16;
-          InFlight first({.wire = wire, .count = 40}, rank, true);
-          InFlight second({.dtype = DataType::F64, .count = 10}, rank, true);
-          const Work one = runtime.submit(first.request("a"));
-          const Work two = runtime.submit(second.request("b"));
-          one.wait();
-          two.wait();
-          first.check_result({0, 1}, 2);
-          second.check_result({0, 1}, 2);
-        }
-        check(counter_of(runtime, "schedule", "freezes") > 0, "it froze");
-        check(counter_of(runtime, "schedule", "thaws") > 0, "and thawed");
       },
       config);
 }
