@@ -17,46 +17,36 @@ using namespace ronde::test;
 
 constexpr std::size_t kCount = 20'000;
 
-/// A tensor that only its operation owns.
-Work start_owned(Runtime& runtime, ProgramGpu& gpu, std::weak_ptr<void>& memory,
-                 const std::function<void()>& before = {}) {
-  const auto sum = std::make_shared<GpuSum>(runtime, gpu, kCount);
-  memory = sum;
-  if (before) before();
-  Request request = sum->request("owned");
-  request.keep_alive = sum;
-  return runtime.submit(std::move(request));
+/// Sums until one dies with that rank, and its memory is handed back.
+void sum_to_death(Runtime& runtime, ProgramGpu& gpu, int rank) {
+  std::weak_ptr<void> memory;
+  const Death death = death_of([&] {
+    for (int step = 0; step < 20; ++step) start_owned(runtime, gpu, kCount, memory).wait();
+  });
+  check(death.rank == rank, "rank " + std::to_string(rank) + " is to blame: " + death.text);
+  check(memory.expired(), "the memory is handed back");
 }
 
 }  // namespace
 
 TEST_CASE("cuda deaths: a rank that leaves before an operation fails those that wait for it") {
   FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = GENERATE(true, false);
+  const CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kStaged));
   const bool has_met = GENERATE(true, false);
   std::barrier together(3);
-  const inproc::Group group(3);
-  run_ranks(3, [&](int rank) {
-    ProgramGpu gpu(machine.cuda.api(), 0);
-    Runtime runtime(gpu_options_of(group, rank, options));
-    if (has_met) sum_on_gpu(runtime, gpu, kCount);
-    together.arrive_and_wait();
-    if (rank == 1) return;
-    std::weak_ptr<void> memory;
-    const Death death = death_of([&] { start_owned(runtime, gpu, memory).wait(); });
-    check(death.rank == 1, "rank 1 has left: " + death.text);
-    check(memory.expired(), "the memory is handed back");
-  });
+  run_gpu_ranks_unchecked(machine, 3, 1, options,
+                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+                            if (has_met) sum_on_gpu(runtime, gpu, kCount);
+                            together.arrive_and_wait();
+                            if (runtime.topology().rank != 1) sum_to_death(runtime, gpu, 1);
+                          });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is late") {
   FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = GENERATE(true, false);
+  CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kDirect, kStaged));
   options.ipc_handover = IpcHandover::Events;
-  options.ipc_direct_bytes = GENERATE(0, 1);
   INFO("ipc " << options.ipc << ", mapped from " << options.ipc_direct_bytes);
   std::vector<std::unique_ptr<ProgramGpu>> gpus;
   for (int rank = 0; rank < 2; ++rank) {
@@ -70,9 +60,8 @@ TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is la
     ProgramGpu& gpu = *gpus[own];
     Runtime runtime(gpu_options_of(group, rank, options));
     sum_on_gpu(runtime, gpu, kCount);
-    const Work work = start_owned(runtime, gpu, memory[own], [&] {
-      if (rank == 1) machine.cuda.hold(gpu.stream.handle());
-    });
+    if (rank == 1) machine.cuda.hold(gpu.stream.handle());
+    const Work work = start_owned(runtime, gpu, kCount, memory[own]);
     if (options.ipc) work.wait_on(gpu.stream.handle());
     while (cuda_counter(runtime, options.ipc ? "ipc_operations" : "staged_operations") < 2) {
       std::this_thread::yield();
@@ -96,52 +85,37 @@ TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is la
 
 TEST_CASE("cuda deaths: a rank that dies between operations fails the next one of the others") {
   FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = GENERATE(true, false);
-  options.ipc_direct_bytes = GENERATE(0, 1);
+  const CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kDirect, kStaged));
   std::barrier together(3);
-  inproc::Group group(3);
-  run_ranks(3, [&](int rank) {
-    ProgramGpu gpu(machine.cuda.api(), 0);
-    Runtime runtime(gpu_options_of(group, rank, options));
-    GpuSum sum(runtime, gpu, kCount);
-    for (int step = 0; step < 3; ++step) {
-      sum.write(static_cast<float>(rank + 1));
-      sum.check_result(sum.start());
-    }
-    together.arrive_and_wait();
-    if (rank == 2) {
-      group.kill(2);
-      return;
-    }
-    std::weak_ptr<void> memory;
-    const Death death = death_of([&] { start_owned(runtime, gpu, memory).wait(); });
-    check(death.rank == 2, "rank 2 is lost: " + death.text);
-    check(memory.expired(), "the memory is handed back");
-  });
+  run_gpu_ranks_unchecked(machine, 3, 1, options,
+                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
+                            const int rank = runtime.topology().rank;
+                            GpuSum sum(runtime, gpu, kCount);
+                            for (int step = 0; step < 3; ++step) {
+                              sum.write(static_cast<float>(rank + 1));
+                              sum.check_result(sum.start());
+                            }
+                            together.arrive_and_wait();
+                            if (rank == 2) return kill();
+                            sum_to_death(runtime, gpu, 2);
+                          });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda deaths: a rank that dies while the others are at a handover") {
   FakeMachine machine({.devices = 2});
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = GENERATE(true, false);
+  const CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kStaged));
   const int nth = GENERATE(0, 1, 3, 7);
   INFO("ipc " << options.ipc << ", launch " << nth);
   std::barrier together(3);
-  const inproc::Group group(3);
-  run_ranks(3, [&](int rank) {
-    ProgramGpu gpu(machine.cuda.api(), rank == 1 ? 1 : 0);
-    Runtime runtime(gpu_options_of(group, rank, options));
-    sum_on_gpu(runtime, gpu, kCount);
-    together.arrive_and_wait();
-    if (rank == 1) machine.cuda.fail_on(1, "cuLaunchKernel", cuda::kInvalidValue, 1, nth);
-    std::weak_ptr<void> memory;
-    const Death death = death_of([&] {
-      for (int step = 0; step < 20; ++step) start_owned(runtime, gpu, memory).wait();
-    });
-    check(death.rank == 1, "rank 1 is to blame: " + death.text);
-    check(memory.expired(), "the memory is handed back");
-  });
+  run_gpu_ranks_unchecked(
+      machine, 3, 2, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+        sum_on_gpu(runtime, gpu, kCount);
+        together.arrive_and_wait();
+        if (runtime.topology().rank == 1) {
+          machine.cuda.fail_on(1, "cuLaunchKernel", cuda::kInvalidValue, 1, nth);
+        }
+        sum_to_death(runtime, gpu, 1);
+      });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }

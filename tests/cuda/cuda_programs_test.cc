@@ -16,19 +16,7 @@ constexpr std::size_t kCount = 5000;
 
 /// On both ways.
 CudaOptions either_way(const FakeMachine& machine) {
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = GENERATE(true, false);
-  return options;
-}
-
-Request join_request() {
-  Request request;
-  request.kind = Collective::Join;
-  return request;
-}
-
-void check_values(const GpuSum& sum, float expected, const std::string& what) {
-  for (const float value : sum.read()) check(value == expected, what);
+  return cuda_options_of(machine, GENERATE(kIpc, kStaged));
 }
 
 }  // namespace
@@ -44,11 +32,7 @@ TEST_CASE("cuda programs: process sets have GPUs of their own, and are made and 
       for (const auto& [set, outsider] : {std::pair{pair, 1}, std::pair{other, 2}}) {
         if (rank == outsider) continue;
         for (const std::size_t count : {std::size_t{10}, 10 * kCount}) {
-          GpuSum sum(runtime, gpu, count);
-          Request request = sum.request();
-          request.set = set;
-          runtime.submit(std::move(request)).wait();
-          check_values(sum, static_cast<float>(6 - (outsider + 1)), "the sum of a set");
+          sum_on_gpu(runtime, gpu, count, set);
         }
       }
       runtime.remove_process_set(pair);
@@ -56,7 +40,6 @@ TEST_CASE("cuda programs: process sets have GPUs of their own, and are made and 
     }
     sum_on_gpu(runtime, gpu, kCount);
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda programs: ranks that have joined bring nothing, on a GPU of their own") {
@@ -72,16 +55,17 @@ TEST_CASE("cuda programs: ranks that have joined bring nothing, on a GPU of thei
         Request request = sum.request("left");
         request.op = op;
         runtime.submit(std::move(request)).wait();
-        check_values(sum, -4.0F, "what is left");
+        sum.check_values(-4.0F, "what is left");
       }
     }
-    const Work joined = runtime.submit(join_request());
+    Request join;
+    join.kind = Collective::Join;
+    const Work joined = runtime.submit(join);
     joined.wait();
     check(joined.last_rank() == 0, "rank 0 was last");
     sum_on_gpu(runtime, gpu, kCount);
     check(machine.cuda.live().contexts > 0, "there are contexts");
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda programs: groups of tensors are reduced as one, and refused as one") {
@@ -95,7 +79,7 @@ TEST_CASE("cuda programs: groups of tensors are reduced as one, and refused as o
     }
     const std::vector<Work> works = runtime.submit_group(std::move(requests));
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i].check_result(works[i]);
-    check(counter_of(runtime, "execution", "fused_tensors") == 5, "all in one");
+    check_counters(runtime, {{"fused_tensors", 5}}, "execution");
     GpuSum odd(runtime, gpu, kCount + static_cast<std::size_t>(runtime.topology().rank));
     GpuSum even(runtime, gpu, kCount);
     for (const Work& work : runtime.submit_group({odd.request("odd"), even.request("even")})) {
@@ -103,7 +87,6 @@ TEST_CASE("cuda programs: groups of tensors are reduced as one, and refused as o
     }
     sum_on_gpu(runtime, gpu, kCount);
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda programs: broadcasts from several roots, submitted together") {
@@ -127,12 +110,11 @@ TEST_CASE("cuda programs: broadcasts from several roots, submitted together") {
       }
       for (const Work& work : works) work.wait();
       for (int i = 0; i < 2 * size; ++i) {
-        check_values(sums[static_cast<std::size_t>(i)], static_cast<float>(i % size + 1),
-                     "what the root had");
+        sums[static_cast<std::size_t>(i)].check_values(static_cast<float>(i % size + 1),
+                                                       "what the root had");
       }
     }
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda programs: ranks may submit in different orders, on CPU and GPU") {
@@ -166,7 +148,6 @@ TEST_CASE("cuda programs: ranks may submit in different orders, on CPU and GPU")
       }
     }
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda programs: what is on a GPU here and on the CPU there is refused, the job goes on") {
@@ -179,7 +160,6 @@ TEST_CASE("cuda programs: what is on a GPU here and on the CPU there is refused,
     check_contains(usage_error_of(work), "both");
     sum_on_gpu(runtime, gpu, kCount);
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda programs: what a rank has exported is closed by the others before it is freed") {
@@ -188,20 +168,20 @@ TEST_CASE("cuda programs: what a rank has exported is closed by the others befor
   options.ipc_direct_bytes = GENERATE(0, 1);
   const bool is_removed = GENERATE(true, false);
   std::vector<std::unique_ptr<GpuSum>> kept(3);  // the program's own tensors
-  run_gpu_ranks(machine, 3, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
-    const auto rank = static_cast<std::size_t>(runtime.topology().rank);
-    kept[rank] = std::make_unique<GpuSum>(runtime, gpu, kCount);
-    kept[rank]->check_result(kept[rank]->start());
-    const ProcessSet pair = runtime.add_process_set({0, 2});
-    if (rank == 1 && is_removed) runtime.remove_process_set(pair);
-    if (rank == 1) return;
-    kept[rank]->write(static_cast<float>(rank + 1));
-    Request request = kept[rank]->request();
-    request.set = pair;
-    runtime.submit(std::move(request)).wait();
-    check_values(*kept[rank], 4.0F, "the sum of a set");
-    if (is_removed) runtime.remove_process_set(pair);
-  });
+  run_gpu_ranks_unchecked(
+      machine, 3, 1, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+        const auto rank = static_cast<std::size_t>(runtime.topology().rank);
+        kept[rank] = std::make_unique<GpuSum>(runtime, gpu, kCount);
+        kept[rank]->check_result(kept[rank]->start());
+        const ProcessSet pair = runtime.add_process_set({0, 2});
+        if (rank == 1 && is_removed) runtime.remove_process_set(pair);
+        if (rank != 1) {
+          kept[rank]->write(static_cast<float>(rank + 1));
+          kept[rank]->check_result(runtime.submit(kept[rank]->request({}, pair)), pair);
+          if (is_removed) runtime.remove_process_set(pair);
+        }
+        runtime.shutdown();
+      });
   kept.clear();
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }

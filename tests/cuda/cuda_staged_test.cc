@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPUs whose data goes through the host: where it does, in which pieces, and with what memory.
 #include <catch2/catch.hpp>
-#include <cstring>
-#include <new>
 #include <string>
 
 #include "gpu_exercise.h"
@@ -21,23 +19,18 @@ constexpr std::size_t kCount = 50'000;
 TEST_CASE("cuda staged: RONDE_CUDA_IPC=0 stages everything, and says nothing of it") {
   const CapturedErrors errors;
   FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = false;
-  Config config = test_config();
-  config.log_level = "warning";
   run_gpu_ranks(
-      machine, 3, 1, options,
+      machine, 3, 1, cuda_options_of(machine, kStaged),
       [](Runtime& runtime, ProgramGpu& gpu) {
         sum_on_gpu(runtime, gpu, kCount);
-        check(cuda_counter(runtime, "staged_operations") == 1, "staged");
-        check(cuda_counter(runtime, "staged_bytes") == 4 * kCount, "all bytes");
-        check(cuda_counter(runtime, "ipc_operations") == 0, "none by ipc");
-        check(cuda_counter(runtime, "handovers") == 0, "no handover");
+        check_counters(runtime, {{"staged_operations", 1},
+                                 {"staged_bytes", 4 * kCount},
+                                 {"ipc_operations", 0},
+                                 {"handovers", 0}});
       },
-      config);
+      warning_config());
   CHECK(errors.text().empty());
   CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda staged: ranks on several hosts stage everything, with the bits of the CPU") {
@@ -50,7 +43,7 @@ TEST_CASE("cuda staged: ranks on several hosts stage everything, with the bits o
     ProgramGpu gpu(machine.cuda.api(), 0);
     Runtime runtime(gpu_options_of(group, rank, options, "inproc"));
     body(runtime, gpu);
-    check(cuda_counter(runtime, "ipc_operations") == 0, "none by ipc");
+    check_counters(runtime, {{"ipc_operations", 0}});
     check(cuda_counter(runtime, "staged_operations") > 0, "staged");
     runtime.shutdown();
   });
@@ -60,21 +53,18 @@ TEST_CASE("cuda staged: ranks on several hosts stage everything, with the bits o
 
 TEST_CASE("cuda staged: pieces of any size give the same sums") {
   FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = false;
+  CudaOptions options = cuda_options_of(machine, kStaged);
   options.staged_piece_bytes = GENERATE(16, 4096, 65536, 1 << 20);
   run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
     for (const std::size_t count : {1, 3, 4, 5, 4095, 4097}) sum_on_gpu(runtime, gpu, count);
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda staged: page-locked memory is kept with the cache, and given up without") {
   constexpr int kSteps = 5;
   const bool cache = GENERATE(true, false);
   FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = false;
+  CudaOptions options = cuda_options_of(machine, kStaged);
   options.registration_cache = cache;
   run_gpu_ranks(machine, 1, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kCount);
@@ -83,39 +73,13 @@ TEST_CASE("cuda staged: page-locked memory is kept with the cache, and given up 
     const int more = machine.cuda.calls("cuMemHostAlloc") - before;
     check(cache ? more == 0 : more >= 3 * kSteps, std::to_string(more) + " blocks pinned");
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda staged: a rank without memory for its result fails alone, the others get theirs") {
   FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc = GENERATE(true, false);
-  const Collective kind =
-      GENERATE(Collective::Allgather, Collective::Alltoall, Collective::Reducescatter);
-  INFO("ipc " << options.ipc << ", " << to_string(kind));
-  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
-    constexpr std::size_t kRows = 30'000;
-    const bool lacks = runtime.topology().rank == 1;
-    GpuSum sum(runtime, gpu, kRows);
-    GpuTensor result(gpu, 2 * kRows * sizeof(float));
-    Request request = sum.request("uneven");
-    request.kind = kind;
-    request.output = nullptr;
-    request.allocate_output = [&](const std::vector<std::int64_t>&) -> void* {
-      if (lacks) throw std::bad_alloc();
-      return result.data();
-    };
-    const Work work = runtime.submit(std::move(request));
-    if (lacks) {
-      check_contains(text_of<OutOfMemoryError>([&] { work.wait(); }), "rank 1 has no memory");
-    } else {
-      work.wait();
-      const Bytes bytes = result.read();
-      float first = 0;
-      std::memcpy(&first, bytes.data(), sizeof first);
-      check(first == (kind == Collective::Reducescatter ? 3.0F : 1.0F), "the result begins right");
-    }
+  const CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kStaged));
+  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    exercise_missing_results(runtime, gpu);
     sum_on_gpu(runtime, gpu, kCount);
   });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }

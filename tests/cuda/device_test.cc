@@ -152,6 +152,23 @@ TEST_CASE_METHOD(Fixture, "cuda streams are ordered by events, and not by waitin
   CHECK(cuda.calls("cuStreamSynchronize") == 0);
 }
 
+TEST_CASE_METHOD(Fixture, "work on a cuda stream that is destroyed runs on, behind its waits") {
+  const DeviceMemory source = filled(64, 1);
+  const DeviceMemory target = filled(64, 2);
+  Stream late(context);
+  EventPool events(context);
+  cuda.hold(late.handle());
+  {
+    Stream destroyed(context);
+    destroyed.run_after(late.handle(), events);
+    destroyed.copy(target.address(), source.address(), 64, "copying");
+  }
+  CHECK(cuda.live().streams == 1);
+  CHECK(first_byte(target) == 2);
+  cuda.release(late.handle());
+  CHECK(first_byte(target) == 1);
+}
+
 TEST_CASE_METHOD(Fixture, "a cuda event stands for its last recording") {
   Stream stream(context);
   EventPool events(context);
@@ -271,28 +288,6 @@ TEST_CASE_METHOD(Fixture, "cuda memory that cannot be given back is counted, but
     cuda.fail("cuCtxPushCurrent_v2", kInvalidValue);
   }
   CHECK(context->lost() == 2);
-}
-
-TEST_CASE(
-    "what a cuda owner frees, others cannot open any more, and mappings are others' addresses") {
-  FakeCuda cuda;
-  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
-  const DriverApi& api = context->api();
-  const Current current(*context);
-  IpcMemHandle handle{};
-  {
-    const DeviceMemory memory(context, 4096);
-    check(api, "exporting", api.ipc_get_memory, &handle, memory.address());
-    DevicePointer mapped = 0;
-    check(api, "opening", api.ipc_open_memory, &mapped, handle, kIpcLazyEnablePeerAccess);
-    CHECK(mapped != memory.address());
-    *reinterpret_cast<char*>(memory.address()) = 42;
-    CHECK(*reinterpret_cast<char*>(mapped) == 42);
-    check(api, "closing", api.ipc_close_memory, mapped);
-  }
-  DevicePointer mapped = 0;
-  CHECK(api.ipc_open_memory(&mapped, handle, kIpcLazyEnablePeerAccess) == kInvalidHandle);
-  CHECK(cuda.live().mappings == 0);
 }
 
 }  // namespace

@@ -163,7 +163,9 @@ FakeCuda::Live FakeCuda::live() const {
   const auto count = [](const auto& items) { return static_cast<int>(items.size()); };
   Live live;
   for (const int retained : state_->retained) live.contexts += retained;
-  live.streams = count(state_->streams) - 1;  // but for the default one
+  for (const auto& [handle, stream] : state_->streams) {
+    if (handle != nullptr && !stream.is_destroyed) ++live.streams;  // the default one is not made
+  }
   live.events = count(state_->events);
   live.allocations = count(state_->allocations);
   live.host_allocations = count(state_->host_allocations);

@@ -40,9 +40,6 @@ void add_queries(Symbols& symbols) {
     const std::string text = "0000:0" + std::to_string(device) + ":00.0";
     return std::strcpy(id, text.c_str()), kSuccess;
   });
-  symbols["cuDeviceGetByPCIBusId"] = at(+[](DeviceHandle* device, const char* id) -> Result {
-    return *device = id[6] - '0', kSuccess;
-  });
   symbols["cuDeviceGetAttribute"] = at(+[](int* value, int attribute, DeviceHandle) -> Result {
     *value = attribute == kAttributeComputeCapabilityMajor ? 9
              : attribute == kAttributeMultiprocessorCount  ? 132
@@ -50,11 +47,11 @@ void add_queries(Symbols& symbols) {
                                                            : 0;
     return kSuccess;
   });
-  symbols["cuDeviceCanAccessPeer"] = at(+[](int* can, DeviceHandle, DeviceHandle) {
-    return call("cuDeviceCanAccessPeer", [&](State& s, Lock&) {
-      return *can = s.options.peers_reach_each_other ? 1 : 0, kSuccess;
-    });
-  });
+  // Of the table, but not called.
+  for (const char* const symbol :
+       {"cuDeviceGetByPCIBusId", "cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess"}) {
+    symbols[symbol] = at(+[]() -> Result { return kNotSupported; });
+  }
 }
 
 void add_contexts(Symbols& symbols) {
@@ -90,11 +87,6 @@ void add_contexts(Symbols& symbols) {
       constexpr int kActive = 1;
       if (stream == nullptr && s.default_is_unusable) return kCaptureImplicit;
       return *status = s.captured.contains(stream) ? kActive : kCaptureNone, kSuccess;
-    });
-  });
-  symbols["cuCtxEnablePeerAccess"] = at(+[](ContextHandle, unsigned) {
-    return call("cuCtxEnablePeerAccess", [](State& s, Lock&) {
-      return s.options.peers_reach_each_other ? kSuccess : kPeerAccessUnsupported;
     });
   });
   symbols["cuCtxGetStreamPriorityRange"] =

@@ -48,6 +48,7 @@ struct Work {
 struct Stream {
   std::deque<Work> queue;
   bool is_held = false;
+  bool is_destroyed = false;  ///< gone once what is queued has run
 };
 
 /// Memory that a second mapping shows at another address.
@@ -108,35 +109,45 @@ struct FakeCuda::State {
   void run() {
     if (options.disorder != 0) {
       for (unsigned left = random() % 4; left > 0 && run_one();) --left;
-      something_ran.notify_all();
-      return;
+    } else {
+      run_all();
     }
+    std::erase_if(streams, [](const auto& each) {
+      return each.second.is_destroyed && each.second.queue.empty();
+    });
+    something_ran.notify_all();
+  }
+
+  void run_all() {
     for (bool progress = true; progress;) {
       progress = false;
       for (auto& [handle, stream] : streams) {
-        while (!stream.is_held && !stream.queue.empty() && stream.queue.front().is_ready()) {
-          const fake::Work work = std::move(stream.queue.front());
-          stream.queue.pop_front();
-          if (work.run) work.run();
+        while (can_run(stream)) {
+          run_front(stream);
           progress = true;
         }
       }
     }
-    something_ran.notify_all();
+  }
+
+  static bool can_run(const fake::Stream& stream) {
+    return !stream.is_held && !stream.queue.empty() && stream.queue.front().is_ready();
+  }
+
+  static void run_front(fake::Stream& stream) {
+    const fake::Work work = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    if (work.run) work.run();
   }
 
   /// The next work of any stream that can run; false if there is none.
   bool run_one() {
     std::vector<fake::Stream*> ready;
     for (auto& [handle, stream] : streams) {
-      const bool can = !stream.is_held && !stream.queue.empty();
-      if (can && stream.queue.front().is_ready()) ready.push_back(&stream);
+      if (can_run(stream)) ready.push_back(&stream);
     }
     if (ready.empty()) return false;
-    fake::Stream& stream = *ready[random() % ready.size()];
-    const fake::Work work = std::move(stream.queue.front());
-    stream.queue.pop_front();
-    if (work.run) work.run();
+    run_front(*ready[random() % ready.size()]);
     return true;
   }
 
@@ -149,10 +160,16 @@ struct FakeCuda::State {
     something_ran.notify_all();
   }
 
-  Result enqueue(StreamHandle stream, fake::Work work) {
-    const auto found = streams.find(stream);
-    if (found == streams.end()) return kInvalidHandle;
-    found->second.queue.push_back(std::move(work));
+  /// Null unless it was made and not destroyed.
+  fake::Stream* find_stream(StreamHandle handle) {
+    const auto found = streams.find(handle);
+    return found == streams.end() || found->second.is_destroyed ? nullptr : &found->second;
+  }
+
+  Result enqueue(StreamHandle handle, fake::Work work) {
+    fake::Stream* const stream = find_stream(handle);
+    if (stream == nullptr) return kInvalidHandle;
+    stream->queue.push_back(std::move(work));
     run();
     return kSuccess;
   }

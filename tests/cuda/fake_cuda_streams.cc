@@ -27,24 +27,22 @@ void add_streams(Symbols& symbols) {
       return kSuccess;
     });
   });
-  // What is still queued runs all the same, as in the driver.
-  symbols["cuStreamDestroy_v2"] = at(+[](StreamHandle stream) {
+  // As in the driver: what is queued runs in its order, each wait included, and the call does not
+  // wait for it.
+  symbols["cuStreamDestroy_v2"] = at(+[](StreamHandle handle) {
     return call_in_context("cuStreamDestroy_v2", [&](State& s, Lock&) {
-      const auto found = s.streams.find(stream);
-      if (found == s.streams.end()) return kInvalidHandle;
-      for (const Work& work : found->second.queue) {
-        if (work.run) work.run();
-      }
-      s.streams.erase(found);
+      Stream* const stream = s.find_stream(handle);
+      if (stream == nullptr) return kInvalidHandle;
+      stream->is_destroyed = true;
       return s.run(), kSuccess;
     });
   });
-  symbols["cuStreamQuery"] = at(+[](StreamHandle stream) {
+  symbols["cuStreamQuery"] = at(+[](StreamHandle handle) {
     return call_in_context("cuStreamQuery", [&](State& s, Lock&) {
-      const auto found = s.streams.find(stream);
-      if (found == s.streams.end()) return kInvalidHandle;
+      const Stream* const stream = s.find_stream(handle);
+      if (stream == nullptr) return kInvalidHandle;
       s.run();
-      return found->second.queue.empty() ? kSuccess : kNotReady;
+      return stream->queue.empty() ? kSuccess : kNotReady;
     });
   });
   symbols["cuStreamSynchronize"] = at(+[](StreamHandle stream) {

@@ -119,12 +119,7 @@ void add_calls(std::map<std::string, void*>& symbols) {
         return take("ncclReduceScatter", {Kind::ReduceScatter, input, output, count, type, op},
                     communicator, stream);
       });
-  symbols["ncclReduce"] =
-      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type,
-             ReductionNumber op, int root, Communicator communicator, StreamHandle stream) {
-        return take("ncclReduce", {Kind::Reduce, input, output, count, type, op, root},
-                    communicator, stream);
-      });
+  symbols["ncclReduce"] = at(+[]() -> Result { return kInvalidUsage; });  // not called
   symbols["ncclBroadcast"] =
       at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type, int root,
              Communicator communicator, StreamHandle stream) {
@@ -336,8 +331,6 @@ Result FakeNccl::State::end(Communicator communicator, bool aborts) {
   }
   return nccl::kSuccess;
 }
-
-FakeNccl::FakeNccl(FakeCuda& cuda) : FakeNccl(cuda, Options{}) {}
 
 FakeNccl::FakeNccl(FakeCuda& cuda, const Options& options)
     : state_(std::make_unique<State>(cuda, options)) {

@@ -26,7 +26,6 @@ class FakeNccl {
     std::vector<std::string> lacks = {};  ///< functions
     int looks = 2;                        ///< before what goes on is over; 0: calls end at once
   };
-  explicit FakeNccl(FakeCuda& cuda);
   FakeNccl(FakeCuda& cuda, const Options& options);
   ~FakeNccl();
   FakeNccl(const FakeNccl&) = delete;

@@ -119,9 +119,6 @@ void run_collective(const Calls& calls, Misuses& misuses) {
                    [&](const auto& call) { return fits(first, *call); })) {
     return misuses.add("the ranks' calls do not fit each other");
   }
-  std::vector<std::vector<char>> results;
-  const bool has_root = first.kind == Kind::Broadcast || first.kind == Kind::Reduce;
-  const auto root = static_cast<std::size_t>(has_root ? first.other : 0);
   std::vector<char> gathered;
   for (const auto& call : calls) {
     if (first.kind != Kind::AllGather) break;
@@ -129,16 +126,16 @@ void run_collective(const Calls& calls, Misuses& misuses) {
     gathered.insert(gathered.end(), more.begin(), more.end());
   }
   // All is read before anything is written: some of it may be in place.
+  std::vector<std::vector<char>> results;
   for (std::size_t rank = 0; rank < calls.size(); ++rank) {
-    const bool has_result = first.kind != Kind::Reduce || rank == root;
     if (first.kind == Kind::ReduceScatter) {
       results.push_back(reduced(calls, rank * first.count, first.count));
     } else if (first.kind == Kind::Broadcast) {
-      results.push_back(taken(*calls[root]));
+      results.push_back(taken(*calls[static_cast<std::size_t>(first.other)]));
     } else if (first.kind == Kind::AllGather) {
       results.push_back(gathered);
     } else {
-      results.push_back(has_result ? reduced(calls, 0, first.count) : std::vector<char>{});
+      results.push_back(reduced(calls, 0, first.count));
     }
   }
   for (std::size_t rank = 0; rank < calls.size(); ++rank) put(results[rank], calls[rank]->output);

@@ -22,7 +22,7 @@ namespace ronde::test::fake_nccl {
 using namespace ronde::nccl;
 using StreamHandle = cuda::StreamHandle;
 
-enum class Kind { AllReduce, ReduceScatter, Reduce, Broadcast, AllGather, Send, Recv };
+enum class Kind { AllReduce, ReduceScatter, Broadcast, AllGather, Send, Recv };
 
 /// One call of one rank. It is done once it has met those of the others.
 struct Call {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu_ranks.h"
 
+#include <catch2/catch.hpp>
 #include <cstring>
 #include <utility>
 
@@ -17,8 +18,12 @@ Bytes bytes_of(const std::vector<float>& values) {
 
 }  // namespace
 
-CudaOptions cuda_options_of(const FakeMachine& machine) {
+CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
   CudaOptions options;
+  options.ipc = way.ipc;
+  options.ipc_handover = way.handover;
+  options.ipc_direct_bytes = way.direct_bytes;
+  options.registration_cache = way.cache;
   options.fusion_bytes = 65536;
   options.one_shot_bytes = 4096;
   options.staged_piece_bytes = 8192;
@@ -26,6 +31,12 @@ CudaOptions cuda_options_of(const FakeMachine& machine) {
   options.symbols = machine.cuda.lookup();
   options.kernel_image = "an image";
   return options;
+}
+
+Config warning_config() {
+  Config config = test_config();
+  config.log_level = "warning";
+  return config;
 }
 
 RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOptions& cuda,
@@ -41,12 +52,25 @@ RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOp
 void run_gpu_ranks(FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
                    const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body,
                    const Config& config) {
-  const inproc::Group group(size);
+  run_gpu_ranks_unchecked(
+      machine, size, devices, cuda,
+      [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+        body(runtime, gpu);
+        runtime.shutdown();
+      },
+      config);
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+void run_gpu_ranks_unchecked(
+    FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
+    const std::function<void(Runtime& runtime, ProgramGpu& gpu, const Kill& kill)>& body,
+    const Config& config) {
+  inproc::Group group(size);
   run_ranks(size, [&](int rank) {
     ProgramGpu gpu(machine.cuda.api(), rank % devices);
     Runtime runtime(gpu_options_of(group, rank, cuda, "shm", config));
-    body(runtime, gpu);
-    runtime.shutdown();
+    body(runtime, gpu, [&] { group.kill(rank); });
   });
 }
 
@@ -55,9 +79,10 @@ GpuSum::GpuSum(Runtime& runtime, ProgramGpu& gpu, std::size_t count)
   write(static_cast<float>(runtime.topology().rank + 1));
 }
 
-Request GpuSum::request(const std::string& name) {
+Request GpuSum::request(const std::string& name, ProcessSet set) {
   Request request;
   request.name = name;
+  request.set = set;
   request.shape = {static_cast<std::int64_t>(count_)};
   request.device = {.kind = DeviceKind::Cuda, .index = gpu_->context->index()};
   request.stream = gpu_->stream.handle();
@@ -76,18 +101,45 @@ std::vector<float> GpuSum::read() const {
   return values;
 }
 
-void GpuSum::check_result(const Work& work, int ranks) const {
-  work.wait();
-  const int last = ranks > 0 ? ranks : runtime_->topology().size;
-  const auto expected = static_cast<float>(last * (last + 1) / 2);
+void GpuSum::check_values(float expected, const std::string& what) const {
   check(read() == std::vector<float>(count_, expected),
-        "a sum of " + std::to_string(count_) + " elements on rank " +
+        what + ", of " + std::to_string(count_) + " elements on rank " +
             std::to_string(runtime_->topology().rank));
 }
 
-void sum_on_gpu(Runtime& runtime, ProgramGpu& gpu, std::size_t count) {
+void GpuSum::check_result(const Work& work, ProcessSet set) const {
+  work.wait();
+  float expected = 0;
+  for (const int rank : runtime_->ranks_of(set)) expected += static_cast<float>(rank + 1);
+  check_values(expected, "a sum");
+}
+
+void sum_on_gpu(Runtime& runtime, ProgramGpu& gpu, std::size_t count, ProcessSet set) {
   GpuSum sum(runtime, gpu, count);
-  sum.check_result(sum.start());
+  sum.check_result(runtime.submit(sum.request({}, set)), set);
+}
+
+Work start_owned(Runtime& runtime, ProgramGpu& gpu, std::size_t count, std::weak_ptr<void>& memory,
+                 ProcessSet set) {
+  auto sum = std::make_shared<GpuSum>(runtime, gpu, count);
+  memory = sum;
+  Request request = sum->request({}, set);
+  request.keep_alive = std::move(sum);
+  return runtime.submit(std::move(request));
+}
+
+void check_counters(const Runtime& runtime, const Counters& expected, const std::string& part) {
+  for (const auto& [name, value] : expected) {
+    const std::uint64_t seen = counter_of(runtime, part, name);
+    check(seen == value, name + " is " + std::to_string(value) + ", not " + std::to_string(seen));
+  }
+}
+
+void check_handovers(const Runtime& runtime, IpcHandover kind) {
+  const std::uint64_t all = cuda_counter(runtime, "handovers");
+  check(all > 0, "there were handovers");
+  check_counters(runtime, {{"flag_handovers", kind == IpcHandover::Flags ? all : 0},
+                           {"kernel_handovers", kind == IpcHandover::Kernels ? all : 0}});
 }
 
 }  // namespace ronde::test

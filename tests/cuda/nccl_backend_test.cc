@@ -4,30 +4,16 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "backends/cuda/cuda.h"
 #include "backends/nccl/identity.h"
+#include "gpu_exercise.h"
 #include "nccl_ranks.h"
-#include "tests/support/fake_library.h"
+#include "tests/support/requests.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
 using Catch::Contains;
-
-/// A sum of `count` ones and more on each rank.
-void check_sum(Runtime& runtime, Device gpu, const std::string& name, std::size_t count,
-               ProcessSet set = kGlobalSet) {
-  const int own = runtime.topology().rank;
-  std::vector<float> values(count, static_cast<float>(own + 1));
-  Request request = sum_request(values, name);
-  request.device = gpu;
-  request.set = set;
-  runtime.run(request);
-  float expected = 0;
-  for (const int rank : runtime.ranks_of(set)) expected += static_cast<float>(rank + 1);
-  check(values == std::vector<float>(count, expected), "the sum " + name);
-}
 
 std::string problem_with(const FakeCuda::Options& cuda_options,
                          const FakeNccl::Options& nccl_options, bool has_kernels = true) {
@@ -71,30 +57,30 @@ TEST_CASE("nccl that one rank lacks is refused by name, and otherwise not used")
   NcclRanks machine(2, {.version = 21805});
   for (const std::string wanted : {"nccl", "auto"}) {
     machine.config.gpu_backend = wanted;
-    const inproc::Group group(2);
     run_ranks(2, [&](int rank) {
-      const auto start = [&] { return Runtime(machine.runtime_options(group, rank)); };
+      const auto start = [&] { return Runtime(machine.runtime_options(rank)); };
       if (wanted == "nccl") {
         check_contains(text_of<UsageError>([&] { start(); }), "RONDE_GPU_BACKEND=nccl: rank 0: ");
         return;
       }
+      ProgramGpu gpu = machine.gpu(rank);
       Runtime runtime = start();
-      std::vector<float> values(3);
-      Request request = sum_request(values, "x");
-      request.device = machine.device(rank);
-      const Work work = runtime.submit(request);
-      check_contains(usage_error_of(work), "2.18.5");
+      GpuSum sum(runtime, gpu, 3);
+      check_contains(usage_error_of(sum.start()), "2.18.5");
       runtime.shutdown();
     });
+    machine.begin_job();
   }
 }
 
 TEST_CASE("nccl touches no GPU before the first operation") {
   NcclRanks machine(2);
-  machine.run([&](int, Runtime& runtime) {
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(machine.runtime_options(rank));
     check(runtime.backend_name(DeviceKind::Cuda) == "nccl", "it is chosen");
     std::vector<float> values(3);
     runtime.run(sum_request(values, "on the CPU"));
+    runtime.shutdown();
   });
   CHECK(machine.cuda.calls("cuDevicePrimaryCtxRetain") == 0);
   CHECK(machine.nccl.calls("ncclGetUniqueId") == 0);
@@ -110,81 +96,64 @@ TEST_CASE("nccl registers the fusion buffer once, and nothing where registration
                       {true, {"ncclMemAlloc"}, 0, 2},
                       {true, {"ncclCommRegister"}, 2, 0},
                       {false, {}, 0, 0}};
-  std::vector<std::vector<TensorValues>> results;
   for (const Row& row : rows) {
     NcclRanks machine(2, {.lacks = row.lacks});
     machine.options.registration_cache = row.is_on;
-    auto& of_row = results.emplace_back(2, TensorValues(DataType::BF16, 5000));
-    machine.run([&](int rank, Runtime& runtime) {
-      for (int step = 0; step < 5; ++step) {
-        Buffers buffers(DataType::BF16, 5000);
-        for (std::size_t i = 0; i < 5000; ++i) {
-          buffers.input.set(i, 0.37 * static_cast<double>(i) + rank + step);
-        }
-        runtime.run(request_on(machine.device(rank), Collective::Allreduce, "x", buffers));
-        of_row[static_cast<std::size_t>(rank)] = buffers.output;
-      }
-      const std::uint64_t once = row.registered > 0 ? 1 : 0;
-      check(counter_of(runtime, "nccl", "registration_misses") == once, "it is registered once");
-      check((counter_of(runtime, "nccl", "registration_hits") > 4) == (once > 0), "and then hit");
+    machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
+      exercise_sizes(runtime, gpu);
+      const bool is_registered = row.registered > 0;
+      check_counters(runtime, {{"registration_misses", is_registered ? 1 : 0}}, "nccl");
+      check((nccl_counter(runtime, "registration_hits") > 4) == is_registered, "and then hit");
     });
-    CHECK(machine.nccl.misuses().empty());
     CHECK(machine.nccl.calls("ncclMemAlloc") == row.allocated);
     CHECK(machine.nccl.calls("ncclCommRegister") == row.registered);
     CHECK(machine.nccl.calls("ncclCommDeregister") == row.registered);
-    CHECK(results.front() == of_row);
   }
 }
 
 TEST_CASE("nccl's streams take turns") {
   NcclRanks machine(2);
   machine.options.streams = 3;
-  machine.run([&](int rank, Runtime& runtime) {
-    for (int step = 0; step < 7; ++step) {
-      check_sum(runtime, machine.device(rank), "x", 100 * static_cast<std::size_t>(step + 1));
-    }
-    check(counter_of(runtime, "nccl", "communicators") == 3, "one a stream");
-    check(counter_of(runtime, "nccl", "collectives") == 7, "collectives are counted");
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    for (std::size_t count = 100; count <= 700; count += 100) sum_on_gpu(runtime, gpu, count);
+    check_counters(runtime, {{"communicators", 3}, {"collectives", 7}}, "nccl");
   });
   CHECK(machine.nccl.calls("ncclCommInitRankConfig") == 6);
 }
 
 TEST_CASE("nccl serves process sets that overlap, each by its own communicator") {
   NcclRanks machine(3);
-  machine.run([&](int rank, Runtime& runtime) {
-    const Device gpu = machine.device(rank);
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
     std::vector<ProcessSet> sets;
     for (const std::vector<int>& ranks : {std::vector{0, 1}, {1, 2}, {2, 0}}) {
       const ProcessSet set = runtime.add_process_set(ranks);
       if (runtime.rank_in(set)) sets.push_back(set);
     }
     for (int step = 0; step < 3; ++step) {
-      for (const ProcessSet set : sets) check_sum(runtime, gpu, "of a set", 700, set);
-      check_sum(runtime, gpu, "of all", 700);
+      for (const ProcessSet set : sets) sum_on_gpu(runtime, gpu, 700, set);
+      sum_on_gpu(runtime, gpu, 700);
     }
   });
 }
 
 TEST_CASE("nccl reads nothing before what the program's stream has queued, and holds up nobody") {
   NcclRanks machine(2);
-  machine.run([&](int rank, Runtime& runtime) {
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     for (const std::size_t count : {10, 3000}) {
-      ProgramStream stream(machine, rank);
-      std::vector<float> source(count, static_cast<float>(rank + 1)), values(count, 100.0F);
-      Request request = sum_request(values, "x");
-      request.device = machine.device(rank);
-      request.stream = stream.handle();
-      stream.hold_before_copy(values.data(), source.data(), count * sizeof(float));
-      if (rank == 1) stream.release();
-      const Work work = runtime.submit(request);
+      GpuSum sum(runtime, gpu, count);
+      sum.write(-5.0F);
+      static_cast<void>(sum.read());
+      const bool is_late = runtime.topology().rank == 0;
+      if (is_late) machine.cuda.hold(gpu.stream.handle());
+      sum.write(is_late ? 1.0F : 2.0F);
+      const Work work = sum.start();
       // The result is queued while an input is still to come.
       work.wait_on(nullptr);
-      if (rank == 0) {
+      if (is_late) {
         check(!work.done(), "the input is not there");
-        stream.release();
+        machine.cuda.release(gpu.stream.handle());
       }
-      work.wait();
-      check(values == std::vector<float>(count, 3.0F), "the sum of what was copied");
+      sum.check_result(work);
     }
   });
 }
@@ -192,11 +161,9 @@ TEST_CASE("nccl reads nothing before what the program's stream has queued, and h
 TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
   NcclRanks machine(3);
   machine.device_of = {0, 1, 0};
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    std::vector<float> values(3);
-    Request request = sum_request(values, "x");
-    request.device = machine.device(rank);
-    const Death death = death_of([&] { runtime.run(request); });
+  machine.run_to_its_death([](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, 3);
+    const Death death = death_of([&] { sum.start().wait(); });
     check_contains(death.text, "rank 0 and rank 2 are both on GPU-01010101-");
     check_contains(death.text, "(0000:00:00.0), but NCCL needs a GPU for each rank");
     check_contains(death.text, "RONDE_GPU_BACKEND=mpi");
@@ -206,54 +173,51 @@ TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
   machine.check_clean();
 }
 
-TEST_CASE("nccl leaves ranks that share a GPU to the fallback, with one line in the log") {
-  NcclRanks machine(3);
-  machine.device_of = {0, 1, 0};
-  machine.options.fallback = make_stand_in;
-  machine.run([&](int rank, Runtime& runtime) {
-    for (int step = 0; step < 3; ++step) check_sum(runtime, machine.device(rank), "x", 500);
-    check(counter_of(runtime, "nccl", "fallback") == 1, "it is counted");
-    check(counter_of(runtime, "nccl", "fallback_here") == 1, "and counts itself");
-    check(counter_of(runtime, "nccl", "communicators") == 0, "nobody connects");
-  });
-  CHECK(machine.warnings().size() == 1);
-  CHECK_THAT(machine.warnings().at(0),
-             Contains("rank 0 and rank 2 are both on GPU-01010101-") && Contains("'stand-in'"));
-}
+/// Ranks 0 and 2 of these share a GPU, and have a backend that moves what is there.
+struct SharedGpu : NcclRanks {
+  SharedGpu() : NcclRanks(3) {
+    device_of = {0, 1, 0};
+    CudaOptions backend;
+    backend.symbols = cuda.lookup();
+    backend.kernel_image = "an image";
+    options.fallback = cuda_backend_factory(backend).create;
+  }
+};
 
-TEST_CASE("nccl's fallback is the backend of CUDA IPC where ranks share a GPU") {
-  NcclRanks machine(2);
-  machine.device_of = {0, 0};
-  CudaOptions cuda;
-  cuda.symbols = machine.cuda.lookup();
-  cuda.kernel_image = "an image";
-  machine.options.fallback = cuda_backend_factory(cuda).create;
-  machine.run([&](int rank, Runtime& runtime) {
-    for (int step = 0; step < 3; ++step) check_sum(runtime, machine.device(rank), "x", 500);
-    check(counter_of(runtime, "nccl", "fallback_ipc_operations") == 3, "by CUDA IPC");
+TEST_CASE("nccl leaves ranks that share a GPU to the backend of CUDA IPC, with one line") {
+  SharedGpu machine;
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, 500);
+    check_counters(runtime, {{"fallback", 1}, {"fallback_ipc_operations", 3}, {"communicators", 0}},
+                   "nccl");
   });
+  REQUIRE(machine.warnings().size() == 1);
+  CHECK_THAT(machine.warnings()[0],
+             Contains("rank 0 and rank 2 are both on GPU-01010101-") && Contains("'mpi'"));
 }
 
 TEST_CASE("nccl messages before the first collective find a shared GPU pair by pair") {
-  NcclRanks machine(3);
-  machine.device_of = {0, 1, 0};
-  machine.options.fallback = make_stand_in;
-  machine.run([&](int rank, Runtime& runtime) {
+  SharedGpu machine;
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    const int rank = runtime.topology().rank;
     for (int step = 0; step < 3; ++step) {
       // 0 and 2 share a GPU, 0 and 1 do not.
       for (const int peer : {2, 1}) {
         if (rank != 0 && rank != peer) continue;
-        std::vector<float> values(40, rank == 0 ? 7.0F : 0.0F);
-        Request request = rank == 0 ? send_request(values, peer) : recv_request(values, 0);
-        request.device = machine.device(rank);
-        runtime.run(request);
-        check(values == std::vector<float>(40, 7.0F), "the message");
+        GpuSum sum(runtime, gpu, 40);
+        Request message = sum.request();
+        message.kind = rank == 0 ? Collective::Send : Collective::Recv;
+        message.peer = rank == 0 ? peer : 0;
+        if (rank == 0) message.output = nullptr;
+        if (rank != 0) message.input = nullptr;
+        runtime.run(std::move(message));
+        sum.check_values(1.0F, "the message of rank 0");
       }
       // From then on all is the fallback's.
-      if (step > 0) check_sum(runtime, machine.device(rank), "x", 500);
+      if (step > 0) sum_on_gpu(runtime, gpu, 500);
     }
-    const std::uint64_t connected = rank == 2 ? 0 : 1;
-    check(counter_of(runtime, "nccl", "communicators") == connected, "of the pair that can");
+    // Of the pair that can.
+    check_counters(runtime, {{"communicators", rank == 2 ? 0 : 1}}, "nccl");
   });
   CHECK(machine.warnings().size() == 1);
 }
@@ -279,21 +243,21 @@ TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mi
 
 TEST_CASE("nccl takes along a rank that has joined before it had a tensor on a GPU") {
   NcclRanks machine(2);
-  machine.run([&](int rank, Runtime& runtime) {
-    if (rank == 0) {
-      std::vector<float> values(1000, 3.0F);
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    if (runtime.topology().rank == 0) {
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max}) {
-        Request request = sum_request(values, "alone");
+        GpuSum sum(runtime, gpu, 1000);
+        sum.write(3.0F);
+        Request request = sum.request("alone");
         request.op = op;
-        request.device = machine.device(rank);
-        runtime.run(request);
-        check(values == std::vector<float>(1000, 3.0F), "what rank 0 alone has brought");
+        runtime.run(std::move(request));
+        sum.check_values(3.0F, "what rank 0 alone has brought");
       }
     }
     Request join;
     join.kind = Collective::Join;
     runtime.submit(std::move(join)).wait();
-    check_sum(runtime, machine.device(rank), "after", 1000);
+    sum_on_gpu(runtime, gpu, 1000);
   });
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes wrong in NCCL, under it or beside it ends in time, with its own words, and with nothing
-// left behind.
+// What goes wrong in NCCL, under it, beside it or between hosts ends in time, with its own words,
+// and with nothing left behind.
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
-#include <latch>
 #include <memory>
 #include <thread>
 
@@ -16,240 +16,268 @@ using namespace ronde;
 using namespace ronde::test;
 using namespace std::chrono_literals;
 
-/// A sum of ones on the rank's GPU.
-class Sum {
- public:
-  explicit Sum(std::size_t count) : values_(std::make_shared<std::vector<float>>(count, 1.0F)) {}
+constexpr std::size_t kCount = 3001;  // the last chunk of several hosts is packed
 
-  Request request(Device gpu, void* stream = nullptr) {
-    Request request = sum_request(*values_, "sum");
-    request.device = gpu;
-    request.stream = stream;
-    request.keep_alive = values_;
-    return request;
-  }
-  bool is(float number) const { return *values_ == std::vector<float>(values_->size(), number); }
-  void* data() const { return values_->data(); }
-  std::size_t bytes() const { return values_->size() * sizeof(float); }
-  /// Who owns the memory, beside this.
-  long other_owners() const { return values_.use_count() - 1; }
-
- private:
-  const std::shared_ptr<std::vector<float>> values_;
-};
-
-/// One sum, which all ranks see die in these words.
-void check_death(NcclRanks& machine, const std::string& words, std::size_t count = 1000) {
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    Sum sum(count);
-    const Death death = death_of([&] { runtime.run(sum.request(machine.device(rank))); });
-    check_contains(death.text, words);
-    check(sum.other_owners() == 0, "the memory was handed back");
-  });
+/// Two ranks of a host; or two of each of two hosts, between which sums cross.
+std::unique_ptr<NcclRanks> make_machine(bool has_hosts) {
+  if (has_hosts) return std::make_unique<NcclHosts>(std::vector{0, 1, 1, 0});
+  return std::make_unique<NcclRanks>(2);
 }
 
-/// The same machine serves the next job.
-void check_recovery(NcclRanks& machine) {
-  machine.group = inproc::Group(static_cast<int>(machine.device_of.size()));
-  machine.run([&](int rank, Runtime& runtime) {
-    Sum sum(1000);
-    runtime.run(sum.request(machine.device(rank)));
-    check(sum.is(static_cast<float>(machine.device_of.size())), "the sum of the next job");
+/// A sum that each GPU has queued behind what the program holds there, so that NCCL does not begin.
+/// Its operation alone owns the tensor.
+class HeldSum {
+ public:
+  HeldSum(NcclRanks& machine, Runtime& runtime, ProgramGpu& gpu, bool has_hosts,
+          bool is_held = true)
+      : machine_(machine), gpu_(gpu) {
+    if (!has_hosts) sum_on_gpu(runtime, gpu, kCount);  // connects
+    if (is_held) machine_.cuda.hold(gpu_.stream.handle());
+    work_ = start_owned(runtime, gpu, kCount, memory_);
+    if (!has_hosts) work_.wait_on(nullptr);  // until it is queued
+    // Each rank has written its tensor, and queued three copies of its share, as many as there are
+    // pieces on their way at the same time, behind what NCCL does before.
+    while (has_hosts && machine_.cuda.calls("cuMemcpyAsync") < machine_.size() * (1 + 3)) {
+      std::this_thread::yield();
+    }
+  }
+
+  void release() { machine_.cuda.release(gpu_.stream.handle()); }
+  Death death() {
+    return death_of([&] { work_.wait(); });
+  }
+  bool is_handed_back() const { return memory_.expired(); }
+
+ private:
+  NcclRanks& machine_;
+  ProgramGpu& gpu_;
+  std::weak_ptr<void> memory_;
+  Work work_;
+};
+
+/// NCCL breaks down while every rank's sum is held, which is then released; then `check_end`.
+void run_to_breakdown(NcclRanks& machine, bool has_hosts, nccl::Result result,
+                      const std::function<void(HeldSum& sum)>& check_end) {
+  std::barrier together(machine.size());
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    HeldSum sum(machine, runtime, gpu, has_hosts);
+    together.arrive_and_wait();
+    if (runtime.topology().rank == 0) machine.nccl.break_down(result);
+    together.arrive_and_wait();
+    sum.release();
+    check_end(sum);
   });
 }
 
 TEST_CASE("nccl errors of calls end the group in their own words, and another one can begin") {
   struct Row {
+    bool has_hosts;
     std::string symbol;
-    int skipped;
+    int skipped;  ///< calls that are not of the sum, or not the first
+    DataType dtype;
     std::string words;
   };
+  const std::string reducing_f32 = "reducing 1 tensor(s) of 3001 elements of f32: ";
+  const std::string reducing_f16 = "reducing 1 tensor(s) of 3001 elements of f16: ";
   // The failing call is that of whichever rank comes first.
   const Row rows[] = {
-      {"ncclGetUniqueId", 0, "NCCL failed while connecting the ranks: ncclGetUniqueId"},
-      {"ncclCommInitRankConfig", 0, "connecting 2 ranks: ncclCommInitRankConfig: the fake says so"},
-      {"ncclMemAlloc", 0, "ncclMemAlloc: the fake says so (3)"},
-      {"ncclCommRegister", 0, "registering the fusion buffer of 2048 bytes: ncclCommRegister"},
-      {"ncclAllReduce", 1, "reducing 2 tensor(s) of 2000 elements of f32: ncclAllReduce"},
-  };
+      {false, "ncclGetUniqueId", 0, DataType::F32, "connecting the ranks: "},
+      {false, "ncclCommInitRankConfig", 0, DataType::F32, "connecting 2 ranks: "},
+      {false, "ncclMemAlloc", 0, DataType::F16, ""},
+      {false, "ncclCommRegister", 0, DataType::F16,
+       "registering the fusion buffer of 2048 bytes: "},
+      {false, "ncclAllReduce", 1, DataType::F32, reducing_f32},
+      {false, "ncclGroupStart", 0, DataType::F16, reducing_f16},
+      {false, "ncclSend", 0, DataType::F16, reducing_f16},
+      {false, "ncclGroupEnd", 0, DataType::F16, reducing_f16},
+      {false, "ncclAllGather", 0, DataType::F16, reducing_f16},
+      {true, "ncclGetUniqueId", 1, DataType::F32, "connecting the ranks: "},
+      {true, "ncclCommInitRankConfig", 4, DataType::F32, "connecting 2 ranks: "},
+      {true, "ncclCommRegister", 0, DataType::F32, "registering the fusion buffer of 2048 bytes: "},
+      {true, "ncclReduceScatter", 6, DataType::F32, reducing_f32},
+      {true, "ncclAllGather", 3, DataType::F32, reducing_f32},
+      {true, "ncclSend", 1, DataType::F16, reducing_f16},
+      {true, "ncclGroupEnd", 2, DataType::F16, reducing_f16}};
   for (const Row& row : rows) {
-    CAPTURE(row.symbol);
-    NcclRanks machine(2);
-    machine.nccl.fail(row.symbol, nccl::kInternalError, 1, row.skipped);
-    machine.run_to_its_death([&](int rank, Runtime& runtime) {
-      Sum one(1000), two(1000);
-      std::vector<Request> requests = {one.request(machine.device(rank)),
-                                       two.request(machine.device(rank))};
-      requests[0].name = "one";
-      requests[1].name = "two";
-      const std::vector<Work> works = runtime.submit_group(requests);
-      check_contains(death_of([&] { works[0].wait(); }).text, row.words);
-      check_contains(death_of([&] { works[1].wait(); }).text, row.words);
+    CAPTURE(row.has_hosts, row.symbol);
+    const auto machine = make_machine(row.has_hosts);
+    machine->nccl.fail(row.symbol, nccl::kInternalError, 1, row.skipped);
+    machine->run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+      GpuSum sum(runtime, gpu, kCount);
+      Request request = sum.request();
+      request.dtype = row.dtype;
+      const Death death = death_of([&] { runtime.submit(std::move(request)).wait(); });
+      check_contains(death.text, "NCCL failed while ");
+      check_contains(death.text, row.words + row.symbol);
+      if (row.symbol != "ncclCommRegister") check_contains(death.text, ": the fake says so (3)");
     });
-    machine.check_clean();
-    check_recovery(machine);
-  }
-}
-
-TEST_CASE("nccl halves whose exchange cannot be called end the group") {
-  for (const std::string symbol : {"ncclGroupStart", "ncclSend", "ncclGroupEnd", "ncclAllGather"}) {
-    CAPTURE(symbol);
-    NcclRanks machine(2);
-    machine.nccl.fail(symbol, nccl::kInvalidArgument);
-    machine.run_to_its_death([&](int rank, Runtime& runtime) {
-      Buffers buffers(DataType::F16, 10);
-      const Request request = request_on(machine.device(rank), Collective::Allreduce, "x", buffers);
-      check_contains(death_of([&] { runtime.run(request); }).text,
-                     symbol + ": the fake says so (4)");
-    });
-    machine.check_clean();
-    check_recovery(machine);
+    machine->check_clean();
+    machine->check_recovery();
   }
 }
 
 TEST_CASE("nccl without memory on the GPU for the fusion buffer ends the group") {
   NcclRanks machine(2);
   machine.options.registration_cache = false;
-  machine.cuda.fail("cuMemAlloc_v2", cuda::kOutOfMemory, 1000);
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    Buffers buffers(DataType::F16, 10);
-    const Request request = request_on(machine.device(rank), Collective::Allreduce, "x", buffers);
-    const std::string text = death_of([&] { runtime.run(request); }).text;
+  std::barrier together(2);
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, 10);
+    together.arrive_and_wait();
+    machine.cuda.fail("cuMemAlloc_v2", cuda::kOutOfMemory, 1000);
+    Request request = sum.request();
+    request.dtype = DataType::F16;
+    const std::string text = death_of([&] { runtime.run(std::move(request)); }).text;
     check_contains(text, "CUDA failed while allocating ");
     check_contains(text, "choose a smaller RONDE_FUSION_BYTES");
   });
   machine.check_clean();
 }
 
-TEST_CASE("nccl that waits for a rank that never connects gives up at its deadline") {
-  NcclRanks machine(2);
-  machine.options.init_timeout_s = 0.05;
-  machine.nccl.lose_a_rank();
-  check_death(machine, "connecting 2 ranks: not all of the 2 ranks have come in time");
+TEST_CASE("nccl between hosts: errors of the GPU on the way through host memory end the group") {
+  struct Row {
+    std::string symbol;
+    int skipped;
+  };
+  for (const Row& row : {Row{"cuMemHostAlloc", 0}, {"cuMemcpyAsync", 0}, {"cuMemcpyAsync", 9}}) {
+    CAPTURE(row.symbol, row.skipped);
+    NcclHosts machine({0, 0, 1, 1});
+    std::barrier together(4);
+    machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+      GpuSum sum(runtime, gpu, kCount);
+      together.arrive_and_wait();
+      if (runtime.topology().rank == 3) {
+        machine.cuda.fail_on(machine.device_of[3], row.symbol, cuda::kInvalidValue, 1, row.skipped);
+      }
+      const Death death = death_of([&] { sum.start().wait(); });
+      check(death.rank == 3, "rank 3 is to blame: " + death.text);
+    });
+    machine.check_clean();
+    machine.check_recovery();
+  }
+}
+
+TEST_CASE("nccl between hosts: an error of the CPU's backend ends the group in its words") {
+  const int nth = GENERATE(1, 2, 7);  // shares, results, and those of a later piece
+  NcclHosts machine({0, 0, 1, 1});
+  std::barrier together(4);
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    GpuSum sum(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    if (runtime.topology().rank == 2) machine.faults(2).fail_start(nth, "no route to that host");
+    const Death death = death_of([&] { sum.start().wait(); });
+    check_contains(death.text, "no route to that host");
+    check(death.rank == 2, "rank 2 is to blame: " + death.text);
+  });
   machine.check_clean();
+  machine.check_recovery();
+}
+
+TEST_CASE("nccl that waits for a rank to connect gives up at its deadline, or when a rank dies") {
+  const bool has_hosts = GENERATE(false, true);
+  const bool dies = GENERATE(false, true);
+  CAPTURE(has_hosts, dies);
+  const auto machine = make_machine(has_hosts);
+  if (!dies) machine->options.init_timeout_s = has_hosts ? 1.0 : 0.05;
+  machine->nccl.lose_a_rank(2);
+  const int last = machine->size() - 1;
+  // Several hosts connect all ranks first, which succeeds.
+  const int begun = has_hosts ? 2 * machine->size() : machine->size();
+  machine->run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    std::weak_ptr<void> memory;
+    const Work work = start_owned(runtime, gpu, kCount, memory);
+    while (dies && machine->nccl.calls("ncclCommInitRankConfig") < begun) std::this_thread::yield();
+    if (dies && runtime.topology().rank == last) return machine->kill(last);
+    const Death death = death_of([&] { work.wait(); });
+    if (dies) check(death.rank == last, "the one that died is named: " + death.text);
+    if (!dies) {
+      check_contains(death.text, "connecting 2 ranks: not all of the 2 ranks have come in time");
+    }
+    check(memory.expired(), "the memory was handed back");
+  });
+  machine->check_clean();
 }
 
 TEST_CASE("nccl that breaks down under queued work is found out, and its work is ended") {
-  NcclRanks machine(2);
-  std::latch queued(2);
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    ProgramStream stream(machine, rank);
-    Sum first(1000), sum(1000);
-    runtime.run(first.request(machine.device(rank)));
-    // What comes before is held, so that the sum is queued and does not run.
-    stream.hold_before_copy(sum.data(), sum.data(), sum.bytes());
-    const Work work = runtime.submit(sum.request(machine.device(rank), stream.handle()));
-    work.wait_on(nullptr);  // until it is queued
-    queued.arrive_and_wait();
-    if (rank == 0) machine.nccl.break_down(nccl::kRemoteError);
-    stream.release();
-    const Death death = death_of([&] { work.wait(); });
-    check_contains(death.text,
-                   "NCCL failed while reducing 1 tensor(s) of 1000 elements of f32: "
+  const bool has_hosts = GENERATE(false, true);
+  CAPTURE(has_hosts);
+  const auto machine = make_machine(has_hosts);
+  run_to_breakdown(*machine, has_hosts, nccl::kRemoteError, [](HeldSum& sum) {
+    check_contains(sum.death().text,
+                   "NCCL failed while reducing 1 tensor(s) of 3001 elements of f32: "
                    "ncclCommGetAsyncError: the fake says so (6)");
-    check(sum.other_owners() == 0, "the memory was handed back");
+    check(sum.is_handed_back(), "the memory was handed back");
   });
-  machine.check_clean();
+  machine->check_clean();
 }
 
 TEST_CASE("nccl's survivors of a rank that dies raise in time, with their memory") {
-  NcclRanks machine(3);
-  std::latch queued(3), over(3);
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    ProgramStream stream(machine, rank);
-    Sum first(1000), sum(1000);
-    runtime.run(first.request(machine.device(rank)));
-    // The GPU of the last one never comes to the sum.
-    if (rank == 2) stream.hold_before_copy(sum.data(), sum.data(), sum.bytes());
-    const Work work = runtime.submit(sum.request(machine.device(rank), stream.handle()));
-    work.wait_on(nullptr);
-    queued.arrive_and_wait();
-    if (rank == 2) {
-      machine.group.kill(2);
+  const bool has_hosts = GENERATE(false, true);
+  CAPTURE(has_hosts);
+  const auto machine = make_machine(has_hosts);
+  const int last = machine->size() - 1;
+  std::barrier together(machine->size());
+  machine->run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    const bool dies = runtime.topology().rank == last;
+    // The GPU of the last one never comes to the sum; of several hosts, none does at first.
+    HeldSum sum(*machine, runtime, gpu, has_hosts, has_hosts || dies);
+    together.arrive_and_wait();
+    if (dies) {
+      machine->kill(last);
     } else {
-      const Death death = death_of([&] { work.wait(); });
-      check(death.rank == 2, "the one that died is named");
-      check(sum.other_owners() == 0, "the memory was handed back");
+      sum.release();
+      check(sum.death().rank == last, "the one that died is named");
+      check(sum.is_handed_back(), "the memory was handed back");
     }
-    over.arrive_and_wait();
-    if (rank == 2) stream.release();
+    together.arrive_and_wait();
+    sum.release();
   });
-  machine.check_clean();
-  check_recovery(machine);
-}
-
-TEST_CASE("nccl that waits for a rank to connect ends when that one dies") {
-  NcclRanks machine(3);
-  machine.nccl.lose_a_rank();
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    Sum sum(1000);
-    const Work work = runtime.submit(sum.request(machine.device(rank)));
-    while (machine.nccl.calls("ncclCommInitRankConfig") < 3) std::this_thread::yield();
-    if (rank == 2) {
-      machine.group.kill(2);
-      return;
-    }
-    check(death_of([&] { work.wait(); }).rank == 2, "the one that died is named");
-    check(sum.other_owners() == 0, "the memory was handed back");
-  });
-  machine.check_clean();
+  machine->check_clean();
+  machine->check_recovery();
 }
 
 TEST_CASE("nccl work that does not end is given up at the limit of stalls") {
   NcclRanks machine(2);
   machine.config.stall_warn_s = 0.1;
   machine.config.stall_abort_s = 0.2;
-  std::latch over(2);
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    ProgramStream stream(machine, rank);
-    Sum sum(1000);
-    if (rank == 1) stream.hold_before_copy(sum.data(), sum.data(), sum.bytes());
-    const Work work = runtime.submit(sum.request(machine.device(rank), stream.handle()));
-    const Death death = death_of([&] { work.wait(); });
-    check_contains(death.text, "has been queued on the GPU of rank ");
-    over.arrive_and_wait();
-    if (rank == 1) stream.release();
+  std::barrier together(2);
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    HeldSum sum(machine, runtime, gpu, false, runtime.topology().rank == 1);
+    check_contains(sum.death().text, "has been queued on the GPU of rank ");
+    together.arrive_and_wait();
+    sum.release();
   });
-  machine.check_clean();
+  CHECK(machine.nccl.misuses() == std::vector<std::string>{});
+  CHECK(machine.nccl.live() == FakeNccl::Live{});
+  // The tensor that a GPU had not come to is kept.
+  CHECK(machine.cuda.live() == FakeCuda::Live{.contexts = 1, .allocations = 1});
 }
 
-TEST_CASE(
-    "nccl whose abort hangs is left to itself within bounds, and memory that it may use too") {
-  NcclRanks machine(2);
-  machine.options.abort_bound = 20ms;
+TEST_CASE("nccl whose abort hangs is left to itself within bounds, with memory that it may use") {
+  const bool has_hosts = GENERATE(false, true);
+  CAPTURE(has_hosts);
+  const auto machine = make_machine(has_hosts);
+  machine->options.abort_bound = 20ms;
   std::promise<void> returns;
-  machine.nccl.hold_aborts(returns.get_future().share());
-  std::latch queued(2);
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    Sum first(1000);
-    runtime.run(first.request(machine.device(rank)));
-    ProgramStream stream(machine, rank);
-    Sum sum(1000);
-    stream.hold_before_copy(sum.data(), sum.data(), sum.bytes());
-    const Work work = runtime.submit(sum.request(machine.device(rank), stream.handle()));
-    work.wait_on(nullptr);
-    queued.arrive_and_wait();
-    if (rank == 0) machine.nccl.break_down(nccl::kSystemError);
-    stream.release();
-    static_cast<void>(death_of([&] { work.wait(); }));
-    check(sum.other_owners() > 0, "NCCL may still write there: the memory is kept");
+  machine->nccl.hold_aborts(returns.get_future().share());
+  run_to_breakdown(*machine, has_hosts, nccl::kSystemError, [](HeldSum& sum) {
+    static_cast<void>(sum.death());
+    check(!sum.is_handed_back(), "NCCL may still write there: the memory is kept");
   });
-  CHECK(machine.nccl.live().communicators == 2);
-  CHECK(machine.nccl.live().allocations == 0);  // no fusion buffer was needed
-  CHECK(machine.cuda.live().streams == 2);
+  CHECK(machine->nccl.live().communicators == (has_hosts ? 8 : 2));
+  CHECK(machine->nccl.live().allocations == 0);  // no fusion buffer was needed
+  CHECK((machine->cuda.live().host_allocations > 0) == has_hosts);
+  CHECK(machine->cuda.live().streams >= machine->size());
   returns.set_value();
-  while (machine.nccl.live().communicators > 0) std::this_thread::yield();
-  CHECK(machine.nccl.misuses() == std::vector<std::string>{});
+  while (machine->nccl.live().communicators > 0) std::this_thread::yield();
+  CHECK(machine->nccl.misuses() == std::vector<std::string>{});
 }
 
 TEST_CASE("nccl that does not close in time is an error of the shutdown, and is aborted") {
   NcclRanks machine(2);
   machine.options.close_bound = 20ms;
-  machine.run_to_its_death([&](int rank, Runtime& runtime) {
-    Sum sum(10);
-    runtime.run(sum.request(machine.device(rank)));
-    Sum second(10);
-    runtime.run(second.request(machine.device(rank)));
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < 2; ++step) sum_on_gpu(runtime, gpu, 10);
     machine.nccl.lose_a_rank();
     const Death death = death_of([&] { runtime.shutdown(); });
     check_contains(death.text, "cannot close its backend: NCCL failed while closing");

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "backends/shm/shm.h"
-#include "fake_kernels.h"
 
 namespace ronde::test {
 
@@ -18,14 +17,15 @@ NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options,
   add_ronde_kernels(cuda);
   std::iota(device_of.begin(), device_of.end(), 0);
   config.cpu_backend = "shm";
+  config.fusion_bytes = 16384;
   options.driver_symbols = cuda.lookup();
   options.nccl_symbols = nccl.lookup();
   options.kernel_image = "an image";
   options.fusion_bytes = 2048;
 }
 
-RuntimeOptions NcclRanks::runtime_options(const inproc::Group& of, int rank) const {
-  RuntimeOptions runtime = options_of(of, rank, config);
+RuntimeOptions NcclRanks::runtime_options(int rank) {
+  RuntimeOptions runtime = options_of(group, rank, config);
   runtime.backends["shm"] = shm_backend_factory();
   BackendFactory factory = nccl_backend_factory(options);
   factory.create = [this, make = factory.create](BackendContext& context) {
@@ -44,20 +44,21 @@ std::vector<std::string> NcclRanks::warnings() const {
   return warnings_;
 }
 
-void NcclRanks::run(const std::function<void(int rank, Runtime& runtime)>& body) {
-  run_ranks(static_cast<int>(device_of.size()), [&](int rank) {
-    Runtime runtime(runtime_options(group, rank));
-    body(rank, runtime);
+void NcclRanks::run(const Body& body) {
+  run_to_its_death([&](Runtime& runtime, ProgramGpu& own) {
+    body(runtime, own);
     runtime.shutdown();
   });
   check_clean();
 }
 
-void NcclRanks::run_to_its_death(const std::function<void(int rank, Runtime& runtime)>& body) {
-  run_ranks(static_cast<int>(device_of.size()), [&](int rank) {
-    Runtime runtime(runtime_options(group, rank));
-    body(rank, runtime);
+void NcclRanks::run_to_its_death(const Body& body) {
+  run_ranks(size(), [&](int rank) {
+    ProgramGpu own = gpu(rank);
+    Runtime runtime(runtime_options(rank));
+    body(runtime, own);
   });
+  begin_job();
 }
 
 void NcclRanks::check_clean() const {
@@ -66,65 +67,34 @@ void NcclRanks::check_clean() const {
   CHECK(cuda.live() == FakeCuda::Live{});
 }
 
-void ProgramStream::hold_before_copy(void* to, const void* from, std::size_t bytes) {
-  machine_.cuda.hold(handle());
-  stream_.copy(reinterpret_cast<cuda::DevicePointer>(to),
-               reinterpret_cast<cuda::DevicePointer>(from), bytes, "copying");
+void NcclRanks::check_recovery() {
+  run([](Runtime& runtime, ProgramGpu& own) { sum_on_gpu(runtime, own, 3001); });
 }
 
-namespace {
-
-class StandIn final : public Backend {
- public:
-  explicit StandIn(Backend& host) : host_(host) {}
-
-  std::string_view name() const noexcept override { return "stand-in"; }
-  Capabilities capabilities() const override {
-    Capabilities capabilities = host_.capabilities();
-    capabilities.device = DeviceKind::Cuda;
-    return capabilities;
-  }
-  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
-    return host_.allreduce(call);
-  }
-  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
-    return host_.broadcast(call);
-  }
-  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    return host_.allgather(call);
-  }
-  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return host_.alltoall(call);
-  }
-  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    return host_.reducescatter(call);
-  }
-  std::unique_ptr<Operation> send(const SendCall& call) override { return host_.send(call); }
-  std::unique_ptr<Operation> recv(const RecvCall& call) override { return host_.recv(call); }
-  void abort() noexcept override {}
-  void close() override {}
-  StatsGroup stats() const override { return {"stand-in", {{"here", 1}}}; }
-
- private:
-  Backend& host_;
-};
-
-}  // namespace
-
-std::unique_ptr<Backend> make_stand_in(BackendContext& context) {
-  return std::make_unique<StandIn>(*context.host);
+NcclHosts::NcclHosts(const std::vector<int>& host_of, const FakeNccl::Options& nccl_options,
+                     unsigned disorder)
+    : NcclRanks(static_cast<int>(host_of.size()), nccl_options,
+                {.devices = static_cast<int>(host_of.size()), .disorder = disorder}),
+      host_of_(host_of) {
+  config.cpu_backend = "hosts";
+  options.hierarchical = true;
+  options.hierarchical_above_bytes = 0;
+  options.staged_piece_bytes = 256;
+  begin_job();
 }
 
-Request request_on(Device device, Collective kind, const std::string& name, Buffers& buffers) {
-  Request request;
-  request.kind = kind;
-  request.name = name;
-  request.dtype = buffers.input.dtype();
-  request.shape = {static_cast<std::int64_t>(buffers.input.count())};
-  request.input = buffers.input.data();
-  request.output = buffers.output.data();
-  request.device = device;
-  return request;
+void NcclHosts::begin_job() {
+  hosts_ = std::make_unique<HostsBackends>(host_of_);
+  group = hosts_->group();
+  faults_.clear();
+  for (int rank = 0; rank < size(); ++rank) faults_.push_back(std::make_shared<Faults>());
+}
+
+RuntimeOptions NcclHosts::runtime_options(int rank) {
+  RuntimeOptions runtime = NcclRanks::runtime_options(rank);
+  runtime.backends["hosts"] =
+      faulty_factory(hosts_->factory(), faults_[static_cast<std::size_t>(rank)]);
+  return runtime;
 }
 
 }  // namespace ronde::test

@@ -7,34 +7,42 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/stream.h"
 #include "backends/nccl/nccl.h"
-#include "fake_cuda.h"
 #include "fake_nccl.h"
-#include "tests/support/ranks.h"
-#include "tests/support/requests.h"
+#include "gpu_ranks.h"
+#include "hosts_backend.h"
+#include "tests/support/faulty_backend.h"
 
 namespace ronde::test {
 
 /// Ranks that are threads, each with a Runtime over shared memory for the CPU and a fake NCCL for
-/// GPUs, of which each has its own.
+/// GPUs, of which each has its own. Runs one job after the other.
 class NcclRanks {
  public:
+  using Body = std::function<void(Runtime& runtime, ProgramGpu& gpu)>;
+
   explicit NcclRanks(int size, const FakeNccl::Options& nccl = {},
                      const FakeCuda::Options& cuda = {.devices = 4});
+  virtual ~NcclRanks() = default;
 
-  /// `body(rank, runtime)` on each, between start and shutdown; then nothing may be left of what
-  /// was acquired, and nothing have been misused.
-  void run(const std::function<void(int rank, Runtime& runtime)>& body);
+  /// `body` on each, between start and shutdown; then nothing may be left of what was acquired, and
+  /// nothing have been misused.
+  void run(const Body& body);
   /// The same without these checks, and without a shutdown.
-  void run_to_its_death(const std::function<void(int rank, Runtime& runtime)>& body);
+  void run_to_its_death(const Body& body);
   /// What a test ends with.
   void check_clean() const;
+  /// A next job sums.
+  void check_recovery();
 
-  RuntimeOptions runtime_options(const inproc::Group& group, int rank) const;
-  Device device(int rank) const {
-    return {DeviceKind::Cuda, device_of[static_cast<std::size_t>(rank)]};
-  }
+  int size() const noexcept { return static_cast<int>(device_of.size()); }
+  ProgramGpu gpu(int rank) const { return {cuda.api(), device_of[static_cast<std::size_t>(rank)]}; }
+  /// Of a rank of the current job.
+  virtual RuntimeOptions runtime_options(int rank);
+  /// run() does it by itself.
+  virtual void begin_job() { group = inproc::Group(size()); }
+  /// The calling rank of the current job dies.
+  void kill(int rank) { group.kill(rank); }
 
   /// What rank 0 was to log.
   std::vector<std::string> warnings() const;
@@ -44,44 +52,36 @@ class NcclRanks {
   NcclOptions options;
   Config config = test_config();
   std::vector<int> device_of;  ///< by rank
-  inproc::Group group;
+
+ protected:
+  inproc::Group group;  ///< of the current job
 
  private:
   mutable std::mutex mutex_;
-  mutable std::vector<std::string> warnings_;  ///< guarded by mutex_
+  std::vector<std::string> warnings_;  ///< guarded by mutex_
 };
 
-/// A stream of the program's on a rank's GPU.
-class ProgramStream {
+/// The same as if on several hosts. NCCL serves each host; between hosts goes a backend of the CPU
+/// with the bits of the hierarchical one. All allreduces cross hosts so, however small.
+class NcclHosts final : public NcclRanks {
  public:
-  ProgramStream(NcclRanks& machine, int rank)
-      : machine_(machine),
-        context_(
-            std::make_shared<cuda::DeviceContext>(machine.cuda.api(), machine.device(rank).index)),
-        stream_(context_) {}
+  /// `host_of`: that of each rank.
+  explicit NcclHosts(const std::vector<int>& host_of, const FakeNccl::Options& nccl = {},
+                     unsigned disorder = 0);
 
-  cuda::StreamHandle handle() const { return stream_.handle(); }
-  /// It does not run on before release(), and neither does what waits for this copy.
-  void hold_before_copy(void* to, const void* from, std::size_t bytes);
-  void release() { machine_.cuda.release(handle()); }
+  RuntimeOptions runtime_options(int rank) override;
+  /// Of the CPU's backend of this rank, in the current job.
+  Faults& faults(int rank) { return *faults_[static_cast<std::size_t>(rank)]; }
+  void begin_job() override;
 
  private:
-  NcclRanks& machine_;
-  const std::shared_ptr<const cuda::DeviceContext> context_;
-  cuda::Stream stream_;
+  const std::vector<int> host_of_;
+  std::unique_ptr<HostsBackends> hosts_;
+  std::vector<std::shared_ptr<Faults>> faults_;
 };
 
-/// A backend for what ranks have on GPUs that they share: over that of the host, as memory of the
-/// fake is the host's. For NcclOptions::fallback.
-std::unique_ptr<Backend> make_stand_in(BackendContext& context);
-
-/// A tensor of a rank, and one for its result.
-struct Buffers {
-  Buffers(DataType dtype, std::size_t count) : input(dtype, count), output(dtype, count) {}
-  TensorValues input, output;
-};
-
-/// An operation on buffers of that many elements in one dimension.
-Request request_on(Device device, Collective kind, const std::string& name, Buffers& buffers);
+inline std::uint64_t nccl_counter(const Runtime& runtime, const std::string& name) {
+  return counter_of(runtime, "nccl", name);
+}
 
 }  // namespace ronde::test

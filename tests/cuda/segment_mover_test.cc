@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "backends/cuda/segment_mover.h"
-#include "fake_cuda.h"
-#include "fake_kernels.h"
+#include "gpu_ranks.h"
 #include "machine.h"
 
 namespace {
@@ -15,8 +14,26 @@ namespace {
 using namespace ronde::cuda;
 using ronde::Scaling;
 using ronde::test::FakeCuda;
+using ronde::test::FakeMachine;
 using ronde::test::Machine;
 using ronde::test::SharedBytes;
+
+/// What a mover needs, and moves of one element each.
+struct Parts {
+  Parts() {
+    for (std::size_t i = 0; i < source.size(); ++i) moves.push_back({&source[i], &target[i], 1});
+  }
+  FakeMachine machine;
+  FakeCuda& cuda = machine.cuda;
+  const std::shared_ptr<DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
+  KernelSet kernels{context, "an image"};
+  Stream stream{context};
+  EventPool events{context};
+  PinnedPool pinned{context, 4 << 20};
+  std::vector<int> source = std::vector<int>(4000, 7);
+  std::vector<int> target = std::vector<int>(4000);
+  std::vector<SegmentMover::Move> moves;
+};
 
 TEST_CASE("hundreds of segments are one cuda launch, and none is none") {
   Machine machine;
@@ -37,41 +54,24 @@ TEST_CASE("hundreds of segments are one cuda launch, and none is none") {
   CHECK(machine.launches() == launches);
 }
 
-TEST_CASE("a cuda table of segments is not overwritten while a kernel still waits to read it") {
-  FakeCuda cuda;
-  ronde::test::add_ronde_kernels(cuda);
-  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
-  KernelSet kernels(context, "an image");
-  Stream stream(context);
-  EventPool events(context);
-  PinnedPool pinned(context, 1 << 20);
+TEST_CASE_METHOD(
+    Parts, "a cuda table of segments is not overwritten while a kernel still waits to read it") {
   SegmentMover mover(kernels, stream, events, pinned);
-  std::vector<int> source(4000, 7);
-  std::vector<int> first(4000);
   std::vector<int> second(4000);
   cuda.hold(stream.handle());
-  mover.move(std::vector<SegmentMover::Move>{{source.data(), first.data(), 4000}}, {});
-  mover.move(std::vector<SegmentMover::Move>{{first.data(), second.data(), 4000}}, {});
+  mover.move(std::vector<SegmentMover::Move>{{source.data(), target.data(), 4000}}, {});
+  mover.move(std::vector<SegmentMover::Move>{{target.data(), second.data(), 4000}}, {});
   CHECK(pinned.counts().misses == 2);  // both are in flight
   cuda.release(stream.handle());
-  CHECK(first == source);
+  CHECK(target == source);
   CHECK(second == source);
-  mover.move(std::vector<SegmentMover::Move>{{source.data(), first.data(), 4000}}, {});
+  mover.move(std::vector<SegmentMover::Move>{{source.data(), target.data(), 4000}}, {});
   CHECK(pinned.counts().misses == 2);
   CHECK(pinned.counts().hits == 1);
 }
 
-TEST_CASE("a cuda table of segments grows while the stream is held, and nobody waits for it") {
-  FakeCuda cuda;
-  ronde::test::add_ronde_kernels(cuda);
-  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
-  KernelSet kernels(context, "an image");
-  Stream stream(context);
-  EventPool events(context);
-  PinnedPool pinned(context, 1 << 20);
-  std::vector<int> source(4000, 7), target(4000);
-  std::vector<SegmentMover::Move> moves;
-  for (std::size_t i = 0; i < 4000; ++i) moves.push_back({&source[i], &target[i], 1});
+TEST_CASE_METHOD(
+    Parts, "a cuda table of segments grows while the stream is held, and nobody waits for it") {
   {
     SegmentMover mover(kernels, stream, events, pinned);
     cuda.hold(stream.handle());
@@ -85,24 +85,15 @@ TEST_CASE("a cuda table of segments grows while the stream is held, and nobody w
   CHECK(cuda.live().allocations == 0);
 }
 
-TEST_CASE("cuda moves of up to as many segments as were reserved acquire nothing more") {
-  FakeCuda cuda;
-  ronde::test::add_ronde_kernels(cuda);
-  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
-  KernelSet kernels(context, "an image");
-  Stream stream(context);
-  EventPool events(context);
-  PinnedPool pinned(context, 4 << 20);
-  std::vector<int> source(1000, 7), target(1000);
-  std::vector<SegmentMover::Move> moves;
-  for (std::size_t i = 0; i < 1000; ++i) moves.push_back({&source[i], &target[i], 1});
+TEST_CASE_METHOD(Parts,
+                 "cuda moves of up to as many segments as were reserved acquire nothing more") {
   SegmentMover mover(kernels, stream, events, pinned);
-  mover.reserve(1000);
+  mover.reserve(4000);
   const auto acquired = [&] { return cuda.calls("cuMemAlloc_v2") + cuda.calls("cuMemHostAlloc"); };
   const int before = acquired();
   CHECK(before > 1);
   cuda.hold(stream.handle());
-  for (const std::size_t count : {1, 40, 161, 600, 1000}) {
+  for (const std::size_t count : {1, 40, 161, 600, 4000}) {
     mover.move(std::span(moves).first(count), {});
     mover.move(std::span(moves).first(count), {});
   }

@@ -6,11 +6,9 @@
 #include <catch2/catch.hpp>
 #include <mutex>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "calls.h"
-#include "case_table.h"
 #include "group.h"
 #include "memory_rings.h"
 #include "memory_wire.h"
@@ -60,45 +58,25 @@ const std::vector<Hosts> kPlacements = {
     {0, 0, 0, 1, 1, 1},  // as many shards as a line of 128 bytes has no room for
 };
 
-[[maybe_unused]] const bool kRegistered = [] {
-  for (const DataType dtype : kAllDataTypes) {
-    add_case("every op of " + std::string(to_string(dtype)) + " over hosts of all sizes", "",
-             [dtype] {
-               for (const Hosts& hosts : kPlacements) {
-                 for (const ReduceOp op : kElementwiseOps) {
-                   if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
-                   const int ranks = static_cast<int>(hosts.size());
-                   CAPTURE(to_string(op), ranks);
-                   check_lists({dtype, op, 1.0, 1.0, ranks}, ranks_of(hosts, 2, 128));
-                 }
-               }
-             });
-  }
-  for (const Hosts& hosts : kPlacements) {
-    std::string name;
-    for (const int host : hosts) name += std::to_string(host);
-    add_case("elements travel as halves over hosts " + name, "", [hosts] {
-      const int ranks = static_cast<int>(hosts.size());
-      const std::set<int> different(hosts.begin(), hosts.end());
-      for (const std::size_t slot_bytes : {128, 4096}) {
-        check_wire_dtypes(ranks, static_cast<int>(different.size()),
-                          ranks_of(hosts, 2, slot_bytes));
-      }
-    });
-  }
-  return true;
-}();
+TEST_CASE("every op of every type over hosts of all sizes") {
+  const Hosts hosts = GENERATE(from_range(kPlacements));
+  CAPTURE(hosts);
+  check_every_op(static_cast<int>(hosts.size()), ranks_of(hosts, 2, 128));
+}
+
+TEST_CASE("elements travel as halves over hosts of all sizes") {
+  const Hosts hosts = GENERATE(from_range(kPlacements));
+  const std::size_t slot_bytes = GENERATE(128, 4096);
+  CAPTURE(hosts, slot_bytes);
+  const std::set<int> different(hosts.begin(), hosts.end());
+  check_wire_dtypes(static_cast<int>(hosts.size()), static_cast<int>(different.size()),
+                    ranks_of(hosts, 2, slot_bytes));
+}
 
 TEST_CASE("ranks of several hosts may add nothing to some of the segments") {
-  for (const Hosts& hosts : {kPlacements[0], kPlacements[1]}) {
-    const int ranks = static_cast<int>(hosts.size());
-    CAPTURE(ranks);
-    const RunRanks run = ranks_of(hosts, 3, 4096);
-    check_absent({DataType::F32, ReduceOp::Sum, 1.0, 1.0, ranks}, run);
-    check_absent({DataType::F32, ReduceOp::Min, 1.0, 1.0, ranks}, run);
-    check_absent({DataType::I16, ReduceOp::Product, 1.0, 1.0, ranks}, run);
-    check_absent({DataType::F16, ReduceOp::Average, 1.0, 1.0, ranks}, run);
-  }
+  const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 1, 0});
+  CAPTURE(hosts);
+  check_absent(static_cast<int>(hosts.size()), ranks_of(hosts, 3, 4096));
 }
 
 TEST_CASE("results over hosts are the same bits whatever the ring, and from run to run") {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adasum over shared memory: the same bits as over the in-process backend.
 #include <catch2/catch.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
@@ -27,38 +25,32 @@ TensorValues input_of(DataType dtype, std::size_t count, int rank) {
   return input;
 }
 
-std::vector<TensorValues> results_of(int rank, Runtime& runtime) {
-  std::vector<TensorValues> results;
-  std::vector<Work> works;
-  for (const DataType dtype : {DataType::F16, DataType::BF16, DataType::F32, DataType::F64}) {
-    for (const std::size_t count : kCounts) results.push_back(input_of(dtype, count, rank));
-  }
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    Request request;
-    request.name = "t" + std::to_string(i);
-    request.dtype = results[i].dtype();
-    request.shape = {static_cast<std::int64_t>(results[i].count())};
-    request.input = request.output = results[i].data();
-    request.op = ReduceOp::Adasum;
-    works.push_back(runtime.submit(request));
-  }
-  for (const Work& work : works) work.wait();
-  return results;
-}
-
 /// Of every rank.
 std::vector<std::vector<TensorValues>> results_over(const std::string& backend, int size) {
   const inproc::Group group(size);
-  std::vector<std::vector<TensorValues>> results(static_cast<std::size_t>(size));
+  std::vector<std::vector<TensorValues>> all(static_cast<std::size_t>(size));
   run_ranks(size, [&](int rank) {
     RuntimeOptions options = options_of(group, rank);
     options.config.cpu_backend = backend;
     options.backends["shm"] = shm_backend_factory();
     Runtime runtime(std::move(options));
-    results[static_cast<std::size_t>(rank)] = results_of(rank, runtime);
+    std::vector<TensorValues>& results = all[static_cast<std::size_t>(rank)];
+    for (const DataType dtype : {DataType::F16, DataType::BF16, DataType::F32, DataType::F64}) {
+      for (const std::size_t count : kCounts) results.push_back(input_of(dtype, count, rank));
+    }
+    std::vector<Work> works;
+    for (TensorValues& result : results) {
+      Request request;
+      request.dtype = result.dtype();
+      request.shape = {static_cast<std::int64_t>(result.count())};
+      request.input = request.output = result.data();
+      request.op = ReduceOp::Adasum;
+      works.push_back(runtime.submit(request));
+    }
+    for (const Work& work : works) work.wait();
     runtime.shutdown();
   });
-  return results;
+  return all;
 }
 
 }  // namespace

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Broadcasts through rings of all kinds, bit for bit, alone and among other operations.
-#include <algorithm>
+#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
-#include "case_table.h"
 #include "elements.h"
 #include "group.h"
 
 namespace ronde::test {
 namespace {
-
-const std::vector<ShmOptions> kRings = {{}, tiny_ring(), {.slots = 1, .slot_bytes = 64}};
 
 constexpr std::uint64_t kSeed = 3;
 
@@ -58,31 +55,6 @@ TEST_CASE("as many ranks as a host may have receive a broadcast") {
       broadcast_from(root, rank, backend, DataType::I16, {5000, 1}, root == 0);
     }
   });
-}
-
-/// Ranks enter at different times, and one runs ahead as far as the ring allows.
-TEST_CASE("operations of all kinds follow each other without a rest") {
-  for (const ShmOptions& ring : kRings) {
-    run_backends(4, ring, [&](int rank, shm::ShmBackend& backend) {
-      for (int i = 0; i < 50; ++i) {
-        broadcast_from(i % 4, rank, backend, DataType::I32, {static_cast<std::size_t>(i), 40},
-                       true);
-        std::vector<float> values(static_cast<std::size_t>(1 + i % 40), 1.0F);
-        const Segment segment{values.data(), values.data(), values.size()};
-        finish(*backend.allreduce({.segments = {&segment, 1}}));
-        check(std::all_of(values.begin(), values.end(), [](float v) { return v == 4.0F; }),
-              "the sum of four ones");
-        const std::vector<std::size_t> counts = {1, static_cast<std::size_t>(i), 0, 1};
-        const std::vector<std::uint8_t> own(counts[static_cast<std::size_t>(rank)],
-                                            static_cast<std::uint8_t>(rank));
-        std::vector<std::uint8_t> all(2 + static_cast<std::size_t>(i), 9);
-        finish(*backend.allgather(
-            {.input = own.data(), .output = all.data(), .counts = counts, .dtype = DataType::U8}));
-        check(all.front() == 0 && all.back() == 3 && std::count(all.begin(), all.end(), 1) == i,
-              "what all gathered");
-      }
-    });
-  }
 }
 
 }  // namespace

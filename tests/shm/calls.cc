@@ -52,22 +52,16 @@ std::vector<Segment> segments_of(const std::vector<std::size_t>& counts, const E
   return segments;
 }
 
-std::string difference(const Call& call, const std::vector<Elements>& inputs,
-                       const Elements& result) {
-  if (is_floating(call.reduction.dtype)) {
-    std::vector<double> numbers;
-    for (const Elements& input : inputs) {
-      const std::vector<double> more = input.numbers();
-      numbers.insert(numbers.end(), more.begin(), more.end());
-    }
-    return first_difference(call.reduction, numbers, result);
+/// The elements of all, one after the other, as `numbers` of each.
+template <typename Number>
+std::vector<Number> joined(const std::vector<Elements>& all,
+                           std::vector<Number> (Elements::*numbers)() const) {
+  std::vector<Number> joined;
+  for (const Elements& each : all) {
+    const std::vector<Number> more = (each.*numbers)();
+    joined.insert(joined.end(), more.begin(), more.end());
   }
-  std::vector<std::int64_t> integers;
-  for (const Elements& input : inputs) {
-    const std::vector<std::int64_t> more = input.integers();
-    integers.insert(integers.end(), more.begin(), more.end());
-  }
-  return first_difference(call.reduction, integers, result);
+  return joined;
 }
 
 /// The sum is beyond f16, within a host and over all, what is asked for is not.
@@ -122,7 +116,17 @@ const std::vector<std::vector<std::size_t>> kLists = {
     {}, {0}, {1}, {7}, {64}, {129}, {1000}, {0, 1, 0, 31, 2, 0, 500, 33, 1, 1, 64, 0},
 };
 
+void check_absent(const Reduction& reduction, const RunRanks& run_ranks);
+
 }  // namespace
+
+std::string difference(const Reduction& reduction, const std::vector<Elements>& inputs,
+                       const Elements& result) {
+  if (is_floating(reduction.dtype)) {
+    return first_difference(reduction, joined(inputs, &Elements::numbers), result);
+  }
+  return first_difference(reduction, joined(inputs, &Elements::integers), result);
+}
 
 std::vector<std::vector<Elements>> results_of(const std::vector<Call>& calls,
                                               const RunRanks& run_ranks) {
@@ -144,7 +148,7 @@ void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks) {
   const auto results = results_of(calls, run_ranks);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     CAPTURE(describe(calls[i]));
-    CHECK(difference(calls[i], inputs_of(calls[i]), results[0][i]) == "");
+    CHECK(difference(calls[i].reduction, inputs_of(calls[i]), results[0][i]) == "");
     for (const auto& of_rank : results) CHECK(of_rank[i] == results[0][i]);
   }
 }
@@ -167,6 +171,23 @@ void check_lists(const Reduction& reduction, const RunRanks& run_ranks) {
   check_calls(calls, run_ranks);
 }
 
+void check_every_op(int ranks, const RunRanks& run_ranks) {
+  for (const DataType dtype : kAllDataTypes) {
+    for (const ReduceOp op : kElementwiseOps) {
+      if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
+      CAPTURE(to_string(dtype), to_string(op), ranks);
+      check_lists({dtype, op, 1.0, 1.0, ranks}, run_ranks);
+    }
+  }
+}
+
+void check_absent(int ranks, const RunRanks& run_ranks) {
+  check_absent({DataType::F32, ReduceOp::Sum, 1.0, 1.0, ranks}, run_ranks);
+  check_absent({DataType::F32, ReduceOp::Min, 1.0, 1.0, ranks}, run_ranks);
+  check_absent({DataType::I16, ReduceOp::Product, 1.0, 1.0, ranks}, run_ranks);
+  check_absent({DataType::F16, ReduceOp::Average, 1.0, 1.0, ranks}, run_ranks);
+}
+
 void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks) {
   for (const DataType dtype : {DataType::F32, DataType::F64}) {
     for (const DataType wire : {DataType::F16, DataType::BF16}) {
@@ -184,6 +205,8 @@ void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks) {
   check_large_averages(ranks, run_ranks);
   check_small_averages(ranks, run_ranks);
 }
+
+namespace {
 
 void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
   const DataType dtype = reduction.dtype;
@@ -225,11 +248,12 @@ void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
                 static_cast<std::byte*>(result.data()));
     offset += result.bytes().size();
     if (present.empty()) continue;
-    Call call = {reduction, {counts[i]}, false};
-    call.reduction.prescale = prescale;
-    CHECK(difference(call, present, result) == "");
+    Reduction scaled = reduction;
+    scaled.prescale = prescale;
+    CHECK(difference(scaled, present, result) == "");
   }
   for (const Elements& result : results) CHECK(result == results[0]);
 }
 
+}  // namespace
 }  // namespace ronde::test

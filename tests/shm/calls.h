@@ -31,6 +31,11 @@ using RunRanks =
 std::vector<std::vector<Elements>> results_of(const std::vector<Call>& calls,
                                               const RunRanks& run_ranks);
 
+/// The first difference of a result from what the inputs make in double precision or 64-bit
+/// integers; empty if there is none.
+std::string difference(const Reduction& reduction, const std::vector<Elements>& inputs,
+                       const Elements& result);
+
 /// Against numbers reduced in double precision or 64-bit integers; equal bits on all ranks.
 void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks);
 
@@ -38,8 +43,12 @@ void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks);
 /// scaled and not.
 void check_lists(const Reduction& reduction, const RunRanks& run_ranks);
 
-/// Ranks that add nothing to some of the segments: the oracle leaves them out. Has its own scales.
-void check_absent(const Reduction& reduction, const RunRanks& run_ranks);
+/// check_lists() of every dtype by every op.
+void check_every_op(int ranks, const RunRanks& run_ranks);
+
+/// Ranks that add nothing to some of the segments, of several dtypes and ops: the oracle leaves
+/// them out.
+void check_absent(int ranks, const RunRanks& run_ranks);
 
 /// Every op on f32 that travels as bf16 and f64 as f16, and averages of the other pairs.
 void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks);

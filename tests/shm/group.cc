@@ -3,11 +3,8 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <span>
-#include <stdexcept>
 #include <thread>
-#include <utility>
 
 namespace ronde::test {
 
@@ -28,26 +25,14 @@ std::vector<std::string> BlobExchange::exchange(int rank, std::string_view blob)
 void run_contexts(const std::vector<int>& host_of,
                   const std::function<void(int rank, const BackendContext& context)>& body) {
   BlobExchange meeting(host_of.size());
-  std::vector<std::exception_ptr> errors(host_of.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < static_cast<int>(host_of.size()); ++rank) {
-    threads.emplace_back([&, rank] {
-      const Topology topology = make_topology(rank, host_of);
-      BackendContext context;
-      context.topology = &topology;
-      context.exchange = [&](std::string_view blob) { return meeting.exchange(rank, blob); };
-      context.ring_peers = [] {};
-      try {
-        body(rank, context);
-      } catch (...) {
-        errors[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  run_ranks(static_cast<int>(host_of.size()), [&](int rank) {
+    const Topology topology = make_topology(rank, host_of);
+    BackendContext context;
+    context.topology = &topology;
+    context.exchange = [&](std::string_view blob) { return meeting.exchange(rank, blob); };
+    context.ring_peers = [] {};
+    body(rank, context);
+  });
 }
 
 namespace {
@@ -92,12 +77,11 @@ void finish(Operation& operation) {
   check(operation.poll(), "a finished operation stays finished");
 }
 
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error("does not hold: " + what);
-}
-
-ShmOptions tiny_ring() {
-  return {.slots = 2, .slot_bytes = 128};
+std::uint64_t counter_of(const Backend& backend, const std::string& name) {
+  for (const auto& [key, value] : backend.stats().counters) {
+    if (key == name) return value;
+  }
+  throw CheckFailed("no counter " + name);
 }
 
 }  // namespace ronde::test

@@ -12,6 +12,7 @@
 
 #include "backends/shm/shm_backend.h"
 #include "ronde/backend.h"
+#include "tests/support/ranks.h"
 
 namespace ronde::test {
 
@@ -34,8 +35,7 @@ class BlobExchange {
   std::size_t generation_ = 0;
 };
 
-/// Runs `body(rank, context)` on a thread for each rank; `host_of`: by rank. The first exception by
-/// rank is thrown on.
+/// Runs `body(rank, context)` on a thread for each rank; `host_of`: by rank. As run_ranks().
 void run_contexts(const std::vector<int>& host_of,
                   const std::function<void(int rank, const BackendContext& context)>& body);
 
@@ -47,10 +47,12 @@ void run_backends(int ranks, const ShmOptions& options,
 /// Polls it to its end.
 void finish(Operation& operation);
 
-/// Throws unless `holds`: Catch2's assertions are not for threads.
-void check(bool holds, const std::string& what);
+/// Of the backend's statistics.
+std::uint64_t counter_of(const Backend& backend, const std::string& name);
 
-/// Options with a ring of few small slots, so that it often wraps around and is often full.
-ShmOptions tiny_ring();
+/// A ring of few small slots, so that it often wraps around and is often full.
+constexpr ShmOptions kTinyRing = {.slots = 2, .slot_bytes = 128};
+/// Of the usual size, tiny, and the smallest.
+constexpr ShmOptions kRings[] = {{}, kTinyRing, {.slots = 1, .slot_bytes = 64}};
 
 }  // namespace ronde::test

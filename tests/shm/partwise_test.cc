@@ -1,47 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allgather, alltoall and reducescatter through rings of all kinds, with uneven parts.
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "case_table.h"
+#include "calls.h"
 #include "elements.h"
 #include "group.h"
-#include "oracle.h"
+#include "tests/support/sanitizers.h"
 
 namespace ronde::test {
 namespace {
 
-/// Of many times the smallest ring; under ThreadSanitizer every turn of it takes long.
-#ifdef __SANITIZE_THREAD__
-constexpr int kLong = 4'000;
-#else
-constexpr int kLong = 40'000;
-#endif
-
-const std::vector<ShmOptions> kRings = {{}, tiny_ring(), {.slots = 1, .slot_bytes = 64}};
+/// Of many times the smallest ring.
+constexpr int kLong = plain_or_sanitized(40'000, 4'000);
 
 constexpr std::uint64_t kSeed = 3;
+
+std::byte* append(std::byte* position, const Elements& part) {
+  return std::copy(part.bytes().begin(), part.bytes().end(), position);
+}
+
+std::size_t total(const std::vector<std::size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
 
 /// Without a result where this rank does not keep it.
 void gather(int rank, shm::ShmBackend& backend, const std::vector<std::size_t>& counts,
             bool in_place, bool keeps = true) {
   constexpr DataType kType = DataType::F32;
-  Elements expected(kType, std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-  auto* position = static_cast<std::byte*>(expected.data());
-  std::byte* own = nullptr;
+  Elements expected(kType, total(counts));
   Elements output(kType, expected.count());
+  auto* position = static_cast<std::byte*>(expected.data());
   for (std::size_t from = 0; from < counts.size(); ++from) {
-    const Elements part = make_bytes(kType, counts[from], static_cast<int>(from), kSeed);
-    if (static_cast<int>(from) == rank) {
-      own = static_cast<std::byte*>(output.data()) +
-            (position - static_cast<std::byte*>(expected.data()));
-    }
-    position = std::copy(part.bytes().begin(), part.bytes().end(), position);
+    position = append(position, make_bytes(kType, counts[from], static_cast<int>(from), kSeed));
   }
+  std::byte* const own = static_cast<std::byte*>(output.data()) +
+                         total({counts.begin(), counts.begin() + rank}) * size_of(kType);
   const Elements input = make_bytes(kType, counts[static_cast<std::size_t>(rank)], rank, kSeed);
-  if (in_place) std::copy(input.bytes().begin(), input.bytes().end(), own);
+  if (in_place) append(own, input);
   finish(*backend.allgather({.input = in_place ? own : input.data(),
                              .output = keeps ? output.data() : nullptr,
                              .counts = counts,
@@ -73,10 +72,6 @@ Elements sent(std::size_t from, std::size_t to, std::size_t count) {
   return make_bytes(DataType::I32, count, static_cast<int>(from), kSeed + to);
 }
 
-std::byte* append(std::byte* position, const Elements& part) {
-  return std::copy(part.bytes().begin(), part.bytes().end(), position);
-}
-
 /// `counts[from][to]` elements.
 void exchange_all(int rank, shm::ShmBackend& backend,
                   const std::vector<std::vector<std::size_t>>& counts, bool keeps = true) {
@@ -87,9 +82,6 @@ void exchange_all(int rank, shm::ShmBackend& backend,
     receive_counts.push_back(of_rank[own]);
     largest = std::max(largest, *std::max_element(of_rank.begin(), of_rank.end()));
   }
-  const auto total = [](const std::vector<std::size_t>& all) {
-    return std::accumulate(all.begin(), all.end(), std::size_t{0});
-  };
   Elements input(DataType::I32, total(counts[own]));
   Elements expected(DataType::I32, total(receive_counts));
   auto* in = static_cast<std::byte*>(input.data());
@@ -128,15 +120,14 @@ TEST_CASE("an alltoall moves parts of any sizes") {
 /// input. `absent`: a rank that adds nothing, or -1.
 void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& counts,
                    bool in_place, int absent, const ShmOptions& ring) {
-  const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  const std::size_t all = total(counts);
   const std::size_t width = size_of(reduction.dtype);
   std::vector<Elements> outputs(counts.size(), Elements(reduction.dtype, 0));
   run_backends(reduction.ranks, ring, [&](int rank, shm::ShmBackend& backend) {
     const auto own = static_cast<std::size_t>(rank);
-    Elements input = make_input(reduction.dtype, reduction.op, total, rank, kSeed);
-    const auto before = counts.begin() + rank;
+    Elements input = make_input(reduction.dtype, reduction.op, all, rank, kSeed);
     auto* part = static_cast<std::byte*>(input.data()) +
-                 std::accumulate(counts.begin(), before, std::size_t{0}) * width;
+                 total({counts.begin(), counts.begin() + rank}) * width;
     outputs[own] = Elements(reduction.dtype, counts[own]);
     std::byte* const output = in_place ? part : static_cast<std::byte*>(outputs[own].data());
     finish(*backend.reducescatter({.input = rank == absent ? nullptr : input.data(),
@@ -149,21 +140,15 @@ void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& c
     if (in_place)
       std::copy_n(part, counts[own] * width, static_cast<std::byte*>(outputs[own].data()));
   });
-  Elements result(reduction.dtype, total);
+  Elements result(reduction.dtype, all);
   auto* position = static_cast<std::byte*>(result.data());
   for (const Elements& output : outputs) position = append(position, output);
-  std::vector<double> numbers;
-  std::vector<std::int64_t> integers;
+  std::vector<Elements> inputs;
   for (int rank = 0; rank < reduction.ranks; ++rank) {
     if (rank == absent) continue;
-    const Elements input = make_input(reduction.dtype, reduction.op, total, rank, kSeed);
-    for (std::size_t i = 0; i < total; ++i) {
-      if (is_floating(reduction.dtype)) numbers.push_back(input.number(i));
-      if (!is_floating(reduction.dtype)) integers.push_back(input.integer(i));
-    }
+    inputs.push_back(make_input(reduction.dtype, reduction.op, all, rank, kSeed));
   }
-  CHECK((is_floating(reduction.dtype) ? first_difference(reduction, numbers, result)
-                                      : first_difference(reduction, integers, result)) == "");
+  CHECK(difference(reduction, inputs, result) == "");
 }
 
 TEST_CASE("a rank that keeps nothing takes part for the others") {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,7 +17,6 @@
 #include <string>
 
 #include "backends/socket/host.h"
-#include "case_table.h"
 #include "group.h"
 #include "ronde/error.h"
 
@@ -63,7 +63,7 @@ TEST_CASE("the ranks of each host share zeroed memory that has no name") {
       check(memory.bytes()[local++] == static_cast<std::byte>(other + 1), "what another wrote");
     }
     const std::string mapping = mapping_of(memory.bytes().data());
-    check(mapping.find("/memfd:ronde (deleted)") != std::string::npos, "no name in " + mapping);
+    check_contains(mapping, "/memfd:ronde (deleted)");
     context.exchange({});
   });
 }
@@ -102,12 +102,9 @@ void check_group_error(int ranks, int failed, const std::string& words,
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   run_contexts(std::vector<int>(static_cast<std::size_t>(ranks), 0),
                [&](int rank, const BackendContext& context) {
-                 try {
-                   action(rank, context);
-                 } catch (const GroupError& error) {
-                   check(error.failed_rank() == failed, "the rank that failed");
-                   texts[static_cast<std::size_t>(rank)] = error.what();
-                 }
+                 const Death death = death_of([&] { action(rank, context); });
+                 check(death.rank == failed, "the rank that failed");
+                 texts[static_cast<std::size_t>(rank)] = death.text;
                });
   for (const std::string& text : texts) {
     CHECK_THAT(text, Catch::Contains(words) &&
@@ -165,7 +162,6 @@ TEST_CASE("a stranger's messages are dropped") {
   });
 }
 
-}  // namespace
 TEST_CASE("memory that is offered is mapped by whoever is told, and outlives the offer") {
   auto offered = std::make_unique<shm::OfferedMemory>(8192);
   const shm::MemoryOffer offer = offered->offer();
@@ -193,4 +189,5 @@ TEST_CASE("memory that is no longer offered, or not the one that is meant, is no
   CHECK_THROWS_WITH(map_offered(offer), Catch::Contains("/proc/"));
 }
 
+}  // namespace
 }  // namespace ronde::test

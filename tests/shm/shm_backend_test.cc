@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend as Ronde makes it: over really shared memory, and below a Runtime.
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "backends/shm/shm.h"
-#include "case_table.h"
 #include "file_limit.h"
 #include "group.h"
 #include "ronde/error.h"
@@ -37,14 +37,11 @@ TEST_CASE("ranks reduce through memory that is really shared, and count it") {
     finish(*backend->allreduce({.segments = {&segment, 1}, .op = ReduceOp::Average}));
     check(values.front() == 1.0F && values.back() == 1.0F, "the average of 0, 1 and 2");
     check(rings > 0, "peers were told");
-    const StatsGroup stats = backend->stats();
-    check(stats.part == "shm", "the name of its statistics");
-    for (const auto& [name, value] : stats.counters) {
-      if (name == "operations") check(value == 1, name);
-      if (name == "rounds") check(value >= 4, name);
-      if (name == "staged_bytes") check(value >= 400'000 * 2 / 3 - 1000, name);
-      if (name == "ring_bytes") check(value < (std::uint64_t{64} << 20), name);
-    }
+    check(backend->stats().part == "shm", "the name of its statistics");
+    check(counter_of(*backend, "operations") == 1, "one operation");
+    check(counter_of(*backend, "rounds") >= 4, "of several rounds");
+    check(counter_of(*backend, "staged_bytes") >= 400'000 * 2 / 3 - 1000, "by the ring");
+    check(counter_of(*backend, "ring_bytes") < (std::uint64_t{64} << 20), "which is small");
     backend->close();
   });
 }
@@ -58,8 +55,8 @@ TEST_CASE("a heap beyond the limit on files is done without, with a warning") {
     warned.symmetric_heap_bytes = std::uint64_t{1} << 30;
     const auto backend = shm_backend_factory().create(warned);
     check(backend->symmetric_heap() == nullptr, "there is no heap");
-    check(warning.find("(ulimit -f)") != std::string::npos, "the reason: " + warning);
-    check(warning.find("RONDE_SYMMETRIC_HEAP_BYTES") != std::string::npos, "the variable");
+    check_contains(warning, "(ulimit -f)");
+    check_contains(warning, "RONDE_SYMMETRIC_HEAP_BYTES");
     warned.symmetric_heap_bytes = std::uint64_t{1} << 20;
     check(shm_backend_factory().create(warned)->symmetric_heap() != nullptr, "a small one");
   });
@@ -70,14 +67,9 @@ TEST_CASE("a ring that cannot be shared is an error on every rank") {
   run_contexts({0, 0, 0}, [](int, const BackendContext& context) {
     BackendContext without_heap = context;
     without_heap.symmetric_heap_bytes = 0;
-    std::string text;
-    try {
-      shm_backend_factory().create(without_heap);
-    } catch (const GroupError& error) {
-      check(error.failed_rank() == 0, "who could not");
-      text = error.what();
-    }
-    check(text.find("RONDE_CPU_BACKEND=mpi does without") != std::string::npos, "what to do");
+    const Death death = death_of([&] { shm_backend_factory().create(without_heap); });
+    check(death.rank == 0, "who could not");
+    check_contains(death.text, "RONDE_CPU_BACKEND=mpi does without");
   });
 }
 

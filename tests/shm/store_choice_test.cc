@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/store_choice.h"
 
+#include <atomic>
+#include <catch2/catch.hpp>
 #include <set>
 #include <utility>
-
-#include "case_table.h"
 
 namespace ronde::test {
 namespace {

@@ -2,14 +2,14 @@
 // Allreduce of every type and op in the symmetric heap, against the numbers of calls.h.
 #include <algorithm>
 #include <barrier>
-#include <string>
+#include <catch2/catch.hpp>
 #include <vector>
 
 #include "calls.h"
-#include "case_table.h"
 #include "group.h"
 #include "ronde/error.h"
 #include "ronde/segment_cursor.h"
+#include "tests/support/sanitizers.h"
 
 namespace ronde::test {
 namespace {
@@ -54,21 +54,10 @@ RunRanks symmetric_ranks(int ranks, const std::vector<int>& late = {}) {
   };
 }
 
-[[maybe_unused]] const bool kTypesRegistered = [] {
-  for (const DataType dtype : kAllDataTypes) {
-    add_case("every op of " + std::string(to_string(dtype)) + " in the symmetric heap", "",
-             [dtype] {
-               for (const ReduceOp op : kElementwiseOps) {
-                 if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
-                 for (const int ranks : {1, 2, 3}) {
-                   CAPTURE(to_string(op), ranks);
-                   check_lists({dtype, op, 1.0, 1.0, ranks}, symmetric_ranks(ranks));
-                 }
-               }
-             });
-  }
-  return true;
-}();
+TEST_CASE("every op of every type in the symmetric heap") {
+  const int ranks = GENERATE(range(plain_or_sanitized(1, 3), 4));
+  check_every_op(ranks, symmetric_ranks(ranks));
+}
 
 TEST_CASE("as many ranks as a host may have reduce in the symmetric heap") {
   for (const int ranks : {33, 64}) {
@@ -95,24 +84,17 @@ TEST_CASE("symmetric operations count who did what, and refuse other memory") {
   std::vector<float> elsewhere(10);
   run_backends(1, {}, [&](int, shm::ShmBackend& backend) {
     const Segment outside{elsewhere.data(), elsewhere.data(), elsewhere.size()};
-    bool refused = false;
-    try {
-      backend.allreduce({.segments = {&outside, 1}, .symmetric = true});
-    } catch (const Error&) {
-      refused = true;
-    }
-    check(refused, "a symmetric buffer outside the heap is refused");
+    text_of<Error>([&] { backend.allreduce({.segments = {&outside, 1}, .symmetric = true}); });
     void* const inside = backend.symmetric_heap()->own(0);
     const Segment segment{inside, inside, kHeapBytes / sizeof(float)};
     finish(*backend.allreduce({.segments = {&segment, 1}, .symmetric = true}));
-    std::vector<std::uint64_t> counted;
-    for (const auto& [name, value] : backend.stats().counters) {
-      if (name == "symmetric_operations") check(value == 1, "one operation");
-      if (name == "symmetric_bytes") check(value == kHeapBytes, "of the whole heap");
-      if (name == "symmetric_chunks_here") check(value == 8, "in 8 chunks, all done here");
-      if (name.starts_with("symmetric")) counted.push_back(value);
-    }
-    check(counted.size() == 6, "all are told");
+    check(counter_of(backend, "symmetric_operations") == 1, "one operation");
+    check(counter_of(backend, "symmetric_bytes") == kHeapBytes, "of the whole heap");
+    check(counter_of(backend, "symmetric_chunks_here") == 8, "in 8 chunks, all done here");
+    const auto counters = backend.stats().counters;
+    check(std::count_if(counters.begin(), counters.end(),
+                        [](const auto& each) { return each.first.starts_with("symmetric"); }) == 6,
+          "all are told");
   });
 }
 

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -317,43 +316,5 @@ TEST_CASE("a rank that dies with lazy operations under way is named by those tha
       for (int step = 0; step < 1'000'000; ++step) buffers.step(step);
     });
     check(death.rank == 2, "rank 2 is named: " + death.text);
-  });
-}
-
-TEST_CASE("random programs with lazy operations give no wrong result and do not hang") {
-  const std::uint32_t seed = GENERATE(1U, 2U, 3U);
-  CAPTURE(seed);
-  run_symmetric(3, [&](int rank, Runtime& runtime) {
-    std::mt19937 common(seed);  // what all ranks do alike
-    std::mt19937 own(seed * 31 + static_cast<std::uint32_t>(rank));
-    Buffers buffers(runtime, 2 + static_cast<int>(common() % 6));
-    std::vector<float> plain(5);
-    for (int step = 0; step < 120; ++step) {
-      const bool has_plain = common() % 8 != 0;
-      const bool barrier = common() % 20 == 0;
-      std::vector<int> order(static_cast<std::size_t>(buffers.count()) + (has_plain ? 1 : 0));
-      for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-      std::shuffle(order.begin(), order.end(), own);
-      std::vector<Work> works;
-      for (const int i : order) {
-        if (own() % 20 == 0) std::this_thread::yield();
-        if (i < buffers.count()) {
-          Request request = buffers.request(i, step);
-          request.lazy = own() % 5 != 0;
-          works.push_back(runtime.submit(request));
-        } else {
-          std::fill(plain.begin(), plain.end(), static_cast<float>(step));
-          works.push_back(runtime.submit(sum_request(plain, "plain")));
-        }
-      }
-      if (barrier) runtime.run(barrier_request());
-      std::shuffle(works.begin(), works.end(), own);
-      for (const Work& work : works) {
-        if (own() % 3 == 0) poll(work);
-        work.wait();
-      }
-      buffers.check_sums(step);
-      if (has_plain) check(plain[4] == static_cast<float>(3 * step), "the plain one's sum");
-    }
   });
 }
