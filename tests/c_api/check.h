@@ -90,6 +90,15 @@ static inline void barrier_of(uint32_t set) {
   CHECK_OK(finish(work));
 }
 
+/* Another set of all ranks. */
+static inline uint32_t add_set_of_all(void) {
+  int ranks[8];
+  uint32_t set = 0;
+  for (int i = 0; i < all_ranks(); ++i) ranks[i] = i;
+  CHECK_OK(ronde_process_set_add(ranks, all_ranks(), &set));
+  return set;
+}
+
 /* After an error: the job goes on. */
 static inline void check_job_goes_on(void) {
   double value = own_rank() + 1;

@@ -71,10 +71,7 @@ static void an_open_group_is_not_started(void) {
   ronde_work work = NULL;
   ronde_work at_once = NULL;
   ronde_work group = NULL;
-  uint32_t set = 0;
-  int ranks[8];
-  for (int i = 0; i < all_ranks(); ++i) ranks[i] = i;
-  CHECK_OK(ronde_process_set_add(ranks, all_ranks(), &set));
+  const uint32_t set = add_set_of_all();
   CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_end(&group));
   CHECK(group == NULL);
   CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));

@@ -39,14 +39,11 @@ static void uneven_data(void) {
 
 /* A set of its own, so that the ranks can still meet. */
 static void after_the_join(void) {
-  int ranks[8];
-  uint32_t set = 0;
   int last = -1;
   double value = 1;
   ronde_work refused = NULL;
   ronde_work joined = NULL;
-  for (int i = 0; i < all_ranks(); ++i) ranks[i] = i;
-  CHECK_OK(ronde_process_set_add(ranks, all_ranks(), &set));
+  const uint32_t set = add_set_of_all();
   if (own_rank() == 0) {
     joined = start_join(set);
     CHECK_FAILS(RONDE_E_PENDING, "ronde_work_wait()", ronde_work_last_rank(joined, &last));

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C and the C++ interface in one process serve one group.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
+#include "tests/support/captured_errors.h"
 
 // Each case is a process of its own: MPI starts once, and hooks and counters stay.
 
@@ -30,34 +28,6 @@ int start_sum(const char* name, double& value, ronde_work* work) {
   return ronde_allreduce(name, &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, nullptr,
                          RONDE_ALL_RANKS, work);
 }
-
-/// While it lives, what this process writes to stderr goes to a file.
-class CapturedStderr {
- public:
-  CapturedStderr() : file_(std::tmpfile()), saved_(dup(STDERR_FILENO)) {
-    REQUIRE(file_ != nullptr);
-    REQUIRE(dup2(fileno(file_), STDERR_FILENO) == STDERR_FILENO);
-  }
-  ~CapturedStderr() {
-    dup2(saved_, STDERR_FILENO);
-    close(saved_);
-    std::fclose(file_);
-  }
-  CapturedStderr(const CapturedStderr&) = delete;
-  CapturedStderr& operator=(const CapturedStderr&) = delete;
-
-  std::string text() const {
-    std::string text(4096, '\0');
-    const ssize_t length = pread(fileno(file_), text.data(), text.size(), 0);
-    REQUIRE(length >= 0);
-    text.resize(static_cast<std::size_t>(length));
-    return text;
-  }
-
- private:
-  std::FILE* const file_;
-  const int saved_;
-};
 
 void count_and_throw(void* calls, int) {
   ++*static_cast<int*>(calls);
@@ -171,7 +141,7 @@ TEST_CASE("a callback that throws harms no group", "[own]") {
       CHECK(ronde_work_free(work) == RONDE_OK);
     }
   };
-  CapturedStderr log;
+  const ronde::test::CapturedErrors log;
   fail_group("three times", true);
   CHECK_THAT(log.text(), Contains("error: a callback of a work threw, which it must not"));
   fail_group("left open", false);

@@ -54,8 +54,7 @@ static void lists_fit_or_say_how_long_they_are(void) {
   uint32_t ids[4] = {9, 9, 9, 9};
   uint32_t set = 0;
   int count = -5;
-  for (int i = 0; i < all_ranks(); ++i) ranks[i] = i;
-  CHECK_OK(ronde_process_set_add(ranks, all_ranks(), &set));
+  set = add_set_of_all();
   CHECK_OK(ronde_process_set_ids(NULL, &count));
   CHECK(count == 2);
   count = 1;
@@ -132,12 +131,9 @@ static void what_cannot_be_a_set(void) {
 }
 
 static void a_set_in_use_is_not_removed(void) {
-  int ranks[8];
-  uint32_t set = 0;
+  const uint32_t set = add_set_of_all();
   double value = 1;
   ronde_work work = NULL;
-  for (int i = 0; i < all_ranks(); ++i) ranks[i] = i;
-  CHECK_OK(ronde_process_set_add(ranks, all_ranks(), &set));
   if (own_rank() == 1) CHECK_OK(start_sum("in flight", &value, 1, set, &work));
   CHECK_FAILS(RONDE_E_USAGE, "'in flight'", ronde_process_set_remove(set));
   if (own_rank() != 1) CHECK_OK(start_sum("in flight", &value, 1, set, &work));

@@ -88,11 +88,9 @@ static void threads_submit_and_wait_at_once(void) {
 }
 
 static void a_set_for_each_thread(void) {
-  int ranks[8];
   uint32_t sets[kThreadCount];
-  for (int i = 0; i < all_ranks(); ++i) ranks[i] = i;
   for (int i = 0; i < kThreadCount; ++i) {
-    CHECK_OK(ronde_process_set_add(ranks, all_ranks(), &sets[i]));
+    sets[i] = add_set_of_all();
   }
   run_workers(sets);
   for (int i = 0; i < kThreadCount; ++i) CHECK_OK(ronde_process_set_remove(sets[i]));

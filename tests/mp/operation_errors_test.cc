@@ -6,10 +6,13 @@
 
 #include "case_table.h"
 #include "plain_mpi.h"
+#include "ranks.h"
 #include "ronde/ronde.h"
 
 namespace ronde::test {
 namespace {
+
+using Catch::Contains;
 
 /// A request with room for whatever a test makes of it.
 struct Sample {
@@ -26,19 +29,6 @@ struct Sample {
     return request;
   }
 };
-
-std::string usage_error(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no UsageError";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// The name is free again, also for what was refused before, and results are right.
 void check_job_goes_on(PlainMpi& mpi) {
@@ -100,13 +90,10 @@ void check_mismatch(const Mismatch& mismatch) {
       Sample sample;
       Request request = sample.request(mismatch.kind);
       if (mpi.rank() == odd_rank) mismatch.change(request);
-      const Work work = ronde::submit(std::move(request));
-      const std::string text = usage_error([&] { work.wait(); });
-      CAPTURE(text, repeat);
-      CHECK(contains(text, "gradient"));
-      CHECK(contains(text, mismatch.usual));
-      CHECK(contains(text, mismatch.odd));
-      CHECK(contains(text, "rank " + std::to_string(odd_rank)));
+      const std::string text = usage_error_of(ronde::submit(std::move(request)));
+      CAPTURE(repeat);
+      CHECK_THAT(text, Contains("gradient") && Contains(mismatch.usual) && Contains(mismatch.odd) &&
+                           Contains("rank " + std::to_string(odd_rank)));
       const std::vector<char> characters(text.begin(), text.end());
       CHECK(mpi.same_everywhere(std::as_bytes(std::span(characters))));
       CHECK(sample.output == std::vector<double>(256, 0.0));
@@ -153,9 +140,8 @@ void check_nonsense(const Nonsense& bad) {
       Sample sample;
       Request request = sample.request(bad.kind);
       bad.change(request);
-      const std::string text = usage_error([&] { ronde::submit(std::move(request)).wait(); });
-      CAPTURE(text);
-      CHECK(contains(text, bad.text));
+      CHECK_THAT(text_of<UsageError>([&] { ronde::submit(std::move(request)).wait(); }),
+                 Contains(bad.text));
       check_job_goes_on(mpi);
     }
   });
@@ -180,15 +166,17 @@ TEST_CASE("a name in flight twice is refused where it happens and the first goes
     Work work;
     if (mpi.rank() != 0 || mpi.size() == 1) {
       // With one rank nothing stays in flight but what nobody has taken up yet: try until met.
-      std::string text = "no UsageError";
-      for (int attempt = 0; attempt < 1000 && text == "no UsageError"; ++attempt) {
+      std::string text;
+      for (int attempt = 0; attempt < 1000 && text.empty(); ++attempt) {
         work = ronde::submit(first.request(Collective::Allreduce));
-        text = usage_error([&] { ronde::submit(second.request(Collective::Allreduce)).wait(); });
+        try {
+          ronde::submit(second.request(Collective::Allreduce)).wait();
+        } catch (const UsageError& error) {
+          text = error.what();
+        }
         if (mpi.size() > 1) break;
       }
-      CAPTURE(text);
-      CHECK(contains(text, "gradient"));
-      CHECK(contains(text, "in flight"));
+      CHECK_THAT(text, Contains("gradient") && Contains("in flight"));
     }
     mpi.barrier();
     if (mpi.rank() == 0 && mpi.size() > 1) {
@@ -206,18 +194,15 @@ TEST_CASE("an operation that one rank does not submit in time fails alone", "[n2
     if (!is_late) {
       Request request = sample.request(Collective::Allreduce);
       request.timeout = std::chrono::milliseconds(100);
-      const std::string text = usage_error([&] { ronde::submit(std::move(request)).wait(); });
-      CAPTURE(text);
-      CHECK(contains(text, "timed out"));
-      CHECK(contains(text, "rank " + std::to_string(mpi.size() - 1)));
+      CHECK_THAT(text_of<UsageError>([&] { ronde::submit(std::move(request)).wait(); }),
+                 Contains("timed out") && Contains("rank " + std::to_string(mpi.size() - 1)));
     }
     mpi.barrier();
     if (is_late) {
       // It learns that it came too late instead of waiting for those who gave up.
-      const std::string text =
-          usage_error([&] { ronde::submit(sample.request(Collective::Allreduce)).wait(); });
-      CAPTURE(text);
-      CHECK(contains(text, "timed out"));
+      CHECK_THAT(
+          text_of<UsageError>([&] { ronde::submit(sample.request(Collective::Allreduce)).wait(); }),
+          Contains("timed out"));
     }
     check_job_goes_on(mpi);
   });

@@ -72,28 +72,20 @@ void PlainMpi::barrier() {
   finish(request);
 }
 
-std::vector<double> PlainMpi::gather(const std::vector<double>& numbers) {
-  return gather_numbers(numbers, MPI_DOUBLE, communicator_, size_);
-}
-
 std::vector<std::int64_t> PlainMpi::gather(const std::vector<std::int64_t>& numbers) {
   return gather_numbers(numbers, MPI_INT64_T, communicator_, size_);
-}
-
-std::vector<std::byte> PlainMpi::gather(std::span<const std::byte> bytes) {
-  return gather_numbers(copy_of(bytes), MPI_BYTE, communicator_, size_);
 }
 
 std::vector<std::string> PlainMpi::gather(const std::string& text) {
   const std::vector<std::int64_t> lengths =
       gather(std::vector{static_cast<std::int64_t>(text.size())});
-  std::string padded = text;
+  std::vector<char> padded(text.begin(), text.end());
   padded.resize(static_cast<std::size_t>(*std::ranges::max_element(lengths)));
-  const std::vector<std::byte> all = gather(std::as_bytes(std::span(padded)));
+  const std::vector<char> all = gather_numbers(padded, MPI_CHAR, communicator_, size_);
   std::vector<std::string> texts;
   for (const std::int64_t length : lengths) {
-    const auto* const begin = reinterpret_cast<const char*>(all.data());
-    texts.emplace_back(begin + texts.size() * padded.size(), static_cast<std::size_t>(length));
+    const char* const begin = all.data() + texts.size() * padded.size();
+    texts.emplace_back(begin, static_cast<std::size_t>(length));
   }
   return texts;
 }

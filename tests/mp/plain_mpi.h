@@ -27,9 +27,7 @@ class PlainMpi {
   void barrier();
 
   /// Equally many numbers of every rank, rank after rank.
-  std::vector<double> gather(const std::vector<double>& numbers);
   std::vector<std::int64_t> gather(const std::vector<std::int64_t>& numbers);
-  std::vector<std::byte> gather(std::span<const std::byte> bytes);
   /// Texts may differ in length.
   std::vector<std::string> gather(const std::string& text);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ronde bench` as a user runs it.
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "bench_command.h"
 #include "ronde/dtype.h"
+#include "tests/support/captured_errors.h"
 #include "tools/bench/collectives.h"
 
 namespace {
@@ -228,14 +228,6 @@ TEST_CASE("nonsense on the command line is refused with exit code 2 and a reason
   }
 }
 
-std::size_t count(const std::string& text, const std::string& what) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
-    ++found;
-  }
-  return found;
-}
-
 TEST_CASE("of several ranks one says what is wrong") {
   if (!RONDE_MPI_IS_LINKED) return;
   struct Row {
@@ -251,8 +243,8 @@ TEST_CASE("of several ranks one says what is wrong") {
     const CommandResult result = run_bench(2, row.words);
     INFO(result.out << result.err);
     CHECK(result.exit_code == 2);
-    CHECK(count(result.err, row.reason) == 1);
-    CHECK(count(result.err, "without ronde::shutdown()") == 0);
+    CHECK(occurrences(result.err, row.reason) == 1);
+    CHECK(occurrences(result.err, "without ronde::shutdown()") == 0);
   }
 }
 
@@ -275,9 +267,10 @@ TEST_CASE("a backend whose first or last result is wrong is found out") {
       CHECK(result.exit_code == 1);
       // A later sum spreads what the second one did wrong to all ranks.
       const std::string who = "rank " + std::to_string(operation == "2"s ? 0 : ranks - 1);
-      CHECK(count(result.err, "ronde bench: " + who + ": the result of allreduce (1 KiB, u8, by " +
-                                  "wrong-in-the-" + operation + ") is wrong: element 0 is ") == 1);
-      CHECK(count(result.err, "without ronde::shutdown()") == 0);
+      CHECK(occurrences(result.err,
+                        "ronde bench: " + who + ": the result of allreduce (1 KiB, u8, by " +
+                            "wrong-in-the-" + operation + ") is wrong: element 0 is ") == 1);
+      CHECK(occurrences(result.err, "without ronde::shutdown()") == 0);
     }
   }
 }
