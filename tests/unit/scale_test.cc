@@ -207,20 +207,28 @@ TEST_CASE("of 10,000 ranks those that are missing are named, and the last one de
   constexpr int kSize = 10'000;
   const std::vector<int> late = {0, 17, 4'096, 9'999};
   Negotiator negotiator(everybody(kSize), 8, nothing_wrong);
-  for (const int rank : shuffled(kSize)) {
-    if (std::find(late.begin(), late.end(), rank) == late.end()) {
-      negotiator.add(rank, request(meta_with({2})), kStart);
+  const auto check_late = [&](const ReadyMessage& message) {
+    for (const int rank : shuffled(kSize)) {
+      if (std::find(late.begin(), late.end(), rank) == late.end()) {
+        negotiator.add(rank, message, kStart);
+      }
     }
-  }
-  const auto waiting = negotiator.waiting();
-  REQUIRE(waiting.size() == 1);
-  CHECK(waiting[0].missing == late);
-  CHECK(waiting[0].submitted.size() == kSize - late.size());
-  for (const int rank : late) {
-    CHECK_FALSE(negotiator.decide());
-    negotiator.add(rank, request(meta_with({2})), kStart);
-  }
-  CHECK(only_response(negotiator).error.empty());
+    const auto waiting = negotiator.waiting();
+    REQUIRE(waiting.size() == 1);
+    CHECK(waiting[0].missing == late);
+    CHECK(waiting[0].submitted.size() == kSize - late.size());
+    for (const int rank : late) {
+      CHECK_FALSE(negotiator.decide());
+      negotiator.add(rank, message, kStart);
+    }
+  };
+  check_late(request(meta_with({2})));
+  REQUIRE(only_response(negotiator).slot == 0);
+  ReadyMessage by_slot;
+  by_slot.decisions_seen = 1;
+  by_slot.cached.set(0);
+  check_late(by_slot);
+  CHECK(negotiator.decide()->cached.test(0));
 }
 
 TEST_CASE("10,000 ranks that disagree are listed in runs") {
