@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives on whole runtimes: how they are fused, and what tests/oracle, which has the product
 // of collectives, types, ops and ranks, does not ask.
-#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>

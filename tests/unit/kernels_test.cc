@@ -2,7 +2,6 @@
 #include "ronde/kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>

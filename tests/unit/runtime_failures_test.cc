@@ -3,8 +3,6 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <mutex>
-#include <thread>
 
 #include "ronde/error.h"
 #include "tests/unit/faulty_group.h"

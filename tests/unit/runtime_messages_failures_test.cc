@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <latch>
-#include <random>
 #include <string>
 #include <vector>
 

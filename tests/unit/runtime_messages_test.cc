@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ronde/error.h"
-#include "tests/unit/faulty_group.h"
 #include "tests/unit/goes_on.h"
 #include "tests/unit/messages_of_ranks.h"
 

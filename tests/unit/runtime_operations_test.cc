@@ -3,7 +3,6 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <limits>
 #include <thread>
 
 #include "ronde/error.h"

@@ -11,7 +11,6 @@
 #include "tests/support/half_rounding.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
-#include "tests/unit/goes_on.h"
 
 namespace {
 
