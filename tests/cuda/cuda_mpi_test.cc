@@ -2,6 +2,7 @@
 // The whole stack under mpiexec, with memory of GPUs in MPI's own messages: the GPU is a fake,
 // whose memory is the host's, so that any MPI takes its addresses.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -22,17 +23,18 @@ using namespace ronde::test;
 
 constexpr std::size_t kCount = 50'000;
 
-/// An MPI library that claims to take addresses of GPUs.
-vendor::SymbolLookup claiming() {
-  return library_of({{"MPIX_Query_cuda_support", address(+[] { return 1; })}});
+/// Of an MPI library that claims to take addresses of GPUs.
+BackendFactory claiming(const MpiOptions& mpi = {}) {
+  return gpu_aware_mpi_factory(
+      mpi, library_of({{"MPIX_Query_cuda_support", address(+[] { return 1; })}}));
 }
 
 RuntimeOptions rank_options(const FakeMachine& machine, const MpiOptions& mpi,
-                            const vendor::SymbolLookup& mpi_symbols,
-                            const std::string& cpu_backend) {
-  CudaOptions cuda = cuda_options_of(machine);
-  cuda.ipc = false;
-  cuda.gpu_aware_mpi = gpu_aware_mpi_factory(mpi, mpi_symbols);
+                            const BackendFactory& gpu_aware_mpi, const std::string& cpu_backend,
+                            std::chrono::milliseconds patience = CudaOptions().ipc_patience) {
+  CudaOptions cuda = cuda_options_of(machine, kStaged);
+  cuda.ipc_patience = patience;
+  cuda.gpu_aware_mpi = gpu_aware_mpi;
   cuda.surround_mpi_calls = surround_mpi_calls();
   RuntimeOptions options;
   options.config = test_config();
@@ -71,7 +73,7 @@ void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend,
   FakeMachine machine;
   {
     ProgramGpu gpu(machine.cuda.api(), 0);
-    Runtime runtime(rank_options(machine, mpi, claiming(), cpu_backend));
+    Runtime runtime(rank_options(machine, mpi, claiming(mpi), cpu_backend));
     CHECK_FALSE(calls_have_context());
     sum_on_gpu(runtime, gpu, kCount);
     CHECK(calls_have_context() == (runtime.topology().size > 1));
@@ -105,13 +107,7 @@ TEST_CASE("cuda over MPI: a process set beside all ranks stages", "[n3]") {
   Runtime runtime(rank_options(machine, {}, claiming(), "mpi"));
   sum_on_gpu(runtime, gpu, kCount);
   const ProcessSet set = runtime.add_process_set({0, 2});
-  if (runtime.topology().rank != 1) {
-    GpuSum sum(runtime, gpu, kCount);
-    Request request = sum.request();
-    request.set = set;
-    runtime.submit(std::move(request)).wait();
-    CHECK(sum.read() == std::vector<float>(kCount, 4.0F));
-  }
+  if (runtime.rank_in(set)) sum_on_gpu(runtime, gpu, kCount, set);
   runtime.remove_process_set(set);
   sum_on_gpu(runtime, gpu, kCount);
   CHECK(cuda_counter(runtime, "mpi_operations") == 2);
@@ -123,18 +119,12 @@ TEST_CASE("cuda over MPI: messages that hang in the trial are left alone, and th
   FakeMachine machine;
   {
     ProgramGpu gpu(machine.cuda.api(), 0);
-    DirectMessages messages(gpu_aware_mpi_factory({}, claiming()));
+    DirectMessages messages(claiming());
     messages.faulty_rank = 1;
     messages.of_sends = true;
     messages.fault = DirectMessages::Fault::Hangs;
-    RuntimeOptions options = rank_options(machine, {}, claiming(), "mpi");
-    CudaOptions cuda = cuda_options_of(machine);
-    cuda.ipc = false;
-    cuda.ipc_patience = std::chrono::milliseconds(200);
-    cuda.gpu_aware_mpi = messages.factory();
-    cuda.surround_mpi_calls = surround_mpi_calls();
-    options.device_backends["mpi"] = cuda_backend_factory(cuda);
-    Runtime runtime(options);
+    Runtime runtime(
+        rank_options(machine, {}, messages.factory(), "mpi", std::chrono::milliseconds(200)));
     exercise_sizes(runtime, gpu);
     exercise_messages(runtime, gpu);
     CHECK(cuda_counter(runtime, "mpi_operations") == 0);
@@ -151,8 +141,9 @@ TEST_CASE("cuda over MPI: messages that hang in the trial are left alone, and th
 TEST_CASE("cuda over MPI: what the library itself says decides", "[n2]") {
   FakeMachine machine;
   ProgramGpu gpu(machine.cuda.api(), 0);
-  Runtime runtime(rank_options(machine, {}, vendor::dynamic_symbols(), "shm"));
-  const std::string problem = gpu_aware_mpi_factory({}).problem();
+  const BackendFactory of_library = gpu_aware_mpi_factory({});
+  Runtime runtime(rank_options(machine, {}, of_library, "shm"));
+  const std::string problem = of_library.problem();
   INFO(problem);
   sum_on_gpu(runtime, gpu, kCount);
   CHECK(cuda_counter(runtime, "mpi_operations") == (problem.empty() ? 1 : 0));

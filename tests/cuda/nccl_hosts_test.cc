@@ -39,9 +39,9 @@ void exercise_by_hosts(NcclHosts& machine, void (*exercise)(Runtime&, ProgramGpu
 }  // namespace
 
 TEST_CASE("nccl hosts: with two ranks each they give the bits of the CPU's backend for hosts") {
-  const auto host_of =
-      GENERATE(HostOf{0, 1, 1, 0}, HostOf{0, 0, 1, 1, 2, 2}, HostOf{2, 0, 1, 0, 1, 2});
-  NcclHosts machine(host_of);
+  const std::vector<HostOf> placements = {{0, 1, 1, 0}, {0, 0, 1, 1, 2, 2}, {2, 0, 1, 0, 1, 2}};
+  const int which = GENERATE(range(0, plain_or_sanitized(3, 1)));
+  NcclHosts machine(placements[static_cast<std::size_t>(which)]);
   exercise_by_hosts(machine, GENERATE(exercise_allreduces, exercise_wire_dtypes, exercise_sizes));
 }
 
