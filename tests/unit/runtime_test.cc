@@ -97,3 +97,15 @@ TEST_CASE("several threads of a rank wait at once") {
     });
   });
 }
+
+TEST_CASE("of all that ranks throw, a failed check is shown first, with its place and values") {
+  const std::string text = text_of<CheckFailed>([] {
+    run_group(3, [](int rank, Runtime& runtime) {
+      if (rank == 2) check_equal(rank, 5, "the number");
+      // The others are told that rank 2 left.
+      runtime.submit(barrier_request()).wait();
+    });
+  });
+  CHECK_THAT(text, Catch::Contains("runtime_test.cc:") &&
+                       Catch::EndsWith(": the number is 2 and should be 5"));
+}
