@@ -15,7 +15,7 @@ namespace ronde::test {
 namespace {
 
 /// Of many times the smallest ring.
-constexpr int kLong = plain_or_sanitized(40'000, 4'000);
+constexpr int kLong = plain_or_sanitized(10'000, 4'000);
 
 constexpr std::uint64_t kSeed = 3;
 
