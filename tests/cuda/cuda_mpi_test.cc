@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole stack under mpiexec, with memory of GPUs in MPI's own messages: the GPU is a fake,
-// whose memory is the host's, so that any MPI takes its addresses.
+// The whole stack under mpiexec, each case in processes of its own, as MPI starts once in a
+// process; with memory of GPUs in MPI's own messages: the GPU is a fake, whose memory is the
+// host's, so that any MPI takes its addresses.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <string>
@@ -91,17 +92,17 @@ void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend,
 
 }  // namespace
 
-TEST_CASE("cuda over MPI: messages in memory of GPUs give the bits of shared memory") {
+TEST_CASE("cuda over MPI: messages in memory of GPUs give the bits of shared memory", "[own]") {
   MpiOptions mpi;
   mpi.max_count = 30'001;  // so that messages take several calls
   exercise_over_mpi(mpi, "shm", exercise_wire_dtypes);
 }
 
-TEST_CASE("cuda over MPI: with two ranks the bits are those of MPI's own reductions", "[n2]") {
+TEST_CASE("cuda over MPI: with two ranks the bits are those of MPI's own reductions", "[n2][own]") {
   exercise_over_mpi({}, "mpi");
 }
 
-TEST_CASE("cuda over MPI: a process set beside all ranks stages", "[n3]") {
+TEST_CASE("cuda over MPI: a process set beside all ranks stages", "[n3][own]") {
   FakeMachine machine;
   ProgramGpu gpu(machine.cuda.api(), 0);
   Runtime runtime(rank_options(machine, {}, claiming(), "mpi"));
@@ -115,7 +116,7 @@ TEST_CASE("cuda over MPI: a process set beside all ranks stages", "[n3]") {
 }
 
 TEST_CASE("cuda over MPI: messages that hang in the trial are left alone, and the job ends",
-          "[n2]") {
+          "[n2][own]") {
   FakeMachine machine;
   {
     ProgramGpu gpu(machine.cuda.api(), 0);
@@ -138,7 +139,7 @@ TEST_CASE("cuda over MPI: messages that hang in the trial are left alone, and th
   CHECK(machine.cuda.live().allocations == 1);
 }
 
-TEST_CASE("cuda over MPI: what the library itself says decides", "[n2]") {
+TEST_CASE("cuda over MPI: what the library itself says decides", "[n2][own]") {
   FakeMachine machine;
   ProgramGpu gpu(machine.cuda.api(), 0);
   const BackendFactory of_library = gpu_aware_mpi_factory({});

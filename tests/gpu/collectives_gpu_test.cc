@@ -57,27 +57,29 @@ const std::vector<Exercise> kAll = {exercise_allreduces, exercise_wire_dtypes, e
 
 }  // namespace
 
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, staged, nothing registered") {
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, staged, nothing registered", "[own]") {
   run(kSetUps[0], kAll);
 }
 
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, staged") {
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, staged", "[own]") {
   run(kSetUps[1], kAll);
 }
 
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc") {
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc", "[own]") {
   run(kSetUps[2], kAll);
 }
 
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc without registration cache") {
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc without registration cache",
+          "[own]") {
   run(kSetUps[3], kAll);
 }
 
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc, tensors mapped directly") {
+TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc, tensors mapped directly",
+          "[own]") {
   run(kSetUps[4], {exercise_allreduces, exercise_sizes});
 }
 
-TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration") {
+TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration", "[own]") {
   const auto driver = gpu_driver();
   Runtime runtime(options_of(kSetUps[4]));
   ProgramGpu gpu = gpu_of(driver, runtime);

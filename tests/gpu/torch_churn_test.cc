@@ -9,8 +9,8 @@
 
 using namespace ronde_test;
 
-TEST_CASE(
-    "device: what emptyCache frees and the allocator takes anew meets no stale registration") {
+TEST_CASE("device: what emptyCache frees and the allocator takes anew meets no stale registration",
+          "[own]") {
   // The one whose cache it is, whatever else there is.
   ::setenv("RONDE_GPU_BACKEND", "mpi", 1);
   if (!use_device()) return;

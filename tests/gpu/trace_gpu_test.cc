@@ -93,7 +93,7 @@ void train(Runtime& runtime, ProgramGpu& gpu, std::vector<GpuTensor>& gradients)
 
 }  // namespace
 
-TEST_CASE("gpu: cuda steps of training make no call that waits for the device, or may") {
+TEST_CASE("gpu: cuda steps of training make no call that waits for the device, or may", "[own]") {
   const auto driver = gpu_driver();
   CudaOptions cuda_options;
   cuda_options.symbols = traced_symbols();
