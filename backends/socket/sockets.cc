@@ -60,6 +60,10 @@ bool wait_for_events(std::vector<pollfd>& fds, Clock::time_point deadline) {
 Address unix_address(const std::string& name) {
   Address address;
   auto& unix_part = reinterpret_cast<sockaddr_un&>(address.storage);
+  if (name.size() + 1 > sizeof unix_part.sun_path) {
+    throw Error("the name of a local socket has " + std::to_string(name.size()) +
+                " bytes, which is too long");
+  }
   unix_part.sun_family = AF_UNIX;
   // A leading zero makes it abstract: no file, gone with the last socket.
   std::memcpy(unix_part.sun_path + 1, name.data(), name.size());

@@ -21,7 +21,7 @@ struct Address {
   std::string text;  ///< for messages
 };
 
-/// An abstract name on this host.
+/// An abstract name on this host. Throws Error if it is too long.
 Address unix_address(const std::string& name);
 
 /// Throws Error if `numeric` is no IPv4 or IPv6 address.
