@@ -75,6 +75,11 @@ class Reader {
   void expect_end() const {
     if (!bytes_.empty()) fail();
   }
+  /// Of what is a member itself, and has none: nests as deep as the sender likes would overflow the
+  /// stack.
+  void expect_no_members() {
+    if (number<std::uint64_t>() != 0) fail();
+  }
 
  private:
   [[noreturn]] static void fail() {
@@ -112,7 +117,7 @@ void write(Writer& out, const RequestMeta& meta) {
   out.number(meta.tag);
 }
 
-RequestMeta read_meta(Reader& in) {
+RequestMeta read_meta(Reader& in, bool is_member = false) {
   RequestMeta meta;
   meta.kind = in.choice(kLastCollective);
   meta.dtype = in.choice(DataType::Bool);
@@ -126,12 +131,16 @@ RequestMeta read_meta(Reader& in) {
   meta.shape = in.numbers<std::int64_t>();
   meta.splits = in.numbers<std::int64_t>();
   meta.symmetric_place = in.number<std::uint64_t>();
-  meta.members = in.list<RequestMeta>([&] {
-    std::string name = in.text();
-    RequestMeta member = read_meta(in);
-    member.name = std::move(name);
-    return member;
-  });
+  if (is_member) {
+    in.expect_no_members();
+  } else {
+    meta.members = in.list<RequestMeta>([&] {
+      std::string name = in.text();
+      RequestMeta member = read_meta(in, /*is_member=*/true);
+      member.name = std::move(name);
+      return member;
+    });
+  }
   if (is_point_to_point(meta.kind)) {
     meta.peer = in.number<std::int32_t>();
     meta.tag = in.number<std::int64_t>();
@@ -199,11 +208,15 @@ void write(Writer& out, const RankRows& rows) {
   out.list(rows.members, [&](const RankRows& member) { write(out, member); });
 }
 
-RankRows read_rows(Reader& in) {
+RankRows read_rows(Reader& in, bool is_member = false) {
   RankRows rows;
   rows.first_dims = in.numbers<std::int64_t>();
   rows.splits = in.list<std::vector<std::int64_t>>([&] { return in.numbers<std::int64_t>(); });
-  rows.members = in.list<RankRows>([&] { return read_rows(in); });
+  if (is_member) {
+    in.expect_no_members();
+  } else {
+    rows.members = in.list<RankRows>([&] { return read_rows(in, /*is_member=*/true); });
+  }
   return rows;
 }
 
