@@ -68,7 +68,9 @@ class Reader {
     const auto count = number<std::uint64_t>();
     if (count > bytes_.size()) fail();  // every item takes a byte at least
     std::vector<Item> items;
-    items.reserve(count);
+    // Some items take many times the memory of their bytes: a message may not promise more than it
+    // has of those.
+    items.reserve(std::min<std::uint64_t>(count, bytes_.size() / sizeof(Item)));
     for (std::uint64_t i = 0; i < count; ++i) items.push_back(read());
     return items;
   }
