@@ -343,7 +343,7 @@ build_all() {
   # The most important first: each may fail without the others.
   part 420 "building the core and its tests on GPUs" build_targets gpu_tests gpu_pack ronde_tool
   part 300 "building the tests of several ranks" build_targets gpu_mp_tests gpu_death_tests
-  part 300 "building the tests without a GPU" build_targets cuda_tests nccl_hosts_tests
+  part 300 "building the tests without a GPU" build_targets cuda_tests
   part 500 "building the tests of tensors" build_targets gpu_torch_tests
   part 500 "building the examples" build_targets edsr resnet_synthetic
 }
