@@ -9,7 +9,7 @@ mpiexec=$1 program=$2 case=$3 ranks=$4 victim=$5 expected=$6
 own_session=$(dirname "$0")/../support/mpi_own_session.sh
 
 "$mpiexec" -help 2>&1 | grep -q disable-auto-cleanup || {
-  echo "SKIPPED: $mpiexec has no -disable-auto-cleanup (only Hydra lets survivors live)"
+  echo "skipped: $mpiexec has no -disable-auto-cleanup (only Hydra lets survivors live)"
   exit 77
 }
 folder=$(mktemp -d) || exit 1

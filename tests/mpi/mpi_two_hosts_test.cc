@@ -50,16 +50,19 @@ TEST_CASE("helper: two hosts meet", "[.two_hosts]") {
   transport->close(true, Clock::now() + 5s);
 }
 
+// The kernel's keepalive takes some 18 s on a machine at rest.
+constexpr auto kLimit = 60s;
+
 TEST_CASE("helper: the other host vanishes", "[.two_hosts]") {
   const auto transport = ronde::mpi_transport_factory({})();
   const int rank = transport->topology().rank;
   std::string verdict = exchange(*transport);
   if (rank == 0) set_link("down");
   const auto start = Clock::now();
-  const Incoming incoming = transport->receive(start + 25s);
+  const Incoming incoming = transport->receive(start + kLimit);
   // Nothing is in flight: keepalive alone can tell.
   if (incoming.kind != Kind::PeerLost || incoming.bytes.rfind("its connection broke: ", 0) != 0) {
-    verdict = "not told of the loss within 25 s: " + incoming.bytes;
+    verdict = "not told of the loss in time: " + incoming.bytes;
   }
   if (rank == 0) set_link("up");
   transport->close(false, Clock::now() + 2s);

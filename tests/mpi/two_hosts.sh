@@ -8,7 +8,7 @@ set -u
 mpiexec=$(command -v "$1") program=$(realpath "$2") case=$3 cuts=${4:-}
 source "$(dirname "$0")/../support/two_namespaces.sh"
 
-"$mpiexec" -help 2>&1 | grep -q launcher-exec || { echo "SKIPPED: $mpiexec is not Hydra"; exit 77; }
+"$mpiexec" -help 2>&1 | grep -q launcher-exec || { echo "skipped: $mpiexec is not Hydra"; exit 77; }
 folder=$(mktemp -d) || exit 1
 cleanup() {
   two_namespaces_remove
@@ -17,7 +17,7 @@ cleanup() {
 trap cleanup EXIT
 two_namespaces_make "$folder" || exit
 export RONDE_TEST_LINK=$link RONDE_TEST_VERDICTS=$folder
-two_namespaces_run timeout 80 "$mpiexec" -disable-auto-cleanup "${hosts[@]}" -n 2 \
+two_namespaces_run timeout 150 "$mpiexec" -disable-auto-cleanup "${hosts[@]}" -n 2 \
   "$program" "$case"
 status=$?
 if [[ -n $cuts ]]; then

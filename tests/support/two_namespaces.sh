@@ -12,7 +12,7 @@ space_a=rt$$-a space_b=rt$$-b link=ronde0
 readonly address_a=10.213.77.1 address_b=10.213.77.2
 
 two_namespaces_skip() {
-  echo "SKIPPED: $1"
+  echo "skipped: $1"
   return 77
 }
 

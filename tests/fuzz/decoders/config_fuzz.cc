@@ -50,7 +50,7 @@ Corpus corpus() {
            "RONDE_PROCESS_SETS=0,1;2,3\nRONDE_VISIBLE_DEVICES=GPU-8a3f,1\nRONDE_HOST_ID=a\n",
            "HOROVOD_FUSION_THRESHOLD=1000\nHOROVOD_LOG_LEVEL=fatal\nPMI_SIZE=4\nSLURM_NTASKS=2\n"},
           {},
-          1'000,
+          400,
           500};
 }
 

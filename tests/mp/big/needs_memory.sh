@@ -12,7 +12,7 @@ if [[ ! $available_kib =~ ^[0-9]+$ ]]; then
   exit 1
 fi
 if ((available_kib < needed * 1024 * 1024)); then
-  echo "SKIPPED: needs $needed GiB of memory; $((available_kib / 1024 / 1024)) GiB are available"
+  echo "skipped: needs $needed GiB of memory; $((available_kib / 1024 / 1024)) GiB are available"
   exit 77
 fi
 exec "$@"
