@@ -132,7 +132,7 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
   std::uint64_t freezes = 0;
   std::uint64_t thaws = 0;
   std::uint64_t symmetric = 0;
-  for (int group = 0; group < kGroups * seed.times; ++group) {
+  for (int group = 0; group < kGroups; ++group) {
     const Config config = random_settings(dice, test_config());
     const std::uint64_t program = dice.number();
     Outcome outcome;

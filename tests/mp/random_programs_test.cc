@@ -21,9 +21,9 @@ constexpr int kRounds = 50;
 /// Rank 0's.
 TestSeed common_seed(PlainMpi& mpi, std::uint64_t usual) {
   TestSeed seed = mpi.rank() == 0 ? test_seed(usual) : TestSeed();
-  const std::vector<std::int64_t> all = mpi.gather(std::vector<std::int64_t>{
-      static_cast<std::int64_t>(seed.value), seed.is_usual ? 1 : 0, seed.times});
-  return {static_cast<std::uint64_t>(all[0]), all[1] != 0, static_cast<int>(all[2])};
+  const std::vector<std::int64_t> all = mpi.gather(
+      std::vector<std::int64_t>{static_cast<std::int64_t>(seed.value), seed.is_usual ? 1 : 0});
+  return {static_cast<std::uint64_t>(all[0]), all[1] != 0};
 }
 
 Variables variables_of(const Config& config) {
@@ -61,7 +61,7 @@ void check_programs(std::uint64_t usual_seed, int groups, int hosts, const WithR
   PlainMpi& mpi = PlainMpi::instance();
   const TestSeed seed = common_seed(mpi, usual_seed);
   Dice dice(seed.value);
-  for (int group = 0; group < groups * seed.times; ++group) {
+  for (int group = 0; group < groups; ++group) {
     const Config config = random_settings(dice, Config());
     const std::uint64_t program_seed = dice.number();
     INFO(seed.text() << ", group " << group << "\n" << group_wide_fingerprint(config));

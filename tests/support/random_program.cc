@@ -60,7 +60,7 @@ TestSeed test_seed(std::uint64_t usual) {
   const char* const soak = std::getenv("RONDE_TEST_SOAK");
   const char* const text = std::getenv("RONDE_TEST_SEED");
   const bool is_soak = soak != nullptr && std::string(soak) == "1";
-  TestSeed seed = {usual, text == nullptr && !is_soak, is_soak ? 10 : 1};
+  TestSeed seed = {usual, text == nullptr && !is_soak};
   if (text != nullptr) {
     std::size_t read = 0;
     const std::string word = text;
@@ -74,7 +74,7 @@ TestSeed test_seed(std::uint64_t usual) {
 }
 
 std::string TestSeed::text() const {
-  return (times > 1 ? "RONDE_TEST_SOAK=1 " : "") + ("RONDE_TEST_SEED=" + std::to_string(value));
+  return "RONDE_TEST_SEED=" + std::to_string(value);
 }
 
 std::size_t RandomOperation::count(int rank) const {

@@ -14,17 +14,16 @@
 
 namespace ronde::test {
 
-/// From what a test draws at random, and how much.
+/// From what a test draws at random.
 struct TestSeed {
   std::uint64_t value = 0;
   bool is_usual = true;  ///< what is drawn is the same in each run, and known to reach enough
-  int times = 1;         ///< how many times as much as usual
-  /// The variables that make a test draw the same again.
+  /// The variable that makes a test draw the same again.
   std::string text() const;
 };
 
-/// `usual`; with RONDE_TEST_SOAK=1 a random one, which is printed, and ten times as much; in both
-/// cases RONDE_TEST_SEED instead, if it is set. Throws std::runtime_error where that is no number.
+/// `usual`; with RONDE_TEST_SOAK=1 a random one, which is printed; in both cases RONDE_TEST_SEED
+/// instead, if it is set. Throws std::runtime_error where that is no number.
 TestSeed test_seed(std::uint64_t usual);
 
 /// Random choices: the same for the same seed.

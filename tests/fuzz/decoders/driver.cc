@@ -36,7 +36,6 @@ constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 constexpr std::size_t kFixedAllocation = std::size_t{2} << 20;
 constexpr std::size_t kAllocationPerByte = 16;
 constexpr unsigned kSecondsPerInput = 60;
-constexpr std::size_t kSoakFactor = 50;
 
 /// What the parent knows of the child.
 struct Progress {
@@ -260,7 +259,6 @@ class Mutator {
 struct Plan {
   std::optional<std::string> only_input;
   std::uint64_t seed = 1;
-  std::size_t factor = 1;
 };
 
 void run_plan(const Plan& plan) {
@@ -275,7 +273,7 @@ void run_plan(const Plan& plan) {
   for (const std::string& input : all.once_failed) run_one(input);
   run_systematic(all.valid, all.rounds);
   Mutator mutator(plan.seed, all.valid);
-  for (std::size_t i = 0; i < all.rounds * plan.factor; ++i) run_one(mutator.next());
+  for (std::size_t i = 0; i < all.rounds; ++i) run_one(mutator.next());
 }
 
 void* run_plan_on_thread(void* plan) {
@@ -341,10 +339,7 @@ int run(const char* program, const Plan& plan) {
 Plan plan_of_environment() {
   Plan plan;
   const char* const soak = std::getenv("RONDE_TEST_SOAK");
-  if (soak != nullptr && std::string_view(soak) == "1") {
-    plan.seed = std::random_device()();
-    plan.factor = kSoakFactor;
-  }
+  if (soak != nullptr && std::string_view(soak) == "1") plan.seed = std::random_device()();
   if (const char* const seed = std::getenv("RONDE_TEST_SEED")) plan.seed = std::stoull(seed);
   return plan;
 }
