@@ -9,7 +9,7 @@
 namespace ronde_test {
 
 /// What Adasum makes of the vectors of all ranks, in f64.
-inline at::Tensor adasum(const std::vector<at::Tensor>& of_ranks) {
+inline at::Tensor adasum(const Tensors& of_ranks) {
   std::vector<std::vector<double>> vectors;
   for (const at::Tensor& tensor : of_ranks) {
     const at::Tensor flat = tensor.detach().to(at::kDouble).contiguous();

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/_neg_view.h>
-
 #include <cmath>
 #include <numeric>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 
-#include "support.h"
+#include "adasum.h"
+#include "layouts.h"
 
-using namespace ronde_test;
+namespace ronde_test::collectives_test {
+
 using ronde::ReduceOp;
 
 namespace {
-
-const std::vector<at::ScalarType> kDtypes = {at::kByte,   at::kChar, at::kShort,    at::kInt,
-                                             at::kLong,   at::kHalf, at::kBFloat16, at::kFloat,
-                                             at::kDouble, at::kBool};
 
 // Small whole numbers, other ones on each rank: exact in every dtype, also summed.
 at::Tensor values(at::ScalarType dtype, at::IntArrayRef sizes, int rank) {
@@ -26,74 +21,33 @@ at::Tensor values(at::ScalarType dtype, at::IntArrayRef sizes, int rank) {
   return (drawn - 2).to(dtype);
 }
 
-std::vector<at::Tensor> values_of_all(at::ScalarType dtype, at::IntArrayRef sizes) {
-  std::vector<at::Tensor> all;
-  for (int rank = 0; rank < ronde::size(); ++rank) all.push_back(values(dtype, sizes, rank));
-  return all;
+Tensors values_of_all(at::ScalarType dtype, at::IntArrayRef sizes) {
+  return by_rank([&](int rank) { return values(dtype, sizes, rank); });
 }
 
 // In double precision, then as Ronde documents each dtype.
-at::Tensor expected_allreduce(const std::vector<at::Tensor>& all, ReduceOp op) {
+at::Tensor expected_allreduce(const Tensors& all, ReduceOp op) {
   const at::ScalarType dtype = all[0].scalar_type();
-  at::Tensor result = all[0].to(at::kDouble);
-  for (std::size_t i = 1; i < all.size(); ++i) {
-    const at::Tensor next = all[i].to(at::kDouble);
-    switch (op) {
-      case ReduceOp::Sum:
-      case ReduceOp::Average:
-        result = result + next;
-        break;
-      case ReduceOp::Min:
-        result = at::minimum(result, next);
-        break;
-      case ReduceOp::Max:
-        result = at::maximum(result, next);
-        break;
-      case ReduceOp::Product:
-        result = result * next;
-        break;
-      case ReduceOp::Adasum:
-        throw std::logic_error("not elementwise");
-    }
-  }
-  if (op == ReduceOp::Average) result = result / static_cast<double>(all.size());
+  const at::Tensor stacked = at::stack(all).to(at::kDouble);
+  const at::Tensor result = op == ReduceOp::Sum       ? stacked.sum(0)
+                            : op == ReduceOp::Average ? stacked.mean(0)
+                            : op == ReduceOp::Min     ? stacked.amin(0)
+                            : op == ReduceOp::Max     ? stacked.amax(0)
+                                                      : stacked.prod(0);
   if (dtype == at::kBool) return result.ne(0);
   return (at::isFloatingType(dtype) ? result : result.trunc()).to(dtype);
 }
-
-struct Layout {
-  std::string name;
-  // A tensor with the values of the row-major one that is given.
-  std::function<at::Tensor(const at::Tensor&)> make;
-};
-
-const std::vector<Layout> kLayouts = {
-    {"row-major", [](const at::Tensor& t) { return t.clone(); }},
-    {"transposed",
-     [](const at::Tensor& t) { return t.transpose(1, 3).contiguous().transpose(1, 3); }},
-    {"channels-last",
-     [](const at::Tensor& t) { return t.contiguous(at::MemoryFormat::ChannelsLast); }},
-    {"every second element",
-     [](const at::Tensor& t) {
-       at::Tensor wide = at::zeros({2, 3, 4, 10}, t.options());
-       at::Tensor view = wide.slice(3, 1, 10, 2);
-       return view.copy_(t);
-     }},
-    {"negated view",
-     [](const at::Tensor& t) { return t.is_floating_point() ? at::_neg_view(-t) : t.clone(); }},
-};
 
 const std::vector<std::int64_t> kSizes = {2, 3, 4, 5};
 
 }  // namespace
 
 TEST_CASE("allreduce agrees with a double-precision oracle for every dtype and op") {
-  use_ronde();
   for (const at::ScalarType dtype : kDtypes) {
     for (const ReduceOp op : ronde::kElementwiseOps) {
       if (dtype == at::kBool && op == ReduceOp::Average) continue;
       const auto all = values_of_all(dtype, {7, 11});
-      const at::Tensor& mine = all[static_cast<std::size_t>(ronde::rank())];
+      const at::Tensor& mine = mine_of(all);
       const at::Tensor before = mine.clone();
       const at::Tensor expected = expected_allreduce(all, op);
       CAPTURE(c10::toString(dtype), to_string(op));
@@ -112,35 +66,50 @@ TEST_CASE("allreduce agrees with a double-precision oracle for every dtype and o
   }
 }
 
-TEST_CASE("allreduce averages by default, and scales before and after", "[n2]") {
-  use_ronde();
-  const at::Tensor mine = at::full({5}, ronde::rank() + 1.0, at::kDouble);
-  const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
-  CHECK(near(ronde::allreduce(mine), at::full({5}, sum / ronde::size(), at::kDouble), 1e-15));
-  const at::Tensor scaled =
-      ronde::allreduce(mine, {.op = ReduceOp::Sum, .prescale = 0.5, .postscale = 6.0});
-  CHECK(near(scaled, at::full({5}, 3.0 * sum, at::kDouble), 1e-15));
+TEST_CASE("adasum of tensors is that of pairs of neighbours, whatever their layout") {
+  const auto of_rank = [](int rank) {
+    // Alike, but for one element a rank.
+    at::Tensor own = at::arange(15, at::kDouble).view({5, 3});
+    own[rank % 5][1] = -3;
+    return own;
+  };
+  const Tensors all = by_rank([&](int rank) { return of_rank(rank); });
+  const at::Tensor expected = adasum(all);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor own = of_rank(ronde::rank()).to(dtype).t().contiguous().t();
+    const at::Tensor result = ronde::allreduce(own, {.name = "adasum", .op = ReduceOp::Adasum});
+    const double tolerance = dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 1e-5 : 0.05;
+    CHECK(result.scalar_type() == dtype);
+    CHECK(at::allclose(result.to(at::kDouble), expected, tolerance, tolerance));
+  }
+  CHECK_THROWS_AS(ronde::allreduce(at::ones({3}, at::kLong), {.op = ReduceOp::Adasum}),
+                  ronde::UsageError);
+  ronde::allreduce(at::ones({3}));
 }
 
 TEST_CASE("allreduce averages fractions within each dtype's precision") {
-  use_ronde();
   const std::vector<std::pair<at::ScalarType, double>> tolerances = {
       {at::kDouble, 1e-14}, {at::kFloat, 1e-6}, {at::kHalf, 2e-3}, {at::kBFloat16, 2e-2}};
   for (const auto& [dtype, tolerance] : tolerances) {
-    std::vector<at::Tensor> all;
-    for (int r = 0; r < ronde::size(); ++r) {
-      all.push_back(normal({1000}, 40 + static_cast<std::uint64_t>(r), dtype));
-    }
+    const Tensors all = by_rank([&](int r) { return normal({1000}, 40 + r, dtype); });
     CAPTURE(c10::toString(dtype));
-    const at::Tensor result = ronde::allreduce(all[static_cast<std::size_t>(ronde::rank())]);
+    const at::Tensor result = ronde::allreduce(mine_of(all));
     const at::Tensor oracle = at::stack(all).to(at::kDouble).mean(0);
     CHECK(near(result, oracle, tolerance));
     CHECK(same_on_all_ranks(result));
   }
 }
 
+TEST_CASE("same_on_all_ranks sees a bit, a shape and a dtype of one rank alone", "[n2][n4]") {
+  const bool is_odd = ronde::rank() == ronde::size() - 1;
+  CHECK(same_on_all_ranks(at::full({3}, std::nan(""))));
+  CHECK_FALSE(same_on_all_ranks(at::full({3}, is_odd ? -0.0 : 0.0)));
+  CHECK_FALSE(same_on_all_ranks(at::zeros({is_odd ? 4 : 3})));
+  CHECK_FALSE(same_on_all_ranks(at::zeros({3}, is_odd ? at::kInt : at::kFloat)));
+  CHECK(same_on_all_ranks(at::zeros({3})));
+}
+
 TEST_CASE("min and max propagate NaN", "[n2]") {
-  use_ronde();
   const at::Tensor mine = at::full({3}, static_cast<double>(ronde::rank()), at::kFloat);
   if (ronde::rank() == ronde::size() - 1) mine[1] = std::nanf("");
   for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max}) {
@@ -151,17 +120,14 @@ TEST_CASE("min and max propagate NaN", "[n2]") {
 }
 
 TEST_CASE("tensors of every memory layout are reduced by index") {
-  use_ronde();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
     const auto all = values_of_all(dtype, kSizes);
     const at::Tensor expected = expected_allreduce(all, ReduceOp::Sum);
-    const at::Tensor& mine = all[static_cast<std::size_t>(ronde::rank())];
-    for (std::size_t i = 0; i < kLayouts.size(); ++i) {
+    const at::Tensor& mine = mine_of(all);
+    for (std::size_t i = 0; i < layouts().size(); ++i) {
+      CAPTURE(c10::toString(dtype), i);
       // The next rank uses the next layout, so that layouts meet.
-      const Layout& layout =
-          kLayouts[(i + static_cast<std::size_t>(ronde::rank())) % kLayouts.size()];
-      CAPTURE(c10::toString(dtype), layout.name);
-      const at::Tensor tensor = layout.make(mine);
+      const at::Tensor tensor = laid_out(mine, ronde::rank(), static_cast<std::int64_t>(i));
       REQUIRE(torch::equal(tensor, mine));
       const at::Tensor result = ronde::allreduce(tensor, {.op = ReduceOp::Sum});
       CHECK(result.is_contiguous());
@@ -176,7 +142,6 @@ TEST_CASE("tensors of every memory layout are reduced by index") {
 }
 
 TEST_CASE("writing into a view leaves the elements between untouched", "[n2]") {
-  use_ronde();
   const at::Tensor wide = at::ones({4, 6});
   ronde::allreduce_(wide.slice(1, 0, 6, 2), {.op = ReduceOp::Sum});
   const at::Tensor untouched = wide.slice(1, 1, 6, 2);
@@ -186,7 +151,6 @@ TEST_CASE("writing into a view leaves the elements between untouched", "[n2]") {
 }
 
 TEST_CASE("a strided tensor has its result when the work is done, whoever waits", "[n2]") {
-  use_ronde();
   const at::Tensor tensor = at::ones({64, 64}).t();
   const at::Tensor view = tensor.slice(0, 0, 64, 2);
   // Only the plain handle is kept: the copy back is not TensorWork's doing.
@@ -196,7 +160,6 @@ TEST_CASE("a strided tensor has its result when the work is done, whoever waits"
 }
 
 TEST_CASE("tensors without dimensions and without elements take part") {
-  use_ronde();
   const at::Tensor scalar = at::full({}, ronde::rank() + 1.0, at::kFloat);
   const at::Tensor sum = ronde::allreduce(scalar, {.op = ReduceOp::Sum});
   CHECK(sum.dim() == 0);
@@ -212,34 +175,31 @@ TEST_CASE("tensors without dimensions and without elements take part") {
   const at::Tensor none = at::empty({0, 2});
   CHECK(ronde::reducescatter(none).sizes() == none.sizes());
   CHECK(ronde::alltoall(none).sizes() == none.sizes());
-  for (const std::string& text : {usage_error([&] { ronde::reducescatter(scalar); }),
-                                  usage_error([&] { ronde::alltoall(scalar); })}) {
-    CAPTURE(text);
-    CHECK(contains(text, "a scalar has no first dimension to split along"));
-  }
+  const std::string advice = "a scalar has no first dimension to split along";
+  check_refused([&] { ronde::reducescatter(scalar); }, {advice});
+  check_refused([&] { ronde::alltoall(scalar); }, {advice});
 }
 
 TEST_CASE("an expanded tensor is read, but not written", "[n2]") {
-  use_ronde();
+  const at::Tensor plain = at::ones({2});
   const at::Tensor expanded = at::full({1}, ronde::rank() + 1.0).expand({4, 3});
-  const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
-  CHECK(torch::equal(ronde::allreduce(expanded, {.op = ReduceOp::Sum}), at::full({4, 3}, sum)));
-  const std::string text = usage_error([&] { ronde::allreduce_(expanded, {.name = "mask"}); });
-  CAPTURE(text);
-  CHECK(contains(text, "rank " + std::to_string(ronde::rank())));
-  CHECK(contains(text, "\"mask\""));
-  CHECK(contains(text, "contiguous()"));
-  CHECK(contains(usage_error([&] { ronde::broadcast_(expanded); }), "contiguous()"));
+  const at::Tensor sum = at::full({4, 3}, sum_to_size());
+  CHECK(torch::equal(ronde::allreduce(expanded, {.op = ReduceOp::Sum}), sum));
+  CHECK(torch::equal(ronde::grouped_allreduce({plain, expanded}, {.op = ReduceOp::Sum})[1], sum));
+  check_refused([&] { ronde::allreduce_(expanded, {.name = "mask"}); },
+                {"rank " + std::to_string(ronde::rank()), "\"mask\"", "contiguous()"});
+  check_refused([&] { ronde::broadcast_(expanded); }, {"contiguous()"});
+  check_refused(
+      [&] {
+        ronde::grouped_allreduce_({plain, expanded}, {.name = "masks"});
+      },
+      {"ronde::grouped_allreduce_(\"masks\"), tensor 1", "contiguous()"});
+  CHECK(torch::equal(plain, at::ones({2})));
 }
 
 TEST_CASE("tensors that Ronde cannot move are refused before anything is sent", "[n2]") {
-  use_ronde();
   const at::Tensor dense = at::ones({2, 2});
-  struct Refusal {
-    at::Tensor tensor;
-    std::string advice;
-  };
-  const std::vector<Refusal> refusals = {
+  const std::vector<std::pair<at::Tensor, std::string>> refusals = {
       {at::Tensor(), "undefined"},
       {at::empty({2}, at::TensorOptions().device(at::kMeta)), "meta"},
       {dense.to_sparse(), "to_dense()"},
@@ -260,36 +220,34 @@ TEST_CASE("tensors that Ronde cannot move are refused before anything is sent", 
         [&t = tensor] { ronde::alltoall(t, {}, {.name = "x"}); },
     };
     for (const auto& call : calls) {
-      const std::string text = usage_error(call);
-      CAPTURE(text);
-      CHECK(contains(text, advice));
-      CHECK(contains(text, "(\"x\")"));
-      CHECK(contains(text, "rank " + std::to_string(ronde::rank())));
+      check_refused(call, {advice, "(\"x\")", "rank " + std::to_string(ronde::rank())});
     }
+    const Tensors group = {dense, tensor};
+    const std::vector<std::function<void()>> group_calls = {
+        [&] { ronde::grouped_allreduce(group, {.name = "x"}); },
+        [&] { ronde::grouped_allreduce_(group, {.name = "x"}); },
+        [&] { ronde::grouped_allgather(group, {.name = "x"}); },
+        [&] { ronde::grouped_reducescatter(group, {.name = "x"}); },
+    };
+    for (const auto& call : group_calls) check_refused(call, {advice, "(\"x\"), tensor 1"});
   }
+  check_refused([] { ronde::grouped_allreduce({}); }, {"at least one operation"});
   CHECK(near(ronde::allreduce(dense, {.name = "x"}), dense, 0));
 }
 
 TEST_CASE("ranks that disagree on a shape all get a UsageError, and go on", "[n2][n4]") {
-  use_ronde();
   const at::Tensor mine = at::ones({ronde::rank() == 0 ? 2 : 3});
   const ronde::TensorWork work = ronde::allreduce_async(mine, {.name = "differs"});
-  const std::string text = usage_error([&] { work.wait(); });
-  CAPTURE(text);
-  CHECK(contains(text, "differs"));
+  const std::string text = check_refused([&] { work.wait(); }, {"differs"});
   CHECK(usage_error([&] { work.result(); }) == text);
   CHECK(near(ronde::allreduce(at::ones({2}), {.name = "differs"}), at::ones({2}), 0));
 }
 
 TEST_CASE("averaging bools is refused", "[n2]") {
-  use_ronde();
-  const std::string text = usage_error([] { ronde::allreduce(at::ones({2}, at::kBool)); });
-  CAPTURE(text);
-  CHECK(contains(text, "average"));
+  check_refused([] { ronde::allreduce(at::ones({2}, at::kBool)); }, {"average"});
 }
 
 TEST_CASE("a leaf that requires grad is written in place, and backward notices", "[n2]") {
-  use_ronde();
   const at::Tensor leaf = at::full({3}, ronde::rank() + 1.0).requires_grad_();
   const at::Tensor loss = (leaf * leaf).sum();
   const auto version = leaf._version();
@@ -297,13 +255,11 @@ TEST_CASE("a leaf that requires grad is written in place, and backward notices",
   CHECK(leaf.requires_grad());
   CHECK(leaf.is_leaf());
   CHECK(leaf._version() > version);
-  const double sum = ronde::size() * (ronde::size() + 1) / 2.0;
-  CHECK(torch::equal(leaf.detach(), at::full({3}, sum)));
+  CHECK(torch::equal(leaf.detach(), at::full({3}, sum_to_size())));
   CHECK_THROWS_AS(loss.backward(), c10::Error);
 }
 
 TEST_CASE("inference tensors are taken", "[n2]") {
-  use_ronde();
   const c10::InferenceMode inference;
   const at::Tensor tensor = at::ones({3});
   ronde::allreduce_(tensor, {.op = ReduceOp::Sum});
@@ -314,7 +270,6 @@ TEST_CASE("inference tensors are taken", "[n2]") {
 }
 
 TEST_CASE("a result is an inference tensor only where its own caller is in that mode", "[n1][n2]") {
-  use_ronde();
   int wrong = 0;
   for (int i = 0; i < 50; ++i) {
     const ronde::TensorWork plain = ronde::allgather_async(at::ones({3}));
@@ -335,20 +290,19 @@ TEST_CASE("a result is an inference tensor only where its own caller is in that 
 }
 
 TEST_CASE("broadcast takes the root's values in all four forms, dtypes and layouts") {
-  use_ronde();
   const int root = ronde::size() - 1;
   for (const at::ScalarType dtype : kDtypes) {
     const auto all = values_of_all(dtype, kSizes);
     const at::Tensor& expected = all[static_cast<std::size_t>(root)];
-    for (const Layout& layout : kLayouts) {
+    for (const Layout& layout : layouts()) {
       CAPTURE(c10::toString(dtype), layout.name);
-      const at::Tensor mine = layout.make(all[static_cast<std::size_t>(ronde::rank())]);
+      const at::Tensor mine = layout.make(mine_of(all));
       CHECK(torch::equal(ronde::broadcast(mine, {.root = root}), expected));
       CHECK(torch::equal(ronde::broadcast_async(mine, {.root = root}).wait(), expected));
-      CHECK(torch::equal(mine, all[static_cast<std::size_t>(ronde::rank())]));
+      CHECK(torch::equal(mine, mine_of(all)));
       CHECK(ronde::broadcast_(mine, {.root = root}).is_same(mine));
       CHECK(torch::equal(mine, expected));
-      const at::Tensor again = layout.make(all[static_cast<std::size_t>(ronde::rank())]);
+      const at::Tensor again = layout.make(mine_of(all));
       CHECK(ronde::broadcast_async_(again, {.root = root}).wait().is_same(again));
       CHECK(torch::equal(again, expected));
     }
@@ -356,20 +310,16 @@ TEST_CASE("broadcast takes the root's values in all four forms, dtypes and layou
 }
 
 TEST_CASE("a broadcast from a rank that does not exist is refused", "[n2]") {
-  use_ronde();
-  const std::string text =
-      usage_error([] { ronde::broadcast(at::ones({2}), {.root = ronde::size()}); });
-  CAPTURE(text);
-  CHECK(contains(text, std::to_string(ronde::size())));
+  check_refused([] { ronde::broadcast(at::ones({2}), {.root = ronde::size()}); },
+                {std::to_string(ronde::size())});
 }
 
 TEST_CASE("allgather joins first dimensions of any length in rank order") {
-  use_ronde();
   for (const at::ScalarType dtype : kDtypes) {
-    std::vector<at::Tensor> all;
+    Tensors all;
     // Rank 0 has nothing, rank r has r rows.
     for (int r = 0; r < ronde::size(); ++r) all.push_back(values(dtype, {r, 3}, r));
-    const at::Tensor& mine = all[static_cast<std::size_t>(ronde::rank())];
+    const at::Tensor& mine = mine_of(all);
     CAPTURE(c10::toString(dtype));
     CHECK(torch::equal(ronde::allgather(mine), at::cat(all)));
     const at::Tensor strided = mine.t().contiguous().t();
@@ -380,18 +330,17 @@ TEST_CASE("allgather joins first dimensions of any length in rank order") {
 }
 
 TEST_CASE("reducescatter gives each rank its rows of the reduction") {
-  use_ronde();
   for (const at::ScalarType dtype : kDtypes) {
     for (const ReduceOp op : ronde::kElementwiseOps) {
       if (dtype == at::kBool && op == ReduceOp::Average) continue;
       for (const std::int64_t rows : {1, 4, 7}) {
         CAPTURE(c10::toString(dtype), to_string(op), rows);
-        const std::vector<at::Tensor> all = values_of_all(dtype, {rows, 3});
+        const Tensors all = values_of_all(dtype, {rows, 3});
         const at::Tensor whole = expected_allreduce(all, op);
         // As even as can be, the first ranks have one row more: this is tensor_split.
         const at::Tensor expected =
             at::tensor_split(whole, ronde::size())[static_cast<std::size_t>(ronde::rank())];
-        const at::Tensor& mine = all[static_cast<std::size_t>(ronde::rank())];
+        const at::Tensor& mine = mine_of(all);
         const double tolerance = dtype == at::kHalf ? 1e-3 : dtype == at::kBFloat16 ? 8e-3 : 1e-6;
         const at::Tensor strided = mine.t().contiguous().t();
         for (const at::Tensor& got : {ronde::reducescatter(mine, {.op = op}),
@@ -405,17 +354,38 @@ TEST_CASE("reducescatter gives each rank its rows of the reduction") {
   }
 }
 
-TEST_CASE("reducescatter averages by default, and scales before and after", "[n2]") {
-  use_ronde();
-  const at::Tensor mine = at::full({2}, ronde::rank() * 4 + 2);
-  CHECK(torch::equal(ronde::reducescatter(mine.to(at::kDouble)), at::full({1}, 4.0, at::kDouble)));
-  const at::Tensor scaled = ronde::reducescatter(
-      mine.to(at::kFloat), {.op = ReduceOp::Sum, .prescale = 0.5, .postscale = 3});
-  CHECK(torch::equal(scaled, at::full({1}, 12.0F)));
+TEST_CASE("reductions average by default, and scale before and after", "[n2][n4]") {
+  const double size = ronde::size();
+  struct Row {
+    ReduceOp op;
+    double prescale;
+    double postscale;
+    double factor;  // of the mean
+  };
+  for (const Row& row : {Row{ReduceOp::Average, 1, 1, 1}, Row{ReduceOp::Average, 3, 0.25, 0.75},
+                         Row{ReduceOp::Sum, -2, 0.5, -size}}) {
+    CAPTURE(row.factor);
+    const at::Tensor mine = full({ronde::size()}, 4.0 * ronde::rank() + 2.0);
+    const double expected = row.factor * (4.0 * mean_rank() + 2.0);
+    const ronde::AllreduceOptions all = {
+        .op = row.op, .prescale = row.prescale, .postscale = row.postscale};
+    const ronde::ReducescatterOptions scattered = {
+        .op = row.op, .prescale = row.prescale, .postscale = row.postscale};
+    CHECK(near(ronde::allreduce(mine, all), full({ronde::size()}, expected), 1e-14));
+    CHECK(near(ronde::grouped_allreduce({mine, mine}, all)[1], full({ronde::size()}, expected),
+               1e-14));
+    for (const at::Tensor& rows :
+         {ronde::reducescatter(mine, scattered), ronde::grouped_reducescatter({mine}, scattered)[0],
+          ronde::grouped_reducescatter_async({mine}, scattered).wait()[0]}) {
+      CHECK(near(rows, full({1}, expected), 1e-14));
+    }
+  }
+  CHECK(near(ronde::allreduce(full({1}, ronde::rank())), full({1}, mean_rank()), 1e-14));
+  CHECK(
+      near(ronde::grouped_allreduce({full({1}, ronde::rank())})[0], full({1}, mean_rank()), 1e-14));
 }
 
 TEST_CASE("alltoall sends rows by splits and says how many came") {
-  use_ronde();
   const int size = ronde::size();
   // Rank r sends r + 2 s rows to rank s; rank 0 sends itself none.
   const auto splits_of = [size](int from) {
@@ -425,7 +395,7 @@ TEST_CASE("alltoall sends rows by splits and says how many came") {
   };
   for (const at::ScalarType dtype : kDtypes) {
     CAPTURE(c10::toString(dtype));
-    std::vector<at::Tensor> parts;
+    Tensors parts;
     std::vector<std::int64_t> received;
     at::Tensor mine;
     for (int from = 0; from < size; ++from) {
@@ -449,20 +419,18 @@ TEST_CASE("alltoall sends rows by splits and says how many came") {
 }
 
 TEST_CASE("splits that do not add up on one rank are refused on all, and the job goes on", "[n2]") {
-  use_ronde();
   const at::Tensor rows = at::ones({4});
   const std::vector<std::int64_t> wrong = {3, 2};
   const ronde::TensorWork work = ronde::alltoall_async(
       rows, ronde::rank() == 0 ? at::IntArrayRef(wrong) : at::IntArrayRef(), {.name = "route"});
-  const std::string text = usage_error([&] { work.wait(); });
-  CAPTURE(text);
-  CHECK(contains(text, "alltoall 'route' is impossible:\n  rank 0: splits [3, 2] do not add up"));
+  const std::string text =
+      check_refused([&] { work.wait(); },
+                    {"alltoall 'route' is impossible:\n  rank 0: splits [3, 2] do not add up"});
   CHECK(usage_error([&] { work.received_splits(); }) == text);
   CHECK(torch::equal(ronde::alltoall(rows, {}, {.name = "route"}), rows));
 }
 
 TEST_CASE("many operations in flight complete in any order of submission") {
-  use_ronde();
   constexpr int kCount = 50;
   std::vector<ronde::TensorWork> works(kCount);
   for (int i = 0; i < kCount; ++i) {
@@ -480,14 +448,13 @@ TEST_CASE("many operations in flight complete in any order of submission") {
 }
 
 TEST_CASE("asking for a pending result is refused, and harms nothing", "[n2]") {
-  use_ronde();
   ronde::TensorWork work;
   CHECK(work.done());
   CHECK_FALSE(work.wait().defined());
   // Rank 1 submits only after rank 0 has seen that the work is pending.
   if (ronde::rank() == 0) {
     work = ronde::allreduce_async(at::ones({2}), {.name = "late"});
-    CHECK(contains(usage_error([&] { work.result(); }), "wait()"));
+    check_refused([&] { work.result(); }, {"wait()"});
     ronde::barrier();
   } else {
     ronde::barrier();
@@ -495,3 +462,5 @@ TEST_CASE("asking for a pending result is refused, and harms nothing", "[n2]") {
   }
   CHECK(torch::equal(work.wait_host(), at::ones({2})));
 }
+
+}  // namespace ronde_test::collectives_test

@@ -5,7 +5,7 @@
 
 #include "support.h"
 
-using namespace ronde_test;
+namespace ronde_test::device_test {
 
 TEST_CASE("LibTorch's share of the cores", "[n1]") {
   using ronde::detail::compute_threads;
@@ -17,7 +17,7 @@ TEST_CASE("LibTorch's share of the cores", "[n1]") {
   CHECK(compute_threads(3, true, 16, 4) == 3);
 }
 
-TEST_CASE("init divides the cores of the affinity mask between the local ranks") {
+TEST_CASE("init divides the cores of the affinity mask between the local ranks", "[own]") {
   unsetenv("OMP_NUM_THREADS");
   unsetenv("RONDE_COMPUTE_THREADS");
   unsetenv("HOROVOD_COMPUTE_THREADS");
@@ -27,7 +27,7 @@ TEST_CASE("init divides the cores of the affinity mask between the local ranks")
   CHECK(at::get_num_threads() == std::max(1, CPU_COUNT(&mask) / ronde::local_size()));
 }
 
-TEST_CASE("OMP_NUM_THREADS leaves LibTorch's threads alone", "[n1][n2]") {
+TEST_CASE("OMP_NUM_THREADS leaves LibTorch's threads alone", "[n1][n2][own]") {
   setenv("OMP_NUM_THREADS", "7", 1);
   unsetenv("RONDE_COMPUTE_THREADS");
   at::set_num_threads(5);
@@ -35,14 +35,14 @@ TEST_CASE("OMP_NUM_THREADS leaves LibTorch's threads alone", "[n1][n2]") {
   CHECK(at::get_num_threads() == 5);
 }
 
-TEST_CASE("RONDE_COMPUTE_THREADS wins over OMP_NUM_THREADS", "[n1][n2]") {
+TEST_CASE("RONDE_COMPUTE_THREADS wins over OMP_NUM_THREADS", "[n1][n2][own]") {
   setenv("OMP_NUM_THREADS", "7", 1);
   setenv("RONDE_COMPUTE_THREADS", "3", 1);
   use_ronde();
   CHECK(at::get_num_threads() == 3);
 }
 
-TEST_CASE("the local device is the CPU where no backend serves GPUs", "[n1][n2]") {
+TEST_CASE("the local device is the CPU where no backend serves GPUs", "[n1][n2][own]") {
   CHECK_THROWS_AS(ronde::local_device(), ronde::UsageError);
   use_ronde();
   if (ronde::default_runtime().backend_name(ronde::DeviceKind::Cuda).empty()) {
@@ -52,3 +52,5 @@ TEST_CASE("the local device is the CPU where no backend serves GPUs", "[n1][n2]"
           ronde::local_rank() % static_cast<int>(torch::cuda::device_count()));
   }
 }
+
+}  // namespace ronde_test::device_test

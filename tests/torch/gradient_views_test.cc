@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients in memory that the ranks of a host share.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <filesystem>
-
 #include "support.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/captured_errors.h"
 
-using namespace ronde_test;
-
+namespace ronde_test::gradient_views_test {
 namespace {
 
 /// Two ranks or more on one host have a symmetric heap.
@@ -30,25 +24,11 @@ at::Tensor loss_of(torch::nn::Sequential& net, int step) {
   return net->forward(torch::randn({2, 3, 12, 12})).square().mean();
 }
 
-/// While it lives, what is written to standard error goes to a file.
-class StandardErrorInto {
- public:
-  explicit StandardErrorInto(const std::filesystem::path& file) : saved_(dup(STDERR_FILENO)) {
-    const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    REQUIRE(fd >= 0);
-    dup2(fd, STDERR_FILENO);
-    close(fd);
-  }
-  ~StandardErrorInto() {
-    dup2(saved_, STDERR_FILENO);
-    close(saved_);
-  }
-  StandardErrorInto(const StandardErrorInto&) = delete;
-  StandardErrorInto& operator=(const StandardErrorInto&) = delete;
-
- private:
-  const int saved_;
-};
+Tensors values_of(const Tensors& parameters) {
+  Tensors values;
+  for (const at::Tensor& parameter : parameters) values.push_back(parameter.detach().clone());
+  return values;
+}
 
 struct Training {
   bool views = true;
@@ -56,7 +36,7 @@ struct Training {
 };
 
 /// The parameters after some steps.
-std::vector<at::Tensor> train(const Training& training, int steps) {
+Tensors train(const Training& training, int steps) {
   torch::nn::Sequential net = make_net();
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(),
@@ -66,26 +46,19 @@ std::vector<at::Tensor> train(const Training& training, int steps) {
     loss_of(net, step).backward();
     optimizer.step();
   }
-  std::vector<at::Tensor> parameters;
-  for (const at::Tensor& parameter : net->parameters()) {
-    parameters.push_back(parameter.detach().clone());
-  }
-  return parameters;
+  return values_of(net->parameters());
 }
 
 }  // namespace
 
 TEST_CASE("gradients in shared memory train to the same bits as gradients of their own") {
-  use_ronde();
-  const std::vector<at::Tensor> expected = train({.views = false}, 12);
+  const Tensors expected = train({.views = false}, 12);
   for (const bool set_to_none : {true, false}) {
-    const std::vector<at::Tensor> trained = train({.set_to_none = set_to_none}, 12);
-    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(torch::equal(trained[i], expected[i]));
+    CHECK(equal(train({.set_to_none = set_to_none}, 12), expected));
   }
 }
 
 TEST_CASE("backward writes gradients where they are reduced, once it has learnt how", "[n2]") {
-  use_ronde();
   REQUIRE(shares_memory());
   train({}, 3);
   const std::uint64_t copied = counted("gradients", "copied");
@@ -100,39 +73,32 @@ TEST_CASE("backward writes gradients where they are reduced, once it has learnt 
   CHECK(counted("gradients", "accumulated") - accumulated == 3 * (kSteps - 1));
 }
 
-TEST_CASE("gradients for which there is no room are staged, and a warning says so", "[n2]") {
+TEST_CASE("gradients for which there is no room are staged, and a warning says so", "[n2][own]") {
   setenv("RONDE_SYMMETRIC_HEAP_BYTES", "64KiB", 1);
   use_ronde();
   REQUIRE(shares_memory());
-  const ronde::test::TemporaryFolder folder;
-  const std::filesystem::path file = folder / "log";
-  std::vector<at::Tensor> trained;
+  Tensors trained;
+  std::string log;
   {
-    const StandardErrorInto redirected(file);
+    const ronde::test::CapturedErrors errors;
     trained = train({}, 3);
+    log = errors.text();
   }
-  const std::string log = ronde::test::read_text(file);
   CHECK(contains(log, "raise RONDE_SYMMETRIC_HEAP_BYTES") == (ronde::rank() == 0));
   CHECK(counted("shm", "symmetric_operations") == 0);
-  const std::vector<at::Tensor> expected = train({.views = false}, 3);
-  for (std::size_t i = 0; i < expected.size(); ++i) CHECK(torch::equal(trained[i], expected[i]));
+  CHECK(equal(trained, train({.views = false}, 3)));
 }
 
 TEST_CASE("parameters without elements train along") {
-  use_ronde();
   for (const bool views : {true, false}) {
     torch::manual_seed(4);
     torch::nn::Linear empty(8, 0);
     torch::nn::Linear full(8, 4);
-    std::vector<at::Tensor> parameters = full->parameters();
-    for (const at::Tensor& parameter : empty->parameters()) parameters.push_back(parameter);
-    torch::OrderedDict<std::string, at::Tensor> names;
-    for (const auto& item : full->named_parameters())
-      names.insert("full." + item.key(), item.value());
-    for (const auto& item : empty->named_parameters()) {
-      names.insert("empty." + item.key(), item.value());
-    }
-    torch::optim::SGD sgd(parameters, 0.1);
+    const Names names = {{"full.weight", full->weight},
+                         {"full.bias", full->bias},
+                         {"empty.weight", empty->weight},
+                         {"empty.bias", empty->bias}};
+    torch::optim::SGD sgd(names.values(), 0.1);
     ronde::DistributedOptimizer optimizer(sgd, names, {.gradient_views = views});
     // One that has nothing but these.
     torch::nn::Linear alone(torch::nn::LinearOptions(3, 0).bias(false));
@@ -140,7 +106,7 @@ TEST_CASE("parameters without elements train along") {
     ronde::DistributedOptimizer without(other, alone->named_parameters(),
                                         {.gradient_views = views});
     for (int step = 0; step < 5; ++step) {
-      const at::Tensor input = normal({2, 8}, static_cast<std::uint64_t>(step), at::kFloat);
+      const at::Tensor input = normal({2, 8}, step, at::kFloat);
       optimizer.zero_grad();
       // Backward reaches the empty ones in every other step.
       at::Tensor loss = full->forward(input).square().mean();
@@ -156,17 +122,15 @@ TEST_CASE("parameters without elements train along") {
 }
 
 TEST_CASE("a parameter whose memory has gaps has a gradient without") {
-  use_ronde();
-  std::vector<at::Tensor> trained;
+  Tensors trained;
   for (const bool views : {true, false}) {
     const at::Tensor p = normal({4, 6}, 3).slice(1, 0, 6, 2).detach().requires_grad_();
-    torch::OrderedDict<std::string, at::Tensor> names;
-    names.insert("p", p);
+    const Names names = {{"p", p}};
     torch::optim::SGD sgd({p}, 0.1);
     ronde::DistributedOptimizer optimizer(sgd, names, {.gradient_views = views});
     for (int step = 0; step < 5; ++step) {
       optimizer.zero_grad();
-      (p * normal({4, 3}, static_cast<std::uint64_t>(10 * step + ronde::rank()))).sum().backward();
+      (p * normal({4, 3}, 10 * step + ronde::rank())).sum().backward();
       optimizer.synchronize();
       CHECK(p.grad().is_contiguous());
       optimizer.step();
@@ -174,7 +138,7 @@ TEST_CASE("a parameter whose memory has gaps has a gradient without") {
     at::Tensor expected = normal({4, 6}, 3).slice(1, 0, 6, 2);
     for (int step = 0; step < 5; ++step) {
       for (int rank = 0; rank < ronde::size(); ++rank) {
-        const auto seed = static_cast<std::uint64_t>(10 * step + rank);
+        const int seed = 10 * step + rank;
         expected = expected - 0.1 * normal({4, 3}, seed) / ronde::size();
       }
     }
@@ -185,10 +149,9 @@ TEST_CASE("a parameter whose memory has gaps has a gradient without") {
 }
 
 TEST_CASE("gradients that are not the parameters' are left alone", "[n2]") {
-  use_ronde();
   // Weights and the gradients of activations have one size, so that either may get the memory.
   constexpr std::int64_t kSize = 96;
-  std::vector<std::vector<at::Tensor>> trained;
+  std::vector<Tensors> trained;
   for (const bool views : {false, true}) {
     torch::manual_seed(3);
     torch::nn::Sequential net;
@@ -206,35 +169,27 @@ TEST_CASE("gradients that are not the parameters' are left alone", "[n2]") {
       const at::Tensor loss = net->forward(input).square().mean();
       // What autograd::grad returns is the caller's, also while backward runs again.
       const auto kept = torch::autograd::grad({loss}, net->parameters(), {}, true);
-      std::vector<at::Tensor> copies;
-      for (const at::Tensor& gradient : kept) copies.push_back(gradient.clone());
+      const Tensors copies = values_of(kept);
       loss.backward();
       optimizer.step();
-      for (std::size_t i = 0; i < kept.size(); ++i) CHECK(torch::equal(kept[i], copies[i]));
+      CHECK(equal(kept, copies));
     }
-    auto& result = trained.emplace_back();
-    for (const at::Tensor& parameter : net->parameters()) {
-      result.push_back(parameter.detach().clone());
-    }
+    trained.push_back(values_of(net->parameters()));
   }
-  for (std::size_t i = 0; i < trained[0].size(); ++i) {
-    CHECK(torch::equal(trained[0][i], trained[1][i]));
-  }
+  CHECK(equal(trained[0], trained[1]));
 }
 
 TEST_CASE("a gradient that was replaced is reduced all the same", "[n2]") {
-  use_ronde();
-  const at::Tensor p = at::ones({3, 4}, at::kDouble).requires_grad_();
-  torch::OrderedDict<std::string, at::Tensor> names;
-  names.insert("p", p);
+  const at::Tensor p = ones_parameter({3, 4});
+  const Names names = {{"p", p}};
   torch::optim::SGD sgd({p}, 1.0);
   ronde::DistributedOptimizer optimizer(sgd, names, {.op = ronde::ReduceOp::Sum});
   const double ranks = ronde::size();
   for (int step = 0; step < 3; ++step) {
-    p.mutable_grad() = at::full({3, 4}, 2.0, at::kDouble);
+    p.mutable_grad() = full({3, 4}, 2.0);
     (p * 5).sum().backward();  // adds to it
     optimizer.synchronize();
-    CHECK(torch::equal(p.grad(), at::full({3, 4}, 7 * ranks, at::kDouble)));
+    CHECK(torch::equal(p.grad(), full({3, 4}, 7 * ranks)));
     optimizer.zero_grad();
     (p * 3).sum().backward();
     {
@@ -243,13 +198,12 @@ TEST_CASE("a gradient that was replaced is reduced all the same", "[n2]") {
       p.mutable_grad() = p.grad();
     }
     optimizer.synchronize();
-    CHECK(torch::equal(p.grad(), at::full({3, 4}, 3 * ranks, at::kDouble)));
+    CHECK(torch::equal(p.grad(), full({3, 4}, 3 * ranks)));
     optimizer.zero_grad();
   }
 }
 
 TEST_CASE("the memory of gradients is given back, but not while one is in use", "[n2]") {
-  use_ronde();
   REQUIRE(shares_memory());
   const auto heap = ronde::default_runtime().symmetric_heap();
   const std::size_t before = heap->reserved_bytes();
@@ -272,14 +226,14 @@ TEST_CASE("the memory of gradients is given back, but not while one is in use", 
 }
 
 TEST_CASE("parameters that are laid out differently on the ranks are refused", "[n2]") {
-  use_ronde();
   torch::nn::Conv2d conv(torch::nn::Conv2dOptions(4, 4, 3));
   if (ronde::rank() == 1) {
     const at::NoGradGuard no_grad;
     conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
   }
   torch::optim::SGD sgd(conv->parameters(), 0.1);
-  const std::string text =
-      usage_error([&] { ronde::DistributedOptimizer(sgd, conv->named_parameters()); });
-  CHECK(contains(text, "strides [36, 1, 12, 4]"));
+  check_refused([&] { ronde::DistributedOptimizer(sgd, conv->named_parameters()); },
+                {"strides [36, 1, 12, 4]"});
 }
+
+}  // namespace ronde_test::gradient_views_test

@@ -1,8 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <exception>
+#include <sstream>
+#include <string_view>
+
+#include "tests/support/temporary_folder.h"
 
 namespace ronde_test {
 namespace {
@@ -18,6 +29,66 @@ class Session {
       std::fprintf(stderr, "shutdown: %s\n", error.what());
     }
   }
+};
+
+using Digest = std::size_t;
+
+/// A place for each rank in memory that they all have mapped.
+class SharedDigests {
+ public:
+  SharedDigests() {
+    REQUIRE(ronde::local_size() == ronde::size());
+    REQUIRE(ronde::size() <= static_cast<int>(kMaxRanks));
+    // Only the file's name travels by Ronde: were it wrong, the ranks would not meet.
+    const ronde::test::TemporaryFolder folder;
+    std::string path = folder / "digests";
+    if (ronde::rank() == 0) map(path, O_CREAT | O_RDWR);
+    if (ronde::rank() == 0) initialize();
+    ronde::broadcast_object(path);
+    if (ronde::rank() != 0) map(path, O_RDWR);
+    meet();  // before rank 0 removes the folder
+  }
+
+  bool are_equal(Digest mine) {
+    memory_->digests.at(static_cast<std::size_t>(ronde::rank())) = mine;
+    meet();
+    bool equal = true;
+    for (int rank = 0; rank < ronde::size(); ++rank) {
+      equal = equal && memory_->digests.at(static_cast<std::size_t>(rank)) == memory_->digests[0];
+    }
+    meet();  // before the next one is written
+    return equal;
+  }
+
+ private:
+  static constexpr std::size_t kMaxRanks = 64;
+  struct Memory {
+    pthread_barrier_t barrier;
+    std::array<Digest, kMaxRanks> digests;
+  };
+
+  void map(const std::string& path, int flags) {
+    const int file = open(path.c_str(), flags, 0600);
+    REQUIRE(file >= 0);
+    REQUIRE(ftruncate(file, sizeof(Memory)) == 0);
+    void* const mapped = mmap(nullptr, sizeof(Memory), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    REQUIRE(mapped != MAP_FAILED);
+    memory_ = static_cast<Memory*>(mapped);
+  }
+
+  void initialize() {
+    pthread_barrierattr_t attributes;
+    REQUIRE(pthread_barrierattr_init(&attributes) == 0);
+    REQUIRE(pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0);
+    const auto ranks = static_cast<unsigned>(ronde::size());
+    REQUIRE(pthread_barrier_init(&memory_->barrier, &attributes, ranks) == 0);
+  }
+
+  /// Without a time limit: the watchdog names a case whose ranks do not meet.
+  void meet() { pthread_barrier_wait(&memory_->barrier); }
+
+  Memory* memory_ = nullptr;
 };
 
 }  // namespace
@@ -40,16 +111,40 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-bool same_on_all_ranks(const at::Tensor& tensor) {
-  const at::Tensor mine = tensor.detach().contiguous().reshape({1, -1});
-  const at::Tensor all = ronde::allgather(mine);
-  // Bytes, so that NaNs and signed zeros count.
-  const at::Tensor bytes = all.view(at::kByte);
-  return torch::equal(bytes, bytes.slice(0, 0, 1).expand_as(bytes));
+void check_contains(const std::string& text, const std::vector<std::string>& parts,
+                    std::source_location where) {
+  INFO("at " << where.file_name() << ":" << where.line());
+  CAPTURE(text);
+  for (const std::string& part : parts) {
+    CAPTURE(part);
+    CHECK(contains(text, part));
+  }
 }
 
-at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> parts;
+std::string check_refused(const std::function<void()>& function,
+                          const std::vector<std::string>& parts, std::source_location where) {
+  INFO("at " << where.file_name() << ":" << where.line());
+  std::string text = usage_error(function);
+  check_contains(text, parts, where);
+  return text;
+}
+
+bool same_on_all_ranks(const std::string& bytes) {
+  static SharedDigests digests;
+  return digests.are_equal(std::hash<std::string>()(bytes));
+}
+
+bool same_on_all_ranks(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().cpu().contiguous();
+  std::ostringstream bytes;
+  bytes << values.dtype() << values.sizes();
+  // Bits, so that NaNs and signed zeros count.
+  bytes << std::string_view(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  return same_on_all_ranks(bytes.str());
+}
+
+at::Tensor flatten(const Tensors& tensors) {
+  Tensors parts;
   for (const at::Tensor& tensor : tensors) {
     parts.push_back(tensor.detach().reshape({-1}).to(at::kDouble));
   }
@@ -67,15 +162,44 @@ std::uint64_t counted(const std::string& part, const std::string& name) {
   return 0;
 }
 
-at::Tensor normal(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType dtype) {
-  at::Generator generator = at::detail::createCPUGenerator(seed);
+at::Tensor normal(at::IntArrayRef sizes, std::int64_t seed, at::ScalarType dtype) {
+  at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed));
   return at::randn(sizes, generator, at::kDouble).to(dtype);
+}
+
+void fill_normal(const Tensors& parameters, std::int64_t seed, double factor) {
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : parameters) {
+    parameter.copy_(normal(parameter.sizes(), seed++) * factor);
+  }
+}
+
+at::Tensor full(at::IntArrayRef sizes, double value) {
+  return at::full(sizes, value, at::kDouble);
+}
+
+at::Tensor ones_parameter(at::IntArrayRef sizes) {
+  return full(sizes, 1.0).requires_grad_();
 }
 
 bool near(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   if (a.sizes() != b.sizes()) return false;
   return torch::allclose(a.detach().to(at::kDouble), b.detach().to(at::kDouble), tolerance,
                          tolerance);
+}
+
+bool equal(const Tensors& a, const Tensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.scalar_type() == y.scalar_type() && torch::equal(x, y);
+  });
+}
+
+torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {
+  std::stringstream stream;
+  archive.save_to(stream);
+  torch::serialize::InputArchive written;
+  written.load_from(stream);
+  return written;
 }
 
 }  // namespace ronde_test

@@ -12,33 +12,97 @@
 #endif
 
 #include <functional>
+#include <source_location>
 #include <string>
 #include <vector>
 
 namespace ronde_test {
 
-/// Initialises Ronde for the rest of the process, and shuts it down at its end. Every case that
-/// communicates begins with it.
+using Tensors = std::vector<at::Tensor>;
+using Names = torch::OrderedDict<std::string, at::Tensor>;
+
+/// Initialises Ronde for the rest of the process, and shuts it down at its end. In torch_tests each
+/// case without the tag [own] begins with it (initialized_cases.cc).
 void use_ronde();
 
 /// The text of the UsageError that `function` throws; fails the case if it throws none.
 std::string usage_error(const std::function<void()>& function);
 
+/// Fails the case unless `text` has all `parts`.
+void check_contains(const std::string& text, const std::vector<std::string>& parts,
+                    std::source_location where = std::source_location::current());
+
+/// Fails the case unless `function` throws a UsageError whose text, which is returned, has all
+/// `parts`.
+std::string check_refused(const std::function<void()>& function,
+                          const std::vector<std::string>& parts,
+                          std::source_location where = std::source_location::current());
+
 bool contains(const std::string& text, const std::string& part);
 
-/// Whether every rank has the same bits. Collective.
+/// Whether every rank has the same shape, dtype and bits. Collective; all ranks get the same
+/// answer. It comes by memory that they share, not by Ronde.
 bool same_on_all_ranks(const at::Tensor& tensor);
+bool same_on_all_ranks(const std::string& bytes);
 
 /// All parameters as one vector of doubles.
-at::Tensor flatten(const std::vector<at::Tensor>& tensors);
+at::Tensor flatten(const Tensors& tensors);
 
 /// The counter `name` of `part` of Ronde's stats; fails the case if there is none.
 std::uint64_t counted(const std::string& part, const std::string& name);
 
 /// Normal numbers that depend on `seed` alone.
-at::Tensor normal(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType dtype = at::kDouble);
+at::Tensor normal(at::IntArrayRef sizes, std::int64_t seed, at::ScalarType dtype = at::kDouble);
+
+/// Gives the parameters normal numbers times `factor`, each those of the next seed.
+void fill_normal(const Tensors& parameters, std::int64_t seed, double factor = 1.0);
+
+/// In f64.
+at::Tensor full(at::IntArrayRef sizes, double value);
+
+/// A parameter of ones, in f64.
+at::Tensor ones_parameter(at::IntArrayRef sizes);
 
 /// Equal shapes, and values within `tolerance`, absolute and relative; in double.
 bool near(const at::Tensor& a, const at::Tensor& b, double tolerance);
+
+/// As many tensors, of equal dtypes, shapes and values.
+bool equal(const Tensors& a, const Tensors& b);
+
+/// `of(rank)` for each rank.
+template <typename Function>
+auto by_rank(const Function& of) {
+  std::vector<decltype(of(0))> all;
+  for (int rank = 0; rank < ronde::size(); ++rank) all.push_back(of(rank));
+  return all;
+}
+
+/// The element of this rank.
+template <typename T>
+const T& mine_of(const std::vector<T>& by_rank) {
+  return by_rank.at(static_cast<std::size_t>(ronde::rank()));
+}
+
+inline double mean_rank() {
+  return (ronde::size() - 1) / 2.0;
+}
+
+/// 1 + 2 + ... + size
+inline double sum_to_size() {
+  return ronde::size() * (ronde::size() + 1) / 2.0;
+}
+
+/// Makes an optimizer of these parameters.
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors parameters)>;
+
+template <typename Optimizer, typename Options>
+MakeOptimizer optimizer_with(const Options& options) {
+  return [options](Tensors parameters) {
+    return std::make_unique<Optimizer>(std::move(parameters), options);
+  };
+}
+
+/// What was written into `archive`, to be read.
+torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive);
 
 }  // namespace ronde_test

@@ -5,22 +5,56 @@
 
 namespace ronde_test {
 
-// One parameter of four numbers, whose gradient is what the loss says.
+/// Parameters of four ones each, whose gradients are what backward() says.
 struct Toy {
-  explicit Toy(double lr = 1.0) : sgd({p}, lr) { names.insert("p", p); }
-  // Adds `gradient` to the gradient of every element.
-  void backward(double gradient) { (p * gradient).sum().backward(); }
-  void check_gradient(double expected) {
-    REQUIRE(p.grad().defined());
-    CHECK(near(p.grad(), at::full({4}, expected, at::kDouble), 1e-14));
-  }
-  at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
-  torch::OrderedDict<std::string, at::Tensor> names;
-  torch::optim::SGD sgd;
-};
+  explicit Toy(double lr = 1.0, const std::vector<std::string>& keys = {"p"})
+      : names(ones(keys)), p(names.front().value()), sgd(names.values(), lr) {}
 
-inline double mean_rank() {
-  return (ronde::size() - 1) / 2.0;
-}
+  /// Adds `gradient` to the gradient of every element.
+  void backward(double gradient) const { loss(gradient).backward(); }
+  at::Tensor loss(double gradient) const {
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    for (const auto& item : names) sum = sum + (item.value() * gradient).sum();
+    return sum;
+  }
+
+  /// Another parameter, which `sgd` has from now on.
+  at::Tensor add(const std::string& key) {
+    names.insert(key, ones_parameter({4}));
+    sgd.add_param_group(torch::optim::OptimizerParamGroup(
+        {names[key]}, std::make_unique<torch::optim::SGDOptions>(1.0)));
+    return names[key];
+  }
+
+  void check_gradients(double expected,
+                       std::source_location where = std::source_location::current()) const {
+    INFO("at " << where.file_name() << ":" << where.line());
+    for (const auto& item : names) {
+      CAPTURE(item.key());
+      REQUIRE(item.value().grad().defined());
+      CHECK(near(item.value().grad(), full({4}, expected), 1e-14));
+    }
+  }
+
+  void check_values(double expected,
+                    std::source_location where = std::source_location::current()) const {
+    INFO("at " << where.file_name() << ":" << where.line());
+    for (const auto& item : names) {
+      CAPTURE(item.key());
+      CHECK(near(item.value(), full({4}, expected), 1e-14));
+    }
+  }
+
+  Names names;
+  at::Tensor p;
+  torch::optim::SGD sgd;
+
+ private:
+  static Names ones(const std::vector<std::string>& keys) {
+    Names all;
+    for (const std::string& key : keys) all.insert(key, ones_parameter({4}));
+    return all;
+  }
+};
 
 }  // namespace ronde_test

@@ -4,7 +4,8 @@
 
 #include "support.h"
 
-using namespace ronde_test;
+namespace ronde_test::wire_dtype_test {
+
 using ronde::DataType;
 using ronde::ReduceOp;
 
@@ -23,7 +24,7 @@ const std::vector<Types> kTypes = {{at::kFloat, at::kHalf, DataType::F16},
 
 /// Numbers of f32, as LibTorch rounds f64 to a half type by way of that.
 at::Tensor values(const Types& types, at::IntArrayRef sizes, int rank) {
-  const auto seed = 300 + static_cast<std::uint64_t>(rank);
+  const int seed = 300 + rank;
   return normal(sizes, seed).to(at::kFloat).to(types.dtype);
 }
 
@@ -40,7 +41,6 @@ at::Tensor averaged(const Types& types, at::IntArrayRef sizes) {
 }  // namespace
 
 TEST_CASE("all forms of allreduce travel as halves, as LibTorch rounds") {
-  use_ronde();
   const std::vector<std::int64_t> sizes = {37, 5};
   for (const Types& types : kTypes) {
     CAPTURE(to_string(types.wire), at::toString(types.dtype));
@@ -58,14 +58,13 @@ TEST_CASE("all forms of allreduce travel as halves, as LibTorch rounds") {
     for (const at::Tensor& sum : ronde::grouped_allreduce({tensor, tensor.clone()}, options)) {
       CHECK(at::equal(sum, expected));
     }
-    const std::vector<at::Tensor> group = {tensor.clone(), tensor.clone()};
+    const Tensors group = {tensor.clone(), tensor.clone()};
     ronde::grouped_allreduce_(group, options);
     for (const at::Tensor& sum : group) CHECK(at::equal(sum, expected));
   }
 }
 
 TEST_CASE("the gradient of what travelled as a half travels as a half") {
-  use_ronde();
   for (const Types& types : kTypes) {
     CAPTURE(to_string(types.wire), at::toString(types.dtype));
     const ronde::AllreduceOptions options = {.name = "x", .wire_dtype = types.wire};
@@ -84,17 +83,18 @@ TEST_CASE("the gradient of what travelled as a half travels as a half") {
 }
 
 TEST_CASE("a wire_dtype that is impossible, or has no gradient, is refused", "[n2]") {
-  use_ronde();
   const at::Tensor counts = at::ones({3}, at::kLong);
-  CHECK(contains(usage_error([&] { ronde::allreduce(counts, {.wire_dtype = DataType::F16}); }),
-                 "i64 cannot travel as f16"));
+  check_refused([&] { ronde::allreduce(counts, {.wire_dtype = DataType::F16}); },
+                {"i64 cannot travel as f16"});
   const at::Tensor tensor = at::ones({3}).requires_grad_();
   for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
     const ronde::AllreduceOptions options = {.op = op, .wire_dtype = DataType::BF16};
     const std::string expected =
         "a " + std::string(to_string(op)) + " with a wire_dtype has no gradient";
-    CHECK(contains(usage_error([&] { ronde::allreduce(tensor, options); }), expected));
-    CHECK(contains(usage_error([&] { ronde::grouped_allreduce({tensor}, options); }), expected));
+    check_refused([&] { ronde::allreduce(tensor, options); }, {expected});
+    check_refused([&] { ronde::grouped_allreduce({tensor}, options); }, {expected});
     CHECK(at::equal(ronde::allreduce(tensor.detach(), options), at::ones({3})));
   }
 }
+
+}  // namespace ronde_test::wire_dtype_test

@@ -7,10 +7,9 @@
 
 #include "support.h"
 
-namespace ronde_test {
+namespace ronde_test::gradients_test {
 
 using ronde::ReduceOp;
-using Tensors = std::vector<at::Tensor>;
 
 /// A collective that has gradients, with what one process would compute.
 struct Case {
@@ -65,4 +64,4 @@ inline ronde::AllreduceOptions in_set(ronde::AllreduceOptions options) {
   return options;
 }
 
-}  // namespace ronde_test
+}  // namespace ronde_test::gradients_test

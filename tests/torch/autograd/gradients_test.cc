@@ -4,8 +4,7 @@
 // differences over the collective itself.
 #include "cases.h"
 
-using namespace ronde_test;
-
+namespace ronde_test::gradients_test {
 namespace {
 
 std::vector<Case> all_cases() {
@@ -17,14 +16,14 @@ std::vector<Case> all_cases() {
 Tensors inputs(const Case& one) {
   Tensors tensors;
   for (int rank = 0; rank < ranks(); ++rank) {
-    tensors.push_back(normal(one.shape(rank), 70 + static_cast<std::uint64_t>(rank)));
+    tensors.push_back(normal(one.shape(rank), 70 + rank));
   }
   return tensors;
 }
 
 /// Another loss on each rank.
 at::Tensor loss_of(int rank, const at::Tensor& result) {
-  const at::Tensor weights = normal(result.sizes(), 90 + static_cast<std::uint64_t>(rank));
+  const at::Tensor weights = normal(result.sizes(), 90 + rank);
   return (weights * result.sin()).sum();
 }
 
@@ -115,12 +114,10 @@ void check_all_cases_twice() {
 }  // namespace
 
 TEST_CASE("gradients of collectives are those of one process, and finite differences") {
-  use_ronde();
   check_all_cases();
 }
 
 TEST_CASE("gradients in a process set go by its members and their order", "[n3]") {
-  use_ronde();
   const ronde::ProcessSet set = ronde::add_process_set({2, 0});
   if (ronde::rank_in(set)) {
     here = set;
@@ -132,12 +129,10 @@ TEST_CASE("gradients in a process set go by its members and their order", "[n3]"
 }
 
 TEST_CASE("gradients of gradients of collectives are those of one process") {
-  use_ronde();
   check_all_cases_twice();
 }
 
 TEST_CASE("of equal least or greatest elements each has its part, and zeros are factors") {
-  use_ronde();
   const auto values = [](int rank) {
     // Equal everywhere, equal on all ranks but 0, zero on rank 0, zero on all.
     return at::tensor({2.0, rank == 0 ? 1.0 : 5.0, rank == 0 ? 0.0 : 3.0, 0.0}, at::kDouble);
@@ -160,21 +155,19 @@ TEST_CASE("of equal least or greatest elements each has its part, and zeros are 
 }
 
 TEST_CASE("tensors of any strides and gradients that are expanded will do") {
-  use_ronde();
   at::Tensor tensor = normal({4, 3}, 5).requires_grad_();
   const double all = ranks();
   ronde::allreduce(tensor.t(), {.op = ReduceOp::Sum}).sum().backward();
-  CHECK(near(tensor.grad(), at::full({4, 3}, all, at::kDouble), 1e-12));
+  CHECK(near(tensor.grad(), full({4, 3}, all), 1e-12));
   tensor.mutable_grad().reset();
   ronde::allgather(tensor.t()).sum().backward();
-  CHECK(near(tensor.grad(), at::full({4, 3}, all, at::kDouble), 1e-12));
+  CHECK(near(tensor.grad(), full({4, 3}, all), 1e-12));
   tensor.mutable_grad().reset();
   ronde::reducescatter(tensor.slice(0, 0, 4, 2).expand({2, 2, 3})).sum().backward();
-  CHECK(near(tensor.grad().sum(), at::full({}, 12 / all, at::kDouble), 1e-12));
+  CHECK(near(tensor.grad().sum(), full({}, 12 / all), 1e-12));
 }
 
 TEST_CASE("gradients have the dtype of their tensors") {
-  use_ronde();
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     CAPTURE(c10::toString(dtype));
     at::Tensor tensor = at::full({3, 2}, 0.5, dtype).requires_grad_();
@@ -188,3 +181,5 @@ TEST_CASE("gradients have the dtype of their tensors") {
     CHECK(near(tensor.grad(), at::full({3, 2}, 1 + ranks() + 1 + ranks() + root, dtype), 1e-6));
   }
 }
+
+}  // namespace ronde_test::gradients_test

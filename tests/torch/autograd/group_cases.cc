@@ -2,7 +2,7 @@
 // Groups whose tensors are the parts of a flat one.
 #include "cases.h"
 
-namespace ronde_test {
+namespace ronde_test::gradients_test {
 namespace {
 
 /// The matrix, the scalar and the vector that are a group in one flat tensor.
@@ -132,4 +132,4 @@ std::vector<Case> group_cases() {
   return cases;
 }
 
-}  // namespace ronde_test
+}  // namespace ronde_test::gradients_test

@@ -3,7 +3,7 @@
 
 #include "cases.h"
 
-namespace ronde_test {
+namespace ronde_test::gradients_test {
 namespace {
 
 /// Rows from rank `from` to rank `to`: uneven, and none from the last rank to itself.
@@ -173,4 +173,4 @@ std::vector<Case> single_cases() {
   return cases;
 }
 
-}  // namespace ronde_test
+}  // namespace ronde_test::gradients_test

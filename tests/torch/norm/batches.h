@@ -9,8 +9,6 @@
 
 namespace ronde_test {
 
-using Tensors = std::vector<at::Tensor>;
-
 /// How many samples a rank has.
 using Samples = std::function<std::int64_t(int rank)>;
 
@@ -35,19 +33,12 @@ inline std::int64_t none_on_the_first(int rank) {
 
 /// The batches of all ranks, in rank order; far from mean 0 and variance 1.
 inline Tensors batches(const Samples& samples, const std::vector<std::int64_t>& sample,
-                       std::uint64_t seed, at::ScalarType dtype = at::kDouble) {
-  Tensors all;
-  for (int rank = 0; rank < ronde::size(); ++rank) {
+                       std::int64_t seed, at::ScalarType dtype = at::kDouble) {
+  return by_rank([&](int rank) {
     std::vector<std::int64_t> shape = sample;
     shape.insert(shape.begin(), samples(rank));
-    const auto own_seed = 100 * seed + static_cast<std::uint64_t>(rank);
-    all.push_back((normal(shape, own_seed) * 3 + 5 + rank).to(dtype));
-  }
-  return all;
-}
-
-inline at::Tensor mine(const Tensors& all) {
-  return all[static_cast<std::size_t>(ronde::rank())];
+    return (normal(shape, 100 * seed + rank) * 3 + 5 + rank).to(dtype);
+  });
 }
 
 /// The rows of this rank of what one process has for all.
@@ -56,20 +47,11 @@ inline at::Tensor rows_of_mine(const at::Tensor& whole, const Tensors& all) {
   for (int rank = 0; rank < ronde::rank(); ++rank) {
     first += all[static_cast<std::size_t>(rank)].size(0);
   }
-  return whole.narrow(0, first, mine(all).size(0));
+  return whole.narrow(0, first, mine_of(all).size(0));
 }
 
 inline at::Tensor sum_over_ranks(const at::Tensor& part) {
   return ronde::allreduce(part.detach().to(at::kDouble), {.op = ronde::ReduceOp::Sum});
-}
-
-inline std::uint64_t counter(const std::string& part, const std::string& wanted) {
-  for (const ronde::StatsGroup& group : ronde::default_runtime().stats()) {
-    for (const auto& [name, value] : group.counters) {
-      if (group.part == part && name == wanted) return value;
-    }
-  }
-  throw std::runtime_error("no counter " + part + "." + wanted);
 }
 
 }  // namespace ronde_test

@@ -4,7 +4,8 @@
 
 #include "batches.h"
 
-using namespace ronde_test;
+namespace ronde_test::models_test {
+
 using torch::nn::BatchNorm2d;
 using torch::nn::BatchNorm2dImpl;
 using torch::nn::Conv2d;
@@ -78,7 +79,7 @@ std::stringstream saved(const Module& module) {
 /// Runs the module a few times, so that its buffers say something.
 template <typename Module>
 void run(Module& module) {
-  for (std::uint64_t step = 0; step < 3; ++step)
+  for (std::int64_t step = 0; step < 3; ++step)
     module->forward(normal({4, 3, 2, 2}, step, at::kFloat) + 1);
 }
 
@@ -99,7 +100,6 @@ void check_same_state(const A& a, const B& b) {
 }  // namespace
 
 TEST_CASE("batch norms in Sequentials are exchanged, with all that they have", "[n1][n2]") {
-  use_ronde();
   Sequential net = small_net();
   net->to(at::kDouble);
   const auto* const before = find<BatchNorm2dImpl>(*net, "bn");
@@ -140,7 +140,6 @@ TEST_CASE("batch norms in Sequentials are exchanged, with all that they have", "
 }
 
 TEST_CASE("a batch norm that several places share stays shared", "[n1]") {
-  use_ronde();
   const auto shared = std::make_shared<BatchNorm2dImpl>(4);
   Sequential net;
   net->push_back("a", shared);
@@ -155,25 +154,22 @@ TEST_CASE("a batch norm that several places share stays shared", "[n1]") {
 }
 
 TEST_CASE("batch norms elsewhere are refused by path, and nothing changes", "[n1]") {
-  use_ronde();
   DeclaredImpl model;
-  const std::string text = usage_error([&] { ronde::convert_sync_batch_norm(model); });
-  CAPTURE(text);
-  CHECK(contains(text, "inside a torch::nn::Sequential only"));
-  CHECK(contains(text, "\n  bn1: torch::nn::BatchNorm1dImpl, to be a ronde::SyncBatchNorm1d"));
-  CHECK(contains(text, "\n  list.1: torch::nn::BatchNorm2dImpl, to be a ronde::SyncBatchNorm2d"));
+  const std::string text =
+      check_refused([&] { ronde::convert_sync_batch_norm(model); },
+                    {"inside a torch::nn::Sequential only",
+                     "\n  bn1: torch::nn::BatchNorm1dImpl, to be a ronde::SyncBatchNorm1d",
+                     "\n  list.1: torch::nn::BatchNorm2dImpl, to be a ronde::SyncBatchNorm2d"});
   CHECK_FALSE(contains(text, "seq"));
   CHECK(model.seq->ptr(1)->as<BatchNorm2dImpl>() != nullptr);
 
   BatchNorm2d alone(4);
-  CHECK(
-      contains(usage_error([&] { ronde::convert_sync_batch_norm(*alone); }), "the module itself"));
+  check_refused([&] { ronde::convert_sync_batch_norm(*alone); }, {"the module itself"});
   Sequential special{std::make_shared<SpecialImpl>(4)};
-  CHECK(contains(usage_error([&] { ronde::convert_sync_batch_norm(*special); }), "\n  0: "));
+  check_refused([&] { ronde::convert_sync_batch_norm(*special); }, {"\n  0: "});
 }
 
 TEST_CASE("checkpoints of LibTorch's batch norm and ours load into each other", "[n1][n2]") {
-  use_ronde();
   using torch::nn::BatchNorm2dOptions;
   for (const auto& options : {BatchNorm2dOptions(3), BatchNorm2dOptions(3).affine(false),
                               BatchNorm2dOptions(3).track_running_stats(false)}) {
@@ -202,7 +198,6 @@ TEST_CASE("checkpoints of LibTorch's batch norm and ours load into each other", 
 }
 
 TEST_CASE("copies are layers of their own, with their own names", "[n1][n2]") {
-  use_ronde();
   OursImpl model;
   run([&]() -> ronde::SyncBatchNorm2d& {
     model.bn = model.replace_module("bn", ronde::SyncBatchNorm2d(3));
@@ -237,7 +232,7 @@ namespace {
 constexpr int kSteps = 30;
 
 at::Tensor loss_of(Sequential& net, const at::Tensor& x, std::int64_t samples_of_all) {
-  const at::Tensor target = x.mean({2, 3}).matmul(at::ones({2, 3}, at::kDouble));
+  const at::Tensor target = x.mean({2, 3}).matmul(full({2, 3}, 1));
   return (net->forward(x) - target).square().sum() / samples_of_all;
 }
 
@@ -246,9 +241,9 @@ std::int64_t samples_of_all(const Tensors& all) {
 }
 
 /// In one process.
-std::vector<at::Tensor> trained_alone(Sequential& net, const Samples& samples) {
+Tensors trained_alone(Sequential& net, const Samples& samples) {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
-  for (std::uint64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < kSteps; ++step) {
     const Tensors all = batches(samples, {2, 5, 5}, step);
     sgd.zero_grad();
     loss_of(net, at::cat(all), samples_of_all(all)).backward();
@@ -258,14 +253,14 @@ std::vector<at::Tensor> trained_alone(Sequential& net, const Samples& samples) {
 }
 
 /// By all ranks: their losses add up to that of one process.
-std::vector<at::Tensor> trained_together(Sequential& net, const Samples& samples) {
+Tensors trained_together(Sequential& net, const Samples& samples) {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   ronde::convert_sync_batch_norm(*net);  // the optimiser knows the parameters already
   ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(), {.op = ronde::ReduceOp::Sum});
-  for (std::uint64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < kSteps; ++step) {
     const Tensors all = batches(samples, {2, 5, 5}, step);
     optimizer.zero_grad();
-    loss_of(net, mine(all), samples_of_all(all)).backward();
+    loss_of(net, mine_of(all), samples_of_all(all)).backward();
     optimizer.step();
   }
   return net->parameters();
@@ -274,8 +269,6 @@ std::vector<at::Tensor> trained_together(Sequential& net, const Samples& samples
 }  // namespace
 
 TEST_CASE("training with it is training in one process with the whole batch") {
-  use_ronde();
-  at::set_num_threads(1);  // the layers are small
   for (const Samples& samples : {Samples(three_each), Samples(none_on_the_last)}) {
     torch::manual_seed(3);
     Sequential alone = small_net();
@@ -292,3 +285,5 @@ TEST_CASE("training with it is training in one process with the whole batch") {
     CHECK(same_on_all_ranks(flatten(together->buffers())));
   }
 }
+
+}  // namespace ronde_test::models_test

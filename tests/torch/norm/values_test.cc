@@ -3,7 +3,8 @@
 // batches of all ranks joined.
 #include "batches.h"
 
-using namespace ronde_test;
+namespace ronde_test::values_test {
+
 using ronde::SyncBatchNormOptions;
 using torch::nn::BatchNormOptions;
 
@@ -95,11 +96,11 @@ void check_buffers(const Case& one, const Ours& ours, const Theirs& theirs) {
 
 /// One forward and backward of both.
 template <typename Ours, typename Theirs>
-void check_step(const Case& one, Ours& ours, Theirs& theirs, std::uint64_t step) {
+void check_step(const Case& one, Ours& ours, Theirs& theirs, std::int64_t step) {
   CAPTURE(step);
   const Tensors all = batches(one.samples, one.sample, step, one.dtype);
   const Tensors weights = batches(one.samples, one.sample, 50 + step);
-  const at::Tensor input = laid_out(one, mine(all).clone()).requires_grad_();
+  const at::Tensor input = laid_out(one, mine_of(all).clone()).requires_grad_();
   const at::Tensor whole = at::cat(all).to(at::kDouble).requires_grad_();
   const at::Tensor result = ours.forward(input);
   const at::Tensor expected = theirs.forward(whole);
@@ -108,7 +109,7 @@ void check_step(const Case& one, Ours& ours, Theirs& theirs, std::uint64_t step)
   check_buffers(one, ours, theirs);
   ours.zero_grad();
   theirs.zero_grad();
-  loss_of(result, mine(weights)).backward();
+  loss_of(result, mine_of(weights)).backward();
   loss_of(expected, at::cat(weights)).backward();
   // Gradients of halves are rounded where they are much larger than their results.
   const double scale = std::max(1.0, whole.grad().abs().max().item<double>());
@@ -131,31 +132,15 @@ void check_case(const Case& one) {
   ours.to(one.parameters);
   fill(theirs);
   fill(ours);
-  for (std::uint64_t step = 1; step <= 3; ++step) check_step(one, ours, theirs, step);
+  for (std::int64_t step = 1; step <= 3; ++step) check_step(one, ours, theirs, step);
   ours.eval();
   theirs.eval();
   check_step(one, ours, theirs, 4);
 }
 
-at::Tensor finite_differences(const at::Tensor& input,
-                              const std::function<double(const at::Tensor&)>& loss) {
-  constexpr double kStep = 1e-5;
-  at::Tensor gradient = at::zeros_like(input);
-  for (std::int64_t i = 0; i < input.numel(); ++i) {
-    const auto moved = [&](double step) {
-      at::Tensor other = input.clone();
-      other.view(-1)[i] += step;
-      return loss(other);
-    };
-    gradient.view(-1)[i] = (moved(kStep) - moved(-kStep)) / (2 * kStep);
-  }
-  return gradient;
-}
-
 }  // namespace
 
 TEST_CASE("a batch norm over all ranks is that of one process with the whole batch") {
-  use_ronde();
   for (const Case& one : cases()) {
     CAPTURE(one.name);
     if (one.dimensions == 1) {
@@ -169,7 +154,6 @@ TEST_CASE("a batch norm over all ranks is that of one process with the whole bat
 }
 
 TEST_CASE("on one rank it has the bits of LibTorch's", "[n1]") {
-  use_ronde();
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     ronde::SyncBatchNorm2d ours(kFeatures);
     torch::nn::BatchNorm2d theirs(kFeatures);
@@ -190,7 +174,6 @@ TEST_CASE("on one rank it has the bits of LibTorch's", "[n1]") {
 }
 
 TEST_CASE("the gradient of halves is rounded once, where it is a small difference", "[n2][n4]") {
-  use_ronde();
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     CAPTURE(c10::toString(dtype));
     const double epsilon = dtype == at::kHalf ? std::ldexp(1, -10) : std::ldexp(1, -7);
@@ -201,8 +184,8 @@ TEST_CASE("the gradient of halves is rounded once, where it is a small differenc
     // A constant, whose part of the gradient is nothing, and little else.
     Tensors of_results = batches(three_each, {kFeatures, 4, 3}, 22);
     for (at::Tensor& one : of_results) one = (1 + one.sin().mul(8 * epsilon)).to(dtype);
-    const at::Tensor input = mine(all).clone().requires_grad_();
-    ours->forward(input).backward(mine(of_results));
+    const at::Tensor input = mine_of(all).clone().requires_grad_();
+    ours->forward(input).backward(mine_of(of_results));
     const at::Tensor whole = at::cat(all).to(at::kDouble).requires_grad_();
     theirs->forward(whole).backward(at::cat(of_results).to(at::kDouble));
     const at::Tensor expected = rows_of_mine(whole.grad(), all);
@@ -214,13 +197,12 @@ TEST_CASE("the gradient of halves is rounded once, where it is a small differenc
 }
 
 TEST_CASE("inputs and gradients of any strides") {
-  use_ronde();
   ronde::SyncBatchNorm2d ours(kFeatures);
   torch::nn::BatchNorm2d theirs(kFeatures);
   ours->to(at::kDouble);
   theirs->to(at::kDouble);
   const Tensors all = batches(uneven, {3, 4, kFeatures}, 9);
-  const at::Tensor input = mine(all).clone().requires_grad_();
+  const at::Tensor input = mine_of(all).clone().requires_grad_();
   const at::Tensor whole = at::cat(all).requires_grad_();
   const auto loss = [](const at::Tensor& result) {
     // Its gradient is expanded, that of the squares transposed.
@@ -237,10 +219,9 @@ TEST_CASE("inputs and gradients of any strides") {
 }
 
 TEST_CASE("statistics of values far from zero keep their digits") {
-  use_ronde();
   // The mean of squares less the square of the mean has two digits left here in f32.
   ronde::SyncBatchNorm1d ours(BatchNormOptions(2).momentum(1.0));
-  const at::Tensor own = normal({64, 2}, 7 + static_cast<std::uint64_t>(ronde::rank()));
+  const at::Tensor own = normal({64, 2}, 7 + ronde::rank());
   const at::Tensor input = (own + 1e3 + 3.0 * ronde::rank()).to(at::kFloat);
   ours->forward(input);
   const at::Tensor whole = ronde::allgather(input).to(at::kDouble);
@@ -249,7 +230,6 @@ TEST_CASE("statistics of values far from zero keep their digits") {
 }
 
 TEST_CASE("no values on any rank, or one each, are what they are in one process") {
-  use_ronde();
   ronde::SyncBatchNorm2d ours(3);
   torch::nn::BatchNorm2d theirs(3);
   for (const auto& sample : {std::vector<std::int64_t>{0, 3, 4, 4}, {2, 3, 0, 4}}) {
@@ -273,29 +253,6 @@ TEST_CASE("no values on any rank, or one each, are what they are in one process"
   CHECK(near(ours->running_mean, at::full({3}, 0.1 * mean), 1e-6));
 }
 
-TEST_CASE("gradients are finite differences of the sum of all ranks' losses") {
-  use_ronde();
-  ronde::SyncBatchNorm1d layer(SyncBatchNormOptions(2).track_running_stats(false));
-  layer->to(at::kDouble);
-  fill(*layer);
-  const Tensors all = batches(uneven, {2, 2}, 3);
-  const Tensors weights = batches(uneven, {2, 2}, 4);
-  const auto loss = [&](const at::Tensor& x) {
-    return (layer->forward(x).sin() * mine(weights)).sum();
-  };
-  const at::Tensor input = mine(all).clone().requires_grad_();
-  loss(input).backward();
-  for (int rank = 0; rank < ronde::size(); ++rank) {
-    // Each rank's input is moved in turn.
-    const at::Tensor moved = all[static_cast<std::size_t>(rank)];
-    const at::Tensor expected = finite_differences(moved, [&](const at::Tensor& x) {
-      const at::NoGradGuard no_grad;
-      return sum_over_ranks(loss(rank == ronde::rank() ? x : mine(all))).item<double>();
-    });
-    if (rank == ronde::rank()) CHECK(near(input.grad(), expected, 1e-7));
-  }
-}
-
 namespace {
 
 /// The gradients, for x and weight, of a penalty on the gradients for x and weight.
@@ -317,7 +274,6 @@ Twice penalized(Layer& layer, const at::Tensor& x, const at::Tensor& weights) {
 }  // namespace
 
 TEST_CASE("gradients of gradients are those of one process") {
-  use_ronde();
   for (const Samples& samples : {Samples(uneven), Samples(none_on_the_last)}) {
     ronde::SyncBatchNorm2d ours(kFeatures);
     torch::nn::BatchNorm2d theirs(kFeatures);
@@ -329,14 +285,13 @@ TEST_CASE("gradients of gradients are those of one process") {
     const Tensors weights = batches(samples, {kFeatures, 2, 2}, 6);
     const at::Tensor whole = at::cat(all).requires_grad_();
     const Twice expected = penalized(*theirs, whole, at::cat(weights));
-    const Twice here = penalized(*ours, mine(all).clone().requires_grad_(), mine(weights));
+    const Twice here = penalized(*ours, mine_of(all).clone().requires_grad_(), mine_of(weights));
     CHECK(near(here.of_input, rows_of_mine(expected.of_input, all), 1e-9));
     CHECK(near(sum_over_ranks(here.of_weight), expected.of_weight, 1e-9));
   }
 }
 
 TEST_CASE("gradients of gradients of the parameters alone") {
-  use_ronde();
   ronde::SyncBatchNorm1d ours(kFeatures);
   torch::nn::BatchNorm1d theirs(kFeatures);
   ours->to(at::kDouble);
@@ -350,13 +305,12 @@ TEST_CASE("gradients of gradients of the parameters alone") {
     return torch::autograd::grad({first[0].sum()}, {layer.weight})[0];
   };
   const at::Tensor expected = second(*theirs, at::cat(all));
-  CHECK(near(sum_over_ranks(second(*ours, mine(all))) / expected, at::ones({kFeatures}), 1e-11));
+  CHECK(near(sum_over_ranks(second(*ours, mine_of(all))) / expected, at::ones({kFeatures}), 1e-11));
 }
 
 // One rank alone has LibTorch's own, which lose more.
 TEST_CASE("gradients of gradients of halves are those of one process, as far as halves go",
           "[n2][n3][n4]") {
-  use_ronde();
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     ronde::SyncBatchNorm1d ours(kFeatures);
     torch::nn::BatchNorm1d theirs(kFeatures);
@@ -365,9 +319,9 @@ TEST_CASE("gradients of gradients of halves are those of one process, as far as 
     fill(*theirs);
     const Tensors all = batches(none_on_the_last, {kFeatures}, 8, dtype);
     const Tensors weights = batches(none_on_the_last, {kFeatures}, 9, dtype);
-    const at::Tensor x = mine(all).clone().requires_grad_();
+    const at::Tensor x = mine_of(all).clone().requires_grad_();
     const at::Tensor whole = at::cat(all).to(at::kDouble).requires_grad_();
-    const Twice here = penalized(*ours, x, mine(weights));
+    const Twice here = penalized(*ours, x, mine_of(weights));
     const Twice expected = penalized(*theirs, whole, at::cat(weights).to(at::kDouble));
     CHECK(here.of_input.scalar_type() == dtype);
     const double tolerance = dtype == at::kHalf ? 1e-2 : 6e-2;
@@ -380,3 +334,5 @@ TEST_CASE("gradients of gradients of halves are those of one process, as far as 
     CHECK(off_weight.abs().max().item<double>() < tolerance * of_weight);
   }
 }
+
+}  // namespace ronde_test::values_test

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compression of gradients: Ronde's own, and such as a program may bring.
-#include <map>
-
 #include "support.h"
-#include "toy.h"
 
-using namespace ronde_test;
+namespace ronde_test::compression_test {
+
 using ronde::CompressedGradient;
 using ronde::CompressedPart;
 using ronde::DistributedOptimizer;
@@ -13,29 +11,18 @@ using ronde::GradientReduction;
 
 namespace {
 
-using Names = torch::OrderedDict<std::string, at::Tensor>;
-using Gradients = std::vector<at::Tensor>;
-
 /// One matrix, whose gradient is what the loss says.
 struct Matrix {
   explicit Matrix(at::ScalarType dtype = at::kDouble)
-      : p(at::zeros({6, 4}, dtype).requires_grad_()), sgd({p}, 1.0) {
-    names.insert("p", p);
-  }
+      : p(at::zeros({6, 4}, dtype).requires_grad_()) {}
   void backward(const at::Tensor& gradient) { (p * gradient).sum().backward(); }
-  at::Tensor p;
-  torch::optim::SGD sgd;
-  Names names;
+  const at::Tensor p;
+  Names names = {{"p", p}};
+  torch::optim::SGD sgd{{p}, 1.0};
 };
 
 at::Tensor gradient_of(int step, int rank, at::ScalarType dtype = at::kDouble) {
-  return normal({6, 4}, static_cast<std::uint64_t>(500 + 10 * step + rank), dtype);
-}
-
-Gradients gradients_of(int step) {
-  Gradients all;
-  for (int rank = 0; rank < ronde::size(); ++rank) all.push_back(gradient_of(step, rank));
-  return all;
+  return normal({6, 4}, 500 + 10 * step + rank, dtype);
 }
 
 constexpr std::int64_t kKept = 5;
@@ -76,7 +63,7 @@ class TopK final : public ronde::Compression {
               {.tensor = values, .combine = CompressedPart::Combine::Gather}};
     }
 
-    std::vector<CompressedPart> decompress(const std::vector<at::Tensor>& results,
+    std::vector<CompressedPart> decompress(const Tensors& results,
                                            const at::Tensor& gradient) override {
       gradient.zero_();
       gradient.view(-1).index_add_(0, results[0], results[1] * scale_);
@@ -115,7 +102,7 @@ class LowRank final : public ronde::Compression {
       return {{.tensor = own_.matmul(q_)}};
     }
 
-    std::vector<CompressedPart> decompress(const std::vector<at::Tensor>& results,
+    std::vector<CompressedPart> decompress(const Tensors& results,
                                            const at::Tensor& gradient) override {
       if (own_.defined()) {
         p_ = orthonormal(results.front());
@@ -148,7 +135,7 @@ class Masked final : public ronde::Compression {
                                          const GradientReduction&) override {
       return {{.tensor = gradient.reshape({-1}).slice(0, 0, std::nullopt, 2).clone()}};
     }
-    std::vector<CompressedPart> decompress(const std::vector<at::Tensor>& results,
+    std::vector<CompressedPart> decompress(const Tensors& results,
                                            const at::Tensor& gradient) override {
       gradient.zero_();
       gradient.view(-1).slice(0, 0, std::nullopt, 2).copy_(results.front());
@@ -158,10 +145,9 @@ class Masked final : public ronde::Compression {
 };
 
 /// What each step's gradient has to be.
-using Oracle = std::function<at::Tensor(const Gradients& of_ranks)>;
+using Oracle = std::function<at::Tensor(const Tensors& of_ranks)>;
 
 void check_steps(const std::shared_ptr<ronde::Compression>& compression, const Oracle& oracle) {
-  use_ronde();
   Matrix matrix;
   DistributedOptimizer optimizer(matrix.sgd, matrix.names, {.compression = compression});
   for (int step = 0; step < 200; ++step) {
@@ -169,59 +155,72 @@ void check_steps(const std::shared_ptr<ronde::Compression>& compression, const O
     optimizer.zero_grad();
     matrix.backward(gradient_of(step, ronde::rank()));
     optimizer.synchronize();
-    CHECK(near(matrix.p.grad(), oracle(gradients_of(step)), 1e-10));
+    CHECK(near(matrix.p.grad(), oracle(by_rank([&](int rank) { return gradient_of(step, rank); })),
+               1e-10));
     optimizer.step();
   }
   CHECK(same_on_all_ranks(matrix.p));
 }
 
+/// What TopK does with the gradients of all ranks, in one process.
+class TopKOracle {
+ public:
+  /// Undefined gradients are those of ranks that have none.
+  at::Tensor operator()(const Tensors& of_ranks) {
+    at::Tensor sum = at::zeros({24}, at::kDouble);
+    for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      if (!of_ranks[rank].defined()) continue;
+      const at::Tensor wanted = left_over_[rank] + of_ranks[rank];
+      const auto [places, values] = largest(wanted);
+      const at::Tensor sent = at::zeros({24}, at::kDouble).index_copy(0, places, values);
+      left_over_[rank] = wanted - sent.view({6, 4});
+      sum = sum + sent;
+    }
+    return sum.view({6, 4}) / static_cast<double>(of_ranks.size());
+  }
+
+ private:
+  Tensors left_over_ = by_rank([](int) { return at::zeros({6, 4}, at::kDouble); });
+};
+
+/// The gradient of a matrix of this type, where each rank's was `gradient`.
+at::Tensor reduced(const at::Tensor& gradient,
+                   const std::shared_ptr<ronde::Compression>& compression) {
+  Matrix matrix(gradient.scalar_type());
+  DistributedOptimizer optimizer(matrix.sgd, matrix.names, {.compression = compression});
+  matrix.backward(gradient);
+  optimizer.synchronize();
+  return matrix.p.grad();
+}
+
 }  // namespace
 
 TEST_CASE("half-precision gradients are those that LibTorch's conversions give", "[n2]") {
-  use_ronde();
   for (const at::ScalarType wire : {at::kHalf, at::kBFloat16}) {
-    Matrix matrix(at::kFloat);
-    DistributedOptimizer optimizer(matrix.sgd, matrix.names,
-                                   {.compression = wire == at::kHalf ? ronde::Compression::fp16()
-                                                                     : ronde::Compression::bf16()});
-    matrix.backward(gradient_of(0, ronde::rank(), at::kFloat));
-    optimizer.synchronize();
-    at::Tensor sum = at::zeros({6, 4});
-    for (int rank = 0; rank < ronde::size(); ++rank) {
-      sum += gradient_of(0, rank, at::kFloat).to(wire).to(at::kFloat);
-    }
+    const auto compression =
+        wire == at::kHalf ? ronde::Compression::fp16() : ronde::Compression::bf16();
+    const at::Tensor sum = at::stack(by_rank([&](int rank) {
+                             return gradient_of(0, rank, at::kFloat).to(wire).to(at::kFloat);
+                           })).sum(0);
     const at::Tensor expected = (sum / ronde::size()).to(wire).to(at::kFloat);
-    CHECK(torch::equal(matrix.p.grad(), expected));
+    CHECK(torch::equal(reduced(gradient_of(0, ronde::rank(), at::kFloat), compression), expected));
     CHECK_FALSE(torch::equal(expected, sum / ronde::size()));
   }
 }
 
 TEST_CASE("what is too large for fp16 becomes infinite, and not for bf16", "[n2]") {
-  use_ronde();
-  for (const bool is_fp16 : {true, false}) {
-    Matrix matrix(at::kFloat);
-    DistributedOptimizer optimizer(
-        matrix.sgd, matrix.names,
-        {.compression = is_fp16 ? ronde::Compression::fp16() : ronde::Compression::bf16()});
-    matrix.backward(at::full({6, 4}, 1e6));
-    optimizer.synchronize();
-    CHECK(at::isinf(matrix.p.grad()).all().item<bool>() == is_fp16);
-  }
+  const at::Tensor large = at::full({6, 4}, 1e6);
+  CHECK(at::isinf(reduced(large, ronde::Compression::fp16())).all().item<bool>());
+  CHECK_FALSE(at::isinf(reduced(large, ronde::Compression::bf16())).any().item<bool>());
 }
 
 TEST_CASE("compression leaves half-precision parameters as they are", "[n2]") {
-  use_ronde();
-  Matrix matrix(at::kBFloat16);
-  DistributedOptimizer optimizer(matrix.sgd, matrix.names,
-                                 {.compression = ronde::Compression::fp16()});
   // Not to be represented as fp16.
-  matrix.backward(at::full({6, 4}, 1e8, at::kBFloat16));
-  optimizer.synchronize();
-  CHECK(at::isfinite(matrix.p.grad()).all().item<bool>());
+  const at::Tensor large = at::full({6, 4}, 1e8, at::kBFloat16);
+  CHECK(at::isfinite(reduced(large, ronde::Compression::fp16())).all().item<bool>());
 }
 
 TEST_CASE("compressed gradients are half the bytes on the wire", "[n2]") {
-  use_ronde();
   const auto bytes_of = [](const std::shared_ptr<ronde::Compression>& compression) {
     Matrix matrix(at::kFloat);
     DistributedOptimizer optimizer(
@@ -240,23 +239,12 @@ TEST_CASE("compressed gradients are half the bytes on the wire", "[n2]") {
 }
 
 TEST_CASE("a compressor of the program's sends the largest elements, and remembers the rest") {
-  std::vector<at::Tensor> left_over(static_cast<std::size_t>(16), at::zeros({6, 4}, at::kDouble));
-  check_steps(std::make_shared<TopK>(), [&](const Gradients& of_ranks) {
-    at::Tensor sum = at::zeros({24}, at::kDouble);
-    for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
-      const at::Tensor wanted = left_over[rank] + of_ranks[rank];
-      const auto [places, values] = largest(wanted);
-      const at::Tensor sent = at::zeros({24}, at::kDouble).index_copy(0, places, values);
-      left_over[rank] = wanted - sent.view({6, 4});
-      sum = sum + sent;
-    }
-    return sum.view({6, 4}) / static_cast<double>(of_ranks.size());
-  });
+  check_steps(std::make_shared<TopK>(), TopKOracle());
 }
 
 TEST_CASE("a compressor of the program's may need several rounds", "[n1][n2][n3]") {
   at::Tensor q = normal({4, 2}, 77);
-  check_steps(std::make_shared<LowRank>(), [&](const Gradients& of_ranks) {
+  check_steps(std::make_shared<LowRank>(), [&](const Tensors& of_ranks) {
     const at::Tensor mean = at::stack(of_ranks).mean(0);
     const at::Tensor p = orthonormal(mean.matmul(q));
     q = mean.t().matmul(p);
@@ -265,14 +253,13 @@ TEST_CASE("a compressor of the program's may need several rounds", "[n1][n2][n3]
 }
 
 TEST_CASE("a compressor of the program's sends what a mask leaves", "[n2]") {
-  check_steps(std::make_shared<Masked>(), [](const Gradients& of_ranks) {
+  check_steps(std::make_shared<Masked>(), [](const Tensors& of_ranks) {
     const at::Tensor mask = at::arange(24).remainder(2).eq(0).view({6, 4});
     return at::stack(of_ranks).mean(0) * mask;
   });
 }
 
 TEST_CASE("a rank without a gradient adds nothing to a compressed one", "[n2][n3]") {
-  use_ronde();
   const std::vector<std::shared_ptr<ronde::Compression>> all = {
       ronde::Compression::bf16(), std::make_shared<TopK>(), std::make_shared<LowRank>(),
       std::make_shared<Masked>()};
@@ -280,7 +267,7 @@ TEST_CASE("a rank without a gradient adds nothing to a compressed one", "[n2][n3
     CAPTURE(compression->description());
     for (const bool grouped : {false, true}) {
       Matrix matrix;
-      const at::Tensor unused = at::ones({6, 4}, at::kDouble).requires_grad_();
+      const at::Tensor unused = ones_parameter({6, 4});
       torch::optim::SGD sgd({matrix.p, unused}, 1.0);
       matrix.names.insert("unused", unused);
       DistributedOptimizer optimizer(sgd, matrix.names,
@@ -299,43 +286,30 @@ TEST_CASE("a rank without a gradient adds nothing to a compressed one", "[n2][n3
 }
 
 TEST_CASE("what a compressor has left over waits for a rank's next gradient", "[n2][n3]") {
-  use_ronde();
   Matrix matrix;
   DistributedOptimizer optimizer(matrix.sgd, matrix.names,
                                  {.compression = std::make_shared<TopK>()});
-  // Rank 0 has a gradient in every step, the others in every third.
-  const auto has_gradient = [](int step, int rank) { return rank == 0 || step % 3 == 0; };
-  const auto ranks = static_cast<std::size_t>(ronde::size());
-  Gradients left_over(ranks, at::zeros({6, 4}, at::kDouble));
+  TopKOracle oracle;
   for (int step = 0; step < 7; ++step) {
     CAPTURE(step);
+    // Rank 0 has a gradient in every step, the others in every third.
+    const Tensors gradients = by_rank([&](int rank) {
+      return rank == 0 || step % 3 == 0 ? gradient_of(step, rank) : at::Tensor();
+    });
     optimizer.zero_grad();
-    if (has_gradient(step, ronde::rank())) matrix.backward(gradient_of(step, ronde::rank()));
+    if (mine_of(gradients).defined()) matrix.backward(mine_of(gradients));
     optimizer.synchronize();
-    at::Tensor sum = at::zeros({24}, at::kDouble);
-    for (int rank = 0; rank < ronde::size(); ++rank) {
-      if (!has_gradient(step, rank)) continue;
-      at::Tensor& mine = left_over[static_cast<std::size_t>(rank)];
-      const at::Tensor wanted = mine + gradient_of(step, rank);
-      const auto [places, values] = largest(wanted);
-      const at::Tensor sent = at::zeros({24}, at::kDouble).index_copy(0, places, values);
-      mine = wanted - sent.view({6, 4});
-      sum = sum + sent;
-    }
-    CHECK(near(matrix.p.grad(), sum.view({6, 4}) / ronde::size(), 1e-12));
+    CHECK(near(matrix.p.grad(), oracle(gradients), 1e-12));
     optimizer.step();
   }
 }
 
 TEST_CASE("a compression that differs between ranks, or sends nothing, is refused", "[n2]") {
-  use_ronde();
   Matrix matrix;
   const auto own = ronde::rank() == 0 ? ronde::Compression::fp16() : ronde::Compression::bf16();
-  const std::string text = usage_error(
-      [&] { DistributedOptimizer optimizer(matrix.sgd, matrix.names, {.compression = own}); });
-  CAPTURE(text);
-  CHECK(contains(text, "compression bf16"));
-  CHECK(contains(text, "compression fp16"));
+  check_refused(
+      [&] { DistributedOptimizer optimizer(matrix.sgd, matrix.names, {.compression = own}); },
+      {"compression bf16", "compression fp16"});
 
   class Silent final : public ronde::Compression {
    public:
@@ -345,8 +319,7 @@ TEST_CASE("a compression that differs between ranks, or sends nothing, is refuse
         std::vector<CompressedPart> compress(const at::Tensor&, const GradientReduction&) override {
           return {};
         }
-        std::vector<CompressedPart> decompress(const std::vector<at::Tensor>&,
-                                               const at::Tensor&) override {
+        std::vector<CompressedPart> decompress(const Tensors&, const at::Tensor&) override {
           return {};
         }
       };
@@ -356,5 +329,7 @@ TEST_CASE("a compression that differs between ranks, or sends nothing, is refuse
   DistributedOptimizer optimizer(matrix.sgd, matrix.names,
                                  {.compression = std::make_shared<Silent>()});
   matrix.backward(gradient_of(0, 0));
-  CHECK(contains(usage_error([&] { optimizer.step(); }), "nothing to send"));
+  check_refused([&] { optimizer.step(); }, {"nothing to send"});
 }
+
+}  // namespace ronde_test::compression_test

@@ -41,7 +41,7 @@ class Fragile final : public ronde::Compression {
       throw_if(Fails::First);
       return parts_of(gradient.reshape({-1}) / 2);
     }
-    std::vector<ronde::CompressedPart> decompress(const std::vector<at::Tensor>& results,
+    std::vector<ronde::CompressedPart> decompress(const Tensors& results,
                                                   const at::Tensor& gradient) override {
       const at::Tensor mean = at::cat(results);
       throw_if(round_ == 0 ? Fails::Between : Fails::Last);
@@ -67,29 +67,6 @@ class Fragile final : public ronde::Compression {
   std::string name_;
 };
 
-/// Three parameters of four elements.
-struct Three {
-  Three() {
-    for (const char* const name : {"a", "b", "c"}) names.insert(name, parameter());
-    sgd = std::make_unique<torch::optim::SGD>(names.values(), 1.0);
-  }
-  void backward(double factor) {
-    at::Tensor loss = at::zeros({}, at::kDouble);
-    for (const auto& item : names) loss = loss + item.value().sum() * factor;
-    loss.backward();
-  }
-  void check_gradients(double expected) const {
-    for (const auto& item : names) {
-      CAPTURE(item.key());
-      REQUIRE(item.value().grad().defined());
-      CHECK(near(item.value().grad(), at::full({4}, expected, at::kDouble), 1e-14));
-    }
-  }
-  static at::Tensor parameter() { return at::ones({4}, at::kDouble).requires_grad_(); }
-  torch::OrderedDict<std::string, at::Tensor> names;
-  std::unique_ptr<torch::optim::SGD> sgd;
-};
-
 inline std::string thrown_text(const std::function<void()>& function) {
   try {
     function();
@@ -99,13 +76,20 @@ inline std::string thrown_text(const std::function<void()>& function) {
   return {};
 }
 
+/// `text` is what the step of each rank threw because of what rank 1 cannot do.
+inline void check_told(const std::string& text, const std::string& part) {
+  CAPTURE(text);
+  CHECK(contains(text, part));
+  CHECK(contains(text, "rank 1: ") == (ronde::rank() != 1));
+}
+
 /// Steps whose gradients differ from step to step: one that met another rank's other step shows.
-inline void check_next_steps(Three& three, ronde::DistributedOptimizer& optimizer) {
+inline void check_next_steps(const Toy& toy, ronde::DistributedOptimizer& optimizer) {
   for (const double step : {3.0, 5.0}) {
     optimizer.zero_grad();
-    three.backward(step * (ronde::rank() + 1));
+    toy.backward(step * (ronde::rank() + 1));
     optimizer.synchronize();
-    three.check_gradients(step * (mean_rank() + 1));
+    toy.check_gradients(step * (mean_rank() + 1));
     optimizer.step();
   }
 }

@@ -6,7 +6,8 @@
 #include "support.h"
 #include "toy.h"
 
-using namespace ronde_test;
+namespace ronde_test::freezing_test {
+
 using ronde::DistributedOptimizer;
 using ronde::ReduceOp;
 
@@ -27,9 +28,9 @@ struct FrozenPair {
     sgd = std::make_unique<torch::optim::SGD>(names.values(), heavy_sgd(op));
   }
   at::Tensor values() const { return flatten(names.values()); }
-  at::Tensor a = at::ones({kWidth}, at::kDouble).requires_grad_();
-  at::Tensor b = at::ones({kWidth}, at::kDouble).requires_grad_();
-  torch::OrderedDict<std::string, at::Tensor> names;
+  at::Tensor a = ones_parameter({kWidth});
+  at::Tensor b = ones_parameter({kWidth});
+  Names names;
   std::unique_ptr<torch::optim::SGD> sgd;
 };
 
@@ -49,9 +50,7 @@ struct FreezingCase {
 /// whose combination is their sum then.
 at::Tensor loss_of(const FrozenPair& pair, const FreezingCase& row, int step, int pass, int rank) {
   const auto factor = [&](std::uint64_t seed) {
-    const at::Tensor drawn = normal({kWidth}, seed + 100 * static_cast<std::uint64_t>(step) +
-                                                  10 * static_cast<std::uint64_t>(pass) +
-                                                  static_cast<std::uint64_t>(rank));
+    const at::Tensor drawn = normal({kWidth}, seed + 100 * (step) + 10 * (pass) + rank);
     if (row.op != ReduceOp::Adasum) return drawn;
     at::Tensor one = at::zeros({kWidth}, at::kDouble);
     one[rank] = drawn[rank];
@@ -118,7 +117,6 @@ at::Tensor frozen_here(const FreezingCase& row) {
 
 TEST_CASE("a parameter that is frozen while it has a gradient trains as in one process",
           "[n2][n3]") {
-  use_ronde();
   const std::vector<FreezingCase> rows = {
       {.name = "after backward"},
       {.name = "after a backward that did not reach it on rank 1", .without_a = 1},
@@ -145,3 +143,5 @@ TEST_CASE("a parameter that is frozen while it has a gradient trains as in one p
     CHECK(same_on_all_ranks(mine));
   }
 }
+
+}  // namespace ronde_test::freezing_test

@@ -2,14 +2,14 @@
 // Nothing is left of a DistributedOptimizer that has ended.
 #include <torch/csrc/autograd/variable.h>
 
-#include "support.h"
+#include "toy.h"
 
-using namespace ronde_test;
+namespace ronde_test::lifetime_test {
+
 using ronde::DistributedOptimizer;
 
 namespace {
 
-using Names = torch::OrderedDict<std::string, at::Tensor>;
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 std::size_t hooks_of(const at::Tensor& parameter) {
@@ -57,14 +57,10 @@ struct Turn {
 }  // namespace
 
 TEST_CASE("optimisers made and destroyed 1,000 times leave nothing behind", "[n1][n2]") {
-  use_ronde();
   const at::Tensor p = at::ones({100}).requires_grad_();
   const at::Tensor q = at::ones({50}).requires_grad_();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(8, 3).sparse(true));
-  Names names;
-  names.insert("p", p);
-  names.insert("q", q);
-  names.insert("embedding", embedding->weight);
+  const Names names = {{"p", p}, {"q", q}, {"embedding", embedding->weight}};
   const std::size_t reserved = reserved_bytes();
   std::vector<WeakTensor> gradients;
   for (int number = 0; number < 1000; ++number) {
@@ -90,49 +86,41 @@ TEST_CASE("optimisers made and destroyed 1,000 times leave nothing behind", "[n1
 }
 
 TEST_CASE("a reducer's state goes with it, whatever it was in the middle of", "[n2]") {
-  use_ronde();
-  const at::Tensor p = at::ones({100}).requires_grad_();
-  Names names;
-  names.insert("p", p);
-  torch::optim::SGD sgd({p}, 1e-3);
+  Toy toy;
   for (const int passes : {1, 2}) {
-    DistributedOptimizer optimizer(sgd, names, {.backward_passes_per_step = passes, .groups = 1});
+    DistributedOptimizer optimizer(toy.sgd, toy.names,
+                                   {.backward_passes_per_step = passes, .groups = 1});
     const auto guard = optimizer.no_sync();
-    p.sum().backward();
+    toy.backward(1.0);
   }
   {
     // Two passes announced, one done.
-    DistributedOptimizer optimizer(sgd, names, {.backward_passes_per_step = 2});
-    p.sum().backward();
+    DistributedOptimizer optimizer(toy.sgd, toy.names, {.backward_passes_per_step = 2});
+    toy.backward(1.0);
   }
   {
-    DistributedOptimizer optimizer(sgd, names);
+    DistributedOptimizer optimizer(toy.sgd, toy.names);
     optimizer.zero_grad();
-    p.sum().backward();
+    toy.backward(1.0);
     optimizer.synchronize();
   }
-  CHECK(hooks_of(p) == 0);
+  CHECK(hooks_of(toy.p) == 0);
 }
 
 TEST_CASE("an optimiser that another is moved into leaves nothing behind", "[n1][n2]") {
-  use_ronde();
-  const at::Tensor p = at::ones({4}, at::kDouble).requires_grad_();
-  const at::Tensor q = at::ones({4}, at::kDouble).requires_grad_();
-  Names names_of_p;
-  names_of_p.insert("p", p);
-  Names names_of_q;
-  names_of_q.insert("q", q);
-  torch::optim::SGD steps_p({p}, 1.0);
-  torch::optim::SGD steps_q({q}, 1.0);
+  Toy first;
+  Toy second;
   {
-    DistributedOptimizer optimizer(steps_p, names_of_p);
-    p.sum().backward();  // in flight
-    optimizer = DistributedOptimizer(steps_q, names_of_q);
-    CHECK(hooks_of(p) == 0);
-    (q * (ronde::rank() + 1.0)).sum().backward();
+    DistributedOptimizer optimizer(first.sgd, first.names);
+    first.backward(1.0);  // in flight
+    optimizer = DistributedOptimizer(second.sgd, second.names);
+    CHECK(hooks_of(first.p) == 0);
+    second.backward(ronde::rank());
     optimizer.step();
-    CHECK(near(q, at::full({4}, 1.0 - (ronde::size() + 1) / 2.0, at::kDouble), 1e-12));
+    second.check_values(1.0 - mean_rank());
   }
-  CHECK(torch::equal(p, at::ones({4}, at::kDouble)));
-  CHECK(hooks_of(q) == 0);
+  first.check_values(1.0);
+  CHECK(hooks_of(second.p) == 0);
 }
+
+}  // namespace ronde_test::lifetime_test

@@ -8,10 +8,8 @@
 
 #include "adasum.h"
 
-namespace ronde_test {
+namespace ronde_test::pairs_test {
 namespace {
-
-using Gradients = std::vector<at::Tensor>;
 
 constexpr std::int64_t kBatch = 6;
 
@@ -71,7 +69,7 @@ double local_scale_of(const Row& row, std::size_t ranks) {
 }
 
 /// Half types are computed in f32, and rounded once.
-at::Tensor combined_on_the_wire(const Gradients& of_ranks, const Row& row) {
+at::Tensor combined_on_the_wire(const Tensors& of_ranks, const Row& row) {
   at::Tensor result = at::empty_like(of_ranks.front());
   const double ranks = static_cast<double>(of_ranks.size());
   const bool is_average = row.is("op", "average");
@@ -106,7 +104,7 @@ void whole_backward(PairsNet& net, const Row& row, int ranks, int step) {
 }
 
 /// Each rank's values are scaled and rounded, then added up; the sum is scaled.
-at::Tensor combined_sparse(const Gradients& of_ranks, const Row& row) {
+at::Tensor combined_sparse(const Tensors& of_ranks, const Row& row) {
   at::Tensor sum = at::zeros_like(of_ranks.front());
   for (const at::Tensor& gradient : of_ranks) {
     for (std::int64_t i = 0; i < sum.numel(); ++i) {
@@ -118,19 +116,19 @@ at::Tensor combined_sparse(const Gradients& of_ranks, const Row& row) {
 }
 
 /// Each rank's gradients, by themselves.
-std::vector<Gradients> gradients_of_ranks(PairsNet& net, const Row& row, int ranks, int step) {
-  std::vector<Gradients> all;
+std::vector<Tensors> gradients_of_ranks(PairsNet& net, const Row& row, int ranks, int step) {
+  std::vector<Tensors> all;
   for (int rank = 0; rank < ranks; ++rank) {
     net->zero_grad();
     losses_of(net, row, step, rank).backward();
-    Gradients gradients;
+    Tensors gradients;
     for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
     all.push_back(std::move(gradients));
   }
   return all;
 }
 
-at::Tensor combined(Gradients of_ranks, const Row& row) {
+at::Tensor combined(Tensors of_ranks, const Row& row) {
   if (!row.is("op", "adasum")) return combined_on_the_wire(of_ranks, row);
   if (row.is("set", "reversed")) std::reverse(of_ranks.begin(), of_ranks.end());
   // Adasum of multiples is a multiple of it.
@@ -143,12 +141,12 @@ void separate_backward(PairsNet& net, const Row& row, int ranks, int step) {
   for (const at::Tensor& parameter : net->parameters()) {
     had_gradient.push_back(parameter.grad().defined());
   }
-  const std::vector<Gradients> all = gradients_of_ranks(net, row, ranks, step);
+  const std::vector<Tensors> all = gradients_of_ranks(net, row, ranks, step);
   std::size_t index = 0;
   for (const auto& item : net->named_parameters()) {
-    Gradients of_ranks;
+    Tensors of_ranks;
     bool is_used = had_gradient[index];
-    for (const Gradients& gradients : all) {
+    for (const Tensors& gradients : all) {
       const at::Tensor& gradient = gradients[index];
       is_used = is_used || gradient.defined();
       of_ranks.push_back(gradient.defined() ? gradient.to_dense()
@@ -170,11 +168,10 @@ void separate_backward(PairsNet& net, const Row& row, int ranks, int step) {
 
 /// The parameters of the second layer may be a group of their own, with a smaller rate.
 template <typename Optimizer, typename Options>
-std::unique_ptr<torch::optim::Optimizer> make_with(
-    const Row& row, const torch::OrderedDict<std::string, at::Tensor>& parameters,
-    const Options& options) {
-  std::vector<at::Tensor> first;
-  std::vector<at::Tensor> second;
+std::unique_ptr<torch::optim::Optimizer> make_with(const Row& row, const Names& parameters,
+                                                   const Options& options) {
+  Tensors first;
+  Tensors second;
   for (const auto& item : parameters) {
     const bool is_second = row.is("param_groups", "2") && item.key().rfind("second", 0) == 0;
     (is_second ? second : first).push_back(item.value());
@@ -272,8 +269,8 @@ at::Tensor PairsNetImpl::forward(const at::Tensor& x, const at::Tensor& words, b
                  experts->at<torch::nn::LinearImpl>(static_cast<std::size_t>(expert)).forward(y));
 }
 
-torch::OrderedDict<std::string, at::Tensor> PairsNetImpl::parameters_with(int expert) const {
-  torch::OrderedDict<std::string, at::Tensor> kept;
+Names PairsNetImpl::parameters_with(int expert) const {
+  Names kept;
   const std::string own = "experts." + std::to_string(expert) + ".";
   for (const auto& item : named_parameters()) {
     const bool is_expert = item.key().rfind("experts.", 0) == 0;
@@ -283,7 +280,7 @@ torch::OrderedDict<std::string, at::Tensor> PairsNetImpl::parameters_with(int ex
 }
 
 at::Tensor loss_of(PairsNet& net, const Row& row, int step, int pass, int rank) {
-  const auto seed = static_cast<std::uint64_t>(1000 * step + 100 * pass + 10 * rank);
+  const int seed = 1000 * step + 100 * pass + 10 * rank;
   const at::Tensor x = normal({kBatch, 5}, seed + 1);
   const at::Tensor y = normal({kBatch, 3}, seed + 2);
   const at::Tensor words = (normal({kBatch}, seed + 3).abs() * 4).to(at::kLong).clamp(0, 8);
@@ -301,8 +298,7 @@ at::Tensor losses_of(PairsNet& net, const Row& row, int step, int rank) {
   return loss;
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_inner(
-    const Row& row, const torch::OrderedDict<std::string, at::Tensor>& parameters) {
+std::unique_ptr<torch::optim::Optimizer> make_inner(const Row& row, const Names& parameters) {
   using namespace torch::optim;
   const std::string& inner = row["inner"];
   if (inner == "adam") return make_with<Adam>(row, parameters, AdamOptions(0.01));
@@ -326,7 +322,7 @@ void freeze_or_unfreeze(PairsNet& net, const Row& row, int step) {
 
 void clip(PairsNet& net, const Row& row) {
   if (row.is("clip", "no")) return;
-  std::vector<at::Tensor> shared;
+  Tensors shared;
   for (const auto& item : net->named_parameters()) {
     if (item.key().rfind("experts.", 0) != 0) shared.push_back(item.value());
   }
@@ -354,4 +350,4 @@ PairsNet train_whole(const Row& row, int ranks, int steps) {
   return net;
 }
 
-}  // namespace ronde_test
+}  // namespace ronde_test::pairs_test

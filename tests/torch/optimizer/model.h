@@ -7,7 +7,7 @@
 #include "pairs.h"
 #include "support.h"
 
-namespace ronde_test {
+namespace ronde_test::pairs_test {
 
 /// The options of DistributedOptimizer, and what programs do with it.
 const std::vector<Factor>& optimizer_factors();
@@ -33,7 +33,7 @@ struct PairsNetImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& words, bool use_side, int expert);
 
   /// Named parameters without those of experts but `expert`.
-  torch::OrderedDict<std::string, at::Tensor> parameters_with(int expert) const;
+  Names parameters_with(int expert) const;
 
   torch::nn::Linear first{nullptr}, second{nullptr}, side{nullptr}, never{nullptr};
   torch::nn::Embedding embedding{nullptr};
@@ -47,8 +47,7 @@ at::Tensor loss_of(PairsNet& net, const Row& row, int step, int pass, int rank);
 /// The sum of a rank's losses in one step.
 at::Tensor losses_of(PairsNet& net, const Row& row, int step, int rank);
 
-std::unique_ptr<torch::optim::Optimizer> make_inner(
-    const Row& row, const torch::OrderedDict<std::string, at::Tensor>& parameters);
+std::unique_ptr<torch::optim::Optimizer> make_inner(const Row& row, const Names& parameters);
 
 /// Null: none.
 std::unique_ptr<torch::optim::LRScheduler> make_scheduler(const Row& row,
@@ -67,4 +66,4 @@ PairsNet train_whole(const Row& row, int ranks, int steps);
 /// their parameters change by is combined in f64.
 PairsNet train_whole_deltas(const Row& row, int ranks, int steps);
 
-}  // namespace ronde_test
+}  // namespace ronde_test::pairs_test

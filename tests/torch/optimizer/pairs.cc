@@ -7,7 +7,7 @@
 #include <set>
 #include <stdexcept>
 
-namespace ronde_test {
+namespace ronde_test::pairs_test {
 namespace {
 
 /// Factor, choice, factor, choice.
@@ -149,4 +149,4 @@ std::vector<Row> pairwise_rows(const std::vector<Factor>& factors,
   return rows;
 }
 
-}  // namespace ronde_test
+}  // namespace ronde_test::pairs_test

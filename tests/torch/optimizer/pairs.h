@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace ronde_test {
+namespace ronde_test::pairs_test {
 
 /// One thing that can be chosen, and the choices; the first is what users get by default.
 struct Factor {
@@ -40,4 +40,4 @@ class Row {
 std::vector<Row> pairwise_rows(const std::vector<Factor>& factors,
                                const std::function<bool(const Row&)>& forbidden);
 
-}  // namespace ronde_test
+}  // namespace ronde_test::pairs_test

@@ -8,7 +8,7 @@
 #include "adasum.h"
 #include "model.h"
 
-namespace ronde_test {
+namespace ronde_test::pairs_test {
 namespace {
 
 using Optimizers = std::vector<std::unique_ptr<torch::optim::Optimizer>>;
@@ -31,8 +31,8 @@ double scale_of_deltas(const Row& row) {
   return scale;
 }
 
-std::vector<at::Tensor> copies_of(const PairsNet& net) {
-  std::vector<at::Tensor> copies;
+Tensors copies_of(const PairsNet& net) {
+  Tensors copies;
   for (const at::Tensor& parameter : net->parameters()) {
     copies.push_back(parameter.detach().clone());
   }
@@ -40,7 +40,7 @@ std::vector<at::Tensor> copies_of(const PairsNet& net) {
 }
 
 /// All nets get the change that Adasum makes of theirs, or, of a part of a rank's own, that rank's.
-void combine(std::vector<PairsNet>& nets, const Row& row, const std::vector<at::Tensor>& before) {
+void combine(std::vector<PairsNet>& nets, const Row& row, const Tensors& before) {
   const torch::NoGradGuard no_grad;
   const auto named = nets.front()->named_parameters();
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -49,7 +49,7 @@ void combine(std::vector<PairsNet>& nets, const Row& row, const std::vector<at::
     if (owner >= 0) {
       after = nets[static_cast<std::size_t>(owner)]->parameters()[i].clone();
     } else {
-      std::vector<at::Tensor> deltas;
+      Tensors deltas;
       for (PairsNet& net : nets) deltas.push_back(net->parameters()[i] - before[i]);
       if (row.is("set", "reversed")) std::reverse(deltas.begin(), deltas.end());
       // Adasum of multiples is a multiple of it.
@@ -81,7 +81,7 @@ PairsNet train_whole_deltas(const Row& row, int ranks, int steps) {
     schedulers.push_back(make_scheduler(row, *inner.back()));
   }
   for (int step = 0; step < steps; ++step) {
-    const std::vector<at::Tensor> before = copies_of(nets.front());
+    const Tensors before = copies_of(nets.front());
     for (int rank = 0; rank < ranks; ++rank) {
       const auto r = static_cast<std::size_t>(rank);
       step_of_rank(nets[r], row, step, rank, *inner[r]);
@@ -92,4 +92,4 @@ PairsNet train_whole_deltas(const Row& row, int ranks, int steps) {
   return nets.front();
 }
 
-}  // namespace ronde_test
+}  // namespace ronde_test::pairs_test

@@ -2,7 +2,8 @@
 // Averaged metrics and learning rates.
 #include "support.h"
 
-using namespace ronde_test;
+namespace ronde_test::metrics_test {
+
 using ronde::MetricAverage;
 using ronde::WarmupLR;
 using torch::optim::SGD;
@@ -32,9 +33,7 @@ double mean_of(const std::vector<int>& ranks, const std::function<int(int)>& bat
 }
 
 std::vector<int> all_ranks() {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < ronde::size(); ++rank) ranks.push_back(rank);
-  return ranks;
+  return by_rank([](int rank) { return rank; });
 }
 
 bool close(double a, double b) {
@@ -51,7 +50,6 @@ void add_batches(MetricAverage& metrics, int batches) {
 }  // namespace
 
 TEST_CASE("metrics are averaged over all samples of all ranks, some of which may have none") {
-  use_ronde();
   const int size = ronde::size();
   MetricAverage metrics;
   const std::vector<std::function<int(int)>> shards = {
@@ -78,7 +76,7 @@ TEST_CASE("metrics are averaged over all samples of all ranks, some of which may
       REQUIRE(means.size() == 2);
       CHECK(close(means.at("loss"), mean_of(all_ranks(), batches)));
       CHECK(means.at("accuracy") == total / count);
-      CHECK(same_on_all_ranks(at::full({1}, means.at("loss"), at::kDouble)));
+      CHECK(same_on_all_ranks(full({1}, means.at("loss"))));
       // Asking changes nothing.
       CHECK(metrics.average() == means);
     }
@@ -88,7 +86,6 @@ TEST_CASE("metrics are averaged over all samples of all ranks, some of which may
 }
 
 TEST_CASE("a weight of zero does not count, NaN and infinity do", "[n2]") {
-  use_ronde();
   MetricAverage metrics({.name = "special"});
   const bool first = ronde::rank() == 0;
   metrics.add("empty batch", first ? std::nan("") : 3.0, first ? 0 : 2);
@@ -106,17 +103,23 @@ TEST_CASE("a weight of zero does not count, NaN and infinity do", "[n2]") {
 
 TEST_CASE("metrics whose names differ are refused on all ranks, in any order of adding",
           "[n2][n4]") {
-  use_ronde();
   const int last = ronde::size() - 1;
   MetricAverage metrics;
+  const auto add = [&](const std::string& name) {
+    metrics.add(name, (name == "a" ? 0 : 7) + ronde::rank());
+  };
+  // Another order is no difference.
+  add(ronde::rank() == 0 ? "a" : "b");
+  add(ronde::rank() == 0 ? "b" : "a");
+  CHECK(metrics.average() ==
+        std::map<std::string, double>{{"a", mean_rank()}, {"b", 7 + mean_rank()}});
+  metrics.reset();
   metrics.add(ronde::rank() == last ? "top5" : "top1", 1);
   metrics.add("loss", 1);
-  const std::string text = usage_error([&] { metrics.average(); });
-  CAPTURE(text);
-  CHECK(contains(text,
-                 "ronde::MetricAverage: the ranks differ. Add the same metrics on every "
-                 "rank, or none:"));
-  CHECK(contains(text, "rank " + std::to_string(last) + " has \"top5\" where rank 0 has \"top1\""));
+  check_refused([&] { metrics.average(); },
+                {"ronde::MetricAverage: the ranks differ. Add the same metrics on every "
+                 "rank, or none:",
+                 "rank " + std::to_string(last) + " has \"top5\" where rank 0 has \"top1\""});
   metrics.reset();
   if (ronde::rank() != 0) {
     for (const char* name : {"b", "a"}) metrics.add(name, 1);
@@ -124,32 +127,18 @@ TEST_CASE("metrics whose names differ are refused on all ranks, in any order of 
   if (ronde::rank() == last) metrics.add("c", 1);
   if (ronde::size() > 2) {
     // The first that has any speaks.
-    CHECK(contains(usage_error([&] { metrics.average(); }),
-                   "rank 3 has \"c\" where rank 1 has nothing more"));
+    check_refused([&] { metrics.average(); }, {"rank 3 has \"c\" where rank 1 has nothing more"});
   } else {
     CHECK(metrics.average().size() == 3);
   }
-  CHECK(contains(usage_error([&] { metrics.add("x", 1, -1); }), "the weight of \"x\" is -1"));
-  CHECK(contains(usage_error([&] { metrics.add("x", 1, std::nan("")); }), "the weight of"));
-  CHECK(contains(usage_error([&] { metrics.add("a\nb", 1); }), "line break"));
-  CHECK(contains(usage_error([&] { metrics.add("x", at::ones({2})); }), "f32 [2] on cpu"));
-  CHECK(contains(usage_error([&] { metrics.add("x", at::Tensor()); }), "undefined"));
-}
-
-TEST_CASE("metrics that ranks add in another order are those of their names", "[n2][n4]") {
-  use_ronde();
-  MetricAverage metrics;
-  const double own = ronde::rank();
-  const auto add = [&](const std::string& name) { metrics.add(name, name == "a" ? own : 7 + own); };
-  add(ronde::rank() == 0 ? "a" : "b");
-  add(ronde::rank() == 0 ? "b" : "a");
-  const auto means = metrics.average();
-  const double middle = (ronde::size() - 1) / 2.0;
-  CHECK(means == std::map<std::string, double>{{"a", middle}, {"b", 7 + middle}});
+  check_refused([&] { metrics.add("x", 1, -1); }, {"the weight of \"x\" is -1"});
+  check_refused([&] { metrics.add("x", 1, std::nan("")); }, {"the weight of"});
+  check_refused([&] { metrics.add("a\nb", 1); }, {"line break"});
+  check_refused([&] { metrics.add("x", at::ones({2})); }, {"f32 [2] on cpu"});
+  check_refused([&] { metrics.add("x", at::Tensor()); }, {"undefined"});
 }
 
 TEST_CASE("metrics are averaged within a process set", "[n2][n4]") {
-  use_ronde();
   std::vector<int> ranks = all_ranks();
   ranks.erase(ranks.begin());
   const ronde::ProcessSet set = ronde::add_process_set(ranks);
@@ -158,7 +147,7 @@ TEST_CASE("metrics are averaged within a process set", "[n2][n4]") {
   if (ronde::rank_in(set)) {
     CHECK(close(metrics.average().at("loss"), mean_of(ranks, [](int) { return 2; })));
   } else {
-    CHECK(contains(usage_error([&] { metrics.average(); }), "rank 0 is not in process set"));
+    check_refused([&] { metrics.average(); }, {"rank 0 is not in process set"});
   }
   ronde::remove_process_set(set);
 }
@@ -171,7 +160,7 @@ const std::vector<double> kRates = {0.1, 0.003};
 std::unique_ptr<SGD> two_groups() {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (const double rate : kRates) {
-    groups.emplace_back(std::vector<at::Tensor>{at::ones({1}).requires_grad_()},
+    groups.emplace_back(Tensors{at::ones({1}).requires_grad_()},
                         std::make_unique<SGDOptions>(rate));
   }
   return std::make_unique<SGD>(groups, SGDOptions(1));
@@ -190,7 +179,6 @@ std::vector<double> times(double factor) {
 }  // namespace
 
 TEST_CASE("the warm-up raises every group's rate by equal steps to the number of ranks' fold") {
-  use_ronde();
   const double size = ronde::size();
   CHECK(ronde::scaled_learning_rate(0.1) == 0.1 * size);
   CHECK(ronde::scaled_learning_rate(0.1, 4) == 0.1 * 4 * size);
@@ -221,7 +209,6 @@ TEST_CASE("the warm-up raises every group's rate by equal steps to the number of
 }
 
 TEST_CASE("after the warm-up the next scheduler begins at the full rate", "[n1]") {
-  use_ronde();
   const auto sgd = two_groups();
   WarmupLR warmup(*sgd, {.steps = 5, .scale = 8},
                   std::make_shared<torch::optim::StepLR>(*sgd, 3, 0.1));
@@ -239,7 +226,6 @@ TEST_CASE("after the warm-up the next scheduler begins at the full rate", "[n1]"
 
 TEST_CASE("a warm-up goes on wherever it was, whether the optimiser is loaded before or after",
           "[n2]") {
-  use_ronde();
   for (const int stop : {0, 2, 5, 6, 9, 12}) {
     CAPTURE(stop);
     const auto make = [](SGD& sgd) {
@@ -272,45 +258,44 @@ TEST_CASE("a warm-up goes on wherever it was, whether the optimiser is loaded be
 }
 
 TEST_CASE("learning rates that make no sense are refused", "[n2]") {
-  use_ronde();
   const auto sgd = two_groups();
-  const auto refused = [&](const ronde::WarmupOptions& options) {
-    return usage_error([&] { const WarmupLR warmup(*sgd, options); });
+  const auto check_warmup = [&](const ronde::WarmupOptions& options, const std::string& part) {
+    check_refused([&] { const WarmupLR warmup(*sgd, options); }, {part});
   };
-  CHECK(contains(refused({.steps = -1}), "-1 steps"));
-  CHECK(contains(refused({.steps = std::int64_t{1} << 32}), "4294967296 steps"));
-  CHECK(contains(refused({.scale = -1}), "scale is -1"));
-  CHECK(contains(refused({.scale = std::nan("")}), "scale is nan"));
-  CHECK(contains(usage_error([] { ronde::scaled_learning_rate(1, 0); }), "batches is 0"));
-  CHECK(contains(usage_error([] { ronde::scaled_learning_rate(1, HUGE_VAL); }), "batches is inf"));
+  check_warmup({.steps = -1}, "-1 steps");
+  check_warmup({.steps = std::int64_t{1} << 32}, "4294967296 steps");
+  check_warmup({.scale = -1}, "scale is -1");
+  check_warmup({.scale = std::nan("")}, "scale is nan");
+  check_refused([] { ronde::scaled_learning_rate(1, 0); }, {"batches is 0"});
+  check_refused([] { ronde::scaled_learning_rate(1, HUGE_VAL); }, {"batches is inf"});
   CHECK(rates(*sgd) == kRates);
 
   WarmupLR warmup(*sgd, {.steps = 1}, std::make_shared<torch::optim::StepLR>(*sgd, 3));
-  CHECK(contains(usage_error([&] { warmup.set_steps_taken(-1); }), "-1 steps"));
+  check_refused([&] { warmup.set_steps_taken(-1); }, {"-1 steps"});
   const std::string saved = ronde::save_bytes(warmup);
   warmup.step();
   warmup.step();
-  CHECK(contains(usage_error([&] { ronde::load_bytes(warmup, saved); }), "cannot start anew"));
+  check_refused([&] { ronde::load_bytes(warmup, saved); }, {"cannot start anew"});
   SGD one({at::ones({1}).requires_grad_()}, SGDOptions(1));
   WarmupLR other(one, {.steps = 2});
-  CHECK(contains(usage_error([&] { ronde::load_bytes(other, saved); }),
-                 "the rates of 2 parameter groups, the optimiser 1"));
+  check_refused([&] { ronde::load_bytes(other, saved); },
+                {"the rates of 2 parameter groups, the optimiser 1"});
   torch::serialize::InputArchive empty;
-  CHECK(contains(usage_error([&] { other.load(empty); }), "not written by WarmupLR::save"));
+  check_refused([&] { other.load(empty); }, {"not written by WarmupLR::save"});
   one.add_param_group(torch::optim::OptimizerParamGroup({at::ones({1}).requires_grad_()}));
-  CHECK(contains(usage_error([&] { other.step(); }), "Construct it after the last group"));
+  check_refused([&] { other.step(); }, {"Construct it after the last group"});
 
   const ronde::ProcessSet set = ronde::add_process_set({1});
   if (ronde::rank() == 1) {
     CHECK(ronde::scaled_learning_rate(0.5, 1, set) == 0.5);
   } else {
-    CHECK(contains(usage_error([&] { ronde::scaled_learning_rate(0.5, 1, set); }), "not in"));
-    CHECK(contains(refused({.steps = 1, .process_set = set}), "rank 0 is not in process set"));
+    check_refused([&] { ronde::scaled_learning_rate(0.5, 1, set); }, {"not in"});
+    check_warmup({.steps = 1, .process_set = set}, "rank 0 is not in process set");
   }
   ronde::remove_process_set(set);
 }
 
-TEST_CASE("what is refused on one rank alone names it, once there are ranks", "[n2]") {
+TEST_CASE("what is refused on one rank alone names it, once there are ranks", "[n2][own]") {
   const std::vector<std::pair<std::string, std::function<void()>>> rows = {
       {"MetricAverage", [] { MetricAverage().add("x", 1, -1); }},
       {"scaled_learning_rate", [] { ronde::scaled_learning_rate(1, 0); }},
@@ -343,3 +328,5 @@ TEST_CASE("what is refused on one rank alone names it, once there are ranks", "[
     CHECK(usage_error(call).find(start) == 0);
   }
 }
+
+}  // namespace ronde_test::metrics_test

@@ -7,16 +7,13 @@
 #include "objects.h"
 #include "torch_ext/src/object_bytes.h"
 
-using namespace ronde_test;
-
+namespace ronde_test::object_errors_test {
 namespace {
 
-// Every rank's text of the UsageError is the same.
-std::string refused_alike(const std::function<void()>& call) {
-  const std::string text = usage_error(call);
-  CAPTURE(text);
-  CHECK(same_on_all_ranks(at::tensor(
-      std::vector<std::int64_t>{static_cast<std::int64_t>(std::hash<std::string>()(text))})));
+// Every rank's text of the UsageError is the same, and has this part.
+std::string refused_alike(const std::function<void()>& call, const std::string& part) {
+  std::string text = check_refused(call, {part});
+  CHECK(same_on_all_ranks(text));
   return text;
 }
 
@@ -52,125 +49,100 @@ class LittleMemory {
 }  // namespace
 
 TEST_CASE("roots that differ or do not exist are refused", "[n2][n4]") {
-  use_ronde();
   std::string text = "mine";
   const int last = ronde::size() - 1;
-  const auto differ = [&](const std::string& error) {
-    CAPTURE(error);
-    CHECK(contains(error, "rank " + std::to_string(last) + " has \"root rank " +
-                              std::to_string(last) + "\" where rank 0 has \"root rank 0\""));
+  const std::string of_last = std::to_string(last);
+  const auto check = [&](int root, const std::string& part) {
+    refused_alike([&] { ronde::broadcast_object(text, {.root = root}); }, part);
+    refused_alike([&] { ronde::gather_object(text, {.root = root}); }, part);
   };
-  const int root = ronde::rank() == last ? last : 0;
-  differ(refused_alike([&] { ronde::broadcast_object(text, {.root = root}); }));
-  differ(refused_alike([&] { ronde::gather_object(text, {.root = root}); }));
-  for (const int nowhere : {-1, ronde::size()}) {
-    const std::string part = "root_rank is " + std::to_string(nowhere);
-    CHECK(contains(refused_alike([&] { ronde::broadcast_object(text, {.root = nowhere}); }), part));
-    CHECK(contains(refused_alike([&] { ronde::gather_object(text, {.root = nowhere}); }), part));
-  }
+  check(ronde::rank() == last ? last : 0,
+        "rank " + of_last + " has \"root rank " + of_last + "\" where rank 0 has \"root rank 0\"");
+  check(-1, "root_rank is -1");
+  check(ronde::size(), "root_rank is " + std::to_string(ronde::size()));
   CHECK(text == "mine");
   check_alive();
 }
 
 TEST_CASE("types that differ are refused", "[n2]") {
-  use_ronde();
   std::string text = "mine";
   at::Tensor tensor = at::ones({2});
-  const auto call = [&](const auto& function) {
-    const std::string error = refused_alike([&] {
-      if (ronde::rank() == 0) {
-        function(text);
-      } else {
-        function(tensor);
-      }
-    });
-    CAPTURE(error);
-    CHECK(contains(error, "rank 1 has \"at::Tensor\" where rank 0 has \"bytes\""));
+  const auto check = [&](const auto& function) {
+    const std::string error =
+        refused_alike([&] { ronde::rank() == 0 ? function(text) : function(tensor); },
+                      "rank 1 has \"at::Tensor\" where rank 0 has \"bytes\"");
     CHECK(contains(error, "objects of one type"));
   };
-  call([](auto& object) { ronde::broadcast_object(object); });
-  call([](auto& object) { ronde::allgather_object(object); });
-  call([](auto& object) { ronde::gather_object(object); });
+  check([](auto& object) { static_cast<void>(ronde::broadcast_object(object)); });
+  check([](auto& object) { static_cast<void>(ronde::allgather_object(object)); });
+  check([](auto& object) { static_cast<void>(ronde::gather_object(object)); });
   CHECK(text == "mine");
   CHECK(torch::equal(tensor, at::ones({2})));
   check_alive();
 }
 
 TEST_CASE("modules that differ are refused by their first difference", "[n2][n4]") {
-  use_ronde();
   const int last = ronde::size() - 1;
-  torch::nn::Linear linear(2, ronde::rank() == last ? 5 : 3);
+  const bool is_last = ronde::rank() == last;
+  const std::string who = "rank " + std::to_string(last);
+  torch::nn::Linear linear(2, is_last ? 5 : 3);
   const at::Tensor before = linear->weight.detach().clone();
-  const std::string error = refused_alike([&] { ronde::broadcast_object(linear); });
-  CAPTURE(error);
-  CHECK(contains(error, "rank " + std::to_string(last) +
-                            " has \"parameter weight: f32 [5, 2] on cpu\" where rank 0 has "
-                            "\"parameter weight: f32 [3, 2] on cpu\""));
+  refused_alike([&] { ronde::broadcast_object(linear); },
+                who +
+                    " has \"parameter weight: f32 [5, 2] on cpu\" where rank 0 has "
+                    "\"parameter weight: f32 [3, 2] on cpu\"");
   CHECK(torch::equal(linear->weight, before));
   torch::nn::Linear sometimes(nullptr);
-  if (ronde::rank() != last) sometimes = torch::nn::Linear(2, 3);
-  CHECK(contains(refused_alike([&] { ronde::broadcast_object(sometimes); }),
-                 "rank " + std::to_string(last) + ": the module holder is empty"));
-  const std::shared_ptr<torch::nn::Module> one =
-      ronde::rank() == last ? std::shared_ptr<torch::nn::Module>(torch::nn::ReLU().ptr())
-                            : std::shared_ptr<torch::nn::Module>(torch::nn::Tanh().ptr());
-  CHECK(contains(refused_alike([&] { ronde::broadcast_object(one); }), "ReLUImpl"));
+  if (!is_last) sometimes = torch::nn::Linear(2, 3);
+  refused_alike([&] { ronde::broadcast_object(sometimes); }, who + ": the module holder is empty");
+  std::shared_ptr<torch::nn::Module> one = torch::nn::Tanh().ptr();
+  if (is_last) one = torch::nn::ReLU().ptr();
+  refused_alike([&] { ronde::broadcast_object(one); }, "ReLUImpl");
   check_alive();
 }
 
 TEST_CASE("an object that one rank cannot write or read changes on none", "[n2][n4]") {
-  use_ronde();
   const int last = ronde::size() - 1;
   Note note{ronde::rank() == last ? "unwritable" : "fine", at::ones({1})};
   const std::string written = "rank " + std::to_string(last) + ": this note cannot be written";
-  CHECK(contains(refused_alike([&] { ronde::broadcast_object(note, {.root = last}); }), written));
-  CHECK(contains(refused_alike([&] { ronde::allgather_object(note); }), written));
-  CHECK(contains(refused_alike([&] { ronde::gather_object(note); }), written));
+  refused_alike([&] { ronde::broadcast_object(note, {.root = last}); }, written);
+  refused_alike([&] { ronde::allgather_object(note); }, written);
+  refused_alike([&] { ronde::gather_object(note); }, written);
   note.text = ronde::rank() == 0 ? "unreadable on rank 1" : "mine";
-  const std::string read = refused_alike([&] { ronde::broadcast_object(note); });
-  CAPTURE(read);
-  CHECK(contains(read, "\n  rank 1: this note cannot be read"));
+  refused_alike([&] { ronde::broadcast_object(note); }, "\n  rank 1: this note cannot be read");
   CHECK(note.text == (ronde::rank() == 0 ? "unreadable on rank 1" : "mine"));
   const std::string loaded =
       "rank 1: the object of rank 0 cannot be loaded: this note cannot be read";
-  CHECK(contains(refused_alike([&] { ronde::allgather_object(note); }), loaded));
-  CHECK(contains(refused_alike([&] { ronde::gather_object(note, {.root = 1}); }), loaded));
+  refused_alike([&] { ronde::allgather_object(note); }, loaded);
+  refused_alike([&] { ronde::gather_object(note, {.root = 1}); }, loaded);
   check_alive();
 }
 
 namespace {
 
-// Its own load fails on rank 1, after the parameters.
+// Its own load fails on rank 1, after it has written into the memory of the parameters, if told so,
+// or replaced them.
 struct FragileImpl : torch::nn::Module {
-  explicit FragileImpl(double value) {
+  FragileImpl(double value, bool writes_in_place) : in_place(writes_in_place) {
     weight = register_parameter("weight", at::full({2, 2}, value));
     repeated = register_buffer("repeated", at::full({1, 2}, value).expand({3, 2}));
   }
   void load(torch::serialize::InputArchive& archive) override {
-    Module::load(archive);
+    if (in_place) {
+      const at::NoGradGuard no_grad;
+      at::Tensor saved;
+      archive.read("weight", saved);
+      weight.copy_(saved);
+    } else {
+      Module::load(archive);
+    }
     if (ronde::rank() == 1) throw std::runtime_error("rank 1 does not like it");
   }
+  bool in_place;
   at::Tensor weight;
   at::Tensor repeated;  ///< its memory holds one row
 };
 TORCH_MODULE(Fragile);
-
-// The same, but writes into the memory of the parameters.
-struct FragileInPlaceImpl : torch::nn::Module {
-  explicit FragileInPlaceImpl(double value) {
-    weight = register_parameter("weight", at::full({2, 2}, value));
-  }
-  void load(torch::serialize::InputArchive& archive) override {
-    const at::NoGradGuard no_grad;
-    at::Tensor saved;
-    archive.read("weight", saved);
-    weight.copy_(saved);
-    if (ronde::rank() == 1) throw std::runtime_error("rank 1 does not like it");
-  }
-  at::Tensor weight;
-  at::Tensor repeated = at::empty({0});
-};
-TORCH_MODULE(FragileInPlace);
 
 // What its operator throws has no text, or is no exception, on rank 1.
 struct Mute {
@@ -195,78 +167,61 @@ torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archi
 }  // namespace
 
 TEST_CASE("what has no text, or is no exception, fails on all ranks as well", "[n2][n4]") {
-  use_ronde();
-  const auto refused = [](const std::string& text) {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"no text", "rank 1: unknown error"},
+      {"a number", "rank 1: an exception that does not derive from std::exception"}};
+  for (const auto& [text, told] : rows) {
     Mute mute;
     if (ronde::rank() == 0) mute.text = text;
-    const std::string error = refused_alike([&] { ronde::broadcast_object(mute); });
-    CAPTURE(error);
+    refused_alike([&] { ronde::broadcast_object(mute); }, told);
     CHECK(mute.text == (ronde::rank() == 0 ? text : "mine"));
-    refused_alike([&] { ronde::allgather_object(mute); });
-    refused_alike([&] { ronde::gather_object(mute, {.root = 1}); });
-    return error;
-  };
-  CHECK(contains(refused("no text"), "rank 1: unknown error"));
-  CHECK(contains(refused("a number"),
-                 "rank 1: an exception that does not derive from std::exception"));
+    refused_alike([&] { ronde::allgather_object(mute); }, "rank 1: ");
+    refused_alike([&] { ronde::gather_object(mute, {.root = 1}); }, "rank 1: ");
+  }
   check_alive();
 }
 
-/// Its load fails on rank 1.
-template <typename Module>
-void check_values_are_back() {
-  use_ronde();
-  Module module(5.0 + ronde::rank());
-  const void* memory = module->weight.const_data_ptr();
-  CHECK(contains(refused_alike([&] { ronde::broadcast_object(module); }),
-                 "rank 1: rank 1 does not like it"));
-  CHECK(torch::equal(module->weight, at::full({2, 2}, 5.0 + ronde::rank())));
-  CHECK(module->weight.const_data_ptr() == memory);
-  CHECK((module->repeated == 5.0 + ronde::rank()).all().template item<bool>());
-  check_alive();
-}
-
-TEST_CASE("a module whose load writes in place has its values back on all", "[n2][n4]") {
-  check_values_are_back<FragileInPlace>();
-}
-
-TEST_CASE("a module whose load fails on one rank has its parameters back on all", "[n2][n4]") {
-  check_values_are_back<Fragile>();
+TEST_CASE("a module whose load fails on one rank has its values back on all", "[n2][n4]") {
+  for (const bool in_place : {false, true}) {
+    CAPTURE(in_place);
+    const double own = 5.0 + ronde::rank();
+    Fragile module(own, in_place);
+    const void* memory = module->weight.const_data_ptr();
+    refused_alike([&] { ronde::broadcast_object(module); }, "rank 1: rank 1 does not like it");
+    CHECK(torch::equal(module->weight, at::full({2, 2}, own)));
+    CHECK(module->weight.const_data_ptr() == memory);
+    CHECK((module->repeated == own).all().item<bool>());
+    check_alive();
+  }
 }
 
 TEST_CASE("bytes that do not fit are refused by load_bytes, which changes nothing", "[n1]") {
-  use_ronde();
   torch::nn::Linear linear(2, 3);
   const at::Tensor before = linear->weight.detach().clone();
-  const auto load = [&](auto& object, const std::string& bytes) {
-    const std::string error = usage_error([&] { ronde::load_bytes(object, bytes); });
-    CAPTURE(error);
-    CHECK(contains(error, "ronde::load_bytes: "));
-    return error;
+  const auto check = [&](auto& object, const std::string& bytes, const std::string& part) {
+    check_refused([&] { ronde::load_bytes(object, bytes); }, {"ronde::load_bytes: ", part});
   };
-  const std::string wide = load(linear, ronde::save_bytes(torch::nn::Linear(2, 5)));
-  CHECK(contains(wide,
-                 "parameter weight is f32 [3, 2] on cpu here and f32 [5, 2] on cpu in what was"));
-  const std::string tensor_bytes = ronde::save_bytes(at::ones({2}));
-  CHECK(contains(load(linear, tensor_bytes),
-                 "rank 0: ronde::load_bytes: the bytes are those of \"at::Tensor\", the object is "
-                 "\"torch::nn::LinearImpl\""));
-  CHECK(contains(load(linear, "garbage"), "the 7 bytes were not written by ronde::save_bytes"));
-  CHECK(contains(load(linear, ""), "the 0 bytes were not written"));
+  check(linear, ronde::save_bytes(torch::nn::Linear(2, 5)),
+        "parameter weight is f32 [3, 2] on cpu here and f32 [5, 2] on cpu in what was");
+  check(linear, ronde::save_bytes(at::ones({2})),
+        "rank 0: ronde::load_bytes: the bytes are those of \"at::Tensor\", the object is "
+        "\"torch::nn::LinearImpl\"");
+  check(linear, "garbage", "the 7 bytes were not written by ronde::save_bytes");
+  check(linear, "", "the 0 bytes were not written");
   CHECK(torch::equal(linear->weight, before));
   at::Tensor tensor = before;
-  CHECK(contains(load(tensor, "garbage"), "not written by ronde::save_bytes"));
-  CHECK(contains(load(tensor, ronde::save_bytes(std::vector<at::Tensor>{before})),
-                 "the object is \"at::Tensor\". Load them into an object of the type"));
+  check(tensor, "garbage", "not written by ronde::save_bytes");
+  check(tensor, ronde::save_bytes(Tensors{before}),
+        "the object is \"at::Tensor\". Load them into an object of the type");
   CHECK(tensor.is_same(before));
   torch::optim::Adam adam(linear->parameters(), 0.5);
-  CHECK(contains(load(adam, ronde::save_bytes(linear)), "torch::optim::Adam"));
+  check(adam, ronde::save_bytes(linear), "torch::optim::Adam");
   const torch::optim::AdamW adamw(linear->parameters(), 0.25);
-  CHECK(contains(load(adam, ronde::save_bytes(adamw)), "those of \"torch::optim::AdamW\""));
+  check(adam, ronde::save_bytes(adamw), "those of \"torch::optim::AdamW\"");
   CHECK(adam.param_groups()[0].options().get_lr() == 0.5);
   torch::nn::Linear none(nullptr);
-  CHECK(contains(load(none, ronde::save_bytes(linear)), "the module holder is empty"));
-  CHECK(contains(usage_error([&] { ronde::save_bytes(none); }), "the module holder is empty"));
+  check(none, ronde::save_bytes(linear), "the module holder is empty");
+  check_refused([&] { ronde::save_bytes(none); }, {"the module holder is empty"});
 }
 
 namespace {
@@ -276,21 +231,20 @@ namespace {
 template <typename T>
 void check_damaged(T& object) {
   const std::string bytes = ronde::save_bytes(object);
-  const auto check_refused = [&](const std::string& damaged) {
-    const std::string text = usage_error([&] { ronde::load_bytes(object, damaged); });
-    CHECK(contains(text, "ronde::save_bytes"));
+  const auto check_damage_seen = [&](const std::string& damaged) {
+    check_refused([&] { ronde::load_bytes(object, damaged); }, {"ronde::save_bytes"});
     CHECK(ronde::save_bytes(object) == bytes);
   };
   const std::size_t step = bytes.size() / 16 + 1;
   for (std::size_t at = 0; at < bytes.size(); at += at < 64 ? 5 : step) {
     CAPTURE(at, bytes.size());
-    check_refused(bytes.substr(0, at));
+    check_damage_seen(bytes.substr(0, at));
     std::string flipped = bytes;
     flipped[at] = static_cast<char>(flipped[at] ^ (1 << (at % 8)));
-    check_refused(flipped);
+    check_damage_seen(flipped);
   }
-  check_refused(bytes.substr(0, bytes.size() - 1));
-  check_refused(bytes + '\0');
+  check_damage_seen(bytes.substr(0, bytes.size() - 1));
+  check_damage_seen(bytes + '\0');
   ronde::load_bytes(object, bytes);
   CHECK(ronde::save_bytes(object) == bytes);
 }
@@ -298,12 +252,11 @@ void check_damaged(T& object) {
 }  // namespace
 
 TEST_CASE("bytes that are lost or changed are refused by load_bytes", "[n1]") {
-  use_ronde();
   std::string text = "plain bytes";
   check_damaged(text);
   at::Tensor tensor = normal({5, 4}, 1);
   check_damaged(tensor);
-  std::vector<at::Tensor> list = {tensor, at::Tensor(), at::ones({2}, at::kLong)};
+  Tensors list = {tensor, at::Tensor(), at::ones({2}, at::kLong)};
   check_damaged(list);
   c10::IValue value(std::vector<double>{1, 2});
   check_damaged(value);
@@ -313,7 +266,7 @@ TEST_CASE("bytes that are lost or changed are refused by load_bytes", "[n1]") {
   check_damaged(sgd);
 }
 
-TEST_CASE("a rank without memory for an object makes all refuse it", "[n2]") {
+TEST_CASE("a rank without memory for an object makes all refuse it", "[n2][own]") {
   use_ronde();
   check_alive();
   const std::size_t size = std::size_t{GENERATE(32U, 256U)} << 20;
@@ -321,21 +274,16 @@ TEST_CASE("a rank without memory for an object makes all refuse it", "[n2]") {
   {
     std::optional<LittleMemory> little;
     if (ronde::rank() == 1) little.emplace(size / 4);
-    const std::string error = usage_error([&] { ronde::broadcast_object(object); });
-    CAPTURE(error);
-    CHECK(contains(error, "rank 1: no memory for " + std::to_string(size) + " bytes"));
-    const std::string all = usage_error([&] { ronde::allgather_object(object); });
-    CAPTURE(all);
-    CHECK(contains(all, "rank 1: "));
-    const std::string gathered = usage_error([&] { ronde::gather_object(object, {.root = 1}); });
-    CAPTURE(gathered);
-    CHECK(contains(gathered, "rank 1: "));
+    check_refused([&] { ronde::broadcast_object(object); },
+                  {"rank 1: no memory for " + std::to_string(size) + " bytes"});
+    check_refused([&] { ronde::allgather_object(object); }, {"rank 1: "});
+    check_refused([&] { ronde::gather_object(object, {.root = 1}); }, {"rank 1: "});
   }
   CHECK(object.size() == (ronde::rank() == 0 ? size : 1));
   check_alive();
 }
 
-TEST_CASE("a rank without memory for its part of a scatter can tell the others", "[n2]") {
+TEST_CASE("a rank without memory for its part of a scatter can tell the others", "[n2][own]") {
   use_ronde();
   constexpr std::size_t kSize = std::size_t{32} << 20;
   ronde::detail::Parts parts;
@@ -353,3 +301,5 @@ TEST_CASE("a rank without memory for its part of a scatter can tell the others",
   CHECK(problem.empty() == (ronde::rank() == 0));
   check_alive();
 }
+
+}  // namespace ronde_test::object_errors_test

@@ -38,8 +38,7 @@ inline torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive
 /// A tensor whose values, shape and dtype depend on the rank.
 inline at::Tensor own_tensor(int rank) {
   const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kLong, at::kBFloat16, at::kBool};
-  return normal({rank + 1, 3}, 7 + static_cast<std::uint64_t>(rank))
-      .to(dtypes[static_cast<std::size_t>(rank) % dtypes.size()]);
+  return normal({rank + 1, 3}, 7 + rank).to(dtypes[static_cast<std::size_t>(rank) % dtypes.size()]);
 }
 
 /// Equal in everything; undefined tensors, too.
@@ -49,12 +48,9 @@ inline bool same(const at::Tensor& a, const at::Tensor& b) {
          a.requires_grad() == b.requires_grad() && torch::equal(a, b);
 }
 
-inline bool same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!same(a[i], b[i])) return false;
-  }
-  return true;
+inline bool same(const Tensors& a, const Tensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const at::Tensor& x, const at::Tensor& y) { return same(x, y); });
 }
 
 inline bool same(const Note& a, const Note& b) {

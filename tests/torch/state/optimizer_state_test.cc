@@ -3,9 +3,9 @@
 // oracle is the root's optimiser built and stepped here, in one process.
 #include "support.h"
 
-using namespace ronde_test;
+namespace ronde_test::optimizer_state_test {
+
 using namespace torch::optim;
-using Tensors = std::vector<at::Tensor>;
 
 namespace {
 
@@ -97,14 +97,8 @@ struct Run {
     }
   }
 
-  torch::OrderedDict<std::string, at::Tensor> tensors() const {
-    torch::OrderedDict<std::string, at::Tensor> all;
-    all.insert("a", a);
-    all.insert("b", b);
-    all.insert("unused", unused);
-    all.insert("frozen", frozen);
-    all.insert("counts", counts);
-    return all;
+  Names tensors() const {
+    return {{"a", a}, {"b", b}, {"unused", unused}, {"frozen", frozen}, {"counts", counts}};
   }
 
   // LibTorch's own words for the options of all groups.
@@ -131,6 +125,17 @@ bool same_bits(const Run& x, const Run& y) {
   return true;
 }
 
+at::Tensor momentum(const SGD& sgd, const at::Tensor& p) {
+  return static_cast<const SGDParamState&>(*sgd.state().at(p.unsafeGetTensorImpl()))
+      .momentum_buffer();
+}
+
+// A step whose gradient is of ones.
+void step_with_ones(Optimizer& optimizer, const at::Tensor& p) {
+  p.mutable_grad() = at::ones_like(p);
+  optimizer.step([&] { return (p.detach() * p.detach()).sum(); });
+}
+
 void check_pair(const Row& row, bool swapped, int root, int root_steps, int other_steps) {
   CAPTURE(row.name, swapped, root, root_steps, other_steps);
   const Make& roots = swapped ? row.other : row.one;
@@ -155,7 +160,6 @@ void check_pair(const Row& row, bool swapped, int root, int root_steps, int othe
 }  // namespace
 
 TEST_CASE("every optimiser goes on as the root's in every pair of states and options") {
-  use_ronde();
   for (const Row& row : rows()) {
     for (const bool swapped : {false, true}) {
       check_pair(row, swapped, 0, 0, 0);
@@ -181,7 +185,6 @@ TEST_CASE("the two sets of options of each optimiser differ, so that the test ab
 }
 
 TEST_CASE("options travel where they are on and off, and NaN", "[n2]") {
-  use_ronde();
   const at::Tensor p = at::ones({2}).requires_grad_();
   LBFGSOptions options(0.5);
   if (ronde::rank() == 1) options.line_search_fn("strong_wolfe").max_eval(3);
@@ -194,45 +197,31 @@ TEST_CASE("options travel where they are on and off, and NaN", "[n2]") {
   p.mutable_grad() = at::full({2}, ronde::rank() == 0 ? std::nan("") : 1.0);
   sgd.step();
   ronde::broadcast_optimizer_state(sgd, 0);
-  const auto& state = static_cast<const SGDParamState&>(*sgd.state().at(p.unsafeGetTensorImpl()));
-  CHECK(state.momentum_buffer().isnan().all().item<bool>());
+  CHECK(momentum(sgd, p).isnan().all().item<bool>());
 }
-
-namespace {
-
-// Its load fails on rank 1, where `load` has already changed everything.
-class FragileOptimizer : public SGD {
- public:
-  using SGD::SGD;
-  void load(torch::serialize::InputArchive& archive) override {
-    SGD::load(archive);
-    if (ronde::rank() == 1) throw std::runtime_error("rank 1 does not like it");
-  }
-};
-
-at::Tensor momentum(const SGD& sgd, const at::Tensor& p) {
-  return static_cast<const SGDParamState&>(*sgd.state().at(p.unsafeGetTensorImpl()))
-      .momentum_buffer();
-}
-
-}  // namespace
 
 TEST_CASE("an optimiser whose load fails on one rank is as before on all", "[n2][n4]") {
-  use_ronde();
+  // Where `load` has already changed everything.
+  class FragileOptimizer : public SGD {
+   public:
+    using SGD::SGD;
+    void load(torch::serialize::InputArchive& archive) override {
+      SGD::load(archive);
+      if (ronde::rank() == 1) throw std::runtime_error("rank 1 does not like it");
+    }
+  };
   const double own = 1.0 + ronde::rank();
   const at::Tensor p = at::ones({2}).requires_grad_();
   FragileOptimizer sgd({p}, SGDOptions(own).momentum(0.9));
   p.mutable_grad() = at::full({2}, own);
   sgd.step();
-  const std::string text = usage_error([&] { ronde::broadcast_optimizer_state(sgd, 0); });
-  CAPTURE(text);
-  CHECK(contains(text, "rank 1: rank 1 does not like it"));
+  check_refused([&] { ronde::broadcast_optimizer_state(sgd, 0); },
+                {"rank 1: rank 1 does not like it"});
   CHECK(sgd.param_groups()[0].options().get_lr() == own);
   CHECK(torch::equal(momentum(sgd, p), at::full({2}, own)));
 }
 
 TEST_CASE("a root's state that is not of its parameters is refused on all ranks", "[n2]") {
-  use_ronde();
   const at::Tensor p = at::ones({2, 3}).requires_grad_();
   const at::Tensor q = at::ones({4}).requires_grad_();
   for (const Row& row : rows()) {
@@ -245,58 +234,43 @@ TEST_CASE("a root's state that is not of its parameters is refused on all ranks"
     if (ronde::rank() == 1) {
       // LibTorch loads the state of another model without a word.
       const auto other = make({{q}});
-      q.mutable_grad() = at::ones({4});
-      other->step([] { return at::ones({}); });
+      step_with_ones(*other, q);
       std::stringstream stream;
       torch::save(*other, stream);
       torch::load(*mine, stream);
     }
-    const std::string text = usage_error([&] { ronde::broadcast_optimizer_state(*mine, 1); });
-    CAPTURE(text);
-    CHECK(contains(text, "rank 1: the optimiser's state does not fit: of group 0" +
-                             std::string(flat ? ", which is 6 elements of f32 in all"
-                                              : " parameter 0, which is f32 [2, 3] on cpu") +
-                             ", it has a "));
-    CHECK(contains(text, " of f32 [4] on cpu. Load the state that was saved with this model"));
+    check_refused([&] { ronde::broadcast_optimizer_state(*mine, 1); },
+                  {"rank 1: the optimiser's state does not fit: of group 0" +
+                       std::string(flat ? ", which is 6 elements of f32 in all"
+                                        : " parameter 0, which is f32 [2, 3] on cpu") +
+                       ", it has a ",
+                   " of f32 [4] on cpu. Load the state that was saved with this model"});
   }
 }
 
 TEST_CASE("saved state of another dtype is refused by load_bytes", "[n1]") {
-  use_ronde();
   for (const Row& row : rows()) {
     if (row.name == "SGD without momentum") continue;
     CAPTURE(row.name);
     at::Tensor p = at::ones({2, 3}).requires_grad_();
     const auto optimizer = row.one({{p}});
-    const auto step = [&] {
-      p.mutable_grad() = at::ones_like(p);
-      optimizer->step([&] { return (p.detach() * p.detach()).sum(); });
-    };
-    step();
+    step_with_ones(*optimizer, p);
     const std::string saved = ronde::save_bytes(*optimizer);
     ronde::load_bytes(*optimizer, saved);
-    const at::Tensor wide = at::ones({2, 3}, at::kDouble).requires_grad_();
+    const at::Tensor wide = ones_parameter({2, 3});
     const auto other = row.one({{wide}});
-    const std::string text = usage_error([&] { ronde::load_bytes(*other, saved); });
-    CAPTURE(text);
-    CHECK(contains(text, " of f32 ["));
-    CHECK(contains(text, row.name == "LBFGS" ? "6 elements of f64" : "which is f64 [2, 3]"));
+    check_refused([&] { ronde::load_bytes(*other, saved); },
+                  {" of f32 [", row.name == "LBFGS" ? "6 elements of f64" : "which is f64 [2, 3]"});
   }
 }
 
 TEST_CASE("state keeps its dtype where the parameters have another since", "[n1][n2]") {
-  use_ronde();
-  const bool at_root = ronde::rank() == 0;
   for (const Row& row : rows()) {
     if (row.name == "SGD without momentum") continue;
     CAPTURE(row.name);
     at::Tensor p = at::ones({2, 3}).requires_grad_();
     const auto optimizer = row.one({{p}});
-    const auto step = [&p](torch::optim::Optimizer& stepped) {
-      p.mutable_grad() = at::ones_like(p);
-      stepped.step([&] { return (p.detach() * p.detach()).sum(); });
-    };
-    if (at_root) step(*optimizer);
+    if (ronde::rank() == 0) step_with_ones(*optimizer, p);
     // LibTorch trains on with the state as it was.
     p.set_data(p.detach().to(at::kDouble));
     ronde::broadcast_(p.detach());
@@ -305,33 +279,30 @@ TEST_CASE("state keeps its dtype where the parameters have another since", "[n1]
     ronde::load_bytes(*optimizer, saved);
     CHECK(same_on_all_ranks(p));
     if (row.name == "LBFGS") continue;  // LibTorch's own step does not mix dtypes
-    step(*optimizer);
+    step_with_ones(*optimizer, p);
     CHECK(same_on_all_ranks(p));
   }
 }
 
 TEST_CASE("optimisers of other groups or shapes are refused on all ranks", "[n2][n4]") {
-  use_ronde();
   const int last = ronde::size() - 1;
   const bool odd = ronde::rank() == last;
   const std::string who = "rank " + std::to_string(last);
-  const auto refused = [&](const std::vector<Tensors>& groups) {
+  const auto check = [&](const std::vector<Tensors>& groups, const std::string& part) {
     const auto adam = with<Adam>(AdamOptions(0.5 + ronde::rank()))(groups);
-    const std::string text = usage_error([&] { ronde::broadcast_optimizer_state(*adam, 0); });
+    check_refused([&] { ronde::broadcast_optimizer_state(*adam, 0); }, {part});
     CHECK(adam->param_groups()[0].options().get_lr() == 0.5 + ronde::rank());
-    return text;
   };
   const at::Tensor p = at::ones({2}).requires_grad_();
   const at::Tensor q = at::ones({odd ? 3 : 2}).requires_grad_();
-  CHECK(contains(refused({{p, q}}),
-                 who + " has \"group 0 parameter 1: f32 [3] on cpu\" where rank 0 has \"group 0 "
-                       "parameter 1: f32 [2] on cpu\""));
-  CHECK(contains(refused(odd ? std::vector<Tensors>{{p}, {}} : std::vector<Tensors>{{p}}),
-                 who + " has \"2 parameter groups\" where rank 0 has \"1 parameter groups\""));
+  check({{p, q}}, who +
+                      " has \"group 0 parameter 1: f32 [3] on cpu\" where rank 0 has \"group 0 "
+                      "parameter 1: f32 [2] on cpu\"");
+  check(odd ? std::vector<Tensors>{{p}, {}} : std::vector<Tensors>{{p}},
+        who + " has \"2 parameter groups\" where rank 0 has \"1 parameter groups\"");
 }
 
 TEST_CASE("state follows its parameters where they are on several devices", "[n2]") {
-  use_ronde();
   // A meta tensor, which has no values, stands for a second device.
   const at::Tensor far = at::ones({2}, at::kMeta).requires_grad_();
   const at::Tensor near_one = at::ones({2}).requires_grad_();
@@ -348,3 +319,5 @@ TEST_CASE("state follows its parameters where they are on several devices", "[n2
   CHECK(average(far).is_meta());
   CHECK(near(average(near_one), at::full({2}, 0.2), 1e-6));
 }
+
+}  // namespace ronde_test::optimizer_state_test

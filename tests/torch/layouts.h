@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/ops/_neg_view.h>
+
 #include "support.h"
 
 namespace ronde_test {
 
+/// All that Ronde moves.
+inline const std::vector<at::ScalarType> kDtypes = {
+    at::kByte, at::kChar,  at::kShort,  at::kInt,  at::kLong,
+    at::kHalf, at::kFloat, at::kDouble, at::kBool, at::kBFloat16};
+
 /// Small whole numbers of a rank, other ones for each `seed`: exact in every dtype, also summed.
-inline at::Tensor whole_numbers(at::IntArrayRef sizes, int rank, std::uint64_t seed,
+inline at::Tensor whole_numbers(at::IntArrayRef sizes, int rank, std::int64_t seed,
                                 at::ScalarType dtype = at::kFloat) {
   at::Generator generator =
-      at::detail::createCPUGenerator(1000 * seed + static_cast<std::uint64_t>(rank));
+      at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * seed + rank));
   return at::randint(0, 4, sizes, generator, at::kDouble).to(dtype);
 }
 
@@ -21,7 +28,7 @@ struct Layout {
 
 /// Of four dimensions; each may be written in place.
 inline const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> kLayouts = {
+  static const std::vector<Layout> all = {
       {"row-major", [](const at::Tensor& t) { return t.clone(); }},
       {"channels-last",
        [](const at::Tensor& t) { return t.contiguous(at::MemoryFormat::ChannelsLast); }},
@@ -32,13 +39,15 @@ inline const std::vector<Layout>& layouts() {
          at::Tensor wide = at::zeros({t.size(0), t.size(1), t.size(2), 2 * t.size(3)}, t.options());
          return wide.slice(3, 0, 2 * t.size(3), 2).copy_(t);
        }},
+      {"negated view",
+       [](const at::Tensor& t) { return t.is_floating_point() ? at::_neg_view(-t) : t.clone(); }},
   };
-  return kLayouts;
+  return all;
 }
 
 /// A layout for each rank and number, other ones on neighbouring ranks.
-inline at::Tensor laid_out(const at::Tensor& tensor, int rank, std::size_t number) {
-  return layouts()[(static_cast<std::size_t>(rank) + number) % layouts().size()].make(tensor);
+inline at::Tensor laid_out(const at::Tensor& tensor, int rank, std::int64_t number) {
+  return layouts()[static_cast<std::size_t>(rank + number) % layouts().size()].make(tensor);
 }
 
 }  // namespace ronde_test

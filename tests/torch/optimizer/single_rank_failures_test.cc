@@ -2,28 +2,26 @@
 // What fails on one rank alone, at a time when the others could step: none of them does.
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <new>
 #include <optional>
 
 #include "failing.h"
 #include "ronde/error.h"
 #include "support.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/captured_errors.h"
 #include "torch_ext/src/symmetric_block.h"
 #include "toy.h"
 
-using namespace ronde_test;
+namespace ronde_test::single_rank_failures_test {
+
 using ronde::DistributedOptimizer;
 using ronde::ReduceOp;
 
 namespace {
 
-using AloneNames = torch::OrderedDict<std::string, at::Tensor>;
 using Fails = Fragile::Fails;
 
 /// Has no memory for one tensor of the size that it is told, the next that is asked for.
@@ -58,24 +56,10 @@ class Scarce final : public c10::Allocator {
   std::atomic<std::size_t> refused_{0};
 };
 
-/// Two parameters, one of which rank 1 may keep to itself; they are given by name and by value.
-struct SharedAndOwn {
-  SharedAndOwn() {
-    names.insert("shared", shared);
-    names.insert("own", own);
-    sgd = std::make_unique<torch::optim::SGD>(names.values(), 1.0);
-  }
-  void backward(double factor) { ((shared + own).sum() * factor).backward(); }
-  at::Tensor shared = at::ones({4}, at::kDouble).requires_grad_();
-  at::Tensor own = at::ones({4}, at::kDouble).requires_grad_();
-  AloneNames names;
-  std::unique_ptr<torch::optim::SGD> sgd;
-};
-
 /// `text` is what the step of each rank threw, because of what rank 1 says.
-void check_told(const std::string& text, const std::string& part) {
+void check_step_told(const std::string& text, const std::string& part) {
+  check_contains(text, {part});
   CAPTURE(text);
-  CHECK(contains(text, part));
   CHECK(contains(text, "not all ranks could do their part") == (ronde::rank() != 1));
   CHECK((contains(text, "rank 1: ") || ronde::rank() == 1));
   CHECK_FALSE((ronde::rank() != 1 && contains(text, "Exception raised from")));
@@ -84,62 +68,50 @@ void check_told(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("what fails in backward is told by step(), also with a closure", "[n2][n3]") {
-  use_ronde();
   for (const bool evaluates_often : {false, true}) {
     const auto fragile = std::make_shared<Fragile>();
-    Three three;
-    torch::optim::LBFGS lbfgs(three.names.values(), torch::optim::LBFGSOptions(1.0).max_iter(1));
+    Toy toy(1.0, {"a", "b", "c"});
+    torch::optim::LBFGS lbfgs(toy.names.values(), torch::optim::LBFGSOptions(1.0).max_iter(1));
     torch::optim::Optimizer& inner =
-        evaluates_often ? static_cast<torch::optim::Optimizer&>(lbfgs) : *three.sgd;
-    DistributedOptimizer optimizer(inner, three.names, {.compression = fragile});
-    int failed = 0;
+        evaluates_often ? static_cast<torch::optim::Optimizer&>(lbfgs) : toy.sgd;
+    DistributedOptimizer optimizer(inner, toy.names, {.compression = fragile});
     for (const Fails when : {Fails::Never, Fails::First, Fails::Never, Fails::Last}) {
       CAPTURE(evaluates_often, static_cast<int>(when));
       fragile->fail(when, "b");
       // As programs recover.
-      try {
+      const std::string text = thrown_text([&] {
         optimizer.step([&] {
           optimizer.zero_grad();
-          at::Tensor loss = at::zeros({}, at::kDouble);
-          for (const auto& item : three.names) {
-            loss = loss + (item.value() * (ronde::rank() + 1.0)).square().sum();
-          }
+          const at::Tensor loss = toy.loss(ronde::rank() + 1.0).square();
           loss.backward();
           return loss;
         });
-        CHECK(when == Fails::Never);
-      } catch (const std::exception& error) {
-        check_told(error.what(), "no room for a mask");
-        ++failed;
+      });
+      CHECK(text.empty() == (when == Fails::Never));
+      if (!text.empty()) {
+        check_step_told(text, "no room for a mask");
         optimizer.zero_grad();
       }
-      CHECK(same_on_all_ranks(flatten(three.names.values())));
+      CHECK(same_on_all_ranks(flatten(toy.names.values())));
     }
-    CHECK(failed == 2);
   }
 }
 
 TEST_CASE("what fails for one optimiser leaves the gradients of another whole", "[n2]") {
-  use_ronde();
   const auto fragile = std::make_shared<Fragile>();
-  Three first;
-  Three second;
-  DistributedOptimizer failing(*first.sgd, first.names, {.compression = fragile});
-  DistributedOptimizer other(*second.sgd, second.names);
-  const auto backward = [&](double factor) {
-    at::Tensor loss = at::zeros({}, at::kDouble);
-    // One depends on the other: whichever comes first in backward, some come behind it.
-    for (const auto& item : first.names) loss = loss + item.value().sum() * factor;
-    for (const auto& item : second.names) loss = loss + item.value().sum() * factor;
-    loss.backward();
-  };
+  Toy first(1.0, {"a", "b", "c"});
+  Toy second(1.0, {"a", "b", "c"});
+  DistributedOptimizer failing(first.sgd, first.names, {.compression = fragile});
+  DistributedOptimizer other(second.sgd, second.names);
   for (const std::string name : {"a", "b", "c"}) {
     CAPTURE(name);
     fragile->fail(Fails::First, name);
     failing.zero_grad();
     other.zero_grad();
-    backward(ronde::rank() + 1.0);
-    check_told(thrown_text([&] { failing.step(); }), "no room for a mask");
+    // In one backward: whichever comes first in it, some come behind it.
+    const double factor = ronde::rank() + 1.0;
+    (first.loss(factor) + second.loss(factor)).backward();
+    check_step_told(thrown_text([&] { failing.step(); }), "no room for a mask");
     other.synchronize();
     second.check_gradients(mean_rank() + 1);
     other.step();
@@ -150,7 +122,6 @@ TEST_CASE("what fails for one optimiser leaves the gradients of another whole", 
 }
 
 TEST_CASE("a rank without memory for a sparse gradient fails the step on all ranks", "[n2][n3]") {
-  use_ronde();
   constexpr std::int64_t kWords = 7;
   constexpr std::int64_t kWidth = 11;
   const auto ranks = static_cast<std::size_t>(ronde::size());
@@ -176,15 +147,14 @@ TEST_CASE("a rank without memory for a sparse gradient fails the step on all ran
         CHECK(scarce.has_refused());
       } else {
         const std::string text = usage_error([&] { optimizer.step(); });
-        check_told(text, "no memory for its result");
+        check_step_told(text, "no memory for its result");
         CHECK_FALSE(contains(text, "sparse_parameters"));
       }
     }
     for (const double factor : {2.0, 3.0}) {
       backward(factor * (ronde::rank() + 1));
       optimizer.synchronize();
-      const at::Tensor expected =
-          at::full({kWords, kWidth}, factor * (mean_rank() + 1), at::kDouble);
+      const at::Tensor expected = full({kWords, kWidth}, factor * (mean_rank() + 1));
       CHECK(near(embedding->weight.grad().to_dense(), expected, 1e-14));
       optimizer.step();
     }
@@ -192,46 +162,44 @@ TEST_CASE("a rank without memory for a sparse gradient fails the step on all ran
 }
 
 TEST_CASE("what fails for a local parameter fails the step on all ranks", "[n2][n3]") {
-  use_ronde();
-  enum class Bad { Gradient, Replaced, Parameter };
-  for (const Bad bad : {Bad::Gradient, Bad::Replaced, Bad::Parameter}) {
-    CAPTURE(static_cast<int>(bad));
-    SharedAndOwn pair;
-    // It is rank 1's alone: the others have nothing of the kind, and must ask all the same.
-    ronde::DistributedOptimizerOptions options;
-    if (ronde::rank() == 1) options.local_parameters = {pair.own};
-    if (ronde::rank() != 1) {
-      pair.names.erase("own");
-      pair.sgd = std::make_unique<torch::optim::SGD>(pair.names.values(), 1.0);
-    }
-    DistributedOptimizer optimizer(*pair.sgd, pair.names, options);
-    pair.backward(1.0);
-    if (ronde::rank() == 1) {
+  struct Bad {
+    std::string text;
+    std::function<void(const at::Tensor& shared, const at::Tensor& own)> make;
+    bool passes = true;  // once gradients are cleared
+  };
+  const std::vector<Bad> rows = {
       // Elements that share memory cannot be scaled.
-      if (bad == Bad::Gradient) {
-        pair.own.mutable_grad() = at::ones({1}, at::kDouble).expand({4});
-      } else if (bad == Bad::Replaced) {
-        pair.shared.mutable_grad() = at::ones({4}, at::kDouble);
-      } else {
-        pair.own.set_data(at::ones({4}));
-      }
-    }
-    check_told(thrown_text([&] { optimizer.step(); }),
-               bad == Bad::Gradient   ? "single memory location"
-               : bad == Bad::Replaced ? "cleared or replaced"
-                                      : "moved or converted");
-    CHECK(torch::equal(pair.shared, at::ones({4}, at::kDouble)));
-    if (bad == Bad::Parameter) continue;
-    pair.own.mutable_grad().reset();
+      {"single memory location",
+       [](const at::Tensor&, const at::Tensor& own) {
+         own.mutable_grad() = full({1}, 1).expand({4});
+       }},
+      {"cleared or replaced",
+       [](const at::Tensor& shared, const at::Tensor&) { shared.mutable_grad() = full({4}, 1); }},
+      {"moved or converted",
+       [](const at::Tensor&, const at::Tensor& own) { own.set_data(at::ones({4})); }, false},
+  };
+  for (const Bad& bad : rows) {
+    CAPTURE(bad.text);
+    // It is rank 1's alone: the others have nothing of the kind, and must ask all the same.
+    Toy toy(1.0, ronde::rank() == 1 ? std::vector<std::string>{"shared", "own"}
+                                    : std::vector<std::string>{"shared"});
+    ronde::DistributedOptimizerOptions options;
+    if (ronde::rank() == 1) options.local_parameters = {toy.names["own"]};
+    DistributedOptimizer optimizer(toy.sgd, toy.names, options);
+    toy.backward(1.0);
+    if (ronde::rank() == 1) bad.make(toy.p, toy.names["own"]);
+    check_step_told(thrown_text([&] { optimizer.step(); }), bad.text);
+    CHECK(torch::equal(toy.p, full({4}, 1)));
+    if (!bad.passes) continue;
+    if (ronde::rank() == 1) toy.names["own"].mutable_grad().reset();
     optimizer.zero_grad();
-    pair.backward(ronde::rank());
+    toy.backward(ronde::rank());
     optimizer.step();
-    CHECK(near(pair.shared, at::full({4}, 1.0 - mean_rank(), at::kDouble), 1e-14));
+    CHECK(near(toy.p, full({4}, 1.0 - mean_rank()), 1e-14));
   }
 }
 
 TEST_CASE("a gradient that a scaler cannot look into counts as an overflow", "[n2]") {
-  use_ronde();
   for (const bool is_reduced : {false, true}) {
     CAPTURE(is_reduced);
     const at::Tensor own = at::eye(3).requires_grad_();
@@ -257,12 +225,11 @@ TEST_CASE("a gradient that a scaler cannot look into counts as an overflow", "[n
     } else {
       CHECK_FALSE(scaler.step(optimizer));
     }
-    CHECK(torch::equal(toy.p, at::ones({4}, at::kDouble)));
+    CHECK(torch::equal(toy.p, full({4}, 1)));
   }
 }
 
 TEST_CASE("parameters that could not be added are added later", "[n2]") {
-  use_ronde();
   class Refusing final : public ronde::Compression {
    public:
     std::string description() const override { return "refusing"; }
@@ -276,9 +243,9 @@ TEST_CASE("parameters that could not be added are added later", "[n2]") {
   const auto refusing = std::make_shared<Refusing>();
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names, {.groups = 1, .compression = refusing});
-  AloneNames added;
+  Names added;
   for (const char* const name : {"q", "r"}) {
-    const at::Tensor parameter = at::ones({4}, at::kDouble).requires_grad_();
+    const at::Tensor parameter = ones_parameter({4});
     added.insert(name, parameter);
     toy.names.insert(name, parameter);
   }
@@ -290,68 +257,57 @@ TEST_CASE("parameters that could not be added are added later", "[n2]") {
     ((toy.p + added["q"] + added["r"]).sum() * static_cast<double>(ronde::rank())).backward();
   };
   backward();
-  CHECK(contains(usage_error([&] { optimizer.step(); }), "add_parameters()"));
+  check_refused([&] { optimizer.step(); }, {"add_parameters()"});
   refusing->refuses = false;
   optimizer.add_parameters(toy.names);
   backward();
   optimizer.step();
-  const at::Tensor expected = at::full({12}, 1.0 - mean_rank(), at::kDouble);
+  const at::Tensor expected = full({12}, 1.0 - mean_rank());
   CHECK(near(flatten({toy.p, added["q"], added["r"]}), expected, 1e-14));
 }
 
 TEST_CASE("a step of deltas that one rank cannot take is taken by none", "[n2][n3]") {
-  use_ronde();
   enum class Bad { NoMemory, Parameters, Converted };
   constexpr std::int64_t kOdd = 37;
   for (const Bad bad : {Bad::NoMemory, Bad::Parameters, Bad::Converted}) {
     CAPTURE(static_cast<int>(bad));
     Scarce& scarce = Scarce::instance();
-    AloneNames names;
-    names.insert("a", at::ones({4}, at::kDouble).requires_grad_());
-    names.insert("odd", at::ones({kOdd}, at::kDouble).requires_grad_());
-    names.insert("c", at::ones({5}, at::kDouble).requires_grad_());
+    Toy toy(1.0, {"a", "c"});
+    const at::Tensor odd = ones_parameter({kOdd});
+    Names names = toy.names;
+    names.insert("odd", odd);
     torch::optim::SGD sgd(names.values(), 1.0);
     DistributedOptimizer optimizer(sgd, names, {.op = ReduceOp::Adasum});
-    at::Tensor loss = at::zeros({}, at::kDouble);
-    for (const auto& item : names) loss = loss + item.value().sum();
-    loss.backward();
+    (toy.loss(1.0) + odd.sum()).backward();
     if (ronde::rank() == 1) {
-      if (bad == Bad::NoMemory) {
-        scarce.refuse(kOdd * sizeof(double));
-      } else if (bad == Bad::Parameters) {
-        sgd.add_param_group(torch::optim::OptimizerParamGroup(
-            {at::ones({2}).requires_grad_()}, std::make_unique<torch::optim::SGDOptions>(1.0)));
-      } else {
-        names["c"].set_data(at::ones({5}));
-      }
+      if (bad == Bad::NoMemory) scarce.refuse(kOdd * sizeof(double));
+      if (bad == Bad::Converted) toy.names["c"].set_data(at::ones({4}));
+      if (bad == Bad::Parameters) sgd.add_param_group({{at::ones({2}).requires_grad_()}});
     }
     const std::string text = thrown_text([&] { optimizer.step(); });
     CAPTURE(text);
-    CHECK_FALSE(text.empty());
     if (bad != Bad::NoMemory) {
-      check_told(text, bad == Bad::Converted ? "moved or converted" : "add_parameters()");
-    } else if (ronde::rank() == 1) {
-      CHECK(contains(text, "bad_alloc"));
+      check_step_told(text, bad == Bad::Converted ? "moved or converted" : "add_parameters()");
     } else {
-      CHECK(contains(text, "the step of another rank failed"));
+      CHECK(contains(text, ronde::rank() == 1 ? "bad_alloc" : "the step of another rank failed"));
     }
-    CHECK(near(flatten(names.values()), at::ones({4 + kOdd + 5}, at::kDouble), 0));
+    toy.check_values(1.0);
+    CHECK(torch::equal(odd, full({kOdd}, 1)));
     if (bad != Bad::NoMemory) continue;
     optimizer.zero_grad();
-    names["odd"].sum().backward();
+    odd.sum().backward();
     optimizer.step();
-    CHECK(near(names["odd"], at::zeros({kOdd}, at::kDouble), 1e-12));
+    CHECK(near(odd, at::zeros({kOdd}), 1e-12));
   }
 }
 
 TEST_CASE("a sparse gradient whose step was refused is forgotten", "[n2]") {
-  use_ronde();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true));
   embedding->to(at::kDouble);
   torch::optim::SGD sgd(embedding->parameters(), 1.0);
   DistributedOptimizer optimizer(sgd, embedding->named_parameters());
   if (ronde::rank() == 0) embedding->forward(at::zeros({1}, at::kLong)).sum().backward();
-  CHECK(contains(usage_error([&] { optimizer.step(); }), "weight"));
+  check_refused([&] { optimizer.step(); }, {"weight"});
   for (int step = 0; step < 2; ++step) {
     // Nobody uses it.
     optimizer.zero_grad();
@@ -361,30 +317,25 @@ TEST_CASE("a sparse gradient whose step was refused is forgotten", "[n2]") {
 }
 
 TEST_CASE("all that a failed step had in flight is asked for", "[n2]") {
-  use_ronde();
   const auto fragile = std::make_shared<Fragile>();
-  Three three;
-  DistributedOptimizer optimizer(*three.sgd, three.names, {.groups = 1, .compression = fragile});
+  Toy toy(1.0, {"a", "b", "c"});
+  DistributedOptimizer optimizer(toy.sgd, toy.names, {.groups = 1, .compression = fragile});
   fragile->fail(Fails::First, "a");
-  const ronde::test::TemporaryFolder folder;
-  const auto file = folder / "stderr";
-  std::fflush(stderr);
-  const int saved = dup(STDERR_FILENO);
-  REQUIRE(std::freopen(file.c_str(), "w", stderr) != nullptr);
-  three.backward(1.0);
-  const std::string text = thrown_text([&] { optimizer.step(); });
-  optimizer.zero_grad();
-  std::fflush(stderr);
-  dup2(saved, STDERR_FILENO);
-  close(saved);
-  check_told(text, "no room for a mask");
-  const std::string logged = ronde::test::read_text(file);
+  std::string text;
+  std::string logged;
+  {
+    const ronde::test::CapturedErrors errors;
+    toy.backward(1.0);
+    text = thrown_text([&] { optimizer.step(); });
+    optimizer.zero_grad();
+    logged = errors.text();
+  }
+  check_step_told(text, "no room for a mask");
   CAPTURE(logged);
   CHECK_FALSE(contains(logged, "nobody asked"));
 }
 
 TEST_CASE("a block that the ranks do not come to agree on is given back", "[n2]") {
-  use_ronde();
   const auto heap = ronde::default_runtime().symmetric_heap();
   REQUIRE(heap != nullptr);
   const std::size_t before = heap->reserved_bytes();
@@ -396,14 +347,16 @@ TEST_CASE("a block that the ranks do not come to agree on is given back", "[n2]"
   }
   ronde::barrier();
   if (ronde::rank() == 0) {
-    CHECK(contains(usage_error([] {
-                     ronde::detail::make_symmetric_block("block", 4096, {},
-                                                         std::chrono::milliseconds(400));
-                   }),
-                   "timed out"));
+    check_refused(
+        [] {
+          ronde::detail::make_symmetric_block("block", 4096, {}, std::chrono::milliseconds(400));
+        },
+        {"timed out"});
   } else {
     first->wait();
   }
   CHECK(heap->reserved_bytes() == before);
   ronde::barrier();
 }
+
+}  // namespace ronde_test::single_rank_failures_test
