@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DBUILD=<build> -DCONSUMER=<source> -DPROGRAMS=<name,...> -DPAGE=<getting_started.md>
-#       -DMPIEXEC=<program> -DMPIEXEC_RANKS=<flag> -DWORK=<scratch> -DGENERATOR=<g> -DBUILD_TYPE=<type> -P ...
+#       -DMPIEXEC=<program> -DMPIEXEC_RANKS=<flag> -DCCACHE=<program> -DWORK=<scratch> -DGENERATOR=<g>
+#       -DBUILD_TYPE=<type> -P ...
 # Installs this build into an empty prefix. Projects that are told only CMAKE_PREFIX_PATH must configure,
 # build and run with it, alone and on two ranks, and must take Ronde's libraries from that prefix.
+cmake_minimum_required(VERSION 3.24)
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(REMOVE_RECURSE "${WORK}")
 set(prefix "${WORK}/prefix")
 string(REPLACE "," ";" PROGRAMS "${PROGRAMS}")
 set(two_ranks "${CMAKE_COMMAND}" -E env OMP_NUM_THREADS=1 "${MPIEXEC}" "${MPIEXEC_RANKS}" 2)
+if(CCACHE)
+  set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${CCACHE}")
+endif()
 
 # configure_consumer(<source> <build> <option>...)
 function(configure_consumer source build)
