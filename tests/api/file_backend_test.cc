@@ -4,7 +4,9 @@
 #include <stdlib.h>
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -60,17 +62,26 @@ class OwnTemporaryFolder {
     std::string pattern = fs::temp_directory_path() / "file-backend-test-XXXXXX";
     REQUIRE(mkdtemp(pattern.data()) != nullptr);
     folder_ = pattern;
+    if (const char* const before = std::getenv("TMPDIR")) before_ = before;
     REQUIRE(setenv("TMPDIR", folder_.c_str(), 1) == 0);
   }
   ~OwnTemporaryFolder() {
     std::error_code ignored;
     fs::remove_all(folder_, ignored);
+    if (before_) {
+      setenv("TMPDIR", before_->c_str(), 1);
+    } else {
+      unsetenv("TMPDIR");
+    }
   }
+  OwnTemporaryFolder(const OwnTemporaryFolder&) = delete;
+  OwnTemporaryFolder& operator=(const OwnTemporaryFolder&) = delete;
 
   bool is_empty() const { return fs::is_empty(folder_); }
 
  private:
   fs::path folder_;
+  std::optional<std::string> before_;  ///< the variable's value
 };
 
 TEST_CASE("the file backend reduces, fused and in chunks, on 1 to 4 ranks") {

@@ -101,14 +101,13 @@ static int child_fails(const char* program, const struct test_case* one) {
 
 static int run_suite(const char* program, const struct suite* suite,
                      void (*run)(const struct test_case* one), enum sharing sharing) {
-  const char* const ranks = getenv("RONDE_TEST_RANKS");
+  const char* const command = getenv("RONDE_TEST_COMMAND"); /* launcher included */
   int status = kNothingRun;
   for (const struct test_case* one = suite->cases; one->name != NULL; ++one) {
     if (!runs_with_others(one)) continue;
     if (status == kNothingRun) status = 0;
-    snprintf(failure, sizeof(failure), "FAILED %s: %s\n  alone: %s%s%s%s '%s'\n", suite->name,
-             one->name, ranks == NULL ? "" : "mpiexec -n ", ranks == NULL ? "" : ranks,
-             ranks == NULL ? "" : " ", program, one->name);
+    snprintf(failure, sizeof(failure), "FAILED %s: %s\n  alone: %s '%s'\n", suite->name, one->name,
+             command == NULL ? program : command, one->name);
     if (sharing == CHILD_EACH) {
       if (!child_fails(program, one)) continue;
       print_failure();

@@ -132,6 +132,7 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
   std::uint64_t freezes = 0;
   std::uint64_t thaws = 0;
   std::uint64_t symmetric = 0;
+  std::map<std::string, std::uint64_t> reached;
   for (int group = 0; group < kGroups; ++group) {
     const Config config = random_settings(dice, test_config());
     const std::uint64_t program = dice.number();
@@ -143,11 +144,22 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
     freezes += outcome.freezes;
     thaws += outcome.thaws;
     symmetric += outcome.symmetric;
+    for (const RandomRank& rank : outcome.ranks) {
+      for (const auto& [what, count] : rank.reached()) reached[what] += count;
+    }
   }
   CHECK((symmetric > 0) == (backing == Backing::Shm));
+  if (!seed.is_usual) return;
+  // What no other test does in these combinations.
+  for (const char* const what :
+       {"wire dtype", "wire dtype in a group", "wire dtype of joined ranks", "adasum",
+        "adasum in a group", "adasum of joined ranks", "message"}) {
+    CAPTURE(what);
+    CHECK(reached[what] > 0);
+  }
   // Ranks of several hosts never freeze. Elsewhere it was one and a half times a group or more.
   const bool is_one_host = std::ranges::count(hosts, 0) == std::ssize(hosts);
-  if (!seed.is_usual || !is_one_host) return;
+  if (!is_one_host) return;
   CHECK(freezes >= kGroups);
   CHECK(thaws >= kGroups / 4);
 }

@@ -202,8 +202,8 @@ void check_adasum(DataType dtype, std::optional<DataType> wire_dtype) {
              });
   }
   for (const DataType dtype : kAllDataTypes) {
-    add_case("allreduce of " + std::string(to_string(dtype)) + " equals plain MPI", "[allreduce]",
-             [dtype] { check_allreduces(dtype); });
+    add_case("allreduce of " + std::string(to_string(dtype)) + " is right on every backend",
+             "[allreduce]", [dtype] { check_allreduces(dtype); });
   }
   for (const DataType dtype : {DataType::F32, DataType::F64}) {
     for (const DataType wire : {DataType::F16, DataType::BF16}) {
@@ -214,11 +214,11 @@ void check_adasum(DataType dtype, std::optional<DataType> wire_dtype) {
   }
   add_case("elements that travel as halves are half as many bytes", "[allreduce][n2]",
            check_halved_bytes);
-  add_case("allreduces over two hosts, of which one has a rank more, equal plain MPI",
-           "[allreduce][n3]", [] {
+  add_case("allreduces over two hosts, of which one has a rank more, are right", "[allreduce][n3]",
+           [] {
              check_hosts("aba", {DataType::F32, DataType::BF16});
            });
-  add_case("allreduces over two and three hosts equal plain MPI", "[allreduce][n4]", [] {
+  add_case("allreduces over two and three hosts are right", "[allreduce][n4]", [] {
     check_hosts("aabb", {DataType::F32, DataType::F16, DataType::I32});
     check_hosts("abca", {DataType::F64, DataType::U8});
   });

@@ -172,7 +172,7 @@ void check_without_memory(PlainMpi& mpi, Collective kind) {
       ronde::barrier();
     });
   });
-  add_case("alltoall of every type equals plain MPI", "[alltoall]", [] {
+  add_case("alltoall of every type is right on every backend", "[alltoall]", [] {
     with_each_backend([](PlainMpi& mpi, const std::string& backend) {
       CAPTURE(backend);
       for (const DataType dtype : kAllDataTypes) {
@@ -183,7 +183,7 @@ void check_without_memory(PlainMpi& mpi, Collective kind) {
     });
   });
   for (const DataType dtype : kAllDataTypes) {
-    add_case("reducescatter of " + std::string(to_string(dtype)) + " equals plain MPI",
+    add_case("reducescatter of " + std::string(to_string(dtype)) + " is right on every backend",
              "[reducescatter]", [dtype] { check_reducescatters(dtype); });
   }
   return true;

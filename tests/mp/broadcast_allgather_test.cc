@@ -162,9 +162,9 @@ void check_allgather(DataType dtype) {
 [[maybe_unused]] const bool kRegistered = [] {
   for (const DataType dtype : kAllDataTypes) {
     const std::string type(to_string(dtype));
-    add_case("broadcast of " + type + " equals plain MPI", "[broadcast]",
+    add_case("broadcast of " + type + " is right on every backend", "[broadcast]",
              [dtype] { check_broadcast(dtype); });
-    add_case("allgather of " + type + " equals plain MPI", "[allgather]",
+    add_case("allgather of " + type + " is right on every backend", "[allgather]",
              [dtype] { check_allgather(dtype); });
   }
   return true;

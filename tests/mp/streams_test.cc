@@ -91,7 +91,7 @@ void check_repeated_streams(const std::string& backend) {
 void check_special_values(DataType dtype) {
   using Limits = std::numeric_limits<double>;
   const std::vector<double> specials = {Limits::quiet_NaN(), Limits::infinity(),
-                                        -Limits::infinity(), -0.0};
+                                        -Limits::infinity(), -0.0, 0.0};
   with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
     const auto ranks = static_cast<std::size_t>(mpi.size());
     const std::size_t count = (ranks + 1) * specials.size();

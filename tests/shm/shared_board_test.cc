@@ -108,11 +108,11 @@ void sleep_and_ring(Board::Sleep sleep, Board::Whom whom) {
 
 }  // namespace
 
-TEST_CASE("who is about to wait sees the change or is rung") {
+TEST_CASE("a rank that is about to wait sees the change or is woken") {
   sleep_and_ring(Board::Sleep::Waiting, Board::Whom::Waiting);
 }
 
-TEST_CASE("who is about to idle sees the change or is rung") {
+TEST_CASE("a rank that is about to idle sees the change or is woken") {
   sleep_and_ring(Board::Sleep::Idle, Board::Whom::All);
 }
 

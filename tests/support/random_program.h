@@ -14,7 +14,7 @@
 
 namespace ronde::test {
 
-/// From what a test draws at random.
+/// The seed of a random test.
 struct TestSeed {
   std::uint64_t value = 0;
   bool is_usual = true;  ///< what is drawn is the same in each run, and known to reach enough

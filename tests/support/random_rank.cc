@@ -374,6 +374,19 @@ void RandomRank::wait_for(InFlight& item) {
   finish(item);
 }
 
+void RandomRank::note_reached(const InFlight& item) {
+  const RandomOperation& operation = *item.operation;
+  std::vector<std::string> kinds;
+  if (operation.wire_dtype) kinds.emplace_back("wire dtype");
+  if (operation.op == ReduceOp::Adasum) kinds.emplace_back("adasum");
+  for (const std::string& kind : kinds) {
+    ++reached_[kind];
+    if (operation.is_grouped()) ++reached_[kind + " in a group"];
+    if (!item.participants.empty()) ++reached_[kind + " of joined ranks"];
+  }
+  if (operation.kind == Collective::Send) ++reached_["message"];
+}
+
 void RandomRank::finish(InFlight& item) {
   item.waited = true;
   const std::string text = round_ + ": " + item.operation->text();
@@ -396,6 +409,7 @@ void RandomRank::finish(InFlight& item) {
   if (!difference.empty()) {
     throw std::runtime_error(text + ": rank " + std::to_string(rank_) + ": " + difference);
   }
+  if (!refused) note_reached(item);
 }
 
 std::string RandomRank::difference(const InFlight& item) const {

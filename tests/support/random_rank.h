@@ -42,6 +42,9 @@ class RandomRank {
 
   /// One a result that has to be the same bits on every rank, since the start.
   const std::vector<std::int64_t>& checksums() const noexcept { return checksums_; }
+  /// How many results were checked, by what is special about them: "wire dtype", "adasum" and
+  /// "message", the former two also "... in a group" and "... of joined ranks".
+  const std::map<std::string, std::uint64_t>& reached() const noexcept { return reached_; }
   /// What the checksum stands for.
   const std::string& checksum_text(std::size_t index) const { return checksum_texts_[index]; }
 
@@ -77,6 +80,7 @@ class RandomRank {
   void wait_for_some(std::size_t end);
   void wait_for_all();
   void finish(InFlight& item);
+  void note_reached(const InFlight& item);
 
   std::string difference(const InFlight& item) const;
   std::string difference_of_reduction(const InFlight& item) const;
@@ -96,6 +100,7 @@ class RandomRank {
   std::map<const RandomOperation*, std::size_t> offsets_;  ///< in the heap, of this round
   std::vector<std::int64_t> checksums_;
   std::vector<std::string> checksum_texts_;
+  std::map<std::string, std::uint64_t> reached_;
 };
 
 }  // namespace ronde::test

@@ -9,8 +9,7 @@ inline constexpr bool kIsSanitized = true;
 inline constexpr bool kIsSanitized = false;
 #endif
 
-/// Sweeps belong to plain programs; a sanitizer, under which everything takes long, sees as much in
-/// a few of their rows.
+/// Full sweeps run without a sanitizer; sanitized programs, which are slow, run a few rows of them.
 template <typename T>
 constexpr T plain_or_sanitized(T plain, T sanitized) {
   return kIsSanitized ? sanitized : plain;

@@ -68,6 +68,12 @@ const std::vector<Stalled> kStalled = {
      {2},
      [](Runtime& runtime, int rank) { receive_from(2, runtime, rank); }},
     {"",
+     "send to rank 1 (tag 8)",
+     Collective::Send,
+     {2},
+     {1},
+     [](Runtime& runtime, int rank) { receive_from(2, runtime, rank); }},
+    {"",
      "recv from any rank (tag 8)",
      Collective::Recv,
      {1},
@@ -150,7 +156,7 @@ TEST_CASE("a stall is reported on every rank, again and again, and harms nothing
 
 TEST_CASE("a stall past the limit fails the group, naming who never submitted") {
   for (const std::vector<int>& hosts : kPlacements) {
-    for (std::size_t i = 0; i < 3; ++i) check_fatal(kStalled[i], hosts);
+    for (std::size_t i = 0; i < 4; ++i) check_fatal(kStalled[i], hosts);
   }
 }
 

@@ -147,7 +147,7 @@ class Job {
 
 }  // namespace
 
-TEST_CASE("each of 1,000 and of 10,000 ranks knows its place") {
+TEST_CASE("ranks among 1,000 and among 10,000 know their place") {
   for (const int size : {1'000, 10'000}) {
     const int hosts = size / kRanksOfHost;
     for (const bool in_turns : {false, true}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mutates a target's corpus and gives it the results. A child process does, and the parent tells
-// how the child died and of what. See usage() for the arguments, docs/testing.md for the variables.
+// Mutates a target's corpus and gives it the results. A child process runs the inputs; the parent
+// reports how it died. See usage() for the arguments, docs/testing.md for the variables.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
