@@ -85,6 +85,14 @@ bool RandomOperation::takes_part(int rank) const {
   return kind != Collective::Send || rank == root || rank == to;
 }
 
+std::vector<std::string> RandomOperation::special() const {
+  std::vector<std::string> all;
+  if (wire_dtype) all.emplace_back("wire dtype");
+  if (op == ReduceOp::Adasum) all.emplace_back("adasum");
+  if (kind == Collective::Send) all.emplace_back("message");
+  return all;
+}
+
 bool RandomOperation::is_grouped() const {
   const bool moves = kind != Collective::Barrier && kind != Collective::Send;
   const bool all_contribute =
@@ -170,6 +178,21 @@ void RandomProgram::make_plan() {
     }
     operation.wants_group = groups && dice_.one_in(2);
     plan_.phases[dice_.below(plan_.phases.size())].push_back(std::move(operation));
+  }
+  if (groups) add_rare_members();
+}
+
+/// What is rare among all operations would be in a group by chance only.
+void RandomProgram::add_rare_members() {
+  for (const bool is_adasum : {false, true}) {
+    RandomOperation operation;
+    do {
+      operation = make_operation();
+      operation.name = is_adasum ? "adasum" : "half";
+      operation.wants_group = true;
+    } while (!operation.is_grouped() || (operation.op == ReduceOp::Adasum) != is_adasum ||
+             operation.wire_dtype.has_value() == is_adasum);
+    plan_.phases[0].push_back(std::move(operation));
   }
 }
 

@@ -74,6 +74,8 @@ struct RandomOperation {
   bool takes_part(int rank) const;
   /// Of a group there are those that want to and can: they have a name, and all contribute.
   bool is_grouped() const;
+  /// What is special about it: "wire dtype", "adasum" or "message", or nothing.
+  std::vector<std::string> special() const;
   /// Of a message: one without a name has the same as others, and is matched by its order; another
   /// one has its own, as a sender that takes no part in a round may be ahead of it.
   std::int64_t tag() const;
@@ -107,6 +109,7 @@ class RandomProgram {
 
  private:
   void make_plan();
+  void add_rare_members();
   RandomOperation make_operation();
   Round make_join();
   void make_message(RandomOperation& operation);

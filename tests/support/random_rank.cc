@@ -375,16 +375,11 @@ void RandomRank::wait_for(InFlight& item) {
 }
 
 void RandomRank::note_reached(const InFlight& item) {
-  const RandomOperation& operation = *item.operation;
-  std::vector<std::string> kinds;
-  if (operation.wire_dtype) kinds.emplace_back("wire dtype");
-  if (operation.op == ReduceOp::Adasum) kinds.emplace_back("adasum");
-  for (const std::string& kind : kinds) {
-    ++reached_[kind];
-    if (operation.is_grouped()) ++reached_[kind + " in a group"];
-    if (!item.participants.empty()) ++reached_[kind + " of joined ranks"];
+  for (const std::string& what : item.operation->special()) {
+    ++reached_[what];
+    if (item.operation->is_grouped()) ++reached_[what + " in a group"];
+    if (!item.participants.empty()) ++reached_[what + " of joined ranks"];
   }
-  if (operation.kind == Collective::Send) ++reached_["message"];
 }
 
 void RandomRank::finish(InFlight& item) {

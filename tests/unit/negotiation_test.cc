@@ -42,7 +42,7 @@ void check_same_refusals(const Simulation& simulation) {
 
 /// AddressSanitizer looks at single accesses, not at the order of messages, and slowly.
 #ifdef __SANITIZE_ADDRESS__
-constexpr std::uint32_t kShareOfSeeds = 5;
+constexpr std::uint32_t kShareOfSeeds = 25;
 #else
 constexpr std::uint32_t kShareOfSeeds = 1;
 #endif
