@@ -93,7 +93,7 @@ void RandomRank::play_join(const Round& round) {
   // A rank that takes no part in messages would join while others still exchange theirs.
   Request barrier;
   barrier.kind = Collective::Barrier;
-  engine_.submit(std::move(barrier)).wait();
+  engine_.submit(barrier).wait();
   for (std::size_t i = 0; i < round.until[static_cast<std::size_t>(rank_)]; ++i) {
     flight_.push_back(prepare(phase[i]));
     for (const std::size_t until : round.until) flight_.back().participants.push_back(i < until);
@@ -395,10 +395,8 @@ void RandomRank::finish(InFlight& item) {
   if (refused != item.has_to_fail) {
     throw std::runtime_error(text + ": the shapes differ, and nothing was thrown");
   }
-  if (item.symmetric != nullptr) {
-    std::copy_n(item.symmetric, item.output.bytes().size(),
-                static_cast<std::byte*>(item.output.data()));
-  }
+  auto* const output = static_cast<std::byte*>(item.output.data());
+  if (item.symmetric != nullptr) std::copy_n(item.symmetric, item.output.bytes().size(), output);
   const std::string difference = refused ? "" : this->difference(item);
   if (!item.work.done()) throw std::runtime_error(text + ": waited for, and not done");
   if (!difference.empty()) {
