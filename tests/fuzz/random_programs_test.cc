@@ -175,7 +175,8 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  std::uint64_t seed = 1;
+  // Seeds that freeze often enough even in the few programs of sanitized copies.
+  std::uint64_t seed = 11;
   for (const auto& [name, backing] :
        {std::pair("inproc", Backing::Inproc), std::pair("shm", Backing::Shm)}) {
     for (const std::size_t ranks : {2, 3, 4}) {
