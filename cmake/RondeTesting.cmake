@@ -14,8 +14,8 @@ function(ronde_add_test_program target)
   target_precompile_headers(${target} REUSE_FROM ronde_test_pch)
 endfunction()
 
-# Labels the tests of a tier, and makes its target build the program: `everyday_tests` what scripts/test.sh
-# runs, `sanitized_tests` the copies for sanitizers; all else belongs to the target `all`.
+# Makes the target <tier>_tests build <target>: `everyday_tests` builds what scripts/test.sh runs,
+# `sanitized_tests` the copies for sanitizers. The target `all` builds everything but the latter.
 function(ronde_set_tier target tier)
   if(NOT TARGET ${tier}_tests)
     add_custom_target(${tier}_tests)
