@@ -42,9 +42,10 @@ if(PROJECT_IS_TOP_LEVEL)
   mark_as_advanced(CCACHE_PROGRAM)
   if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     # Precompiled headers are cached only with this sloppiness (ccache's manual, "Precompiled headers").
-    # With a base folder, copies of the tree share what they compile.
+    # With a base folder, copies of the tree share what they compile. In depend mode ccache learns the headers
+    # from the compiler's dependency file, in place of preprocessing each file once more.
     set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
-      "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_ABSSTDERR=1
+      "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_ABSSTDERR=1 CCACHE_DEPEND=1
       "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime"
       "${CCACHE_PROGRAM}")
   endif()

@@ -150,7 +150,8 @@ install_torch() {
   # --clear empties what an interrupted run has left; pip's cache keeps the downloads.
   "$python" -m venv --clear "$kVenv" || fail "$python -m venv $kVenv failed"
   touch "$kVenv/.ronde-begun"
-  "$kVenv/bin/python" -m pip install --quiet --disable-pip-version-check "torch==$kTorch" ||
+  # --no-compile: what is linked is LibTorch, not the package's Python.
+  "$kVenv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "torch==$kTorch" ||
     fail "pip install torch==$kTorch failed; run this script again"
   venv_is_complete || fail "torch $kTorch was installed, but its libtorch_cpu.so is not in $kVenv"
   say "torch $kTorch: installed"
