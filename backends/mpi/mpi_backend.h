@@ -10,8 +10,8 @@
 #include <memory>
 #include <span>
 
-#include "backends/mpi/min_max_ops.h"
 #include "backends/mpi/mpi_environment.h"
+#include "backends/mpi/own_operators.h"
 #include "ronde/backend.h"
 
 namespace ronde::mpi {

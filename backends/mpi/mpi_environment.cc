@@ -261,7 +261,7 @@ std::string MpiEnvironment::library_version() const {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING + 1> text = {};
   int length = 0;
   check("MPI_Get_library_version", api_.get_library_version(text.data(), &length));
-  return std::string(text.data(), static_cast<std::size_t>(length));
+  return text.data();  // Open MPI counts the NUL, too
 }
 
 bool MpiEnvironment::finalized() const {

@@ -98,6 +98,7 @@ TEST_CASE("a message that MPI fails is an error with MPI's own words") {
   for (const std::string call : {"isend", "irecv", "test"}) {
     CAPTURE(call);
     FakeMpi fake;
+    fake.initialized = true;
     fake.codes[call] = 15;
     MpiWire wire(fake.environment(), MPI_COMM_SELF, {0, 1}, 1);
     const auto exchange = [&] {

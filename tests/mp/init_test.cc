@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "launcher_rank.h"
 #include "plain_mpi.h"
 #include "ronde/ronde.h"
 
@@ -13,13 +14,6 @@ namespace {
 
 using Catch::Contains;
 
-/// What the launcher says, as Ronde cannot be asked yet.
-int launched_rank() {
-  return std::stoi(std::getenv("PMI_RANK"));
-}
-int launched_size() {
-  return std::stoi(std::getenv("PMI_SIZE"));
-}
 bool is_last_rank() {
   return launched_rank() == launched_size() - 1;
 }

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "backends/mpi/min_max_ops.h"
+#include "backends/mpi/own_operators.h"
 #include "ronde/error.h"
 #include "tests/mpi/fake_mpi.h"
 
@@ -253,8 +253,8 @@ TEST_CASE("close frees what was made") {
   FakeMpi fake;
   MpiBackend backend(fake.environment(), {});
   backend.close();
-  CHECK(fake.calls["op_create"] == 6);
-  CHECK(fake.calls["op_free"] == 6);
+  CHECK(fake.calls["op_create"] == 9);
+  CHECK(fake.calls["op_free"] == 9);
   CHECK(fake.calls["comm_free"] == 1);
   CHECK(fake.calls["finalize"] == 1);
 }

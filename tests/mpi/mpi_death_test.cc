@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backends/mpi/mpi.h"
+#include "launcher_rank.h"
 
 namespace {
 
@@ -57,7 +58,7 @@ struct Rank {
 
 MpiOptions one_host_each() {
   MpiOptions options;
-  options.host = std::string("host ") + std::getenv("PMI_RANK");
+  options.host = "host " + std::to_string(ronde::test::launched_rank());
   options.offer_loopback = true;
   return options;
 }

@@ -7,6 +7,7 @@
 
 #include "backends/mpi/mpi.h"
 #include "backends/mpi/mpi_environment.h"
+#include "launcher_rank.h"
 #include "ronde/error.h"
 
 namespace {
@@ -17,15 +18,10 @@ using ronde::MpiOptions;
 using ronde::Transport;
 using Clock = Transport::Clock;
 
-int rank_from_launcher() {
-  const char* const text = std::getenv("PMI_RANK");
-  return text == nullptr ? 0 : std::atoi(text);
-}
-
 /// Two ranks a "host": 0 and 2, 1 and 3.
 MpiOptions two_hosts() {
   MpiOptions options;
-  options.host = "host " + std::to_string(rank_from_launcher() % 2);
+  options.host = "host " + std::to_string(ronde::test::launched_rank() % 2);
   options.offer_loopback = true;
   return options;
 }
@@ -60,7 +56,7 @@ void check_exchange(Transport& transport, std::size_t bytes) {
 TEST_CASE("ranks of one host meet, exchange and part", "[own]") {
   const auto transport = ronde::mpi_transport_factory({})();
   const ronde::Topology& topology = transport->topology();
-  CHECK(topology.rank == rank_from_launcher());
+  CHECK(topology.rank == ronde::test::launched_rank());
   CHECK(topology.local_rank == topology.rank);
   CHECK(topology.local_size == topology.size);
   CHECK(topology.hosts() == 1);

@@ -11,20 +11,16 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "launcher_rank.h"
 #include "notes.h"
 #include "ronde/ronde.h"
 
 namespace {
 
+using ronde::test::launched_rank;
+using ronde::test::launched_size;
 using ronde::test::Notes;
 using ronde::test::now_s;
-
-/// What the launcher says, as Ronde cannot be asked.
-int launched(const char* variable) {
-  const char* const text = std::getenv(variable);
-  if (text == nullptr) throw std::runtime_error(std::string(variable) + " is not set");
-  return std::stoi(text);
-}
 
 void report_init(const Notes& notes, int rank) {
   nlohmann::json report;
@@ -54,7 +50,7 @@ int main(int count, char** words) {
   }
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
-  const int rank = launched("PMI_RANK");
+  const int rank = launched_rank();
   const int absent = std::stoi(words[2]);
   const Notes notes(words[1], rank);
   if (std::string(words[3]) == "program") {
@@ -65,7 +61,7 @@ int main(int count, char** words) {
     report_init(notes, rank);
     return 9;
   }
-  for (int other = 0; other < launched("PMI_SIZE"); ++other) {
+  for (int other = 0; other < launched_size(); ++other) {
     if (other != absent) notes.await("report", other);
   }
   // MPI was not finalised by the others: to do so here would wait for them.

@@ -29,6 +29,7 @@
 #include <thread>
 #include <vector>
 
+#include "launcher_rank.h"
 #include "notes.h"
 #include "ronde/ronde.h"
 #include "set_streams.h"
@@ -448,14 +449,14 @@ Arguments parse(char** words) {
 /// RONDE_TEST_HOSTS has a letter for each rank, which names its host.
 void stand_on_simulated_host() {
   const char* const hosts = std::getenv("RONDE_TEST_HOSTS");
-  const char* const rank = std::getenv("PMI_RANK");
-  if (hosts == nullptr || rank == nullptr) return;
-  setenv("RONDE_HOST_ID", std::string(1, std::string(hosts).at(std::stoul(rank))).c_str(), 1);
+  if (hosts == nullptr) return;
+  const auto rank = static_cast<std::size_t>(ronde::test::launched_rank());
+  setenv("RONDE_HOST_ID", std::string(1, std::string(hosts).at(rank)).c_str(), 1);
 }
 
 /// The victims end while all make their backends.
 int fail_in_init(const Arguments& arguments) {
-  const int rank = std::stoi(std::getenv("PMI_RANK"));
+  const int rank = ronde::test::launched_rank();
   const Notes notes(arguments.folder, rank);
   ronde::BackendFactory factory;
   factory.create = [&](ronde::BackendContext&) -> std::unique_ptr<ronde::Backend> {

@@ -12,10 +12,11 @@
 #include "ronde/collective.h"
 #include "ronde/dtype.h"
 
-// Note [Own minimum and maximum]
+// Note [Own operators]
 // MPI_MIN and MPI_MAX leave NaN and signed zeros to the order of operands, which is not the same on
-// every rank, and MPICH 4.0.2 compares unsigned bytes as signed ones. For these types Ronde brings
-// its own operators.
+// every rank, and MPICH 4.0.2 compares unsigned bytes as signed ones. MPI_SUM of Open MPI 4.1.4
+// saturates integers of 8 and 16 bits where the processor has AVX, in place of wrapping around. For
+// these types Ronde brings its own operators.
 
 namespace ronde::mpi {
 
@@ -40,6 +41,13 @@ T propagating_max(T a, T b) {
   return std::max(a, b);
 }
 
+/// The sum modulo 2^bits, as Ronde's own kernels have it.
+template <typename T>
+T wrapping_sum(T a, T b) {
+  static_assert(sizeof(T) < sizeof(int), "the sum of two ints could overflow");
+  return static_cast<T>(a + b);
+}
+
 /// An operator that MPI lacks, and the function behind it.
 struct OwnOperator {
   DataType dtype;
@@ -47,7 +55,7 @@ struct OwnOperator {
   MPI_User_function* function;
 };
 
-inline constexpr std::size_t kOwnOperatorCount = 6;
+inline constexpr std::size_t kOwnOperatorCount = 9;
 const std::array<OwnOperator, kOwnOperatorCount>& own_operators();
 
 }  // namespace ronde::mpi

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/mpi/min_max_ops.h"
+#include "backends/mpi/own_operators.h"
 
 #include <cstdint>
 
@@ -17,6 +17,8 @@ template <typename T>
 constexpr MPI_User_function* kMin = reduce<T, propagating_min<T>>;
 template <typename T>
 constexpr MPI_User_function* kMax = reduce<T, propagating_max<T>>;
+template <typename T>
+constexpr MPI_User_function* kSum = reduce<T, wrapping_sum<T>>;
 
 }  // namespace
 
@@ -28,6 +30,9 @@ const std::array<OwnOperator, kOwnOperatorCount>& own_operators() {
       {DataType::F32, ReduceOp::Max, kMax<float>},
       {DataType::F64, ReduceOp::Min, kMin<double>},
       {DataType::F64, ReduceOp::Max, kMax<double>},
+      {DataType::U8, ReduceOp::Sum, kSum<std::uint8_t>},
+      {DataType::I8, ReduceOp::Sum, kSum<std::int8_t>},
+      {DataType::I16, ReduceOp::Sum, kSum<std::int16_t>},
   }};
   return operators;
 }
