@@ -122,6 +122,57 @@ TEST_CASE("the page of failures quotes an error as the command says it") {
              Catch::Contains("rank 1: " + on_one_line(error)));
 }
 
+/// All strings of the product, in one line each file; strings that C++ joins are joined.
+std::string strings_of_product() {
+  std::string all;
+  for (const char* folder : {"core", "backends", "torch_ext", "c_api", "api"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
+      if (entry.path().extension() != ".cc" && entry.path().extension() != ".h") continue;
+      const std::string source = read(entry.path());
+      std::ptrdiff_t end = 0;
+      for (const std::smatch& found : matches(source, R"re("((?:\\.|[^"\\\n])*)")re")) {
+        const std::string between = source.substr(end, found.position() - end);
+        if (between.find_first_not_of(" \n") != std::string::npos) all += '\n';
+        all += found[1].str();
+        end = found.position() + found.length();
+      }
+      all += '\n';
+    }
+  }
+  return all;
+}
+
+TEST_CASE("every error that the page of failures quotes is worded as in the product") {
+  // What an error takes from the call, or has between two values.
+  const std::set<std::string> values = {
+      "rank",  "ranks", "allreduce", "allgather",  "broadcast", "alltoall", "send",
+      "recv",  "peer",  "root",      "shape",      "splits",    "cuda",     "buffers",
+      "after", "with",  "operation", "operations", "memory",    "auto",     "hierarchical",
+      "east",  "west",  "threw",     "result",     "warning",   "bytes",    "instead"};
+  const std::string product = strings_of_product();
+  std::size_t checked = 0;
+  const std::string page = read(kRoot / "docs/failures.md");
+  for (const std::smatch& block : matches(page, "```\\w*\n([^`]*)```")) {
+    const std::string quoted = block[1].str();
+    std::istringstream stream(quoted);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+    const auto says = [&](std::size_t first) {
+      return first + 1 < words.size() &&
+             product.find(words[first] + " " + words[first + 1]) != std::string::npos;
+    };
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::string word = std::regex_replace(words[i], std::regex("[.,:;()]+$|^\\("), "");
+      if (!std::regex_match(word, std::regex("[a-z-]{4,}")) || values.contains(word)) continue;
+      ++checked;
+      INFO("no string of the product has \"" << words[i]
+                                             << "\" beside the word before or after it in:\n"
+                                             << quoted);
+      CHECK((says(i) || (i > 0 && says(i - 1))));
+    }
+  }
+  CHECK(checked > 250);
+}
+
 TEST_CASE("links between the pages lead to files") {
   for (const fs::path& page : pages()) {
     const std::string text = prose(read(page));
