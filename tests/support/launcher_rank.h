@@ -11,7 +11,10 @@ namespace ronde::test {
 inline int said_by_launcher(const char* of_mpich, const char* of_open_mpi) {
   const char* text = std::getenv(of_mpich);
   if (text == nullptr) text = std::getenv(of_open_mpi);
-  if (text == nullptr) throw std::runtime_error("to be started by mpiexec");
+  if (text == nullptr) {
+    throw std::runtime_error("neither " + std::string(of_mpich) + " nor " + of_open_mpi +
+                             " is set: start this by mpiexec");
+  }
   return std::stoi(text);
 }
 

@@ -122,7 +122,7 @@ TEST_CASE("the page of failures quotes an error as the command says it") {
              Catch::Contains("rank 1: " + on_one_line(error)));
 }
 
-/// All strings of the product, in one line each file; strings that C++ joins are joined.
+/// The string literals of the product, a line each; those that the compiler joins are joined.
 std::string strings_of_product() {
   std::string all;
   for (const char* folder : {"core", "backends", "torch_ext", "c_api", "api"}) {
@@ -142,7 +142,7 @@ std::string strings_of_product() {
   return all;
 }
 
-TEST_CASE("every error that the page of failures quotes is worded as in the product") {
+TEST_CASE("errors that the page of failures quotes have each word beside one as in the product") {
   // What an error takes from the call, or has between two values.
   const std::set<std::string> values = {
       "rank",  "ranks", "allreduce", "allgather",  "broadcast", "alltoall", "send",
