@@ -169,6 +169,28 @@ TEST_CASE("chunked collectives give what whole ones give") {
   }
 }
 
+TEST_CASE("an alltoall that leaves a rank out keeps later calls in step", "[n3][n4]") {
+  World world;
+  const auto size = static_cast<std::size_t>(world.size);
+  // Ranks 0 and 1 exchange one element; the others neither send nor receive.
+  Counts counts(size, 0);
+  if (world.rank < 2) counts[static_cast<std::size_t>(1 - world.rank)] = 1;
+  const Values mine(1, world.rank);
+  Values received(1, -1);
+  finish(*world.backend.alltoall({.input = world.rank < 2 ? mine.data() : nullptr,
+                                  .output = world.rank < 2 ? received.data() : nullptr,
+                                  .send_counts = counts,
+                                  .receive_counts = counts,
+                                  .largest_count = 1,
+                                  .dtype = DataType::I32}));
+  CHECK(received.front() == (world.rank < 2 ? 1 - world.rank : -1));
+  Values sum(1, 1);
+  const Segment segment{sum.data(), sum.data(), 1};
+  finish(*world.backend.allreduce(
+      {.segments = {&segment, 1}, .dtype = DataType::I32, .op = ReduceOp::Sum}));
+  CHECK(sum.front() == world.size);
+}
+
 TEST_CASE("sums of floats have the same bits each time") {
   World world;
   for (int shift = 0; shift <= 21; ++shift) {
