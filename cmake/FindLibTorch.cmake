@@ -205,7 +205,11 @@ find_package_handle_standard_args(LibTorch
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   add_library(LibTorch::c10 SHARED IMPORTED)
+  # Clang 18 and newer mangle templates that are constrained by their parameters in a new way, which no
+  # LibTorch has: data_ptr<T>() would not link.
+  set(new_mangling "$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>")
   set_target_properties(LibTorch::c10 PROPERTIES
+    INTERFACE_COMPILE_OPTIONS "$<$<AND:$<COMPILE_LANGUAGE:CXX>,${new_mangling}>:-fclang-abi-compat=17>"
     IMPORTED_LOCATION "${LibTorch_LIBRARY_DIR}/libc10.so"
     INTERFACE_INCLUDE_DIRECTORIES
       "${LibTorch_ROOT_DIR}/include;${LibTorch_ROOT_DIR}/include/torch/csrc/api/include")
