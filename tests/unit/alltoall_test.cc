@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <latch>
 #include <limits>
-#include <numeric>
 
 #include "ronde/error.h"
 #include "tests/unit/rows_of_ranks.h"
@@ -15,60 +15,50 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-std::int64_t sum(const Rows& rows) {
-  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-}
-
 /// Who sends how many rows to whom.
 struct Division {
-  const char* name;
+  std::string name;
   bool is_even;  ///< splits are left out
-  std::int64_t (*sent)(int from, int to);
+  std::function<std::int64_t(int from, int to)> sent;
 };
 
-constexpr std::array<Division, 6> kDivisions = {{
-    {"even", true, [](int, int) { return std::int64_t{2}; }},
-    {"uneven", false, [](int from, int to) { return std::int64_t{from * 3 + to * 2} % 5; }},
-    {"many", false, [](int from, int to) { return std::int64_t{40 * from + 7 * to + 1}; }},
-    {"all to the last", false, [](int from, int to) { return std::int64_t{to == 3 ? from : 0}; }},
-    {"one sends", false, [](int from, int to) { return std::int64_t{from == 1 ? to + 1 : 0}; }},
-    {"nothing", false, [](int, int) { return std::int64_t{0}; }},
+const std::array<Division, 6> kDivisions = {{
+    {"even", true, [](int, int) { return 2; }},
+    {"uneven", false, [](int from, int to) { return (from * 3 + to * 2) % 5; }},
+    {"many", false, [](int from, int to) { return 40 * from + 7 * to + 1; }},
+    {"all to the last", false, [](int from, int to) { return to == 3 ? from : 0; }},
+    {"one sends", false, [](int from, int to) { return from == 1 ? to + 1 : 0; }},
+    {"nothing", false, [](int, int) { return 0; }},
 }};
 
-Rows splits_of(const Division& division, int from, int ranks) {
-  Rows splits;
-  for (int to = 0; to < ranks; ++to) splits.push_back(division.sent(from, to));
-  return splits;
+/// Appends what goes from one rank to another, which tells all pairs apart, and its rows.
+void append_sent(const Division& division, int from, int to, std::vector<float>& elements,
+                 Rows& rows) {
+  rows.push_back(division.sent(from, to));
+  for (std::int64_t i = 0; i < rows.back() * kColumns; ++i) {
+    elements.push_back(static_cast<float>(10'000 * from + 1000 * to + i));
+  }
 }
 
 void exchange(const Division& division, const std::string& name, int rank, Runtime& runtime) {
-  const int ranks = runtime.topology().size;
-  const Rows splits = splits_of(division, rank, ranks);
-  const std::vector<float> input = input_of(rank, sum(splits));
+  std::vector<float> input, expected;
+  Rows splits, received;
+  for (int other = 0; other < runtime.topology().size; ++other) {
+    append_sent(division, rank, other, input, splits);
+    append_sent(division, other, rank, expected, received);
+  }
+  const auto rows_of = [](const std::vector<float>& elements) {
+    return static_cast<std::int64_t>(elements.size()) / kColumns;
+  };
   Allocated output;
-  Request request;
-  request.kind = Collective::Alltoall;
+  Request request = alltoall_request(input, {rows_of(input), kColumns}, splits, output);
   request.name = name;
-  request.shape = {sum(splits), kColumns};
-  if (!division.is_even) request.splits = splits;
-  request.input = input.data();
-  request.allocate_output = output.allocator();
+  if (division.is_even) request.splits.clear();
   const Work work = runtime.submit(std::move(request));
   work.wait();
-  Rows received;
-  std::vector<float> expected;
-  for (int from = 0; from < ranks; ++from) {
-    const Rows theirs = splits_of(division, from, ranks);
-    received.push_back(theirs[index(rank)]);
-    const std::int64_t before =
-        std::accumulate(theirs.begin(), theirs.begin() + rank, std::int64_t{0});
-    const std::vector<float> sent = input_of(from, sum(theirs));
-    const auto first = sent.begin() + before * kColumns;
-    expected.insert(expected.end(), first, first + received.back() * kColumns);
-  }
   check_equal(output.elements.value(), expected, division.name);
   check_equal(work.received_splits(), received, "the received splits");
-  check_equal(output.shape, Rows{sum(received), kColumns}, "the shape of the result");
+  check_equal(output.shape, Rows{rows_of(expected), kColumns}, "the shape of the result");
 }
 
 /// An alltoall of [4, 3] between two ranks; `change` on those of `ranks` makes both fail alike.
@@ -80,7 +70,7 @@ void check_refused(const std::vector<int>& ranks, const std::function<void(Reque
       std::vector<float> values(12, 1.0F);
       Allocated output;
       Request request = alltoall_request(values, {4, kColumns}, {1, 3}, output);
-      const bool is_bad = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+      const bool is_bad = std::ranges::count(ranks, rank) > 0;
       // Cached first, then refused, then as before.
       if (step == 1 && is_bad) change(request);
       const Work work = runtime.submit(std::move(request));
@@ -109,7 +99,7 @@ TEST_CASE("rows are exchanged however they are divided, fused or not, over one t
       const auto body = [](int rank, Runtime& runtime) {
         for (const Division& division : kDivisions) {
           // The second of each comes from the response cache.
-          for (const std::string name : {division.name, division.name, "", ""}) {
+          for (const char* const name : {division.name.c_str(), division.name.c_str(), "", ""}) {
             exchange(division, name, rank, runtime);
           }
         }
@@ -180,25 +170,29 @@ TEST_CASE("rows that are too many together are refused on every rank") {
 }
 
 TEST_CASE("what this rank alone can see of an alltoall or reducescatter is refused at once") {
-  run_group(1, [](int, Runtime& runtime) {
-    std::vector<float> values(6, 1.0F);
-    const auto refused = [&](Collective kind, const std::function<void(Request&)>& change) {
+  struct Row {
+    Collective kind;
+    std::function<void(Request&)> change;
+    std::string text;
+  };
+  const auto no_input = [](Request& request) { request.input = nullptr; };
+  const Row rows[] = {
+      {Collective::Alltoall, no_input, "alltoall 'x': input is null"},
+      {Collective::Reducescatter, no_input, "reducescatter 'x': input is null"},
+      {Collective::Reducescatter, [](Request& request) { request.output = nullptr; },
+       "reducescatter 'x': neither output nor allocate_output is set"},
+      {Collective::Reducescatter, [](Request& request) { request.splits = {6}; },
+       "only an alltoall has splits"},
+      {Collective::Alltoall, [](Request& request) { request.contributes = false; },
+       "only a reduction can go without this rank's contribution"}};
+  run_group(1, [&](int, Runtime& runtime) {
+    for (const Row& row : rows) {
+      std::vector<float> values(6, 1.0F);
       Request request = sum_request(values, "x");
-      request.kind = kind;
-      change(request);
-      return text_of<UsageError>([&] { runtime.submit(request); });
-    };
-    for (const Collective kind : {Collective::Alltoall, Collective::Reducescatter}) {
-      const std::string name(to_string(kind));
-      check_contains(refused(kind, [](Request& request) { request.input = nullptr; }),
-                     name + " 'x': input is null");
+      request.kind = row.kind;
+      row.change(request);
+      check_contains(text_of<UsageError>([&] { runtime.submit(request); }), row.text);
     }
-    check_contains(refused(Collective::Reducescatter, [](Request& r) { r.output = nullptr; }),
-                   "reducescatter 'x': neither output nor allocate_output is set");
-    check_contains(refused(Collective::Reducescatter, [](Request& r) { r.splits = {6}; }),
-                   "only an alltoall has splits");
-    check_contains(refused(Collective::Alltoall, [](Request& r) { r.contributes = false; }),
-                   "only a reduction can go without this rank's contribution");
   });
 }
 
@@ -240,11 +234,10 @@ TEST_CASE("an alltoall may be in place and lie anywhere in its result") {
           for (std::size_t i = 0; i < 300; ++i) {
             values[shift + i] = static_cast<float>(rank * 1000 + static_cast<int>(i));
           }
-          Request request;
+          Request request = sum_request(values, "");
           request.kind = Collective::Alltoall;
           request.shape = {300};
           request.input = values.data() + shift;
-          request.output = values.data();
           const Work work = runtime.submit(request);
           work.wait();
           check(work.received_splits() == Rows{100, 100, 100}, "an even division");
@@ -259,16 +252,12 @@ TEST_CASE("an alltoall may be in place and lie anywhere in its result") {
 
 TEST_CASE("splits that change from step to step are negotiated anew on the rank that changes") {
   run_group(2, [](int rank, Runtime& runtime) {
-    for (std::int64_t step = 0; step < 6; ++step) {
-      std::vector<float> values(12, static_cast<float>(rank));
-      Allocated output;
-      const std::int64_t first = rank == 1 ? step % 4 : 2;
-      const Work work =
-          runtime.submit(alltoall_request(values, {4, kColumns}, {first, 4 - first}, output));
-      work.wait();
-      const std::int64_t of_second = step % 4;
-      const Rows expected = rank == 0 ? Rows{2, of_second} : Rows{2, 4 - of_second};
-      check(work.received_splits() == expected, "the splits of this step");
+    for (int step = 0; step < 6; ++step) {
+      const auto sent = [step](int from, int to) {
+        const int first = from == 1 ? step % 4 : 2;
+        return to == 0 ? first : 4 - first;
+      };
+      exchange({"step " + std::to_string(step), false, sent}, "x", rank, runtime);
     }
     check(counter_of(runtime, "response_cache", "hits") == (rank == 0 ? 5 : 0),
           "rank 0 asks for the same each time");

@@ -15,21 +15,27 @@ using TimePoint = Announcer::TimePoint;
 
 const TimePoint kStart{std::chrono::hours(1)};
 
-}  // namespace
-
-TEST_CASE("decisions must be applied in order") {
-  Announcer announcer(0);
-  DecisionMessage decision;
-  decision.number = 2;
-  CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("decision 2 came after decision 0"));
+/// To `key`, of two elements: an error, which may be meant for one rank only, or a slot.
+Response response(const std::string& key, const std::string& error = "", int only_rank = -1,
+                  int slot = -1) {
+  return {key, error, only_rank, meta_with({2}), {}, true, slot};
 }
 
-TEST_CASE("a decision on what was never submitted is nonsense") {
-  Announcer announcer(4);
+AppliedDecision apply(Announcer& announcer, std::uint64_t number,
+                      std::vector<Response> responses = {}) {
   DecisionMessage decision;
-  decision.number = 1;
-  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, -1}};
-  CHECK_THROWS_WITH(announcer.apply(decision), Catch::Contains("this rank has not submitted"));
+  decision.number = number;
+  decision.responses = std::move(responses);
+  return announcer.apply(decision);
+}
+
+}  // namespace
+
+TEST_CASE("decisions must be applied in order, and be about what was submitted") {
+  Announcer announcer(4);
+  CHECK_THROWS_WITH(apply(announcer, 2), Catch::Contains("decision 2 came after decision 0"));
+  CHECK_THROWS_WITH(apply(announcer, 1, {response("x")}),
+                    Catch::Contains("this rank has not submitted"));
 }
 
 TEST_CASE("messages are announced in full, and learn from whom they come") {
@@ -47,13 +53,12 @@ TEST_CASE("messages are announced in full, and learn from whom they come") {
   REQUIRE(ready);
   REQUIRE(ready->requests.size() == 2);
   CHECK(ready->requests[1].meta.peer == kAnyRank);
-  DecisionMessage decision;
-  decision.number = 1;
-  RequestMeta agreed = ready->requests[1].meta;
-  agreed.peer = 3;
-  decision.responses = {{message_key(0), "", 0, agreed, {}, true, -1},  // of another rank
-                        {message_key(1), "", 1, agreed, {}, true, -1}};
-  const AppliedDecision applied = announcer.apply(decision);
+  Response of_another_rank = response(message_key(0), "", 0);
+  Response own = response(message_key(1), "", 1);
+  own.meta = ready->requests[1].meta;
+  own.meta.peer = 3;
+  of_another_rank.meta = own.meta;
+  const AppliedDecision applied = apply(announcer, 1, {of_another_rank, own});
   REQUIRE(applied.agreed.size() == 1);
   CHECK(applied.agreed[0].submission.key == message_key(1));
   CHECK(applied.agreed[0].submission.request.peer == 3);
@@ -68,15 +73,11 @@ TEST_CASE("operations taken by a decision that makes no sense are still there to
         std::make_shared<WorkState>(name, std::weak_ptr<WaitHelper>(), std::shared_ptr<Logger>());
     announcer.add(std::move(waited_for));
   }
-  DecisionMessage decision;
-  decision.number = 1;
-  Response stands_in{"y", "", -1, meta_with({2}), {}, true, -1};
+  Response stands_in = response("y");
   stands_in.joined = {0};
-  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, -1},
-                        stands_in,
-                        {"y", "refused", -1, meta_with({2}), {}, true, -1},
-                        {"unknown", "", -1, meta_with({2}), {}, true, -1}};
-  CHECK_THROWS_AS(announcer.apply(decision), Error);
+  const Response refused = response("y", "refused");
+  CHECK_THROWS_AS(apply(announcer, 1, {response("x"), stands_in, refused, response("unknown")}),
+                  Error);
   CHECK(announcer.drain().size() == 2);
 }
 
@@ -101,13 +102,8 @@ TEST_CASE("an announcer tells each thing once") {
 TEST_CASE("an error meant for another rank leaves this one's operation alone") {
   Announcer announcer(0);
   announcer.add(submission("x"));
-  DecisionMessage decision;
-  decision.number = 1;
-  decision.responses = {{"x", "too late", 1, meta_with({2}), {}, true, -1}};
-  CHECK(announcer.apply(decision).refused.empty());
-  decision.number = 2;
-  decision.responses[0].only_rank = 0;
-  const AppliedDecision applied = announcer.apply(decision);
+  CHECK(apply(announcer, 1, {response("x", "too late", 1)}).refused.empty());
+  const AppliedDecision applied = apply(announcer, 2, {response("x", "too late", 0)});
   REQUIRE(applied.refused.size() == 1);
   CHECK(applied.refused[0].text == "too late");
 }
@@ -116,16 +112,11 @@ TEST_CASE("an operation that loses its slot and fails in one decision is not ann
   Announcer announcer(0);
   announcer.add(submission("x"));
   static_cast<void>(announcer.announce(kStart, false));
-  DecisionMessage decision;
-  decision.number = 1;
-  decision.responses = {{"x", "", -1, meta_with({2}), {}, true, 0}};
-  REQUIRE(announcer.apply(decision).agreed.size() == 1);
+  REQUIRE(apply(announcer, 1, {response("x", "", -1, 0)}).agreed.size() == 1);
   announcer.add(submission("x"));
   announcer.add(submission("y"));
   CHECK(announcer.announce(kStart, false)->cached.test(0));
-  decision.number = 2;
-  decision.responses = {{"y", "", -1, meta_with({2}), {}, true, 0},
-                        {"x", "timed out", 0, meta_with({2}), {}, true, -1}};
-  REQUIRE(announcer.apply(decision).refused.size() == 1);
+  const Response evicting = response("y", "", -1, 0);
+  REQUIRE(apply(announcer, 2, {evicting, response("x", "timed out", 0)}).refused.size() == 1);
   CHECK_FALSE(announcer.announce(kStart, false));
 }

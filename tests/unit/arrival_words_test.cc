@@ -33,7 +33,8 @@ TEST_CASE("the last rank to raise a bucket commits it, step after step") {
   CHECK(words.committed(7, 0) == 0);
 }
 
-TEST_CASE("closing keeps what was committed and withdraws the rest") {
+TEST_CASE(
+    "closing keeps what was committed, withdraws the rest, and a new generation starts afresh") {
   PlainBoard board(4);
   ArrivalWords words(board, 2);
   for (const std::size_t bucket : {0U, 1U}) {
@@ -50,13 +51,6 @@ TEST_CASE("closing keeps what was committed and withdraws the rest") {
     CHECK(words.raise(1, bucket, 2) == Raised::Closed);
     CHECK(words.committed(1, bucket) == (bucket < 2 ? 1 : 0));
   }
-}
-
-TEST_CASE("a new generation starts afresh") {
-  PlainBoard board(2);
-  ArrivalWords words(board, 2);
-  words.raise(1, 0, 1);
-  words.close(1, 1, 0);
   CHECK(words.committed(2, 0) == 0);
   CHECK(words.raise(2, 0, 1) == Raised::Waiting);
   CHECK(words.raise(2, 0, 1) == Raised::Committed);

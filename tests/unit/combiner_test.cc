@@ -40,23 +40,19 @@ ReadyMessage unnamed(std::uint64_t sequence, std::uint32_t slot, bool contribute
   return message;
 }
 
-std::vector<std::size_t> bits_of(const BitVector& vector) {
-  std::vector<std::size_t> bits;
+using Bits = std::vector<std::size_t>;
+
+Bits bits_of(const BitVector& vector) {
+  Bits bits;
   vector.for_each([&](std::size_t bit) { bits.push_back(bit); });
   return bits;
 }
-
-using Bits = std::vector<std::size_t>;
 
 /// The decision number `number`, which gives `slot` to `key`.
 DecisionMessage assignment(std::uint64_t number, const std::string& key, std::int32_t slot) {
   DecisionMessage decision;
   decision.number = number;
-  Response response;
-  response.key = key;
-  response.meta = meta_with({2});
-  response.slot = slot;
-  decision.responses = {response};
+  decision.responses = {{key, "", -1, meta_with({2}), {}, true, slot}};
   return decision;
 }
 
@@ -105,38 +101,33 @@ TEST_CASE("messages go on at once, rank by rank, in their order and before a tim
 
 TEST_CASE("what all ranks of a host are ready for is told once, when the last one is") {
   Host host;
-  host.combiner.add(5, slots({1, 70}, {70}), kStart);
-  host.combiner.add(4, slots({1, 2, 70}, {2, 70}), kStart);
+  const auto add = [&](int rank, const ReadyMessage& ready) {
+    host.combiner.add(rank, ready, kStart);
+    host.combiner.add(rank, request("x", 2, rank == 5), kStart);
+    host.combiner.add(rank, unnamed(3, 9, false), kStart);
+  };
+  add(5, slots({1, 70}, {70}));
+  add(4, slots({1, 2, 70}, {2, 70}));
   CHECK(host.take().empty());
-  host.combiner.add(7, slots({1, 2, 70}, {1, 2, 70}), kStart);
+  add(7, slots({1, 2, 70}, {1, 2, 70}));
   const auto parts = host.take();
   REQUIRE(parts.size() == 1);
   CHECK(parts[0].ranks == Ranks{4, 5, 7});
-  CHECK(bits_of(parts[0].ready.cached) == Bits{1, 70});
+  const ReadyMessage& ready = parts[0].ready;
+  CHECK(bits_of(ready.cached) == Bits{1, 70});
   // It is absent where no rank contributes.
-  CHECK(bits_of(parts[0].ready.absent) == Bits{70});
-  CHECK(host.combiner.counters().combined.get() == 2);
+  CHECK(bits_of(ready.absent) == Bits{70});
+  REQUIRE(ready.requests.size() == 1);
+  CHECK(ready.requests[0].key == "x");
+  CHECK(ready.requests[0].contributes);
+  REQUIRE(ready.keyed.size() == 1);
+  CHECK(ready.keyed[0].key == unnamed_key(3));
+  CHECK_FALSE(ready.keyed[0].contributes);
+  CHECK(host.combiner.counters().combined.get() == 4);
   CHECK(host.combiner.counters().scattered.get() == 0);
   host.combiner.add(5, slots({2}), kStart);
   CHECK(bits_of(host.take().at(0).ready.cached) == Bits{2});
   CHECK_FALSE(host.combiner.next_deadline());
-}
-
-TEST_CASE("equal requests in full, and equal slots of what has no name, are told once") {
-  Host host;
-  for (const int rank : {4, 5, 7}) {
-    host.combiner.add(rank, request("x", 2, rank == 5), kStart);
-    host.combiner.add(rank, unnamed(3, 9, false), kStart);
-  }
-  const auto parts = host.take();
-  REQUIRE(parts.size() == 1);
-  CHECK(parts[0].ranks == Ranks{4, 5, 7});
-  REQUIRE(parts[0].ready.requests.size() == 1);
-  CHECK(parts[0].ready.requests[0].key == "x");
-  CHECK(parts[0].ready.requests[0].contributes);
-  REQUIRE(parts[0].ready.keyed.size() == 1);
-  CHECK(parts[0].ready.keyed[0].key == unnamed_key(3));
-  CHECK_FALSE(parts[0].ready.keyed[0].contributes);
 }
 
 TEST_CASE("requests that differ go on rank by rank, in one message") {

@@ -23,7 +23,7 @@ void run_changed(const Change& change,
     RuntimeOptions options = group.options(rank);
     change(rank, options);
     Runtime runtime(std::move(options));
-    body(rank, runtime, *group.devices[static_cast<std::size_t>(rank)]);
+    body(rank, runtime, group.device(rank));
     runtime.shutdown();
   });
 }
@@ -45,11 +45,6 @@ void check_sum(Runtime& runtime, const FakeDevice& device) {
   check(values == std::vector<float>(4, kRanks), "the sum");
 }
 
-/// The names of these factories, with their priorities.
-BackendRegistry registry(const std::vector<std::pair<std::string, BackendFactory>>& factories) {
-  return {factories.begin(), factories.end()};
-}
-
 BackendFactory factory(DeviceKind device, int priority, bool serves_sets = true) {
   BackendFactory made;
   made.device = device;
@@ -58,9 +53,23 @@ BackendFactory factory(DeviceKind device, int priority, bool serves_sets = true)
   return made;
 }
 
-const BackendRegistry kSome = registry({{"shm", factory(DeviceKind::Cpu, 20)},
-                                        {"mpi", factory(DeviceKind::Cuda, 10)},
-                                        {"nccl", factory(DeviceKind::Cuda, 15, false)}});
+/// The problem of a backend that rank `absent` alone cannot have, as `rank` sees it.
+std::function<std::string()> absent_on(int absent, const std::string& text, int rank) {
+  return [=] { return rank == absent ? text : ""; };
+}
+
+/// Rank 1 cannot make its backend.
+template <typename Thrown>
+void fail_to_create(int rank, RuntimeOptions& options, const std::string& text) {
+  if (rank != 1) return;
+  options.device_backends["fake"].create = [text](BackendContext&) -> std::unique_ptr<Backend> {
+    throw Thrown(text);
+  };
+}
+
+const BackendRegistry kSome = {{"shm", factory(DeviceKind::Cpu, 20)},
+                               {"mpi", factory(DeviceKind::Cuda, 10)},
+                               {"nccl", factory(DeviceKind::Cuda, 15, false)}};
 
 }  // namespace
 
@@ -81,18 +90,22 @@ TEST_CASE("backends are chosen among those of the device") {
                     Catch::EndsWith("there are: auto"));
 }
 
-TEST_CASE("of the device backends that all ranks can have, the best is taken") {
-  run_changed(
-      [](int rank, RuntimeOptions& options) {
-        BackendFactory better = options.device_backends.at("fake");
-        better.priority = 9;
-        better.problem = [rank] { return std::string(rank == 1 ? "no library" : ""); };
-        options.device_backends["better"] = better;
-      },
-      [](int, Runtime& runtime, FakeDevice& device) {
-        check(runtime.backend_name(DeviceKind::Cuda) == "fake", "one that rank 1 has as well");
-        check_sum(runtime, device);
-      });
+TEST_CASE(
+    "of the device backends that all ranks can have, the one asked for or the best is taken") {
+  for (const bool asks : {false, true}) {
+    run_changed(
+        [asks](int rank, RuntimeOptions& options) {
+          BackendFactory better = options.device_backends.at("fake");
+          better.priority = 9;
+          if (!asks) better.problem = absent_on(1, "no library", rank);
+          options.device_backends["better"] = better;
+          if (asks) options.config.gpu_backend = "fake";
+        },
+        [](int, Runtime& runtime, FakeDevice& device) {
+          check(runtime.backend_name(DeviceKind::Cuda) == "fake", "the other is better");
+          check_sum(runtime, device);
+        });
+  }
 }
 
 TEST_CASE("where ranks can have no backend for devices, they are told why, in sets too") {
@@ -100,21 +113,19 @@ TEST_CASE("where ranks can have no backend for devices, they are told why, in se
     Change change;
     std::string reason;
   };
-  const Row rows[] = {
-      {[](int rank, RuntimeOptions& options) {
-         options.device_backends["fake"].problem = [rank] {
-           return std::string(rank == 2 ? "libfake.so is not found: install it" : "");
-         };
-       },
-       "fake: rank 2: libfake.so is not found: install it"},
-      {[](int, RuntimeOptions& options) { options.device_backends.clear(); },
-       "there is no backend for cuda buffers"},
-      {[](int, RuntimeOptions& options) {
-         options.device_backends["fake"].suits = [](const Topology& topology) {
-           return topology.size > 9;
-         };
-       },
-       "fake: it does not suit these ranks"}};
+  const Row rows[] = {{[](int rank, RuntimeOptions& options) {
+                         options.device_backends["fake"].problem =
+                             absent_on(2, "libfake.so is not found: install it", rank);
+                       },
+                       "fake: rank 2: libfake.so is not found: install it"},
+                      {[](int, RuntimeOptions& options) { options.device_backends.clear(); },
+                       "there is no backend for cuda buffers"},
+                      {[](int, RuntimeOptions& options) {
+                         options.device_backends["fake"].suits = [](const Topology& topology) {
+                           return topology.size > 9;
+                         };
+                       },
+                       "fake: it does not suit these ranks"}};
   for (const Row& row : rows) {
     run_changed(row.change, [&](int rank, Runtime& runtime, FakeDevice& device) {
       check(runtime.backend_name(DeviceKind::Cuda).empty(), "none");
@@ -154,16 +165,11 @@ TEST_CASE("a device backend that cannot be had as asked for is a UsageError on e
        "no backend 'carrier-pigeon' for cuda buffers suits these ranks; there are: auto, fake"},
       {[](int rank, RuntimeOptions& options) {
          options.config.gpu_backend = "fake";
-         options.device_backends["fake"].problem = [rank] {
-           return std::string(rank == 1 ? "the driver is too old" : "");
-         };
+         options.device_backends["fake"].problem = absent_on(1, "the driver is too old", rank);
        },
        "RONDE_GPU_BACKEND=fake: rank 1: the driver is too old"},
       {[](int rank, RuntimeOptions& options) {
-         if (rank != 1) return;
-         options.device_backends["fake"].create = [](BackendContext&) -> std::unique_ptr<Backend> {
-           throw UsageError("there is no GPU 7");
-         };
+         fail_to_create<UsageError>(rank, options, "there is no GPU 7");
        },
        "rank 1 cannot start its backend: there is no GPU 7"}};
   for (const Row& row : rows) {
@@ -177,36 +183,13 @@ TEST_CASE("a device backend that cannot be had as asked for is a UsageError on e
   }
 }
 
-TEST_CASE("RONDE_GPU_BACKEND takes the one it names") {
-  run_changed(
-      [](int, RuntimeOptions& options) {
-        BackendFactory better = options.device_backends.at("fake");
-        better.priority = 9;
-        options.device_backends["better"] = better;
-        options.config.gpu_backend = "fake";
-      },
-      [](int, Runtime& runtime, FakeDevice& device) {
-        check(runtime.backend_name(DeviceKind::Cuda) == "fake", "as asked for");
-        check_sum(runtime, device);
-      });
-}
-
 TEST_CASE("a device backend that cannot be made on one rank is told on all") {
   const DeviceGroup group(kRanks);
-  std::vector<Death> deaths(kRanks);
   run_ranks(kRanks, [&](int rank) {
     RuntimeOptions options = group.options(rank);
-    if (rank == 1) {
-      options.device_backends["fake"].create = [](BackendContext&) -> std::unique_ptr<Backend> {
-        throw Error("no memory on the GPU");
-      };
-    }
-    deaths[static_cast<std::size_t>(rank)] =
-        death_of([&] { const Runtime runtime(std::move(options)); });
+    fail_to_create<Error>(rank, options, "no memory on the GPU");
+    const Death death = death_of([&] { const Runtime runtime(std::move(options)); });
+    check(death.rank == 1, "rank 1 is named");
+    check_contains(death.text, "rank 1 cannot start its backend: no memory on the GPU");
   });
-  for (const Death& death : deaths) {
-    CHECK(death.rank == 1);
-    CHECK_THAT(death.text,
-               Catch::Contains("rank 1 cannot start its backend: no memory on the GPU"));
-  }
 }

@@ -13,7 +13,7 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-enum class How { Killed, Left };
+enum class How { Killed, Left, DeviceFails };
 
 /// A sum whose buffer is owned by the request alone.
 struct Owned {
@@ -28,7 +28,7 @@ struct Owned {
   std::weak_ptr<std::vector<float>> watched;
 };
 
-/// Rank `victim` ends while results are queued on every device; the others find out.
+/// Rank `victim` ends, or its device fails, while results are queued on every device.
 void check_end(int victim, How how, bool hangs) {
   CAPTURE(victim, how, hangs);
   DeviceGroup all(3);
@@ -37,7 +37,7 @@ void check_end(int victim, How how, bool hangs) {
   std::vector<std::weak_ptr<std::vector<float>>> watched(3);
   run_ranks(3, [&](int rank) {
     const auto place = static_cast<std::size_t>(rank);
-    FakeDevice& device = *all.devices[place];
+    FakeDevice& device = all.device(rank);
     Runtime runtime(all.options(rank));
     device.hold_results();
     if (hangs) device.hang();
@@ -46,10 +46,10 @@ void check_end(int victim, How how, bool hangs) {
     const Work work = runtime.submit(std::move(owned.request));
     work.wait_on(FakeDevice::stream('B'));
     queued.arrive_and_wait();
-    if (rank == victim) {
-      if (how == How::Killed) all.group.kill(rank);
-      return;
-    }
+    const bool has_failed = rank == victim && how == How::DeviceFails;
+    if (has_failed) device.fail("the GPU fell off the bus");
+    if (rank == victim && how == How::Killed) all.group.kill(rank);
+    if (rank == victim && !has_failed) return;
     deaths[place] = death_of([&] { work.wait(); });
     check(death_of([&] { work.wait_on(FakeDevice::stream('B')); }) == deaths[place], "later too");
     const std::vector<std::string> log = device.log();
@@ -57,25 +57,29 @@ void check_end(int victim, How how, bool hangs) {
     // In the first half of the time nothing ends what may end by itself.
     check(log.size() == (hangs ? 6 : 5) && (!hangs || log[5] == "end waits"),
           "and ended its waits");
-    check(watched[place].expired() == !hangs, "buffers are kept from a device that hangs");
+    check(watched[place].expired() == (!hangs && !has_failed),
+          "buffers are kept from a device that hangs or has failed");
   });
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    all.devices[rank]->pass();  // one that hangs writes now, to memory that must be there
-    if (static_cast<int>(rank) == victim) continue;
-    CHECK(deaths[rank].rank == victim);
-    CHECK_THAT(deaths[rank].text, Catch::Contains(how == How::Killed ? "was lost" : "left"));
-    if (hangs) CHECK(watched[rank].lock()->at(999) == 3.0F);
+  const std::string text = how == How::Killed ? "was lost"
+                           : how == How::Left ? "left"
+                                              : "failed: the GPU fell off the bus";
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    all.device(rank).pass();  // one that hangs writes now, to memory that must be there
+    if (rank == victim && how != How::DeviceFails) continue;
+    CHECK(deaths[place].rank == victim);
+    CHECK_THAT(deaths[place].text, Catch::Contains(text));
+    if (hangs) CHECK(watched[place].lock()->at(999) == 3.0F);
   }
 }
 
-/// How the group dies while something is queued on the devices of both ranks, of which that of
-/// rank 1 has this timeout, and is given to `arm` then.
-Death death_of_queued(const Config& config, std::chrono::nanoseconds timeout,
-                      const std::function<void(FakeDevice&)>& arm) {
+/// How the group dies while something is queued for too long on the devices of both ranks; that of
+/// rank 1 has this timeout.
+Death death_of_queued(const Config& config, std::chrono::nanoseconds timeout) {
   DeviceGroup all(2);
   std::vector<Death> deaths(2);
   run_ranks(2, [&](int rank) {
-    FakeDevice& device = *all.devices[static_cast<std::size_t>(rank)];
+    FakeDevice& device = all.device(rank);
     std::vector<float> values(4, 1.0F);
     Runtime runtime(all.options(rank, config));
     runtime.submit(barrier_request()).wait();
@@ -83,10 +87,7 @@ Death death_of_queued(const Config& config, std::chrono::nanoseconds timeout,
     Request request = on_device(sum_request(values, "x"), device);
     if (rank == 1) request.timeout = timeout;
     const Work work = runtime.submit(std::move(request));
-    if (rank == 1) {
-      work.wait_on(FakeDevice::stream('B'));
-      arm(device);
-    }
+    if (rank == 1) work.wait_on(FakeDevice::stream('B'));
     deaths[static_cast<std::size_t>(rank)] = death_of([&] { work.wait(); });
   });
   CHECK(deaths[0] == deaths[1]);
@@ -106,36 +107,14 @@ TEST_CASE("the buffers of a device that hangs outlive a dead group") {
   for (const How how : {How::Killed, How::Left}) check_end(1, how, true);
 }
 
-TEST_CASE("a device that fails while it is at work fails the group, and its rank is named") {
-  const auto fail = [](FakeDevice& device) { device.fail("the GPU fell off the bus"); };
-  const Death death = death_of_queued(test_config(), {}, fail);
-  CHECK(death.rank == 1);
-  CHECK_THAT(death.text, Catch::Contains("rank 1 failed: the GPU fell off the bus"));
-}
-
-TEST_CASE("the buffers of a device that has failed are kept, and nobody waits for it") {
-  DeviceGroup all(2);
-  std::latch queued(2);
-  run_ranks(2, [&](int rank) {
-    FakeDevice& device = *all.devices[static_cast<std::size_t>(rank)];
-    Runtime runtime(all.options(rank));
-    device.hold_results();
-    Owned owned(device);
-    const Work work = runtime.submit(std::move(owned.request));
-    work.wait_on(FakeDevice::stream('B'));
-    queued.arrive_and_wait();
-    if (rank == 1) device.fail("the GPU fell off the bus");
-    check(death_of([&] { work.wait(); }).rank == 1, "rank 1 is named");
-    check(owned.watched.expired() == (rank == 0), "kept where the device has failed");
-    const std::vector<std::string> log = device.log();
-    check(std::find(log.begin(), log.end(), "end waits") == log.end(), "its waits are left alone");
-  });
+TEST_CASE("a device that fails at work fails the group, is not waited for, and keeps its buffers") {
+  check_end(1, How::DeviceFails, false);
 }
 
 TEST_CASE("a device that fails when a stream is ordered fails all operations that were with it") {
   DeviceGroup all(2);
   run_ranks(2, [&](int rank) {
-    FakeDevice& device = *all.devices[static_cast<std::size_t>(rank)];
+    FakeDevice& device = all.device(rank);
     std::vector<float> a(4, 1.0F), b(4, 1.0F);
     Runtime runtime(all.options(rank));
     Request first = on_device(sum_request(a, "a"), device);
@@ -160,14 +139,13 @@ TEST_CASE("what is queued on a device for too long fails the group") {
   Config config = test_config();
   config.stall_warn_s = 0.1;
   config.stall_abort_s = 0.3;
-  const auto nothing = [](FakeDevice&) {};
   const auto text = [](const Death& death) {
     return "allreduce 'x' has been queued on the GPU of rank " + std::to_string(death.rank) +
            " for longer than ";
   };
-  const Death stalled = death_of_queued(config, {}, nothing);
+  const Death stalled = death_of_queued(config, {});
   CHECK_THAT(stalled.text, Catch::Contains(text(stalled) + "RONDE_STALL_ABORT_S"));
-  const Death late = death_of_queued(test_config(), std::chrono::milliseconds(500), nothing);
+  const Death late = death_of_queued(test_config(), std::chrono::milliseconds(500));
   CHECK(late.rank == 1);
   CHECK_THAT(late.text, Catch::Contains(text(late) + "its timeout"));
 }

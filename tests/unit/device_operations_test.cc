@@ -25,7 +25,10 @@ Request device_sum(std::vector<float>& values, const FakeDevice& device,
   return on_device(sum_request(values, name), device);
 }
 
-/// An operation whose result has memory of its own: four elements of each rank.
+/// Their results have memory of their own.
+constexpr Collective kApart[] = {Collective::Allgather, Collective::Alltoall,
+                                 Collective::Reducescatter};
+
 Request request_apart(Collective kind, const std::vector<float>& input, const FakeDevice& device) {
   Request request;
   request.kind = kind;
@@ -35,10 +38,11 @@ Request request_apart(Collective kind, const std::vector<float>& input, const Fa
   return on_device(std::move(request), device);
 }
 
-std::string log_text(const FakeDevice& device) {
-  std::string text;
-  for (const std::string& line : device.log()) text += line + "; ";
-  return text;
+/// It is queued on the device on return.
+Work queued(Runtime& runtime, Request request) {
+  Work work = runtime.submit(std::move(request));
+  work.wait_on(FakeDevice::stream('B'));
+  return work;
 }
 
 /// `action` does not end before the device of rank 1, which holds results, has come to them.
@@ -57,56 +61,40 @@ void check_waits_for_device(int rank, FakeDevice& device, const std::function<vo
 
 /// What has happened on the device so far.
 void check_log(const FakeDevice& device, const Log& expected) {
-  check(device.log() == expected, "the order of " + log_text(device));
+  check_equal(device.log(), expected, "the order");
 }
 
 }  // namespace
 
-TEST_CASE("a work on a device is queued before it is done") {
-  const DeviceGroup group(2);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+TEST_CASE("a work on a device is queued before it is done, and keeps its buffers until it is") {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     device.hold_results();
     std::vector<float> values(4, static_cast<float>(rank + 1));
-    const Work work = runtime.submit(device_sum(values, device));
-    work.wait_on(FakeDevice::stream('B'));
+    Request request = device_sum(values, device);
+    request.keep_alive = std::make_shared<int>();
+    const std::weak_ptr owner = request.keep_alive;
+    const Work work = queued(runtime, std::move(request));
+    device.wait_asked(3);
     check(!work.done() && !work.wait_for(milliseconds(1)), "the device has yet to come to it");
     check(values == std::vector<float>(4, static_cast<float>(rank + 1)), "no result yet");
+    check(!owner.expired(), "the device will write there");
     check_log(device, {"mark1 A", "read", "result1", "order result1 B"});
     device.pass();
     work.wait();
+    check(owner.expired(), "released before the work is done");
     check(work.done() && values == std::vector<float>(4, 3.0F), "the sum");
     work.wait_on(FakeDevice::stream('C'));
     check(device.log().back() == "order result1 C", "also once it is done");
   });
 }
 
-TEST_CASE("what owns the buffers of a device is kept until the device has passed the result") {
-  const DeviceGroup group(2);
-  group.run([](int, Runtime& runtime, FakeDevice& device) {
-    device.hold_results();
-    auto values = std::make_shared<std::vector<float>>(1000, 1.0F);
-    const std::weak_ptr<std::vector<float>> watched = values;
-    Request request = device_sum(*values, device);
-    request.keep_alive = std::move(values);
-    const Work work = runtime.submit(std::move(request));
-    work.wait_on(FakeDevice::stream('B'));
-    device.wait_asked(3);
-    check(!watched.expired(), "the device will write there");
-    device.pass();
-    work.wait();
-    check(watched.expired(), "released before the work is done");
-  });
-}
-
 TEST_CASE("a name may be used again once its operation is queued on the device") {
-  const DeviceGroup group(2);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     device.hold_results();
     std::vector<std::vector<float>> steps(3, std::vector<float>(4, static_cast<float>(rank)));
     std::vector<Work> works;
     for (std::vector<float>& values : steps) {
-      works.push_back(runtime.submit(device_sum(values, device)));
-      works.back().wait_on(FakeDevice::stream('B'));
+      works.push_back(queued(runtime, device_sum(values, device)));
     }
     check(counter_of(runtime, "device_execution", "queued") == 3, "all are queued");
     check(counter_of(runtime, "device_execution", "passed") == 0, "and none has passed");
@@ -117,8 +105,7 @@ TEST_CASE("a name may be used again once its operation is queued on the device")
 }
 
 TEST_CASE("nothing of a buffer is touched before what its stream was given") {
-  const DeviceGroup group(2);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     if (rank == 1) device.hold_marks();
     std::vector<float> values(4, 0.0F);
     const Work work = runtime.submit(device_sum(values, device));
@@ -135,10 +122,8 @@ TEST_CASE("nothing of a buffer is touched before what its stream was given") {
 }
 
 TEST_CASE("memory that the program makes for a result is marked before it is written") {
-  for (const Collective kind :
-       {Collective::Allgather, Collective::Alltoall, Collective::Reducescatter}) {
-    const DeviceGroup group(2);
-    group.run([kind](int, Runtime& runtime, FakeDevice& device) {
+  for (const Collective kind : kApart) {
+    DeviceGroup(2).run([kind](int, Runtime& runtime, FakeDevice& device) {
       const std::vector<float> input(4, 1.0F);
       std::vector<float> output;
       Request request = request_apart(kind, input, device);
@@ -155,16 +140,14 @@ TEST_CASE("memory that the program makes for a result is marked before it is wri
 }
 
 TEST_CASE("what finish queues on a device comes behind the result, and is part of the operation") {
-  const DeviceGroup group(2);
-  group.run([](int, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(2).run([](int, Runtime& runtime, FakeDevice& device) {
     std::vector<float> values(4, 1.0F);
     Request request = device_sum(values, device);
     request.finish = [&device] {
       device.note("finish");
       device.hold_marks();
     };
-    const Work work = runtime.submit(std::move(request));
-    work.wait_on(FakeDevice::stream('B'));
+    const Work work = queued(runtime, std::move(request));
     check_log(device, {"mark1 A", "read", "result1", "order result1 A", "finish", "mark2 A",
                        "order mark2 B"});
     check(!work.done(), "the device has yet to come to what finish queued");
@@ -175,8 +158,7 @@ TEST_CASE("what finish queues on a device comes behind the result, and is part o
 }
 
 TEST_CASE("a finish that throws fails its work alone, once the device is done with the buffers") {
-  const DeviceGroup group(2);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     device.hold_results();
     std::vector<float> values(4, 1.0F);
     Request request = device_sum(values, device);
@@ -199,8 +181,7 @@ TEST_CASE("a finish that throws fails its work alone, once the device is done wi
 }
 
 TEST_CASE("all collectives and messages work on devices") {
-  const DeviceGroup group(2);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     const float mine = static_cast<float>(rank + 1);
     std::vector<float> values(4, mine);
     runtime.submit(device_sum(values, device)).wait();
@@ -233,24 +214,21 @@ TEST_CASE("all collectives and messages work on devices") {
 }
 
 TEST_CASE("what came from whom may be asked once an operation is queued on a device") {
-  const DeviceGroup group(2);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     device.hold_results();
     const std::vector<float> input(4, 1.0F);
-    std::vector<float> output(4);
+    std::vector<float> output(rank == 0 ? 2 : 6);
     Request request = request_apart(Collective::Alltoall, input, device);
     request.splits = {1, 3};
-    output.resize(rank == 0 ? 2 : 6);
     request.output = output.data();
-    const Work work = runtime.submit(std::move(request));
-    work.wait_on(FakeDevice::stream('B'));
+    const Work work = queued(runtime, std::move(request));
     check(!work.done(), "queued");
     const std::int64_t rows = rank == 0 ? 1 : 3;
     check(work.received_splits() == std::vector<std::int64_t>{rows, rows}, "the rows");
     std::vector<float> values(4);
-    const Work message = runtime.submit(
+    const Work message = queued(
+        runtime,
         on_device(rank == 0 ? send_request(input, 1) : recv_request(values, kAnyRank), device));
-    message.wait_on(FakeDevice::stream('B'));
     if (rank == 1) check(message.source() == 0, "the sender");
     device.pass();
     message.wait();
@@ -259,8 +237,7 @@ TEST_CASE("what came from whom may be asked once an operation is queued on a dev
 }
 
 TEST_CASE("buffers of the CPU and of a device go through the same group") {
-  const DeviceGroup group(3);
-  group.run([](int, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(3).run([](int, Runtime& runtime, FakeDevice& device) {
     device.hold_results();
     std::vector<float> here(4, 1.0F), there(4, 1.0F);
     const Work on_gpu = runtime.submit(device_sum(there, device, "there"));
@@ -275,15 +252,12 @@ TEST_CASE("buffers of the CPU and of a device go through the same group") {
 }
 
 TEST_CASE("the operations of a group are queued each with its own event") {
-  const DeviceGroup group(2);
-  group.run([](int, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(2).run([](int, Runtime& runtime, FakeDevice& device) {
     device.hold_results();
     std::vector<float> a(2, 1.0F), b(3, 2.0F);
     std::vector<double> c(2, 3.0);
-    Request third = on_device({}, device);
-    third.name = "c";
+    Request third = device_sum(a, device, "c");
     third.dtype = DataType::F64;
-    third.shape = {2};
     third.input = third.output = c.data();
     const std::vector<Work> works = runtime.submit_group(
         {device_sum(a, device, "a"), device_sum(b, device, "b"), std::move(third)});
@@ -299,8 +273,7 @@ TEST_CASE("the operations of a group are queued each with its own event") {
 }
 
 TEST_CASE("ranks that have joined take part in operations on devices without memory for them") {
-  const DeviceGroup group(3);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(3).run([](int rank, Runtime& runtime, FakeDevice& device) {
     if (rank > 0) {
       std::vector<float> values(4, static_cast<float>(rank));
       Request average = device_sum(values, device);
@@ -324,8 +297,7 @@ TEST_CASE("ranks that have joined take part in operations on devices without mem
 TEST_CASE("a frozen schedule runs operations on devices, whose results are waited for on streams") {
   Config config = test_config();
   config.freeze_after_steps = 3;
-  const DeviceGroup group(2);
-  group.run(
+  DeviceGroup(2).run(
       [](int rank, Runtime& runtime, FakeDevice& device) {
         std::vector<float> a(4), b(4);
         for (int step = 0; step < 40; ++step) {
@@ -343,32 +315,10 @@ TEST_CASE("a frozen schedule runs operations on devices, whose results are waite
       config);
 }
 
-TEST_CASE("process sets have a device backend of their own") {
-  const DeviceGroup group(3);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
-    const ProcessSet set = runtime.add_process_set({2, 1});
-    if (rank > 0) {
-      device.hold_results();
-      std::vector<float> values(4, static_cast<float>(rank));
-      Request request = device_sum(values, device);
-      request.set = set;
-      const Work work = runtime.submit(std::move(request));
-      work.wait_on(FakeDevice::stream('B'));
-      check(!work.done(), "queued");
-      device.pass();
-      work.wait();
-      check(values[0] == 3.0F, "the sum of the members");
-    }
-    runtime.remove_process_set(set);
-  });
-}
-
 TEST_CASE(
     "an input that lies in the memory of a result on a device is refused, others get theirs") {
-  for (const Collective kind :
-       {Collective::Allgather, Collective::Alltoall, Collective::Reducescatter}) {
-    const DeviceGroup group(2);
-    group.run([kind](int rank, Runtime& runtime, FakeDevice& device) {
+  for (const Collective kind : kApart) {
+    DeviceGroup(2).run([kind](int rank, Runtime& runtime, FakeDevice& device) {
       std::vector<float> memory(16, 1.0F);
       const std::vector<float> input(4, 1.0F);
       Request request = request_apart(kind, input, device);
@@ -390,21 +340,19 @@ TEST_CASE(
 }
 
 TEST_CASE("what a device cannot have is refused by the rank that asks for it") {
-  const DeviceGroup group(2);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     std::vector<float> values(4, 1.0F);
-    Request adasum = device_sum(values, device);
-    adasum.op = ReduceOp::Adasum;
-    check_contains(text_of<UsageError>([&] { runtime.submit(adasum); }),
-                   "adasum is computed on the CPU");
-    Request symmetric = device_sum(values, device);
-    symmetric.symmetric = true;
-    check_contains(text_of<UsageError>([&] { runtime.submit(symmetric); }),
-                   "of the CPU, is symmetric");
-    Request elsewhere = device_sum(values, device);
-    elsewhere.device.index = 0;
-    check_contains(text_of<UsageError>([&] { runtime.submit(elsewhere); }),
-                   "rank " + std::to_string(rank) + ": allreduce 'x': no device 0 here");
+    const auto check_refused = [&](const std::function<void(Request&)>& change,
+                                   const std::string& text) {
+      Request request = device_sum(values, device);
+      change(request);
+      check_contains(text_of<UsageError>([&] { runtime.submit(request); }), text);
+    };
+    check_refused([](Request& request) { request.op = ReduceOp::Adasum; },
+                  "adasum is computed on the CPU");
+    check_refused([](Request& request) { request.symmetric = true; }, "of the CPU, is symmetric");
+    check_refused([](Request& request) { request.device.index = 0; },
+                  "rank " + std::to_string(rank) + ": allreduce 'x': no device 0 here");
     // Nothing converts what a device backend does not convert itself.
     Request half = device_sum(values, device, "half");
     half.wire_dtype = DataType::F16;
@@ -413,32 +361,22 @@ TEST_CASE("what a device cannot have is refused by the rank that asks for it") {
   });
 }
 
-TEST_CASE("a shutdown waits for what is queued on a device") {
-  const DeviceGroup group(2);
-  run_ranks(2, [&](int rank) {
-    FakeDevice& device = *group.devices[static_cast<std::size_t>(rank)];
-    std::vector<float> values(4, 1.0F);
-    Runtime runtime(group.options(rank));
-    if (rank == 1) device.hold_results();
-    const Work work = runtime.submit(device_sum(values, device));
-    work.wait_on(FakeDevice::stream('B'));
-    check_waits_for_device(rank, device, [&] { runtime.shutdown(); });
-    check(work.done() && values == std::vector<float>(4, 2.0F), "the sum");
-  });
-}
-
-TEST_CASE("a process set is removed once what is queued on a device there is over") {
-  const DeviceGroup group(2);
-  group.run([](int rank, Runtime& runtime, FakeDevice& device) {
-    const ProcessSet set = runtime.add_process_set({0, 1});
-    if (rank == 1) device.hold_results();
-    std::vector<float> values(4, 1.0F);
-    Request request = device_sum(values, device);
-    request.set = set;
-    const Work work = runtime.submit(std::move(request));
-    work.wait_on(FakeDevice::stream('B'));
-    check_waits_for_device(rank, device, [&] { runtime.remove_process_set(set); });
-    check(work.done() && values == std::vector<float>(4, 2.0F), "the sum");
-    check_goes_on(runtime);
-  });
+TEST_CASE("a group is shut down, and a process set removed, once what is queued there is over") {
+  for (const bool removes : {false, true}) {
+    DeviceGroup(3).run([removes](int rank, Runtime& runtime, FakeDevice& device) {
+      // The numbers of the members add up to the same.
+      const ProcessSet set = removes ? runtime.add_process_set({2, 1}) : kGlobalSet;
+      const bool is_member = !removes || rank > 0;
+      if (rank == 1) device.hold_results();
+      std::vector<float> values(4, static_cast<float>(rank));
+      Request request = device_sum(values, device);
+      request.set = set;
+      const Work work = is_member ? queued(runtime, std::move(request)) : Work();
+      check(rank != 1 || !work.done(), "queued");
+      check_waits_for_device(
+          rank, device, [&] { removes ? runtime.remove_process_set(set) : runtime.shutdown(); });
+      check(work.done() && values[3] == (is_member ? 3.0F : 0.0F), "the sum of the members");
+      if (removes) check_goes_on(runtime);
+    });
+  }
 }

@@ -48,7 +48,7 @@ TEST_CASE("an exchange gives the blobs in the order of its ranks") {
   CHECK(reply.blobs == std::vector<std::string>{"three", "one"});
 }
 
-TEST_CASE("sets are numbered from one as they are made") {
+TEST_CASE("sets are numbered from one as they are made, and what none can be is refused to all") {
   ExchangeDesk desk(4);
   const ExchangeReply first = meet(desk, key_of(Kind::CreateSet, {2, 0}), {"", ""});
   CHECK(first.set == 1);
@@ -59,13 +59,8 @@ TEST_CASE("sets are numbered from one as they are made") {
   const ExchangeReply third = meet(desk, add, {"1,3", "1,3", "1,3", "1,3"});
   CHECK(third.set == 3);
   CHECK(third.members == Ranks{1, 3});
-}
-
-TEST_CASE("what no set can be is refused where all ranks ask for it") {
-  ExchangeDesk desk(2);
-  const ExchangeKey add = key_of(Kind::AddSet, {0, 1}, 0, "0");
-  CHECK_THAT(meet(desk, add, {"0,5", "0,5"}).error, Contains("rank 5"));
-  CHECK_THAT(meet(desk, add, {"", ""}).error, Contains("at least one rank"));
+  CHECK_THAT(meet(desk, add, {"0,5", "0,5", "0,5", "0,5"}).error, Contains("rank 5"));
+  CHECK_THAT(meet(desk, add, {"", "", "", ""}).error, Contains("at least one rank"));
 }
 
 TEST_CASE(
@@ -91,12 +86,9 @@ TEST_CASE(
 
 TEST_CASE("created sets that only share ranks do not disturb each other") {
   ExchangeDesk desk(3);
-  CHECK(come(desk, key_of(Kind::CreateSet, {0, 1}), 0).empty());
-  CHECK(come(desk, key_of(Kind::CreateSet, {1, 2}), 1).empty());
-  CHECK(come(desk, key_of(Kind::CreateSet, {2, 0}), 2).empty());
-  CHECK(come(desk, key_of(Kind::CreateSet, {0, 1}), 1).size() == 1);
-  CHECK(come(desk, key_of(Kind::CreateSet, {1, 2}), 2).size() == 1);
-  CHECK(come(desk, key_of(Kind::CreateSet, {2, 0}), 0).size() == 1);
+  const Ranks sets[] = {{0, 1}, {1, 2}, {2, 0}};
+  for (const Ranks& set : sets) CHECK(come(desk, key_of(Kind::CreateSet, set), set[0]).empty());
+  for (const Ranks& set : sets) CHECK(come(desk, key_of(Kind::CreateSet, set), set[1]).size() == 1);
 }
 
 TEST_CASE("a set that a rank could not make is refused to the others wherever they are") {
@@ -117,21 +109,17 @@ TEST_CASE("a set that a rank could not make is refused to the others wherever th
   CHECK(desk.idle());
 }
 
-TEST_CASE("exchanges that wait are listed with who is missing") {
+TEST_CASE(
+    "exchanges that wait are listed; one without its sender, or twice from one, is an error") {
   ExchangeDesk desk(3);
-  desk.add({key_of(Kind::CreateSet, {2, 0}), 2, ""}, kStart);
+  const ExchangeKey key = key_of(Kind::CreateSet, {2, 0});
+  CHECK_THROWS_AS(desk.add({key, 1, ""}, kStart), Error);
+  desk.add({key, 2, ""}, kStart);
+  CHECK_THROWS_AS(desk.add({key, 2, ""}, kStart), Error);
   const auto waiting = desk.waiting();
   REQUIRE(waiting.size() == 1);
   CHECK(waiting[0].text == "creating the process set of ranks 2,0");
   CHECK(waiting[0].submitted == std::vector<int>{2});
   CHECK(waiting[0].missing == std::vector<int>{0});
   CHECK(waiting[0].since == kStart);
-}
-
-TEST_CASE("an exchange without its sender, or twice from one, is an error of the protocol") {
-  ExchangeDesk desk(3);
-  const ExchangeKey key = key_of(Kind::CreateSet, {0, 1});
-  CHECK_THROWS_AS(desk.add({key, 2, ""}, kStart), Error);
-  desk.add({key, 0, ""}, kStart);
-  CHECK_THROWS_AS(desk.add({key, 0, ""}, kStart), Error);
 }

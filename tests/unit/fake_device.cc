@@ -37,16 +37,6 @@ void* FakeDevice::stream(char name) {
   return &streams[name - 'A'];
 }
 
-void FakeDevice::hold_results() {
-  const std::lock_guard lock(mutex_);
-  holds_results_ = true;
-}
-
-void FakeDevice::hold_marks() {
-  const std::lock_guard lock(mutex_);
-  holds_marks_ = true;
-}
-
 void FakeDevice::pass() {
   const std::lock_guard lock(mutex_);
   holds_results_ = holds_marks_ = false;
@@ -55,21 +45,6 @@ void FakeDevice::pass() {
     *queued.has_passed = true;
   }
   queued_.clear();
-}
-
-void FakeDevice::fail(std::string text) {
-  const std::lock_guard lock(mutex_);
-  failure_ = std::move(text);
-}
-
-void FakeDevice::fail_orders(std::string text) {
-  const std::lock_guard lock(mutex_);
-  order_failure_ = std::move(text);
-}
-
-void FakeDevice::hang() {
-  const std::lock_guard lock(mutex_);
-  hangs_ = true;
 }
 
 void FakeDevice::wait_asked(std::uint64_t times) {
@@ -252,20 +227,10 @@ class FakeDeviceBackend final : public Backend {
     return apart(call, &Backend::reducescatter, total(call.counts), own);
   }
   std::unique_ptr<Operation> send(const SendCall& call) override {
-    const Copy copy = copy_of(call.input, nullptr, call.count, call.dtype);
-    return begin(call, {copy}, [this, call, copy] {
-      SendCall inner = on_host(call);
-      inner.input = copy.bytes->data();
-      return host_.send(inner);
-    });
+    return apart(call, &Backend::send, call.count, 0);
   }
   std::unique_ptr<Operation> recv(const RecvCall& call) override {
-    const Copy copy = copy_of(nullptr, call.output, call.count, call.dtype);
-    return begin(call, {copy}, [this, call, copy] {
-      RecvCall inner = on_host(call);
-      inner.output = copy.bytes->data();
-      return host_.recv(inner);
-    });
+    return apart(call, &Backend::recv, 0, call.count);
   }
 
   std::shared_ptr<DeviceStreams> device_streams() const override { return device_; }
@@ -279,47 +244,47 @@ class FakeDeviceBackend final : public Backend {
   using Work = std::unique_ptr<Operation> (Backend::*)(const Call&);
 
   template <typename Call>
-  static Call on_host(Call call) {
-    call.place = {};
-    return call;
-  }
-
-  template <typename Call>
   std::unique_ptr<Operation> segments(const Call& call, Work<Call> work) {
     std::vector<Copy> copies;
-    const auto inner = std::make_shared<std::vector<Segment>>();
+    std::vector<Segment> inner;
     for (const Segment& segment : call.segments) {
       copies.push_back(copy_of(segment.input, segment.output, segment.count, call.dtype));
       void* const memory = copies.back().bytes->data();
-      inner->push_back({segment.input == nullptr ? nullptr : memory, memory, segment.count});
+      inner.push_back({segment.input == nullptr ? nullptr : memory, memory, segment.count});
     }
-    return begin(call, copies, [this, call, work, inner, copies] {
-      Call called = on_host(call);
-      called.segments = *inner;
-      return (host_.*work)(called);
+    return begin(call.place, std::move(copies), [this, call, work, inner] {
+      Call on_host = call;
+      on_host.place = {};
+      on_host.segments = inner;
+      return (host_.*work)(on_host);
     });
   }
 
+  /// The input and the output are two buffers, of which a message has one.
   template <typename Call>
   std::unique_ptr<Operation> apart(const Call& call, Work<Call> work, std::size_t sent,
                                    std::size_t received) {
-    const Copy input = copy_of(call.input, nullptr, sent, call.dtype);
-    const Copy output = copy_of(nullptr, call.output, received, call.dtype);
-    return begin(call, {input, output}, [this, call, work, input, output] {
-      Call called = on_host(call);
-      called.input = call.input == nullptr ? nullptr : input.bytes->data();
-      called.output = output.bytes->data();
-      return (host_.*work)(called);
-    });
+    std::vector<Copy> copies;
+    Call on_host = call;
+    on_host.place = {};
+    if constexpr (requires { call.input; }) {
+      copies.push_back(copy_of(call.input, nullptr, sent, call.dtype));
+      if (call.input != nullptr) on_host.input = copies.back().bytes->data();
+    }
+    if constexpr (requires { call.output; }) {
+      copies.push_back(copy_of(nullptr, call.output, received, call.dtype));
+      on_host.output = copies.back().bytes->data();
+    }
+    return begin(call.place, std::move(copies),
+                 [this, on_host, work] { return (host_.*work)(on_host); });
   }
 
-  template <typename Call>
-  std::unique_ptr<Operation> begin(const Call& call, std::vector<Copy> copies,
+  std::unique_ptr<Operation> begin(const Placement& place, std::vector<Copy> copies,
                                    FakeDeviceOperation::Start start) {
-    const Device& where = call.place.device;
-    const bool is_here = where.index == device_->ordinal() || where.index == kNoDevice;
-    if (where.kind != DeviceKind::Cuda || !is_here) throw Error("buffers of another device");
-    return std::make_unique<FakeDeviceOperation>(device_, call.place, std::move(copies),
+    const bool is_here =
+        place.device.index == device_->ordinal() || place.device.index == kNoDevice;
+    if (place.device.kind != DeviceKind::Cuda || !is_here) throw Error("buffers of another device");
+    return std::make_unique<FakeDeviceOperation>(device_, place, std::move(copies),
                                                  std::move(start));
   }
 
@@ -352,10 +317,9 @@ RuntimeOptions DeviceGroup::options(int rank, Config config) const {
 void DeviceGroup::run(const std::function<void(int, Runtime&, FakeDevice&)>& body,
                       const Config& config) const {
   run_ranks(static_cast<int>(devices.size()), [&](int rank) {
-    FakeDevice& device = *devices[static_cast<std::size_t>(rank)];
     Runtime runtime(options(rank, config));
-    body(rank, runtime, device);
-    device.pass();
+    body(rank, runtime, device(rank));
+    device(rank).pass();
     runtime.shutdown();
   });
 }

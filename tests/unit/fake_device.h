@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ronde/backend.h"
@@ -30,17 +31,17 @@ class FakeDevice final : public DeviceStreams, public std::enable_shared_from_th
 
   /// Results, or marks in streams, that are queued from now on are passed by pass() only.
   /// @{
-  void hold_results();
-  void hold_marks();
+  void hold_results() { set(holds_results_, true); }
+  void hold_marks() { set(holds_marks_, true); }
   /// @}
   /// The device comes to all that is queued, and to what will be.
   void pass();
   /// Whatever asks the device is told this.
-  void fail(std::string text);
+  void fail(std::string text) { set(failure_, std::move(text)); }
   /// The same of those alone who order a stream.
-  void fail_orders(std::string text);
+  void fail_orders(std::string text) { set(order_failure_, std::move(text)); }
   /// settle() is in vain: what is queued may still reach memory.
-  void hang();
+  void hang() { set(hangs_, true); }
 
   /// Blocks until it has been asked so many times more whether an event has passed.
   void wait_asked(std::uint64_t times);
@@ -65,6 +66,11 @@ class FakeDevice final : public DeviceStreams, public std::enable_shared_from_th
     std::shared_ptr<bool> has_passed;
     std::function<void()> write;
   };
+  template <typename Value>
+  void set(Value& member, Value value) {
+    const std::lock_guard lock(mutex_);
+    member = std::move(value);
+  }
   void log_once(const std::string& text);
   std::shared_ptr<const DeviceEvent> queue(const std::string& name, bool is_held,
                                            std::function<void()> write);
@@ -95,6 +101,7 @@ BackendFactory fake_device_factory(std::shared_ptr<FakeDevice> device);
 struct DeviceGroup {
   explicit DeviceGroup(int size);
 
+  FakeDevice& device(int rank) const { return *devices[static_cast<std::size_t>(rank)]; }
   RuntimeOptions options(int rank, Config config = test_config()) const;
   /// `body` between start and shutdown on every rank, whose device has come to all then.
   void run(const std::function<void(int rank, Runtime& runtime, FakeDevice& device)>& body,

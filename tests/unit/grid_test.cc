@@ -18,30 +18,25 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-/// The ranks at all places of a grid, in row-major order, as places.
-std::vector<std::vector<int>> all_places(const std::vector<int>& sizes) {
-  std::vector<std::vector<int>> places = {{}};
-  for (const int size : sizes) {
-    std::vector<std::vector<int>> longer;
-    for (const std::vector<int>& place : places) {
-      for (int coordinate = 0; coordinate < size; ++coordinate) {
-        longer.push_back(place);
-        longer.back().push_back(coordinate);
-      }
-    }
-    places = std::move(longer);
+/// Of a rank in row-major order.
+std::vector<int> place_of(int rank, const std::vector<int>& sizes) {
+  std::vector<int> place(sizes.size());
+  for (std::size_t axis = sizes.size(); axis-- > 0;) {
+    place[axis] = rank % sizes[axis];
+    rank /= sizes[axis];
   }
-  return places;
+  return place;
 }
 
 /// The ranks that differ from `rank` along `axis` only, ascending along it.
-std::vector<int> expected_row(const std::vector<std::vector<int>>& places, int rank,
+std::vector<int> expected_row(const Runtime& runtime, const std::vector<int>& sizes,
                               std::size_t axis) {
+  const std::vector<int> own = place_of(runtime.topology().rank, sizes);
   std::vector<int> row;
-  for (std::size_t other = 0; other < places.size(); ++other) {
-    std::vector<int> place = places[other];
-    place[axis] = places[static_cast<std::size_t>(rank)][axis];
-    if (place == places[static_cast<std::size_t>(rank)]) row.push_back(static_cast<int>(other));
+  for (int other = 0; other < runtime.topology().size; ++other) {
+    std::vector<int> place = place_of(other, sizes);
+    place[axis] = own[axis];
+    if (place == own) row.push_back(other);
   }
   return row;
 }
@@ -59,7 +54,7 @@ struct RowSum {
   Work work;
 };
 
-void check_sums(Runtime& runtime, const Grid& grid, const std::vector<std::vector<int>>& places) {
+void check_sums(Runtime& runtime, const Grid& grid, const std::vector<int>& sizes) {
   const int rank = runtime.topology().rank;
   for (int step = 0; step < 5; ++step) {
     // All axes at once, and another one first on the next rank.
@@ -70,7 +65,8 @@ void check_sums(Runtime& runtime, const Grid& grid, const std::vector<std::vecto
     }
     for (std::size_t axis = sums.size(); axis-- > 0;) {
       float expected = 0;
-      for (const int other : expected_row(places, rank, axis)) expected += RowSum::value_of(other);
+      for (const int other : expected_row(runtime, sizes, axis))
+        expected += RowSum::value_of(other);
       sums[axis]->work.wait();
       check(sums[axis]->values == std::vector<float>(5, expected),
             "the sum along axis " + std::to_string(axis));
@@ -79,22 +75,20 @@ void check_sums(Runtime& runtime, const Grid& grid, const std::vector<std::vecto
 }
 
 void check_grid(Runtime& runtime, const std::vector<int>& sizes) {
-  const int rank = runtime.topology().rank;
-  const std::vector<std::vector<int>> places = all_places(sizes);
-  const std::vector<int>& place = places[static_cast<std::size_t>(rank)];
+  const std::vector<int> place = place_of(runtime.topology().rank, sizes);
   Grid grid(runtime, sizes);
   check(grid.dimensions() == static_cast<int>(sizes.size()), "the dimensions");
-  for (std::size_t other = 0; other < places.size(); ++other) {
-    check(grid.rank_at(places[other]) == static_cast<int>(other), "row-major");
+  for (int other = 0; other < runtime.topology().size; ++other) {
+    check(grid.rank_at(place_of(other, sizes)) == other, "row-major");
   }
   for (int axis = 0; axis < grid.dimensions(); ++axis) {
     const auto index = static_cast<std::size_t>(axis);
     check(grid.size(axis) == sizes[index], "the size along the axis");
     check(grid.coordinate(axis) == place[index], "the coordinate");
-    check(runtime.ranks_of(grid.set(axis)) == expected_row(places, rank, index), "the row");
+    check(runtime.ranks_of(grid.set(axis)) == expected_row(runtime, sizes, index), "the row");
     check(runtime.rank_in(grid.set(axis)) == grid.coordinate(axis), "the rank in the row");
   }
-  check_sums(runtime, grid, places);
+  check_sums(runtime, grid, sizes);
   grid.remove();
   grid.remove();  // which has nothing left to do
   check_contains(text_of<UsageError>([&] { grid.set(1); }), "axis 1 has been removed");
@@ -131,10 +125,10 @@ TEST_CASE("several grids live beside each other") {
     }
     check(ids.size() == 6, "each has sets of its own");
     first.remove();
-    check_sums(runtime, again, all_places({2, 2}));
-    check_sums(runtime, flat, all_places({1, 4}));
+    check_sums(runtime, again, {2, 2});
+    check_sums(runtime, flat, {1, 4});
     const Grid moved = std::move(again);
-    check_sums(runtime, moved, all_places({2, 2}));
+    check_sums(runtime, moved, {2, 2});
   });
 }
 
@@ -206,22 +200,17 @@ TEST_CASE("a row in use stays while the rest of the grid is removed") {
   run_group(4, [&](int rank, Runtime& runtime) {
     Grid grid(runtime, {2, 2});
     // Ranks 1 and 3 are a row along axis 0.
-    if (rank == 1) {
-      const RowSum early(runtime, grid.set(0));
+    if (rank % 2 == 1) {
+      std::unique_ptr<RowSum> sum;
+      if (rank == 1) sum = std::make_unique<RowSum>(runtime, grid.set(0));
       check_contains(text_of<UsageError>([&] { grid.remove(); }), "in flight");
       check(grid.set(0) != kGlobalSet, "the row stays");
       refused.arrive_and_wait();
-      early.work.wait();
-      check(early.values[0] == RowSum::value_of(1) + RowSum::value_of(3), "and finishes");
-      grid.remove();
-    } else if (rank == 3) {
-      check_contains(text_of<UsageError>([&] { grid.remove(); }), "in flight");
-      refused.arrive_and_wait();
-      RowSum(runtime, grid.set(0)).work.wait();
-      grid.remove();
-    } else {
-      grid.remove();
+      if (rank == 3) sum = std::make_unique<RowSum>(runtime, grid.set(0));
+      sum->work.wait();
+      check(sum->values[0] == RowSum::value_of(1) + RowSum::value_of(3), "and finishes");
     }
+    grid.remove();
     check(runtime.process_sets().size() == 1, "no set is left");
     check_goes_on(runtime);
   });

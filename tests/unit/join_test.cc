@@ -27,10 +27,15 @@ int join(Runtime& runtime, ProcessSet set = kGlobalSet) {
 }
 
 /// A reduction in place of three values that begin as the rank plus one.
-float reduced(Runtime& runtime, ReduceOp op, const std::string& name = "x",
-              ProcessSet set = kGlobalSet) {
-  std::vector<float> values(3, static_cast<float>(runtime.topology().rank + 1));
-  Request request = sum_request(values, name);
+template <typename Number = float>
+Number reduced(Runtime& runtime, ReduceOp op, const std::string& name = "x",
+               ProcessSet set = kGlobalSet) {
+  std::vector<Number> values(3, static_cast<Number>(runtime.topology().rank + 1));
+  Request request;
+  request.name = name;
+  request.dtype = std::is_integral_v<Number> ? DataType::I32 : DataType::F32;
+  request.shape = {3};
+  request.input = request.output = values.data();
   request.op = op;
   request.set = set;
   runtime.submit(request).wait();
@@ -40,56 +45,32 @@ float reduced(Runtime& runtime, ReduceOp op, const std::string& name = "x",
 
 }  // namespace
 
-TEST_CASE("ranks with uneven data reduce what is left of it") {
+TEST_CASE("ranks with uneven data reduce what is left of it, and integer averages truncate") {
   for (const bool all : {false, true}) {
-    for (const std::vector<int>& host_of : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
-      const inproc::Group group(host_of);
-      Config config = test_config();
-      config.join_average = all ? "all" : "contributing";
-      run_ranks(3, [&](int rank) {
-        Runtime runtime(options_of(group, rank, config));
-        for (int epoch = 0; epoch < 3; ++epoch) {
-          // Rank r has 4 + r batches; the ranks that are left contribute r + 1 each.
-          for (int step = 0; step < 4 + rank; ++step) {
-            const int left = step < 4 ? 3 : step < 5 ? 2 : 1;
-            const float sum = left == 3 ? 6.0F : left == 2 ? 5.0F : 3.0F;
-            check(reduced(runtime, ReduceOp::Sum) == sum, "the sum of those that are left");
-            const float average = sum / static_cast<float>(all ? 3 : left);
-            check(reduced(runtime, ReduceOp::Average, "") == average, "their average");
-            check(reduced(runtime, ReduceOp::Min, "m") == static_cast<float>(4 - left),
-                  "their minimum");
-          }
-          check(join(runtime) == 2, "rank 2 joins last");
-          check_goes_on(runtime);
-        }
-        runtime.shutdown();
-      });
-    }
-  }
-}
-
-TEST_CASE("an integer average divides by what the configuration says, and truncates") {
-  const std::vector<std::pair<std::string, std::int32_t>> rows = {{"contributing", 4}, {"all", 3}};
-  for (const auto& [average, expected] : rows) {
     Config config = test_config();
-    config.join_average = average;
-    const inproc::Group group(3);
-    run_ranks(3, [&, wanted = expected](int rank) {
-      Runtime runtime(options_of(group, rank, config));
-      if (rank != 0) {
-        std::int32_t value = rank == 1 ? 4 : 5;
-        Request request;
-        request.name = "i";
-        request.dtype = DataType::I32;
-        request.op = ReduceOp::Average;
-        request.shape = {1};
-        request.input = request.output = &value;
-        runtime.submit(request).wait();
-        check(value == wanted, "9 / 2 or 9 / 3");
+    config.join_average = all ? "all" : "contributing";
+    const auto body = [all](int rank, Runtime& runtime) {
+      for (int epoch = 0; epoch < 3; ++epoch) {
+        // Rank r has 4 + r batches; the ranks that are left contribute r + 1 each.
+        for (int step = 0; step < 4 + rank; ++step) {
+          const int left = step < 4 ? 3 : step < 5 ? 2 : 1;
+          const int sum = left == 3 ? 6 : left == 2 ? 5 : 3;
+          const int divisor = all ? 3 : left;
+          check(reduced(runtime, ReduceOp::Sum) == static_cast<float>(sum),
+                "the sum of those that are left");
+          const float average = static_cast<float>(sum) / static_cast<float>(divisor);
+          check(reduced(runtime, ReduceOp::Average, "") == average, "their average");
+          check(reduced<int>(runtime, ReduceOp::Average, "i") == sum / divisor, "truncated");
+          check(reduced(runtime, ReduceOp::Min, "m") == static_cast<float>(4 - left),
+                "their minimum");
+        }
+        check(join(runtime) == 2, "rank 2 joins last");
+        check_goes_on(runtime);
       }
-      join(runtime);
-      runtime.shutdown();
-    });
+    };
+    for (const auto& host_of : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
+      run_on(host_of, body, config);
+    }
   }
 }
 
@@ -98,12 +79,9 @@ TEST_CASE("reducescatters, barriers and groups go on without the ranks that have
     if (rank > 0) {
       std::vector<float> input(5, static_cast<float>(rank));
       std::vector<float> output(rank == 1 ? 2 : 1);
-      Request scatter;
+      Request scatter = sum_request(input, "scatter");
       scatter.kind = Collective::Reducescatter;
-      scatter.name = "scatter";
       scatter.op = ReduceOp::Average;
-      scatter.shape = {5};
-      scatter.input = input.data();
       scatter.output = output.data();
       runtime.submit(scatter).wait();
       check(output.front() == 1.5F && output.back() == 1.5F, "the average of ranks 1 and 2");
@@ -135,17 +113,13 @@ TEST_CASE("what was submitted before the join is still done") {
 TEST_CASE("what needs every rank is refused while one has joined, and works afterwards") {
   run_group(3, [](int rank, Runtime& runtime) {
     const auto gather = [&] {
-      std::int32_t mine = rank;
-      std::vector<std::int32_t> all(3);
-      Request request;
+      std::vector<float> mine(1, static_cast<float>(rank));
+      std::vector<float> all(3);
+      Request request = sum_request(mine, "gather");
       request.kind = Collective::Allgather;
-      request.name = "gather";
-      request.dtype = DataType::I32;
-      request.shape = {1};
-      request.input = &mine;
       request.output = all.data();
       runtime.submit(request).wait();
-      check(all == std::vector<std::int32_t>{0, 1, 2}, "what all have");
+      check(all == std::vector<float>{0, 1, 2}, "what all have");
     };
     gather();
     if (rank > 0) {
@@ -156,10 +130,9 @@ TEST_CASE("what needs every rank is refused while one has joined, and works afte
       Request broadcast = sum_request(values, "b");
       broadcast.kind = Collective::Broadcast;
       check_contains(usage_error_of(runtime.submit(broadcast)), "needs every rank");
-      Request sent = sum_request(values, "");
-      sent.kind = rank == 1 ? Collective::Send : Collective::Recv;
-      sent.peer = 3 - rank;
-      check_contains(usage_error_of(runtime.submit(sent)), "needs both of its ranks, but rank 0");
+      const Request message = rank == 1 ? send_request(values, 2) : recv_request(values, 1);
+      check_contains(usage_error_of(runtime.submit(message)),
+                     "needs both of its ranks, but rank 0");
       const std::vector<Work> works = runtime.submit_group({sum_request(values, "a"), broadcast});
       check_contains(usage_error_of(works[0]), "needs every rank");
     }
@@ -173,13 +146,8 @@ TEST_CASE("messages that wait when a rank joins are refused") {
   std::latch submitted(1);
   run_group(2, [&](int rank, Runtime& runtime) {
     if (rank == 0) {
-      float value = 1.0F;
-      Request sent;
-      sent.kind = Collective::Send;
-      sent.peer = 1;
-      sent.shape = {1};
-      sent.input = &value;
-      const Work work = runtime.submit(sent);
+      const std::vector<float> values(1, 1.0F);
+      const Work work = runtime.submit(send_request(values, 1));
       submitted.count_down();
       check_contains(usage_error_of(work), "but rank 1 has joined");
     } else {
@@ -230,7 +198,7 @@ TEST_CASE("joining twice, or submitting after joining, is refused at once") {
 }
 
 TEST_CASE("ranks join each set by itself") {
-  run_group(4, [](int rank, Runtime& runtime) {
+  run_group(4, [](int, Runtime& runtime) {
     const ProcessSet set = runtime.add_process_set({3, 1, 2});
     const auto within = runtime.rank_in(set);
     Work joined;
@@ -246,7 +214,6 @@ TEST_CASE("ranks join each set by itself") {
     joined.wait();
     check(!within || joined.last_rank() > 0, "one of the others is last");
     check_goes_on(runtime);
-    static_cast<void>(rank);
   });
 }
 

@@ -1,60 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels::widen and Kernels::narrow against roundings in double precision.
+#include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
+#include <numeric>
 #include <vector>
 
 #include "ronde/kernels.h"
 #include "tests/support/half_rounding.h"
 #include "tests/support/requests.h"
+#include "tests/unit/halves.h"
 #include "tests/unit/placed.h"
 
 namespace {
 
 using namespace ronde;
-using ronde::test::Placed;
-using ronde::test::rounded_to;
-using ronde::test::TensorValues;
-
-constexpr DataType kHalves[] = {DataType::F16, DataType::BF16};
-constexpr DataType kFulls[] = {DataType::F32, DataType::F64};
-constexpr Store kStores[] = {Store::Regular, Store::Streaming};
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::vector<double> numbers_of(DataType half) {
-  TensorValues elements(half, 0x10000);
-  for (std::size_t i = 0; i < elements.count(); ++i) {
-    const auto bits = static_cast<std::uint16_t>(i);
-    std::memcpy(static_cast<std::byte*>(elements.data()) + 2 * i, &bits, sizeof bits);
-  }
-  std::vector<double> numbers;
-  for (std::size_t i = 0; i < elements.count(); ++i) numbers.push_back(elements.get(i));
-  return numbers;
-}
-
-/// Every number of the half type, the middle to the next one, and what lies next to both in single
-/// and in double precision: a rounding to f32 on the way would make a tie of the latter.
-std::vector<double> doubles_around_boundaries(DataType half) {
-  const std::vector<double> numbers = numbers_of(half);
-  std::vector<double> all = {
-      kInfinity, -kInfinity, std::nan(""), -std::nan(""), 1e300,   -1e300,   5e-324,   -5e-324,
-      65504.0,   65519.999,  65520.0,      0x1.ffp127,    0x1p128, -0x1p128, 0x1p-150, 0x1.8p-150};
-  for (std::size_t i = 0; i + 1 < numbers.size(); ++i) {
-    const double middle = numbers[i] + (numbers[i + 1] - numbers[i]) / 2;
-    for (const double value : {numbers[i], middle}) {
-      const auto single = static_cast<float>(value);
-      all.insert(all.end(),
-                 {std::nextafter(value, -kInfinity), value, std::nextafter(value, kInfinity),
-                  value * (1 + 0x1p-26), std::nextafterf(single, -HUGE_VALF),
-                  std::nextafterf(single, HUGE_VALF)});
-    }
-  }
-  return all;
-}
+using namespace ronde::test;
 
 TensorValues elements_of(DataType dtype, const std::vector<double>& numbers) {
   TensorValues elements(dtype, numbers.size());
@@ -85,32 +49,35 @@ bool is_right(const TensorValues& result, std::size_t index, double expected) {
                      size) == 0;
 }
 
-void check_narrow(const TensorValues& input, const Conversion& conversion) {
+/// With every set of kernels.
+template <typename Visit>
+void for_each_conversion(Visit visit) {
   for (const Kernels* kernels : available_kernels()) {
-    for (const Store store : kStores) {
-      TensorValues result(conversion.half, input.count());
-      kernels->narrow(result.data(), input.data(), input.count(), conversion, store);
-      for (std::size_t i = 0; i < input.count(); ++i) {
-        const double value = scaled(conversion.full, input.get(i), conversion.scaling);
-        if (is_right(result, i, rounded_to(conversion.half, value))) continue;
-        CAPTURE(kernels->name, to_string(conversion.half), to_string(conversion.full), store,
-                conversion.scaling.factor, input.get(i), result.get(i));
-        FAIL("a number is not rounded to the nearest half");
+    for (const DataType half : kHalves) {
+      for (const DataType full : {DataType::F32, DataType::F64}) {
+        for (const Store store : {Store::Regular, Store::Streaming}) {
+          CAPTURE(kernels->name, to_string(half), to_string(full), store);
+          visit(*kernels, half, full, store);
+        }
       }
     }
   }
 }
 
 TEST_CASE("every set of kernels narrows f64 with one rounding, and f32 as the oracle") {
-  for (const DataType half : kHalves) {
-    const std::vector<double> numbers = doubles_around_boundaries(half);
-    for (const DataType full : kFulls) {
-      const TensorValues input = elements_of(full, numbers);
-      for (const Scaling scaling : {Scaling{}, Scaling{0.3, 1.0}, Scaling{-2.0, 7.0}}) {
-        check_narrow(input, {half, full, scaling});
+  for_each_conversion([](const Kernels& kernels, DataType half, DataType full, Store store) {
+    const TensorValues input = elements_of(full, doubles_around_halves(half));
+    for (const Scaling scaling : {Scaling{}, Scaling{0.3, 1.0}, Scaling{-2.0, 7.0}}) {
+      TensorValues result(half, input.count());
+      kernels.narrow(result.data(), input.data(), input.count(), {half, full, scaling}, store);
+      for (std::size_t i = 0; i < input.count(); ++i) {
+        const double value = scaled(full, input.get(i), scaling);
+        if (is_right(result, i, rounded_to(half, value))) continue;
+        CAPTURE(scaling.factor, input.get(i), result.get(i));
+        FAIL("a number is not rounded to the nearest half");
       }
     }
-  }
+  });
 }
 
 TEST_CASE("every set of kernels narrows a NaN of any bits to the one quiet NaN") {
@@ -133,27 +100,19 @@ TEST_CASE("every set of kernels narrows a NaN of any bits to the one quiet NaN")
 }
 
 TEST_CASE("every set of kernels widens all halves to f32 and f64 exactly, or scaled in these") {
-  for (const DataType half : kHalves) {
-    const std::vector<double> numbers = numbers_of(half);
-    const TensorValues input = elements_of(half, numbers);
-    for (const DataType full : kFulls) {
-      for (const Scaling scaling : {Scaling{}, Scaling{0.3, 7.0}}) {
-        for (const Kernels* kernels : available_kernels()) {
-          for (const Store store : kStores) {
-            CAPTURE(kernels->name, to_string(half), to_string(full), store, scaling.factor);
-            TensorValues result(full, input.count());
-            kernels->widen(result.data(), input.data(), input.count(), {half, full, scaling},
-                           store);
-            bool right = true;
-            for (std::size_t i = 0; i < input.count(); ++i) {
-              right = right && is_right(result, i, scaled(full, numbers[i], scaling));
-            }
-            CHECK(right);
-          }
-        }
-      }
+  std::vector<std::uint16_t> all(0x10000);
+  std::iota(all.begin(), all.end(), std::uint16_t{0});
+  for_each_conversion([&](const Kernels& kernels, DataType half, DataType full, Store store) {
+    for (const Scaling scaling : {Scaling{}, Scaling{0.3, 7.0}}) {
+      TensorValues result(full, all.size());
+      kernels.widen(result.data(), all.data(), all.size(), {half, full, scaling}, store);
+      const bool right = std::ranges::all_of(all, [&](std::uint16_t bits) {
+        return is_right(result, bits, scaled(full, half_value(half, bits), scaling));
+      });
+      CAPTURE(scaling.factor);
+      CHECK(right);
     }
-  }
+  });
 }
 
 void check_places(const Kernels& kernels, const Conversion& conversion, std::size_t count,
@@ -178,20 +137,14 @@ void check_places(const Kernels& kernels, const Conversion& conversion, std::siz
 }
 
 TEST_CASE("every set of kernels converts any count, wherever it lies") {
-  for (const Kernels* kernels : available_kernels()) {
-    for (const DataType half : kHalves) {
-      for (const DataType full : kFulls) {
-        for (const Store store : kStores) {
-          for (const std::size_t count : {0, 1, 2, 3, 7, 15, 16, 17, 33, 63, 64, 65, 130, 257}) {
-            for (const std::size_t offset : {0, 1, 2, 8, 33, 62}) {
-              CAPTURE(kernels->name, to_string(half), to_string(full), store, count, offset);
-              check_places(*kernels, {half, full, {}}, count, offset, store);
-            }
-          }
-        }
+  for_each_conversion([](const Kernels& kernels, DataType half, DataType full, Store store) {
+    for (const std::size_t count : {0, 1, 2, 3, 7, 15, 16, 17, 33, 63, 64, 65, 130, 257}) {
+      for (const std::size_t offset : {0, 1, 2, 8, 33, 62}) {
+        CAPTURE(count, offset);
+        check_places(kernels, {half, full, {}}, count, offset, store);
       }
     }
-  }
+  });
 }
 
 }  // namespace

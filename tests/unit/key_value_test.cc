@@ -86,6 +86,16 @@ void check_messages(Transport& transport) {
   check(heard == topology.children(), "each child once");
 }
 
+/// Ranks meet, exchange messages, and close once `done` says that all of them have.
+Topology meet(const KeyValueOptions& options, std::latch& done) {
+  const std::unique_ptr<Transport> transport = make(options);
+  check_equal(transport->name(), "key-value", "the name");
+  check_messages(*transport);
+  done.arrive_and_wait();
+  transport->close(true, Clock::now() + 5s);
+  return transport->topology();
+}
+
 }  // namespace
 
 TEST_CASE("one to four ranks meet through a store, on one host and on several") {
@@ -100,15 +110,10 @@ TEST_CASE("one to four ranks meet through a store, on one host and on several") 
         if (hosts > 1) options.host = "host " + std::to_string(rank % hosts);
         options.one_host = hosts == 1;
         options.offer_loopback = true;
-        const std::unique_ptr<Transport> transport = make(options);
-        const Topology& topology = transport->topology();
-        check(transport->name() == "key-value", "the name");
+        const Topology topology = meet(options, done);
         check(topology.rank == rank && topology.size == size, "rank and size");
         check(topology.local_rank == rank / hosts, "local rank");
         check(topology.hosts() == std::min(hosts, size), "hosts");
-        check_messages(*transport);
-        done.arrive_and_wait();
-        transport->close(true, Clock::now() + 5s);
       });
       const auto count = static_cast<std::size_t>(size);
       CHECK(store.values().size() == (size == 1 ? 0 : 3 * count));
@@ -129,11 +134,7 @@ TEST_CASE("one store serves several starts at once, each under its prefix") {
     const int rank = thread % 3;
     KeyValueOptions options = options_of(store, rank, 3);
     options.start.prefix = "job/" + std::to_string(thread / 3);
-    const std::unique_ptr<Transport> transport = make(options);
-    check(transport->topology().size == 3, "three ranks each");
-    check_messages(*transport);
-    done.arrive_and_wait();
-    transport->close(true, Clock::now() + 5s);
+    check(meet(options, done).size == 3, "three ranks each");
   });
 }
 
@@ -143,29 +144,18 @@ TEST_CASE("a get may wait or say that there is nothing yet, and a late rank is w
   std::latch done(3);
   run_ranks(3, [&](int rank) {
     KeyValueOptions options = options_of(store, rank, 3);
-    // Rank 2 comes once the others have asked for it many times; rank 1 blocks in get.
-    const auto get = options.start.get;
-    if (rank == 0) {
-      options.start.get = [&, get](const std::string& key) {
-        auto value = get(key);
-        if (!value) ++asked_in_vain;
-        return value;
-      };
-    } else {
-      options.start.get = [get](const std::string& key) {
-        auto value = get(key);
-        while (!value) {
-          std::this_thread::yield();
-          value = get(key);
-        }
-        return value;
-      };
-    }
+    // Rank 2 comes once rank 0 has asked for it many times; the others block in get.
+    options.start.get = [&, rank, get = options.start.get](const std::string& key) {
+      auto value = get(key);
+      if (rank == 0 && !value) ++asked_in_vain;
+      while (rank > 0 && !value) {
+        std::this_thread::yield();
+        value = get(key);
+      }
+      return value;
+    };
     while (rank == 2 && asked_in_vain < 12) std::this_thread::yield();
-    const std::unique_ptr<Transport> transport = make(options);
-    check_messages(*transport);
-    done.arrive_and_wait();
-    transport->close(true, Clock::now() + 5s);
+    meet(options, done);
   });
   CHECK(asked_in_vain >= 12);
 }
@@ -284,11 +274,8 @@ TEST_CASE("a store that holds something else is refused with the key") {
 
 TEST_CASE("the addresses of an earlier start are not taken for those of this one") {
   MemoryStore store;
-  run_ranks(2, [&](int rank) {
-    const std::unique_ptr<Transport> transport = make(options_of(store, rank, 2));
-    check_messages(*transport);
-    transport->close(true, Clock::now() + 5s);
-  });
+  std::latch done(2);
+  run_ranks(2, [&](int rank) { meet(options_of(store, rank, 2), done); });
   KeyValueOptions again = options_of(store, 1, 2);
   again.init_timeout_s = kShort;
   const Death death = death_of([&] { make(again); });

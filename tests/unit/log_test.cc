@@ -3,10 +3,10 @@
 
 #include <catch2/catch.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ronde/error.h"
+#include "tests/support/ranks.h"
 
 namespace {
 
@@ -25,23 +25,19 @@ std::string text_of(const std::string& line) {
   return line.substr(line.find('['));
 }
 
-TEST_CASE("a log line names the rank and the level") {
+TEST_CASE("a log line names the level, and the rank once it is known") {
   Lines out;
-  Logger log(LogLevel::Info, 3, out.sink());
+  Logger log(LogLevel::Info, -1, out.sink());
+  log.info("early");
+  log.set_rank(3);
   log.warning("a thing");
   log.set_rank(12);
   log.error("another {} %v");
-  REQUIRE(out.lines.size() == 2);
-  CHECK(text_of(out.lines[0]) == "[ronde rank 3] warning: a thing");
-  CHECK(text_of(out.lines[1]) == "[ronde rank 12] error: another {} %v");
-  CHECK_THAT(out.lines[0], Catch::Matches(R"(\d\d:\d\d:\d\d\.\d\d\d \[.*)"));
-}
-
-TEST_CASE("an unknown rank is left out of the prefix") {
-  Lines out;
-  Logger(LogLevel::Info, -1, out.sink()).info("early");
-  REQUIRE(out.lines.size() == 1);
+  REQUIRE(out.lines.size() == 3);
   CHECK(text_of(out.lines[0]) == "[ronde] info: early");
+  CHECK(text_of(out.lines[1]) == "[ronde rank 3] warning: a thing");
+  CHECK(text_of(out.lines[2]) == "[ronde rank 12] error: another {} %v");
+  CHECK_THAT(out.lines[0], Catch::Matches(R"(\d\d:\d\d:\d\d\.\d\d\d \[.*)"));
 }
 
 TEST_CASE("the threshold decides what is written") {
@@ -73,20 +69,9 @@ TEST_CASE("a sink that throws harms nobody") {
 TEST_CASE("threads may log while the rank changes") {
   Lines out;
   Logger log(LogLevel::Info, -1, out.sink());
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 3; ++t) {
-    threads.emplace_back([&log] {
-      for (int i = 0; i < 200; ++i) {
-        log.info("line");
-      }
-    });
-  }
-  for (int i = 0; i < 50; ++i) {
-    log.set_rank(i);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  ronde::test::run_ranks(4, [&](int thread) {
+    for (int i = 0; i < 200; ++i) thread == 3 ? log.set_rank(i) : log.info("line");
+  });
   CHECK(out.lines.size() == 600);
 }
 
