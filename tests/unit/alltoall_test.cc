@@ -113,41 +113,33 @@ TEST_CASE("rows are exchanged however they are divided, fused or not, over one t
 
 TEST_CASE("an alltoall that cannot be is refused on every rank with what each sent") {
   const auto splits = [](Rows given) { return [=](Request& request) { request.splits = given; }; };
+  const auto shape = [](Rows given) { return [=](Request& request) { request.shape = given; }; };
+  const auto even = [](Rows given) {
+    return [=](Request& request) {
+      request.splits = {};
+      request.shape = given;
+    };
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   check_refused({1}, splits({1, 2}),
                 "alltoall 'x' is impossible:\n  rank 1: splits [1, 2] do not add up to the first "
                 "dimension of [4, 3]");
   check_refused({0}, splits({1, 1, 2}), "rank 0: 3 splits were given for 2 ranks");
   check_refused({1}, splits({5, -1}), "rank 1: splits [5, -1] have a negative number");
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   check_refused({1}, splits({kMost, kMost}), "do not add up");
   check_refused({0, 1}, splits({4}), "alltoall 'x': 1 splits were given for 2 ranks");
-  const auto odd = [](Request& request) {
-    request.splits = {};
-    request.shape = {3, kColumns};
-  };
-  check_refused({0, 1}, odd,
+  check_refused({0, 1}, even({3, kColumns}),
                 "alltoall 'x': the first dimension of [3, 3] cannot be divided evenly among 2 "
                 "ranks; give splits");
-  check_refused({1}, odd, "rank 1: the first dimension of [3, 3]");
-  const auto scalar = [](Request& request) { request.splits = request.shape = {}; };
-  check_refused({0, 1}, scalar, "a scalar has no first dimension to split along");
-  check_refused({1}, scalar, "rank 1: alltoall f32 [] on cpu");
-  check_refused(
-      {1},
-      [](Request& request) {
-        request.shape = {4, 1, 3};
-      },
-      "rank 1: alltoall f32 [4, 1, 3] splits [1, 3] on cpu\n  rank 0: alltoall f32 [4, 3] "
-      "splits [1, 3] on cpu\nEvery rank must");
-  check_refused(
-      {1}, [](Request& request) { request.dtype = DataType::I32; },
-      "rank 1: alltoall i32 [4, 3] splits [1, 3] on cpu");
-  check_refused(
-      {1},
-      [](Request& request) {
-        request.shape = {-4, 3};
-      },
-      "rank 1: shape [-4, 3] has a negative dimension");
+  check_refused({1}, even({3, kColumns}), "rank 1: the first dimension of [3, 3]");
+  check_refused({0, 1}, even({}), "a scalar has no first dimension to split along");
+  check_refused({1}, even({}), "rank 1: alltoall f32 [] on cpu");
+  check_refused({1}, shape({4, 1, 3}),
+                "rank 1: alltoall f32 [4, 1, 3] splits [1, 3] on cpu\n  rank 0: alltoall f32 "
+                "[4, 3] splits [1, 3] on cpu\nEvery rank must");
+  check_refused({1}, shape({-4, 3}), "rank 1: shape [-4, 3] has a negative dimension");
+  const auto integers = [](Request& request) { request.dtype = DataType::I32; };
+  check_refused({1}, integers, "rank 1: alltoall i32 [4, 3] splits [1, 3] on cpu");
 }
 
 TEST_CASE("rows that are too many together are refused on every rank") {

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <latch>
-#include <numeric>
+#include <map>
 #include <thread>
 
 #include "ronde/error.h"
@@ -18,6 +17,7 @@ using namespace ronde::test;
 using std::chrono::milliseconds;
 using Shape = std::vector<std::int64_t>;
 using Log = std::vector<std::string>;
+using Floats = std::vector<float>;
 
 /// The sum over all ranks of `values` on the device.
 Request device_sum(std::vector<float>& values, const FakeDevice& device,
@@ -180,59 +180,47 @@ TEST_CASE("a finish that throws fails its work alone, once the device is done wi
   });
 }
 
-TEST_CASE("all collectives and messages work on devices") {
+TEST_CASE(
+    "all collectives and messages are queued on devices, and tell at once what came from whom") {
   DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     const float mine = static_cast<float>(rank + 1);
+    const bool is_first = rank == 0;
     std::vector<float> values(4, mine);
-    runtime.submit(device_sum(values, device)).wait();
-    check(values == std::vector<float>(4, 3.0F), "allreduce");
-
-    values.assign(4, mine);
-    Request broadcast = on_device(sum_request(values, "b"), device);
+    const std::vector<float> input(4, mine);
+    const auto check_result = [&](const Request& request, const Floats& output,
+                                  const Floats& expected) {
+      device.hold_results();
+      const Work work = queued(runtime, request);
+      check(!work.done(), "the device has yet to come to it");
+      if (request.kind == Collective::Alltoall) {
+        const std::vector<std::int64_t> rows(2, is_first ? 1 : 3);
+        check_equal(work.received_splits(), rows, "the rows");
+      }
+      if (request.kind == Collective::Recv) check(work.source() == 0, "the sender");
+      device.pass();
+      work.wait();
+      check_equal(output, expected, std::string(to_string(request.kind)));
+    };
+    check_result(device_sum(values, device), values, {3, 3, 3, 3});
+    values = input;
+    Request broadcast = device_sum(values, device, "b");
     broadcast.kind = Collective::Broadcast;
     broadcast.root = 1;
-    runtime.submit(broadcast).wait();
-    check(values == std::vector<float>(4, 2.0F), "broadcast");
-
-    const auto apart = [&](Collective kind, std::vector<float> input, std::vector<float> expected) {
+    check_result(broadcast, values, {2, 2, 2, 2});
+    for (const auto& [kind, expected] : std::map<Collective, Floats>{
+             {Collective::Allgather, {1, 1, 1, 1, 2, 2, 2, 2}},
+             {Collective::Alltoall, is_first ? Floats{1, 2} : Floats{1, 1, 1, 2, 2, 2}},
+             {Collective::Reducescatter, {3, 3}}}) {
       std::vector<float> output(expected.size());
       Request request = request_apart(kind, input, device);
+      if (kind == Collective::Alltoall) request.splits = {1, 3};
       request.output = output.data();
-      runtime.submit(std::move(request)).wait();
-      check(output == expected, std::string(to_string(kind)));
-    };
-    apart(Collective::Allgather, {mine, mine}, {1, 1, 2, 2});
-    apart(Collective::Alltoall, {mine, 10 * mine}, {rank == 0 ? 1.0F : 10, rank == 0 ? 2.0F : 20});
-    apart(Collective::Reducescatter, {mine, 10 * mine}, {rank == 0 ? 3.0F : 30});
-
-    values.assign(4, mine);
-    runtime.submit(on_device(rank == 0 ? send_request(values, 1) : recv_request(values, 0), device))
-        .wait();
-    check(values == std::vector<float>(4, 1.0F), "message");
+      check_result(request, output, expected);
+    }
+    values = input;
+    const Request message = is_first ? send_request(values, 1) : recv_request(values, kAnyRank);
+    check_result(on_device(message, device), values, {1, 1, 1, 1});
     runtime.submit(barrier_request()).wait();
-  });
-}
-
-TEST_CASE("what came from whom may be asked once an operation is queued on a device") {
-  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
-    device.hold_results();
-    const std::vector<float> input(4, 1.0F);
-    std::vector<float> output(rank == 0 ? 2 : 6);
-    Request request = request_apart(Collective::Alltoall, input, device);
-    request.splits = {1, 3};
-    request.output = output.data();
-    const Work work = queued(runtime, std::move(request));
-    check(!work.done(), "queued");
-    const std::int64_t rows = rank == 0 ? 1 : 3;
-    check(work.received_splits() == std::vector<std::int64_t>{rows, rows}, "the rows");
-    std::vector<float> values(4);
-    const Work message = queued(
-        runtime,
-        on_device(rank == 0 ? send_request(input, 1) : recv_request(values, kAnyRank), device));
-    if (rank == 1) check(message.source() == 0, "the sender");
-    device.pass();
-    message.wait();
-    work.wait();
   });
 }
 

@@ -134,16 +134,10 @@ TEST_CASE("several grids live beside each other") {
 
 TEST_CASE("threads make grids at the same time, told apart by tags") {
   run_group(4, [](int rank, Runtime& runtime) {
-    std::vector<std::thread> threads;
-    std::vector<std::vector<int>> rows(3);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      threads.emplace_back([&, i] {
-        const Grid grid(runtime, {2, 2}, "of thread " + std::to_string(i));
-        rows[i] = runtime.ranks_of(grid.set(0));
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const std::vector<int>& row : rows) check(row == std::vector{rank % 2, rank % 2 + 2}, "");
+    run_ranks(3, [&](int thread) {
+      const Grid grid(runtime, {2, 2}, "of thread " + std::to_string(thread));
+      check(runtime.ranks_of(grid.set(0)) == std::vector{rank % 2, rank % 2 + 2}, "the row");
+    });
   });
 }
 

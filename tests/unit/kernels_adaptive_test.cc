@@ -35,24 +35,20 @@ template <typename Number>
 void check_products(std::size_t count) {
   const auto first = numbers<Number>(count, 1);
   const auto second = numbers<Number>(count, 2);
-  long double sums[3] = {};
-  long double magnitude = 0;
-  for (std::size_t i = 1; i <= count; ++i) {
-    const long double a = first[i];
-    const long double b = second[i];
-    sums[0] += a * b;
-    sums[1] += a * a;
-    sums[2] += b * b;
-    magnitude += std::fabs(a * b);
-  }
-  const auto most = [count](long double size) {
-    return static_cast<long double>(count) * 0x1p-53L * size;
+  const auto check_dot = [&](double got, const auto& a, const auto& b) {
+    long double sum = 0;
+    long double magnitude = 0;
+    for (std::size_t i = 1; i <= count; ++i) {
+      sum += static_cast<long double>(a[i]) * b[i];
+      magnitude += std::fabs(static_cast<long double>(a[i]) * b[i]);
+    }
+    CHECK(std::fabs(got - sum) <= static_cast<long double>(count) * 0x1p-53L * magnitude);
   };
   const Products baseline = available_kernels().back()->products(
       first.data() + 1, second.data() + 1, count, kType<Number>);
-  CHECK(std::fabs(baseline.mixed - sums[0]) <= most(magnitude));
-  CHECK(std::fabs(baseline.first - sums[1]) <= most(sums[1]));
-  CHECK(std::fabs(baseline.second - sums[2]) <= most(sums[2]));
+  check_dot(baseline.mixed, first, second);
+  check_dot(baseline.first, first, first);
+  check_dot(baseline.second, second, second);
   for (const Kernels* const kernels : available_kernels()) {
     CAPTURE(kernels->name);
     const Products same =

@@ -174,31 +174,22 @@ TEST_CASE("ranks that do not come are named, all of them") {
 }
 
 TEST_CASE("what a callback throws fails its rank with the text, and the others miss it") {
-  struct Case {
-    std::function<void(KeyValueStart&)> change;
-    std::string text;
-  };
-  const auto throwing_put = [](KeyValueStart& start) {
-    start.put = [](const std::string&, const std::string&) {
-      throw std::runtime_error("disk full");
-    };
-  };
-  const auto throwing_get = [](KeyValueStart& start) {
-    start.get = [](const std::string&) -> std::optional<std::string> { throw 7; };
-  };
-  for (const Case& one :
-       {Case{throwing_put, "put('ronde/0/1') of the key-value store threw: disk full"},
-        Case{throwing_get, "get('ronde/0/0') of the key-value store threw: an exception that"}}) {
-    INFO(one.text);
+  const std::vector<std::pair<std::string, std::function<void(KeyValueStart&)>>> rows = {
+      {"put('ronde/0/1') of the key-value store threw: disk full",
+       [](KeyValueStart& start) {
+         start.put = [](auto&, auto&) { throw std::runtime_error("disk full"); };
+       }},
+      {"get('ronde/0/0') of the key-value store threw: an exception that",
+       [](KeyValueStart& start) {
+         start.get = [](auto&) -> std::optional<std::string> { throw 7; };
+       }}};
+  for (const auto& [text, change] : rows) {
+    INFO(text);
     std::barrier two(2);
-    const auto errors = errors_of(3, [&](int rank, KeyValueOptions& options) {
-      if (rank == 1) {
-        one.change(options.start);
-      } else {
-        put_together(two, options);
-      }
+    const auto errors = errors_of(3, [&, change = change](int rank, KeyValueOptions& options) {
+      rank == 1 ? change(options.start) : put_together(two, options);
     });
-    CHECK_THAT(errors[1], Catch::StartsWith("group 1: rank 1 cannot start: " + one.text));
+    CHECK_THAT(errors[1], Catch::StartsWith("group 1: rank 1 cannot start: " + text));
     for (const std::size_t other : {0, 2}) {
       CHECK_THAT(errors[other],
                  Catch::StartsWith("group 1: rank ") && Contains(" s for rank(s) 1 of 3 to"));
@@ -207,31 +198,18 @@ TEST_CASE("what a callback throws fails its rank with the text, and the others m
 }
 
 TEST_CASE("ranks that were told what does not fit together all refuse, with one text") {
-  struct Case {
-    const char* name;
-    Change change;
-    std::string text;
-  };
-  for (const Case& one :
-       {Case{"local rank",
-             [](int rank, KeyValueOptions&options) {
-               options.start.local_rank = rank == 2 ? 0 : rank;
-             },
-             "rank 2 was started with local rank 0, but 2 ranks of its host come before it"},
-        Case{"no local rank",
-             [](int rank, KeyValueOptions&options) { options.start.local_rank = rank - 3; },
-             "rank 0 was started with local rank -3"},
-        Case{"size",
-             [](int rank, KeyValueOptions&options) {
-               if (rank == 1) options.start.size = 2;
-             },
-             "rank 0 was started as one of 3 ranks, rank 1 as one of 2"},
-        Case{"hosts",
-             [](int rank, KeyValueOptions&options) { options.host = rank == 1 ? "b" : "a"; },
-             "rank 0 and rank 1 are on different hosts (a and b): without MPI"}}) {
-    INFO(one.name);
-    for (const std::string& error : errors_of(3, one.change)) {
-      CHECK_THAT(error, Catch::StartsWith("usage: " + one.text));
+  const std::vector<std::pair<Change, std::string>> rows = {
+      {[](int rank, auto& options) { options.start.local_rank = rank % 2; },
+       "rank 2 was started with local rank 0, but 2 ranks of its host come before it"},
+      {[](int rank, auto& options) { options.start.local_rank = rank - 3; },
+       "rank 0 was started with local rank -3"},
+      {[](int rank, auto& options) { options.start.size = rank == 1 ? 2 : 3; },
+       "rank 0 was started as one of 3 ranks, rank 1 as one of 2"},
+      {[](int rank, auto& options) { options.host = rank == 1 ? "b" : "a"; },
+       "rank 0 and rank 1 are on different hosts (a and b): without MPI"}};
+  for (const auto& [change, text] : rows) {
+    for (const std::string& error : errors_of(3, change)) {
+      CHECK_THAT(error, Catch::StartsWith("usage: " + text));
     }
   }
 }
