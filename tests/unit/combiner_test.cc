@@ -58,9 +58,18 @@ DecisionMessage assignment(std::uint64_t number, const std::string& key, std::in
 
 /// Ranks 4, 5 and 7 of a host.
 struct Host {
-  std::vector<HostReadyMessage::Part> take(TimePoint now = kStart) {
+  /// By rank, in this order.
+  void add(const std::vector<std::pair<int, ReadyMessage>>& messages, TimePoint now = kStart) {
+    for (const auto& [rank, message] : messages) combiner.add(rank, message, now);
+  }
+  /// The parts of the message to rank 0, which has one for each of these.
+  std::vector<HostReadyMessage::Part> take(const std::vector<Ranks>& expected,
+                                           TimePoint now = kStart) {
     const auto message = combiner.take(now);
-    return message ? message->parts : std::vector<HostReadyMessage::Part>();
+    const auto parts = message ? message->parts : std::vector<HostReadyMessage::Part>();
+    REQUIRE(parts.size() == expected.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) CHECK(parts[i].ranks == expected[i]);
+    return parts;
   }
 
   Combiner combiner{{4, 5, 7}, kPatience};
@@ -79,17 +88,12 @@ TEST_CASE("messages go on at once, rank by rank, in their order and before a tim
   ReadyMessage first = request("x");
   first.requests.push_back(message("b", 1));
   first.requests.push_back(message("a", 2));
-  host.combiner.add(5, first, kStart);
-  ReadyMessage second;
+  ReadyMessage second, third;
   second.requests = {message("c", 3)};
-  host.combiner.add(5, second, kStart);
-  second.requests = {message("a", 1)};  // as on rank 5: it means something else
-  second.expired = {"a"};
-  host.combiner.add(7, second, kStart);
-  const auto parts = host.take();
-  REQUIRE(parts.size() == 2);
-  CHECK(parts[0].ranks == Ranks{5});
-  CHECK(parts[1].ranks == Ranks{7});
+  third.requests = {message("a", 1)};  // as on rank 5: it means something else
+  third.expired = {"a"};
+  host.add({{5, first}, {5, second}, {7, third}});
+  const auto parts = host.take({{5}, {7}});
   std::vector<std::string> keys;
   for (const FullRequest& item : parts[0].ready.requests) {
     if (is_point_to_point(item.meta.kind)) keys.push_back(item.key);
@@ -102,18 +106,13 @@ TEST_CASE("messages go on at once, rank by rank, in their order and before a tim
 TEST_CASE("what all ranks of a host are ready for is told once, when the last one is") {
   Host host;
   const auto add = [&](int rank, const ReadyMessage& ready) {
-    host.combiner.add(rank, ready, kStart);
-    host.combiner.add(rank, request("x", 2, rank == 5), kStart);
-    host.combiner.add(rank, unnamed(3, 9, false), kStart);
+    host.add({{rank, ready}, {rank, request("x", 2, rank == 5)}, {rank, unnamed(3, 9, false)}});
   };
   add(5, slots({1, 70}, {70}));
   add(4, slots({1, 2, 70}, {2, 70}));
-  CHECK(host.take().empty());
+  host.take({});
   add(7, slots({1, 2, 70}, {1, 2, 70}));
-  const auto parts = host.take();
-  REQUIRE(parts.size() == 1);
-  CHECK(parts[0].ranks == Ranks{4, 5, 7});
-  const ReadyMessage& ready = parts[0].ready;
+  const ReadyMessage ready = host.take({{4, 5, 7}})[0].ready;
   CHECK(bits_of(ready.cached) == Bits{1, 70});
   // It is absent where no rank contributes.
   CHECK(bits_of(ready.absent) == Bits{70});
@@ -125,116 +124,92 @@ TEST_CASE("what all ranks of a host are ready for is told once, when the last on
   CHECK_FALSE(ready.keyed[0].contributes);
   CHECK(host.combiner.counters().combined.get() == 4);
   CHECK(host.combiner.counters().scattered.get() == 0);
-  host.combiner.add(5, slots({2}), kStart);
-  CHECK(bits_of(host.take().at(0).ready.cached) == Bits{2});
+  host.add({{5, slots({2})}});
+  CHECK(bits_of(host.take({{4, 5, 7}})[0].ready.cached) == Bits{2});
   CHECK_FALSE(host.combiner.next_deadline());
 }
 
 TEST_CASE("requests that differ go on rank by rank, in one message") {
   Host host;
-  host.combiner.add(4, request("x", 2), kStart);
-  host.combiner.add(5, request("x", 3), kStart);
-  host.combiner.add(7, request("x", 2), kStart);
-  host.combiner.add(4, unnamed(0, 1), kStart);
-  host.combiner.add(5, unnamed(0, 2), kStart);
-  host.combiner.add(7, request(unnamed_key(0)), kStart);
-  const auto parts = host.take();
-  REQUIRE(parts.size() == 3);
-  for (std::size_t i = 0; i < 3; ++i) {
-    CHECK(parts[i].ranks == Ranks{std::vector<std::int32_t>{4, 5, 7}[i]});
-    CHECK(parts[i].ready.requests.size() + parts[i].ready.keyed.size() == 2);
+  host.add({{4, request("x", 2)}, {5, request("x", 3)}, {7, request("x", 2)}});
+  host.add({{4, unnamed(0, 1)}, {5, unnamed(0, 2)}, {7, request(unnamed_key(0))}});
+  const auto parts = host.take({{4}, {5}, {7}});
+  for (const auto& part : parts) {
+    CHECK(part.ready.requests.size() + part.ready.keyed.size() == 2);
   }
   CHECK(parts[1].ready.requests[0].meta.shape == std::vector<std::int64_t>{3});
 }
 
 TEST_CASE("what some ranks do not come to is told rank by rank once patience is over") {
   Host host;
-  host.combiner.add(4, slots({3}, {3}), kStart);
-  host.combiner.add(7, request("x"), kStart + milliseconds(10));
-  CHECK(host.take(kStart + milliseconds(10)).empty());
-  CHECK(host.combiner.next_deadline() == kStart + kPatience);
-  const auto first = host.take(kStart + kPatience);
-  REQUIRE(first.size() == 1);
-  CHECK(first[0].ranks == Ranks{4});
-  CHECK(bits_of(first[0].ready.cached) == Bits{3});
-  CHECK(bits_of(first[0].ready.absent) == Bits{3});
   const TimePoint late = kStart + kPatience + milliseconds(10);
+  host.add({{4, slots({3}, {3})}});
+  host.add({{7, request("x")}}, kStart + milliseconds(10));
+  host.take({}, kStart + milliseconds(10));
+  CHECK(host.combiner.next_deadline() == kStart + kPatience);
+  const ReadyMessage first = host.take({{4}}, kStart + kPatience)[0].ready;
+  CHECK(bits_of(first.cached) == Bits{3});
+  CHECK(bits_of(first.absent) == Bits{3});
   CHECK(host.combiner.next_deadline() == late);
-  CHECK(host.take(late).at(0).ranks == Ranks{7});
+  host.take({{7}}, late);
   CHECK_FALSE(host.combiner.next_deadline());
 
   // The rest of them goes at once, until they are agreed.
-  host.combiner.add(5, slots({3}), late);
-  host.combiner.add(5, request("x"), late);
-  const auto second = host.take(late);
-  REQUIRE(second.size() == 1);
-  CHECK(second[0].ranks == Ranks{5});
-  CHECK(bits_of(second[0].ready.cached) == Bits{3});
-  CHECK(second[0].ready.requests.size() == 1);
+  host.add({{5, slots({3})}, {5, request("x")}}, late);
+  const ReadyMessage second = host.take({{5}}, late)[0].ready;
+  CHECK(bits_of(second.cached) == Bits{3});
+  CHECK(second.requests.size() == 1);
   DecisionMessage agreed = assignment(1, "x", -1);
   agreed.cached.set(3);
   host.combiner.pass(agreed);
-  host.combiner.add(5, slots({3}, {}, 1), late);
-  host.combiner.add(5, request("x"), late);
-  CHECK(host.take(late).empty());
+  host.add({{5, slots({3}, {}, 1)}, {5, request("x")}}, late);
+  host.take({}, late);
 }
 
 TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced") {
+  const bool expires = GENERATE(true, false);
   ReadyMessage end;
-  SECTION("timeout") {
-    end.expired = {"x"};
-  }
-  SECTION("shutdown") {
-    end.shutdown = true;
-  }
+  if (expires) end.expired = {"x"};
+  end.shutdown = !expires;
   Host host;
-  host.combiner.add(5, slots({3}), kStart);
-  host.combiner.add(5, request("x"), kStart);
-  host.combiner.add(7, slots({3}), kStart);
-  host.combiner.add(5, end, kStart);
+  host.add({{5, slots({3})}, {5, request("x")}, {7, slots({3})}, {5, end}});
   // Also if a decision passes in between.
   host.combiner.pass(assignment(1, "y", 8));
-  const auto parts = host.take();
-  REQUIRE(parts.size() == 2);
-  CHECK(parts[0].ranks == Ranks{5});
-  CHECK(parts[0].ready.decisions_seen == 0);
-  CHECK(bits_of(parts[0].ready.cached) == Bits{3});
-  CHECK(parts[0].ready.requests.size() == 1);
-  CHECK(parts[0].ready.expired == end.expired);
-  CHECK(parts[0].ready.shutdown == end.shutdown);
-  CHECK(parts[1].ranks == Ranks{7});
+  const ReadyMessage ready = host.take({{5}, {7}})[0].ready;
+  CHECK(ready.decisions_seen == 0);
+  CHECK(bits_of(ready.cached) == Bits{3});
+  CHECK(ready.requests.size() == 1);
+  CHECK(ready.expired == end.expired);
+  CHECK(ready.shutdown == end.shutdown);
 }
 
 TEST_CASE("a name that comes by slot and in full on one host is told at once") {
   const bool slot_first = GENERATE(true, false);
   Host host;
   host.combiner.pass(assignment(1, "x", 6));
-  const auto by_slot = [&] { host.combiner.add(4, slots({6}, {}, 1), kStart); };
-  if (slot_first) by_slot();
-  host.combiner.add(5, request("x", 9), kStart);
-  if (!slot_first) by_slot();
-  const auto parts = host.take();
-  REQUIRE(parts.size() == 2);
+  const auto by_slot = [&](int rank) { host.add({{rank, slots({6}, {}, 1)}}); };
+  if (slot_first) by_slot(4);
+  host.add({{5, request("x", 9)}});
+  if (!slot_first) by_slot(4);
+  const auto parts = host.take({{4}, {5}});
   CHECK(bits_of(parts[0].ready.cached) == Bits{6});
   CHECK(parts[1].ready.requests.size() == 1);
-  host.combiner.add(7, slots({6}, {}, 1), kStart);
-  CHECK(bits_of(host.take().at(0).ready.cached) == Bits{6});
+  by_slot(7);
+  CHECK(bits_of(host.take({{7}})[0].ready.cached) == Bits{6});
 }
 
 TEST_CASE("slots mean what they mean to the last decision that has passed") {
   Host host;
   host.combiner.pass(assignment(1, "x", 0));
-  host.combiner.add(4, slots({0}, {}, 1), kStart);
-  host.combiner.add(5, unnamed(2, 0, true, 1), kStart);
+  host.add({{4, slots({0}, {}, 1)}, {5, unnamed(2, 0, true, 1)}});
   host.combiner.pass(assignment(2, "y", 0));
   // Both were about "x", and so is this; the ranks announce it anew.
-  host.combiner.add(7, slots({0}, {}, 1), kStart);
-  CHECK(host.take(kStart + kPatience).empty());
-  for (const int rank : {4, 5, 7}) host.combiner.add(rank, slots({0}, {}, 2), kStart);
-  const auto parts = host.take();
-  REQUIRE(parts.size() == 1);
-  CHECK(parts[0].ready.decisions_seen == 2);
-  CHECK(bits_of(parts[0].ready.cached) == Bits{0});
+  host.add({{7, slots({0}, {}, 1)}});
+  host.take({}, kStart + kPatience);
+  for (const int rank : {4, 5, 7}) host.add({{rank, slots({0}, {}, 2)}});
+  const ReadyMessage ready = host.take({{4, 5, 7}})[0].ready;
+  CHECK(ready.decisions_seen == 2);
+  CHECK(bits_of(ready.cached) == Bits{0});
 }
 
 TEST_CASE("a combiner refuses what makes no sense") {

@@ -11,22 +11,9 @@ namespace {
 
 using namespace ronde;
 using namespace ronde::test;
-using Change = std::function<void(int rank, RuntimeOptions& options)>;
+using Change = DeviceGroup::Change;
 
 constexpr int kRanks = 3;
-
-/// Runs `body` on ranks whose options `change` has altered.
-void run_changed(const Change& change,
-                 const std::function<void(int, Runtime&, FakeDevice&)>& body) {
-  const DeviceGroup group(kRanks);
-  run_ranks(kRanks, [&](int rank) {
-    RuntimeOptions options = group.options(rank);
-    change(rank, options);
-    Runtime runtime(std::move(options));
-    body(rank, runtime, group.device(rank));
-    runtime.shutdown();
-  });
-}
 
 /// Every rank is refused a sum on its device with a text that has all `parts`; the group goes on.
 void check_refused(Runtime& runtime, const FakeDevice& device, ProcessSet set,
@@ -93,17 +80,17 @@ TEST_CASE("backends are chosen among those of the device") {
 TEST_CASE(
     "of the device backends that all ranks can have, the one asked for or the best is taken") {
   for (const bool asks : {false, true}) {
-    run_changed(
+    DeviceGroup(kRanks).run(
+        [](int, Runtime& runtime, FakeDevice& device) {
+          check(runtime.backend_name(DeviceKind::Cuda) == "fake", "the other is better");
+          check_sum(runtime, device);
+        },
         [asks](int rank, RuntimeOptions& options) {
           BackendFactory better = options.device_backends.at("fake");
           better.priority = 9;
           if (!asks) better.problem = absent_on(1, "no library", rank);
           options.device_backends["better"] = better;
           if (asks) options.config.gpu_backend = "fake";
-        },
-        [](int, Runtime& runtime, FakeDevice& device) {
-          check(runtime.backend_name(DeviceKind::Cuda) == "fake", "the other is better");
-          check_sum(runtime, device);
         });
   }
 }
@@ -127,7 +114,7 @@ TEST_CASE("where ranks can have no backend for devices, they are told why, in se
                        },
                        "fake: it does not suit these ranks"}};
   for (const Row& row : rows) {
-    run_changed(row.change, [&](int rank, Runtime& runtime, FakeDevice& device) {
+    const auto body = [&](int rank, Runtime& runtime, FakeDevice& device) {
       check(runtime.backend_name(DeviceKind::Cuda).empty(), "none");
       const std::vector<std::string> parts = {"no backend for cuda buffers", row.reason,
                                               "copy them to the CPU first"};
@@ -135,13 +122,13 @@ TEST_CASE("where ranks can have no backend for devices, they are told why, in se
       const ProcessSet set = runtime.add_process_set({0, 1});
       if (rank < 2) check_refused(runtime, device, set, parts);
       if (rank == 2) check_goes_on(runtime);
-    });
+    };
+    DeviceGroup(kRanks).run(body, row.change);
   }
 }
 
 TEST_CASE("a device backend that serves no sets leaves sets to the CPU") {
-  run_changed(
-      [](int, RuntimeOptions& options) { options.device_backends["fake"].serves_sets = false; },
+  DeviceGroup(kRanks).run(
       [](int, Runtime& runtime, FakeDevice& device) {
         check_sum(runtime, device);
         const ProcessSet set = runtime.add_process_set({0, 1, 2});
@@ -152,7 +139,8 @@ TEST_CASE("a device backend that serves no sets leaves sets to the CPU") {
         request.set = set;
         runtime.submit(request).wait();
         check(values[1] == kRanks, "the sum on the CPU");
-      });
+      },
+      [](int, RuntimeOptions& options) { options.device_backends["fake"].serves_sets = false; });
 }
 
 TEST_CASE("a device backend that cannot be had as asked for, or not made, is told on every rank") {

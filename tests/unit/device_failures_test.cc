@@ -15,19 +15,6 @@ using namespace ronde::test;
 
 enum class How { Killed, Left, DeviceFails };
 
-/// A sum whose buffer is owned by the request alone.
-struct Owned {
-  explicit Owned(const FakeDevice& device) {
-    auto values = std::make_shared<std::vector<float>>(1000, 1.0F);
-    watched = values;
-    request = on_device(sum_request(*values, "x"), device);
-    request.keep_alive = std::move(values);
-  }
-
-  Request request;
-  std::weak_ptr<std::vector<float>> watched;
-};
-
 /// Rank `victim` ends, or its device fails, while results are queued on every device.
 void check_end(int victim, How how, bool hangs) {
   CAPTURE(victim, how, hangs);
@@ -41,9 +28,11 @@ void check_end(int victim, How how, bool hangs) {
     Runtime runtime(all.options(rank));
     device.hold_results();
     if (hangs) device.hang();
-    Owned owned(device);
-    watched[place] = owned.watched;
-    const Work work = runtime.submit(std::move(owned.request));
+    auto values = std::make_shared<std::vector<float>>(1000, 1.0F);
+    watched[place] = values;
+    Request request = on_device(sum_request(*values, "x"), device);
+    request.keep_alive = std::move(values);  // its only owner
+    const Work work = runtime.submit(std::move(request));
     work.wait_on(FakeDevice::stream('B'));
     queued.arrive_and_wait();
     const bool has_failed = rank == victim && how == How::DeviceFails;

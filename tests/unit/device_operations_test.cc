@@ -283,8 +283,6 @@ TEST_CASE("ranks that have joined take part in operations on devices without mem
 }
 
 TEST_CASE("a frozen schedule runs operations on devices, whose results are waited for on streams") {
-  Config config = test_config();
-  config.freeze_after_steps = 3;
   DeviceGroup(2).run(
       [](int rank, Runtime& runtime, FakeDevice& device) {
         std::vector<float> a(4), b(4);
@@ -300,7 +298,7 @@ TEST_CASE("a frozen schedule runs operations on devices, whose results are waite
         check(counter_of(runtime, "schedule", "freezes") > 0, "it froze");
         check(counter_of(runtime, "device_execution", "queued") == 80, "all went to the device");
       },
-      config);
+      [](int, RuntimeOptions& options) { options.config.freeze_after_steps = 3; });
 }
 
 TEST_CASE(

@@ -315,9 +315,11 @@ RuntimeOptions DeviceGroup::options(int rank, Config config) const {
 }
 
 void DeviceGroup::run(const std::function<void(int, Runtime&, FakeDevice&)>& body,
-                      const Config& config) const {
+                      const Change& change) const {
   run_ranks(static_cast<int>(devices.size()), [&](int rank) {
-    Runtime runtime(options(rank, config));
+    RuntimeOptions changed = options(rank);
+    if (change) change(rank, changed);
+    Runtime runtime(std::move(changed));
     body(rank, runtime, device(rank));
     device(rank).pass();
     runtime.shutdown();

@@ -103,9 +103,11 @@ struct DeviceGroup {
 
   FakeDevice& device(int rank) const { return *devices[static_cast<std::size_t>(rank)]; }
   RuntimeOptions options(int rank, Config config = test_config()) const;
-  /// `body` between start and shutdown on every rank, whose device has come to all then.
+  /// `body` between start and shutdown on every rank, whose options `change` has altered, and whose
+  /// device has come to all then.
+  using Change = std::function<void(int rank, RuntimeOptions& options)>;
   void run(const std::function<void(int rank, Runtime& runtime, FakeDevice& device)>& body,
-           const Config& config = test_config()) const;
+           const Change& change = {}) const;
 
   inproc::Group group;
   std::vector<std::shared_ptr<FakeDevice>> devices;  ///< by rank
