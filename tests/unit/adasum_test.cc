@@ -6,7 +6,7 @@
 #include <limits>
 #include <optional>
 
-#include "tests/support/adasum_oracle.h"
+#include "tests/mp/oracle.h"
 #include "tests/support/half_rounding.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
@@ -38,58 +38,31 @@ struct Job {
 };
 
 /// Mostly alike on all ranks, so that the factors are far from one.
-double brought(const Job& job, int rank, std::size_t i) {
+Elements input_of(const Job& job, int rank) {
   const auto number = [](std::size_t seed) {
     const auto bits = static_cast<std::uint32_t>(seed + 1) * std::uint32_t{2654435761};
     return std::bit_cast<std::int32_t>(bits) * 0x1p-31;  // [-1, 1)
   };
-  const double own = number(64 * i + static_cast<std::size_t>(rank) + 7);
-  TensorValues one(job.dtype, 1);
-  one.set(0, (1 + rank) * (3 * number(1000 + i) + own));
-  return one.get(0);
-}
-
-TensorValues input_of(const Job& job, int rank) {
-  TensorValues input(job.dtype, job.count);
-  for (std::size_t i = 0; i < job.count; ++i) input.set(i, brought(job, rank, i));
+  Elements input(job.dtype, job.count);
+  for (std::size_t i = 0; i < job.count; ++i) {
+    const double own = number(64 * i + static_cast<std::size_t>(rank) + 7);
+    const double value = (1 + rank) * (3 * number(1000 + i) + own);
+    input.set_number(i, is_half(job.dtype) ? rounded_to(DataType::BF16, value) : value);
+  }
   return input;
 }
 
-std::vector<double> scaled_input(const Job& job, int rank) {
-  std::vector<double> values(job.count);
-  for (std::size_t i = 0; i < job.count && job.contributes(rank); ++i) {
-    values[i] = brought(job, rank, i) * job.prescale;
-    if (!job.wire) continue;
-    // In the precision of the type.
-    if (job.dtype == DataType::F32) {
-      values[i] = static_cast<float>(brought(job, rank, i)) * static_cast<float>(job.prescale);
-    }
-    values[i] = rounded_to(*job.wire, values[i]);
+void check_result(const Job& job, int size, const Elements& result) {
+  std::vector<double> inputs;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto numbers =
+        job.contributes(rank) ? input_of(job, rank).numbers() : std::vector<double>(job.count);
+    inputs.insert(inputs.end(), numbers.begin(), numbers.end());
   }
-  return values;
-}
-
-/// By how much the last rounding may move a result.
-double rounding_of(DataType dtype, double value) {
-  const double size = std::fabs(value);
-  if (dtype == DataType::F16) return std::max(size * 0x1p-11, 0x1p-25);
-  if (dtype == DataType::BF16) return size * 0x1p-8;
-  return size * (dtype == DataType::F32 ? 0x1p-24 : 0x1p-53);
-}
-
-void check_result(const Job& job, int size, const TensorValues& result) {
-  std::vector<std::vector<double>> inputs;
-  for (int rank = 0; rank < size; ++rank) inputs.push_back(scaled_input(job, rank));
-  const Combined right = adasum_of(inputs);
-  const double error = adasum_error(inputs.size(), job.dtype == DataType::F64);
-  for (std::size_t i = 0; i < job.count; ++i) {
-    const double value = right.values[i] * job.postscale;
-    const double tolerance = error * right.magnitudes[i] * std::fabs(job.postscale) +
-                             1.01 * rounding_of(job.wire.value_or(job.dtype), value);
-    if (std::fabs(result.get(i) - value) <= tolerance) continue;
-    CAPTURE(to_string(job.dtype), size, job.count, i, result.get(i), value, tolerance);
-    FAIL("an element is wrong");
-  }
+  const test::Reduction reduction{job.dtype, ReduceOp::Adasum, job.prescale, job.postscale,
+                                  size,      job.wire};
+  CAPTURE(to_string(job.dtype), size, job.count);
+  CHECK(first_difference(reduction, inputs, result) == "");
 }
 
 Request request_of(const Job& job, const void* input, void* output, const std::string& name) {
@@ -125,11 +98,11 @@ std::vector<Job> all_jobs() {
 }
 
 /// Twice, so that the second time is from the cache.
-std::vector<TensorValues> results_of_jobs(int rank, Runtime& runtime) {
+std::vector<Elements> results_of_jobs(int rank, Runtime& runtime) {
   const std::vector<Job> jobs = all_jobs();
-  std::vector<TensorValues> outputs;
+  std::vector<Elements> outputs;
   for (int step = 0; step < 2; ++step) {
-    std::vector<TensorValues> inputs;
+    std::vector<Elements> inputs;
     std::vector<Work> works;
     outputs.clear();
     for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -151,11 +124,11 @@ std::vector<TensorValues> results_of_jobs(int rank, Runtime& runtime) {
 }
 
 /// Of every rank.
-std::vector<std::vector<TensorValues>> results_with(int size, std::uint64_t fusion_bytes) {
+std::vector<std::vector<Elements>> results_with(int size, std::uint64_t fusion_bytes) {
   Config config = test_config();
   config.fusion_bytes = fusion_bytes;
   config.cycle_time_ms = 10000.0;  // gather until somebody waits
-  std::vector<std::vector<TensorValues>> results(static_cast<std::size_t>(size));
+  std::vector<std::vector<Elements>> results(static_cast<std::size_t>(size));
   run_group(
       size,
       [&](int rank, Runtime& runtime) {

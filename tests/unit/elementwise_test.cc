@@ -92,11 +92,13 @@ TEST_CASE(
 
 TEST_CASE("bools become zero or one and are never scaled") {
   const std::vector<std::uint8_t> input = {0, 1, 2, 255};
-  std::vector<std::uint8_t> output(4, 9);
-  pack_elements(output.data(), input.data(), 4, DataType::Bool, {0.0, 1.0}, true);
-  CHECK(output == std::vector<std::uint8_t>{0, 1, 1, 1});
-  unpack_elements(output.data(), input.data(), 4, DataType::Bool, {0.0, 1.0}, true);
-  CHECK(output == input);
+  for (const Scaling scaling : {Scaling{}, Scaling{0.0, 1.0}}) {
+    std::vector<std::uint8_t> output(4, 9);
+    pack_elements(output.data(), input.data(), 4, DataType::Bool, scaling, true);
+    CHECK(output == std::vector<std::uint8_t>{0, 1, 1, 1});
+    unpack_elements(output.data(), input.data(), 4, DataType::Bool, scaling, true);
+    CHECK(output == input);
+  }
 }
 
 TEST_CASE("any NaN is unpacked as the one quiet NaN, scaled or not, widened or not") {
