@@ -17,14 +17,22 @@ TEST_CASE("LibTorch's share of the cores", "[n1]") {
   CHECK(compute_threads(3, true, 16, 4) == 3);
 }
 
-TEST_CASE("init divides the cores of the affinity mask between the local ranks", "[own]") {
+TEST_CASE("init finds the local device, and divides the cores between the local ranks", "[own]") {
   unsetenv("OMP_NUM_THREADS");
   unsetenv("RONDE_COMPUTE_THREADS");
   unsetenv("HOROVOD_COMPUTE_THREADS");
+  CHECK_THROWS_AS(ronde::local_device(), ronde::UsageError);
   use_ronde();
   cpu_set_t mask;
   REQUIRE(sched_getaffinity(0, sizeof(mask), &mask) == 0);
   CHECK(at::get_num_threads() == std::max(1, CPU_COUNT(&mask) / ronde::local_size()));
+  // The CPU where no backend serves GPUs.
+  if (ronde::default_runtime().backend_name(ronde::DeviceKind::Cuda).empty()) {
+    CHECK(ronde::local_device() == c10::Device(c10::kCPU));
+  } else {
+    CHECK(ronde::local_device().index() ==
+          ronde::local_rank() % static_cast<int>(torch::cuda::device_count()));
+  }
 }
 
 TEST_CASE("OMP_NUM_THREADS leaves LibTorch's threads alone", "[n1][n2][own]") {
@@ -40,17 +48,6 @@ TEST_CASE("RONDE_COMPUTE_THREADS wins over OMP_NUM_THREADS", "[n1][n2][own]") {
   setenv("RONDE_COMPUTE_THREADS", "3", 1);
   use_ronde();
   CHECK(at::get_num_threads() == 3);
-}
-
-TEST_CASE("the local device is the CPU where no backend serves GPUs", "[n1][n2][own]") {
-  CHECK_THROWS_AS(ronde::local_device(), ronde::UsageError);
-  use_ronde();
-  if (ronde::default_runtime().backend_name(ronde::DeviceKind::Cuda).empty()) {
-    CHECK(ronde::local_device() == c10::Device(c10::kCPU));
-  } else {
-    CHECK(ronde::local_device().index() ==
-          ronde::local_rank() % static_cast<int>(torch::cuda::device_count()));
-  }
 }
 
 }  // namespace ronde_test::device_test

@@ -12,12 +12,20 @@ inline const std::vector<at::ScalarType> kDtypes = {
     at::kByte, at::kChar,  at::kShort,  at::kInt,  at::kLong,
     at::kHalf, at::kFloat, at::kDouble, at::kBool, at::kBFloat16};
 
-/// Small whole numbers of a rank, other ones for each `seed`: exact in every dtype, also summed.
+/// Small whole numbers of a rank, other ones for each `seed`: exact in every dtype, also summed or
+/// multiplied over the ranks, and some of them negative where the dtype has such.
 inline at::Tensor whole_numbers(at::IntArrayRef sizes, int rank, std::int64_t seed,
                                 at::ScalarType dtype = at::kFloat) {
   at::Generator generator =
       at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * seed + rank));
-  return at::randint(0, 4, sizes, generator, at::kDouble).to(dtype);
+  const at::Tensor drawn = at::randint(0, 5, sizes, generator, at::kDouble);
+  const bool is_unsigned = dtype == at::kByte || dtype == at::kBool;
+  return (is_unsigned ? drawn.remainder(3) : drawn - 2).to(dtype);
+}
+
+/// Of whole numbers, exact in their dtype.
+inline at::Tensor sum_of(const Tensors& all) {
+  return at::stack(all).sum(0).to(all.front().scalar_type());
 }
 
 /// A tensor of the values of a row-major one, laid out otherwise.
@@ -48,6 +56,41 @@ inline const std::vector<Layout>& layouts() {
 /// A layout for each rank and number, other ones on neighbouring ranks.
 inline at::Tensor laid_out(const at::Tensor& tensor, int rank, std::int64_t number) {
   return layouts()[static_cast<std::size_t>(rank + number) % layouts().size()].make(tensor);
+}
+
+/// A matrix whose columns are contiguous.
+inline at::Tensor column_major(const at::Tensor& matrix) {
+  return matrix.t().contiguous().t();
+}
+
+/// Checks that all forms of allreduce give `expected`: those that write in place keep the strides
+/// of the tensors that `make` makes, which the others leave alone.
+inline void check_allreduce(const std::function<at::Tensor()>& make, const at::Tensor& expected,
+                            const ronde::AllreduceOptions& options) {
+  const at::Tensor tensor = make();
+  for (const at::Tensor& result :
+       {ronde::allreduce(tensor, options), ronde::allreduce_async(tensor, options).wait(),
+        ronde::grouped_allreduce({tensor, make()}, options)[1],
+        ronde::grouped_allreduce_async({tensor}, options).wait()[0]}) {
+    CHECK(result.is_contiguous());
+    CHECK(equal({result}, {expected}));
+  }
+  CHECK(torch::equal(tensor, make()));
+  const std::vector<std::function<at::Tensor(const at::Tensor&)>> in_place = {
+      [&](const at::Tensor& t) { return ronde::allreduce_(t, options); },
+      [&](const at::Tensor& t) { return ronde::allreduce_async_(t, options).wait(); },
+      [&](const at::Tensor& t) {
+        return ronde::grouped_allreduce_({make(), t}, options)[1];
+      },
+      [&](const at::Tensor& t) {
+        return ronde::grouped_allreduce_async_({t, make()}, options).wait()[0];
+      }};
+  for (const auto& reduce : in_place) {
+    const at::Tensor written = make();
+    CHECK(reduce(written).is_same(written));
+    CHECK(equal({written}, {expected}));
+    CHECK(written.strides() == tensor.strides());
+  }
 }
 
 }  // namespace ronde_test

@@ -69,6 +69,10 @@ bool near(const at::Tensor& a, const at::Tensor& b, double tolerance);
 /// As many tensors, of equal dtypes, shapes and values.
 bool equal(const Tensors& a, const Tensors& b);
 
+inline std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
 /// `of(rank)` for each rank.
 template <typename Function>
 auto by_rank(const Function& of) {
@@ -80,7 +84,7 @@ auto by_rank(const Function& of) {
 /// The element of this rank.
 template <typename T>
 const T& mine_of(const std::vector<T>& by_rank) {
-  return by_rank.at(static_cast<std::size_t>(ronde::rank()));
+  return by_rank.at(index(ronde::rank()));
 }
 
 inline double mean_rank() {

@@ -57,4 +57,12 @@ struct Toy {
   }
 };
 
+/// A toy with what trains it on all ranks.
+struct WrappedToy : Toy {
+  explicit WrappedToy(const ronde::DistributedOptimizerOptions& options = {}, double lr = 1.0)
+      : Toy(lr), optimizer(sgd, names, options) {}
+
+  ronde::DistributedOptimizer optimizer;
+};
+
 }  // namespace ronde_test

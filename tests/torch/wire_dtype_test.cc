@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors that travel as f16 and bf16, against LibTorch's own conversions.
-#include <utility>
-
-#include "support.h"
+#include "layouts.h"
 
 namespace ronde_test::wire_dtype_test {
 
@@ -40,45 +38,23 @@ at::Tensor averaged(const Types& types, at::IntArrayRef sizes) {
 
 }  // namespace
 
-TEST_CASE("all forms of allreduce travel as halves, as LibTorch rounds") {
+TEST_CASE("all forms of allreduce and their gradients travel as halves, as LibTorch rounds") {
   const std::vector<std::int64_t> sizes = {37, 5};
   for (const Types& types : kTypes) {
     CAPTURE(to_string(types.wire), at::toString(types.dtype));
-    const at::Tensor tensor = values(types, sizes, ronde::rank());
     const at::Tensor expected = averaged(types, sizes);
-    const ronde::AllreduceOptions options = {.wire_dtype = types.wire};
-    CHECK(at::equal(ronde::allreduce(tensor, options), expected));
-    CHECK(at::equal(ronde::allreduce_async(tensor, options).wait(), expected));
-    CHECK(at::equal(tensor, values(types, sizes, ronde::rank())));
-    at::Tensor first = tensor.clone();
-    at::Tensor second = tensor.t().contiguous().t();  // not row-major
-    CHECK(at::equal(ronde::allreduce_(first, options), expected));
-    ronde::allreduce_async_(second, options).wait();
-    CHECK(at::equal(second, expected));
-    for (const at::Tensor& sum : ronde::grouped_allreduce({tensor, tensor.clone()}, options)) {
-      CHECK(at::equal(sum, expected));
-    }
-    const Tensors group = {tensor.clone(), tensor.clone()};
-    ronde::grouped_allreduce_(group, options);
-    for (const at::Tensor& sum : group) CHECK(at::equal(sum, expected));
-  }
-}
-
-TEST_CASE("the gradient of what travelled as a half travels as a half") {
-  for (const Types& types : kTypes) {
-    CAPTURE(to_string(types.wire), at::toString(types.dtype));
     const ronde::AllreduceOptions options = {.name = "x", .wire_dtype = types.wire};
-    const at::Tensor weights = values(types, {50}, ronde::rank());
-    const at::Tensor expected = averaged(types, {50});
-    at::Tensor tensor = at::ones({50}, types.dtype).requires_grad_();
-    (ronde::allreduce(tensor, options) * weights).sum().backward();
-    CHECK(at::equal(tensor.grad(), expected));
-    at::Tensor in_place = at::ones({50}, types.dtype).requires_grad_();
-    (ronde::allreduce_(in_place * 1, options) * weights).sum().backward();
-    CHECK(at::equal(in_place.grad(), expected));
-    at::Tensor member = at::ones({50}, types.dtype).requires_grad_();
-    (ronde::grouped_allreduce({member}, options).at(0) * weights).sum().backward();
-    CHECK(at::equal(member.grad(), expected));
+    const auto make = [&] { return column_major(values(types, sizes, ronde::rank())); };
+    check_allreduce(make, expected, options);
+    const std::vector<std::function<at::Tensor(const at::Tensor&)>> recorded = {
+        [&](const at::Tensor& t) { return ronde::allreduce(t, options); },
+        [&](const at::Tensor& t) { return ronde::allreduce_(t * 1, options); },
+        [&](const at::Tensor& t) { return ronde::grouped_allreduce({t}, options).at(0); }};
+    for (const auto& reduce : recorded) {
+      const at::Tensor tensor = at::ones(sizes, types.dtype).requires_grad_();
+      (reduce(tensor) * make()).sum().backward();
+      CHECK(at::equal(tensor.grad(), expected));
+    }
   }
 }
 

@@ -21,38 +21,36 @@ at::Tensor leaf() {
 
 TEST_CASE("results require grad if autograd records the tensor, and not otherwise") {
   const at::Tensor tensor = leaf();
-  const auto splits =
-      by_rank([](int rank) { return rank == 0 ? std::int64_t{3} : std::int64_t{0}; });
-  const auto results = [&](const at::Tensor& input) {
-    return Tensors{ronde::allreduce(input),
-                   ronde::broadcast(input),
-                   ronde::allgather(input),
-                   ronde::reducescatter(input),
-                   ronde::alltoall(input, splits),
-                   ronde::grouped_allreduce({input})[0],
-                   ronde::grouped_allgather({input})[0],
-                   ronde::grouped_reducescatter({input})[0]};
+  const auto splits = by_rank([](int rank) { return rank == 0 ? std::int64_t{3} : 0; });
+  const auto check = [&](const at::Tensor& input, const auto& holds) {
+    for (const at::Tensor& result :
+         {ronde::allreduce(input), ronde::broadcast(input), ronde::allgather(input),
+          ronde::reducescatter(input), ronde::alltoall(input, splits),
+          ronde::grouped_allreduce({input})[0], ronde::grouped_allgather({input})[0],
+          ronde::grouped_reducescatter({input})[0]}) {
+      CHECK(holds(result));
+    }
   };
-  for (const at::Tensor& result : results(tensor)) CHECK(result.requires_grad());
-  for (const at::Tensor& result : results(tensor.detach())) CHECK_FALSE(result.requires_grad());
+  const auto is_recorded = [](const at::Tensor& result) { return result.requires_grad(); };
+  const auto is_plain = [](const at::Tensor& result) { return !result.requires_grad(); };
+  check(tensor, is_recorded);
+  check(tensor.detach(), is_plain);
   {
     const at::NoGradGuard no_grad;
-    for (const at::Tensor& result : results(tensor)) CHECK_FALSE(result.requires_grad());
+    check(tensor, is_plain);
   }
   {
     const c10::InferenceMode inference;
-    for (const at::Tensor& result : results(tensor)) CHECK(result.is_inference());
+    check(tensor, [](const at::Tensor& result) { return result.is_inference(); });
   }
-  for (const ronde::TensorWork& work :
-       {ronde::allreduce_async(tensor), ronde::broadcast_async(tensor),
-        ronde::allgather_async(tensor), ronde::reducescatter_async(tensor),
-        ronde::alltoall_async(tensor, splits)}) {
-    CHECK_FALSE(work.wait().requires_grad());
-  }
-  for (const ronde::GroupWork& work :
-       {ronde::grouped_allreduce_async({tensor}), ronde::grouped_allgather_async({tensor}),
-        ronde::grouped_reducescatter_async({tensor})}) {
-    CHECK_FALSE(work.wait()[0].requires_grad());
+  for (const at::Tensor& result :
+       {ronde::allreduce_async(tensor).wait(), ronde::broadcast_async(tensor).wait(),
+        ronde::allgather_async(tensor).wait(), ronde::reducescatter_async(tensor).wait(),
+        ronde::alltoall_async(tensor, splits).wait(),
+        ronde::grouped_allreduce_async({tensor}).wait()[0],
+        ronde::grouped_allgather_async({tensor}).wait()[0],
+        ronde::grouped_reducescatter_async({tensor}).wait()[0]}) {
+    CHECK(is_plain(result));
   }
 }
 
@@ -78,26 +76,30 @@ TEST_CASE("a group is recorded where one of its tensors is, and keeps none of th
   CHECK(graph.expired());
 }
 
-TEST_CASE("a leaf and its views are written in place without a record") {
+TEST_CASE("a leaf and its views are written in place without a record, and backward notices") {
   const at::Tensor tensor = leaf();
+  const at::Tensor square = tensor.square();
   const double sum = sum_to_size();
+  const double all = ronde::size();
+  const auto check_leaf = [&](double value) {
+    CHECK(tensor.is_leaf());
+    CHECK(tensor.requires_grad());
+    CHECK(torch::equal(tensor.detach(), full({3, 2}, value)));
+  };
   ronde::allreduce_(tensor, {.op = ReduceOp::Sum});
-  CHECK(tensor.is_leaf());
-  CHECK(torch::equal(tensor.detach(), full({3, 2}, sum)));
+  check_leaf(sum);
+  CHECK_THROWS_AS(square.sum().backward(), c10::Error);
   ronde::allreduce_async_(tensor.view({-1}), {.op = ReduceOp::Sum}).wait();
   ronde::broadcast_(tensor.narrow(0, 0, 1));
-  CHECK(tensor.is_leaf());
-  const double all = ronde::size();
-  CHECK(torch::equal(tensor.detach(), full({3, 2}, sum * all)));
+  check_leaf(sum * all);
   // Also in a group with what autograd computed, which is recorded.
   const at::Tensor other = leaf();
   const at::Tensor computed = other * 2;
   const at::Tensor plain = at::ones({4}, at::kLong);
   const auto version = tensor._version();
   ronde::grouped_allreduce_({tensor, computed, plain, tensor.new_ones({2})}, {.op = ReduceOp::Sum});
-  CHECK(tensor.is_leaf());
+  check_leaf(sum * all * all);
   CHECK(tensor._version() > version);
-  CHECK(torch::equal(tensor.detach(), full({3, 2}, sum * all * all)));
   CHECK(torch::equal(plain, at::full({4}, ronde::size(), at::kLong)));
   CHECK(torch::equal(computed.detach(), full({3, 2}, 2 * sum)));
   computed.sum().backward();
@@ -105,84 +107,62 @@ TEST_CASE("a leaf and its views are written in place without a record") {
   CHECK_FALSE(tensor.grad().defined());
   // A group of leaves alone is not recorded.
   ronde::grouped_allreduce_({tensor}, {.op = ReduceOp::Max});
-  CHECK(tensor.is_leaf());
+  check_leaf(sum * all * all);
 }
 
 TEST_CASE("what has no gradient is refused before anything is sent, with a way out") {
   const at::Tensor tensor = leaf();
   const at::Tensor computed = tensor * 2;
-  struct Case {
-    std::string name;
-    std::function<void()> call;
-    std::vector<std::string> parts;
-  };
-  const std::vector<Case> cases = {
-      {"scaled max",
-       [&] { ronde::allreduce(tensor, {.name = "m", .op = ReduceOp::Max, .prescale = 2}); },
+  const at::Tensor part = computed.split(1)[0];
+  const Tensors one = {tensor};
+  const Tensors both = {tensor, computed};
+  const ronde::AllreduceOptions scaled = {.name = "m", .op = ReduceOp::Max, .prescale = 2};
+  const ronde::AllreduceOptions max = {.op = ReduceOp::Max};
+  const ronde::AllreduceOptions adasum = {.op = ReduceOp::Adasum};
+  const ronde::ReducescatterOptions min = {.op = ReduceOp::Min};
+  const std::vector<std::pair<std::function<void()>, std::vector<std::string>>> rows = {
+      {[&] { ronde::allreduce(tensor, scaled); },
        {"ronde::allreduce(\"m\")", "a scaled max has no gradient", "detach()"}},
-      {"max in place",
-       [&] { ronde::allreduce_(computed, {.op = ReduceOp::Max}); },
+      {[&] { ronde::allreduce_(computed, max); },
        {"ronde::allreduce_(unnamed)", "a max in place has no gradient"}},
-      {"reducescatter min",
-       [&] { ronde::reducescatter(tensor, {.op = ReduceOp::Min}); },
+      {[&] { ronde::reducescatter(tensor, min); },
        {"ronde::reducescatter(unnamed)", "a min has no gradient", "NoGradGuard"}},
-      {"adasum",
-       [&] { ronde::allreduce(tensor, {.op = ReduceOp::Adasum}); },
+      {[&] { ronde::allreduce(tensor, adasum); },
        {"ronde::allreduce(unnamed)", "an adasum has no gradient", "NoGradGuard"}},
-      {"adasum of a group in place",
-       [&] { ronde::grouped_allreduce_({computed}, {.op = ReduceOp::Adasum}); },
+      {[&] { ronde::grouped_allreduce_({computed}, adasum); },
        {"ronde::grouped_allreduce_(unnamed)", "an adasum in place has no gradient"}},
-      {"async in place",
-       [&] { ronde::allreduce_async_(computed); },
+      {[&] { ronde::allreduce_async_(computed); },
        {"ronde::allreduce_async_(unnamed)", "would not know that it changes", "allreduce_()"}},
-      {"async broadcast in place",
-       [&] { ronde::broadcast_async_(computed, {.name = "b"}); },
+      {[&] { ronde::broadcast_async_(computed, {.name = "b"}); },
        {"ronde::broadcast_async_(\"b\")", "broadcast_()"}},
-      {"a view that split() made",
-       [&] { ronde::allreduce_(computed.split(1)[0]); },
-       {"ronde::allreduce_(unnamed): ", "view", "inplace"}},
-      {"scaled max of a group",
-       [&] {
-         ronde::grouped_allreduce({tensor}, {.name = "m", .op = ReduceOp::Max, .postscale = 2});
-       },
+      {[&] { ronde::allreduce_(part); }, {"ronde::allreduce_(unnamed): ", "view", "inplace"}},
+      {[&] { ronde::grouped_allreduce(one, scaled); },
        {"ronde::grouped_allreduce(\"m\")", "a scaled max has no gradient", "detach()"}},
-      {"max of a group in place",
-       [&] {
-         ronde::grouped_allreduce_({tensor, computed}, {.op = ReduceOp::Max});
-       },
+      {[&] { ronde::grouped_allreduce_(both, max); },
        {"ronde::grouped_allreduce_(unnamed)", "a max in place has no gradient"}},
-      {"reducescatter of a group, product",
-       [&] { ronde::grouped_reducescatter({tensor}, {.op = ReduceOp::Product}); },
-       {"ronde::grouped_reducescatter(unnamed)", "a product has no gradient", "NoGradGuard"}},
-      {"async group in place",
-       [&] {
-         ronde::grouped_allreduce_async_({tensor, computed}, {.name = "g"});
-       },
+      {[&] { ronde::grouped_reducescatter(one, min); },
+       {"ronde::grouped_reducescatter(unnamed)", "a min has no gradient", "NoGradGuard"}},
+      {[&] { ronde::grouped_allreduce_async_(both, {.name = "g"}); },
        {"ronde::grouped_allreduce_(\"g\"), tensor 1", "would not know that it changes",
         "Call grouped_allreduce_()"}},
-      {"a view that split() made in a group",
-       [&] {
-         ronde::grouped_allreduce_({tensor, computed.split(1)[0]});
+      {[&] {
+         ronde::grouped_allreduce_({tensor, part});
        },
        {"ronde::grouped_allreduce_(unnamed), tensor 1: ", "view", "inplace"}},
-      {"a recorded tensor and an undefined one",
-       [&] {
+      {[&] {
          ronde::grouped_allgather({tensor, at::Tensor()}, {.name = "u"});
        },
        {"ronde::grouped_allgather(\"u\"), tensor 1", "undefined"}},
   };
-  for (const Case& one : cases) {
-    CAPTURE(one.name);
-    check_refused(one.call, one.parts);
-  }
+  for (const auto& [call, parts] : rows) check_refused(call, parts);
   // The same is possible where nothing is recorded.
   const at::NoGradGuard no_grad;
-  ronde::allreduce(tensor, {.op = ReduceOp::Max, .prescale = 2});
-  ronde::allreduce(tensor, {.op = ReduceOp::Adasum});
-  ronde::reducescatter(tensor, {.op = ReduceOp::Min});
+  ronde::allreduce(tensor, scaled);
+  ronde::allreduce(tensor, adasum);
+  ronde::reducescatter(tensor, min);
+  ronde::grouped_allreduce(one, scaled);
+  ronde::grouped_reducescatter(one, min);
   ronde::allreduce_async_(computed).wait();
-  ronde::grouped_allreduce({tensor}, {.op = ReduceOp::Max, .prescale = 2});
-  ronde::grouped_reducescatter({tensor}, {.op = ReduceOp::Min});
   ronde::grouped_allreduce_async_({computed}).wait();
 }
 

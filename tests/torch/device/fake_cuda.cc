@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LibTorch's CUDA device where there is none: memory of the host, kernels of the CPU, streams that
 // are names. No library of CUDA may be loaded, which has kernels and a guard of its own.
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/from_blob.h>
@@ -27,6 +28,7 @@ using c10::DeviceIndex;
 using c10::Stream;
 
 const Device kDevice(c10::kCUDA, 0);
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::CUDA);
 constexpr int kStreams = 20;
 thread_local c10::StreamId current = 0;
 std::atomic<int> next_stream{1};
@@ -99,39 +101,24 @@ REGISTER_ALLOCATOR(c10::kCUDA, &allocator)
 
 at::Tensor of_storage(const at::Storage& storage, std::int64_t offset, at::IntArrayRef sizes,
                       at::IntArrayRef strides, caffe2::TypeMeta dtype) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), kKeys, dtype);
   c10::TensorImpl* const made = tensor.unsafeGetTensorImpl();
   made->set_storage_offset(offset);
   made->set_sizes_and_strides(sizes, strides);
   return tensor;
 }
 
-at::Tensor empty(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type) {
-  const caffe2::TypeMeta dtype = c10::scalarTypeToTypeMeta(type);
-  std::size_t elements = 1;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) elements = 0;
-    if (elements > 0) elements += static_cast<std::size_t>((sizes[i] - 1) * strides[i]);
-  }
-  const at::Storage storage(c10::Storage::use_byte_size_t(), elements * dtype.itemsize(),
-                            allocator.allocate(elements * dtype.itemsize()), &allocator, true);
-  return of_storage(storage, 0, sizes, strides, dtype);
-}
-
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                          std::optional<Device>, std::optional<bool>) {
-  return empty(sizes, strides, dtype.value_or(at::kFloat));
+  return at::detail::empty_strided_generic(sizes, strides, &allocator, kKeys,
+                                           dtype.value_or(at::kFloat));
 }
 
 at::Tensor empty_dense(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
                        std::optional<at::Layout>, std::optional<Device>, std::optional<bool>,
                        std::optional<at::MemoryFormat> format) {
-  // Strides as the CPU has them.
-  const at::Tensor like =
-      at::empty(sizes, at::TensorOptions().dtype(dtype.value_or(at::kFloat)).memory_format(format));
-  return empty(sizes, like.strides(), like.scalar_type());
+  return at::detail::empty_generic(sizes, &allocator, kKeys, dtype.value_or(at::kFloat), format);
 }
 
 /// The same memory for a kernel of the CPU, which may resize it.

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every tensor operation in process sets, and training on a grid of ranks.
-#include <numeric>
-
 #include "layouts.h"
 
 namespace ronde_test::process_sets_test {
@@ -23,30 +21,16 @@ Tensors inputs_of(const std::vector<int>& ranks, std::int64_t seed) {
   return inputs;
 }
 
-/// The rows that a reducescatter of `sum` gives to `rank` of `size`.
-at::Tensor scattered(const at::Tensor& sum, int rank, int size) {
-  return sum.tensor_split(size, 0)[static_cast<std::size_t>(rank)];
-}
-
 void check_reductions(ProcessSet set, const std::vector<int>& ranks, int within) {
   const int size = static_cast<int>(ranks.size());
-  const at::Tensor mine = input_of(ronde::rank(), 1);
-  const at::Tensor sum = at::stack(inputs_of(ranks, 1)).sum(0);
-  const at::Tensor copy = mine.clone();
-  CHECK(near(ronde::allreduce(mine, {.process_set = set}), sum / size, 1e-6));
-  CHECK(torch::equal(ronde::allreduce_(copy, {.op = ReduceOp::Sum, .process_set = set}), sum));
-  const ronde::TensorWork work =
-      ronde::allreduce_async(mine, {.name = "a", .op = ReduceOp::Sum, .process_set = set});
-  CHECK(torch::equal(work.wait(), sum));
-  CHECK(torch::equal(ronde::reducescatter(mine, {.op = ReduceOp::Sum, .process_set = set}),
-                     scattered(sum, within, size)));
-  const Tensors both = ronde::grouped_allreduce(
-      {mine, mine + 1}, {.name = "g", .op = ReduceOp::Sum, .process_set = set});
-  CHECK(torch::equal(both[0], sum));
-  CHECK(torch::equal(both[1], sum + size));
-  const Tensors parts =
-      ronde::grouped_reducescatter({mine}, {.op = ReduceOp::Sum, .process_set = set});
-  CHECK(torch::equal(parts[0], scattered(sum, within, size)));
+  const auto make = [] { return input_of(ronde::rank(), 1); };
+  const at::Tensor sum = sum_of(inputs_of(ranks, 1));
+  check_allreduce(make, sum, {.name = "a", .op = ReduceOp::Sum, .process_set = set});
+  CHECK(near(ronde::allreduce(make(), {.process_set = set}), sum / size, 1e-6));
+  const at::Tensor part = sum.tensor_split(size)[index(within)];
+  const ronde::ReducescatterOptions options = {.op = ReduceOp::Sum, .process_set = set};
+  CHECK(torch::equal(ronde::reducescatter(make(), options), part));
+  CHECK(torch::equal(ronde::grouped_reducescatter({make()}, options)[0], part));
 }
 
 void check_moves(ProcessSet set, const std::vector<int>& ranks, int within) {
@@ -56,7 +40,7 @@ void check_moves(ProcessSet set, const std::vector<int>& ranks, int within) {
   CHECK(torch::equal(ronde::allgather(mine, {.process_set = set}), at::cat(all)));
   CHECK(torch::equal(ronde::grouped_allgather({mine}, {.process_set = set})[0], at::cat(all)));
   for (int root = 0; root < size; ++root) {
-    const at::Tensor& expected = all[static_cast<std::size_t>(root)];
+    const at::Tensor& expected = all[index(root)];
     CHECK(torch::equal(ronde::broadcast(mine, {.root = root, .process_set = set}), expected));
     const at::Tensor copy = mine.clone();
     ronde::broadcast_(copy, {.root = root, .process_set = set});
@@ -76,7 +60,7 @@ void check_moves(ProcessSet set, const std::vector<int>& ranks, int within) {
         ronde::send_async(mine, {.peer = (within + 1) % size, .process_set = set});
     CHECK(ronde::recv_(in, {.process_set = set}) == before);
     sent.wait();
-    CHECK(torch::equal(in, all[static_cast<std::size_t>(before)]));
+    CHECK(torch::equal(in, all[index(before)]));
   }
   ronde::barrier({.process_set = set});
 }
@@ -97,74 +81,18 @@ TEST_CASE("every tensor operation in every process set, in its order") {
     if (const auto within = ronde::rank_in(set)) {
       check_reductions(set, ranks, *within);
       check_moves(set, ranks, *within);
+    } else {
+      const at::Tensor tensor = at::ones({4});
+      const std::string outside =
+          "rank " + std::to_string(ronde::rank()) + " is not in process set ";
+      check_refused([&] { ronde::allreduce_(tensor, {.process_set = set}); }, {outside});
+      check_refused([&] { ronde::grouped_allreduce_({tensor}, {.process_set = set}); }, {outside});
+      check_refused([&] { ronde::send(tensor, {.peer = 0, .process_set = set}); }, {outside});
+      check_refused([&] { ronde::barrier({.process_set = set}); }, {outside});
+      CHECK(torch::equal(tensor, at::ones({4})));
     }
     ronde::remove_process_set(set);
   }
-}
-
-TEST_CASE("tensors of a rank outside the set are refused", "[n2][n3]") {
-  const ProcessSet set = ronde::add_process_set({0});
-  const at::Tensor tensor = at::ones({4});
-  const std::vector<std::function<void()>> calls = {
-      [&] { ronde::allreduce(tensor, {.process_set = set}); },
-      [&] { ronde::allreduce_(tensor, {.process_set = set}); },
-      [&] { ronde::broadcast(tensor, {.process_set = set}); },
-      [&] { ronde::allgather(tensor, {.process_set = set}); },
-      [&] { ronde::reducescatter(tensor, {.process_set = set}); },
-      [&] { ronde::alltoall(tensor, {}, {.process_set = set}); },
-      [&] { ronde::grouped_allreduce({tensor}, {.process_set = set}); },
-      [&] { ronde::grouped_allreduce_({tensor}, {.process_set = set}); },
-      [&] { ronde::grouped_allgather({tensor}, {.process_set = set}); },
-      [&] { ronde::grouped_reducescatter({tensor}, {.process_set = set}); },
-      [&] { ronde::send(tensor, {.peer = 0, .process_set = set}); },
-      [&] { ronde::recv_(tensor, {.process_set = set}); },
-      [&] { ronde::barrier({.process_set = set}); },
-  };
-  if (ronde::rank() > 0) {
-    for (const auto& call : calls) {
-      check_refused(call, {"rank " + std::to_string(ronde::rank()) + " is not in process set "});
-    }
-  }
-  CHECK(torch::equal(tensor, at::ones({4})));
-  ronde::remove_process_set(set);
-}
-
-TEST_CASE("optimisers of different sets train different models at the same time", "[n4]") {
-  const std::vector<int> ranks =
-      ronde::rank() % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{3, 1};
-  const ProcessSet set = ronde::create_process_set(ranks);
-  const auto seed_of = [](int rank) { return 10 + rank; };
-  const at::Tensor begin = normal({6, 2}, ranks[0]);
-  at::Tensor mine = begin.clone().requires_grad_();
-  at::Tensor whole = begin.clone().requires_grad_();
-  torch::optim::SGD inner({mine}, 0.1);
-  torch::optim::SGD oracle({whole}, 0.1);
-  const Names names = {{"w", mine}};
-  ronde::DistributedOptimizer optimizer(inner, names, {.process_set = set});
-  for (int step = 0; step < 5; ++step) {
-    optimizer.zero_grad();
-    normal({8, 6}, seed_of(ronde::rank())).mm(mine).tanh().sum().backward();
-    optimizer.step();
-    oracle.zero_grad();
-    for (const int rank : ranks) {
-      (normal({8, 6}, seed_of(rank)).mm(whole).tanh().sum() / 2).backward();
-    }
-    oracle.step();
-  }
-  CHECK(near(mine, whole, 1e-12));
-}
-
-TEST_CASE("optimisers that differ within a set name the ranks of the group", "[n3]") {
-  const ProcessSet set = ronde::add_process_set({2, 1});
-  if (ronde::rank_in(set)) {
-    const at::Tensor mine = at::zeros({ronde::rank()}).requires_grad_();
-    torch::optim::SGD inner({mine}, 0.1);
-    const Names names = {{"w", mine}};
-    check_refused(
-        [&] { const ronde::DistributedOptimizer optimizer(inner, names, {.process_set = set}); },
-        {"\n  rank 1 has ", " where rank 2 has "});
-  }
-  ronde::remove_process_set(set);
 }
 
 TEST_CASE("an optimiser of a set is refused outside it, and leaves the others' names alone",
@@ -173,18 +101,23 @@ TEST_CASE("an optimiser of a set is refused outside it, and leaves the others' n
   const at::Tensor mine = full({2}, ronde::rank() + 1.0).requires_grad_();
   torch::optim::SGD inner({mine}, 1.0);
   const Names names = {{"w", mine}};
+  const auto wrap = [&](const Names& named) {
+    return ronde::DistributedOptimizer(inner, named, {.process_set = set});
+  };
   const auto backward = [&] { (mine * (ronde::rank() + 1.0)).sum().backward(); };
   if (ronde::rank_in(set)) {
+    // Ranks that differ are named by their numbers in the group.
+    const Names own = {{"w" + std::to_string(ronde::rank()), mine}};
+    check_refused([&] { wrap(own); }, {"\n  rank 0 has ", " where rank 2 has "});
     // Two of the set, of which rank 1 has none: the one of all ranks below has one name on all.
-    { const ronde::DistributedOptimizer dropped(inner, names, {.process_set = set}); }
-    ronde::DistributedOptimizer optimizer(inner, names, {.process_set = set});
+    wrap(names);
+    ronde::DistributedOptimizer optimizer = wrap(names);
     backward();
     optimizer.step();
   } else {
-    check_refused(
-        [&] { const ronde::DistributedOptimizer optimizer(inner, names, {.process_set = set}); },
-        {"rank 1 is not in process set " + std::to_string(set.id) + ", which has the ranks 2,0",
-         "step the inner optimiser"});
+    check_refused([&] { wrap(names); }, {"rank 1 is not in process set " + std::to_string(set.id) +
+                                             ", which has the ranks 2,0",
+                                         "step the inner optimiser"});
     // Nothing was hooked: the rank trains alone.
     backward();
     inner.step();
@@ -201,37 +134,32 @@ TEST_CASE("an optimiser of a set is refused outside it, and leaves the others' n
 
 TEST_CASE("parameters and optimisers start equal in a set, from its root", "[n3]") {
   const ProcessSet set = ronde::add_process_set({2, 0});
-  const auto net_of = [](int rank) {
-    torch::nn::BatchNorm1d net(3);
-    const torch::NoGradGuard no_grad;
-    net->weight.copy_(normal({3}, 5 + rank, at::kFloat));
-    net->running_mean.fill_(rank);
-    return net;
-  };
-  const auto adam_of = [](const torch::nn::BatchNorm1d& net, int rank) {
-    torch::optim::Adam adam(net->parameters(), 0.1 * (rank + 1));
-    for (int step = 0; step <= rank; ++step) {
-      adam.zero_grad();
-      (net->weight * (rank + 2)).sum().backward();
-      adam.step();
+  struct Model {
+    explicit Model(int rank) : net(3), adam(net->parameters(), 0.1 * (rank + 1)) {
+      const torch::NoGradGuard no_grad;
+      net->weight.copy_(normal({3}, 5 + rank, at::kFloat));
+      net->running_mean.fill_(rank);
     }
-    return adam;
-  };
-  const auto step = [](const torch::nn::BatchNorm1d& net, torch::optim::Adam& adam) {
-    adam.zero_grad();
-    net->weight.square().sum().backward();
-    adam.step();
+    void steps(int count) {
+      for (int step = 0; step < count; ++step) {
+        adam.zero_grad();
+        net->weight.square().sum().backward();
+        adam.step();
+      }
+    }
+    torch::nn::BatchNorm1d net;
+    torch::optim::Adam adam;
   };
   // Number 1 of the set is rank 0 of all; rank 1 is outside and keeps what it has.
   const int source = ronde::rank_in(set) ? 0 : 1;
-  torch::nn::BatchNorm1d expected = net_of(source);
-  torch::optim::Adam expected_adam = adam_of(expected, source);
-  torch::nn::BatchNorm1d net = net_of(ronde::rank());
-  torch::optim::Adam adam = adam_of(net, ronde::rank());
+  Model expected(source);
+  expected.steps(source + 1);
+  Model mine(ronde::rank());
+  mine.steps(ronde::rank() + 1);
   const std::vector<std::function<void(int root)>> calls = {
-      [&](int root) { ronde::broadcast_parameters(*net, root, set); },
-      [&](int root) { ronde::broadcast_parameters(net->named_parameters(), root, set); },
-      [&](int root) { ronde::broadcast_optimizer_state(adam, root, set); },
+      [&](int root) { ronde::broadcast_parameters(*mine.net, root, set); },
+      [&](int root) { ronde::broadcast_parameters(mine.net->named_parameters(), root, set); },
+      [&](int root) { ronde::broadcast_optimizer_state(mine.adam, root, set); },
   };
   for (const auto& call : calls) {
     if (ronde::rank_in(set)) {
@@ -242,10 +170,10 @@ TEST_CASE("parameters and optimisers start equal in a set, from its root", "[n3]
       check_refused([&] { call(1); }, {"rank 1 is not in process set "});
     }
   }
-  step(expected, expected_adam);
-  step(net, adam);
-  CHECK(torch::equal(net->weight, expected->weight));
-  CHECK(torch::equal(net->running_mean, expected->running_mean));
+  expected.steps(1);
+  mine.steps(1);
+  CHECK(torch::equal(mine.net->weight, expected.net->weight));
+  CHECK(torch::equal(mine.net->running_mean, expected.net->running_mean));
   ronde::remove_process_set(set);
 }
 
@@ -269,6 +197,7 @@ TEST_CASE("a sampler deals the samples to the ranks of a set", "[n3]") {
 }
 
 TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n4]") {
+  // Two sets along axis 0 train different parts of the model at the same time.
   ronde::Grid grid({2, 2});
   const ProcessSet data = grid.set(0);
   const ProcessSet tensor = grid.set(1);

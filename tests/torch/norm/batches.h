@@ -44,9 +44,7 @@ inline Tensors batches(const Samples& samples, const std::vector<std::int64_t>& 
 /// The rows of this rank of what one process has for all.
 inline at::Tensor rows_of_mine(const at::Tensor& whole, const Tensors& all) {
   std::int64_t first = 0;
-  for (int rank = 0; rank < ronde::rank(); ++rank) {
-    first += all[static_cast<std::size_t>(rank)].size(0);
-  }
+  for (int rank = 0; rank < ronde::rank(); ++rank) first += all[index(rank)].size(0);
   return whole.narrow(0, first, mine_of(all).size(0));
 }
 

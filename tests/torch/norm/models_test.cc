@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch norms over all ranks in models: conversion, checkpoints, training.
+#include <optional>
 #include <sstream>
 
 #include "batches.h"
@@ -69,11 +70,12 @@ struct OursImpl : torch::nn::Cloneable<OursImpl> {
   ronde::SyncBatchNorm2d bn = nullptr;
 };
 
-template <typename Module>
-std::stringstream saved(const Module& module) {
+/// Through a file.
+template <typename From, typename To>
+void copy_state(const From& from, To& to) {
   std::stringstream stream;
-  torch::save(module, stream);
-  return stream;
+  torch::save(from, stream);
+  torch::load(to, stream);
 }
 
 /// Runs the module a few times, so that its buffers say something.
@@ -141,11 +143,7 @@ TEST_CASE("batch norms in Sequentials are exchanged, with all that they have", "
 
 TEST_CASE("a batch norm that several places share stays shared", "[n1]") {
   const auto shared = std::make_shared<BatchNorm2dImpl>(4);
-  Sequential net;
-  net->push_back("a", shared);
-  net->push_back("b", shared);
-  net->push_back("c", torch::nn::BatchNorm3d(2));
-  net->push_back("d", torch::nn::BatchNorm1d(2));
+  Sequential net(shared, shared, torch::nn::BatchNorm3d(2), torch::nn::BatchNorm1d(2));
   CHECK(ronde::convert_sync_batch_norm(*net) == 3);
   CHECK(net->ptr(0) == net->ptr(1));
   CHECK(net->ptr(0)->as<ronde::SyncBatchNorm2dImpl>() != nullptr);
@@ -174,35 +172,32 @@ TEST_CASE("checkpoints of LibTorch's batch norm and ours load into each other", 
   for (const auto& options : {BatchNorm2dOptions(3), BatchNorm2dOptions(3).affine(false),
                               BatchNorm2dOptions(3).track_running_stats(false)}) {
     BatchNorm2d theirs(options);
-    run(theirs);
     ronde::SyncBatchNorm2d ours(options);
-    auto from_theirs = saved(theirs);
-    torch::load(ours, from_theirs);
+    BatchNorm2d back(options);
+    run(theirs);
+    copy_state(theirs, ours);
     check_same_state(*ours, *theirs);
     run(ours);
-    BatchNorm2d back(options);
-    auto from_ours = saved(ours);
-    torch::load(back, from_ours);
+    copy_state(ours, back);
     check_same_state(*back, *ours);
   }
-  Sequential net = small_net();
+  const Sequential net = small_net();
   Sequential converted = small_net();
-  ronde::convert_sync_batch_norm(*converted);
-  auto of_net = saved(net);
-  torch::load(converted, of_net);
-  check_same_state(*converted, *net);
   Sequential third = small_net();
-  auto of_converted = saved(converted);
-  torch::load(third, of_converted);
+  ronde::convert_sync_batch_norm(*converted);
+  copy_state(net, converted);
+  check_same_state(*converted, *net);
+  copy_state(converted, third);
   check_same_state(*third, *net);
 }
 
 TEST_CASE("copies are layers of their own, with their own names", "[n1][n2]") {
   OursImpl model;
-  run([&]() -> ronde::SyncBatchNorm2d& {
-    model.bn = model.replace_module("bn", ronde::SyncBatchNorm2d(3));
-    return model.bn;
-  }());
+  model.bn = model.replace_module("bn", ronde::SyncBatchNorm2d(3));
+  run(model.bn);
+  OursImpl original;
+  const auto clone = std::dynamic_pointer_cast<OursImpl>(original.clone());
+  CHECK(clone->bn->wire_name() != original.bn->wire_name());
   ronde::SyncBatchNorm2d named(ronde::SyncBatchNormOptions(3).name("mine"));
   ronde::SyncBatchNorm2d again(ronde::SyncBatchNormOptions(3).name("mine"));
   const auto copy = std::dynamic_pointer_cast<ronde::SyncBatchNorm2dImpl>(named->clone());
@@ -210,60 +205,44 @@ TEST_CASE("copies are layers of their own, with their own names", "[n1][n2]") {
   CHECK(again->wire_name() == "mine #2");
   CHECK(copy->wire_name() == "mine #3");
   CHECK_FALSE(copy->weight.is_same(named->weight));
-  OursImpl original;
-  const auto clone = std::dynamic_pointer_cast<OursImpl>(original.clone());
-  CHECK(clone->bn->wire_name() != original.bn->wire_name());
   ronde::SyncBatchNorm2dImpl assigned(3);
   const std::string own = assigned.wire_name();
   assigned = *named;
   CHECK(assigned.wire_name() == own);
-  std::ostringstream text;
-  text << named;
-  CHECK(text.str() ==
-        "ronde::SyncBatchNorm2d(3, eps=1e-05, momentum=0.1, affine=true, "
-        "track_running_stats=true)");
-  std::ostringstream cumulative;
-  cumulative << ronde::SyncBatchNorm2d(ronde::SyncBatchNormOptions(3).momentum(std::nullopt));
-  CHECK(cumulative.str().find(", momentum=None, ") != std::string::npos);
+}
+
+TEST_CASE("a layer is printed with its options", "[n1]") {
+  const auto printed = [](const ronde::SyncBatchNormOptions& options) {
+    std::ostringstream text;
+    text << ronde::SyncBatchNorm2d(options);
+    return text.str();
+  };
+  const std::string begin = "ronde::SyncBatchNorm2d(3, eps=1e-05, momentum=";
+  const std::string end = ", affine=true, track_running_stats=true)";
+  CHECK(printed(ronde::SyncBatchNormOptions(3)) == begin + "0.1" + end);
+  CHECK(printed(ronde::SyncBatchNormOptions(3).momentum(std::nullopt)) == begin + "None" + end);
 }
 
 namespace {
 
-constexpr int kSteps = 30;
-
-at::Tensor loss_of(Sequential& net, const at::Tensor& x, std::int64_t samples_of_all) {
-  const at::Tensor target = x.mean({2, 3}).matmul(full({2, 3}, 1));
-  return (net->forward(x) - target).square().sum() / samples_of_all;
-}
-
-std::int64_t samples_of_all(const Tensors& all) {
-  return at::cat(all).size(0);
-}
-
-/// In one process.
-Tensors trained_alone(Sequential& net, const Samples& samples) {
+/// By all ranks, whose losses add up to that of one process, or in one process.
+void train(Sequential& net, const Samples& samples, bool together) {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
-  for (std::int64_t step = 0; step < kSteps; ++step) {
-    const Tensors all = batches(samples, {2, 5, 5}, step);
-    sgd.zero_grad();
-    loss_of(net, at::cat(all), samples_of_all(all)).backward();
-    sgd.step();
+  std::optional<ronde::DistributedOptimizer> optimizer;
+  if (together) {
+    ronde::convert_sync_batch_norm(*net);  // the optimiser knows the parameters already
+    optimizer.emplace(sgd, net->named_parameters(),
+                      ronde::DistributedOptimizerOptions{.op = ronde::ReduceOp::Sum});
   }
-  return net->parameters();
-}
-
-/// By all ranks: their losses add up to that of one process.
-Tensors trained_together(Sequential& net, const Samples& samples) {
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
-  ronde::convert_sync_batch_norm(*net);  // the optimiser knows the parameters already
-  ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(), {.op = ronde::ReduceOp::Sum});
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < 30; ++step) {
     const Tensors all = batches(samples, {2, 5, 5}, step);
-    optimizer.zero_grad();
-    loss_of(net, mine_of(all), samples_of_all(all)).backward();
-    optimizer.step();
+    const at::Tensor whole = at::cat(all);
+    const at::Tensor x = together ? mine_of(all) : whole;
+    const at::Tensor target = x.mean({2, 3}).matmul(full({2, 3}, 1));
+    together ? optimizer->zero_grad() : sgd.zero_grad();
+    ((net->forward(x) - target).square().sum() / whole.size(0)).backward();
+    together ? optimizer->step() : sgd.step();
   }
-  return net->parameters();
 }
 
 }  // namespace
@@ -275,14 +254,14 @@ TEST_CASE("training with it is training in one process with the whole batch") {
     Sequential together = small_net();
     alone->to(at::kDouble);
     together->to(at::kDouble);
-    auto start = saved(alone);
-    torch::load(together, start);
-    const at::Tensor expected = flatten(trained_alone(alone, samples));
-    const at::Tensor here = flatten(trained_together(together, samples));
-    CHECK(near(here, expected, 1e-8));
-    CHECK(near(flatten(together->buffers()), flatten(alone->buffers()), 1e-8));
-    CHECK(same_on_all_ranks(here));
-    CHECK(same_on_all_ranks(flatten(together->buffers())));
+    copy_state(alone, together);
+    train(alone, samples, false);
+    train(together, samples, true);
+    const auto state = [](const Sequential& net) {
+      return at::cat({flatten(net->parameters()), flatten(net->buffers())});
+    };
+    CHECK(near(state(together), state(alone), 1e-8));
+    CHECK(same_on_all_ranks(state(together)));
   }
 }
 

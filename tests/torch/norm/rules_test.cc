@@ -19,14 +19,18 @@ std::uint64_t exchanges() {
   return counted("sync_batch_norm", "exchanges");
 }
 
+/// One rank alone has none.
+std::uint64_t unless_alone(std::uint64_t count) {
+  return ronde::size() == 1 ? 0 : count;
+}
+
 /// What running `layers` on inputs of their own gives: results, gradients, buffers.
 Tensors outcome(const std::vector<SyncBatchNorm2d>& layers, bool together) {
   Tensors inputs;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const std::int64_t features = layers[i]->options.num_features();
+  for (const SyncBatchNorm2d& layer : layers) {
+    const std::int64_t features = layer->options.num_features();
     inputs.push_back(
-        mine_of(batches(uneven, {features, 3, 2}, 10 + static_cast<std::int64_t>(i), at::kFloat))
-            .requires_grad_());
+        mine_of(batches(uneven, {features, 3, 2}, features, at::kFloat)).requires_grad_());
   }
   Tensors results;
   if (together) {
@@ -63,17 +67,12 @@ TEST_CASE("several layers share their exchanges, with the same bits") {
   const std::uint64_t layers = counted("sync_batch_norm", "layers");
   const std::uint64_t bytes = counted("sync_batch_norm", "bytes");
   const Tensors together = outcome(three_layers(), true);
-  const bool alone = ronde::size() == 1;
-  CHECK(between - before == (alone ? 0U : 6U));
-  CHECK(exchanges() - between == (alone ? 0U : 2U));
-  CHECK(counted("sync_batch_norm", "layers") - layers == (alone ? 0U : 3U));
+  CHECK(between - before == unless_alone(6));
+  CHECK(exchanges() - between == unless_alone(2));
+  CHECK(counted("sync_batch_norm", "layers") - layers == unless_alone(3));
   // Of 3, 5 and 2 features: 1 + 3 * 2 + 2 * 10 doubles forward, 2 * 10 backward.
-  CHECK(counted("sync_batch_norm", "bytes") - bytes == (alone ? 0U : 8U * 47U));
-  REQUIRE(apart.size() == together.size());
-  for (std::size_t i = 0; i < apart.size(); ++i) {
-    CAPTURE(i);
-    CHECK(torch::equal(apart[i], together[i]));
-  }
+  CHECK(counted("sync_batch_norm", "bytes") - bytes == unless_alone(8 * 47));
+  CHECK(equal(apart, together));
 }
 
 TEST_CASE("layers of other kinds and modes run together") {
@@ -93,25 +92,21 @@ TEST_CASE("steps have the names of the step before, also of a layer used twice")
   SyncBatchNorm2d layer(3);
   SyncBatchNorm2d other(3);
   const Tensors all = batches(three_each, {3, 2, 2}, 1, at::kFloat);
-  const auto step = [&] {
-    const at::Tensor x = mine_of(all).clone().requires_grad_();
-    other->forward(layer->forward(layer->forward(x).relu())).pow(3).sum().backward();
+  const auto gradient = [](const at::Tensor& batch, auto& twice, auto& once) {
+    const at::Tensor x = batch.clone().requires_grad_();
+    once->forward(twice->forward(twice->forward(x).relu())).pow(3).sum().backward();
     return x.grad();
   };
+  const auto step = [&] { return gradient(mine_of(all), layer, other); };
   const at::Tensor first = step();
   const std::uint64_t misses = counted("response_cache", "misses");
   const std::uint64_t before = exchanges();
   for (int i = 0; i < 3; ++i) CHECK(torch::equal(step(), first));
   CHECK(counted("response_cache", "misses") == misses);
-  CHECK(exchanges() - before == (ronde::size() == 1 ? 0U : 18U));
-  const auto one_process = [&] {
-    torch::nn::BatchNorm2d same(3);
-    torch::nn::BatchNorm2d another(3);
-    const at::Tensor x = at::cat(all).requires_grad_();
-    another->forward(same->forward(same->forward(x).relu())).pow(3).sum().backward();
-    return x.grad();
-  };
-  CHECK(near(first, rows_of_mine(one_process(), all), 1e-4));
+  CHECK(exchanges() - before == unless_alone(18));
+  torch::nn::BatchNorm2d same(3);
+  torch::nn::BatchNorm2d another(3);
+  CHECK(near(first, rows_of_mine(gradient(at::cat(all), same, another), all), 1e-4));
 }
 
 TEST_CASE("without a gradient of an input backward exchanges nothing", "[n1][n2]") {
@@ -127,7 +122,7 @@ TEST_CASE("without a gradient of an input backward exchanges nothing", "[n1][n2]
     const at::NoGradGuard no_grad;
     CHECK_FALSE(layer->forward(x).requires_grad());
   }
-  CHECK(exchanges() - before == (ronde::size() == 1 ? 0U : 2U));
+  CHECK(exchanges() - before == unless_alone(2));
 }
 
 TEST_CASE("only some ranks' inputs have a gradient", "[n2][n3]") {
@@ -142,12 +137,9 @@ TEST_CASE("only some ranks' inputs have a gradient", "[n2][n3]") {
   whole->forward(joined).pow(3).sum().backward();
   if (ronde::rank() == 0) CHECK(near(x.grad(), rows_of_mine(joined.grad(), all), 1e-10));
   CHECK(near(sum_over_ranks(layer->weight.grad()), whole->weight.grad(), 1e-10));
-  check_refused(
-      [&] {
-        torch::autograd::grad({layer->forward(x).pow(3).sum()}, {layer->weight}, {}, std::nullopt,
-                              true);
-      },
-      {"create_graph"});
+  const at::Tensor loss = layer->forward(x).pow(3).sum();
+  check_refused([&] { torch::autograd::grad({loss}, {layer->weight}, {}, std::nullopt, true); },
+                {"create_graph"});
 }
 
 TEST_CASE("ranks that differ are told so, all of them", "[n2][n3]") {
@@ -161,26 +153,20 @@ TEST_CASE("ranks that differ are told so, all of them", "[n2][n3]") {
 
   const int other = ronde::rank() == 0 ? 3 : 2;
   SyncBatchNorm1d features(other);
-  check_refused(
-      [&] {
-        features->forward(at::ones({4, other}));
-      },
-      {"the ranks' layers differ:\n  rank 0: 3 features\n  rank 1: 2"});
   SyncBatchNorm1d second(5 - other);
+  const Tensors inputs = {at::ones({4, other}), at::ones({4, 5 - other})};
+  check_refused([&] { features->forward(inputs[0]); },
+                {"the ranks' layers differ:\n  rank 0: 3 features\n  rank 1: 2"});
   check_refused(
       [&] {
-        ronde::sync_batch_norm({features, second},
-                               {at::ones({4, other}), at::ones({4, 5 - other})});
+        ronde::sync_batch_norm({features, second}, inputs);
       },
       {"the ranks' layers differ:\n  rank 0: 3 + 2 features\n  rank 1: 2 + 3 features"});
 
   // One value over all ranks.
-  const std::int64_t rows = ronde::rank() == 0 ? 1 : 0;
-  check_refused(
-      [&] {
-        layer->forward(at::ones({rows, 2}));
-      },
-      {"Expected more than 1 value per channel when training"});
+  const at::Tensor one_row = at::ones({ronde::rank() == 0 ? 1 : 0, 2});
+  check_refused([&] { layer->forward(one_row); },
+                {"Expected more than 1 value per channel when training"});
   CHECK(torch::equal(layer->running_mean, mean));
   CHECK(layer->num_batches_tracked.item<std::int64_t>() == 0);
   layer->forward(x.detach());
@@ -201,26 +187,15 @@ TEST_CASE("an input that does not fit is refused before anything is sent", "[n1]
   }
   check_refused([&] { SyncBatchNorm1d(2)->forward(at::ones({2})); }, {"2D or 3D input"});
   check_refused([&] { ronde::sync_batch_norm({layer}, {}); }, {"1 layers and 0 inputs"});
-  if (ronde::size() == 1) {
-    check_refused(
-        [&] {
-          layer->forward(at::ones({1, 3, 1, 1}));
-        },
-        {"Expected more than 1 value per channel"});
-  }
-}
-
-TEST_CASE("of several layers none has changed where one is refused", "[n1]") {
-  SyncBatchNorm2d first(3);
+  if (ronde::size() > 1) return;
+  // Of several layers none has changed where one is refused.
   SyncBatchNorm2d second(3);
-  const at::Tensor mean = first->running_mean.clone();
-  check_refused(
-      [&] {
-        ronde::sync_batch_norm({first, second}, {at::ones({2, 3, 1, 1}), at::ones({1, 3, 1, 1})});
-      },
-      {"Expected more than 1 value per channel"});
-  CHECK(torch::equal(first->running_mean, mean));
-  CHECK(first->num_batches_tracked.item<std::int64_t>() == 0);
+  const Tensors inputs = {at::ones({2, 3, 1, 1}), at::ones({1, 3, 1, 1})};
+  const std::string few = "Expected more than 1 value per channel";
+  check_refused([&] { second->forward(inputs[1]); }, {few});
+  check_refused([&] { ronde::sync_batch_norm({layer, second}, inputs); }, {few});
+  CHECK(torch::equal(layer->running_mean, at::zeros({3})));
+  CHECK(layer->num_batches_tracked.item<std::int64_t>() == 0);
 }
 
 TEST_CASE("layers of process sets have the batches of their ranks", "[n2][n3][n4]") {
@@ -232,8 +207,7 @@ TEST_CASE("layers of process sets have the batches of their ranks", "[n2][n3][n4
   SyncBatchNorm1d layer(SyncBatchNormOptions(2).process_set(here).momentum(1.0));
   const Tensors all = batches(uneven, {2}, 4, at::kFloat);
   Tensors of_set;
-  for (const int rank : ronde::ranks_of(here))
-    of_set.push_back(all[static_cast<std::size_t>(rank)]);
+  for (const int rank : ronde::ranks_of(here)) of_set.push_back(all[index(rank)]);
   if (at::cat(of_set).size(0) > 1) {
     layer->forward(mine_of(all));
     CHECK(near(layer->running_mean, at::cat(of_set).mean(0), 1e-5));
@@ -241,12 +215,12 @@ TEST_CASE("layers of process sets have the batches of their ranks", "[n2][n3][n4
   SyncBatchNorm1d foreign(SyncBatchNormOptions(2).process_set(ronde::rank() == 0 ? others : alone));
   check_refused([&] { foreign->forward(mine_of(all)); }, {"is not in process set"});
   SyncBatchNorm1d everybody(2);
-  const std::string prefix = "rank " + std::to_string(ronde::rank()) + ": ";
+  const Tensors twice = {mine_of(all), mine_of(all)};
   check_refused(
       [&] {
-        ronde::sync_batch_norm({everybody, layer}, {mine_of(all), mine_of(all)});
+        ronde::sync_batch_norm({everybody, layer}, twice);
       },
-      {prefix + "ronde::sync_batch_norm: \"layer"});
+      {"rank " + std::to_string(ronde::rank()) + ": ronde::sync_batch_norm: \"layer"});
   foreign->eval();
   CHECK(foreign->forward(mine_of(all)).sizes() == mine_of(all).sizes());
   for (const ronde::ProcessSet set : {alone, others}) ronde::remove_process_set(set);
