@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every element type and op, over shared memory and over MPI, against the inputs of all ranks
-// reduced in double precision (floats) or 64-bit integers; and the two against each other.
+// reduced in double precision (floats) or 64-bit integers; and the two against each other. Of hosts
+// there are random_programs_test.cc and ../oracle/mpi_cases_test.cc.
+#include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -116,20 +117,29 @@ void check_allreduces(DataType dtype, std::optional<DataType> wire_dtype = {}) {
   });
 }
 
-/// A few types on each placement; all of them are for tests/hierarchical.
-void check_hosts(const std::string& hosts, const std::vector<DataType>& dtypes) {
-  with_hosts(hosts, [&](PlainMpi& mpi) {
-    for (const DataType dtype : dtypes) {
-      for (const ReduceOp op : kElementwiseOps) {
-        CAPTURE(hosts, to_string(dtype), to_string(op));
-        const Reduction reduction = {dtype, op, 1.0, 1.0, mpi.size()};
-        check_allreduce(mpi, reduction);
-        if (dtype != DataType::F32) continue;
-        Reduction compressed = reduction;
-        compressed.wire_dtype = DataType::BF16;
-        compressed.hosts = static_cast<int>(std::set<char>(hosts.begin(), hosts.end()).size());
-        check_allreduce(mpi, compressed);
+/// Each rank contributes one special value, to an element of its own and to one that all share.
+void check_special_values(DataType dtype) {
+  using Limits = std::numeric_limits<double>;
+  const std::vector<double> specials = {Limits::quiet_NaN(), Limits::infinity(),
+                                        -Limits::infinity(), -0.0, 0.0};
+  with_each_backend([&](PlainMpi& mpi, const std::string& backend) {
+    const auto ranks = static_cast<std::size_t>(mpi.size());
+    const std::size_t count = (ranks + 1) * specials.size();
+    for (const ReduceOp op : kElementwiseOps) {
+      Job job{{.dtype = dtype, .op = op, .ranks = mpi.size()}, false, count};
+      std::vector<Elements> inputs = make_inputs(dtype, op, count, mpi.size(), job.seed);
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        for (std::size_t i = 0; i < specials.size(); ++i) {
+          inputs[rank].set_number(i * (ranks + 1) + rank, specials[i]);
+          inputs[rank].set_number(i * (ranks + 1) + ranks, specials[(i + rank) % specials.size()]);
+        }
       }
+      job.input = inputs[static_cast<std::size_t>(mpi.rank())];
+      submit(job);
+      job.work.wait();
+      CAPTURE(backend, to_string(op));
+      CHECK(first_difference(job.reduction, inputs, job.output) == "");
+      CHECK(mpi.same_everywhere(job.output.bytes()));
     }
   });
 }
@@ -164,18 +174,6 @@ void check_halved_bytes() {
   });
 }
 
-void check_refused_average_of_bools() {
-  with_group([](PlainMpi& mpi) {
-    Job refused{{DataType::Bool, ReduceOp::Average, 1.0, 1.0, mpi.size()}, false, 5};
-    submit(refused);
-    CHECK_THROWS_AS(refused.work.wait(), UsageError);
-    Job job{{DataType::Bool, ReduceOp::Sum, 1.0, 1.0, mpi.size()}, false, 5};
-    submit(job);
-    job.work.wait();
-    CHECK(difference(job) == "");
-  });
-}
-
 /// Over all backends, and over hosts: not even there is anything added before it travels.
 void check_adasum(DataType dtype, std::optional<DataType> wire_dtype) {
   std::optional<std::vector<Elements>> results;
@@ -200,6 +198,8 @@ void check_adasum(DataType dtype, std::optional<DataType> wire_dtype) {
                check_adasum(dtype, {});
                if (!is_half(dtype)) check_adasum(dtype, DataType::BF16);
              });
+    add_case("NaN, infinities and -0 of " + std::string(to_string(dtype)) + " are reduced", "",
+             [dtype] { check_special_values(dtype); });
   }
   for (const DataType dtype : kAllDataTypes) {
     add_case("allreduce of " + std::string(to_string(dtype)) + " is right on every backend",
@@ -214,16 +214,6 @@ void check_adasum(DataType dtype, std::optional<DataType> wire_dtype) {
   }
   add_case("elements that travel as halves are half as many bytes", "[allreduce][n2]",
            check_halved_bytes);
-  add_case("allreduces over two hosts, of which one has a rank more, are right", "[allreduce][n3]",
-           [] {
-             check_hosts("aba", {DataType::F32, DataType::BF16});
-           });
-  add_case("allreduces over two and three hosts are right", "[allreduce][n4]", [] {
-    check_hosts("aabb", {DataType::F32, DataType::F16, DataType::I32});
-    check_hosts("abca", {DataType::F64, DataType::U8});
-  });
-  add_case("allreduce average of bool is refused and the job goes on", "[allreduce]",
-           check_refused_average_of_bools);
   return true;
 }();
 

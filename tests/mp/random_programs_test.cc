@@ -11,6 +11,7 @@
 #include "plain_mpi.h"
 #include "random_rank.h"
 #include "random_sets.h"
+#include "ranks.h"
 #include "ronde/ronde.h"
 
 namespace ronde::test {
@@ -56,11 +57,14 @@ const RandomSets::Maker kMaker = {
 using WithRanks =
     std::function<void(const std::function<void(PlainMpi& mpi)>& body, const Variables& variables)>;
 
-/// `groups` of ranks, one after the other, each with a program of its own.
+/// `groups` of ranks, one after the other, each with a program of its own. On one host some of them
+/// run from frozen schedules for a while.
 void check_programs(std::uint64_t usual_seed, int groups, int hosts, const WithRanks& with_ranks) {
   PlainMpi& mpi = PlainMpi::instance();
   const TestSeed seed = common_seed(mpi, usual_seed);
   Dice dice(seed.value);
+  std::uint64_t freezes = 0;
+  std::uint64_t thaws = 0;
   for (int group = 0; group < groups; ++group) {
     const Config config = random_settings(dice, Config());
     const std::uint64_t program_seed = dice.number();
@@ -87,9 +91,15 @@ void check_programs(std::uint64_t usual_seed, int groups, int hosts, const WithR
             throw;
           }
           check_same_bits(mpi, *player);
+          if (hosts > 1 || config.freeze_after_steps == 0) return;
+          freezes += counter_of(default_runtime(), "schedule", "freezes");
+          thaws += counter_of(default_runtime(), "schedule", "thaws");
         },
         variables_of(config));
   }
+  if (hosts > 1 || !seed.is_usual) return;
+  CHECK(freezes > 0);
+  CHECK(thaws > 0);
 }
 
 void check_programs_on(const std::string& hosts, std::uint64_t seed) {

@@ -12,6 +12,13 @@ namespace ronde::test {
 /// The process sets of the table's rows.
 enum class Members { All, Backward, Some };
 
+/// How the rows of the tensors are spread over the ranks of a set.
+enum class Spread {
+  Uneven,
+  Even,    ///< an alltoall has no splits
+  Skewed,  ///< rank 0 gives none, and of an alltoall or reducescatter it alone gets any
+};
+
 /// A row of the table: a collective of one element type and op, in one process set.
 struct Row {
   Collective kind = Collective::Allreduce;  ///< Send: a send and a recv, around the set
@@ -21,6 +28,10 @@ struct Row {
   bool in_place = false;   ///< of a message: from any rank
   int root = 0;            ///< of a broadcast
   std::size_t width = 37;  ///< elements of a row of the tensor
+  Spread spread = Spread::Uneven;
+  bool allocated = false;  ///< Ronde asks for the memory of the result; not in place
+  double prescale = 1.0;
+  double postscale = 1.0;
 };
 
 /// Where a row runs: a process set, and this rank's place in it.

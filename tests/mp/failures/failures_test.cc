@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that die, leave or hang: what the others get of it. Verdicts come from the ranks' own
 // reports (job.h), as a launcher's exit status says little.
-#include <algorithm>
 #include <regex>
 #include <set>
 #include <string>
@@ -17,18 +16,25 @@ namespace {
 /// What victim.cc is told, and how the end is to be described by the survivors.
 struct Failure {
   int ranks = 3;
-  std::string moment;
-  std::string end;
-  std::vector<int> victims = {};
+  std::string moment = {};
+  std::string end = "is killed";
+  std::set<int> victims = {};
   unsigned seed = 1;
-  std::vector<std::pair<std::string, std::string>> variables = {};
+  std::string backend = "auto";
   std::string hosts = {};  ///< a letter a rank; empty: all on one
 };
 
-std::string list_of(const std::vector<int>& ranks) {
+std::string list_of(const std::set<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
   return text;
+}
+
+std::string name_of(const Failure& failure) {
+  return (failure.victims.size() == 1 ? "rank " : "ranks ") + list_of(failure.victims) + " of " +
+         (failure.hosts.empty() ? std::to_string(failure.ranks) : "hosts " + failure.hosts) + " " +
+         failure.end + " " + failure.moment + ", backend " + failure.backend + ", seed " +
+         std::to_string(failure.seed);
 }
 
 JobSpec job_of(const Failure& failure) {
@@ -37,22 +43,21 @@ JobSpec job_of(const Failure& failure) {
   spec.program = {RONDE_TEST_VICTIM};
   spec.arguments = {failure.moment, failure.end, list_of(failure.victims),
                     std::to_string(failure.seed)};
-  spec.variables = failure.variables;
-  spec.variables.emplace_back("RONDE_LOG_LEVEL", "warning");
+  spec.variables = {{"RONDE_CPU_BACKEND", failure.backend}, {"RONDE_LOG_LEVEL", "warning"}};
   if (!failure.hosts.empty()) spec.variables.emplace_back("RONDE_TEST_HOSTS", failure.hosts);
-  if (failure.end == "stops") spec.stopped_rank = failure.victims.front();
+  if (failure.end == "stops") spec.stopped_rank = *failure.victims.begin();
+  if (failure.end == "stops" || failure.end == "never submits") {
+    spec.variables.emplace_back("RONDE_STALL_WARN_S", "0.5");
+    spec.variables.emplace_back("RONDE_STALL_ABORT_S", "2");
+  }
   return spec;
-}
-
-bool contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 /// The leader of the rank's host is a victim: nobody else tells it anything.
 bool is_cut_off(const Failure& failure, int rank) {
-  if (failure.hosts.empty()) return contains(failure.victims, 0);
+  if (failure.hosts.empty()) return failure.victims.contains(0);
   const auto leader = failure.hosts.find(failure.hosts.at(static_cast<std::size_t>(rank)));
-  return contains(failure.victims, static_cast<int>(leader));
+  return failure.victims.contains(static_cast<int>(leader));
 }
 
 /// By what words the reason is recognised.
@@ -72,7 +77,7 @@ void check_report(const Failure& failure, int rank, const nlohmann::json& report
   REQUIRE(report["threw"] == "GroupError");
   const int failed_rank = report["failed_rank"].get<int>();
   const std::string text = report["text"].get<std::string>();
-  CHECK(contains(failure.victims, failed_rank));
+  CHECK(failure.victims.contains(failed_rank));
   // Where the leader of a host is stopped, its ranks are missing as well: "ranks 2,3".
   const std::regex name("ranks? " + std::to_string(failed_rank) + "\\b");
   CHECK(std::regex_search(text, name));
@@ -100,7 +105,7 @@ JobResult check_failure(const Failure& failure) {
       failure.end == "shuts down" || failure.end == "never submits" || failure.end == "aborts";
   std::set<std::string> verdicts;
   for (int rank = 0; rank < failure.ranks; ++rank) {
-    if (!victims_live && contains(failure.victims, rank)) continue;
+    if (!victims_live && failure.victims.contains(rank)) continue;
     CAPTURE(rank);
     REQUIRE(result.reports.contains(rank));
     check_report(failure, rank, result.reports.at(rank));
@@ -108,23 +113,20 @@ JobResult check_failure(const Failure& failure) {
     verdicts.insert(result.reports.at(rank)["text"].get<std::string>());
   }
   // Rank 0 tells the others, so all say the same; without it each leader speaks for its host.
-  if (victims_live || !contains(failure.victims, 0)) CHECK(verdicts.size() == 1);
+  if (victims_live || !failure.victims.contains(0)) CHECK(verdicts.size() == 1);
   return result;
 }
 
 /// The victim dies at some moment within an operation, with many of them in flight.
 void check_kills_in_operations(const std::string& moment, int kills) {
-  constexpr int kRanks = 3;
   const TestSeed seed = test_seed(1);
   INFO(seed.text());
   Dice dice(seed.value);
   for (int i = 0; i < kills; ++i) {
-    const JobResult result = check_failure({.ranks = kRanks,
-                                            .moment = moment,
-                                            .end = "is killed",
-                                            .victims = {static_cast<int>(dice.below(kRanks))},
+    const JobResult result = check_failure({.moment = moment,
+                                            .victims = {static_cast<int>(dice.below(3))},
                                             .seed = static_cast<unsigned>(dice.below(1'000'000)),
-                                            .variables = {{"RONDE_CPU_BACKEND", "shm"}}});
+                                            .backend = "shm"});
     CHECK_FALSE(result.shared_memory.empty());
   }
 }
@@ -159,8 +161,7 @@ void check_absence(int absent, const std::string& who_starts_mpi) {
 }
 
 void check_uncaught(bool launcher_spares_survivors) {
-  JobSpec spec =
-      job_of({.moment = "while others wait and do not catch", .end = "is killed", .victims = {1}});
+  JobSpec spec = job_of({.moment = "while others wait and do not catch", .victims = {1}});
   spec.launcher_spares_survivors = launcher_spares_survivors;
   const JobResult result = run_job(spec);
   CAPTURE(result.output);
@@ -168,191 +169,102 @@ void check_uncaught(bool launcher_spares_survivors) {
   if (launcher_spares_survivors) CHECK(result.output.find("rank 1 was lost") != std::string::npos);
 }
 
-void add(const std::string& name, const Failure& failure) {
-  add_case(name, "", [failure] { static_cast<void>(check_failure(failure)); });
+void add(const Failure& failure) {
+  add_case(name_of(failure), "", [failure] { static_cast<void>(check_failure(failure)); });
 }
 
-void add_ends() {
+/// Each of these ranks, by itself, in each of these ways.
+void add_each(Failure failure, const std::vector<int>& victims,
+              const std::vector<std::string>& ends = {"is killed"}) {
+  for (const std::string& end : ends) {
+    for (const int victim : victims) {
+      failure.end = end;
+      failure.victims = {victim};
+      add(failure);
+    }
+  }
+}
+
+void add_one_host() {
   for (const std::string moment : {"while idle", "while others wait", "in a stream"}) {
-    for (const std::string end :
-         {"is killed", "returns", "throws", "calls exit", "quits by _exit"}) {
-      for (const int victim : {0, 1, 2}) {
-        add("rank " + std::to_string(victim) + " of 3 " + end + " " + moment,
-            {.moment = moment, .end = end, .victims = {victim}, .seed = 7});
-      }
-    }
+    add_each({.moment = moment, .seed = 7}, {0, 1, 2},
+             {"is killed", "returns", "throws", "calls exit", "quits by _exit"});
+    add({.ranks = 4, .moment = moment, .victims = {1, 2}, .seed = 3});
+    add({.ranks = 4, .moment = moment, .victims = {0, 3}, .seed = 3});
   }
-}
-
-void add_moments() {
-  for (const int victim : {0, 2}) {
-    const std::string rank = "rank " + std::to_string(victim) + " of 3 ";
-    add(rank + "is killed while others shut down",
-        {.moment = "while others shut down", .end = "is killed", .victims = {victim}});
-    add(rank + "returns while others shut down",
-        {.moment = "while others shut down", .end = "returns", .victims = {victim}});
-    add(rank + "shuts down while others wait",
-        {.moment = "while others wait", .end = "shuts down", .victims = {victim}});
-    add(rank + "calls exit on another thread while others wait",
-        {.moment = "while others wait",
-         .end = "calls exit on another thread",
-         .victims = {victim}});
-    for (const std::string what : {"runs an operation", "makes a set", "shuts down"}) {
-      add(rank + "calls exit while a thread " + what, {.moment = "while idle",
-                                                       .end = "calls exit while a thread " + what,
-                                                       .victims = {victim}});
-    }
-    add(rank + "calls exit in a callback",
-        {.moment = "while others wait", .end = "calls exit in a callback", .victims = {victim}});
-  }
-}
-
-void add_streams_of_sets() {
-  for (unsigned seed = 1; seed <= 12; ++seed) {
-    const int victim = static_cast<int>(seed % 4);
-    const std::string backend = seed % 3 == 0 ? "mpi" : "shm";
-    for (const std::string what : {"sets", "joins"}) {
-      const bool on_two_hosts = seed % 3 == 1;
-      add("rank " + std::to_string(victim) + " of 4" + (on_two_hosts ? " on two hosts" : "") +
-              " is killed in a stream of " + what + " " + std::to_string(seed),
-          {.ranks = 4,
-           .moment = "in a stream of " + what,
-           .end = "is killed",
-           .victims = {victim},
-           .seed = seed,
-           .variables = {{"RONDE_CPU_BACKEND", on_two_hosts ? "auto" : backend}},
-           .hosts = on_two_hosts ? "abab" : ""});
-    }
-  }
-}
-
-void add_streams() {
-  for (unsigned seed = 1; seed <= 20; ++seed) {
-    const int victim = static_cast<int>(seed % 4);
-    add("rank " + std::to_string(victim) + " of 4 is killed in stream " + std::to_string(seed),
-        {.ranks = 4,
-         .moment = "in a stream",
-         .end = "is killed",
-         .victims = {victim},
-         .seed = seed,
-         .variables = {{"RONDE_CPU_BACKEND", seed % 2 == 0 ? "mpi" : "shm"}}});
-  }
-  // Two simulated hosts: the operations are large, so that messages between them are on their way.
-  for (unsigned seed = 1; seed <= 4; ++seed) {
-    const int victim = static_cast<int>(seed % 4);
-    add("rank " + std::to_string(victim) + " of 4 on two hosts is killed in large operation " +
-            std::to_string(seed),
-        {.ranks = 4,
-         .moment = "in a stream of large operations",
-         .end = "is killed",
-         .victims = {victim},
-         .seed = seed,
-         .variables = {{"RONDE_CPU_BACKEND", "hierarchical"}},
-         .hosts = "aabb"});
-  }
-  for (const std::string backend : {"shm", "mpi", "hierarchical"}) {
-    for (const int victim : {0, 1, 2}) {
-      add("rank " + std::to_string(victim) + " of 3 is killed in a large message over " + backend,
-          {.moment = "in a stream of large messages",
-           .end = "is killed",
-           .victims = {victim},
-           .seed = static_cast<unsigned>(20 + victim),
-           .variables = {{"RONDE_CPU_BACKEND", backend}},
-           .hosts = backend == "hierarchical" ? "aab" : ""});
-    }
-  }
-  // These spend nearly all their time inside one operation.
-  for (unsigned seed = 1; seed <= 9; ++seed) {
-    const int victim = static_cast<int>(seed % 3);
-    add("rank " + std::to_string(victim) + " of 3 is killed in large operation " +
-            std::to_string(seed),
-        {.moment = "in a stream of large operations",
-         .end = "is killed",
-         .victims = {victim},
-         .seed = seed});
-  }
-}
-
-void add_pairs() {
-  for (const std::string moment : {"while idle", "while others wait", "in a stream"}) {
-    for (const std::vector<int>& victims : std::vector<std::vector<int>>{{1, 2}, {0, 3}}) {
-      add("ranks " + list_of(victims) + " of 4 are killed at once " + moment,
-          {.ranks = 4, .moment = moment, .end = "is killed", .victims = victims, .seed = 3});
-    }
-  }
-}
-
-void add_hangs() {
-  const std::vector<std::pair<std::string, std::string>> limits = {{"RONDE_STALL_WARN_S", "0.5"},
-                                                                   {"RONDE_STALL_ABORT_S", "2"}};
-  for (const int victim : {0, 1, 2}) {
-    for (const std::string end : {"stops", "never submits"}) {
-      add("rank " + std::to_string(victim) + " of 3 " + end + " while others wait",
-          {.moment = "while others wait", .end = end, .victims = {victim}, .variables = limits});
-    }
-  }
-}
-
-/// All ranks of simulated hosts, one after the other.
-void add_each(const std::string& name, const Failure& failure) {
-  add_case(name + ", rank by rank of hosts " + failure.hosts, "", [failure] {
-    for (int victim = 0; victim < failure.ranks; ++victim) {
-      Failure one = failure;
-      one.victims = {victim};
-      CAPTURE(victim);
-      static_cast<void>(check_failure(one));
-    }
-  });
+  add_each({.moment = "while others shut down"}, {0, 2}, {"is killed", "returns"});
+  add_each({.moment = "while others wait"}, {0, 2},
+           {"shuts down", "calls exit on another thread", "calls exit in a callback"});
+  add_each({.moment = "while others wait"}, {0, 1, 2}, {"stops", "never submits"});
+  add_each({.moment = "while idle"}, {0, 2},
+           {"calls exit while a thread runs an operation", "calls exit while a thread makes a set",
+            "calls exit while a thread shuts down"});
 }
 
 void add_several_hosts() {
-  for (const std::string hosts : {"aabb", "abc", "abbb", "abab"}) {
-    const int ranks = static_cast<int>(hosts.size());
-    add_each("killed while others wait",
-             {.ranks = ranks, .moment = "while others wait", .end = "is killed", .hosts = hosts});
-    add_each("killed in init",
-             {.ranks = ranks, .moment = "in init", .end = "is killed", .hosts = hosts});
+  for (const std::string hosts : {"aabb", "abbb", "abab"}) {
+    add_each({.ranks = 4, .moment = "while others wait", .hosts = hosts}, {0, 1, 2, 3});
+    add_each({.ranks = 4, .moment = "in init", .hosts = hosts}, {0, 1, 2, 3});
   }
-  for (const std::string end : {"returns", "calls exit", "quits by _exit"}) {
-    add_each(end + " in a stream",
-             {.ranks = 4, .moment = "in a stream", .end = end, .hosts = "aabb"});
+  add_each({.moment = "while others wait", .hosts = "abc"}, {0, 1, 2});
+  add_each({.moment = "in init", .hosts = "abc"}, {0, 1, 2});
+  add_each({.ranks = 4, .moment = "in a stream", .hosts = "aabb"}, {0, 1, 2, 3},
+           {"returns", "calls exit", "quits by _exit"});
+  add_each({.ranks = 4, .moment = "while idle", .hosts = "aabb"}, {0, 1, 2, 3});
+  add_each({.ranks = 4, .moment = "while others shut down", .hosts = "aabb"}, {0, 1, 2, 3});
+  add_each({.ranks = 4, .moment = "while others wait", .hosts = "aabb"}, {0, 1, 2, 3},
+           {"aborts", "shuts down"});
+  add_each({.ranks = 4, .moment = "while others wait", .hosts = "abab"}, {0, 1, 2, 3},
+           {"stops", "never submits"});
+  for (const std::set<int>& victims : std::vector<std::set<int>>{{0, 2}, {2, 3}, {1, 2}}) {
+    add({.ranks = 4, .moment = "in a stream", .victims = victims, .seed = 3, .hosts = "aabb"});
   }
-  add_each("killed while idle",
-           {.ranks = 4, .moment = "while idle", .end = "is killed", .hosts = "aabb"});
-  add_each("killed while others shut down",
-           {.ranks = 4, .moment = "while others shut down", .end = "is killed", .hosts = "aabb"});
-  add_each("aborts while others wait",
-           {.ranks = 4, .moment = "while others wait", .end = "aborts", .hosts = "aabb"});
-  add_each("shuts down while others wait",
-           {.ranks = 4, .moment = "while others wait", .end = "shuts down", .hosts = "aabb"});
-  const std::vector<std::pair<std::string, std::string>> limits = {{"RONDE_STALL_WARN_S", "0.5"},
-                                                                   {"RONDE_STALL_ABORT_S", "2"}};
-  for (const std::string end : {"stops", "never submits"}) {
-    add_each(end + " while others wait", {.ranks = 4,
-                                          .moment = "while others wait",
-                                          .end = end,
-                                          .variables = limits,
-                                          .hosts = "abab"});
+}
+
+/// In the middle of whatever the rank is doing at some moment.
+void add_streams() {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    Failure failure = {.ranks = 4, .victims = {static_cast<int>(seed % 4)}, .seed = seed};
+    failure.moment = "in a stream";
+    failure.backend = seed % 2 == 0 ? "mpi" : "shm";
+    add(failure);
+    if (seed > 12) continue;
+    failure.backend = seed % 3 == 0 ? "mpi" : seed % 3 == 1 ? "auto" : "shm";
+    failure.hosts = seed % 3 == 1 ? "abab" : "";
+    for (const std::string what : {"sets", "joins"}) {
+      failure.moment = "in a stream of " + what;
+      add(failure);
+    }
   }
-  for (const std::vector<int>& victims : std::vector<std::vector<int>>{{0, 2}, {2, 3}, {1, 2}}) {
-    add("ranks " + list_of(victims) + " of hosts aabb are killed at once in a stream",
-        {.ranks = 4,
-         .moment = "in a stream",
-         .end = "is killed",
-         .victims = victims,
-         .seed = 3,
+  // The operations are large, so that messages between hosts are on their way, and that ranks spend
+  // nearly all their time inside one operation.
+  const std::string large = "in a stream of large ";
+  for (int seed = 1; seed <= 9; ++seed) {
+    const auto number = static_cast<unsigned>(seed);
+    add({.moment = large + "operations", .victims = {seed % 3}, .seed = number});
+    if (seed > 4) continue;
+    add({.ranks = 4,
+         .moment = large + "operations",
+         .victims = {seed % 4},
+         .seed = number,
+         .backend = "hierarchical",
          .hosts = "aabb"});
+  }
+  for (const int victim : {0, 1, 2}) {
+    Failure failure = {.moment = large + "messages", .victims = {victim}};
+    failure.seed = static_cast<unsigned>(20 + victim);
+    for (const std::string backend : {"shm", "mpi", "hierarchical"}) {
+      failure.backend = backend;
+      failure.hosts = backend == "hierarchical" ? "aab" : "";
+      add(failure);
+    }
   }
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  add_ends();
-  add_moments();
-  add_streams();
-  add_streams_of_sets();
-  add_pairs();
-  add_hangs();
+  add_one_host();
   add_several_hosts();
+  add_streams();
   add_case("ranks are killed inside operations at random", "",
            [] { check_kills_in_operations("in a stream of many at once", 10); });
   add_case("ranks are killed inside operations on symmetric buffers at random", "",

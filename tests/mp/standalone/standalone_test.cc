@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "oracle.h"
+#include "forms.h"
 #include "ronde/ronde.h"
 #include "temporary_folder.h"
 
@@ -23,29 +23,14 @@ void init_quietly() {
   ronde::init();
 }
 
-Work submit_reduction(const Reduction& reduction, const Elements& input, Elements& output) {
-  Request request;
-  request.name = "x";
-  request.dtype = reduction.dtype;
-  request.op = reduction.op;
-  request.shape = {static_cast<std::int64_t>(input.count())};
-  request.input = input.data();
-  request.output = output.data();
-  return ronde::submit(std::move(request));
-}
-
 TEST_CASE("allreduces where Ronde brings MPI up", "[own]") {
   init_quietly();
+  const Place place = {kGlobalSet, ronde::ranks_of(kGlobalSet), ronde::rank()};
   for (const DataType dtype : {DataType::I16, DataType::BF16, DataType::F32, DataType::F64}) {
     for (const ReduceOp op : kElementwiseOps) {
-      for (const std::size_t count : {1U, 777U, 30011U}) {
-        const Reduction reduction = {.dtype = dtype, .op = op, .ranks = ronde::size()};
-        const std::vector<Elements> inputs = make_inputs(dtype, op, count, ronde::size(), count);
-        Elements output(dtype, count);
-        CAPTURE(to_string(dtype), to_string(op), count);
-        submit_reduction(reduction, inputs.at(static_cast<std::size_t>(ronde::rank())), output)
-            .wait();
-        CHECK(first_difference(reduction, inputs, output) == "");
+      for (const std::size_t width : {1, 259, 10'011}) {
+        CAPTURE(to_string(dtype), to_string(op), width);
+        CHECK(run_row({.dtype = dtype, .op = op, .width = width}, default_runtime(), place) == "");
       }
     }
   }
