@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "tests/support/ranks.h"
 
 // Most cases need a process of their own: MPI starts once in a process, and what is registered
 // stays registered.
@@ -19,16 +20,7 @@
 namespace {
 
 using Catch::Contains;
-
-std::string usage_error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const ronde::UsageError& error) {
-    return error.what();
-  }
-  FAIL("no UsageError was thrown");
-  return "";
-}
+using ronde::test::text_of;
 
 /// Every function of ronde.h that needs the group, by the name that it says when there is none.
 std::vector<std::pair<std::string, std::function<void()>>> group_functions() {
@@ -67,7 +59,8 @@ void check_need_the_group(const std::string& when, const std::string& advice) {
   CHECK_FALSE(ronde::is_initialized());
   for (const auto& [name, call] : group_functions()) {
     INFO(name);
-    CHECK_THAT(usage_error_of(call), Contains(name + " was called " + when) && Contains(advice));
+    CHECK_THAT(text_of<ronde::UsageError>(call),
+               Contains(name + " was called " + when) && Contains(advice));
   }
   CHECK_NOTHROW(ronde::shutdown());  // nothing to leave
 }
@@ -104,15 +97,6 @@ TEST_CASE("a program may ask at any time what its Ronde can do") {
   }
 }
 
-TEST_CASE("a second init is refused and the first one stays", "[own]") {
-  ronde::init();
-  CHECK_THAT(usage_error_of([] { ronde::init(); }),
-             Contains("ronde::init() was called twice") && Contains("is_initialized"));
-  CHECK(ronde::is_initialized());
-  ronde::barrier();
-  ronde::shutdown();
-}
-
 TEST_CASE("without a launcher there is one rank and collectives work", "[own]") {
   ronde::init();
   CHECK(ronde::rank() == 0);
@@ -121,6 +105,9 @@ TEST_CASE("without a launcher there is one rank and collectives work", "[own]") 
   CHECK(ronde::local_size() == 1);
   CHECK(ronde::cross_rank() == 0);
   CHECK(ronde::cross_size() == 1);
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::init(); }),
+             Contains("ronde::init() was called twice") && Contains("is_initialized"));
+  CHECK(ronde::is_initialized());  // the first one stays
   std::array<double, 3> values = {1, 2, 3};
   ronde::Request request;
   request.name = "values";
@@ -152,7 +139,8 @@ TEST_CASE("a program starts without a launcher, again and again, with sets of it
     ronde::shutdown();
   }
   options.mpi_ranks = {0};
-  CHECK_THAT(usage_error_of([&] { ronde::init(options); }), Contains("choose how the ranks meet"));
+  CHECK_THAT(text_of<ronde::UsageError>([&] { ronde::init(options); }),
+             Contains("choose how the ranks meet"));
   CHECK_FALSE(ronde::is_initialized());
 }
 
@@ -201,15 +189,15 @@ TEST_CASE("a hook that throws fails init", "[own]") {
   ronde::add_init_hook([](ronde::Runtime&) { throw std::runtime_error("hook failed"); });
   CHECK_THROWS_WITH(ronde::init(), "hook failed");
   CHECK_FALSE(ronde::is_initialized());
-  CHECK_THAT(usage_error_of([] { ronde::rank(); }), Contains("before ronde::init()"));
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::rank(); }), Contains("before ronde::init()"));
 }
 
 TEST_CASE("a failed init leaves everything as before it", "[own]") {
   setenv("RONDE_CYCLE_TIME_MS", "fast", 1);
-  CHECK_THAT(usage_error_of([] { ronde::init(); }),
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::init(); }),
              Contains("rank 0: RONDE_CYCLE_TIME_MS: \"fast\""));
   CHECK_FALSE(ronde::is_initialized());
-  CHECK_THAT(usage_error_of([] { ronde::rank(); }), Contains("before ronde::init()"));
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::rank(); }), Contains("before ronde::init()"));
   CHECK_NOTHROW(ronde::register_backend("late", some_factory()));
   CHECK_NOTHROW(ronde::set_stall_callback({}));
 }
@@ -220,7 +208,7 @@ TEST_CASE("a name that no backend has is refused with those that there are", "[o
   ronde::BackendFactory for_gpus = some_factory();
   for_gpus.device = ronde::DeviceKind::Cuda;
   ronde::register_backend("gpus", std::move(for_gpus));
-  const std::string text = usage_error_of([] { ronde::init(); });
+  const std::string text = text_of<ronde::UsageError>([] { ronde::init(); });
   CHECK_THAT(text, Contains("RONDE_CPU_BACKEND: there is no backend \"quantum\"") &&
                        Contains("use one of: auto") && Contains("mine"));
   CHECK_THAT(text, !Contains("gpus"));
@@ -235,21 +223,21 @@ TEST_CASE("a backend that cannot be made ends init with its own words", "[own]")
 
 TEST_CASE("backends are registered under free names, before init", "[own]") {
   ronde::register_backend("mine", some_factory());
-  CHECK_THAT(usage_error_of([] { ronde::register_backend("mine", some_factory()); }),
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::register_backend("mine", some_factory()); }),
              Contains("\"mine\" is taken"));
-  CHECK_THAT(usage_error_of([] { ronde::register_backend("auto", some_factory()); }),
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::register_backend("auto", some_factory()); }),
              Contains("taken by Ronde"));
   const std::string built_in = RONDE_MPI_IS_LINKED != 0 ? "mpi" : "inproc";
-  CHECK_THAT(usage_error_of([&] { ronde::register_backend(built_in, some_factory()); }),
+  CHECK_THAT(text_of<ronde::UsageError>([&] { ronde::register_backend(built_in, some_factory()); }),
              Contains("taken by Ronde"));
-  CHECK_THAT(usage_error_of([] { ronde::register_backend("My Own", some_factory()); }),
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::register_backend("My Own", some_factory()); }),
              Contains("\"My Own\" is not the name of a backend"));
-  CHECK_THAT(usage_error_of([] { ronde::register_backend("empty", {}); }),
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::register_backend("empty", {}); }),
              Contains("no create function"));
   ronde::init();
-  CHECK_THAT(usage_error_of([] { ronde::register_backend("later", some_factory()); }),
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::register_backend("later", some_factory()); }),
              Contains("after ronde::init()"));
-  CHECK_THAT(usage_error_of([] { ronde::set_stall_callback({}); }),
+  CHECK_THAT(text_of<ronde::UsageError>([] { ronde::set_stall_callback({}); }),
              Contains("after ronde::init()"));
   ronde::shutdown();
 }

@@ -8,10 +8,9 @@
 #include <latch>
 #include <thread>
 
-#include "backends/compose.h"
 #include "ronde/ronde.h"
+#include "tests/api/without_launcher.h"
 #include "tests/support/file_ranks.h"
-#include "tests/support/ranks.h"
 
 namespace {
 
@@ -21,10 +20,10 @@ using Catch::Contains;
 
 constexpr int kGroupError = 9;
 
-float sum_of_ranks(Runtime& runtime) {
-  float value = static_cast<float>(runtime.topology().rank);
+float reduced(Runtime& runtime, float value, ReduceOp op = ReduceOp::Sum) {
   Request request;
-  request.name = "rank";
+  request.name = "x";
+  request.op = op;
   request.shape = {1};
   request.input = request.output = &value;
   runtime.run(std::move(request));
@@ -39,34 +38,18 @@ void end_as(const std::string& manner) {
 
 TEST_CASE("helper: a rank", "[.]") {
   const KeyValueStart start = start_by_files();
-  const Config config = test_config();
-  BuiltIn built_in = compose_without_launcher(config, start);
-  RuntimeOptions options;
-  options.config = config;
-  options.make_transport = std::move(built_in.make_transport);
-  options.make_board = std::move(built_in.make_board);
-  options.backends = std::move(built_in.backends);
   try {
-    Runtime runtime(std::move(options));
-    std::cerr << "sum " << sum_of_ranks(runtime) << " by " << runtime.backend_name(DeviceKind::Cpu)
+    Runtime runtime(options_without_launcher(start));
+    const auto rank = static_cast<float>(start.rank);
+    std::cerr << "sum " << reduced(runtime, rank) << " by " << runtime.backend_name(DeviceKind::Cpu)
               << "\n";
     if (start.rank == start.size - 1) end_as(started_with("START_VICTIM"));
-    sum_of_ranks(runtime);
+    reduced(runtime, rank);
     runtime.shutdown();
   } catch (const GroupError& error) {
     std::cerr << "group " << error.failed_rank() << ": " << error.what() << "\n";
     std::_Exit(kGroupError);
   }
-}
-
-float reduced(float value, ReduceOp op) {
-  Request request;
-  request.name = "x";
-  request.op = op;
-  request.shape = {1};
-  request.input = request.output = &value;
-  ronde::run(std::move(request));
-  return value;
 }
 
 TEST_CASE("helper: a rank that joins", "[.]") {
@@ -75,8 +58,8 @@ TEST_CASE("helper: a rank that joins", "[.]") {
   // Rank r has data for r steps: those after it go on without it.
   for (int step = 0; step < start.rank; ++step) {
     const auto ranks_with_data = static_cast<float>(start.size - 1 - step);
-    CHECK(reduced(3, ReduceOp::Sum) == 3 * ranks_with_data);
-    CHECK(reduced(3, ReduceOp::Average) == 3);
+    CHECK(reduced(default_runtime(), 3) == 3 * ranks_with_data);
+    CHECK(reduced(default_runtime(), 3, ReduceOp::Average) == 3);
     ronde::barrier();
   }
   CHECK(ronde::join() == start.size - 1);
@@ -91,7 +74,7 @@ TEST_CASE("helper: a rank that joins", "[.]") {
     while (!start.get("rank 0 was refused")) std::this_thread::yield();
     CHECK(ronde::join() > 0);
   }
-  CHECK(reduced(1, ReduceOp::Sum) == static_cast<float>(start.size));
+  CHECK(reduced(default_runtime(), 1) == static_cast<float>(start.size));
   ronde::shutdown();
 }
 
@@ -106,7 +89,7 @@ TEST_CASE("helper: a rank that is told of a stall", "[.]") {
   });
   ronde::init({.key_value = start_by_files()});
   if (ronde::rank() == 1) told.wait();
-  CHECK(reduced(2, ReduceOp::Sum) == 6);
+  CHECK(reduced(default_runtime(), 2) == 6);
   CHECK(seen.name == "x");
   CHECK(seen.text == "allreduce 'x'");
   CHECK(seen.kind == Collective::Allreduce);
@@ -120,6 +103,13 @@ TEST_CASE("helper: a rank that is told of a stall", "[.]") {
 std::vector<CommandResult> run_processes(int size, const std::string& victim = "") {
   // As one rank of a foreign launcher would see it: it must not matter.
   return run_file_ranks(size, "helper: a rank", {{"START_VICTIM", victim}, {"PMI_SIZE", "7"}});
+}
+
+void check_helpers(const std::string& helper, const std::map<std::string, std::string>& variables) {
+  for (const CommandResult& result : run_file_ranks(3, helper, variables)) {
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == 0);
+  }
 }
 
 }  // namespace
@@ -150,17 +140,9 @@ TEST_CASE("the death of a rank is a GroupError on the others that names it") {
 }
 
 TEST_CASE("ranks without more data join, and are told who was last") {
-  for (const CommandResult& result : run_file_ranks(3, "helper: a rank that joins", {})) {
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == 0);
-  }
+  check_helpers("helper: a rank that joins", {});
 }
 
 TEST_CASE("a stall callback is called on every rank with who is missing") {
-  const auto results =
-      run_file_ranks(3, "helper: a rank that is told of a stall", {{"RONDE_STALL_WARN_S", "0.05"}});
-  for (const CommandResult& result : results) {
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == 0);
-  }
+  check_helpers("helper: a rank that is told of a stall", {{"RONDE_STALL_WARN_S", "0.05"}});
 }

@@ -103,7 +103,8 @@ std::string difference(const Row& row, const Place& place, const std::vector<Ele
   if (!is_reduction(row)) return first_different_byte(moved(row, place, inputs), result);
   const bool scatters = row.kind == Collective::Reducescatter;
   const std::size_t first = scatters ? kept_rows_begin(row, place.rank, place.size()) : 0;
-  const Reduction reduction = {row.dtype, row.op, row.prescale, row.postscale, place.size()};
+  const Reduction reduction = {row.dtype,     row.op,       row.prescale,
+                               row.postscale, place.size(), row.wire_dtype};
   return first_difference(reduction, inputs, result, first * row.width);
 }
 
@@ -130,6 +131,7 @@ Request request_of(const Row& row, const Place& place) {
   request.op = row.op;
   request.set = place.set;
   request.root = row.root;
+  request.wire_dtype = row.wire_dtype;
   request.prescale = row.prescale;
   request.postscale = row.postscale;
   const std::size_t rows = input_rows(row, place.rank, place.size());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct Row {
   bool allocated = false;  ///< Ronde asks for the memory of the result; not in place
   double prescale = 1.0;
   double postscale = 1.0;
+  std::optional<DataType> wire_dtype = {};  ///< of an allreduce
 };
 
 /// Where a row runs: a process set, and this rank's place in it.
