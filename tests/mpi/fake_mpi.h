@@ -115,49 +115,46 @@ class FakeMpi {
   void add_collectives(MpiApi& table) {
     table.iallreduce = [this](const void*, void* data, int count, MPI_Datatype type, MPI_Op op,
                               MPI_Comm, MPI_Request*) {
-      started.push_back({"iallreduce", data, count, -1, op, type});
-      return result("iallreduce");
+      return start({"iallreduce", data, count, -1, op, type});
     };
     table.ibcast = [this](void* data, int count, MPI_Datatype type, int root, MPI_Comm,
                           MPI_Request*) {
-      started.push_back({"ibcast", data, count, root, MPI_OP_NULL, type});
-      return result("ibcast");
+      return start({"ibcast", data, count, root, MPI_OP_NULL, type});
     };
     table.iallgather = [this](const void*, int, MPI_Datatype, void*, int, MPI_Datatype, MPI_Comm,
                               MPI_Request*) { return result("iallgather"); };
     table.iallgatherv = [this](const void* data, int count, MPI_Datatype type, void*, const int*,
                                const int*, MPI_Datatype, MPI_Comm, MPI_Request*) {
-      started.push_back({"iallgatherv", data, count, -1, MPI_OP_NULL, type});
-      return result("iallgatherv");
+      return start({"iallgatherv", data, count, -1, MPI_OP_NULL, type});
     };
     table.ireduce = [this](const void* data, void*, int count, MPI_Datatype type, MPI_Op op,
                            int root, MPI_Comm, MPI_Request*) {
-      started.push_back({"ireduce", data, count, root, op, type});
-      return result("ireduce");
+      return start({"ireduce", data, count, root, op, type});
     };
     table.ireduce_scatter = [this](const void* data, void*, const int* counts, MPI_Datatype type,
                                    MPI_Op op, MPI_Comm, MPI_Request*) {
-      started.push_back({"ireduce_scatter", data, counts[0], -1, op, type});
-      return result("ireduce_scatter");
+      return start({"ireduce_scatter", data, counts[0], -1, op, type});
     };
     table.ialltoallv = [this](const void* data, const int* counts, const int*, MPI_Datatype type,
                               void*, const int*, const int*, MPI_Datatype, MPI_Comm, MPI_Request*) {
-      started.push_back({"ialltoallv", data, counts[0], -1, MPI_OP_NULL, type});
-      return result("ialltoallv");
+      return start({"ialltoallv", data, counts[0], -1, MPI_OP_NULL, type});
     };
     table.isend = [this](const void* data, int count, MPI_Datatype type, int peer, int, MPI_Comm,
                          MPI_Request*) {
-      started.push_back({"isend", data, count, peer, MPI_OP_NULL, type});
-      return result("isend");
+      return start({"isend", data, count, peer, MPI_OP_NULL, type});
     };
     table.irecv = [this](void* data, int count, MPI_Datatype type, int peer, int, MPI_Comm,
                          MPI_Request*) {
-      started.push_back({"irecv", data, count, peer, MPI_OP_NULL, type});
-      return result("irecv");
+      return start({"irecv", data, count, peer, MPI_OP_NULL, type});
     };
     table.test = [this](MPI_Request*, int* flag, MPI_Status*) {
       return *flag = requests_finish, result("test");
     };
+  }
+
+  int start(const StartedCall& call) {
+    started.push_back(call);
+    return result(call.name);
   }
 
   int result(const std::string& name) {

@@ -22,9 +22,34 @@ using ronde::ReduceOp;
 using ronde::Segment;
 using ronde::mpi::MpiBackend;
 using ronde::mpi::testing::FakeMpi;
+using ronde::mpi::testing::StartedCall;
 
-AllreduceCall in_place_sum(const Segment& segment) {
-  return {.segments = {&segment, 1}, .dtype = DataType::F32, .op = ReduceOp::Sum};
+/// Elements to be summed in place.
+struct Sum {
+  explicit Sum(std::size_t count) : data(count) {}
+
+  std::vector<float> data;
+  const Segment segment{data.data(), data.data(), data.size()};
+  const AllreduceCall call{.segments = {&segment, 1}, .dtype = DataType::F32, .op = ReduceOp::Sum};
+};
+
+/// A call that MPI must have got.
+struct Expected {
+  std::string name;
+  const void* data;
+  int count;
+  int root = -1;
+};
+
+void check_started(const FakeMpi& fake, const std::vector<Expected>& calls) {
+  REQUIRE(fake.started.size() == calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    CAPTURE(i);
+    CHECK(fake.started[i].name == calls[i].name);
+    CHECK(fake.started[i].data == calls[i].data);
+    CHECK(fake.started[i].count == calls[i].count);
+    CHECK(fake.started[i].root == calls[i].root);
+  }
 }
 
 std::uint64_t counter(const ronde::StatsGroup& group, const std::string& name) {
@@ -39,15 +64,12 @@ std::uint64_t counter(const ronde::StatsGroup& group, const std::string& name) {
 TEST_CASE("an allreduce above the largest count goes in chunks that cover it") {
   FakeMpi fake;
   MpiBackend backend(fake.environment(), {.max_count = 1000});
-  std::vector<float> data(2500);
-  const Segment segment{data.data(), data.data(), data.size()};
-  const auto operation = backend.allreduce(in_place_sum(segment));
-  REQUIRE(fake.started.size() == 3);
-  const std::array counts = {1000, 1000, 500};
-  for (std::size_t i = 0; i < 3; ++i) {
-    CHECK(fake.started[i].data == data.data() + 1000 * i);
-    CHECK(fake.started[i].count == counts[i]);
-  }
+  const Sum sum(2500);
+  const auto operation = backend.allreduce(sum.call);
+  const float* const data = sum.data.data();
+  check_started(fake, {{"iallreduce", data, 1000},
+                       {"iallreduce", data + 1000, 1000},
+                       {"iallreduce", data + 2000, 500}});
   CHECK(operation->poll());
   CHECK(counter(backend.stats(), "collective_calls") == 3);
   CHECK(counter(backend.stats(), "payload_bytes") == 10'000);
@@ -63,16 +85,9 @@ TEST_CASE("an allgather above the largest count becomes broadcasts of every rank
   std::vector<std::int16_t> output(2000);
   const auto operation = backend.allgather(
       {.input = input.data(), .output = output.data(), .counts = counts, .dtype = DataType::I16});
-  REQUIRE(fake.started.size() == 3);
-  const std::array<std::size_t, 3> offsets = {0, 700, 1700};
-  const std::array sizes = {700, 1000, 300};
-  const std::array roots = {0, 2, 2};
-  for (std::size_t i = 0; i < 3; ++i) {
-    CHECK(fake.started[i].name == "ibcast");
-    CHECK(fake.started[i].data == output.data() + offsets[i]);
-    CHECK(fake.started[i].count == sizes[i]);
-    CHECK(fake.started[i].root == roots[i]);
-  }
+  check_started(fake, {{"ibcast", output.data(), 700, 0},
+                       {"ibcast", output.data() + 700, 1000, 2},
+                       {"ibcast", output.data() + 1700, 300, 2}});
   CHECK(std::equal(input.begin(), input.end(), output.begin()));
 }
 
@@ -100,18 +115,11 @@ TEST_CASE("an alltoall above the largest count becomes messages between pairs") 
   CHECK(start(100, 100, 501)->poll());
   CHECK(fake.started.size() == 4);
   CHECK(start(1300, 200, 1300)->poll());
-  REQUIRE(fake.started.size() == 5);
-  const std::array<const char*, 5> names = {"irecv", "irecv", "isend", "isend", "isend"};
-  const std::array<const void*, 5> places = {output.data(), output.data() + 500, input.data(),
-                                             input.data() + 500, input.data() + 1500};
-  const std::array counts = {500, 200, 500, 1000, 300};
-  const std::array peers = {0, 1, 0, 1, 1};
-  for (std::size_t i = 0; i < 5; ++i) {
-    CHECK(fake.started[i].name == names[i]);
-    CHECK(fake.started[i].data == places[i]);
-    CHECK(fake.started[i].count == counts[i]);
-    CHECK(fake.started[i].root == peers[i]);
-  }
+  check_started(fake, {{"irecv", output.data(), 500, 0},
+                       {"irecv", output.data() + 500, 200, 1},
+                       {"isend", input.data(), 500, 0},
+                       {"isend", input.data() + 500, 1000, 1},
+                       {"isend", input.data() + 1500, 300, 1}});
 }
 
 TEST_CASE("a message goes in chunks of the largest count, apart from those of an alltoall") {
@@ -123,15 +131,11 @@ TEST_CASE("a message goes in chunks of the largest count, apart from those of an
             ->poll());
   CHECK(backend.recv({.output = data.data(), .count = 1000, .dtype = DataType::I32, .peer = 1})
             ->poll());
-  REQUIRE(fake.started.size() == 4);
-  const std::array counts = {1000, 1000, 500, 1000};
-  for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(fake.started[i].name == (i < 3 ? "isend" : "irecv"));
-    CHECK(fake.started[i].data == data.data() + (i < 3 ? 1000 * i : 0));
-    CHECK(fake.started[i].count == counts[i]);
-    CHECK(fake.started[i].root == (i < 3 ? 2 : 1));
-    CHECK(fake.started[i].type == MPI_UINT32_T);
-  }
+  check_started(fake, {{"isend", data.data(), 1000, 2},
+                       {"isend", data.data() + 1000, 1000, 2},
+                       {"isend", data.data() + 2000, 500, 2},
+                       {"irecv", data.data(), 1000, 1}});
+  for (const StartedCall& call : fake.started) CHECK(call.type == MPI_UINT32_T);
   CHECK(counter(backend.stats(), "payload_bytes") == 14'000);
 }
 
@@ -153,17 +157,10 @@ TEST_CASE("a reducescatter above the largest count becomes reductions to every r
   REQUIRE(fake.started.size() == 1);
   CHECK(fake.started[0].name == "ireduce_scatter");
   CHECK(start({700, 0, 1600})->poll());
-  REQUIRE(fake.started.size() == 3);
-  const std::array<std::size_t, 3> offsets = {0, 700, 1700};
-  const std::array sizes = {700, 1000, 600};
-  const std::array roots = {0, 2, 2};
-  for (std::size_t i = 0; i < 3; ++i) {
-    CHECK(fake.started[i].name == "ireduce");
-    CHECK(fake.started[i].data == input.data() + offsets[i]);
-    CHECK(fake.started[i].count == sizes[i]);
-    CHECK(fake.started[i].root == roots[i]);
-    CHECK(fake.started[i].op == MPI_MAX);
-  }
+  check_started(fake, {{"ireduce", input.data(), 700, 0},
+                       {"ireduce", input.data() + 700, 1000, 2},
+                       {"ireduce", input.data() + 1700, 600, 2}});
+  for (const StartedCall& call : fake.started) CHECK(call.op == MPI_MAX);
 }
 
 TEST_CASE("empty collectives start nothing and are finished") {
@@ -171,7 +168,7 @@ TEST_CASE("empty collectives start nothing and are finished") {
   MpiBackend backend(fake.environment(), {});
   const Segment segment{nullptr, nullptr, 0};
   const std::vector<std::size_t> counts = {0};
-  CHECK(backend.allreduce(in_place_sum(segment))->poll());
+  CHECK(backend.allreduce({.segments = {&segment, 1}})->poll());
   CHECK(backend.broadcast({.segments = {&segment, 1}})->poll());
   CHECK(backend.allgather({.counts = counts})->poll());
   CHECK(backend.alltoall({.send_counts = counts, .receive_counts = counts})->poll());
@@ -206,15 +203,14 @@ TEST_CASE("a collective that cannot start throws the call's name and native text
   FakeMpi fake;
   MpiBackend backend(fake.environment(), {.max_count = 10});
   fake.codes["iallreduce"] = 15;
-  std::vector<float> data(30);
-  const Segment segment{data.data(), data.data(), data.size()};
+  const Sum sum(30);
   SECTION("at once") {
-    CHECK_THROWS_WITH(backend.allreduce(in_place_sum(segment)),
+    CHECK_THROWS_WITH(backend.allreduce(sum.call),
                       Contains("MPI_Iallreduce failed with code 15: native text of 15"));
   }
   SECTION("in its second chunk") {
     fake.fail_at["iallreduce"] = 1;
-    CHECK_THROWS_WITH(backend.allreduce(in_place_sum(segment)), Contains("MPI_Iallreduce failed"));
+    CHECK_THROWS_WITH(backend.allreduce(sum.call), Contains("MPI_Iallreduce failed"));
     CHECK(fake.started.size() == 2);
   }
 }
@@ -222,9 +218,8 @@ TEST_CASE("a collective that cannot start throws the call's name and native text
 TEST_CASE("a collective that fails in progress throws from poll") {
   FakeMpi fake;
   MpiBackend backend(fake.environment(), {});
-  std::vector<float> data(30);
-  const Segment segment{data.data(), data.data(), data.size()};
-  const auto operation = backend.allreduce(in_place_sum(segment));
+  const Sum sum(30);
+  const auto operation = backend.allreduce(sum.call);
   fake.requests_finish = false;
   CHECK_FALSE(operation->poll());
   fake.codes["test"] = 17;
@@ -235,10 +230,9 @@ TEST_CASE("abort frees nothing and calls no MPI") {
   FakeMpi fake;
   {
     MpiBackend backend(fake.environment(), {});
-    std::vector<float> data(30);
-    const Segment segment{data.data(), data.data(), data.size()};
+    const Sum sum(30);
     fake.requests_finish = false;
-    const auto operation = backend.allreduce(in_place_sum(segment));
+    const auto operation = backend.allreduce(sum.call);
     CHECK_FALSE(operation->poll());
     const auto before = fake.calls;
     backend.abort();
@@ -262,48 +256,35 @@ TEST_CASE("close frees what was made") {
 TEST_CASE("what a packed backend must never be asked is refused") {
   FakeMpi fake;
   MpiBackend backend(fake.environment(), {});
-  std::array<float, 4> data = {};
+  Sum sum(4);
   std::array<float, 4> other = {};
-  const Segment segment{data.data(), data.data(), data.size()};
-  AllreduceCall call = in_place_sum(segment);
-  SECTION("average") {
-    call.op = ReduceOp::Average;
-  }
-  SECTION("half types") {
-    call.dtype = DataType::BF16;
-  }
-  SECTION("scales") {
-    call.postscale = 0.5;
-  }
-  const std::array two = {segment, segment};
-  SECTION("two segments") {
-    call.segments = two;
-  }
-  const Segment apart{data.data(), other.data(), data.size()};
-  SECTION("out of place") {
-    call.segments = {&apart, 1};
-  }
-  CHECK_THROWS_AS(backend.allreduce(call), ronde::Error);
-  CHECK(fake.started.empty());
-}
-
-TEST_CASE("what a packed backend must never be asked of a reducescatter or alltoall is refused") {
-  FakeMpi fake;
-  MpiBackend backend(fake.environment(), {});
-  std::array<float, 4> data = {};
+  const Segment apart{sum.data.data(), other.data(), other.size()};
+  const std::array two = {sum.segment, sum.segment};
   const std::vector<std::size_t> counts = {4};
   const std::vector<std::size_t> too_many = {2, 2};
-  const auto refused = [&](auto change) {
-    ronde::ReducescatterCall call{.input = data.data(), .output = data.data(), .counts = counts};
+  const auto refused_allreduce = [&](auto change) {
+    AllreduceCall call = sum.call;
+    change(call);
+    CHECK_THROWS_AS(backend.allreduce(call), ronde::Error);
+  };
+  const auto refused_reducescatter = [&](auto change) {
+    ronde::ReducescatterCall call{
+        .input = sum.data.data(), .output = sum.data.data(), .counts = counts};
     change(call);
     CHECK_THROWS_AS(backend.reducescatter(call), ronde::Error);
   };
-  refused([](auto& call) { call.input = nullptr; });
-  refused([](auto& call) { call.prescale = 2; });
-  refused([](auto& call) { call.postscale = 2; });
+  const auto refused = [&](auto change) {
+    refused_allreduce(change);
+    refused_reducescatter(change);
+  };
   refused([](auto& call) { call.op = ReduceOp::Average; });
-  refused([](auto& call) { call.dtype = DataType::F16; });
-  refused([&](auto& call) { call.counts = too_many; });
+  refused([](auto& call) { call.dtype = DataType::BF16; });
+  refused([](auto& call) { call.prescale = 2; });
+  refused([](auto& call) { call.postscale = 0.5; });
+  refused_allreduce([&](auto& call) { call.segments = two; });
+  refused_allreduce([&](auto& call) { call.segments = {&apart, 1}; });
+  refused_reducescatter([](auto& call) { call.input = nullptr; });
+  refused_reducescatter([&](auto& call) { call.counts = too_many; });
   CHECK_THROWS_AS(backend.alltoall({.send_counts = too_many, .receive_counts = counts}),
                   ronde::Error);
   CHECK_THROWS_AS(backend.alltoall({.send_counts = counts, .receive_counts = too_many}),

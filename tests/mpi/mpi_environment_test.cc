@@ -147,29 +147,19 @@ TEST_CASE("a foreign launcher is refused by variable, value and library") {
                  !Contains("built for tests") && Contains("unset " + name));
 }
 
-TEST_CASE("one rank alone is no foreign launcher's work") {
+TEST_CASE("one rank alone, or several that MPI knows of, are no foreign launcher's work") {
+  using Variables = std::map<std::string, std::string>;
+  const auto [size, variables] = GENERATE(table<int, Variables>({
+      {1, Variables{}},
+      {1, Variables{{"PMI_SIZE", "1"}}},
+      {1, Variables{{"SLURM_NTASKS", "8"}, {"PMI_SIZE", "1"}}},     // mpiexec -n 1 inside a job
+      {1, Variables{{"PMI_SIZE", "4(x2)"}, {"SLURM_NTASKS", ""}}},  // no numbers
+      {1, Variables{{"PMIX_RANK", "0"}}},                           // perhaps the first of several
+      {4, Variables{{"PMI_SIZE", "4"}}},
+  }));
   FakeMpi fake;
-  SECTION("no launcher") {}
-  SECTION("a launcher that started one") {
-    fake.variables = {{"PMI_SIZE", "1"}};
-  }
-  SECTION("mpiexec -n 1 inside a larger Slurm job") {
-    fake.variables = {{"SLURM_NTASKS", "8"}, {"PMI_SIZE", "1"}};
-  }
-  SECTION("variables that are no numbers") {
-    fake.variables = {{"PMI_SIZE", "4(x2)"}, {"SLURM_NTASKS", ""}};
-  }
-  SECTION("the first rank of a PMIx launcher") {
-    fake.variables = {{"PMIX_RANK", "0"}};
-  }
-  const auto environment = fake.environment();
-  CHECK_NOTHROW(environment->join());
-}
-
-TEST_CASE("several ranks that MPI knows of need no launcher variable") {
-  FakeMpi fake;
-  fake.size = 4;
-  fake.variables = {{"PMI_SIZE", "4"}};
+  fake.size = size;
+  fake.variables = variables;
   const auto environment = fake.environment();
   CHECK_NOTHROW(environment->join());
 }

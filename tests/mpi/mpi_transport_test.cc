@@ -54,15 +54,14 @@ void check_exchange(Transport& transport, std::size_t bytes) {
 }  // namespace
 
 TEST_CASE("ranks of one host meet, exchange and part", "[own]") {
+  CHECK_THAT(ronde::mpi_library_version(), Catch::Contains("MPI"));
   const auto transport = ronde::mpi_transport_factory({})();
   const ronde::Topology& topology = transport->topology();
   CHECK(topology.rank == ronde::test::launched_rank());
   CHECK(topology.local_rank == topology.rank);
   CHECK(topology.local_size == topology.size);
   CHECK(topology.hosts() == 1);
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{3'000'000}}) {
-    check_exchange(*transport, bytes);
-  }
+  for (const std::size_t bytes : {1, 4096, 3'000'000}) check_exchange(*transport, bytes);
   transport->close(true, Clock::now() + 5s);
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -76,9 +75,7 @@ TEST_CASE("ranks of several hosts meet over TCP", "[own]") {
   CHECK(topology.hosts() == std::min(topology.size, 2));
   CHECK(topology.local_rank == topology.rank / 2);
   CHECK(topology.cross_rank == topology.rank % 2);
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{3'000'000}}) {
-    check_exchange(*transport, bytes);
-  }
+  for (const std::size_t bytes : {1, 4096, 3'000'000}) check_exchange(*transport, bytes);
   transport->close(true, Clock::now() + 5s);
 }
 
@@ -105,29 +102,6 @@ TEST_CASE("after a failed init the ranks can meet again", "[own]") {
   CHECK_FALSE(ronde::mpi_available());
 }
 
-TEST_CASE("a program's own MPI is joined and left running", "[own]") {
-  int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-  REQUIRE(provided == MPI_THREAD_MULTIPLE);
-  const auto transport = ronde::mpi_transport_factory({})();
-  check_exchange(*transport, 100);
-  transport->close(true, Clock::now() + 5s);
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  CHECK(finalized == 0);
-  MPI_Barrier(MPI_COMM_WORLD);
-  MPI_Finalize();
-  CHECK_THROWS_WITH(ronde::mpi_transport_factory({})(), Catch::Contains("MPI is finalised"));
-}
-
-TEST_CASE("a program's own MPI at too low a level is refused on every rank", "[own]") {
-  int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
-  CHECK_THROWS_AS(ronde::mpi_transport_factory({})(), ronde::UsageError);
-  CHECK_THROWS_WITH(ronde::mpi_transport_factory({})(), Catch::Contains("MPI_THREAD_FUNNELED"));
-  MPI_Finalize();
-}
-
 TEST_CASE("ranks that meet while one is late time out with a group error", "[n2][own]") {
   // Rank 1 initialises MPI, but never makes its transport.
   const auto environment = ronde::mpi::MpiEnvironment::of_process();
@@ -150,8 +124,4 @@ TEST_CASE("ranks that meet while one is late time out with a group error", "[n2]
   CHECK_THAT(text, Catch::Contains("rank 0 waited") && Catch::Contains("for all 2 ranks"));
   const int verdict = text.empty() ? 0 : 1;
   MPI_Send(&verdict, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
-}
-
-TEST_CASE("the MPI library tells its version", "[own]") {
-  CHECK_THAT(ronde::mpi_library_version(), Catch::Contains("MPI"));
 }
