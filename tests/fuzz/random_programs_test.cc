@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "backends/shm/shm.h"
 #include "tests/support/case_table.h"
-#include "tests/support/random_rank.h"
-#include "tests/support/random_sets.h"
+#include "tests/support/random_programs.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sanitizers.h"
 
@@ -22,23 +21,6 @@ constexpr int kRounds = plain_or_sanitized(50, 40);
 
 enum class Backing { Inproc, Shm };
 
-/// The first thing that went wrong: what the other ranks meet follows from it. Thread-safe.
-class FirstError {
- public:
-  void note(int rank, const std::string& text) {
-    const std::lock_guard lock(mutex_);
-    if (text_.empty()) text_ = "rank " + std::to_string(rank) + ": " + text;
-  }
-  std::string text() const {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string text_;
-};
-
 RuntimeOptions options_over(Backing backing, const inproc::Group& group, int rank,
                             const Config& config) {
   RuntimeOptions options = options_of(group, rank, config);
@@ -47,74 +29,52 @@ RuntimeOptions options_over(Backing backing, const inproc::Group& group, int ran
 }
 
 struct Outcome {
-  std::vector<RandomRank> ranks;
-  std::vector<std::unique_ptr<RandomSets>> sets;  ///< by rank; outlives the Runtimes as those do
-  FirstError error;
+  /// By rank. They outlive the Runtimes: after a failure operations may still be in progress.
+  std::vector<std::unique_ptr<RandomPrograms>> ranks;
   std::atomic<std::uint64_t> freezes{0};  ///< of all ranks
   std::atomic<std::uint64_t> thaws{0};    ///< before the end
   std::atomic<std::uint64_t> symmetric{0};
 };
 
-RandomSets::Maker maker_of(Runtime& runtime) {
-  return {[&](const std::vector<int>& ranks) { return runtime.add_process_set(ranks); },
-          [&](const std::vector<int>& ranks, const std::string& tag) {
-            return runtime.create_process_set(ranks, tag);
-          },
-          [&](ProcessSet set) { runtime.remove_process_set(set); }};
+void count(Outcome& outcome, const Runtime& runtime, const Config& config) {
+  if (config.freeze_after_steps > 0 && runtime.topology().hosts() == 1) {
+    outcome.freezes += counter_of(runtime, "schedule", "freezes");
+    for (const char* const reason : {"submission", "wait", "time_limit"}) {
+      outcome.thaws += counter_of(runtime, "schedule", std::string("thaws_by_") + reason);
+    }
+  }
+  if (runtime.symmetric_heap()) {
+    outcome.symmetric += counter_of(runtime, "shm", "symmetric_operations");
+  }
 }
 
-void play(Runtime& runtime, RandomRank& player, const RandomRank::Engine& engine,
-          std::unique_ptr<RandomSets>& sets, std::uint64_t seed, int ranks) {
-  sets =
-      std::make_unique<RandomSets>(engine, maker_of(runtime), runtime.topology().rank, ranks, seed);
-  sets->play(kRounds / 2, [&] {
-    RandomProgram program(seed, ranks);
-    for (int round = 0; round < kRounds; ++round) player.play(program.next());
-  });
-  runtime.shutdown();
-}
-
+/// Throws the first error of a rank: what the other ones meet follows from it.
 void run_program(Outcome& outcome, Backing backing, const std::vector<int>& hosts,
                  std::uint64_t seed, const Config& config) {
-  const auto ranks = static_cast<int>(hosts.size());
+  const auto size = static_cast<int>(hosts.size());
   const inproc::Group group(hosts);
-  std::vector<std::unique_ptr<Runtime>> runtimes(static_cast<std::size_t>(ranks));
-  std::vector<RandomRank::Engine> engines;
-  outcome.sets.resize(runtimes.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto& runtime = runtimes[static_cast<std::size_t>(rank)];
-    engines.push_back(
-        {[&runtime](Request request) { return runtime->submit(std::move(request)); },
-         [&runtime](std::vector<Request> some) { return runtime->submit_group(std::move(some)); },
-         [&runtime] { return runtime->symmetric_heap(); }, config.join_average == "all"});
-    // After a failure operations may still be in progress: their memory outlives the Runtime.
-    outcome.ranks.emplace_back(engines.back(), rank, ranks, seed);
-  }
-  run_ranks(ranks, [&](int rank) {
-    auto& runtime = runtimes[static_cast<std::size_t>(rank)];
-    try {
+  ThreadErrors errors;
+  outcome.ranks.resize(hosts.size());
+  run_ranks(size, [&](int rank) {
+    std::unique_ptr<Runtime> runtime;  // ends after its error is kept
+    errors.catch_from([&] {
       runtime = std::make_unique<Runtime>(options_over(backing, group, rank, config));
-      const auto index = static_cast<std::size_t>(rank);
-      play(*runtime, outcome.ranks[index], engines[index], outcome.sets[index], seed, ranks);
-    } catch (const std::exception& error) {
-      outcome.error.note(rank, error.what());
-    }
-    if (runtime && config.freeze_after_steps > 0 && runtime->topology().hosts() == 1) {
-      outcome.freezes += counter_of(*runtime, "schedule", "freezes");
-      for (const char* const reason : {"submission", "wait", "time_limit"}) {
-        outcome.thaws += counter_of(*runtime, "schedule", std::string("thaws_by_") + reason);
-      }
-    }
-    if (runtime && runtime->symmetric_heap()) {
-      outcome.symmetric += counter_of(*runtime, "shm", "symmetric_operations");
-    }
-    runtime.reset();
+      auto& own = outcome.ranks[static_cast<std::size_t>(rank)];
+      const RandomRank::Engine engine = {[&runtime]() -> Runtime& { return *runtime; },
+                                         config.join_average == "all"};
+      own = std::make_unique<RandomPrograms>(engine, rank, size, seed);
+      own->play(kRounds);
+      runtime->shutdown();
+      count(outcome, *runtime, config);
+    });
   });
+  errors.rethrow();
 }
 
-void check_same_bits(const std::vector<RandomRank>& ranks) {
-  const RandomRank& first = ranks.front();
-  for (const RandomRank& other : ranks) {
+void check_same_bits(const Outcome& outcome) {
+  const RandomRank& first = outcome.ranks.front()->of_all();
+  for (const auto& rank : outcome.ranks) {
+    const RandomRank& other = rank->of_all();
     REQUIRE(other.checksums().size() == first.checksums().size());
     for (std::size_t i = 0; i < first.checksums().size(); ++i) {
       if (other.checksums()[i] == first.checksums()[i]) continue;
@@ -155,15 +115,14 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
     const Config config = random_settings(dice, test_config());
     const std::uint64_t program = dice.number();
     Outcome outcome;
-    run_program(outcome, backing, hosts, program, config);
     INFO(seed.text() << ", group " << group << "\n" << group_wide_fingerprint(config));
-    REQUIRE(outcome.error.text() == "");
-    check_same_bits(outcome.ranks);
+    run_program(outcome, backing, hosts, program, config);
+    check_same_bits(outcome);
     freezes += outcome.freezes;
     thaws += outcome.thaws;
     symmetric += outcome.symmetric;
-    for (const RandomRank& rank : outcome.ranks) {
-      for (const auto& [what, count] : rank.reached()) reached[what] += count;
+    for (const auto& rank : outcome.ranks) {
+      for (const auto& [what, times] : rank->of_all().reached()) reached[what] += times;
     }
   }
   CHECK((symmetric > 0) == (backing == Backing::Shm));

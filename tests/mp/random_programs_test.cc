@@ -9,8 +9,7 @@
 
 #include "case_table.h"
 #include "plain_mpi.h"
-#include "random_rank.h"
-#include "random_sets.h"
+#include "random_programs.h"
 #include "ranks.h"
 #include "ronde/ronde.h"
 
@@ -46,13 +45,6 @@ void check_same_bits(PlainMpi& mpi, const RandomRank& player) {
   }
 }
 
-const RandomSets::Maker kMaker = {
-    [](const std::vector<int>& ranks) { return ronde::add_process_set(ranks); },
-    [](const std::vector<int>& ranks, const std::string& tag) {
-      return ronde::create_process_set(ranks, tag);
-    },
-    [](ProcessSet set) { ronde::remove_process_set(set); }};
-
 /// with_group, or with_hosts on some.
 using WithRanks =
     std::function<void(const std::function<void(PlainMpi& mpi)>& body, const Variables& variables)>;
@@ -69,28 +61,20 @@ void check_programs(std::uint64_t usual_seed, int groups, int hosts, const WithR
     const Config config = random_settings(dice, Config());
     const std::uint64_t program_seed = dice.number();
     INFO(seed.text() << ", group " << group << "\n" << group_wide_fingerprint(config));
-    // After a failure operations may still be in progress, so that their memory stays for good.
-    const RandomRank::Engine engine = {
-        [](Request request) { return ronde::submit(std::move(request)); },
-        [](std::vector<Request> requests) { return ronde::submit_group(std::move(requests)); },
-        [] { return ronde::default_runtime().symmetric_heap(); }, config.join_average == "all",
-        hosts};
-    auto player = std::make_unique<RandomRank>(engine, mpi.rank(), mpi.size(), program_seed);
+    const RandomRank::Engine engine = {[]() -> Runtime& { return ronde::default_runtime(); },
+                                       config.join_average == "all", hosts};
     with_ranks(
         [&](PlainMpi&) {
-          RandomProgram program(program_seed, mpi.size());
-          auto sets =
-              std::make_unique<RandomSets>(engine, kMaker, mpi.rank(), mpi.size(), program_seed);
+          auto programs =
+              std::make_unique<RandomPrograms>(engine, mpi.rank(), mpi.size(), program_seed);
           try {
-            sets->play(kRounds / 2, [&] {
-              for (int round = 0; round < kRounds; ++round) player->play(program.next());
-            });
+            programs->play(kRounds);
           } catch (...) {
-            static_cast<void>(player.release());
-            static_cast<void>(sets.release());
+            // Operations may still be in progress, so that their memory stays for good.
+            static_cast<void>(programs.release());
             throw;
           }
-          check_same_bits(mpi, *player);
+          check_same_bits(mpi, programs->of_all());
           if (hosts > 1 || config.freeze_after_steps == 0) return;
           freezes += counter_of(default_runtime(), "schedule", "freezes");
           thaws += counter_of(default_runtime(), "schedule", "thaws");

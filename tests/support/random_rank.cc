@@ -2,13 +2,13 @@
 #include "random_rank.h"
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
 
 #include "ronde/error.h"
 #include "tests/mp/oracle.h"
+#include "tests/support/ranks.h"
 
 namespace ronde::test {
 namespace {
@@ -73,7 +73,7 @@ RandomRank::RandomRank(Engine engine, int rank, int ranks, std::uint64_t seed)
       dice_(seed * 64 + static_cast<std::uint64_t>(rank) + 1) {}
 
 void RandomRank::play(const Round& round) {
-  round_ = round.text;
+  round_ = "rank " + std::to_string(rank_) + ", " + round.text;
   if (!round.until.empty()) return play_join(round);
   reserve_symmetric(round);
   for (const Phase& phase : round.phases) {
@@ -91,9 +91,7 @@ void RandomRank::play(const Round& round) {
 void RandomRank::play_join(const Round& round) {
   const Phase& phase = round.phases.front();
   // A rank that takes no part in messages would join while others still exchange theirs.
-  Request barrier;
-  barrier.kind = Collective::Barrier;
-  engine_.submit(barrier).wait();
+  engine_.runtime().submit(request_of(Collective::Barrier)).wait();
   for (std::size_t i = 0; i < round.until[static_cast<std::size_t>(rank_)]; ++i) {
     flight_.push_back(prepare(phase[i]));
     for (const std::size_t until : round.until) flight_.back().participants.push_back(i < until);
@@ -101,9 +99,7 @@ void RandomRank::play_join(const Round& round) {
     submit_one(flight_.back(), dice_, false);
     if (dice_.one_in(5)) wait_for(flight_.back());
   }
-  Request request;
-  request.kind = Collective::Join;
-  const Work join = engine_.submit(std::move(request));
+  const Work join = engine_.runtime().submit(request_of(Collective::Join));
   wait_for_all();
   join.wait();
   if (join.last_rank() < 0) throw std::runtime_error(round_ + ": no rank joined last");
@@ -114,7 +110,7 @@ void RandomRank::play_join(const Round& round) {
 
 /// In the order of the program, so at the same offsets on every rank.
 void RandomRank::reserve_symmetric(const Round& round) {
-  heap_ = engine_.symmetric_heap();
+  if (!engine_.set) heap_ = engine_.runtime().symmetric_heap();
   if (!heap_) return;
   for (const Phase& phase : round.phases) {
     for (const RandomOperation& operation : phase) {
@@ -183,30 +179,23 @@ void RandomRank::submit_from_two_threads(const std::vector<InFlight*>& order) {
   for (InFlight* item : order) {
     (!item->operation->name.empty() && dice_.one_in(2) ? others : own).push_back(item);
   }
-  std::exception_ptr error;
+  ThreadErrors errors;
   Dice others_dice(dice_.number());
-  std::thread thread([&] {
-    try {
-      for (InFlight* item : others) submit_one(*item, others_dice, false);
-    } catch (...) {
-      error = std::current_exception();
-    }
-  });
-  std::exception_ptr own_error;
-  try {
-    for (InFlight* item : own) submit_one(*item, dice_, false);
-  } catch (...) {
-    own_error = std::current_exception();
-  }
+  const auto submit = [&](const std::vector<InFlight*>& items, Dice& dice) {
+    errors.catch_from([&] {
+      for (InFlight* item : items) submit_one(*item, dice, false);
+    });
+  };
+  std::thread thread([&] { submit(others, others_dice); });
+  submit(own, dice_);
   thread.join();
-  if (own_error) std::rethrow_exception(own_error);
-  if (error) std::rethrow_exception(error);
+  errors.rethrow();
 }
 
 void RandomRank::submit_one(InFlight& item, Dice& dice, bool caller_waits) {
   Request request = request_of(item, dice);
   request.caller_waits = caller_waits;
-  item.work = engine_.submit(std::move(request));
+  item.work = engine_.runtime().submit(std::move(request));
   if (caller_waits) wait_for(item);
 }
 
@@ -222,7 +211,7 @@ void RandomRank::submit_group_of(const std::vector<InFlight*>& order) {
   });
   std::vector<Request> requests;
   for (InFlight* member : members) requests.push_back(request_of(*member, dice_));
-  const std::vector<Work> works = engine_.submit_group(std::move(requests));
+  const std::vector<Work> works = engine_.runtime().submit_group(std::move(requests));
   for (std::size_t i = 0; i < members.size(); ++i) {
     members[i]->work = works[i];
     members[i]->has_to_fail = has_to_fail;
@@ -288,10 +277,16 @@ Elements RandomRank::output_of(const RandomOperation& operation) const {
   return Elements(operation.dtype, static_cast<std::size_t>(rows * operation.columns));
 }
 
+Request RandomRank::request_of(Collective kind) const {
+  Request request;
+  request.kind = kind;
+  if (engine_.set) request.set = *engine_.set;
+  return request;
+}
+
 Request RandomRank::request_of(InFlight& item, Dice& dice) const {
   const RandomOperation& operation = *item.operation;
-  Request request;
-  request.kind = operation.kind;
+  Request request = request_of(operation.kind);
   request.name = operation.name;
   if (dice.one_in(20)) request.timeout = kLongTimeout;
   if (operation.kind == Collective::Barrier) return request;
@@ -400,7 +395,7 @@ void RandomRank::finish(InFlight& item) {
   const std::string difference = refused ? "" : this->difference(item);
   if (!item.work.done()) throw std::runtime_error(text + ": waited for, and not done");
   if (!difference.empty()) {
-    throw std::runtime_error(text + ": rank " + std::to_string(rank_) + ": " + difference);
+    throw std::runtime_error(text + ": " + difference);
   }
   if (!refused) note_reached(item);
 }

@@ -11,9 +11,7 @@
 #include <vector>
 
 #include "random_program.h"
-#include "ronde/request.h"
-#include "ronde/symmetric_heap.h"
-#include "ronde/work.h"
+#include "ronde/runtime.h"
 #include "tests/mp/elements.h"
 
 namespace ronde::test {
@@ -25,14 +23,13 @@ namespace ronde::test {
 /// Thread-safety: none; but it submits from a second thread at times.
 class RandomRank {
  public:
-  /// What the rank uses of its runtime, which may come after this.
+  /// What the rank plays with.
   struct Engine {
-    std::function<Work(Request)> submit;
-    std::function<std::vector<Work>(std::vector<Request>)> submit_group;
-    /// Null where ranks have none.
-    std::function<std::shared_ptr<SymmetricHeap>()> symmetric_heap;
+    std::function<Runtime&()> runtime;    ///< which may come after this
     bool join_averages_over_all = false;  ///< RONDE_JOIN_AVERAGE=all
     int hosts = 1;  ///< of ranks whose backend rounds the sum of each to a wire_dtype
+    /// Whose operations they are, once it is made; null: all ranks', which may be symmetric.
+    std::shared_ptr<ProcessSet> set = {};
   };
 
   RandomRank(Engine engine, int rank, int ranks, std::uint64_t seed);
@@ -63,6 +60,7 @@ class RandomRank {
     Work work = {};
   };
 
+  Request request_of(Collective kind) const;
   void reserve_symmetric(const Round& round);
   void release_symmetric();
   void play_phase(const Phase& phase, bool in_order);
