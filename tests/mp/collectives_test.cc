@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives of any size, whose rows are spread over the ranks in any way, over shared memory and
-// over MPI, against the oracle. Allreduces are in allreduce_test.cc.
+// over MPI, against the oracle. Several in flight at a time are in random_programs_test.cc.
 #include <catch2/catch.hpp>
 #include <new>
 #include <string>
@@ -56,16 +56,42 @@ void check_broadcast(const PlainMpi& mpi, DataType dtype) {
   }
 }
 
-void check_reducescatter(const PlainMpi& mpi, DataType dtype) {
-  const bool is_bool = dtype == DataType::Bool;
+/// Of every op that the type has, without and with scales.
+std::vector<Row> reductions_of(Collective kind, DataType dtype) {
+  std::vector<Row> rows;
   for (const ReduceOp op : kElementwiseOps) {
-    if (is_bool && op == ReduceOp::Average) continue;
-    Row row = {.kind = Collective::Reducescatter, .dtype = dtype, .op = op, .allocated = true};
-    check_sizes(mpi, row);
-    if (is_bool) continue;
+    Row row = {.kind = kind, .dtype = dtype, .op = op};
+    if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
+    rows.push_back(row);
+    if (dtype == DataType::Bool) continue;
     row.prescale = is_floating(dtype) ? 0.3 : 0.5;
     row.postscale = is_floating(dtype) ? 1.7 : 0.25;
-    check_row(mpi, row);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+void check_reducescatter(const PlainMpi& mpi, DataType dtype) {
+  for (Row row : reductions_of(Collective::Reducescatter, dtype)) {
+    row.allocated = true;
+    check_sizes(mpi, row);
+  }
+}
+
+void check_allreduce(const PlainMpi& mpi, DataType dtype) {
+  const bool can_travel_as_half = dtype == DataType::F32 || dtype == DataType::F64;
+  for (Row row : reductions_of(Collective::Allreduce, dtype)) {
+    for (const std::size_t width : {0, 1, 7, 3001}) {
+      row.width = width;
+      for (const bool in_place : {false, true}) {
+        row.in_place = in_place;
+        row.wire_dtype.reset();
+        check_row(mpi, row);
+        if (!can_travel_as_half) continue;
+        row.wire_dtype = in_place ? DataType::F16 : DataType::BF16;
+        check_row(mpi, row);
+      }
+    }
   }
 }
 
@@ -113,6 +139,7 @@ void add_types(Collective kind, Check check) {
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
+  add_types(Collective::Allreduce, check_allreduce);
   add_types(Collective::Broadcast, check_broadcast);
   add_types(Collective::Reducescatter, check_reducescatter);
   for (const Collective kind : {Collective::Allgather, Collective::Alltoall}) {
