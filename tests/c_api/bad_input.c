@@ -135,17 +135,12 @@ static void uses_that_make_no_sense(void) {
   if (work == NULL) CHECK_OK(start_sum("in flight", &value, 1, kSet, &work));
   CHECK_OK(finish(work));
   CHECK_FAILS(RONDE_E_USAGE, "process set 44", start_sum("x", values, 1, 44, &refused));
-  CHECK_FAILS(RONDE_E_USAGE, "peer 9 is out of range",
-              ronde_send(values, 1, RONDE_F64, 9, 0, kCpu, NULL, kSet, &refused));
   CHECK_FAILS(RONDE_E_USAGE, "this rank itself",
               ronde_recv(values, 1, RONDE_F64, own_rank(), 0, kCpu, NULL, kSet, &refused));
   CHECK(ronde_send(values, 1, RONDE_F64, RONDE_ANY, 0, kCpu, NULL, kSet, &refused) ==
         RONDE_E_USAGE);
   CHECK(ronde_send(values, 1, RONDE_F64, own_rank() == 0, -1, kCpu, NULL, kSet, &refused) ==
         RONDE_E_USAGE);
-  CHECK_FAILS(RONDE_E_USAGE, "NaN",
-              ronde_allreduce("x", values, values, 1, RONDE_F64, RONDE_SUM, NAN, 1, kCpu, NULL,
-                              kSet, &refused));
   CHECK_FAILS(RONDE_E_USAGE, "peer -2 is out of range: there are ranks 0 to",
               ronde_recv(values, 1, RONDE_F64, -2, 0, kCpu, NULL, kSet, &refused));
   CHECK_LAST_ERROR(", or RONDE_ANY");
@@ -177,8 +172,6 @@ static void expect_refusal(int started, const char* part, ronde_work work) {
 
 static void one_rank_is_mistaken(void) {
   const int bad = is_mistaken();
-  const int64_t negative[] = {-1};
-  const int64_t huge[] = {INT64_MAX, INT64_MAX};
   const int64_t even[] = {all_ranks()};
   int64_t splits[8] = {0};
   ronde_work work = NULL;
@@ -186,20 +179,10 @@ static void one_rank_is_mistaken(void) {
   expect_refusal(status, "allreduce 'count'", work);
   status = start_sum("large", values, bad ? INT64_MAX : 1, kSet, &work);
   expect_refusal(status, "allreduce 'large'", work);
-  status = ronde_allgather("extent", values, bad ? negative : kShape, 1, RONDE_F64, NULL, kCpu,
-                           NULL, kSet, &work);
-  expect_refusal(status, "allgather 'extent'", work);
-  status = ronde_allgather("elements", values, bad ? huge : kShape, 2, RONDE_F64, NULL, kCpu, NULL,
-                           kSet, &work);
-  expect_refusal(status, "allgather 'elements'", work);
   splits[0] = all_ranks() + bad;
   status =
       ronde_alltoall("split", values, even, 1, RONDE_F64, splits, NULL, kCpu, NULL, kSet, &work);
   expect_refusal(status, "do not add up to the first dimension", work);
-  splits[0] = bad ? -1 : all_ranks();
-  status =
-      ronde_alltoall("minus", values, even, 1, RONDE_F64, splits, NULL, kCpu, NULL, kSet, &work);
-  expect_refusal(status, "alltoall 'minus'", work);
 }
 
 static void ranks_differ(void) {
@@ -211,11 +194,6 @@ static void ranks_differ(void) {
   status = ronde_allreduce("dtype", values, values, 1, bad ? RONDE_F32 : RONDE_F64, RONDE_SUM, 1, 1,
                            kCpu, NULL, kSet, &work);
   expect_refusal(status, "allreduce 'dtype' differs between ranks", work);
-  status = ronde_allreduce("op", values, values, 1, RONDE_F64, bad ? RONDE_MAX : RONDE_SUM, 1, 1,
-                           kCpu, NULL, kSet, &work);
-  expect_refusal(status, "max", work);
-  status = ronde_broadcast("root", values, 1, RONDE_F64, bad, kCpu, NULL, kSet, &work);
-  expect_refusal(status, "'root' differs between ranks", work);
   status = ronde_reducescatter(NULL, values, wide, bad ? 1 : 2, RONDE_F64, RONDE_SUM, 1, 1, NULL,
                                kCpu, NULL, kSet, &work);
   expect_refusal(status, "without a name differs between ranks", work);

@@ -91,32 +91,6 @@ TEST_CASE("what C starts C++ uses and ends", "[own]") {
   CHECK(ronde_rank(RONDE_ALL_RANKS, &size) == RONDE_E_NOT_INITIALIZED);
 }
 
-TEST_CASE("both interfaces at once, from several threads", "[own]") {
-  ronde::init();
-  const auto run = [](int number) {
-    const std::string name = "thread " + std::to_string(number);
-    for (int round = 0; round < 50; ++round) {
-      double value = round;
-      if ((number + ronde::rank() + round) % 2 == 0) {
-        ronde::run(sum(name, value));
-      } else {
-        ronde_work work = nullptr;
-        if (start_sum(name.c_str(), value, &work) != RONDE_OK ||
-            ronde_work_wait(work, -1) != RONDE_OK || ronde_work_free(work) != RONDE_OK) {
-          throw std::runtime_error(ronde_last_error());
-        }
-      }
-      if (value != round * ronde::size()) throw std::runtime_error("wrong sum");
-    }
-  };
-  std::thread first(run, 0);
-  std::thread second(run, 1);
-  run(2);
-  first.join();
-  second.join();
-  ronde::shutdown();
-}
-
 TEST_CASE("a callback that throws harms no group", "[own]") {
   ronde::init();
   const auto fail_group = [](const char* name, bool is_ended) {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one process sees by itself: the start, and what works without one. */
-#include <signal.h>
-#include <unistd.h>
-
 #include "check.h"
 #include "store.h"
 
@@ -248,16 +245,6 @@ static void a_start_after_the_end(void) {
   fork_ranks(2, start_twice);
 }
 
-static void hosts_differ(char* folder, int rank, int size) {
-  const ronde_init_options options = store_options(folder, rank, size);
-  setenv("RONDE_HOST_ID", rank == 0 ? "east" : "west", 1);
-  CHECK_FAILS(RONDE_E_USAGE, "different hosts (east and west)", ronde_init(&options));
-}
-
-static void several_hosts_are_refused(void) {
-  fork_ranks(2, hosts_differ);
-}
-
 static void forget_the_local_rank(char* folder, int rank, int size) {
   ronde_init_options options = store_options(folder, rank, size);
   options.local_rank = 0;
@@ -308,36 +295,6 @@ static void a_dead_group(void) {
   fork_ranks(3, abort_as_one);
 }
 
-enum { kKilled = 2 };
-
-static void lose_one(char* folder, int rank, int size) {
-  const ronde_init_options options = store_options(folder, rank, size);
-  double value = 1;
-  ronde_work barrier = NULL;
-  ronde_work waiting = NULL;
-  ronde_work later = NULL;
-  CHECK_OK(ronde_init(&options));
-  if (rank != kKilled) {
-    CHECK_OK(start_sum("the others", &value, 1, RONDE_ALL_RANKS, &waiting));
-  }
-  CHECK_OK(ronde_barrier(RONDE_ALL_RANKS, &barrier));
-  if (rank == kKilled) {
-    CHECK_OK(ronde_work_wait(barrier, -1));
-    CHECK(kill(getpid(), SIGKILL) == 0);
-  }
-  CHECK_FAILS(RONDE_E_GROUP, "rank 2 was lost", ronde_work_wait(waiting, -1));
-  CHECK_FAILS(RONDE_E_GROUP, "rank 2 was lost", ronde_work_wait(waiting, 0));
-  CHECK_OK(ronde_work_free(waiting));
-  CHECK_OK(ronde_work_free(barrier)); /* over or not, when the rank was lost */
-  CHECK_FAILS(RONDE_E_GROUP, "rank 2 was lost", start_one(&value, &later));
-  CHECK(later == NULL);
-  CHECK_OK(ronde_shutdown());
-}
-
-static void a_killed_rank(void) {
-  fork_ranks_and_lose(3, kKilled, lose_one);
-}
-
 /* A name longer than the memory that the process may have. */
 static void no_memory(void) {
   enum { kMiB = 1 << 20, kName = 256 * kMiB };
@@ -367,10 +324,8 @@ static const struct test_case kProcess[] = {
     {"sets at the start", sets_at_the_start, ""},
     {"stores that fail", stores_that_fail, ""},
     {"a start after the end", a_start_after_the_end, ""},
-    {"several hosts are refused", several_hosts_are_refused, ""},
     {"a local rank has no default", a_local_rank_has_no_default, ""},
     {"a dead group", a_dead_group, ""},
-    {"a killed rank", a_killed_rank, ""},
     {"no memory", no_memory, ""},
     CASES_END,
 };

@@ -130,24 +130,10 @@ static void what_cannot_be_a_set(void) {
   check_job_goes_on();
 }
 
-static void a_set_in_use_is_not_removed(void) {
-  const uint32_t set = add_set_of_all();
-  double value = 1;
-  ronde_work work = NULL;
-  if (own_rank() == 1) CHECK_OK(start_sum("in flight", &value, 1, set, &work));
-  CHECK_FAILS(RONDE_E_USAGE, "'in flight'", ronde_process_set_remove(set));
-  if (own_rank() != 1) CHECK_OK(start_sum("in flight", &value, 1, set, &work));
-  CHECK_OK(finish(work));
-  CHECK(value == all_ranks());
-  CHECK_OK(ronde_process_set_remove(set));
-  check_job_goes_on();
-}
-
 const struct test_case kSets[] = {
     {"a set numbers its ranks by its own order", a_set_numbers_its_ranks_by_its_own_order, "[n3]"},
     {"lists fit, or say how long they are", lists_fit_or_say_how_long_they_are, ""},
     {"members alone make a set", members_alone_make_a_set, "[n2][n3]"},
     {"what cannot be a set", what_cannot_be_a_set, ""},
-    {"a set in use is not removed", a_set_in_use_is_not_removed, "[n2][n3]"},
     CASES_END,
 };

@@ -2,7 +2,6 @@
 #include "store.h"
 
 #include <dirent.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -76,16 +75,7 @@ ronde_init_options store_options(char* folder, int rank, int size) {
   return options;
 }
 
-static int ends_well(int status, int is_lost) {
-  if (is_lost) return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 void fork_ranks(int size, void (*body)(char* folder, int rank, int size)) {
-  fork_ranks_and_lose(size, -1, body);
-}
-
-void fork_ranks_and_lose(int size, int lost, void (*body)(char* folder, int rank, int size)) {
   enum { kMost = 8 };
   pid_t ranks[kMost];
   char folder[64];
@@ -105,7 +95,7 @@ void fork_ranks_and_lose(int size, int lost, void (*body)(char* folder, int rank
   for (int rank = 0; rank < size; ++rank) {
     int status = 0;
     CHECK(waitpid(ranks[rank], &status, 0) == ranks[rank]);
-    if (ends_well(status, rank == lost)) continue;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
     fprintf(stderr, "rank %d of %d ended with status %d\n", rank, size, status);
     failed = 1;
   }

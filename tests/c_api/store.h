@@ -19,7 +19,5 @@ ronde_init_options store_options(char* folder, int rank, int size);
 
 /* Forks a process for each rank, which runs `body` and ends; all have to end with 0. */
 void fork_ranks(int size, void (*body)(char* folder, int rank, int size));
-/* The same, but rank `lost` has to be killed by SIGKILL. */
-void fork_ranks_and_lose(int size, int lost, void (*body)(char* folder, int rank, int size));
 
 #endif

@@ -64,12 +64,12 @@ static void* look_on(void* unused) {
   return NULL;
 }
 
-static void run_workers(const uint32_t* sets) {
+static void run_workers(void* (*body)(void* worker), const uint32_t* sets) {
   struct worker workers[kThreadCount];
   for (int i = 0; i < kThreadCount; ++i) {
     workers[i].number = i;
     workers[i].set = sets[i];
-    CHECK(pthread_create(&workers[i].thread, NULL, sum_and_gather, &workers[i]) == 0);
+    CHECK(pthread_create(&workers[i].thread, NULL, body, &workers[i]) == 0);
   }
   for (int i = 0; i < kThreadCount; ++i) CHECK(pthread_join(workers[i].thread, NULL) == 0);
 }
@@ -81,7 +81,7 @@ static void threads_submit_and_wait_at_once(void) {
   snprintf(last_error, sizeof(last_error), "%s", ronde_last_error());
   atomic_store(&stop, 0);
   CHECK(pthread_create(&looker, NULL, look_on, NULL) == 0);
-  run_workers(sets);
+  run_workers(sum_and_gather, sets);
   atomic_store(&stop, 1);
   CHECK(pthread_join(looker, NULL) == 0);
   CHECK(strcmp(ronde_last_error(), last_error) == 0); /* the mistakes were another thread's */
@@ -92,7 +92,7 @@ static void a_set_for_each_thread(void) {
   for (int i = 0; i < kThreadCount; ++i) {
     sets[i] = add_set_of_all();
   }
-  run_workers(sets);
+  run_workers(sum_and_gather, sets);
   for (int i = 0; i < kThreadCount; ++i) CHECK_OK(ronde_process_set_remove(sets[i]));
 }
 
@@ -121,13 +121,8 @@ static void* run_groups(void* context) {
 }
 
 static void a_group_in_each_thread(void) {
-  struct worker workers[kThreadCount];
-  for (int i = 0; i < kThreadCount; ++i) {
-    workers[i].number = i;
-    workers[i].set = RONDE_ALL_RANKS;
-    CHECK(pthread_create(&workers[i].thread, NULL, run_groups, &workers[i]) == 0);
-  }
-  for (int i = 0; i < kThreadCount; ++i) CHECK(pthread_join(workers[i].thread, NULL) == 0);
+  const uint32_t sets[kThreadCount] = {RONDE_ALL_RANKS};
+  run_workers(run_groups, sets);
 }
 
 const struct test_case kThreads[] = {
