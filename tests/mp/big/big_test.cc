@@ -32,24 +32,29 @@ std::uint8_t value_at(std::size_t index, int rank) {
                                    static_cast<std::size_t>(rank) * 101);
 }
 
-/// Runs `request` on `count` elements of this rank, and checks the `result_count` elements that
-/// come. The memory of both is one, but for those kinds whose result differs in size. Ends the
-/// group.
+/// Runs a collective on `count` elements of this rank, from root 1 or with the other rank, and
+/// checks the `result_count` elements that come. They share memory with the former, but for those
+/// kinds whose result differs in size. Ends the group.
 template <typename Given, typename Expected>
-void check_big(Request request, std::size_t count, Given given, std::size_t result_count,
-               Expected expected) {
-  const bool is_apart = request.kind == Collective::Allgather ||
-                        request.kind == Collective::Alltoall ||
-                        request.kind == Collective::Reducescatter;
+void check_big(Collective kind, std::size_t count, Given given, std::size_t result_count,
+               Expected expected, std::vector<std::int64_t> splits = {}) {
+  const bool is_apart = kind == Collective::Allgather || kind == Collective::Alltoall ||
+                        kind == Collective::Reducescatter;
   const Bytes input(count);
   for (std::size_t i = 0; i < count; ++i) input.begin()[i] = given(i);
   const Bytes output(is_apart ? result_count : 0);
   std::fill(output.begin(), output.end(), std::uint8_t{0});
   std::uint8_t* const result = is_apart ? output.begin() : input.begin();
+  Request request;
+  request.kind = kind;
+  if (kind != Collective::Send && kind != Collective::Recv) request.name = "big";
+  request.root = 1;
+  request.peer = 1 - ronde::rank();
+  request.splits = std::move(splits);
   request.dtype = DataType::U8;
   request.shape = {static_cast<std::int64_t>(count)};
-  if (request.kind != Collective::Recv) request.input = input.begin();
-  if (request.kind != Collective::Send) request.output = result;
+  if (kind != Collective::Recv) request.input = input.begin();
+  if (kind != Collective::Send) request.output = result;
   ronde::submit(std::move(request)).wait();
   std::size_t right = 0;
   while (right < result_count && result[right] == expected(right)) ++right;
@@ -76,28 +81,26 @@ auto parts_of(int first, std::size_t first_count, int second) {
 
 TEST_CASE("allreduce of more than 2^31 elements") {
   ronde::init();
-  check_big({.name = "big"}, kCount, values_of(ronde::rank()), kCount, sum_at);
+  check_big(Collective::Allreduce, kCount, values_of(ronde::rank()), kCount, sum_at);
 }
 
 TEST_CASE("broadcast of more than 2^31 elements") {
   ronde::init();
-  check_big({.kind = Collective::Broadcast, .name = "big", .root = 1}, kCount,
-            values_of(ronde::rank()), kCount, values_of(1));
+  check_big(Collective::Broadcast, kCount, values_of(ronde::rank()), kCount, values_of(1));
 }
 
 TEST_CASE("message of more than 2^31 elements") {
   ronde::init();
   const Collective kind = ronde::rank() == 1 ? Collective::Send : Collective::Recv;
-  check_big({.kind = kind, .peer = 1 - ronde::rank()}, kCount, values_of(ronde::rank()), kCount,
-            values_of(1));
+  check_big(kind, kCount, values_of(ronde::rank()), kCount, values_of(1));
 }
 
 TEST_CASE("allgather of more than 2^31 elements") {
   ronde::init();
   // Rank 1 brings more, so that parts differ in size; together they are above the limit.
   const std::size_t counts[] = {kCount / 2 - 1000, kCount / 2 + 1001};
-  check_big({.kind = Collective::Allgather, .name = "big"}, counts[ronde::rank()],
-            values_of(ronde::rank()), counts[0] + counts[1], parts_of(0, counts[0], 1));
+  check_big(Collective::Allgather, counts[ronde::rank()], values_of(ronde::rank()),
+            counts[0] + counts[1], parts_of(0, counts[0], 1));
 }
 
 TEST_CASE("alltoall of more than 2^31 elements") {
@@ -108,11 +111,10 @@ TEST_CASE("alltoall of more than 2^31 elements") {
                                     {kCount / 2 + 7, kCount / 2 - 6}};
   const auto marked = [](int from, int to) { return 2 * from + to; };
   const std::size_t* const sent = counts[own];
-  Request request = {.kind = Collective::Alltoall, .name = "big"};
-  request.splits = {static_cast<std::int64_t>(sent[0]), static_cast<std::int64_t>(sent[1])};
-  check_big(std::move(request), sent[0] + sent[1],
+  check_big(Collective::Alltoall, sent[0] + sent[1],
             parts_of(marked(own, 0), sent[0], marked(own, 1)), counts[0][own] + counts[1][own],
-            parts_of(marked(0, own), counts[0][own], marked(1, own)));
+            parts_of(marked(0, own), counts[0][own], marked(1, own)),
+            {static_cast<std::int64_t>(sent[0]), static_cast<std::int64_t>(sent[1])});
 }
 
 TEST_CASE("reducescatter of more than 2^31 elements") {
@@ -120,8 +122,8 @@ TEST_CASE("reducescatter of more than 2^31 elements") {
   // Of an odd number of rows rank 0 gets one more.
   const std::size_t first = ronde::rank() == 0 ? 0 : kCount / 2 + 1;
   const std::size_t own = ronde::rank() == 0 ? kCount / 2 + 1 : kCount / 2;
-  check_big({.kind = Collective::Reducescatter, .name = "big"}, kCount, values_of(ronde::rank()),
-            own, [first](std::size_t i) { return sum_at(first + i); });
+  check_big(Collective::Reducescatter, kCount, values_of(ronde::rank()), own,
+            [first](std::size_t i) { return sum_at(first + i); });
 }
 
 }  // namespace

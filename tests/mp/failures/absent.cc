@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "launcher_rank.h"
@@ -21,24 +20,14 @@ using ronde::test::launched_rank;
 using ronde::test::launched_size;
 using ronde::test::Notes;
 using ronde::test::now_s;
+using ronde::test::outcome_of;
 
-void report_init(const Notes& notes, int rank) {
-  nlohmann::json report;
+void report_init(const Notes& notes) {
   const double start = now_s();
-  try {
-    ronde::init();
-    report["threw"] = "nothing";
-  } catch (const ronde::GroupError& error) {
-    report["threw"] = "GroupError";
-    report["failed_rank"] = error.failed_rank();
-    report["text"] = error.what();
-  } catch (const std::exception& error) {
-    report["threw"] = error.what();
-  }
+  nlohmann::json report = outcome_of([] { ronde::init(); });
   report["waited_s"] = now_s() - start;
   report["is_initialized"] = ronde::is_initialized();
-  notes.write("report." + std::to_string(rank) + ".json", report.dump(2));
-  notes.write_own("report");
+  notes.write_report(report);
 }
 
 }  // namespace
@@ -58,7 +47,7 @@ int main(int count, char** words) {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) return 3;
   }
   if (rank != absent) {
-    report_init(notes, rank);
+    report_init(notes);
     return 9;
   }
   for (int other = 0; other < launched_size(); ++other) {

@@ -4,8 +4,12 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+
+#include "ronde/error.h"
 
 namespace ronde::test {
 
@@ -13,6 +17,23 @@ namespace ronde::test {
 inline double now_s() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
+}
+
+/// What `action` throws, and when.
+inline nlohmann::json outcome_of(const std::function<void()>& action) {
+  nlohmann::json outcome;
+  try {
+    action();
+    outcome["threw"] = "nothing";
+  } catch (const GroupError& error) {
+    outcome["threw"] = "GroupError";
+    outcome["failed_rank"] = error.failed_rank();
+    outcome["text"] = error.what();
+  } catch (const std::exception& error) {
+    outcome["threw"] = error.what();
+  }
+  outcome["at_s"] = now_s();
+  return outcome;
 }
 
 /// Files by which the ranks tell each other and the driver, beside Ronde.
@@ -37,6 +58,11 @@ class Notes {
     std::string text;
     std::getline(file, text);
     return text;
+  }
+  /// What job.h's run_job() reads of this rank.
+  void write_report(const nlohmann::json& report) const {
+    write("report." + std::to_string(rank_) + ".json", report.dump(2));
+    write_own("report");
   }
   void await(const std::string& what, int rank) const {
     while (!exists(what, rank)) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -16,9 +16,9 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <span>
@@ -39,6 +39,7 @@ namespace {
 namespace fs = std::filesystem;
 using ronde::test::Notes;
 using ronde::test::now_s;
+using ronde::test::outcome_of;
 
 constexpr int kSurvivorStatus = 9;
 
@@ -193,11 +194,6 @@ std::uint64_t counter_of(const std::string& part, const std::string& wanted) {
   throw std::runtime_error("there is no counter " + wanted + " of " + part);
 }
 
-/// A counter of the backend for shared memory.
-std::uint64_t shm_counter(const std::string& wanted) {
-  return counter_of("shm", wanted);
-}
-
 /// Device and inode of every memory that this process shares with other ranks.
 std::string shared_memory() {
   std::ifstream maps("/proc/self/maps");
@@ -210,13 +206,6 @@ std::string shared_memory() {
     found += device + " " + inode + "\n";
   }
   return found;
-}
-
-void add_error(nlohmann::json& report, const ronde::GroupError& error) {
-  report["at_s"] = now_s();
-  report["threw"] = "GroupError";
-  report["failed_rank"] = error.failed_rank();
-  report["text"] = error.what();
 }
 
 class Rank {
@@ -264,8 +253,8 @@ class Rank {
     std::thread([this] {
       std::mt19937 random(arguments_.seed + static_cast<unsigned>(rank_));
       if (const std::string name = counter(); !name.empty()) {
-        const std::uint64_t last = shm_counter(name) + 1 + random() % 3000;
-        while (shm_counter(name) < last) std::this_thread::yield();
+        const std::uint64_t last = counter_of("shm", name) + 1 + random() % 3000;
+        while (counter_of("shm", name) < last) std::this_thread::yield();
       } else {
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
       }
@@ -385,37 +374,22 @@ class Rank {
   }
 
   /// What `action` throws, and whether all that follows says the same.
-  template <typename Action>
-  int report_error(Action action) {
-    nlohmann::json report;
-    try {
-      action();
-      report["threw"] = "nothing";
-    } catch (const ronde::GroupError& error) {
-      add_error(report, error);
-      check_aftermath(error, report);
-    } catch (const std::exception& error) {
-      report["threw"] = error.what();
-    }
+  int report_error(const std::function<void()>& action) {
+    nlohmann::json report = outcome_of(action);
+    if (report["threw"] == "GroupError") check_aftermath(report);
     add_ends(report);
-    notes_.write("report." + std::to_string(rank_) + ".json", report.dump(2));
-    notes_.write_own("report");
+    notes_.write_report(report);
     return kSurvivorStatus;
   }
 
-  void check_aftermath(const ronde::GroupError& first, nlohmann::json& report) const {
+  static void check_aftermath(nlohmann::json& report) {
+    report["later"] = "the same";
     // After a shutdown() the default runtime is gone: asking it is another error.
     if (ronde::is_initialized()) {
-      try {
-        finish_sum(start_sum("later", 3));
-        report["later"] = "nothing";
-      } catch (const ronde::GroupError& error) {
-        const bool same =
-            error.failed_rank() == first.failed_rank() && std::string(error.what()) == first.what();
-        report["later"] = same ? "the same" : error.what();
-      }
-    } else {
-      report["later"] = "the same";
+      const nlohmann::json later = outcome_of([] { finish_sum(start_sum("later", 3)); });
+      const bool same = later["threw"] == "GroupError" && later["text"] == report["text"] &&
+                        later["failed_rank"] == report["failed_rank"];
+      if (!same) report["later"] = later;
     }
     const double start = now_s();
     ronde::shutdown();
@@ -466,19 +440,13 @@ int fail_in_init(const Arguments& arguments) {
   };
   ronde::register_backend("deadly", factory);
   setenv("RONDE_CPU_BACKEND", "deadly", 1);
-  nlohmann::json report;
-  try {
-    ronde::init();
-    report["threw"] = "nothing";
-  } catch (const ronde::GroupError& error) {
-    add_error(report, error);
-    report["later"] = ronde::is_initialized() ? "initialised" : "the same";
-    report["shutdown_s"] = 0.0;
-    for (const int victim : arguments.victims) {
-      report["ends_s"].push_back(std::stod(notes.read("end", victim)));
-    }
+  nlohmann::json report = outcome_of([] { ronde::init(); });
+  report["later"] = ronde::is_initialized() ? "initialised" : "the same";
+  report["shutdown_s"] = 0.0;
+  for (const int victim : arguments.victims) {
+    report["ends_s"].push_back(std::stod(notes.read("end", victim)));
   }
-  notes.write("report." + std::to_string(rank) + ".json", report.dump(2));
+  notes.write_report(report);
   return kSurvivorStatus;
 }
 
