@@ -14,10 +14,10 @@
 namespace ronde::test {
 namespace {
 
-/// Two rounds in all ranks: the second one runs from the response cache.
+/// Some of them twice: the second time runs from the response cache.
 void check_row(const PlainMpi& mpi, const Row& row) {
   const Place place = {kGlobalSet, ronde::ranks_of(kGlobalSet), mpi.rank()};
-  for (const int round : {0, 1}) {
+  for (int round = 0; round < (row.width == 7 ? 2 : 1); ++round) {
     CAPTURE(to_string(row.dtype), to_string(row.op), row.width, static_cast<int>(row.spread));
     CAPTURE(row.in_place, row.allocated, row.root, row.prescale, round);
     CHECK(run_row(row, default_runtime(), place) == "");
@@ -56,8 +56,8 @@ void check_broadcast(const PlainMpi& mpi, DataType dtype) {
   }
 }
 
-/// Of every op that the type has, without and with scales.
-std::vector<Row> reductions_of(Collective kind, DataType dtype) {
+/// Checks every op that the type has with scales, and returns those without.
+std::vector<Row> check_scales(const PlainMpi& mpi, Collective kind, DataType dtype) {
   std::vector<Row> rows;
   for (const ReduceOp op : kElementwiseOps) {
     Row row = {.kind = kind, .dtype = dtype, .op = op};
@@ -66,13 +66,13 @@ std::vector<Row> reductions_of(Collective kind, DataType dtype) {
     if (dtype == DataType::Bool) continue;
     row.prescale = is_floating(dtype) ? 0.3 : 0.5;
     row.postscale = is_floating(dtype) ? 1.7 : 0.25;
-    rows.push_back(row);
+    check_row(mpi, row);
   }
   return rows;
 }
 
 void check_reducescatter(const PlainMpi& mpi, DataType dtype) {
-  for (Row row : reductions_of(Collective::Reducescatter, dtype)) {
+  for (Row row : check_scales(mpi, Collective::Reducescatter, dtype)) {
     row.allocated = true;
     check_sizes(mpi, row);
   }
@@ -80,7 +80,7 @@ void check_reducescatter(const PlainMpi& mpi, DataType dtype) {
 
 void check_allreduce(const PlainMpi& mpi, DataType dtype) {
   const bool can_travel_as_half = dtype == DataType::F32 || dtype == DataType::F64;
-  for (Row row : reductions_of(Collective::Allreduce, dtype)) {
+  for (Row row : check_scales(mpi, Collective::Allreduce, dtype)) {
     for (const std::size_t width : {0, 1, 7, 3001}) {
       row.width = width;
       for (const bool in_place : {false, true}) {

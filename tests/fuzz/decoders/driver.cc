@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mutates a target's corpus and gives it the results. A child process runs the inputs; the parent
-// reports how it died. See usage() for the arguments, docs/testing.md for the variables.
+// reports how it died. docs/testing.md has the variables.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -10,8 +10,6 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <random>
@@ -181,7 +179,7 @@ class Mutator {
   }
 
   void mutate(std::string& bytes) {
-    switch (below(10)) {
+    switch (below(6)) {
       case 0:  // a bit
         if (!bytes.empty()) bytes[below(bytes.size())] ^= static_cast<char>(1U << below(8));
         break;
@@ -189,34 +187,23 @@ class Mutator {
         overwrite(bytes, std::size_t{1} << below(4));
         break;
       case 2:
-        bytes.resize(place(bytes));
-        break;
-      case 3:
-        bytes.append(1 + below(16), static_cast<char>(below(256)));
-        break;
-      case 4: {
-        const std::string copy = block(bytes);
-        const std::size_t at = place(bytes);
-        bytes.replace(at, std::min(copy.size(), bytes.size() - at), copy);
-        break;
-      }
-      case 5:
         repeat(bytes);
         break;
-      case 6:
-        bytes.erase(place(bytes), 1 + below(32));
-        break;
-      case 7: {  // the beginning of one input and the end of another
-        const std::string& other = inputs_[below(inputs_.size())];
-        bytes = bytes.substr(0, place(bytes)) + other.substr(place(other));
-        break;
-      }
-      case 8:
+      case 3:
         lengthen(bytes, below(2) == 0 ? 4 : 8);
         break;
       default:
-        if (!bytes.empty()) bytes[below(bytes.size())] = static_cast<char>(below(256));
+        splice(bytes);
     }
+  }
+
+  /// Another text for a piece of `bytes`, or for all that follows.
+  void splice(std::string& bytes) {
+    std::string text;
+    if (below(3) == 0) text.assign(1 + below(16), static_cast<char>(below(256)));
+    if (below(2) == 0) text = block(inputs_[below(inputs_.size())]);
+    const std::size_t removed = below(3) == 0 ? std::string::npos : below(33);
+    bytes.replace(place(bytes), removed, text);
   }
 
   void overwrite(std::string& bytes, std::size_t width) {
@@ -344,39 +331,17 @@ Plan plan_of_environment() {
   return plan;
 }
 
-/// For libFuzzer to begin with.
-int write_corpus(const std::string& folder) {
-  std::size_t number = 0;
-  for (const std::string& input : corpus().valid) {
-    std::ofstream file(folder + "/" + std::to_string(number++), std::ios::binary);
-    if (!(file << input)) return EXIT_FAILURE;
-  }
-  return EXIT_SUCCESS;
-}
-
-int usage(const char* program) {
-  std::fprintf(stderr, "usage: %s [--hex <input> | --file <input> | --write-corpus <folder>]\n",
-               program);
-  return EXIT_FAILURE;
-}
-
 }  // namespace
 }  // namespace ronde::fuzz
 
 int main(int count, char** arguments) {
   using namespace ronde::fuzz;
   Plan plan = plan_of_environment();
-  if (count == 1) return run(arguments[0], plan);
-  if (count != 3) return usage(arguments[0]);
-  const std::string_view verb = arguments[1];
-  if (verb == "--write-corpus") return write_corpus(arguments[2]);
-  if (verb == "--hex") {
+  if (count == 3 && std::string_view(arguments[1]) == "--hex") {
     plan.only_input = bytes_of_hex(arguments[2]);
-  } else if (verb == "--file") {
-    std::ifstream file(arguments[2], std::ios::binary);
-    plan.only_input = std::string(std::istreambuf_iterator<char>(file), {});
-  } else {
-    return usage(arguments[0]);
+  } else if (count != 1) {
+    std::fprintf(stderr, "usage: %s [--hex <input>]\n", arguments[0]);
+    return EXIT_FAILURE;
   }
   return run(arguments[0], plan);
 }

@@ -11,9 +11,7 @@
 
 // A target is a file that defines LLVMFuzzerTestOneInput and corpus(). driver.cc mutates the corpus
 // and gives the results to the target. libFuzzer does the same with more patience: clang++ with
-// -fsanitize=fuzzer,address,undefined links it to a target and the libraries' sources unchanged,
-// and
-// `--write-corpus FOLDER` of our program writes what it begins with.
+// -fsanitize=fuzzer,address,undefined links it to a target and the libraries' sources unchanged.
 //
 // A target catches what its decoder is documented to throw. Everything else that goes wrong ends
 // the process: a crash, a sanitizer's report, another exception, a call of fail().
