@@ -272,25 +272,4 @@ TEST_CASE("other threads may call in while one shuts down", "[own]") {
   CHECK_FALSE(ronde::is_initialized());
 }
 
-TEST_CASE("abort reaches every later operation", "[own]") {
-  ronde::init();
-  ronde::abort("the loss is not a number");
-  const auto is_dead = [] {
-    try {
-      ronde::barrier();
-    } catch (const ronde::GroupError& error) {
-      CHECK(error.failed_rank() == 0);
-      CHECK_THAT(error.what(), Contains("the loss is not a number"));
-      return true;
-    }
-    return false;
-  };
-  while (!is_dead()) {  // the coordinator takes note of it in its own time
-  }
-  CHECK(is_dead());
-  CHECK(ronde::size() == 1);
-  CHECK_NOTHROW(ronde::shutdown());
-  CHECK_FALSE(ronde::is_initialized());
-}
-
 }  // namespace

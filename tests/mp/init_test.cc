@@ -7,6 +7,7 @@
 
 #include "launcher_rank.h"
 #include "plain_mpi.h"
+#include "ranks.h"
 #include "ronde/ronde.h"
 
 namespace ronde::test {
@@ -22,27 +23,13 @@ std::string last_rank() {
   return "rank " + std::to_string(launched_size() - 1);
 }
 
-void init_with(const Variables& variables) {
-  for (const auto& [name, value] : variables) REQUIRE(setenv(name.c_str(), value.c_str(), 1) == 0);
-  try {
-    ronde::init();
-  } catch (...) {
-    for (const auto& [name, value] : variables) unsetenv(name.c_str());
-    throw;
-  }
-  for (const auto& [name, value] : variables) unsetenv(name.c_str());
-}
-
 /// The text with which init refuses the variables that this rank has.
 std::string refusal_of(const Variables& variables) {
-  try {
-    init_with(variables);
-  } catch (const UsageError& error) {
-    CHECK_FALSE(ronde::is_initialized());
-    return error.what();
-  }
-  FAIL("init threw no UsageError on rank " << launched_rank());
-  return "";
+  for (const auto& [name, value] : variables) REQUIRE(setenv(name.c_str(), value.c_str(), 1) == 0);
+  const std::string text = text_of<UsageError>([] { ronde::init(); });
+  for (const auto& [name, value] : variables) unsetenv(name.c_str());
+  CHECK_FALSE(ronde::is_initialized());
+  return text;
 }
 
 /// The same where the program owns MPI.
@@ -91,14 +78,12 @@ TEST_CASE("a configuration that differs is a UsageError that lists what each ran
 
 TEST_CASE("a value may be written differently, and some may differ between ranks", "[n2]") {
   const bool is_first = launched_rank() == 0;
-  static_cast<void>(PlainMpi::instance());
-  REQUIRE_NOTHROW(init_with({{"RONDE_FUSION_BYTES", is_first ? "1MiB" : "1048576B"},
-                             {is_first ? "HOROVOD_CYCLE_TIME" : "RONDE_CYCLE_TIME_MS", "2.50"},
-                             {"RONDE_LOG_LEVEL", is_first ? "warning" : "error"},
-                             {"RONDE_COMPUTE_THREADS", is_first ? "1" : "2"},
-                             {"RONDE_THREAD_AFFINITY", is_first ? "0,0" : "0,0,0"}}));
-  ronde::barrier();
-  ronde::shutdown();
+  with_group([](PlainMpi&) { ronde::barrier(); },
+             {{"RONDE_FUSION_BYTES", is_first ? "1MiB" : "1048576B"},
+              {is_first ? "HOROVOD_CYCLE_TIME" : "RONDE_CYCLE_TIME_MS", "2.50"},
+              {"RONDE_LOG_LEVEL", is_first ? "warning" : "error"},
+              {"RONDE_COMPUTE_THREADS", is_first ? "1" : "2"},
+              {"RONDE_THREAD_AFFINITY", is_first ? "0,0" : "0,0,0"}});
 }
 
 TEST_CASE("a backend that only some ranks have registered is told to all", "[n2][own]") {

@@ -8,7 +8,6 @@
 #include "backends/mpi/mpi.h"
 #include "backends/mpi/mpi_environment.h"
 #include "launcher_rank.h"
-#include "ronde/error.h"
 
 namespace {
 
@@ -79,49 +78,10 @@ TEST_CASE("ranks of several hosts meet over TCP", "[own]") {
   transport->close(true, Clock::now() + 5s);
 }
 
-TEST_CASE("transport and backend share MPI, which ends with the last of them", "[own]") {
-  const MpiOptions options;
-  auto transport = ronde::mpi_transport_factory(options)();
-  ronde::BackendContext context;
-  context.topology = &transport->topology();
-  auto backend = ronde::mpi_backend_factory(options).create(context);
-  int finalized = 0;
-  transport->close(true, Clock::now() + 5s);
-  MPI_Finalized(&finalized);
-  CHECK(finalized == 0);
-  backend->close();
-  MPI_Finalized(&finalized);
-  CHECK(finalized == 1);
-}
-
 TEST_CASE("after a failed init the ranks can meet again", "[own]") {
   { const auto first = ronde::mpi_transport_factory({})(); }
   const auto second = ronde::mpi_transport_factory({})();
   check_exchange(*second, 100);
   second->close(true, Clock::now() + 5s);
   CHECK_FALSE(ronde::mpi_available());
-}
-
-TEST_CASE("ranks that meet while one is late time out with a group error", "[n2][own]") {
-  // Rank 1 initialises MPI, but never makes its transport.
-  const auto environment = ronde::mpi::MpiEnvironment::of_process();
-  const ronde::mpi::MpiMembership member(environment);
-  if (environment->rank() == 1) {
-    // It leaves when rank 0 has given up: an MPI message says so.
-    int verdict = 0;
-    MPI_Recv(&verdict, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    CHECK(verdict == 1);
-    return;
-  }
-  MpiOptions options;
-  options.init_timeout_s = 0.3;
-  std::string text;
-  try {
-    ronde::mpi_transport_factory(options)();
-  } catch (const ronde::GroupError& error) {
-    text = error.what();
-  }
-  CHECK_THAT(text, Catch::Contains("rank 0 waited") && Catch::Contains("for all 2 ranks"));
-  const int verdict = text.empty() ? 0 : 1;
-  MPI_Send(&verdict, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
 }
