@@ -5,29 +5,14 @@
 
 #include "core/src/announcer.h"
 #include "ronde/error.h"
-#include "tests/unit/submissions.h"
+#include "tests/unit/negotiators.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
+using Catch::Contains;
 using std::chrono::milliseconds;
-using TimePoint = Negotiator::TimePoint;
-
-const TimePoint kStart{std::chrono::hours(1)};
-
-ReadyMessage request(const std::string& key, RequestMeta meta = meta_with({2})) {
-  ReadyMessage message;
-  message.requests = {{key, std::move(meta), true}};
-  return message;
-}
-
-ReadyMessage slot_ready(std::uint64_t seen, std::size_t slot) {
-  ReadyMessage message;
-  message.decisions_seen = seen;
-  message.cached.set(slot);
-  return message;
-}
 
 ReadyMessage expired(const std::string& key) {
   ReadyMessage message;
@@ -41,70 +26,45 @@ ReadyMessage shutdown() {
   return message;
 }
 
-std::string nothing_wrong(const RequestMeta&) {
-  return {};
-}
-
 /// A negotiator of two ranks that has cached "x" in slot 0 by its first decision.
-struct CachedX : Negotiator {
-  CachedX() : Negotiator(everybody(2), 8, nothing_wrong) {
-    for (const int rank : {0, 1}) add(rank, request("x"), kStart);
-    const auto decision = decide();
-    REQUIRE(decision);
-    REQUIRE(decision->responses.at(0).slot == 0);
+struct CachedX : PlainNegotiator {
+  explicit CachedX(std::uint64_t capacity = 8) : PlainNegotiator(2, capacity) {
+    add_all(request("x"));
+    REQUIRE(only_response(*this).slot == 0);
   }
 };
 
-/// The only response of the next decision.
-Response only_response(Negotiator& negotiator) {
-  const auto decision = negotiator.decide();
-  REQUIRE(decision);
-  REQUIRE(decision->responses.size() == 1);
-  return decision->responses[0];
-}
-
 }  // namespace
 
-TEST_CASE("a mismatch lists what each rank sent") {
-  Negotiator negotiator(everybody(4), 8, nothing_wrong);
+TEST_CASE("a mismatch lists what each rank sent, and the name can be agreed on afterwards") {
+  PlainNegotiator negotiator(4);
   RequestMeta half = meta_with({2});
   half.dtype = DataType::F16;
-  negotiator.add(0, request("x"), kStart);
-  negotiator.add(1, request("x"), kStart);
-  negotiator.add(2, request("x", half), kStart);
-  negotiator.add(3, request("x", meta_with({2, 3})), kStart);
-  const std::string text = only_response(negotiator).error;
-  CHECK_THAT(text, Catch::Contains("allreduce 'x' differs between ranks"));
-  CHECK_THAT(text, Catch::Contains("ranks 0,1: allreduce f32 [2] sum on cpu"));
-  CHECK_THAT(text, Catch::Contains("rank 2: allreduce f16 [2] sum on cpu"));
-  CHECK_THAT(text, Catch::Contains("rank 3: allreduce f32 [2, 3] sum on cpu"));
-  CHECK(negotiator.counters().refused.get() == 1);
-}
-
-TEST_CASE("a mismatch without a name advises to give one") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
-  negotiator.add(0, request(unnamed_key(3)), kStart);
-  negotiator.add(1, request(unnamed_key(3), meta_with({7})), kStart);
-  const std::string text = only_response(negotiator).error;
-  CHECK_THAT(text, Catch::Contains("number 3 without a name"));
-  CHECK_THAT(text, Catch::Contains("give it a name"));
-}
-
-TEST_CASE("a mismatch is not cached, and the name can be agreed on afterwards") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
-  negotiator.add(0, request("x"), kStart);
-  negotiator.add(1, request("x", meta_with({9})), kStart);
-  CHECK(only_response(negotiator).slot == -1);
-  negotiator.add(0, request("x"), kStart);
-  negotiator.add(1, request("x"), kStart);
-  CHECK(only_response(negotiator).error.empty());
+  for (const std::string& key : {std::string("x"), unnamed_key(3)}) {
+    for (const int rank : {0, 1}) negotiator.add(rank, request(key), kStart);
+    negotiator.add(2, request(key, half), kStart);
+    negotiator.add(3, request(key, meta_with({2, 3})), kStart);
+    const Response mismatch = only_response(negotiator);
+    CHECK(mismatch.slot == -1);
+    CHECK_THAT(mismatch.error, Contains("ranks 0,1: allreduce f32 [2] sum on cpu") &&
+                                   Contains("rank 2: allreduce f16 [2] sum on cpu") &&
+                                   Contains("rank 3: allreduce f32 [2, 3] sum on cpu"));
+    if (key == "x") {
+      CHECK_THAT(mismatch.error, Contains("allreduce 'x' differs between ranks"));
+    } else {
+      CHECK_THAT(mismatch.error, Contains("number 3 without a name") && Contains("give it a name"));
+    }
+    negotiator.add_all(request(key));
+    CHECK(only_response(negotiator).error.empty());
+  }
+  CHECK(negotiator.counters().refused.get() == 2);
 }
 
 TEST_CASE("allgathers agree on everything but the rows") {
   RequestMeta gather = meta_with({4, 3});
   gather.kind = Collective::Allgather;
   const auto second_with = [&](std::vector<std::int64_t> shape) {
-    Negotiator negotiator(everybody(2), 8, nothing_wrong);
+    PlainNegotiator negotiator(2);
     RequestMeta other = gather;
     other.shape = std::move(shape);
     negotiator.add(0, request("g", gather), kStart);
@@ -135,7 +95,7 @@ TEST_CASE("a rank that comes by slot meets one that comes in full") {
 
 TEST_CASE("a slot that was reassigned behind a rank's back is ignored") {
   CachedX negotiator;
-  for (const int rank : {0, 1}) negotiator.add(rank, request("x", meta_with({5})), kStart);
+  negotiator.add_all(request("x", meta_with({5})));
   CHECK(only_response(negotiator).slot == 0);
   // Rank 1 has not seen decision 2 yet.
   negotiator.add(1, slot_ready(1, 0), kStart);
@@ -144,30 +104,29 @@ TEST_CASE("a slot that was reassigned behind a rank's back is ignored") {
   CHECK_FALSE(negotiator.idle());
 }
 
-TEST_CASE("a slot that a rank waits on is not evicted") {
-  Negotiator negotiator(everybody(2), 1, nothing_wrong);
-  for (const int rank : {0, 1}) negotiator.add(rank, request("x"), kStart);
-  REQUIRE(only_response(negotiator).slot == 0);
+TEST_CASE("a slot that a rank waits on, or that the same decision executes, is not evicted") {
+  CachedX negotiator(1);
   negotiator.add(0, slot_ready(1, 0), kStart);
-  for (const int rank : {0, 1}) negotiator.add(rank, request("y"), kStart);
+  negotiator.add_all(request("y"));
   CHECK(only_response(negotiator).slot == -1);
   negotiator.add(1, slot_ready(1, 0), kStart);
-  CHECK(negotiator.decide()->cached.test(0));
-  for (const int rank : {0, 1}) negotiator.add(rank, request("z"), kStart);
+  negotiator.add_all(request("y", meta_with({1})));
+  const auto decision = negotiator.decide();
+  CHECK(decision->cached.test(0));
+  CHECK(decision->responses.at(0).slot == -1);
+  negotiator.add_all(request("z"));
   CHECK(only_response(negotiator).slot == 0);
   CHECK(negotiator.counters().evictions.get() == 1);
 }
 
 TEST_CASE("names that never come again are warned of once, when they have filled the cache twice") {
   constexpr int kCapacity = 100;
-  Negotiator negotiator(everybody(2), kCapacity, nothing_wrong);
+  PlainNegotiator negotiator(2, kCapacity);
+  RequestMeta meta = meta_with({2});
+  meta.set = 3;
   std::vector<std::pair<int, std::string>> warnings;
   for (int step = 0; step < 10'000; ++step) {
-    RequestMeta meta = meta_with({2});
-    meta.set = 3;
-    for (const int rank : {0, 1}) {
-      negotiator.add(rank, request("loss of step " + std::to_string(step), meta), kStart);
-    }
+    negotiator.add_all(request("loss of step " + std::to_string(step), meta));
     CHECK(only_response(negotiator).error.empty());
     if (const auto text = negotiator.take_warning()) warnings.emplace_back(step, *text);
   }
@@ -178,55 +137,35 @@ TEST_CASE("names that never come again are warned of once, when they have filled
         "operations of process set 3 leave the response cache (RONDE_CACHE_CAPACITY=100) before "
         "they come again, at last allreduce 'loss of step 199' in process set 3: every step pays "
         "for full negotiation. Give an operation the same name, or none, in every step; if a step "
-        "has more "
-        "operations than the cache, raise RONDE_CACHE_CAPACITY");
+        "has more operations than the cache, raise RONDE_CACHE_CAPACITY");
 }
 
 TEST_CASE("slots that were used before they are evicted are no reason to warn") {
-  Negotiator negotiator(everybody(1), 1, nothing_wrong);
-  std::uint64_t decisions = 0;
-  for (int step = 0; step < 20; ++step) {
-    negotiator.add(0, request("x" + std::to_string(step)), kStart);
+  PlainNegotiator negotiator(1, 1);
+  for (std::uint64_t step = 0; step < 20; ++step) {
+    negotiator.add_all(request("x" + std::to_string(step)));
     REQUIRE(only_response(negotiator).slot == 0);
-    negotiator.add(0, slot_ready(++decisions, 0), kStart);
+    negotiator.add_all(slot_ready(2 * step + 1, 0));
     REQUIRE(negotiator.decide()->cached.test(0));
-    ++decisions;
   }
   CHECK(negotiator.counters().evictions.get() == 19);
   CHECK_FALSE(negotiator.take_warning());
 }
 
-TEST_CASE("what one decision executes by slot is not evicted by the same decision") {
-  Negotiator negotiator(everybody(1), 1, nothing_wrong);
-  negotiator.add(0, request("x"), kStart);
-  REQUIRE(only_response(negotiator).slot == 0);
-  ReadyMessage both = slot_ready(1, 0);
-  both.requests = {{"y", meta_with({1}), true}};
-  negotiator.add(0, both, kStart);
-  const auto decision = negotiator.decide();
-  CHECK(decision->cached.test(0));
-  CHECK(decision->responses.at(0).slot == -1);
-}
-
-TEST_CASE("a slot that was never assigned is nonsense") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
+TEST_CASE("a slot that was never assigned, and an operation announced twice, are nonsense") {
+  PlainNegotiator negotiator(2);
   CHECK_THROWS_AS(negotiator.add(1, slot_ready(0, 0), kStart), Error);
   ReadyMessage unnamed;
   unnamed.keyed = {{unnamed_key(0), 17, true}};
   CHECK_THROWS_AS(negotiator.add(1, unnamed, kStart), Error);
-}
-
-TEST_CASE("an operation announced twice by one rank is nonsense") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
   negotiator.add(1, request("x"), kStart);
   CHECK_THROWS_WITH(negotiator.add(1, request("x"), kStart),
-                    Catch::Contains("rank 1 announced allreduce 'x' twice"));
+                    Contains("rank 1 announced allreduce 'x' twice"));
 }
 
 TEST_CASE("an operation that expires on one rank fails on those that wait and those that come") {
-  Negotiator negotiator(everybody(3), 8, nothing_wrong);
-  negotiator.add(0, request("x"), kStart);
-  negotiator.add(2, request("x"), kStart);
+  PlainNegotiator negotiator(3);
+  for (const int rank : {0, 2}) negotiator.add(rank, request("x"), kStart);
   negotiator.add(0, expired("x"), kStart + milliseconds(250));
   const auto decision = negotiator.decide();
   REQUIRE(decision);
@@ -234,22 +173,18 @@ TEST_CASE("an operation that expires on one rank fails on those that wait and th
   CHECK(decision->responses[0].only_rank == 0);
   CHECK(decision->responses[1].only_rank == 2);
   const std::string text = decision->responses[0].error;
-  CHECK_THAT(text, Catch::Contains("allreduce 'x' timed out on rank 0"));
-  CHECK_THAT(text, Catch::Contains("250 ms"));
-  CHECK_THAT(text, Catch::Contains("by rank 1"));
+  CHECK_THAT(text, Contains("allreduce 'x' timed out on rank 0") && Contains("250 ms") &&
+                       Contains("by rank 1"));
   CHECK(negotiator.idle());
 
   negotiator.add(1, request("x"), kStart);
   const Response late = only_response(negotiator);
   CHECK(late.only_rank == 1);
   CHECK(late.error == text);
-  // From now on the name is as new.
-  for (const int rank : {0, 1, 2}) negotiator.add(rank, request("x"), kStart);
-  CHECK(only_response(negotiator).error.empty());
 }
 
 TEST_CASE("a rank that missed two expired operations fails twice") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
+  PlainNegotiator negotiator(2);
   for (int i = 0; i < 2; ++i) {
     negotiator.add(0, request("x"), kStart);
     negotiator.add(0, expired("x"), kStart);
@@ -278,38 +213,27 @@ TEST_CASE("an expiry of a cached operation fails it") {
 }
 
 TEST_CASE("an expiry that comes once all ranks are there is too late") {
-  SECTION("in full") {
-    Negotiator negotiator(everybody(2), 8, nothing_wrong);
-    negotiator.add(0, request("x"), kStart);
-    negotiator.add(1, request("x"), kStart);
-    negotiator.add(0, expired("x"), kStart);
-    CHECK(only_response(negotiator).error.empty());
-  }
-  SECTION("by slot") {
-    CachedX negotiator;
-    negotiator.add(0, slot_ready(1, 0), kStart);
-    negotiator.add(1, slot_ready(1, 0), kStart);
-    negotiator.add(0, expired("x"), kStart);
-    const auto decision = negotiator.decide();
-    REQUIRE(decision);
-    CHECK((decision->cached.test(0) || decision->responses.at(0).error.empty()));
-  }
+  CachedX negotiator;
+  negotiator.add_all(request("y"));
+  negotiator.add(0, expired("y"), kStart);
+  CHECK(only_response(negotiator).error.empty());
+  negotiator.add_all(slot_ready(2, 0));
+  negotiator.add(0, expired("x"), kStart);
+  const auto decision = negotiator.decide();
+  REQUIRE(decision);
+  CHECK((decision->cached.test(0) || decision->responses.at(0).error.empty()));
 }
 
-TEST_CASE("an expiry of what was decided long ago is ignored") {
+TEST_CASE("an expiry of what its rank has not announced, or what was decided, is ignored") {
   CachedX negotiator;
   negotiator.add(1, expired("x"), kStart);
   negotiator.add(1, expired("unheard of"), kStart);
   CHECK_FALSE(negotiator.decide());
   CHECK(negotiator.idle());
-}
-
-TEST_CASE("an expiry of an operation that only others have announced is ignored") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
-  negotiator.add(0, request("x"), kStart);
-  negotiator.add(1, expired("x"), kStart);
+  negotiator.add(0, request("y"), kStart);
+  negotiator.add(1, expired("y"), kStart);
   CHECK_FALSE(negotiator.decide());
-  negotiator.add(1, request("x"), kStart);
+  negotiator.add(1, request("y"), kStart);
   CHECK(only_response(negotiator).error.empty());
 }
 
@@ -317,21 +241,21 @@ TEST_CASE("an announcement that was ignored can still expire once it is repeated
   // Rank 1 names slot 0 while decision 2, which gives the slot to another shape, is on its way, and
   // its timeout passes before that arrives.
   Announcer late(1);
-  DecisionMessage first;
-  first.number = 1;
-  first.responses = {{"x", "", -1, meta_with({2}), {}, true, 0}};
+  const auto decide = [&](std::uint64_t number, const std::string& name) {
+    DecisionMessage decision;
+    decision.number = number;
+    decision.responses = {{name, "", -1, meta_with({2}), {}, true, 0}};
+    REQUIRE(late.apply(decision).agreed.size() == 1);
+  };
   late.add(submission("x"));
   static_cast<void>(late.announce(kStart, false));
-  REQUIRE(late.apply(first).agreed.size() == 1);
+  decide(1, "x");
   late.add(submission("y"));
   static_cast<void>(late.announce(kStart, false));
   late.add(submission("x", kStart + milliseconds(5)));
   CHECK(late.announce(kStart, false)->cached.test(0));
   CHECK(late.announce(kStart + milliseconds(6), false)->expired.size() == 1);
-  DecisionMessage second;
-  second.number = 2;
-  second.responses = {{"y", "", -1, meta_with({2}), {}, true, 0}};
-  REQUIRE(late.apply(second).agreed.size() == 1);
+  decide(2, "y");
   const auto again = late.announce(kStart + milliseconds(7), false);
   REQUIRE(again);
   REQUIRE(again->requests.size() == 1);
@@ -358,8 +282,8 @@ TEST_CASE("waiting operations are listed oldest first with who is missing") {
 }
 
 TEST_CASE("a slot that is demoted to a full request keeps its age") {
-  Negotiator negotiator(everybody(3), 8, nothing_wrong);
-  for (const int rank : {0, 1, 2}) negotiator.add(rank, request("x"), kStart);
+  PlainNegotiator negotiator(3);
+  negotiator.add_all(request("x"));
   REQUIRE(negotiator.decide());
   negotiator.add(0, slot_ready(1, 0), kStart + milliseconds(10));
   negotiator.add(1, request("x", meta_with({3})), kStart + milliseconds(20));
@@ -368,7 +292,7 @@ TEST_CASE("a slot that is demoted to a full request keeps its age") {
 }
 
 TEST_CASE("shutdown is decided once every rank has asked and nothing waits") {
-  Negotiator negotiator(everybody(2), 8, nothing_wrong);
+  PlainNegotiator negotiator(2);
   negotiator.add(0, shutdown(), kStart);
   CHECK(negotiator.not_shut_down() == std::vector<int>{1});
   CHECK_FALSE(negotiator.decide());
@@ -381,13 +305,13 @@ TEST_CASE("shutdown is decided once every rank has asked and nothing waits") {
 }
 
 TEST_CASE("a departure is an operation that waits for a rank that has shut down") {
-  Negotiator negotiator(everybody(3), 8, nothing_wrong);
+  PlainNegotiator negotiator(3);
   negotiator.add(0, request("x"), kStart);
   CHECK_FALSE(negotiator.departure());
   negotiator.add(2, shutdown(), kStart);
   const auto failure = negotiator.departure();
   REQUIRE(failure);
   CHECK(failure->rank == 2);
-  CHECK_THAT(failure->text, Catch::Contains("rank 2 called shutdown()"));
-  CHECK_THAT(failure->text, Catch::Contains("rank 0 still waited for allreduce 'x'"));
+  CHECK_THAT(failure->text, Contains("rank 2 called shutdown()") &&
+                                Contains("rank 0 still waited for allreduce 'x'"));
 }

@@ -35,9 +35,8 @@ RuntimeOptions options_with(const inproc::Group& group, int rank, std::shared_pt
 }
 
 bool has_part(const Runtime& runtime, const std::string& part) {
-  const Stats stats = runtime.stats();
-  return std::any_of(stats.begin(), stats.end(),
-                     [&](const StatsGroup& group) { return group.part == part; });
+  return std::ranges::any_of(runtime.stats(),
+                             [&](const StatsGroup& group) { return group.part == part; });
 }
 
 /// Blocks until shutdown() has been called on this rank: until then it can make sets of its own.
@@ -47,10 +46,6 @@ void await_shutdown_call(Runtime& runtime) {
   } catch (const UsageError& error) {
     check_contains(error.what(), "shutdown() has been called");
   }
-}
-
-bool is_pair(const BackendContext& context) {
-  return context.ranks.size() == 2;
 }
 
 }  // namespace
@@ -106,23 +101,6 @@ TEST_CASE("a backend that is made when its group is dead is aborted") {
   CHECK_FALSE(faults->closed());
 }
 
-TEST_CASE("a backend of a set that another rank could not make is closed") {
-  const inproc::Group group(2);
-  const auto faults = std::make_shared<Faults>();
-  run_ranks(2, [&](int rank) {
-    const auto before = [rank](const BackendContext&) {
-      if (rank == 1) throw std::runtime_error("no memory to share");
-    };
-    Runtime runtime(options_with(group, rank, faults, before));
-    check_contains(text_of<UsageError>([&] {
-                     runtime.add_process_set({0, 1});
-                   }),
-                   "rank 1: no memory to share");
-    check(rank == 1 || (faults->closed() && !faults->aborted()), "what rank 0 has made is closed");
-    runtime.shutdown();
-  });
-}
-
 TEST_CASE("ranks that cannot make a static set end the start in order") {
   FaultyGroup all(2);
   run_ranks(2, [&](int rank) {
@@ -142,46 +120,36 @@ TEST_CASE("ranks that cannot make a static set end the start in order") {
 }
 
 TEST_CASE("a shutdown lets other threads end the making of a set") {
-  for (const bool fails : {false, true}) {
-    for (const std::vector<int>& host_of : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
-      const inproc::Group group(host_of);
-      run_ranks(2, [&](int rank) {
-        std::atomic<Runtime*> own{nullptr};
-        const auto before = [&](const BackendContext& context) {
-          if (!is_pair(context)) return;
-          await_shutdown_call(*own.load());
-          if (fails && rank == 1) throw std::runtime_error("no memory to share");
-        };
-        std::latch is_making(1);
-        const auto announce = [&](const BackendContext& context) {
-          if (is_pair(context)) is_making.count_down();
-          before(context);
-        };
-        Runtime runtime(options_with(group, rank, std::make_shared<Faults>(), announce));
-        own = &runtime;
-        std::exception_ptr error;
-        std::thread maker([&] {
-          try {
-            const auto make = [&] { runtime.add_process_set({1, 0}); };
-            if (fails) check_contains(text_of<UsageError>(make), "rank 1: no memory to share");
-            if (!fails) make();
-          } catch (...) {
-            error = std::current_exception();
-            is_making.count_down();
-          }
-        });
-        is_making.wait();
-        runtime.shutdown();
-        maker.join();
-        if (error) std::rethrow_exception(error);
-        const std::vector<ProcessSet> sets = runtime.process_sets();
-        const bool is_there = std::any_of(sets.begin(), sets.end(), [&](ProcessSet set) {
-          return runtime.ranks_of(set) == std::vector<int>{1, 0};
-        });
-        check(is_there != fails, "it is there, or not");
+  const bool fails = GENERATE(false, true);
+  const inproc::Group group(GENERATE(std::vector<int>{0, 0}, std::vector<int>{0, 1}));
+  run_ranks(2, [&](int rank) {
+    std::atomic<Runtime*> own{nullptr};
+    std::latch is_making(1);
+    const auto before = [&](const BackendContext& context) {
+      if (context.ranks.size() != 2) return;
+      is_making.count_down();
+      await_shutdown_call(*own.load());
+      if (fails && rank == 1) throw std::runtime_error("no memory to share");
+    };
+    Runtime runtime(options_with(group, rank, std::make_shared<Faults>(), before));
+    own = &runtime;
+    ThreadErrors errors;
+    std::thread maker([&] {
+      errors.catch_from([&] {
+        const auto make = [&] { runtime.add_process_set({1, 0}); };
+        if (fails) check_contains(text_of<UsageError>(make), "rank 1: no memory to share");
+        if (!fails) make();
       });
-    }
-  }
+    });
+    is_making.wait();
+    runtime.shutdown();
+    maker.join();
+    errors.rethrow();
+    const bool is_there = std::ranges::any_of(runtime.process_sets(), [&](ProcessSet set) {
+      return runtime.ranks_of(set) == std::vector<int>{1, 0};
+    });
+    check(is_there != fails, "it is there, or not");
+  });
 }
 
 TEST_CASE("a set that is not made in the time of a shutdown fails it, naming who is late") {

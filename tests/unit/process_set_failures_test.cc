@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Process sets that are refused, that cannot be made, and that end with a rank.
+// Process sets that are refused, that cannot be made, and that end with a rank. Static ones that
+// cannot be: runtime_start_test.cc.
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
@@ -8,33 +9,12 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/support/faulty_backend.h"
 #include "tests/unit/goes_on.h"
 #include "tests/unit/sets_of_ranks.h"
 
-namespace {
-
 using namespace ronde;
 using namespace ronde::test;
-
-}  // namespace
-
-TEST_CASE("static sets that cannot be end the start on every rank") {
-  struct Row {
-    std::string first, other, text;
-  };
-  const Row rows[] = {{"0,9", "0,9", "rank 9 of the process set of ranks 0,9 does not exist"},
-                      {"0,0", "0,0", "rank 0 comes twice"},
-                      {"0;1", "0", "RONDE_PROCESS_SETS"}};
-  for (const Row& row : rows) {
-    const inproc::Group group(2);
-    run_ranks(2, [&](int rank) {
-      Config config = test_config();
-      config.process_sets = rank == 0 ? row.first : row.other;
-      check_contains(text_of<UsageError>([&] { Runtime runtime(options_of(group, rank, config)); }),
-                     row.text);
-    });
-  }
-}
 
 TEST_CASE("operations of a set without this rank, or of none, are refused at once") {
   run_group(3, [](int rank, Runtime& runtime) {
@@ -57,8 +37,11 @@ TEST_CASE("operations of a set without this rank, or of none, are refused at onc
   });
 }
 
-TEST_CASE("ranks that add different sets all get one error") {
+TEST_CASE("ranks that make different sets all get one error") {
   run_group(3, [](int rank, Runtime& runtime) {
+    const auto refused = [&](const std::vector<int>& ranks, const std::string& tag = {}) {
+      return text_of<UsageError>([&] { runtime.create_process_set(ranks, tag); });
+    };
     const std::string text = text_of<UsageError>([&] {
       runtime.add_process_set(rank == 1 ? std::vector<int>{1} : std::vector<int>{0, 1});
     });
@@ -66,55 +49,44 @@ TEST_CASE("ranks that add different sets all get one error") {
     check_contains(text, "rank 1: ranks 1");
     check(runtime.add_process_set({0, 2}).id == 1, "the next one is right");
     check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("ranks that create different sets all get one error") {
-  run_group(3, [](int rank, Runtime& runtime) {
     if (rank < 2) {
-      const std::vector<int> ranks = rank == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
-      check_contains(text_of<UsageError>([&] { runtime.create_process_set(ranks, "t"); }),
+      check_contains(refused({rank, 1 - rank}, "t"),
                      "rank 1: the process set of ranks 1,0 (tag 't')");
     } else {
-      check_contains(text_of<UsageError>([&] {
-                       runtime.create_process_set({0, 1});
-                     }),
-                     "rank 2 is not among the ranks 0,1");
-      check_contains(text_of<UsageError>([&] {
-                       runtime.create_process_set({2, 2});
-                     }),
-                     "rank 2 comes twice");
+      check_contains(refused({0, 1}), "rank 2 is not among the ranks 0,1");
+      check_contains(refused({2, 2}), "rank 2 comes twice");
     }
     check_goes_on(runtime);
   });
 }
 
 TEST_CASE("a set that one rank cannot make is made by none, and the job goes on") {
-  for (const bool as_group_error : {false, true}) {
-    const inproc::Group group(3);
-    run_ranks(3, [&](int rank) {
-      RuntimeOptions options = options_of(group, rank);
-      BackendFactory factory = options.backends.at("inproc");
-      factory.create = [create = factory.create, rank, as_group_error,
-                        made = 0](BackendContext& context) mutable {
-        const bool fails = context.set != 0 && ++made == 1 && rank == 2;
-        if (fails && as_group_error) throw GroupError(1, "no memory to share");
-        if (fails) throw std::runtime_error("no memory to share");
-        if (context.set != 0) context.exchange("hello");
-        return create(context);
-      };
-      options.backends["inproc"] = factory;
-      Runtime runtime(std::move(options));
-      const std::string text = text_of<UsageError>([&] { runtime.add_process_set({1, 2}); });
-      check_contains(text, "process set 1 was not made");
-      check_contains(text, "rank 2: no memory to share");
-      check(runtime.process_sets().size() == 1, "it is not there");
-      const ProcessSet set = runtime.add_process_set({1, 2});
-      if (rank > 0) check(sum_in(runtime, set) == 5.0F, "the next one works");
-      check_goes_on(runtime);
-      runtime.shutdown();
-    });
-  }
+  const bool is_told = GENERATE(false, true);  // by a GroupError, while rank 1 waits for rank 2
+  const inproc::Group group(3);
+  run_ranks(3, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    BackendFactory& factory = options.backends.at("inproc");
+    const auto faults = std::make_shared<Faults>();
+    factory.create = [&, create = factory.create, made = 0](BackendContext& context) mutable {
+      if (context.set == 0) return create(context);
+      const bool fails = ++made == 1 && rank == 2;
+      if (fails && is_told) throw GroupError(1, "no memory to share");
+      if (fails) throw std::runtime_error("no memory to share");
+      if (is_told) context.exchange("hello");
+      return std::unique_ptr<Backend>(std::make_unique<FaultyBackend>(create(context), faults));
+    };
+    Runtime runtime(std::move(options));
+    const std::string text = text_of<UsageError>([&] { runtime.add_process_set({1, 2}); });
+    check_contains(text, "process set 1 was not made");
+    check_contains(text, "rank 2: no memory to share");
+    check(runtime.process_sets().size() == 1, "it is not there");
+    const bool was_made = rank == 1 && !is_told;
+    check(!was_made || (faults->closed() && !faults->aborted()), "what rank 1 made is closed");
+    const ProcessSet set = runtime.add_process_set({1, 2});
+    if (rank > 0) check(sum_in(runtime, set) == 5.0F, "the next one works");
+    check_goes_on(runtime);
+    runtime.shutdown();
+  });
 }
 
 TEST_CASE("a set that no backend can serve is not made") {
@@ -202,9 +174,8 @@ TEST_CASE("a mismatch within a set names the ranks of the group and spares the o
     const ProcessSet set = runtime.add_process_set({3, 1});
     if (runtime.rank_in(set)) {
       std::vector<float> values(rank == 3 ? 2 : 4);
-      Request request = sum_request(values, "x");
-      request.set = set;
-      const std::string text = usage_error_of(runtime.submit(request));
+      const std::string text =
+          usage_error_of(runtime.submit(in_set(set, sum_request(values, "x"))));
       check_contains(text, "rank 1: allreduce f32 [4] sum on cpu in process set 1");
       check_contains(text, "rank 3: allreduce f32 [2] sum on cpu in process set 1");
       check(sum_in(runtime, set) == expected_sum({1, 3}), "the set works on");
@@ -217,47 +188,42 @@ TEST_CASE("an operation in flight in a set is told with the set") {
   run_group(2, [](int rank, Runtime& runtime) {
     const ProcessSet set = runtime.add_process_set({1, 0});
     std::vector<float> a(3, 1.0F), b(3, 1.0F);
-    Request request = sum_request(a, "x");
-    request.set = set;
-    request.timeout = std::chrono::milliseconds(20);
+    const Request request = in_set(set, sum_request(a, "x"));
+    Request hasty = request;
+    hasty.timeout = std::chrono::milliseconds(20);
     if (rank == 0) {
-      check_contains(usage_error_of(runtime.submit(request)),
+      check_contains(usage_error_of(runtime.submit(hasty)),
                      "allreduce 'x' in process set 1 timed out on rank 0");
     }
     runtime.submit(barrier_request()).wait();
-    if (rank == 1) check_contains(usage_error_of(runtime.submit(request)), "timed out on rank 0");
-    request.timeout = {};
-    Request unnamed = sum_request(b, "");
-    unnamed.set = set;
+    if (rank == 1) check_contains(usage_error_of(runtime.submit(hasty)), "timed out on rank 0");
+    const auto submit = [&] {
+      return runtime.submit_group({request, in_set(set, sum_request(b, ""))});
+    };
     std::vector<Work> works;
-    if (rank == 0) works = runtime.submit_group({request, unnamed});
     if (rank == 0) {
+      works = submit();
       check_contains(text_of<UsageError>([&] { runtime.submit(request); }),
                      "allreduce 'x' in process set 1 is still in flight");
     }
     check_contains(text_of<UsageError>([&] { runtime.remove_process_set(set); }),
                    "rank 0: allreduce 'x', allreduce number 0 without a name in the group with 'x' "
                    "in flight");
-    if (rank == 1) works = runtime.submit_group({request, unnamed});
+    if (rank == 1) works = submit();
     for (const Work& work : works) work.wait();
     check(b[0] == 2.0F, "the operation goes on");
   });
 }
 
 TEST_CASE("a group that fails for what waits in a set names the set") {
-  using Act = std::function<Work(Runtime&, ProcessSet)>;
-  std::vector<float> values(3, 1.0F);
-  const Act sum = [&](Runtime& runtime, ProcessSet set) {
-    Request request = sum_request(values, "x");
-    request.set = set;
-    return runtime.submit(request);
-  };
+  using Act = std::function<void(Runtime&, ProcessSet)>;
+  const Act sum = [](Runtime& runtime, ProcessSet set) { sum_in(runtime, set, "x"); };
   const Act join = [](Runtime& runtime, ProcessSet set) {
     Request request;
     request.kind = Collective::Join;
-    request.set = set;
-    return runtime.submit(request);
+    runtime.submit(in_set(set, request)).wait();
   };
+  const Act create = [](Runtime& runtime, ProcessSet) { runtime.create_process_set({0, 1}); };
   struct Row {
     std::string manner, text;
     Act act;
@@ -265,6 +231,7 @@ TEST_CASE("a group that fails for what waits in a set names the set") {
   const Row rows[] = {
       {"leaves", "still waited for allreduce 'x' in process set 1; every rank must", sum},
       {"leaves", "still waited for the other ranks of process set 1 to join", join},
+      {"leaves", "still waited for creating the process set of ranks 0,1", create},
       {"stays away", "allreduce 'x' in process set 1 has waited", sum},
       {"dies", "(rank 0 was waiting for allreduce 'x' in process set 1)", sum}};
   for (const Row& row : rows) {
@@ -274,29 +241,36 @@ TEST_CASE("a group that fails for what waits in a set names the set") {
       config.stall_warn_s = 0.0;
       config.stall_abort_s = 0.1;
     }
+    std::atomic<Runtime*> waiting{nullptr};
     std::latch over(1);
     run_ranks(2, [&](int rank) {
       Runtime runtime(options_of(group, rank, config));
       const ProcessSet set = runtime.add_process_set({1, 0});
       if (rank == 0) {
-        const Work work = row.act(runtime, set);
-        const auto announced = [&] {
-          return counter_of(runtime, "response_cache of set 1", "misses");
-        };
-        while (row.manner == "dies" && announced() == 0) std::this_thread::yield();
-        if (row.manner == "dies") group.kill(1);
-        const Death death = death_of([&] { work.wait(); });
+        waiting = &runtime;
+        const Death death = death_of([&] { row.act(runtime, set); });
         over.count_down();
         check(death.rank == 1, "who is missing is named");
         return check_contains(death.text, row.text);
       }
-      if (row.manner == "leaves") death_of([&] { runtime.shutdown(); });
+      if (row.manner == "leaves") {
+        check(death_of([&] { runtime.shutdown(); }).rank == 1, "as everywhere");
+      }
+      if (row.manner == "dies") {
+        while (waiting == nullptr) std::this_thread::yield();
+        const auto announced = [&] {
+          return counter_of(*waiting, "response_cache of set 1", "misses");
+        };
+        while (announced() == 0) std::this_thread::yield();
+        group.kill(1);
+      }
       over.wait();
     });
   }
 }
 
-TEST_CASE("a death ends the sets of those it concerns, and of all others") {
+TEST_CASE("a death ends the sets of those it concerns, and of all others, also while one is made") {
+  const bool makes = GENERATE(false, true);
   inproc::Group group(4);
   std::barrier before_death(4);
   run_ranks(4, [&](int rank) {
@@ -308,36 +282,11 @@ TEST_CASE("a death ends the sets of those it concerns, and of all others") {
     before_death.arrive_and_wait();
     if (rank == 3) return group.kill(3);
     const Death death = death_of([&] {
-      for (;;) sum_in(runtime, mine);
+      while (!makes) sum_in(runtime, mine);
+      runtime.add_process_set({0, 1});
     });
     check(death.rank == 3, "rank 3 is named");
     check(death_of([&] { runtime.add_process_set({0, 1}); }).rank == 3, "and again");
     check(death_of([&] { runtime.remove_process_set(mine); }).rank == 3, "and again");
-  });
-}
-
-TEST_CASE("a death while a set is made ends the wait for it") {
-  inproc::Group group(3);
-  std::barrier before_death(3);
-  run_ranks(3, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
-    check_goes_on(runtime);
-    before_death.arrive_and_wait();
-    if (rank == 2) return group.kill(2);
-    check(death_of([&] { runtime.add_process_set({0, 1}); }).rank == 2, "rank 2 is named");
-  });
-}
-
-TEST_CASE("a shutdown while others wait for a set is a departure") {
-  const inproc::Group group(2);
-  run_ranks(2, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
-    if (rank == 0) {
-      const Death death = death_of([&] { runtime.create_process_set({0, 1}); });
-      check(death.rank == 1, "who left is named");
-      check_contains(death.text, "still waited for creating the process set of ranks 0,1");
-    } else {
-      check(death_of([&] { runtime.shutdown(); }).rank == 1, "as everywhere");
-    }
   });
 }

@@ -9,16 +9,13 @@
 #include "tests/unit/goes_on.h"
 #include "tests/unit/sets_of_ranks.h"
 
-namespace {
-
 using namespace ronde;
 using namespace ronde::test;
 
-}  // namespace
-
-TEST_CASE("every subset of four ranks reduces by itself") {
+TEST_CASE("every subset of four ranks reduces by itself, and many sets come and go") {
   on_all_placements(4, [](int rank, Runtime& runtime) {
-    for (unsigned subset = 1; subset < 16; ++subset) {
+    for (unsigned round = 0; round < 7 * 15; ++round) {
+      const unsigned subset = round % 15 + 1;
       std::vector<int> ranks;
       for (int member = 0; member < 4; ++member) {
         if ((subset >> member & 1U) != 0) ranks.push_back(member);
@@ -33,6 +30,7 @@ TEST_CASE("every subset of four ranks reduces by itself") {
       runtime.remove_process_set(set);
     }
     check(runtime.process_sets() == std::vector<ProcessSet>{kGlobalSet}, "all are removed");
+    check(counter_of(runtime, "process_sets", "removed") == 7 * 15, "counted");
   });
 }
 
@@ -43,20 +41,17 @@ TEST_CASE("ranks of a set are numbered in its order") {
     const int within = *runtime.rank_in(set);
     const std::int32_t mine = 10 * rank;
     std::vector<std::int32_t> all(3);
-    Request gather;
+    Request gather = in_set(set, {});
     gather.kind = Collective::Allgather;
-    gather.name = "g";
     gather.dtype = DataType::I32;
     gather.shape = {1};
     gather.input = &mine;
     gather.output = all.data();
-    gather.set = set;
     runtime.submit(gather).wait();
     check(all == std::vector<std::int32_t>{20, 0, 10}, "gathered in the order of the set");
     std::int32_t value = within == 1 ? 7 : 0;
     Request broadcast = gather;
     broadcast.kind = Collective::Broadcast;
-    broadcast.name = "b";
     broadcast.root = 1;  // rank 0 of the group
     broadcast.input = broadcast.output = &value;
     runtime.submit(broadcast).wait();
@@ -120,17 +115,6 @@ TEST_CASE("overlapping sets with every rank blocked in another one do not deadlo
   });
 }
 
-TEST_CASE("an operation that waits in one set holds up no other") {
-  on_all_placements(3, [](int rank, Runtime& runtime) {
-    const ProcessSet pair = runtime.add_process_set({0, 1});
-    std::unique_ptr<Pending> early;
-    if (rank == 0) early = std::make_unique<Pending>(runtime, pair, "late on rank 1");
-    check_goes_on(runtime);
-    if (rank == 1) early = std::make_unique<Pending>(runtime, pair, "late on rank 1");
-    if (early) check(early->result() == 3.0F, "the sum of the pair");
-  });
-}
-
 TEST_CASE("a barrier of a set holds its members and nobody else") {
   const std::vector<int> members = {3, 0, 1};
   std::barrier members_meet(3);
@@ -139,9 +123,7 @@ TEST_CASE("a barrier of a set holds its members and nobody else") {
     const ProcessSet set = runtime.add_process_set(members);
     const ProcessSet pair = runtime.add_process_set({1, 2});
     const auto enter = [&](ProcessSet where) {
-      Request request = barrier_request();
-      request.set = where;
-      return runtime.submit(request);
+      return runtime.submit(in_set(where, barrier_request()));
     };
     for (const int last : members) {
       const bool is_early = runtime.rank_in(set) && rank != last;
@@ -188,54 +170,22 @@ TEST_CASE("sets work beside a frozen schedule without thawing it") {
 TEST_CASE("static sets are there after the start") {
   Config config = test_config();
   config.process_sets = "0,1;2";
-  const inproc::Group group(3);
-  run_ranks(3, [&](int rank) {
-    Runtime runtime(options_of(group, rank, config));
+  const auto body = [](int rank, Runtime& runtime) {
     check(runtime.process_sets() == std::vector<ProcessSet>{{0}, {1}, {2}}, "numbered as given");
     check(runtime.ranks_of({1}) == std::vector<int>{0, 1}, "the first one");
     if (rank < 2) check(sum_in(runtime, {1}) == 3.0F, "the sum of the first set");
     if (rank == 2) check(sum_in(runtime, {2}) == 3.0F, "the sum of a set of one");
-    runtime.shutdown();
-  });
-}
-
-TEST_CASE("many sets come and go") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    for (int round = 0; round < 100; ++round) {
-      const std::vector<int> ranks = {round % 3, (round + 1) % 3};
-      const ProcessSet set = runtime.add_process_set(ranks);
-      if (runtime.rank_in(set)) check(sum_in(runtime, set) == expected_sum(ranks), "its sum");
-      runtime.remove_process_set(set);
-    }
-    check(counter_of(runtime, "process_sets", "removed") == 100, "counted");
-    static_cast<void>(rank);
-  });
+  };
+  run_group(3, body, config);
 }
 
 TEST_CASE("threads of one rank create sets at the same time") {
   run_group(2, [](int, Runtime& runtime) {
-    std::vector<std::thread> threads;
-    std::vector<float> sums(4);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      threads.emplace_back([&, i] {
-        const ProcessSet set = runtime.create_process_set({0, 1}, "thread " + std::to_string(i));
-        sums[i] = sum_in(runtime, set);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    check(sums == std::vector<float>(4, 3.0F), "each works");
+    run_ranks(4, [&](int thread) {
+      const std::string tag = "thread " + std::to_string(thread);
+      check(sum_in(runtime, runtime.create_process_set({0, 1}, tag)) == 3.0F, "each works");
+    });
     check(runtime.process_sets().size() == 5, "all are known");
-  });
-}
-
-TEST_CASE("a shutdown waits for what sets have in flight") {
-  on_all_placements(4, [](int rank, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({1, 3});
-    if (!runtime.rank_in(set)) return;
-    const Pending pending(runtime, set, "last");
-    runtime.shutdown();
-    check(pending.work.done() && pending.values[0] == 6.0F, "it was finished");
-    static_cast<void>(rank);
   });
 }
 
@@ -244,8 +194,7 @@ TEST_CASE("messages within a set go by its own numbers, and their errors by the 
     const ProcessSet set = runtime.add_process_set({3, 0, 2});
     const auto within = runtime.rank_in(set);
     if (!within) return;
-    Request message;
-    message.set = set;
+    Request message = in_set(set, {});
     message.dtype = DataType::I32;
     message.shape = {1};
     // Around the ring 3 -> 0 -> 2 -> 3.

@@ -3,12 +3,8 @@
 
 #include <catch2/catch.hpp>
 
-namespace {
-
 using namespace ronde;
 using Shape = std::vector<std::int64_t>;
-
-}  // namespace
 
 TEST_CASE("elements of a shape: a scalar has one") {
   CHECK(element_count({}) == 1);

@@ -6,12 +6,12 @@
 
 #include "ronde/error.h"
 #include "tests/unit/faulty_group.h"
+#include "tests/unit/results_of_ranks.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
-using std::chrono::milliseconds;
 
 enum class When { Idle, Negotiating, InProgress };
 enum class How { Killed, Left };
@@ -23,79 +23,73 @@ const Hosts kOneHost = {0, 0, 0};
 const std::vector<Hosts> kPlacements = {kOneHost,     {0, 0, 1, 1}, {0, 1, 2},
                                         {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 2, 2, 0}};
 
-/// Rank `victim` ends in the way said; what the others are told.
-std::vector<Death> deaths_after(const Hosts& hosts, int victim, When when, How how) {
-  const auto size = static_cast<int>(hosts.size());
+/// Rank `victim` ends in the way said: all others are told.
+void check_deaths(const Hosts& hosts, int victim, When when, How how) {
+  CAPTURE(hosts, victim, when, how);
   FaultyGroup all(hosts);
   Faults& faults = *all.faults[static_cast<std::size_t>(victim)];
   if (when == When::InProgress) faults.hold_starts();
+  const auto size = static_cast<int>(hosts.size());
   std::latch ready(size);
-  std::vector<Death> deaths(hosts.size());
-  run_ranks(size, [&](int rank) {
+  std::vector<Death> deaths = on_each_rank(size, [&](int rank) {
     Runtime runtime(all.options(rank));
     std::vector<float> values(4, 1.0F);
-    if (rank == victim) {
-      Work work;
-      if (when == When::InProgress) {
-        work = runtime.submit(sum_request(values, "x"));
-        faults.wait_begun(1);
-      }
-      ready.arrive_and_wait();
-      if (how == How::Killed) all.group.kill(rank);
-      return;
-    }
     Work work;
-    if (when != When::Idle) work = runtime.submit(sum_request(values, "x"));
+    if (when == When::InProgress || (when == When::Negotiating && rank != victim)) {
+      work = runtime.submit(sum_request(values, "x"));
+    }
+    if (when == When::InProgress && rank == victim) faults.wait_begun(1);
     ready.arrive_and_wait();
-    Death death = when == When::Idle ? death_in_barrier(runtime) : death_of([&] { work.wait(); });
-    deaths[static_cast<std::size_t>(rank)] = death;
+    if (rank == victim) {
+      if (how == How::Killed) all.group.kill(rank);
+      return Death();
+    }
+    const Death death =
+        when == When::Idle ? death_in_barrier(runtime) : death_of([&] { work.wait(); });
     // Everything later fails alike; shutdown does nothing.
     check(death_in_sum(runtime, values) == death, "later operations throw the same");
     runtime.shutdown();
     runtime.shutdown();
+    return death;
   });
   deaths.erase(deaths.begin() + victim);
-  return deaths;
-}
-
-void check_deaths(const Hosts& hosts, int victim, When when, How how) {
-  CAPTURE(hosts, victim, when, how);
   const std::string expected = "rank " + std::to_string(victim) +
                                (how == How::Killed ? " was lost: it was killed" : " left without");
-  for (const Death& death : deaths_after(hosts, victim, when, how)) {
-    CHECK(death.rank == victim);
-    CHECK_THAT(death.text, Catch::Contains(expected));
-    CHECK_THAT(death.text, Catch::Contains("The group is dead"));
-  }
-}
-
-/// A backend of `culprit` goes wrong as `arm` says: every rank gets the same error.
-void check_backend_failure(const Hosts& hosts, int culprit,
-                           const std::function<void(Faults&)>& arm) {
-  CAPTURE(hosts, culprit);
-  FaultyGroup all(hosts);
-  arm(*all.faults[static_cast<std::size_t>(culprit)]);
-  std::vector<Death> deaths(hosts.size());
-  run_ranks(static_cast<int>(hosts.size()), [&](int rank) {
-    Runtime runtime(all.options(rank));
-    std::vector<float> values(4, 1.0F);
-    deaths[static_cast<std::size_t>(rank)] = death_in_sum(runtime, values);
-    check(all.faults[static_cast<std::size_t>(rank)]->aborted(), "the backend was aborted");
-  });
-  const std::string expected = "rank " + std::to_string(culprit) + " failed: the cable is cut";
   for (const Death& death : deaths) {
-    CHECK(death == deaths[0]);
-    CHECK(death.rank == culprit);
-    CHECK_THAT(death.text, Catch::Contains(expected));
+    check_same_death({death}, victim, {expected, "The group is dead"});
   }
 }
 
 }  // namespace
 
-TEST_CASE("a backend that fails when an operation begins fails every rank alike") {
-  const auto fail_start = [](Faults& faults) { faults.fail_start(1, "the cable is cut"); };
-  for (const int culprit : {0, 2}) check_backend_failure(kOneHost, culprit, fail_start);
-  for (const int culprit : {1, 2}) check_backend_failure({0, 1, 1, 0}, culprit, fail_start);
+TEST_CASE("a backend that fails when an operation begins, or in it, fails every rank alike") {
+  struct Row {
+    Hosts hosts;
+    int culprit;
+    bool begins;
+  };
+  const Row rows[] = {{kOneHost, 0, true},  {kOneHost, 2, true},     {{0, 1, 1, 0}, 1, true},
+                      {kOneHost, 0, false}, {{0, 1, 1, 0}, 2, true}, {kOneHost, 1, false}};
+  for (const Row& row : rows) {
+    CAPTURE(row.hosts, row.culprit, row.begins);
+    FaultyGroup all(row.hosts);
+    Faults& faults = *all.faults[static_cast<std::size_t>(row.culprit)];
+    if (row.begins) {
+      faults.fail_start(1, "the cable is cut");
+    } else {
+      faults.hold_starts();
+      faults.fail_poll(3, "the cable is cut");
+    }
+    const auto deaths = on_each_rank(static_cast<int>(row.hosts.size()), [&](int rank) {
+      Runtime runtime(all.options(rank));
+      std::vector<float> values(4, 1.0F);
+      const Death death = death_in_sum(runtime, values);
+      check(all.faults[static_cast<std::size_t>(rank)]->aborted(), "the backend was aborted");
+      return death;
+    });
+    const std::string culprit = std::to_string(row.culprit);
+    check_same_death(deaths, row.culprit, {"rank " + culprit + " failed: the cable is cut"});
+  }
 }
 
 TEST_CASE("any rank that ends is named on all others, on one host and on several") {
@@ -113,31 +107,17 @@ TEST_CASE("a backend that breaks down for a rank of the same host that died is n
   FaultyGroup all({0, 1, 1});
   all.faults[1]->hold_starts();
   all.faults[1]->fail_poll(3, "the cable is cut");
-  std::vector<Death> deaths(3);
-  run_ranks(3, [&](int rank) {
+  std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
     std::vector<float> values(4, 1.0F);  // outlives the runtime of the rank that leaves it pending
     Runtime runtime(all.options(rank));
-    if (rank == 2) {
-      const Work work = runtime.submit(sum_request(values, "x"));
-      all.faults[1]->wait_begun(1);
-      all.group.kill(2);
-      return;
-    }
-    deaths[static_cast<std::size_t>(rank)] = death_in_sum(runtime, values);
+    if (rank != 2) return death_in_sum(runtime, values);
+    const Work work = runtime.submit(sum_request(values, "x"));
+    all.faults[1]->wait_begun(1);
+    all.group.kill(2);
+    return Death();
   });
-  for (const std::size_t rank : {0U, 1U}) {
-    CHECK(deaths[rank].rank == 2);
-    CHECK_THAT(deaths[rank].text, Catch::Contains("rank 2 was lost"));
-  }
-}
-
-TEST_CASE("a backend that fails in an operation fails every rank alike") {
-  for (const int culprit : {0, 1}) {
-    check_backend_failure(kOneHost, culprit, [](Faults& faults) {
-      faults.hold_starts();
-      faults.fail_poll(3, "the cable is cut");
-    });
-  }
+  deaths.pop_back();
+  for (const Death& death : deaths) check_same_death({death}, 2, {"rank 2 was lost"});
 }
 
 TEST_CASE("memory of a failed operation is not touched once it is done") {
@@ -166,18 +146,14 @@ TEST_CASE("memory of a failed operation is not touched once it is done") {
 TEST_CASE("an abort reaches every rank with its text") {
   for (const int speaker : {0, 1, 2, 3}) {
     const inproc::Group group(Hosts{0, 0, 1, 1});
-    std::vector<Death> deaths(4);
-    run_ranks(4, [&](int rank) {
+    const auto deaths = on_each_rank(4, [&](int rank) {
       Runtime runtime(options_of(group, rank));
       if (rank == speaker) runtime.abort("the loss is NaN");
-      deaths[static_cast<std::size_t>(rank)] = death_in_barrier(runtime);
+      const Death death = death_in_barrier(runtime);
       runtime.abort("a second one changes nothing");
+      return death;
     });
-    for (const Death& death : deaths) {
-      CHECK(death == deaths[0]);
-      CHECK(death.rank == speaker);
-      CHECK_THAT(death.text, Catch::Contains("aborted: the loss is NaN"));
-    }
+    check_same_death(deaths, speaker, {"aborted: the loss is NaN"});
   }
 }
 
@@ -209,24 +185,6 @@ TEST_CASE("a callback that throws harms neither the others nor a dying group") {
     runtime.shutdown();
   });
   CHECK(called == 3);
-}
-
-TEST_CASE("a held operation ends well once it is let go") {
-  FaultyGroup all(2);
-  all.faults[0]->hold_ends();
-  all.faults[1]->hold_starts();
-  run_ranks(2, [&](int rank) {
-    Runtime runtime(all.options(rank));
-    std::vector<float> values(2, 1.0F);
-    const Work work = runtime.submit(sum_request(values, "x"));
-    Faults& faults = *all.faults[static_cast<std::size_t>(rank)];
-    faults.wait_begun(1);
-    check(!work.wait_for(milliseconds(1)), "held");
-    faults.release();
-    work.wait();
-    check(values[0] == 2.0F, "the sum");
-    runtime.shutdown();
-  });
 }
 
 TEST_CASE("many operations of many kinds in flight all fail when a rank dies") {

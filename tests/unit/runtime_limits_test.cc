@@ -11,6 +11,7 @@
 #include "core/src/rank_list.h"
 #include "ronde/error.h"
 #include "tests/unit/faulty_group.h"
+#include "tests/unit/results_of_ranks.h"
 
 namespace {
 
@@ -21,6 +22,8 @@ using std::chrono::milliseconds;
 // The hosts of three ranks. A leader is to tell which of its ranks have come.
 const std::vector<std::vector<int>> kPlacements = {{0, 0, 0}, {0, 1, 1}};
 
+using Act = std::function<void(Runtime& runtime, int rank)>;
+
 /// What ranks of three wait for while others have not come to it.
 struct Stalled {
   std::string name;
@@ -28,57 +31,39 @@ struct Stalled {
   Collective kind;
   std::vector<int> submitted;
   std::vector<int> missing;
-  std::function<void(Runtime& runtime, int rank)> act;  ///< on each rank, once it comes
+  Act act;  ///< on each rank, once it comes
 };
+
+void sum(Runtime& runtime, int) {
+  std::vector<float> values(2, 1.0F);
+  runtime.submit(sum_request(values, "x")).wait();
+  check_equal(values[0], 3.0F, "the sum");
+}
+
+void add_set(Runtime& runtime, int) {
+  runtime.create_process_set({0, 1, 2});
+}
+
+/// Rank 1 receives from `peer` what rank 2 sends.
+Act receive_from(int peer) {
+  return [peer](Runtime& runtime, int rank) {
+    std::vector<float> values(2, 1.0F);
+    if (rank == 1) runtime.submit(recv_request(values, peer, 8)).wait();
+    if (rank == 2) runtime.submit(send_request(values, 1, 8)).wait();
+  };
+}
+
+const std::string kCreation = "creating the process set of ranks 0,1,2";
+const std::vector<Stalled> kStalled = {
+    {"x", "allreduce 'x'", Collective::Allreduce, {0, 2}, {1}, sum},
+    {"", kCreation, Collective::Barrier, {0, 2}, {1}, add_set},
+    {"", "recv from rank 2 (tag 8)", Collective::Recv, {1}, {2}, receive_from(2)},
+    {"", "send to rank 1 (tag 8)", Collective::Send, {2}, {1}, receive_from(2)},
+    {"", "recv from any rank (tag 8)", Collective::Recv, {1}, {0, 2}, receive_from(kAnyRank)}};
 
 bool contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
-
-/// Rank 1 receives what rank 2 sends.
-void receive_from(int peer, Runtime& runtime, int rank) {
-  std::vector<float> values(2, 1.0F);
-  if (rank == 1) runtime.submit(recv_request(values, peer, 8)).wait();
-  if (rank == 2) runtime.submit(send_request(values, 1, 8)).wait();
-}
-
-const std::vector<Stalled> kStalled = {
-    {"x",
-     "allreduce 'x'",
-     Collective::Allreduce,
-     {0, 2},
-     {1},
-     [](Runtime& runtime, int) {
-       std::vector<float> values(2, 1.0F);
-       runtime.submit(sum_request(values, "x")).wait();
-       check_equal(values[0], 3.0F, "the sum");
-     }},
-    {"",
-     "creating the process set of ranks 0,1,2",
-     Collective::Barrier,
-     {0, 2},
-     {1},
-     [](Runtime& runtime, int) {
-       runtime.create_process_set({0, 1, 2});
-     }},
-    {"",
-     "recv from rank 2 (tag 8)",
-     Collective::Recv,
-     {1},
-     {2},
-     [](Runtime& runtime, int rank) { receive_from(2, runtime, rank); }},
-    {"",
-     "send to rank 1 (tag 8)",
-     Collective::Send,
-     {2},
-     {1},
-     [](Runtime& runtime, int rank) { receive_from(2, runtime, rank); }},
-    {"",
-     "recv from any rank (tag 8)",
-     Collective::Recv,
-     {1},
-     {0, 2},
-     [](Runtime& runtime, int rank) { receive_from(kAnyRank, runtime, rank); }}};
 
 /// Reports to every rank, again and again, until the late ones come.
 void check_reported(const Stalled& row, const std::vector<int>& hosts) {
@@ -120,8 +105,7 @@ void check_fatal(const Stalled& row, const std::vector<int>& hosts) {
   const auto waiting = static_cast<std::ptrdiff_t>(row.submitted.size());
   std::barrier together(waiting);
   std::latch over(waiting);
-  std::vector<Death> deaths(3);
-  run_ranks(3, [&](int rank) {
+  const auto deaths = on_each_rank(3, [&](int rank) {
     Config config = test_config();
     config.stall_warn_s = 0.0;
     config.stall_abort_s = 0.5;
@@ -129,21 +113,17 @@ void check_fatal(const Stalled& row, const std::vector<int>& hosts) {
     const bool waits = contains(row.submitted, rank);
     if (waits) together.arrive_and_wait();
     if (!waits) over.wait();
-    deaths[static_cast<std::size_t>(rank)] = death_of([&] {
+    const Death death = death_of([&] {
       row.act(runtime, rank);
       runtime.submit(barrier_request()).wait();
     });
     if (waits) over.count_down();
+    return death;
   });
   CAPTURE(row.text, hosts);
-  for (const Death& death : deaths) {
-    CHECK(death == deaths[0]);
-    CHECK(death.rank == row.missing[0]);
-    CHECK_THAT(death.text, Catch::Contains(row.text + " has waited"));
-    CHECK_THAT(death.text, Catch::Contains("for " + format_ranks(row.missing) + " (submitted by " +
-                                           format_ranks(row.submitted) + ")"));
-    CHECK_THAT(death.text, Catch::Contains("RONDE_STALL_ABORT_S"));
-  }
+  const std::string who =
+      "for " + format_ranks(row.missing) + " (submitted by " + format_ranks(row.submitted) + ")";
+  check_same_death(deaths, row.missing[0], {row.text + " has waited", who, "RONDE_STALL_ABORT_S"});
 }
 
 }  // namespace
@@ -160,37 +140,24 @@ TEST_CASE("a stall past the limit fails the group, naming who never submitted") 
   }
 }
 
-TEST_CASE("a timeout that passes once an operation has begun fails the group") {
+TEST_CASE("an operation in progress for too long fails the group") {
+  const bool has_timeout = GENERATE(true, false);
   FaultyGroup all(2);
-  all.faults[1]->hold_starts();
-  std::vector<Death> deaths(2);
-  run_ranks(2, [&](int rank) {
-    Runtime runtime(all.options(rank));
+  all.faults[has_timeout ? 1 : 0]->hold_starts();
+  Config config = test_config();
+  config.stall_warn_s = 0.0;
+  config.stall_abort_s = has_timeout ? 0.0 : 0.3;
+  const auto deaths = on_each_rank(2, [&](int rank) {
+    Runtime runtime(all.options(rank, config));
     std::vector<float> values(2, 1.0F);
     Request request = sum_request(values, "x");
     // Rank 0 may only begin to count once all have come.
-    if (rank == 0) request.timeout = std::chrono::seconds(1);
-    deaths[static_cast<std::size_t>(rank)] = death_of([&] { runtime.submit(request).wait(); });
+    if (rank == 0 && has_timeout) request.timeout = std::chrono::seconds(1);
+    return death_of([&] { runtime.submit(request).wait(); });
   });
-  CHECK(deaths[0] == deaths[1]);
-  CHECK(deaths[0].rank == 0);
-  CHECK_THAT(deaths[0].text, Catch::Contains("had begun on every rank"));
-}
-
-TEST_CASE("an operation in progress for longer than the stall limit fails the group") {
-  FaultyGroup all(2);
-  all.faults[0]->hold_starts();
-  std::vector<Death> deaths(2);
-  run_ranks(2, [&](int rank) {
-    Config config = test_config();
-    config.stall_warn_s = 0.0;
-    config.stall_abort_s = 0.3;
-    Runtime runtime(all.options(rank, config));
-    std::vector<float> values(2, 1.0F);
-    deaths[static_cast<std::size_t>(rank)] = death_in_sum(runtime, values);
-  });
-  CHECK(deaths[0] == deaths[1]);
-  CHECK_THAT(deaths[0].text, Catch::Contains("has been in progress"));
+  // Either rank may be the first to see the stall limit pass.
+  check_same_death(deaths, has_timeout ? 0 : deaths[0].rank,
+                   {has_timeout ? "had begun on every rank" : "has been in progress"});
 }
 
 TEST_CASE("a start that hangs in a library is given up in time") {

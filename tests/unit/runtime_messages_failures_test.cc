@@ -10,14 +10,11 @@
 #include "tests/unit/faulty_group.h"
 #include "tests/unit/goes_on.h"
 #include "tests/unit/messages_of_ranks.h"
-
-namespace {
+#include "tests/unit/results_of_ranks.h"
 
 using namespace ronde;
 using namespace ronde::test;
 using std::chrono::milliseconds;
-
-}  // namespace
 
 TEST_CASE("ends of a message that differ fail both ranks with one text") {
   std::vector<std::string> texts(2);
@@ -115,36 +112,32 @@ TEST_CASE("a message whose timeout passes fails alone, and its counterpart goes 
 TEST_CASE("a peer that shuts down while a message waits for it is named on all") {
   for (const int peer : {0, 1}) {
     const inproc::Group group(3);
-    std::vector<Death> deaths(3);
     std::latch over(1);
-    run_ranks(3, [&](int rank) {
+    const auto deaths = on_each_rank(3, [&](int rank) {
       Runtime runtime(options_of(group, rank));
       std::vector<float> values(2, 1.0F);
-      deaths[static_cast<std::size_t>(rank)] = death_of([&] {
+      const Death death = death_of([&] {
         if (rank == peer) return runtime.shutdown();
         if (rank == 1 - peer) over.wait();
         runtime.submit(recv_request(values, peer, 8)).wait();
       });
       if (rank == 2) over.count_down();
+      return death;
     });
-    for (const Death& death : deaths) CHECK(death == deaths[0]);
-    CHECK(deaths[0].rank == peer);
-    CHECK_THAT(deaths[0].text,
-               Catch::Contains("rank " + std::to_string(peer) +
-                               " called shutdown() while rank 2 still waited for recv from rank " +
-                               std::to_string(peer) +
-                               " (tag 8); every send needs a recv, and every recv a send"));
+    const std::string who = "rank " + std::to_string(peer);
+    check_same_death(deaths, peer,
+                     {who + " called shutdown() while rank 2 still waited for recv from " + who +
+                      " (tag 8); every send needs a recv, and every recv a send"});
   }
 }
 
 TEST_CASE("a recv from any rank goes on while one other rank is left, and not longer") {
   const inproc::Group group(3);
-  std::vector<Death> deaths(3);
   std::latch received(1);
-  run_ranks(3, [&](int rank) {
+  const auto deaths = on_each_rank(3, [&](int rank) {
     Runtime runtime(options_of(group, rank));
     std::vector<float> values(2, static_cast<float>(rank));
-    deaths[static_cast<std::size_t>(rank)] = death_of([&] {
+    return death_of([&] {
       if (rank == 0) {
         const Work work = runtime.submit(recv_request(values, kAnyRank));
         work.wait();
@@ -164,44 +157,26 @@ TEST_CASE("a recv from any rank goes on while one other rank is left, and not lo
                                              "waited for recv from any rank (tag 0)"));
 }
 
-TEST_CASE("messages that both ranks have submitted end before a shutdown does") {
-  run_on(GENERATE(kOneHost, kLeaderAndOne), [](int rank, Runtime& runtime) {
-    std::vector<float> values(5000, static_cast<float>(rank));
-    Work work;
-    if (rank == 1) work = runtime.submit(send_request(values, 2));
-    if (rank == 2) work = runtime.submit(recv_request(values, 1));
-    runtime.shutdown();
-    check(work.done(), "done by then");
-    work.wait();
-    check(rank != 2 || values[4999] == 1.0F, "the message");
-  });
-}
-
 TEST_CASE("a rank that dies is named where a message waits for it, and where one is under way") {
   const bool under_way = GENERATE(false, true);
   FaultyGroup all(3);
   if (under_way) all.faults[1]->hold_starts();
-  std::vector<Death> deaths(3);
-  std::vector<std::unique_ptr<Runtime>> runtimes(3);
-  run_ranks(3, [&](int rank) {
+  std::vector<std::unique_ptr<Runtime>> runtimes(3);  // rank 1 does not leave
+  std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
     auto& runtime = runtimes[static_cast<std::size_t>(rank)];
     runtime = std::make_unique<Runtime>(all.options(rank));
     std::vector<float> values(2, 1.0F);
-    if (rank == 1) {
-      Work work;
-      if (under_way) {
-        work = runtime->submit(send_request(values, 2));
-        all.faults[1]->wait_begun(1);
-      }
-      all.group.kill(1);
-      return;
+    if (rank == 0) return death_in_barrier(*runtime);
+    if (rank == 2) return death_of([&] { runtime->submit(recv_request(values, 1)).wait(); });
+    Work work;
+    if (under_way) {
+      work = runtime->submit(send_request(values, 2));
+      all.faults[1]->wait_begun(1);
     }
-    deaths[static_cast<std::size_t>(rank)] = death_of(
-        [&] { runtime->submit(rank == 2 ? recv_request(values, 1) : barrier_request()).wait(); });
+    all.group.kill(1);
+    return Death();
   });
-  for (const int rank : {0, 2}) {
-    const Death& death = deaths[static_cast<std::size_t>(rank)];
-    CHECK(death.rank == 1);
-    CHECK_THAT(death.text, Catch::Contains("rank 1 was lost: it was killed"));
+  for (const std::size_t rank : {0U, 2U}) {
+    check_same_death({deaths[rank]}, 1, {"rank 1 was lost: it was killed"});
   }
 }

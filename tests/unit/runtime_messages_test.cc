@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Send and recv end to end: ranks as threads, each with a Runtime.
 #include <catch2/catch.hpp>
-#include <chrono>
+#include <deque>
 #include <latch>
 #include <string>
 #include <vector>
@@ -9,51 +9,45 @@
 #include "ronde/error.h"
 #include "tests/unit/goes_on.h"
 #include "tests/unit/messages_of_ranks.h"
-
-namespace {
+#include "tests/unit/repeated_steps.h"
 
 using namespace ronde;
 using namespace ronde::test;
-
-}  // namespace
 
 TEST_CASE("messages of every type arrive bit for bit, in chunks where they are large") {
   Config config = test_config();
   config.fusion_bytes = 256;  // and so the fusion buffer
   const std::vector<int> hosts = GENERATE(kOneHost, kLeaderAndOne, kTwoRanks);
   const int ranks = static_cast<int>(hosts.size());
-  run_on(
-      hosts,
-      [ranks](int rank, Runtime& runtime) {
-        for (const DataType dtype : kAllDataTypes) {
-          for (const std::size_t count : {0, 1, 31, 32, 33, 5000}) {
-            pass_around(rank, ranks, runtime, dtype, count);
-          }
-        }
-        const std::uint64_t moved = kAllDataTypes.size() * 5 * 2;
-        check(counter_of(runtime, "execution", "tensors") == moved, "both ends of each");
-        check(counter_of(runtime, "execution", "skipped_tensors") == kAllDataTypes.size() * 2,
-              "what has no elements is matched and moves nothing");
-        if (rank == 0) {
-          check(counter_of(runtime, "negotiation", "messages") ==
-                    kAllDataTypes.size() * 6 * static_cast<std::uint64_t>(ranks),
-                "every message was matched once");
-        }
-        check_goes_on(runtime);
-      },
-      config);
+  const auto body = [ranks](int rank, Runtime& runtime) {
+    for (const DataType dtype : kAllDataTypes) {
+      for (const std::size_t count : {0, 1, 31, 32, 33, 5000}) {
+        pass_around(rank, ranks, runtime, dtype, count);
+      }
+    }
+    const std::uint64_t moved = kAllDataTypes.size() * 5 * 2;
+    check(counter_of(runtime, "execution", "tensors") == moved, "both ends of each");
+    check(counter_of(runtime, "execution", "skipped_tensors") == kAllDataTypes.size() * 2,
+          "what has no elements is matched and moves nothing");
+    if (rank == 0) {
+      check(counter_of(runtime, "negotiation", "messages") ==
+                kAllDataTypes.size() * 6 * static_cast<std::uint64_t>(ranks),
+            "every message was matched once");
+    }
+    check_goes_on(runtime);
+  };
+  run_on(hosts, body, config);
 }
 
 TEST_CASE("tags are received in any order, and messages of one tag do not overtake each other") {
   constexpr int kTags = 12;
   run_on(GENERATE(kOneHost, kLeaderAndOne), [](int rank, Runtime& runtime) {
     if (rank == 0) {
-      std::vector<std::vector<float>> values;
-      for (int i = 0; i < 2 * kTags; ++i) values.push_back({value_of(0, i)});
+      std::deque<std::vector<float>> values;
       std::vector<Work> works;
       for (int i = 0; i < 2 * kTags; ++i) {
-        works.push_back(
-            runtime.submit(send_request(values[static_cast<std::size_t>(i)], 2, i % kTags)));
+        values.push_back({value_of(0, i)});
+        works.push_back(runtime.submit(send_request(values.back(), 2, i % kTags)));
       }
       for (const Work& work : works) work.wait();
     } else if (rank == 2) {
@@ -124,46 +118,33 @@ TEST_CASE("a source is told of a recv that has succeeded only") {
 }
 
 TEST_CASE("messages end a frozen schedule, and one that waits keeps ranks from freezing") {
-  constexpr int kRanks = 3;
-  const auto step = [](Runtime& runtime) {
-    std::vector<float> values(3, 1.0F);
-    runtime.submit(sum_request(values, "x")).wait();
-    check(values[0] == static_cast<float>(kRanks), "the sum");
-  };
-  const auto freeze = [&](Runtime& runtime) {
-    const std::uint64_t before = counter_of(runtime, "schedule", "thaws");
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (counter_of(runtime, "schedule", "freezes") == before) {
-      check(std::chrono::steady_clock::now() < limit,
-            "the ranks repeat themselves, so they freeze");
-      step(runtime);
-    }
-  };
-  run_group(kRanks, [&](int rank, Runtime& runtime) {
-    std::vector<float> value(1, static_cast<float>(rank));
+  run_group(3, [&](int rank, Runtime& runtime) {
+    RepeatedSteps steps(runtime, 1);
+    std::vector<float> value(1);
     for (int round = 0; round < 3; ++round) {
-      freeze(runtime);
+      steps.freeze();
       const int from = round % 2;
+      value[0] = static_cast<float>(rank);
       // Rank 2 knows of the thaw only from the words.
       Work work;
       if (rank == from) work = runtime.submit(send_request(value, 1 - from, round));
       if (rank == 1 - from) work = runtime.submit(recv_request(value, from, round));
-      step(runtime);
+      steps.run(round);
       work.wait();
       check(rank != 1 - from || value[0] == static_cast<float>(from), "the message");
-      value[0] = static_cast<float>(rank);
     }
-    check(counter_of(runtime, "schedule", "thaws") >= 2, "messages thawed it");
+    check(schedule_counter(runtime, "thaws") >= 2, "messages thawed it");
   });
-  run_group(kRanks, [&](int rank, Runtime& runtime) {
+  run_group(3, [&](int rank, Runtime& runtime) {
+    RepeatedSteps steps(runtime, 1);
     std::vector<float> value(1, static_cast<float>(rank));
     Work work;
     if (rank == 1) work = runtime.submit(recv_request(value, kAnyRank));
-    for (int i = 0; i < 200; ++i) step(runtime);
-    check(counter_of(runtime, "schedule", "freezes") == 0, "not while it waits");
+    for (int step = 0; step < 200; ++step) steps.run(step);
+    check(schedule_counter(runtime, "freezes") == 0, "not while it waits");
     if (rank == 0) work = runtime.submit(send_request(value, 1));
     work.wait();
     check(rank == 2 || value[0] == 0.0F, "the message");
-    freeze(runtime);
+    steps.freeze();
   });
 }

@@ -9,13 +9,11 @@
 #include "ronde/error.h"
 #include "tests/support/captured_errors.h"
 #include "tests/unit/faulty_group.h"
-
-namespace {
+#include "tests/unit/messages_of_ranks.h"
+#include "tests/unit/results_of_ranks.h"
 
 using namespace ronde;
 using namespace ronde::test;
-
-}  // namespace
 
 TEST_CASE("a backend that cannot be closed fails the shutdown of its rank") {
   FaultyGroup all(2);
@@ -29,47 +27,52 @@ TEST_CASE("a backend that cannot be closed fails the shutdown of its rank") {
   });
 }
 
-TEST_CASE("shutdown can be called again, and by several threads") {
-  const inproc::Group group(2);
-  run_ranks(2, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
+TEST_CASE("shutdown can be called again, and by several threads; leaving then changes nothing") {
+  run_group(2, [](int, Runtime& runtime) {
     std::thread other([&] { runtime.shutdown(); });
     runtime.shutdown();
     other.join();
     runtime.shutdown();
+    check(!runtime.leave(), "it has ended by agreement");
     check_contains(text_of<UsageError>([&] { runtime.submit(barrier_request()); }),
                    "shutdown() has been called");
   });
 }
 
-TEST_CASE("operations that every rank has submitted end before a shutdown does") {
-  const inproc::Group group(3);
-  run_ranks(3, [&](int rank) {
-    Config config = test_config();
-    config.cycle_time_ms = 10000.0;
-    Runtime runtime(options_of(group, rank, config));
-    std::vector<float> values(5000, 1.0F);
-    const Work work = runtime.submit(sum_request(values, "x"));
+TEST_CASE("what all ranks that it needs have submitted ends before a shutdown does") {
+  Config config = test_config();
+  config.cycle_time_ms = 10000.0;
+  const auto body = [](int rank, Runtime& runtime) {
+    const ProcessSet pair = runtime.add_process_set({0, 2});
+    std::vector<float> values(5000, 1.0F), in_pair(5000, 1.0F);
+    std::vector<float> message(5000, static_cast<float>(rank));
+    std::vector<Work> works = {runtime.submit(sum_request(values, "x"))};
+    if (rank == 1) works.push_back(runtime.submit(send_request(message, 2)));
+    if (rank == 2) works.push_back(runtime.submit(recv_request(message, 1)));
+    Request request = sum_request(in_pair, "x");
+    request.set = pair;
+    if (rank != 1) works.push_back(runtime.submit(request));
     runtime.shutdown();
-    check(work.done(), "done by then");
-    work.wait();
+    for (const Work& work : works) {
+      check(work.done(), "done by then");
+      work.wait();
+    }
     check(values[4999] == 3.0F, "the sum");
-  });
+    check(rank == 1 || in_pair[4999] == 2.0F, "the sum in the set");
+    check(rank != 2 || message[4999] == 1.0F, "the message");
+  };
+  run_on(GENERATE(kOneHost, kLeaderAndOne), body, config);
 }
 
 TEST_CASE("a rank that shuts down while another waits for it is named on all") {
   for (const int leaver : {0, 1}) {
     const inproc::Group group(2);
-    std::vector<Death> deaths(2);
-    run_ranks(2, [&](int rank) {
+    const auto deaths = on_each_rank(2, [&](int rank) {
       Runtime runtime(options_of(group, rank));
-      deaths[static_cast<std::size_t>(rank)] =
-          rank == leaver ? death_of([&] { runtime.shutdown(); }) : death_in_barrier(runtime);
+      return rank == leaver ? death_of([&] { runtime.shutdown(); }) : death_in_barrier(runtime);
     });
-    CHECK(deaths[0] == deaths[1]);
-    CHECK(deaths[0].rank == leaver);
-    CHECK_THAT(deaths[0].text, Catch::Contains("called shutdown() while"));
-    CHECK_THAT(deaths[0].text, Catch::Contains("barrier number 0 without a name"));
+    check_same_death(deaths, leaver,
+                     {"called shutdown() while", "barrier number 0 without a name"});
   }
 }
 
@@ -142,72 +145,44 @@ TEST_CASE("a group that is dead before shutdown lets it pass in silence") {
   CHECK(occurrences(text, "\n") == 1);
 }
 
-TEST_CASE("a rank that leaves ends the waits of its threads, and is named on all") {
-  for (const bool while_shutting_down : {false, true}) {
-    for (const int leaver : {0, 1}) {
-      const inproc::Group group(2);
-      const std::string how = while_shutting_down ? " left before its ronde::shutdown() was over"
-                                                  : " left without calling ronde::shutdown()";
-      run_ranks(2, [&](int rank) {
-        Runtime runtime(options_of(group, rank));
-        Death death;
-        if (rank == leaver) {
-          std::thread blocked([&] {
-            death = while_shutting_down ? death_of([&] { runtime.shutdown(); })
-                                        : death_in_barrier(runtime);
-          });
-          const auto wakes = [&] { return counter_of(runtime, "submission", "wakes"); };
-          const auto operations = [&] { return counter_of(runtime, "submission", "operations"); };
-          while (wakes() == 0 && operations() == 0) std::this_thread::yield();
-          check(runtime.leave(), "not by agreement");
-          blocked.join();
-          check(runtime.leave(), "nor later");
-        } else {
-          while (death.text.empty()) {
-            try {
-              runtime.create_process_set({rank});
-            } catch (const GroupError& error) {
-              death = {error.failed_rank(), error.what()};
-            }
-          }
-        }
-        check(death.rank == leaver, "who left");
-        check_contains(death.text, "rank " + std::to_string(leaver) + how);
-      });
-    }
-  }
-}
-
-TEST_CASE("a rank that leaves in a callback is named on the others") {
+TEST_CASE("a rank that leaves, in a callback too, ends its waits and is named on all") {
+  const std::string where = GENERATE("a wait", "a shutdown", "a callback");
+  const std::string how = where == "a shutdown" ? " left before its ronde::shutdown() was over"
+                                                : " left without calling ronde::shutdown()";
   for (const int leaver : {0, 1}) {
     const inproc::Group group(2);
     run_ranks(2, [&](int rank) {
       Runtime runtime(options_of(group, rank));
+      Death death;
       if (rank != leaver) {
-        const Death death = death_of([&] {
+        death = death_of([&] {
           for (;;) runtime.create_process_set({rank});
         });
-        check(death.rank == leaver, "who left");
-        return check_contains(death.text, "left without calling ronde::shutdown()");
+      } else if (where == "a callback") {
+        std::vector<float> values(3, 1.0F);
+        Request request = sum_request(values, "x");
+        request.set = runtime.create_process_set({rank});
+        std::latch has_left(1);
+        runtime.submit(request).on_done([&] {
+          runtime.leave();
+          runtime.leave();
+          has_left.count_down();
+        });
+        return has_left.wait();
+      } else {
+        std::thread blocked([&] {
+          death = where == "a shutdown" ? death_of([&] { runtime.shutdown(); })
+                                        : death_in_barrier(runtime);
+        });
+        const auto wakes = [&] { return counter_of(runtime, "submission", "wakes"); };
+        const auto operations = [&] { return counter_of(runtime, "submission", "operations"); };
+        while (wakes() == 0 && operations() == 0) std::this_thread::yield();
+        check(runtime.leave(), "not by agreement");
+        blocked.join();
+        check(runtime.leave(), "nor later");
       }
-      const ProcessSet alone = runtime.create_process_set({rank});
-      std::vector<float> values(3, 1.0F);
-      Request request = sum_request(values, "x");
-      request.set = alone;
-      std::latch has_left(1);
-      runtime.submit(request).on_done([&] {
-        runtime.leave();
-        runtime.leave();
-        has_left.count_down();
-      });
-      has_left.wait();
+      check(death.rank == leaver, "who left");
+      check_contains(death.text, "rank " + std::to_string(leaver) + how);
     });
   }
-}
-
-TEST_CASE("leaving after a shutdown changes nothing") {
-  run_group(2, [](int, Runtime& runtime) {
-    runtime.shutdown();
-    check(!runtime.leave(), "it has ended by agreement");
-  });
 }

@@ -11,41 +11,32 @@
 #include "tests/support/faulty_backend.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"
+#include "tests/unit/results_of_ranks.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
 
-/// The GroupErrors with which ranks start whose options `change` may alter. Ranks that `comes` says
-/// no to do not come; the others begin their start together, so that a short limit passes for the
-/// absent ones alone.
-std::vector<Death> group_errors(
-    const inproc::Group& group, int size, const std::function<bool(int)>& comes,
-    const std::function<void(int, RuntimeOptions&)>& change = [](int, RuntimeOptions&) {}) {
-  std::ptrdiff_t coming = 0;
-  for (int rank = 0; rank < size; ++rank) coming += comes(rank) ? 1 : 0;
-  std::barrier together(coming);
-  std::vector<Death> deaths(static_cast<std::size_t>(size));
-  run_ranks(size, [&](int rank) {
-    if (!comes(rank)) return;
-    RuntimeOptions options = options_of(group, rank);
-    change(rank, options);
-    together.arrive_and_wait();
-    deaths[static_cast<std::size_t>(rank)] =
-        death_of([&] { const Runtime runtime(std::move(options)); });
-  });
-  return deaths;
-}
+using Change = std::function<void(int rank, RuntimeOptions& options)>;
 
-/// All ranks but `absent` blame it, with `part` in the text.
-void check_blamed(const std::vector<Death>& deaths, int absent, const std::string& part) {
-  for (std::size_t rank = 0; rank < deaths.size(); ++rank) {
-    if (static_cast<int>(rank) == absent) continue;
-    CAPTURE(absent, rank);
-    CHECK(deaths[rank].rank == absent);
-    CHECK_THAT(deaths[rank].text, Catch::Contains(part));
-  }
+/// Ranks start whose options `change` may alter. `absent`, if any, does not come: the others begin
+/// their start together, so that a short limit passes for it alone. They all blame `culprit`, with
+/// `part` in the text.
+void check_start_fails(const inproc::Group& group, int size, int absent, int culprit,
+                       const std::string& part, const Change& change = {}) {
+  CAPTURE(size, absent);
+  std::barrier together(absent < 0 ? size : size - 1);
+  std::vector<Death> deaths = on_each_rank(size, [&](int rank) {
+    if (rank == absent) return Death();
+    RuntimeOptions options = options_of(group, rank);
+    if (change) change(rank, options);
+    together.arrive_and_wait();
+    return death_of([&] { const Runtime runtime(std::move(options)); });
+  });
+  if (absent < 0) return check_same_death(deaths, culprit, {part});
+  deaths.erase(deaths.begin() + absent);
+  for (const Death& death : deaths) check_same_death({death}, culprit, {part});
 }
 
 std::vector<int> cores_of(pthread_t thread) {
@@ -81,8 +72,13 @@ std::vector<int> cores_of_coordinator(const std::string& thread_affinity) {
 TEST_CASE(
     "what keeps ranks from starting is one UsageError on every rank, with all that it takes") {
   struct Row {
-    std::function<void(int rank, RuntimeOptions& options)> change;
+    Change change;
     std::vector<std::string> parts;
+  };
+  const auto static_sets = [](const std::string& first, const std::string& others) -> Change {
+    return [=](int rank, RuntimeOptions& options) {
+      options.config.process_sets = rank == 0 ? first : others;
+    };
   };
   const Row rows[] = {
       {[](int rank, RuntimeOptions& options) {
@@ -103,58 +99,50 @@ TEST_CASE(
       {[](int rank, RuntimeOptions& options) {
          if (rank == 1) options.config.thread_affinity = "0";
        },
-       {"RONDE_THREAD_AFFINITY", "rank 1"}}};
+       {"RONDE_THREAD_AFFINITY", "rank 1"}},
+      {static_sets("0,9", "0,9"), {"rank 9 of the process set of ranks 0,9 does not exist"}},
+      {static_sets("0,0", "0,0"), {"rank 0 comes twice"}},
+      {static_sets("0;1", "0"), {"RONDE_PROCESS_SETS"}}};
   for (const Row& row : rows) {
     const inproc::Group group(3);
-    std::vector<std::string> texts(3);
-    run_ranks(3, [&](int rank) {
+    const auto texts = on_each_rank(3, [&](int rank) {
       RuntimeOptions options = options_of(group, rank);
       row.change(rank, options);
-      std::string& text = texts[static_cast<std::size_t>(rank)];
-      text = text_of<UsageError>([&] { const Runtime runtime(std::move(options)); });
-      for (const std::string& part : row.parts) check_contains(text, part);
+      return text_of<UsageError>([&] { const Runtime runtime(std::move(options)); });
     });
-    for (const std::string& text : texts) CHECK(text == texts[0]);
+    for (const std::string& text : texts) {
+      CHECK(text == texts[0]);
+      for (const std::string& part : row.parts) CHECK_THAT(text, Catch::Contains(part));
+    }
   }
 }
 
-TEST_CASE("a variable that each rank may set by itself may differ") {
-  const inproc::Group group(2);
-  run_ranks(2, [&](int rank) {
+TEST_CASE("a runtime takes the best backend that suits, and knows its place and its parts") {
+  const int other_host = GENERATE(7, 8);
+  const inproc::Group group(std::vector<int>{7, other_host, other_host});
+  run_ranks(3, [&](int rank) {
     RuntimeOptions options = options_of(group, rank);
-    options.config.log_level = rank == 0 ? "off" : "error";
-    Runtime runtime(std::move(options));
-    runtime.shutdown();
-  });
-}
-
-TEST_CASE("of the backends that suit, the one of the highest priority is taken") {
-  const inproc::Group group(2);
-  run_ranks(2, [&](int rank) {
-    RuntimeOptions options = options_of(group, rank);
+    options.config.log_level = rank == 0 ? "off" : "error";  // may differ between ranks
+    options.config.cycle_time_ms = 0.25;
     BackendFactory better = group.backend_factory();
     better.priority = 5;
     BackendFactory best = better;
     best.priority = 9;
-    best.suits = [](const Topology& topology) { return topology.size > 2; };
+    best.suits = [](const Topology& topology) { return topology.size > 3; };
+    std::vector<std::string> blobs;
+    better.create = [&, create = better.create](BackendContext& context) {
+      blobs = context.exchange("from " + std::to_string(context.topology->rank));
+      return create(context);
+    };
     options.backends["better"] = better;
     options.backends["best"] = best;
     Runtime runtime(std::move(options));
+    check_equal(blobs, std::vector<std::string>{"from 0", "from 1", "from 2"},
+                "what they exchange");
     check(runtime.backend_name(DeviceKind::Cpu) == "better", "the best that suits");
     check(runtime.backend_name(DeviceKind::Cuda).empty(), "no backend for GPUs");
-    runtime.shutdown();
-  });
-}
-
-TEST_CASE("a runtime knows its place, its configuration and its parts") {
-  const inproc::Group group(std::vector<int>{7, 7, 8});
-  run_ranks(3, [&](int rank) {
-    Config config = test_config();
-    config.cycle_time_ms = 0.25;
-    Runtime runtime(options_of(group, rank, config));
-    check(runtime.topology().rank == rank, "rank");
-    check(runtime.topology().size == 3, "size");
-    check(runtime.topology().hosts() == 2, "hosts");
+    check(runtime.topology().rank == rank && runtime.topology().size == 3, "the place");
+    check(runtime.topology().hosts() == (other_host == 7 ? 1 : 2), "hosts");
     check(runtime.config().cycle_time_ms == 0.25, "configuration");
     check(runtime.transport_name() == "inproc", "transport");
     runtime.shutdown();
@@ -181,43 +169,31 @@ TEST_CASE("a core that does not exist leaves the coordinator unpinned, with a wa
 TEST_CASE("a rank that never comes is named on all that did") {
   const auto short_limit = [](int, RuntimeOptions& options) { options.config.init_timeout_s = 1; };
   for (const int missing : {1, 2}) {
-    const inproc::Group group(3);
-    check_blamed(group_errors(
-                     group, 3, [&](int rank) { return rank != missing; }, short_limit),
-                 missing, "RONDE_INIT_TIMEOUT_S");
+    check_start_fails(inproc::Group(3), 3, missing, missing, "RONDE_INIT_TIMEOUT_S", short_limit);
   }
-  const inproc::Group group(2);
-  check_blamed(group_errors(
-                   group, 2, [](int rank) { return rank != 0; }, short_limit),
-               0, "rank 0 did not complete initialisation");
+  check_start_fails(inproc::Group(2), 2, 0, 0, "rank 0 did not complete initialisation",
+                    short_limit);
 }
 
 TEST_CASE("a rank that dies before the others have met is named on all of them") {
-  for (const std::vector<int>& hosts :
-       {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1, 0, 2}}) {
+  for (const auto& hosts : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1, 0, 2}}) {
     const auto size = static_cast<int>(hosts.size());
     for (int victim = 0; victim < size; ++victim) {
       inproc::Group group(hosts);
       group.kill(victim);
-      check_blamed(group_errors(group, size, [&](int rank) { return rank != victim; }), victim,
-                   "lost during initialisation");
+      check_start_fails(group, size, victim, victim, "lost during initialisation");
     }
   }
 }
 
 TEST_CASE("a backend that cannot be made on one rank is told on all") {
   const inproc::Group group(std::vector<int>{0, 1, 1});
-  const auto everybody = [](int) { return true; };
-  const auto deaths = group_errors(group, 3, everybody, [](int rank, RuntimeOptions& options) {
+  const auto change = [](int rank, RuntimeOptions& options) {
     auto faults = std::make_shared<Faults>();
     if (rank == 2) faults->fail_create("no such device");
     options.backends["inproc"] = faulty_factory(options.backends["inproc"], faults);
-  });
-  for (const Death& death : deaths) {
-    CHECK(death == deaths[0]);
-    CHECK(death.rank == 2);
-    CHECK_THAT(death.text, Catch::Contains("rank 2 cannot start its backend: no such device"));
-  }
+  };
+  check_start_fails(group, 3, -1, 2, "rank 2 cannot start its backend: no such device", change);
 }
 
 TEST_CASE("a transport that cannot be made fails its rank with its own error") {
@@ -227,20 +203,4 @@ TEST_CASE("a transport that cannot be made fails its rank with its own error") {
     throw UsageError("started by a foreign launcher");
   };
   CHECK_THROWS_WITH(Runtime(std::move(options)), "started by a foreign launcher");
-}
-
-TEST_CASE("backends exchange blobs while they are made") {
-  const inproc::Group group(GENERATE(std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}));
-  run_ranks(3, [&](int rank) {
-    RuntimeOptions options = options_of(group, rank);
-    const auto inner = options.backends["inproc"].create;
-    std::vector<std::string> blobs;
-    options.backends["inproc"].create = [&](BackendContext& context) {
-      blobs = context.exchange("from " + std::to_string(context.topology->rank));
-      return inner(context);
-    };
-    Runtime runtime(std::move(options));
-    check(blobs == std::vector<std::string>{"from 0", "from 1", "from 2"}, "in rank order");
-    runtime.shutdown();
-  });
 }

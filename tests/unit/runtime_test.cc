@@ -21,18 +21,25 @@ void wait_asleep(const Runtime& runtime) {
 
 }  // namespace
 
-TEST_CASE("one rank alone sums itself") {
-  run_group(1, [](int, Runtime& runtime) {
-    std::vector<float> values{1, 2, 3};
-    runtime.submit(sum_request(values, "x")).wait();
-    check(values == std::vector<float>{1, 2, 3}, "the sum over one rank is its own");
+TEST_CASE("groups of one, two and three ranks live in one process at once") {
+  run_ranks(3, [](int group) {
+    run_group(group + 1, [group](int rank, Runtime& runtime) {
+      for (int step = 0; step < 10; ++step) {
+        std::vector<float> values(3, static_cast<float>(rank + step));
+        runtime.submit(sum_request(values, "x")).wait();
+        const int expected = group * (group + 1) / 2 + (group + 1) * step;
+        check(values == std::vector<float>(3, static_cast<float>(expected)), "the group's own sum");
+      }
+    });
   });
 }
 
-TEST_CASE("three ranks sum, many steps, by cache slot from the second step on") {
+TEST_CASE("three ranks sum, many steps, by cache slot from the second step on, if there is one") {
   Config config = test_config();
   config.freeze_after_steps = 0;
-  const auto body = [](int rank, Runtime& runtime) {
+  const bool caches = GENERATE(true, false);
+  if (!caches) config.cache_capacity = 0;
+  const auto body = [caches](int rank, Runtime& runtime) {
     for (int step = 0; step < 50; ++step) {
       std::vector<std::vector<float>> tensors;
       for (int i = 0; i < 5; ++i) {
@@ -49,19 +56,20 @@ TEST_CASE("three ranks sum, many steps, by cache slot from the second step on") 
         check(tensors[i][0] == static_cast<float>(3 + 3 * (static_cast<int>(i) + step)), "sum");
       }
     }
-    check_equal(counter_of(runtime, "response_cache", "hits"), 49U * 5, "hits");
-    check_equal(counter_of(runtime, "response_cache", "misses"), 5U, "misses");
+    check_equal(counter_of(runtime, "response_cache", "hits"), caches ? 49U * 5 : 0, "hits");
+    check_equal(counter_of(runtime, "response_cache", "misses"), caches ? 5U : 50U * 5, "misses");
   };
   run_group(3, body, config);
 }
 
-TEST_CASE("a caller that waits runs the engine's loop itself") {
+TEST_CASE("a caller that waits runs the engine's loop itself, which sleeps otherwise") {
   run_group(2, [](int rank, Runtime& runtime) {
     for (int i = 0; i < 200; ++i) {
       std::vector<float> values(10, static_cast<float>(rank + i));
       runtime.run(sum_request(values, "x"));
       check(values[9] == static_cast<float>(2 * i + 1), "the sum of round " + std::to_string(i));
     }
+    wait_asleep(runtime);
   });
   // Among several ranks the engine's thread may be awake, by a message or because it was not
   // scheduled since, whenever somebody waits. It is not where nobody else is.
@@ -70,14 +78,6 @@ TEST_CASE("a caller that waits runs the engine's loop itself") {
     std::vector<float> values(10, 1.0F);
     runtime.run(sum_request(values, "x"));
     check(counter_of(runtime, "coordinator", "driven_by_callers") == 1, "the caller drove");
-  });
-}
-
-TEST_CASE("the engine sleeps once there is nothing to do") {
-  run_group(2, [](int, Runtime& runtime) {
-    std::vector<float> values(10, 1.0F);
-    runtime.run(sum_request(values, "x"));
-    wait_asleep(runtime);
   });
 }
 

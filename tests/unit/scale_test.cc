@@ -5,13 +5,13 @@
 #include <catch2/catch.hpp>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <random>
 
 #include "core/src/announcer.h"
 #include "core/src/combiner.h"
-#include "core/src/negotiator.h"
 #include "ronde/topology.h"
-#include "tests/unit/submissions.h"
+#include "tests/unit/negotiators.h"
 
 namespace {
 
@@ -19,17 +19,6 @@ using namespace ronde;
 using namespace ronde::test;
 
 constexpr int kRanksOfHost = 8;
-const Negotiator::TimePoint kStart{std::chrono::hours(1)};
-
-std::string nothing_wrong(const RequestMeta&) {
-  return {};
-}
-
-ReadyMessage request(RequestMeta meta) {
-  ReadyMessage message;
-  message.requests = {{"x", std::move(meta), true}};
-  return message;
-}
 
 std::vector<int> shuffled(int size) {
   std::vector<int> ranks = everybody(size);
@@ -37,63 +26,50 @@ std::vector<int> shuffled(int size) {
   return ranks;
 }
 
-/// The only response of a decision that all ranks have come to.
-Response only_response(Negotiator& negotiator) {
-  const auto decision = negotiator.decide();
-  REQUIRE(decision);
-  REQUIRE(decision->responses.size() == 1);
-  CHECK(negotiator.idle());
-  return decision->responses[0];
-}
-
-/// Where a rank of hosts of kRanksOfHost is, by arithmetic.
-struct Place {
-  int host;
-  int local_rank;
-  std::vector<int> host_ranks;
-};
-
-/// Ranks follow each other on a host, or are dealt out to the hosts in turns.
-Place place_of(int rank, int hosts, bool in_turns) {
-  Place place;
-  place.host = in_turns ? rank % hosts : rank / kRanksOfHost;
-  place.local_rank = in_turns ? rank / hosts : rank % kRanksOfHost;
-  for (int local = 0; local < kRanksOfHost; ++local) {
-    place.host_ranks.push_back(in_turns ? place.host + local * hosts
-                                        : place.host * kRanksOfHost + local);
+/// The ranks of each host; hosts are numbered in the order of their first ranks.
+std::vector<std::vector<int>> ranks_by_host(const std::vector<int>& host_of) {
+  std::vector<std::vector<int>> hosts;
+  for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
+    const auto host = static_cast<std::size_t>(host_of[rank]);
+    if (host == hosts.size()) hosts.emplace_back();
+    hosts.at(host).push_back(static_cast<int>(rank));
   }
-  return place;
+  return hosts;
 }
 
-void check_place(const Topology& topology, int rank, int hosts, bool in_turns) {
-  CAPTURE(rank, hosts, in_turns);
-  const Place place = place_of(rank, hosts, in_turns);
-  CHECK(topology.local_rank == place.local_rank);
-  CHECK(topology.local_size == kRanksOfHost);
-  CHECK(topology.cross_rank == place.host);
-  CHECK(topology.cross_size == hosts);
-  CHECK(topology.hosts() == hosts);
-  CHECK(topology.is_homogeneous());
-  CHECK(topology.host_ranks() == place.host_ranks);
-  const int leader = place.host_ranks[0];
-  CHECK(topology.parent() == (rank != leader ? leader : rank == 0 ? -1 : 0));
+/// What `topology` says of its rank is what a look at the ranks of all hosts says.
+void check_place(const Topology& topology, int rank, int own_host,
+                 const std::vector<std::vector<int>>& hosts) {
+  CAPTURE(rank, own_host);
+  const std::vector<int>& own = hosts[static_cast<std::size_t>(own_host)];
+  const auto local = std::find(own.begin(), own.end(), rank) - own.begin();
+  CHECK(topology.local_rank == local);
+  CHECK(topology.local_size == std::ssize(own));
+  const auto has_local = [&](const std::vector<int>& host) { return std::ssize(host) > local; };
+  CHECK(topology.cross_rank == std::count_if(hosts.begin(), hosts.begin() + own_host, has_local));
+  CHECK(topology.cross_size == std::ranges::count_if(hosts, has_local));
+  CHECK(topology.hosts() == std::ssize(hosts));
+  CHECK(topology.is_homogeneous() ==
+        std::ranges::all_of(hosts, [&](const auto& host) { return host.size() == own.size(); }));
+  CHECK(topology.host_ranks() == own);
+  CHECK(topology.parent() == (rank != own[0] ? own[0] : rank == 0 ? -1 : 0));
   std::vector<int> children;
-  if (rank == leader) children.assign(place.host_ranks.begin() + 1, place.host_ranks.end());
-  for (int host = 1; rank == 0 && host < hosts; ++host) {
-    children.push_back(place_of(0, hosts, in_turns).host_ranks[0] +
-                       (in_turns ? host : host * kRanksOfHost));
+  if (rank == own[0]) children.assign(own.begin() + 1, own.end());
+  for (std::size_t host = 1; rank == 0 && host < hosts.size(); ++host) {
+    children.push_back(hosts[host][0]);
   }
-  std::sort(children.begin(), children.end());
+  std::ranges::sort(children);
   CHECK(topology.children() == children);
 }
 
 /// All ranks of a job on hosts of kRanksOfHost, of which each but the first has a combiner.
 class Job {
  public:
-  explicit Job(int size) : negotiator_(everybody(size), 16, nothing_wrong) {
+  explicit Job(int size) : negotiator_(size, 16) {
     for (int rank = 0; rank < size; ++rank) announcers_.emplace_back(rank);
     for (int first = kRanksOfHost; first < size; first += kRanksOfHost) {
-      const std::vector<int> ranks = place_of(first, 0, false).host_ranks;
+      std::vector<int> ranks(kRanksOfHost);
+      std::iota(ranks.begin(), ranks.end(), first);
       combiners_.push_back(std::make_unique<Combiner>(ranks, std::chrono::milliseconds(100)));
     }
   }
@@ -140,51 +116,32 @@ class Job {
   const Negotiator& negotiator() const { return negotiator_; }
 
  private:
-  Negotiator negotiator_;
+  PlainNegotiator negotiator_;
   std::deque<Announcer> announcers_;
   std::vector<std::unique_ptr<Combiner>> combiners_;
 };
 
 }  // namespace
 
-TEST_CASE("ranks among 1,000 and among 10,000 know their place") {
+TEST_CASE("ranks among 1,000 and among 10,000 know their place on hosts of every kind") {
   for (const int size : {1'000, 10'000}) {
-    const int hosts = size / kRanksOfHost;
-    for (const bool in_turns : {false, true}) {
-      std::vector<int> host_of;
-      for (int rank = 0; rank < size; ++rank) {
-        host_of.push_back(place_of(rank, hosts, in_turns).host);
-      }
+    std::vector<int> blocks, in_turns, uneven;
+    for (int rank = 0; rank < size; ++rank) {
+      blocks.push_back(rank / kRanksOfHost);
+      in_turns.push_back(rank % (size / kRanksOfHost));
+    }
+    // Hosts of one, two and three ranks.
+    for (int host = 0; std::ssize(uneven) < size; ++host) {
+      uneven.insert(uneven.end(), static_cast<std::size_t>(host % 3 + 1), host);
+    }
+    for (const std::vector<int>& host_of : {blocks, in_turns, uneven}) {
+      const auto hosts = ranks_by_host(host_of);
       // children() takes a rank milliseconds among 10,000.
       for (int rank = 0; rank < size; rank += size == 1'000 ? 3 : 1'111) {
-        check_place(make_topology(rank, host_of), rank, hosts, in_turns);
+        check_place(make_topology(rank, host_of), rank, host_of[static_cast<std::size_t>(rank)],
+                    hosts);
       }
     }
-  }
-}
-
-TEST_CASE(
-    "10,002 ranks on hosts of one, two and three count the hosts that have their local rank") {
-  std::vector<int> host_of;
-  std::vector<int> local_of;
-  while (host_of.size() < 10'002) {
-    const int host = host_of.empty() ? 0 : host_of.back() + 1;
-    for (int local = 0; local <= host % 3; ++local) {
-      host_of.push_back(host);
-      local_of.push_back(local);
-    }
-  }
-  const int thirds = 10'002 / 6;
-  for (std::size_t rank = 0; rank < host_of.size(); rank += 37) {
-    const Topology topology = make_topology(static_cast<int>(rank), host_of);
-    const int host = host_of[rank];
-    const int local = local_of[rank];
-    CAPTURE(rank, host, local);
-    CHECK(topology.local_rank == local);
-    CHECK(topology.local_size == host % 3 + 1);
-    CHECK(topology.cross_size == thirds * (3 - local));
-    CHECK(topology.cross_rank == host / 3 * (3 - local) + std::max(host % 3 - local, 0));
-    CHECK_FALSE(topology.is_homogeneous());
   }
 }
 
@@ -206,7 +163,7 @@ TEST_CASE("1,000 and 10,000 ranks agree, each host in one message, by slot once 
 TEST_CASE("of 10,000 ranks those that are missing are named, and the last one decides") {
   constexpr int kSize = 10'000;
   const std::vector<int> late = {0, 17, 4'096, 9'999};
-  Negotiator negotiator(everybody(kSize), 8, nothing_wrong);
+  PlainNegotiator negotiator(kSize);
   const auto check_late = [&](const ReadyMessage& message) {
     for (const int rank : shuffled(kSize)) {
       if (std::find(late.begin(), late.end(), rank) == late.end()) {
@@ -222,23 +179,22 @@ TEST_CASE("of 10,000 ranks those that are missing are named, and the last one de
       negotiator.add(rank, message, kStart);
     }
   };
-  check_late(request(meta_with({2})));
+  check_late(request("x", meta_with({2})));
   REQUIRE(only_response(negotiator).slot == 0);
-  ReadyMessage by_slot;
-  by_slot.decisions_seen = 1;
-  by_slot.cached.set(0);
-  check_late(by_slot);
+  CHECK(negotiator.idle());
+  check_late(slot_ready(1, 0));
   CHECK(negotiator.decide()->cached.test(0));
 }
 
 TEST_CASE("10,000 ranks that disagree are listed in runs") {
   constexpr int kSize = 10'000;
-  Negotiator negotiator(everybody(kSize), 8, nothing_wrong);
+  PlainNegotiator negotiator(kSize);
   for (const int rank : shuffled(kSize)) {
     const bool differs = rank >= 5'000 && rank < 6'000;
-    negotiator.add(rank, request(meta_with({differs ? 3 : 2})), kStart);
+    negotiator.add(rank, request("x", meta_with({differs ? 3 : 2})), kStart);
   }
   const std::string error = only_response(negotiator).error;
+  CHECK(negotiator.idle());
   CHECK_THAT(error, Catch::Contains("ranks 0-4999,6000-9999: allreduce f32 [2] sum on cpu") &&
                         Catch::Contains("ranks 5000-5999: allreduce f32 [3] sum on cpu"));
   CHECK(error.size() < 500);
@@ -246,15 +202,16 @@ TEST_CASE("10,000 ranks that disagree are listed in runs") {
 
 TEST_CASE("an allgather of 10,000 ranks has the rows of each") {
   constexpr int kSize = 10'000;
-  Negotiator negotiator(everybody(kSize), 8, nothing_wrong);
+  PlainNegotiator negotiator(kSize);
   std::vector<std::int64_t> rows(kSize);
   for (const int rank : shuffled(kSize)) {
     rows[static_cast<std::size_t>(rank)] = rank % 7;
     RequestMeta meta = meta_with({rank % 7, 3});
     meta.kind = Collective::Allgather;
-    negotiator.add(rank, request(meta), kStart);
+    negotiator.add(rank, request("x", meta), kStart);
   }
   const Response response = only_response(negotiator);
+  CHECK(negotiator.idle());
   CHECK(response.error.empty());
   CHECK(response.rows.first_dims == rows);
 }

@@ -6,12 +6,8 @@
 #include "core/src/rank_list.h"
 #include "ronde/error.h"
 
-namespace {
-
 using namespace ronde;
 using Catch::Matchers::Contains;
-
-}  // namespace
 
 TEST_CASE("a list of ranks keeps its order in text and back") {
   const std::vector<int> ranks = {4, 0, 12};

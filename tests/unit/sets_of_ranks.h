@@ -11,31 +11,20 @@
 
 namespace ronde::test {
 
-/// The sum over the ranks of `set`, of the number of each in the group plus one.
-inline float sum_in(Runtime& runtime, ProcessSet set, const std::string& name = "s") {
-  std::vector<float> values(3, static_cast<float>(runtime.topology().rank + 1));
-  Request request = sum_request(values, name);
+inline Request in_set(ProcessSet set, Request request) {
   request.set = set;
-  runtime.submit(request).wait();
-  check(values[0] == values[2], "all elements alike");
-  return values[0];
+  return request;
 }
 
-inline float expected_sum(const std::vector<int>& ranks) {
-  return static_cast<float>(std::accumulate(ranks.begin(), ranks.end(), 0)) +
-         static_cast<float>(ranks.size());
-}
-
-/// A sum that is already submitted; the buffer lives in it.
+/// A sum over the ranks of `set`, of the number of each in the group plus one, that is already
+/// submitted; the buffer lives in it.
 struct Pending {
   Pending(Runtime& runtime, ProcessSet set, const std::string& name)
-      : values(3, static_cast<float>(runtime.topology().rank + 1)) {
-    Request request = sum_request(values, name);
-    request.set = set;
-    work = runtime.submit(request);
-  }
+      : values(3, static_cast<float>(runtime.topology().rank + 1)),
+        work(runtime.submit(in_set(set, sum_request(values, name)))) {}
   float result() {
     work.wait();
+    check(values[0] == values[2], "all elements alike");
     return values[0];
   }
 
@@ -43,17 +32,23 @@ struct Pending {
   Work work;
 };
 
+inline float sum_in(Runtime& runtime, ProcessSet set, const std::string& name = "s") {
+  return Pending(runtime, set, name).result();
+}
+
+inline float expected_sum(const std::vector<int>& ranks) {
+  return static_cast<float>(std::accumulate(ranks.begin(), ranks.end(), 0)) +
+         static_cast<float>(ranks.size());
+}
+
 /// Groups of so many ranks, on one host and as if on several.
 inline void on_all_placements(int size, const std::function<void(int, Runtime&)>& body) {
-  std::vector<std::vector<int>> placements = {std::vector<int>(static_cast<std::size_t>(size), 0)};
-  std::vector<int> pairs, apart;
+  std::vector<int> together(static_cast<std::size_t>(size)), pairs, in_turns;
   for (int rank = 0; rank < size; ++rank) {
     pairs.push_back(rank / 2);
-    apart.push_back(rank % 2);
+    in_turns.push_back(rank % 2);
   }
-  placements.push_back(pairs);
-  placements.push_back(apart);
-  for (const std::vector<int>& host_of : placements) run_on(host_of, body);
+  for (const auto& host_of : {together, pairs, in_turns}) run_on(host_of, body);
 }
 
 }  // namespace ronde::test

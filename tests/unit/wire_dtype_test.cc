@@ -39,38 +39,29 @@ double brought(const Job& job, int rank, std::size_t i) {
 }
 
 float combined(ReduceOp op, float a, float b) {
-  switch (op) {
-    case ReduceOp::Min:
-      return std::min(a, b);
-    case ReduceOp::Max:
-      return std::max(a, b);
-    case ReduceOp::Product:
-      return a * b;
-    default:
-      return a + b;
-  }
+  if (op == ReduceOp::Min) return std::min(a, b);
+  if (op == ReduceOp::Max) return std::max(a, b);
+  return op == ReduceOp::Product ? a * b : a + b;
 }
 
-/// Of what these ranks bring.
-double expected(const Job& job, const std::vector<int>& ranks, int divisor, std::size_t i) {
+double rounded(const Job& job, double value) {
+  return job.wire == job.dtype ? value : rounded_to(job.wire, value);
+}
+
+/// Of what `ranks` ranks bring.
+double expected(const Job& job, int ranks, std::size_t i) {
   float result = 0;
-  for (const int rank : ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
     const double value = brought(job, rank, i);
     const double product = job.dtype == DataType::F32
                                ? static_cast<float>(value) * static_cast<float>(job.prescale)
                                : value * job.prescale;
-    const auto sent = static_cast<float>(rounded_to(job.wire, product));
-    result = rank == ranks.front() ? sent : combined(job.op, result, sent);
+    const auto sent = static_cast<float>(rounded(job, product));
+    result = rank == 0 ? sent : combined(job.op, result, sent);
   }
   result *= static_cast<float>(job.postscale);
-  if (job.op == ReduceOp::Average) result /= static_cast<float>(divisor);
-  return rounded_to(job.wire, result);
-}
-
-std::vector<int> first_ranks(int size) {
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+  if (job.op == ReduceOp::Average) result /= static_cast<float>(ranks);
+  return rounded(job, result);
 }
 
 /// A job on its way, with its memory.
@@ -86,7 +77,7 @@ class InFlight {
     if (in_place) output_ = input_;
   }
 
-  Request request(const std::string& name) {
+  Work submit(Runtime& runtime, const std::string& name) {
     Request request;
     request.name = name;
     request.dtype = job_.dtype;
@@ -97,25 +88,20 @@ class InFlight {
     request.op = job_.op;
     request.prescale = job_.prescale;
     request.postscale = job_.postscale;
-    return request;
+    return runtime.submit(request);
   }
 
-  void check_result(const std::vector<int>& ranks, int divisor) const {
+  void check_result(int ranks) const {
+    std::vector<double> got, right;
     for (std::size_t i = 0; i < job_.count; ++i) {
-      const double right = expected(job_, ranks, divisor, i);
-      if (output_.get(i) == right) continue;
-      throw CheckFailed("element " + std::to_string(i) + " of " + std::to_string(job_.count) + " " +
-                        std::string(to_string(job_.dtype)) + " as " +
-                        std::string(to_string(job_.wire)) + ", " + std::string(to_string(job_.op)) +
-                        ", is " + std::to_string(output_.get(i)) + ", not " +
-                        std::to_string(right));
-    }
-    for (std::size_t i = 0; i < job_.count; ++i) {
+      got.push_back(output_.get(i));
+      right.push_back(expected(job_, ranks, i));
       check(input_.get(i) == brought(job_, rank_, i), "the input is as it was");
     }
+    check_equal(got, right,
+                std::string(to_string(job_.dtype)) + " as " + std::string(to_string(job_.wire)) +
+                    ", " + std::string(to_string(job_.op)));
   }
-
-  TensorValues& output() { return output_; }
 
  private:
   const Job job_;
@@ -140,21 +126,20 @@ std::vector<Job> all_jobs() {
   return jobs;
 }
 
-/// Twice, so that the second time is from the cache.
-void run_jobs(int rank, Runtime& runtime) {
-  const int size = runtime.topology().size;
-  for (int step = 0; step < 2; ++step) {
-    std::vector<InFlight> flight;
-    std::vector<Work> works;
-    for (const Job& job : all_jobs()) flight.emplace_back(job, rank, flight.size() % 3 == 0);
-    for (std::size_t i = 0; i < flight.size(); ++i) {
-      works.push_back(runtime.submit(flight[i].request("t" + std::to_string(i))));
-    }
-    for (std::size_t i = 0; i < flight.size(); ++i) {
-      works[i].wait();
-      flight[i].check_result(first_ranks(size), size);
-    }
+/// All jobs at once; in the second step from the cache.
+void run_jobs(const std::vector<Job>& jobs, int rank, Runtime& runtime) {
+  std::vector<InFlight> flight;
+  std::vector<Work> works;
+  for (const Job& job : jobs) flight.emplace_back(job, rank, flight.size() % 3 == 0);
+  for (InFlight& job : flight) {
+    works.push_back(job.submit(runtime, "t" + std::to_string(works.size())));
   }
+  for (const Work& work : works) work.wait();
+  for (const InFlight& job : flight) job.check_result(runtime.topology().size);
+}
+
+void run_all_jobs(int rank, Runtime& runtime) {
+  for (int step = 0; step < 2; ++step) run_jobs(all_jobs(), rank, runtime);
 }
 
 /// On a backend from elsewhere, which takes segment lists and knows nothing of a wire_dtype.
@@ -191,7 +176,7 @@ TEST_CASE("elements travel as halves: the same bits as rounding by hand and sums
     // No fusion, chunks of a few elements, and everything in one.
     for (const std::uint64_t bytes :
          {std::uint64_t{0}, std::uint64_t{128}, std::uint64_t{64} << 20}) {
-      run_group(size, run_jobs, with_fusion_of(bytes));
+      run_group(size, run_all_jobs, with_fusion_of(bytes));
     }
   }
 }
@@ -199,7 +184,7 @@ TEST_CASE("elements travel as halves: the same bits as rounding by hand and sums
 TEST_CASE("a backend that knows nothing of it gets the converted elements") {
   for (const int size : {1, 3}) {
     for (const std::uint64_t bytes : {std::uint64_t{128}, std::uint64_t{64} << 20}) {
-      run_unknowing(size, true, with_fusion_of(bytes), run_jobs);
+      run_unknowing(size, true, with_fusion_of(bytes), run_all_jobs);
     }
   }
 }
@@ -207,11 +192,11 @@ TEST_CASE("a backend that knows nothing of it gets the converted elements") {
 TEST_CASE("a wire_dtype that a backend cannot reduce is refused on every rank, by what it can do") {
   run_unknowing(2, false, test_config(), [](int rank, Runtime& runtime) {
     InFlight job({}, rank, true);
-    check_contains(usage_error_of(runtime.submit(job.request("x"))),
+    check_contains(usage_error_of(job.submit(runtime, "x")),
                    "backend faulty cannot do allreduce f32 [5] as bf16 sum on cpu");
     InFlight other({.wire = DataType::F16}, rank, true);
-    runtime.submit(other.request("x")).wait();
-    other.check_result({0, 1}, 2);
+    other.submit(runtime, "x").wait();
+    other.check_result(2);
   });
 }
 
@@ -237,7 +222,7 @@ TEST_CASE("NaN, infinities and what is too large for a half") {
         Request request;
         request.dtype = dtype;
         request.wire_dtype = wire;
-        request.shape = {static_cast<std::int64_t>(values.count())};
+        request.shape = {std::ssize(rows)};
         request.input = request.output = values.data();
         runtime.submit(request).wait();
         TensorValues quiet(dtype, 1);
@@ -261,35 +246,28 @@ TEST_CASE("NaN, infinities and what is too large for a half") {
 TEST_CASE("wire_dtypes fuse with their like, and halve the bytes that are counted") {
   Config config = test_config();
   config.cycle_time_ms = 10000.0;  // gather until somebody waits
-  run_group(
-      2,
-      [](int rank, Runtime& runtime) {
-        // All of a step are agreed on together once the first step has taught the cache.
-        for (int step = 0; step < 2; ++step) {
-          const std::uint64_t buckets = counter_of(runtime, "execution", "buckets");
-          std::vector<InFlight> flight;
-          std::vector<Work> works;
-          for (int i = 0; i < 9; ++i) {
-            const DataType wires[] = {DataType::BF16, DataType::F16, DataType::F32};
-            flight.emplace_back(Job{.wire = wires[i % 3], .count = 100}, rank, true);
-          }
-          for (std::size_t i = 0; i < flight.size(); ++i) {
-            works.push_back(runtime.submit(flight[i].request("t" + std::to_string(i))));
-          }
-          for (const Work& work : works) work.wait();
-          for (std::size_t i = 0; i < flight.size(); ++i) {
-            if (i % 3 != 2) flight[i].check_result({0, 1}, 2);
-          }
-          check(counter_of(runtime, "execution", "buckets") == buckets + 3, "one a wire_dtype");
-        }
-        check(counter_of(runtime, "execution", "bytes") == 2 * (600 * 2 + 300 * 4),
-              "as they travel");
-        check(counter_of(runtime, "execution", "uncompressed_bytes") == 2 * 900 * 4,
-              "as they were");
-        check(counter_of(runtime, "execution", "largest_bucket_bytes") == 1200, "of f32");
-        check(counter_of(runtime, "submission", "bytes") == 2 * 900 * 4, "of the program");
-      },
-      config);
+  const auto body = [](int rank, Runtime& runtime) {
+    std::vector<Job> jobs;
+    for (int i = 0; i < 3; ++i) {
+      for (const DataType wire : {DataType::BF16, DataType::F16, DataType::F32}) {
+        jobs.push_back({.wire = wire, .count = 100});
+      }
+    }
+    // All of a step are agreed on together once the first step has taught the cache.
+    for (int step = 0; step < 2; ++step) {
+      const std::uint64_t buckets = counter_of(runtime, "execution", "buckets");
+      run_jobs(jobs, rank, runtime);
+      check(counter_of(runtime, "execution", "buckets") == buckets + 3, "one a wire_dtype");
+    }
+    const auto counter = [&](const std::string& name) {
+      return counter_of(runtime, "execution", name);
+    };
+    check(counter("bytes") == 2 * (600 * 2 + 300 * 4), "as they travel");
+    check(counter("uncompressed_bytes") == 2 * 900 * 4, "as they were");
+    check(counter("largest_bucket_bytes") == 1200, "of f32");
+    check(counter_of(runtime, "submission", "bytes") == 2 * 900 * 4, "of the program");
+  };
+  run_group(2, body, config);
 }
 
 TEST_CASE("a wire_dtype equal to the dtype is none") {
