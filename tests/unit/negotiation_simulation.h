@@ -13,10 +13,8 @@
 
 #include "core/src/announcer.h"
 #include "core/src/combiner.h"
-#include "core/src/negotiator.h"
-#include "ronde/error.h"
 #include "ronde/topology.h"
-#include "tests/unit/submissions.h"
+#include "tests/unit/negotiators.h"
 
 namespace ronde::test {
 
@@ -66,7 +64,7 @@ struct Rank {
 
   const int number;
   Announcer announcer;
-  std::vector<int> uses;  ///< of every operation so far
+  std::map<int, int> uses;  ///< of every operation so far
   std::set<int> in_flight;
   std::map<std::string, int> operation_of;  ///< key in flight -> operation
   std::uint64_t next_unnamed = 0;
@@ -88,13 +86,12 @@ class Simulation {
       : seed_(seed),
         settings_(settings),
         random_(seed),
-        negotiator_(test::everybody(settings.size), settings.capacity,
-                    [](const RequestMeta&) { return ""; }) {
+        negotiator_(settings.size, settings.capacity) {
     std::vector<int> host_of = settings.host_of;
     host_of.resize(static_cast<std::size_t>(settings.size));
     for (int index = 0; index < settings.size; ++index) {
       Rank& rank = ranks_.emplace_back(index);
-      rank.uses.assign(static_cast<std::size_t>(settings.names) + 1, 0);
+      for (int operation = 0; operation <= settings.names; ++operation) rank.uses[operation] = 0;
       const Topology topology = make_topology(index, host_of);
       rank.parent = topology.parent();
       rank.children = topology.children();
@@ -109,8 +106,7 @@ class Simulation {
     for (std::uint64_t step = 0; !all_stopped(); ++step) {
       // Far more than a run needs: something is never decided.
       if (step == 200'000) FAIL("not at its end after " << step << " steps of seed " << seed_);
-      const std::size_t rank = random_() % ranks_.size();
-      act(static_cast<int>(rank));
+      act(ranks_[random_() % ranks_.size()]);
       now_ += std::chrono::milliseconds(1);
     }
   }
@@ -120,23 +116,21 @@ class Simulation {
   /// From leaders to rank 0.
   std::uint64_t host_messages() const { return host_messages_; }
 
+  /// What `rank` asked for in use `use` of the operation behind `key`.
+  Request asked(const Fate& fate, int rank) const {
+    const int operation = is_unnamed(fate.key) ? settings_.names : std::stoi(fate.key.substr(1));
+    return request_of(operation, fate.use, rank);
+  }
+
  private:
-  void act(int index) {
-    Rank& rank = ranks_[static_cast<std::size_t>(index)];
-    switch (random_() % 6) {
-      case 0:
-        return submit(index, rank);
-      case 1:
-        return announce(index, rank);
-      case 2:
-        return deliver_up(index, rank);
-      case 3:
-        return deliver_down(rank);
-      case 4:
-        return combine(rank);
-      default:
-        return decide();
-    }
+  void act(Rank& rank) {
+    const auto action = random_() % 6;
+    if (action == 0) submit(rank);
+    if (action == 1) announce(rank);
+    if (action == 2) deliver_up(rank);
+    if (action == 3) deliver_down(rank);
+    if (action == 4) combine(rank);
+    if (action == 5) decide();
   }
 
   int most_uses(int operation) const {
@@ -157,12 +151,13 @@ class Simulation {
     return most_uses(operation) * joins / (settings_.joins + 1);
   }
 
-  bool has_submitted_share(const Rank& rank) const {
+  /// Of which it has not yet submitted its share.
+  std::vector<int> operations_left(const Rank& rank) const {
+    std::vector<int> left;
     for (int operation = 0; operation <= settings_.names; ++operation) {
-      const int used = rank.uses[static_cast<std::size_t>(operation)];
-      if (used < uses_for_now(rank, operation)) return false;
+      if (rank.uses.at(operation) < uses_for_now(rank, operation)) left.push_back(operation);
     }
-    return true;
+    return left;
   }
 
   void join(Rank& rank) {
@@ -175,27 +170,22 @@ class Simulation {
     rank.announcer.add(std::move(submission));
   }
 
-  void submit(int index, Rank& rank) {
-    if (has_submitted_share(rank)) return join(rank);
-    std::vector<int> possible;
-    for (int operation = 0; operation <= settings_.names; ++operation) {
-      const bool unnamed = operation == settings_.names;
-      const bool free = unnamed || !rank.in_flight.contains(operation);
-      const int used = rank.uses[static_cast<std::size_t>(operation)];
-      if (free && used < uses_for_now(rank, operation)) possible.push_back(operation);
-    }
+  void submit(Rank& rank) {
+    std::vector<int> possible = operations_left(rank);
+    if (possible.empty()) return join(rank);
+    std::erase_if(possible, [&](int operation) { return rank.in_flight.contains(operation); });
     if (possible.empty()) return;
     const int operation = possible[random_() % possible.size()];
-    const int use = rank.uses[static_cast<std::size_t>(operation)]++;
+    const int use = rank.uses[operation]++;
     Submission submission;
-    submission.request = request_of(operation, use, index);
+    submission.request = request_of(operation, use, rank.number);
     submission.meta = meta_of(submission.request);
     const std::string& name = submission.request.name;
     submission.key = name.empty() ? unnamed_key(rank.next_unnamed++) : name;
     if (settings_.expiries && random_() % 3 == 0) {
       submission.deadline = now_ + std::chrono::milliseconds(random_() % 60);
     }
-    rank.in_flight.insert(operation);
+    if (!name.empty()) rank.in_flight.insert(operation);
     rank.operation_of[submission.key] = operation;
     rank.announcer.add(std::move(submission));
   }
@@ -219,13 +209,13 @@ class Simulation {
     return request;
   }
 
-  void announce(int index, Rank& rank) {
-    const bool is_done = rank.joins == settings_.joins && has_submitted_share(rank);
+  void announce(Rank& rank) {
+    const bool is_done = rank.joins == settings_.joins && operations_left(rank).empty();
     const bool nothing_left = is_done && (settings_.hasty || rank.operation_of.empty());
     const auto message = rank.announcer.announce(now_, nothing_left);
     if (!message) return;
     if (rank.combiner) {
-      rank.combiner->add(index, *message, now_);
+      rank.combiner->add(rank.number, *message, now_);
     } else {
       rank.up.push_back(encode(*message));
     }
@@ -239,7 +229,7 @@ class Simulation {
     }
   }
 
-  void deliver_up(int index, Rank& rank) {
+  void deliver_up(Rank& rank) {
     if (rank.up.empty()) return;
     const Message message = decode(rank.up.front());
     rank.up.pop_front();
@@ -249,9 +239,9 @@ class Simulation {
       }
     } else if (rank.parent > 0) {
       ranks_[static_cast<std::size_t>(rank.parent)].combiner->add(
-          index, std::get<ReadyMessage>(message), now_);
+          rank.number, std::get<ReadyMessage>(message), now_);
     } else {
-      negotiator_.add(index, std::get<ReadyMessage>(message), now_);
+      negotiator_.add(rank.number, std::get<ReadyMessage>(message), now_);
     }
   }
 
@@ -296,9 +286,7 @@ class Simulation {
     rank.next_unnamed = next_unnamed;
     rank.has_joined = false;
     ++rank.joins;
-    for (int operation = 0; operation <= settings_.names; ++operation) {
-      rank.uses[static_cast<std::size_t>(operation)] = share(rank.joins, operation);
-    }
+    for (auto& [operation, uses] : rank.uses) uses = share(rank.joins, operation);
   }
 
   static Fate end_even(Rank& rank, const Agreed& agreed) {
@@ -323,31 +311,20 @@ class Simulation {
     const int operation = found->second;
     const bool unnamed = submission.request.name.empty();
     // The number of this use: names are used one after the other.
-    const int use = unnamed ? std::stoi(submission.key.substr(1))
-                            : rank.uses[static_cast<std::size_t>(operation)] - 1;
-    if (!unnamed) rank.in_flight.erase(operation);
+    const int use = unnamed ? std::stoi(submission.key.substr(1)) : rank.uses[operation] - 1;
+    rank.in_flight.erase(operation);
     rank.operation_of.erase(found);
     return {submission.key, use, agreed, contributed, std::move(first_dims), std::move(text), 0};
   }
 
-  bool all_stopped() const {
-    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.stopped; });
-  }
+  bool all_stopped() const { return std::ranges::all_of(ranks_, &Rank::stopped); }
 
- public:
-  /// What `rank` asked for in use `use` of the operation behind `key`.
-  Request asked(const Fate& fate, int rank) const {
-    const int operation = is_unnamed(fate.key) ? settings_.names : std::stoi(fate.key.substr(1));
-    return request_of(operation, fate.use, rank);
-  }
-
- private:
   const std::uint32_t seed_;
   const Settings settings_;
   std::mt19937 random_;
   Negotiator::TimePoint now_{};
   std::uint64_t host_messages_ = 0;
-  Negotiator negotiator_;
+  PlainNegotiator negotiator_;
   std::deque<Rank> ranks_;
 };
 

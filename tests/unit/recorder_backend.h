@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "ronde/backend.h"
@@ -17,7 +18,7 @@ struct Recorded {
   DataType dtype;
   ReduceOp op;
   std::size_t bytes;  ///< in the buffer
-  void* memory;
+  void* memory;       ///< of an allreduce
 };
 
 /// What a Recorder did, kept beyond its life.
@@ -62,76 +63,68 @@ class Recorder final : public Backend {
     CHECK(segment.input == segment.output);
     CHECK(call.prescale == 1.0);
     CHECK(call.postscale == 1.0);
-    return record(Collective::Allreduce, call.dtype, call.op, segment);
+    return record(Collective::Allreduce, call.dtype, segment.count, call.op, segment.output);
   }
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
     REQUIRE(call.segments.size() == 1);
-    auto* bytes = static_cast<std::byte*>(call.segments[0].output);
-    const auto root = static_cast<std::size_t>(call.root);
-    for (std::size_t i = 0; i < call.segments[0].count; ++i) {
-      if (root == 0) continue;
-      bytes[i] = gathered_byte(root, sent_[root]++);
-    }
-    return record(Collective::Broadcast, call.dtype, ReduceOp::Sum, call.segments[0]);
+    const Segment& segment = call.segments[0];
+    if (call.root != 0) fill(static_cast<std::size_t>(call.root), segment.output, segment.count);
+    return record(Collective::Broadcast, call.dtype, segment.count);
   }
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    auto* output = static_cast<std::byte*>(call.output);
-    const auto* input = static_cast<const std::byte*>(call.input);
-    std::size_t total = call.counts[0];
-    for (std::size_t rank = 0; rank < call.counts.size(); ++rank) {
-      total += call.counts[rank];
-      for (std::size_t i = 0; i < call.counts[rank]; ++i) {
-        *output++ = rank == 0 ? input[i] : gathered_byte(rank, sent_[rank]++);
-      }
-    }
-    const Segment all{nullptr, const_cast<void*>(call.input), total};
-    return record(Collective::Allgather, call.dtype, ReduceOp::Sum, all);
+    gather(call.input, call.output, call.counts);
+    return record(Collective::Allgather, call.dtype, call.counts[0] + sum(call.counts));
   }
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    auto* output = static_cast<std::byte*>(call.output);
-    const auto* input = static_cast<const std::byte*>(call.input);
-    std::size_t total = call.send_counts[0];
-    for (std::size_t rank = 0; rank < call.send_counts.size(); ++rank) {
-      CHECK(call.send_counts[rank] <= call.largest_count);
-      CHECK(call.receive_counts[rank] <= call.largest_count);
-      total += call.send_counts[rank] + call.receive_counts[rank];
-      for (std::size_t i = 0; i < call.receive_counts[rank]; ++i) {
-        *output++ = rank == 0 ? input[i] : gathered_byte(rank, sent_[rank]++);
-      }
-    }
-    const Segment all{nullptr, const_cast<void*>(call.input), total - call.send_counts[0]};
-    return record(Collective::Alltoall, call.dtype, ReduceOp::Sum, all);
+    CHECK(std::ranges::max(call.send_counts) <= call.largest_count);
+    CHECK(std::ranges::max(call.receive_counts) <= call.largest_count);
+    gather(call.input, call.output, call.receive_counts);
+    return record(Collective::Alltoall, call.dtype,
+                  sum(call.send_counts) + sum(call.receive_counts));
   }
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
     CHECK(call.prescale == 1.0);
     CHECK(call.postscale == 1.0);
-    const std::size_t width = size_of(call.dtype);
-    if (call.counts[0] > 0) std::memcpy(call.output, call.input, call.counts[0] * width);
-    const std::size_t total =
-        std::accumulate(call.counts.begin(), call.counts.end(), call.counts[0]);
-    const Segment all{nullptr, const_cast<void*>(call.input), total};
-    return record(Collective::Reducescatter, call.dtype, call.op, all);
+    const std::size_t bytes = call.counts[0] * size_of(call.dtype);
+    std::copy_n(static_cast<const std::byte*>(call.input), bytes,
+                static_cast<std::byte*>(call.output));
+    return record(Collective::Reducescatter, call.dtype, call.counts[0] + sum(call.counts),
+                  call.op);
   }
   std::unique_ptr<Operation> send(const SendCall& call) override {
     const auto* input = static_cast<const std::byte*>(call.input);
     record_.sent.insert(record_.sent.end(), input, input + call.count);
-    return record(Collective::Send, call.dtype, ReduceOp::Sum,
-                  {input, const_cast<void*>(call.input), call.count});
+    return record(Collective::Send, call.dtype, call.count);
   }
   std::unique_ptr<Operation> recv(const RecvCall& call) override {
-    auto* output = static_cast<std::byte*>(call.output);
-    const auto peer = static_cast<std::size_t>(call.peer);
-    for (std::size_t i = 0; i < call.count; ++i) output[i] = gathered_byte(peer, sent_[peer]++);
-    return record(Collective::Recv, call.dtype, ReduceOp::Sum, {nullptr, output, call.count});
+    fill(static_cast<std::size_t>(call.peer), call.output, call.count);
+    return record(Collective::Recv, call.dtype, call.count);
   }
   void abort() noexcept override { record_.aborted = true; }
   void close() override { record_.closed = true; }
   StatsGroup stats() const override { return {"recorder", {{"calls", record_.calls.size()}}}; }
 
  private:
-  std::unique_ptr<Operation> record(Collective kind, DataType dtype, ReduceOp op,
-                                    const Segment& segment) {
-    record_.calls.push_back({kind, dtype, op, segment.count * size_of(dtype), segment.output});
+  static std::size_t sum(std::span<const std::size_t> counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  }
+
+  /// The next bytes of `rank` go to `output`; returns its end.
+  std::byte* fill(std::size_t rank, void* output, std::size_t count) {
+    return std::generate_n(static_cast<std::byte*>(output), count,
+                           [&] { return gathered_byte(rank, sent_[rank]++); });
+  }
+
+  /// This rank's part, and those of the others behind it.
+  void gather(const void* input, void* output, std::span<const std::size_t> counts) {
+    std::byte* next = std::copy_n(static_cast<const std::byte*>(input), counts[0],
+                                  static_cast<std::byte*>(output));
+    for (std::size_t rank = 1; rank < counts.size(); ++rank) next = fill(rank, next, counts[rank]);
+  }
+
+  std::unique_ptr<Operation> record(Collective kind, DataType dtype, std::size_t count,
+                                    ReduceOp op = ReduceOp::Sum, void* memory = nullptr) {
+    record_.calls.push_back({kind, dtype, op, count * size_of(dtype), memory});
     return std::make_unique<FakeOperation>(record_.finishes);
   }
 
