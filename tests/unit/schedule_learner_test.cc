@@ -73,23 +73,16 @@ TEST_CASE("three steps alike make a plan, whatever their decisions and order") {
   CHECK(schedule->patience_ms >= 1000);
 }
 
-TEST_CASE("steps that differ, or whose operations nobody contributes to any more, are not alike") {
-  Fixture fixture(3);
-  for (int i = 0; i < 5; ++i) {
+TEST_CASE("steps that differ, whose operations nobody contributes to, or zero steps make no plan") {
+  Fixture fixture(3), other(2), never(0);
+  std::vector<Seen> decision = operations({1, 2});
+  for (int i = 0; i < 20; ++i) {
     CHECK_FALSE(fixture.see({1, 2}));
     CHECK_FALSE(fixture.see({1, 2, 3}));
-  }
-  Fixture other(2);
-  std::vector<Seen> decision = operations({1, 2});
-  for (int i = 0; i < 6; ++i) {
     decision[1].contributed = i % 2 == 0;
     CHECK_FALSE(other.see(decision));
+    CHECK_FALSE(never.see({1}));
   }
-}
-
-TEST_CASE("zero steps never make a plan") {
-  Fixture fixture(0);
-  for (int i = 0; i < 20; ++i) CHECK_FALSE(fixture.see({1}));
 }
 
 TEST_CASE("what follows a wait has a bucket of its own") {
@@ -127,21 +120,10 @@ TEST_CASE("operations without a name are told apart by their order") {
 }
 
 TEST_CASE("a plan with more buckets than there are words is not made") {
-  Fixture fixture(1, 0);  // no fusion
-  const std::vector<Seen> fits = operations({1, 2, 3, 4, 5, 6, 7, 8});
-  CHECK_FALSE(fixture.see(fits));
-  CHECK(fixture.see(fits));
-  Fixture other(1, 0);
-  const std::vector<Seen> too_many = operations({1, 2, 3, 4, 5, 6, 7, 8, 9});
-  for (int i = 0; i < 5; ++i) CHECK_FALSE(other.see(too_many));
-}
-
-TEST_CASE("what no plan can hold starts the count again") {
-  Fixture fixture(2);
-  CHECK_FALSE(fixture.see({1}));
-  fixture.learner.forget();
-  CHECK_FALSE(fixture.see({1}));
-  CHECK(fixture.see({1}));
+  Fixture fits(1, 0), other(1, 0);  // no fusion
+  CHECK_FALSE(fits.see({1, 2, 3, 4, 5, 6, 7, 8}));
+  CHECK(fits.see({1, 2, 3, 4, 5, 6, 7, 8}));
+  for (int i = 0; i < 5; ++i) CHECK_FALSE(other.see({1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
 TEST_CASE("a plan that did not last makes the next one wait longer, and one that did does not") {
@@ -151,6 +133,9 @@ TEST_CASE("a plan that did not last makes the next one wait longer, and one that
     return steps;
   };
   Fixture fixture(2);
+  // What no plan can hold starts the count again.
+  CHECK_FALSE(fixture.see({1}));
+  fixture.learner.forget();
   CHECK(steps_to_plan(fixture) == 2);
   fixture.learner.thawed(false, 0);
   CHECK(steps_to_plan(fixture) == 4);

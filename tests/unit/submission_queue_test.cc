@@ -28,14 +28,10 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("an empty queue is not due") {
+TEST_CASE("the gather time counts from the first submission") {
   Fixture fixture;
   CHECK_FALSE(fixture.queue.due());
   CHECK(fixture.queue.drain().empty());
-}
-
-TEST_CASE("the gather time counts from the first submission") {
-  Fixture fixture;
   const auto before = Clock::now();
   fixture.queue.push(submission("a"));
   const auto due = fixture.queue.due();
@@ -46,16 +42,20 @@ TEST_CASE("the gather time counts from the first submission") {
   CHECK(fixture.queue.due() == due);
 }
 
-TEST_CASE("only the first submission wakes the coordinator") {
+TEST_CASE("only the first submission wakes the coordinator, unless its caller waits") {
   Fixture fixture;
-  fixture.queue.push(submission("a"));
-  CHECK(fixture.wakes == 1);
-  fixture.queue.push(submission("b"));
-  CHECK(fixture.wakes == 1);
-  CHECK(fixture.queue.drain().size() == 2);
-  fixture.queue.push(submission("c"));
-  CHECK(fixture.wakes == 2);
-  CHECK(fixture.queue.counters().wakes.get() == 2);
+  for (const bool caller_waits : {false, true, false}) {
+    const int wakes = fixture.wakes + (caller_waits ? 0 : 1);
+    Submission first = submission("a");
+    first.request.caller_waits = caller_waits;
+    fixture.queue.push(std::move(first));
+    CHECK(fixture.wakes == wakes);
+    fixture.queue.push(submission("b"));
+    CHECK(fixture.wakes == wakes);
+    CHECK(fixture.queue.drain().size() == 2);
+    for (const std::string name : {"a", "b"}) fixture.queue.release(0, name);
+  }
+  CHECK(fixture.queue.counters().wakes.get() == static_cast<std::uint64_t>(fixture.wakes));
 }
 
 TEST_CASE("a full fusion buffer is due at once and wakes once") {
@@ -90,16 +90,10 @@ TEST_CASE("a waiter makes what is there due at once, and nothing later") {
 
 TEST_CASE("submissions are drained in their order, with their keys") {
   Fixture fixture;
-  fixture.queue.push(submission("b"));
-  fixture.queue.push(submission(""));
-  fixture.queue.push(submission("a"));
-  fixture.queue.push(submission(""));
-  const auto drained = fixture.queue.drain();
-  REQUIRE(drained.size() == 4);
-  CHECK(drained[0].key == "b");
-  CHECK(drained[1].key == unnamed_key(0));
-  CHECK(drained[2].key == "a");
-  CHECK(drained[3].key == unnamed_key(1));
+  for (const std::string name : {"b", "", "a", ""}) fixture.queue.push(submission(name));
+  std::vector<std::string> keys;
+  for (const Submission& drained : fixture.queue.drain()) keys.push_back(drained.key);
+  CHECK(keys == std::vector<std::string>{"b", unnamed_key(0), "a", unnamed_key(1)});
   CHECK(fixture.queue.drain().empty());
 }
 
@@ -116,31 +110,16 @@ TEST_CASE("a name is in flight until it is released") {
   CHECK(fixture.queue.drain().size() == 1);
 }
 
-TEST_CASE("a closed queue throws its first reason and keeps what it has") {
-  Fixture fixture;
-  fixture.queue.push(submission("a"));
-  fixture.queue.close(std::make_exception_ptr(UsageError("first")));
-  fixture.queue.close(std::make_exception_ptr(UsageError("second")));
-  CHECK_THROWS_WITH(fixture.queue.push(submission("b")), "first");
-  CHECK(fixture.queue.drain().size() == 1);
-}
-
-TEST_CASE("a refused operation without a name does not use up a number") {
+TEST_CASE("a closed queue throws its first reason, keeps what it has and takes no more") {
   Fixture fixture;
   fixture.queue.push(submission(""));
-  fixture.queue.close(std::make_exception_ptr(UsageError("closed")));
-  CHECK_THROWS_AS(fixture.queue.push(submission("")), UsageError);
+  fixture.queue.close(std::make_exception_ptr(UsageError("first")));
+  fixture.queue.close(std::make_exception_ptr(UsageError("second")));
+  for (const std::string name : {"b", ""}) {
+    CHECK_THROWS_WITH(fixture.queue.push(submission(name)), "first");
+  }
   CHECK(fixture.queue.counters().submitted.get() == 1);
-}
-
-TEST_CASE("nobody is woken for a caller that waits") {
-  Fixture fixture;
-  Submission quiet = submission("a");
-  quiet.request.caller_waits = true;
-  fixture.queue.push(std::move(quiet));
-  CHECK(fixture.wakes == 0);
-  fixture.queue.push(submission("b"));
-  CHECK(fixture.queue.drain().size() == 2);
+  CHECK(fixture.queue.drain().size() == 1);
 }
 
 TEST_CASE("a detached queue wakes nobody") {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -47,17 +48,25 @@ TEST_CASE("an empty handle is done without error") {
   CHECK(called == 1);
 }
 
-TEST_CASE("copies of a handle share its operation") {
+TEST_CASE("copies of a handle share its operation, which completes once") {
   Fixture fixture;
   const Work work(fixture.state);
   const Work copy = work;
+  int called = 0;
+  work.on_done([&] { ++called; });
   CHECK_FALSE(copy.done());
   CHECK(copy.error() == nullptr);
   fixture.state->complete(nullptr, false);
-  CHECK(work.done());
-  CHECK(copy.done());
-  CHECK_FALSE(copy.contributed());
-  copy.wait();
+  fixture.state->complete(some_error());
+  for (const Work& handle : {work, copy}) {
+    CHECK(handle.done());
+    CHECK(handle.error() == nullptr);
+    CHECK_FALSE(handle.contributed());
+    handle.wait();
+  }
+  CHECK(called == 1);
+  copy.on_done([&] { ++called; });
+  CHECK(called == 2);
 }
 
 TEST_CASE("waiting for a while and giving up harms nothing") {
@@ -88,63 +97,40 @@ TEST_CASE("a failed operation throws each time it is waited for") {
   CHECK(work.error() != nullptr);
 }
 
-TEST_CASE("an operation completes once") {
-  Fixture fixture;
-  const Work work(fixture.state);
-  int called = 0;
-  work.on_done([&] { ++called; });
-  fixture.state->complete(nullptr);
-  fixture.state->complete(some_error());
-  CHECK(called == 1);
-  CHECK(work.error() == nullptr);
-  work.on_done([&] { ++called; });
-  CHECK(called == 2);
-}
-
 TEST_CASE("an error that nobody read is logged when the last handle goes") {
-  Fixture fixture;
-  {
-    const Work work(std::move(fixture.state));
-    fixture.state = nullptr;
-    Work other = work;
+  struct Row {
+    std::exception_ptr error;
+    std::function<void(const Work&)> before, after;  ///< it is completed
+    std::string logged;
+  };
+  const auto nothing = [](const Work&) {};
+  const auto wait = [](const Work& work) { CHECK_THROWS(work.wait()); };
+  const auto ask = [](const Work& work) { static_cast<void>(work.error()); };
+  const std::string unread = "allreduce 'x' failed and nobody asked";
+  const Row rows[] = {{some_error(), nothing, nothing, unread + ": it went"},
+                      {std::make_exception_ptr(5), nothing, nothing, unread},
+                      {some_error(), nothing, wait, ""},
+                      {some_error(), nothing, ask, ""},
+                      // An unfinished operation has none to read yet.
+                      {some_error(), ask, nothing, unread}};
+  for (const Row& row : rows) {
+    Fixture fixture;
+    {
+      const Work work(fixture.state);
+      row.before(work);
+      fixture.state->complete(row.error);
+      row.after(work);
+    }
+    CHECK(fixture.logged->empty());
+    fixture.state.reset();
+    CHECK(fixture.logged->empty() == row.logged.empty());
+    if (!row.logged.empty()) {
+      CHECK_THAT(*fixture.logged, Catch::Contains("rank 2") && Catch::Contains(row.logged));
+    }
   }
-  CHECK(fixture.logged->empty());
-
-  Fixture failed;
-  failed.state->complete(some_error());
-  CHECK(failed.logged->empty());
-  failed.state.reset();
-  CHECK_THAT(*failed.logged, Catch::Contains("rank 2") &&
-                                 Catch::Contains("allreduce 'x' failed and nobody asked: it went"));
-}
-
-TEST_CASE("an error that is no exception of the standard library is logged, too") {
-  Fixture fixture;
-  fixture.state->complete(std::make_exception_ptr(5));
-  fixture.state.reset();
-  CHECK_THAT(*fixture.logged, Catch::Contains("allreduce 'x' failed and nobody asked"));
-}
-
-TEST_CASE("an error that was read is not logged") {
-  Fixture waited;
-  waited.state->complete(some_error());
-  CHECK_THROWS(Work(waited.state).wait());
-  waited.state.reset();
-  CHECK(waited.logged->empty());
-
-  Fixture asked;
-  asked.state->complete(some_error());
-  CHECK(Work(asked.state).error() != nullptr);
-  asked.state.reset();
-  CHECK(asked.logged->empty());
-}
-
-TEST_CASE("asking for the error of an unfinished operation does not count as reading it") {
-  Fixture fixture;
-  CHECK(Work(fixture.state).error() == nullptr);
-  fixture.state->complete(some_error());
-  fixture.state.reset();
-  CHECK_FALSE(fixture.logged->empty());
+  Fixture unfinished;
+  unfinished.state.reset();
+  CHECK(unfinished.logged->empty());
 }
 
 TEST_CASE("many threads may wait for one operation") {
