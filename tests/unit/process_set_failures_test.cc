@@ -26,6 +26,14 @@ TEST_CASE("operations of a set without this rank, or of none, are refused at onc
     check_contains(text_of<UsageError>([&] { sum_in(runtime, {9}); }),
                    "process set 9 does not exist");
     check_contains(text_of<UsageError>([&] { runtime.ranks_of({9}); }), "does not exist");
+    std::vector<float> values(1);
+    Request broadcast = in_set(pair, sum_request(values, "b"));
+    broadcast.kind = Collective::Broadcast;
+    broadcast.root = 2;  // of the set, not of the group
+    if (rank != 1) {
+      check_contains(usage_error_of(runtime.submit(broadcast)),
+                     "root 2 is out of range: there are ranks 0 to 1 in process set 1");
+    }
     check_goes_on(runtime);
     runtime.remove_process_set(pair);
     check_contains(text_of<UsageError>([&] { sum_in(runtime, pair); }), "it was removed");

@@ -34,35 +34,6 @@ TEST_CASE("every subset of four ranks reduces by itself, and many sets come and 
   });
 }
 
-TEST_CASE("ranks of a set are numbered in its order") {
-  on_all_placements(3, [](int rank, Runtime& runtime) {
-    const std::vector<int> ranks = {2, 0, 1};
-    const ProcessSet set = runtime.add_process_set(ranks);
-    const int within = *runtime.rank_in(set);
-    const std::int32_t mine = 10 * rank;
-    std::vector<std::int32_t> all(3);
-    Request gather = in_set(set, {});
-    gather.kind = Collective::Allgather;
-    gather.dtype = DataType::I32;
-    gather.shape = {1};
-    gather.input = &mine;
-    gather.output = all.data();
-    runtime.submit(gather).wait();
-    check(all == std::vector<std::int32_t>{20, 0, 10}, "gathered in the order of the set");
-    std::int32_t value = within == 1 ? 7 : 0;
-    Request broadcast = gather;
-    broadcast.kind = Collective::Broadcast;
-    broadcast.root = 1;  // rank 0 of the group
-    broadcast.input = broadcast.output = &value;
-    runtime.submit(broadcast).wait();
-    check(value == 7, "from the root within the set");
-    broadcast.root = 3;
-    check_contains(usage_error_of(runtime.submit(broadcast)),
-                   "root 3 is out of range: there are ranks 0 to 2 in process set 1");
-    check_goes_on(runtime);
-  });
-}
-
 TEST_CASE("members alone create a set while the others go on") {
   on_all_placements(4, [](int rank, Runtime& runtime) {
     if (rank % 2 == 1) {

@@ -186,26 +186,3 @@ TEST_CASE("a callback that throws harms neither the others nor a dying group") {
   });
   CHECK(called == 3);
 }
-
-TEST_CASE("many operations of many kinds in flight all fail when a rank dies") {
-  FaultyGroup all(3);
-  all.faults[1]->hold_starts();
-  run_ranks(3, [&](int rank) {
-    Runtime runtime(all.options(rank));
-    std::vector<std::vector<float>> tensors(20, std::vector<float>(3, 1.0F));
-    std::vector<Work> works;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      // Some of them in progress or planned, some never submitted by rank 1.
-      if (rank == 1 && i >= 10) break;
-      works.push_back(runtime.submit(sum_request(tensors[i], "t" + std::to_string(i))));
-    }
-    if (rank == 1) {
-      all.faults[1]->wait_begun(1);
-      all.group.kill(1);
-      return;
-    }
-    for (const Work& work : works) {
-      check(death_of([&] { work.wait(); }).rank == 1, "each names rank 1");
-    }
-  });
-}

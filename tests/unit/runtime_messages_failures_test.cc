@@ -16,23 +16,6 @@ using namespace ronde;
 using namespace ronde::test;
 using std::chrono::milliseconds;
 
-TEST_CASE("ends of a message that differ fail both ranks with one text") {
-  std::vector<std::string> texts(2);
-  run_group(3, [&](int rank, Runtime& runtime) {
-    std::vector<float> values(4, 1.0F);
-    if (rank > 0) {
-      Request request = rank == 1 ? send_request(values, 2, 4) : recv_request(values, 1, 4);
-      if (rank == 2) request.shape = {3};
-      texts[static_cast<std::size_t>(rank - 1)] = usage_error_of(runtime.submit(request));
-      check(values[0] == 1.0F, "nothing was done");
-    }
-    check_goes_on(runtime);
-  });
-  CHECK_THAT(texts[0], Catch::Contains("the message from rank 1 to rank 2 (tag 4)"));
-  CHECK_THAT(texts[0], Catch::Contains("rank 2: "));
-  CHECK(texts[0] == texts[1]);
-}
-
 TEST_CASE("what this rank alone can see of a message is refused at once") {
   struct Row {
     Collective kind;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
-#include <numeric>
 
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
@@ -58,6 +58,9 @@ TEST_CASE("three ranks sum, many steps, by cache slot from the second step on, i
     }
     check_equal(counter_of(runtime, "response_cache", "hits"), caches ? 49U * 5 : 0, "hits");
     check_equal(counter_of(runtime, "response_cache", "misses"), caches ? 5U : 50U * 5, "misses");
+    check(std::ranges::none_of(runtime.stats(),
+                               [](const StatsGroup& group) { return group.part == "schedule"; }),
+          "there is no schedule");
   };
   run_group(3, body, config);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frozen schedules end to end: ranks as threads, each with a Runtime.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <latch>
 #include <string>
@@ -30,19 +29,6 @@ TEST_CASE("ranks that repeat the same step freeze it and need no more messages")
     check(buckets >= 30 && buckets <= 40, "all tensors of a step are one bucket");
     checked.arrive_and_wait();
   });
-}
-
-TEST_CASE("nothing freezes where that is turned off") {
-  Config config = test_config();
-  config.freeze_after_steps = 0;
-  const auto body = [](int, Runtime& runtime) {
-    RepeatedSteps steps(runtime, 3);
-    for (int step = 0; step < 20; ++step) steps.run(step);
-    check(std::ranges::none_of(runtime.stats(),
-                               [](const StatsGroup& group) { return group.part == "schedule"; }),
-          "there is no schedule");
-  };
-  run_group(2, body, config);
 }
 
 TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {

@@ -269,20 +269,3 @@ TEST_CASE("wire_dtypes fuse with their like, and halve the bytes that are counte
   };
   run_group(2, body, config);
 }
-
-TEST_CASE("a wire_dtype equal to the dtype is none") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    std::vector<float> values = {1.0F / 3.0F};
-    Request request = sum_request(values, "x");
-    if (rank == 0) request.wire_dtype = DataType::F32;
-    runtime.submit(request).wait();
-    check(values[0] == 2.0F / 3.0F, "not rounded, and no mismatch");
-    std::uint16_t half = 0x3c00;
-    request.dtype = DataType::F16;
-    request.wire_dtype = DataType::F16;
-    request.input = request.output = &half;
-    request.shape = {1};
-    runtime.submit(request).wait();
-    check(half == 0x4000, "one and one");
-  });
-}
