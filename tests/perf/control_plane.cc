@@ -8,14 +8,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "tests/perf/exchange.h"
 #include "tests/perf/rounds.h"
 
 namespace {
 
+using ronde::perf::exchange;
 using Clock = std::chrono::steady_clock;
 
 /// The traffic of this rank's control plane so far.
@@ -39,27 +40,15 @@ Traffic traffic() {
   return seen;
 }
 
-void step(std::vector<float>& data, std::size_t tensors) {
-  std::vector<ronde::Work> works;
-  for (std::size_t i = 0; i < tensors; ++i) {
-    ronde::Request request;
-    request.name = "tensor " + std::to_string(i);
-    request.shape = {1};
-    request.input = request.output = &data[i];
-    works.push_back(ronde::submit(std::move(request)));
-  }
-  for (const ronde::Work& work : works) work.wait();
-}
-
 void measure(std::size_t tensors, int steps) {
   constexpr int kWarmUp = 50;
-  std::vector<float> data(tensors, 0.0F);
-  for (int i = 0; i < kWarmUp; ++i) step(data, tensors);
+  ronde::perf::Tensors data(tensors, {0.0F});
+  for (int i = 0; i < kWarmUp; ++i) exchange(data);
   const Traffic before = traffic();
   std::vector<double> times;
   for (int i = 0; i < steps; ++i) {
     const auto start = Clock::now();
-    step(data, tensors);
+    exchange(data);
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
   }
   const Traffic after = traffic();

@@ -14,15 +14,17 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "tests/perf/exchange.h"
 #include "tests/perf/rounds.h"
 #include "tools/bench/gradient_lists.h"
 
 namespace {
 
+using ronde::perf::exchange;
 using ronde::perf::median;
 using ronde::perf::median_ratio;
 using ronde::perf::size_text;
-using ronde::tool::GradientList;
+using ronde::perf::Tensors;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLargest = std::size_t{64} << 20;
@@ -36,24 +38,21 @@ double time_of(const std::function<void()>& call, int repeats) {
   return taken.count() / repeats;
 }
 
-void mpi_allreduce(float* data, std::size_t count) {
-  MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-}
-
-ronde::Work allreduce(float* data, std::size_t count, std::string name) {
-  ronde::Request request;
-  request.name = std::move(name);
-  request.shape = {static_cast<std::int64_t>(count)};
-  request.input = request.output = data;
-  return ronde::submit(std::move(request));
+/// One call for each tensor.
+void mpi_allreduce(Tensors& tensors) {
+  for (std::vector<float>& tensor : tensors) {
+    MPI_Allreduce(MPI_IN_PLACE, tensor.data(), static_cast<int>(tensor.size()), MPI_FLOAT, MPI_SUM,
+                  MPI_COMM_WORLD);
+  }
 }
 
 struct Times {
   std::vector<double> mpi, engine;
 };
 
-Times take_turns(const std::function<void()>& mpi, const std::function<void()>& engine, int repeats,
-                 int rounds) {
+Times take_turns(Tensors& tensors, int repeats, int rounds) {
+  const auto mpi = [&] { mpi_allreduce(tensors); };
+  const auto engine = [&] { exchange(tensors); };
   time_of(mpi, 1), time_of(engine, 3);  // touch all memory, fill the cache
   Times times;
   for (int round = 0; round < rounds; ++round) {
@@ -70,39 +69,19 @@ void print(const std::string& what, const Times& times) {
   std::fflush(stdout);
 }
 
-void measure_sizes(std::vector<float>& data, int rounds) {
+void measure_sizes(int rounds) {
   for (std::size_t bytes = 4; bytes <= kLargest; bytes *= 16) {
-    const std::size_t count = bytes / sizeof(float);
-    const int repeats = bytes < (1U << 20) ? 200 : 3;
-    const std::string name = "size " + std::to_string(bytes);
-    print(size_text(bytes),
-          take_turns([&] { mpi_allreduce(data.data(), count); },
-                     [&] { allreduce(data.data(), count, name).wait(); }, repeats, rounds));
+    Tensors one(1, std::vector<float>(bytes / sizeof(float)));
+    print(size_text(bytes), take_turns(one, bytes < (1U << 20) ? 200 : 3, rounds));
   }
 }
 
-void measure_model(const GradientList& list, int rounds) {
-  std::vector<std::vector<float>> gradients;
-  std::size_t bytes = 0;
-  for (const std::size_t count : list.tensors) {
-    gradients.emplace_back(count, 1.0F);
-    bytes += count * sizeof(float);
-  }
-  const auto plain = [&] {
-    for (auto& gradient : gradients) mpi_allreduce(gradient.data(), gradient.size());
-  };
-  const auto engine = [&] {
-    std::vector<ronde::Work> works;
-    // Backward makes the last parameter's gradient first.
-    for (std::size_t i = gradients.size(); i-- > 0;) {
-      works.push_back(allreduce(gradients[i].data(), gradients[i].size(),
-                                std::string(list.model) + " " + std::to_string(i)));
-    }
-    for (const ronde::Work& work : works) work.wait();
-  };
+void measure_model(const ronde::tool::GradientList& list, int rounds) {
+  Tensors gradients;
+  for (const std::size_t count : list.tensors) gradients.emplace_back(count, 1.0F);
   print(std::string(list.title) + ", " + std::to_string(gradients.size()) + " tensors, " +
-            size_text(bytes),
-        take_turns(plain, engine, 2, rounds));
+            size_text(list.elements() * sizeof(float)),
+        take_turns(gradients, 2, rounds));
 }
 
 }  // namespace
@@ -121,10 +100,7 @@ int main(int argc, char** argv) {
         ronde::size(), ronde::default_runtime().backend_name(ronde::DeviceKind::Cpu).c_str(),
         rounds);
   }
-  {
-    std::vector<float> data(kLargest / sizeof(float), 0.0F);
-    measure_sizes(data, rounds);
-  }
+  measure_sizes(rounds);
   for (const char* const model : {"edsr", "resnet50", "edsr-full"}) {
     measure_model(ronde::tool::gradient_list(model), rounds);
   }

@@ -18,27 +18,24 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "tests/perf/exchange.h"
 #include "tests/perf/rounds.h"
 #include "tools/bench/gradient_lists.h"
 
 namespace {
 
+using ronde::perf::exchange;
 using ronde::perf::median;
+using ronde::perf::Tensors;
 using Clock = std::chrono::steady_clock;
-using Tensors = std::vector<std::vector<float>>;
 
 constexpr int kExchanges = 20;
 constexpr int kWaits = 5;
 constexpr std::chrono::seconds kLateness{1};
 constexpr std::chrono::seconds kIdleness{5};
 
-double sum_of_ranks(double value) {
-  MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-  return value;
-}
-
-double largest_of_ranks(double value) {
-  MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+double over_ranks(MPI_Op op, double value) {
+  MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, MPI_COMM_WORLD);
   return value;
 }
 
@@ -47,7 +44,7 @@ double memory_of_host() {
   MPI_Barrier(MPI_COMM_WORLD);
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("Pss:", 0) == 0) return sum_of_ranks(std::stod(line.substr(4)) / 1024);
+    if (line.rfind("Pss:", 0) == 0) return over_ranks(MPI_SUM, std::stod(line.substr(4)) / 1024);
   }
   throw std::runtime_error("/proc/self/smaps_rollup has no line 'Pss:'");
 }
@@ -71,14 +68,6 @@ double load_of(Action action) {
   return 100.0 * (cpu_seconds() - cpu_before) / taken.count();
 }
 
-ronde::Work allreduce(std::vector<float>& data, const std::string& name) {
-  ronde::Request request;
-  request.name = name;
-  request.shape = {static_cast<std::int64_t>(data.size())};
-  request.input = request.output = data.data();
-  return ronde::submit(std::move(request));
-}
-
 /// With every page touched, so that it counts before init.
 Tensors make_tensors(const std::string& model, std::size_t pieces) {
   Tensors tensors;
@@ -89,14 +78,6 @@ Tensors make_tensors(const std::string& model, std::size_t pieces) {
     }
   }
   return tensors;
-}
-
-void exchange(Tensors& tensors) {
-  std::vector<ronde::Work> works;
-  for (std::size_t i = tensors.size(); i-- > 0;) {
-    works.push_back(allreduce(tensors[i], std::to_string(i)));
-  }
-  for (const ronde::Work& work : works) work.wait();
 }
 
 void measure_memory(const std::string& model, std::size_t pieces) {
@@ -117,24 +98,24 @@ void measure_memory(const std::string& model, std::size_t pieces) {
 }
 
 /// The last rank is late each time: of the others, the one with the highest load.
-double load_while_waiting(std::vector<float>& data) {
+double load_while_waiting() {
+  Tensors data(1, std::vector<float>(1000, 1.0F));
   const bool is_late = ronde::rank() == ronde::size() - 1;
   std::vector<double> loads;
   for (int i = 0; i < kWaits; ++i) {
-    allreduce(data, "warm").wait();
+    exchange(data);
     const double load = load_of([&] {
       if (is_late) std::this_thread::sleep_for(kLateness);
-      allreduce(data, "late").wait();
+      exchange(data);
     });
-    loads.push_back(largest_of_ranks(is_late ? 0.0 : load));
+    loads.push_back(over_ranks(MPI_MAX, is_late ? 0.0 : load));
   }
   return median(loads);
 }
 
 void measure_load() {
-  std::vector<float> data(1000, 1.0F);
-  const double waiting = load_while_waiting(data);
-  const double idle = largest_of_ranks(load_of([] { std::this_thread::sleep_for(kIdleness); }));
+  const double waiting = load_while_waiting();
+  const double idle = over_ranks(MPI_MAX, load_of([] { std::this_thread::sleep_for(kIdleness); }));
   if (ronde::rank() != 0) return;
   std::printf(
       "| processor time, %% of a core: idle | waiting 1 s for a late rank |\n|---|---|\n"
