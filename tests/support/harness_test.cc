@@ -1,44 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // The test harness's own tests. The hidden cases are run by the others, in processes of their own.
-#include <sys/wait.h>
-
-#include <array>
 #include <catch2/catch.hpp>
-#include <cstdio>
-#include <filesystem>
-#include <memory>
+#include <map>
 #include <semaphore>
 #include <sstream>
-#include <stdexcept>
 #include <string>
+#include <vector>
 
-#include "watchdog.h"
+#include "command.h"
 
 namespace {
+
+using Catch::Contains;
+using Environment = std::map<std::string, std::string>;
 
 struct Outcome {
   int exit_status;
   std::string output;
 };
 
-// Runs a program as a shell would, and gathers what it prints.
-Outcome run(const std::string& environment, const std::string& program,
-            const std::string& arguments) {
-  const std::string command = environment + " '" + program + "' " + arguments + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) throw std::runtime_error("popen failed: " + command);
-  Outcome outcome{-1, ""};
-  std::array<char, 4096> buffer{};
-  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    outcome.output.append(buffer.data(), n);
-  }
-  const int status = pclose(pipe);
-  outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
+Outcome run(const Environment& environment, const std::vector<std::string>& words) {
+  const auto result = ronde::test::run_program(words, environment);
+  return {result.exit_code, result.out + result.err};
 }
 
-Outcome run_self(const std::string& environment, const std::string& arguments) {
-  return run(environment, std::filesystem::read_symlink("/proc/self/exe").string(), arguments);
+Outcome run_subject(const Environment& environment) {
+  return run(environment, {HARNESS_SUBJECT, "--ronde-run", "harness_subject", "-d", "yes"});
 }
 
 // The names of the cases that ran, from Catch2's listing of durations.
@@ -68,56 +55,45 @@ TEST_CASE("~a name that starts like an exclusion is run", "[odd]") {
 }
 
 TEST_CASE("the watchdog names a hanging case, its rank and its deadline") {
-  const Outcome outcome = run_self("RONDE_TEST_DEADLINE_S=1 PMI_RANK=3", "'[.hangs]'");
-  CAPTURE(outcome.output);
+  const Outcome outcome =
+      run({{"RONDE_TEST_DEADLINE_S", "1"}, {"PMI_RANK", "3"}}, {"/proc/self/exe", "[.hangs]"});
   CHECK(outcome.exit_status == 124);
-  CHECK(outcome.output.find("watchdog: test 'hidden: waits for ever' on rank 3 exceeded 1 s") !=
-        std::string::npos);
-  CHECK(outcome.output.find("watchdog: thread ") != std::string::npos);
+  CHECK_THAT(outcome.output,
+             Contains("watchdog: test 'hidden: waits for ever' on rank 3 exceeded 1 s") &&
+                 Contains("watchdog: thread "));
 }
 
-TEST_CASE("a program that runs no case fails") {
-  const Outcome outcome = run_self("", "'no such case'");
-  CAPTURE(outcome.output);
+TEST_CASE("a run of no case fails, and one whose deadline is no positive number") {
+  CHECK(run({}, {"/proc/self/exe", "no such case"}).exit_status != 0);
+  CHECK(run({}, {HARNESS_SUBJECT, "--ronde-run", "no_such_suite"}).exit_status != 0);
+  const Outcome outcome = run({{"RONDE_TEST_DEADLINE_S", "soon"}}, {"/proc/self/exe", "[odd]"});
   CHECK(outcome.exit_status != 0);
-}
-
-TEST_CASE("a deadline that is no positive number is refused") {
-  const Outcome outcome = run_self("RONDE_TEST_DEADLINE_S=soon", "'[odd]'");
-  CAPTURE(outcome.output);
-  CHECK(outcome.exit_status != 0);
-  CHECK(outcome.output.find("RONDE_TEST_DEADLINE_S='soon'") != std::string::npos);
+  CHECK_THAT(outcome.output, Contains("RONDE_TEST_DEADLINE_S='soon'"));
 }
 
 TEST_CASE("a suite runs in one process, but for cases of their own and of other numbers of ranks") {
-  const std::string arguments = "--ronde-run harness_subject -d yes";
-  const Outcome anywhere = run("", HARNESS_SUBJECT, arguments);
+  const Outcome anywhere = run_subject({});
   CAPTURE(anywhere.output);
   CHECK(anywhere.exit_status == 0);
-  CHECK(cases_run(anywhere) ==
-        "the rank's case fails, if it is told to\npasses afterwards\nruns on two ranks\n");
-  const Outcome alone = run("RONDE_TEST_RANKS=1", HARNESS_SUBJECT, arguments);
-  CHECK(cases_run(alone) == "the rank's case fails, if it is told to\npasses afterwards\n");
-  CHECK(run("", HARNESS_SUBJECT, "--ronde-run no_such_suite").exit_status != 0);
+  const std::string on_any = "the rank's case fails, if it is told to\npasses afterwards\n";
+  CHECK(cases_run(anywhere) == on_any + "runs on two ranks\n");
+  CHECK(cases_run(run_subject({{"RONDE_TEST_RANKS", "1"}})) == on_any);
 }
 
-TEST_CASE("a failed case is named with the command that runs it alone, and the others run") {
-  const Outcome outcome = run("HARNESS_SUBJECT_FAILS=1 RONDE_TEST_COMMAND='mpiexec -n 1 subject'",
-                              HARNESS_SUBJECT, "--ronde-run harness_subject -d yes");
-  CAPTURE(outcome.output);
-  CHECK(outcome.exit_status == 1);
-  CHECK(outcome.output.find(
-            "FAILED harness_subject: the rank's case fails, if it is told to\n"
-            "  alone: mpiexec -n 1 subject 'the rank'\\''s case fails\\, if it is told to'\n") !=
-        std::string::npos);
-  CHECK(cases_run(outcome).find("passes afterwards") != std::string::npos);
-}
+TEST_CASE(
+    "a failed case is named with the command that runs it alone, and ends one of many ranks") {
+  const Outcome alone =
+      run_subject({{"HARNESS_SUBJECT_FAILS", "1"}, {"RONDE_TEST_COMMAND", "mpiexec -n 1 subject"}});
+  CHECK(alone.exit_status == 1);
+  CHECK_THAT(
+      alone.output,
+      Contains("FAILED harness_subject: the rank's case fails, if it is told to\n"
+               "  alone: mpiexec -n 1 subject 'the rank'\\''s case fails\\, if it is told to'\n"));
+  CHECK_THAT(cases_run(alone), Contains("passes afterwards"));
 
-TEST_CASE("among several ranks a failed case ends the process, as the others are elsewhere") {
-  const Outcome outcome = run("HARNESS_SUBJECT_FAILS=1 RONDE_TEST_RANKS=2", HARNESS_SUBJECT,
-                              "--ronde-run harness_subject -d yes");
-  CAPTURE(outcome.output);
-  CHECK(outcome.exit_status == 1);
-  CHECK(outcome.output.find("FAILED harness_subject: ") != std::string::npos);
-  CHECK(cases_run(outcome).find("passes afterwards") == std::string::npos);
+  // The other ranks are elsewhere by then.
+  const Outcome among = run_subject({{"HARNESS_SUBJECT_FAILS", "1"}, {"RONDE_TEST_RANKS", "2"}});
+  CHECK(among.exit_status == 1);
+  CHECK_THAT(among.output, Contains("FAILED harness_subject: "));
+  CHECK_THAT(cases_run(among), !Contains("passes afterwards"));
 }

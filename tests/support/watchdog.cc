@@ -19,7 +19,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <string_view>
-#include <thread>
 
 namespace ronde_test {
 namespace {
@@ -89,40 +88,23 @@ void print_all_backtraces() {
 
 }  // namespace
 
-// One case's deadline: the thread waits until it is told that the case has ended.
-struct Watchdog::Guard {
-  std::mutex mutex;
-  std::condition_variable ended_changed;
-  bool ended = false;  // guarded by mutex
-  std::thread thread;
-};
-
 void Watchdog::arm(const std::string& test_case, std::chrono::seconds deadline) {
-  if (guard_ != nullptr) throw std::logic_error("watchdog: armed twice");
-  guard_ = new Guard;
-  Guard* guard = guard_;
-  guard->thread = std::thread([guard, test_case, deadline] {
-    std::unique_lock lock(guard->mutex);
-    if (!guard->ended_changed.wait_for(lock, deadline, [guard] { return guard->ended; })) {
-      expire(test_case, deadline);
-    }
+  thread_ = std::jthread([test_case, deadline](const std::stop_token& ended) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any never_notified;
+    never_notified.wait_for(lock, ended, deadline, [] { return false; });
+    if (!ended.stop_requested()) expire(test_case, deadline);
   });
 }
 
 void Watchdog::disarm() {
-  if (guard_ == nullptr) return;
-  {
-    const std::lock_guard lock(guard_->mutex);
-    guard_->ended = true;
-  }
-  guard_->ended_changed.notify_all();
-  guard_->thread.join();
-  delete guard_;
-  guard_ = nullptr;
+  thread_ = {};  // ends and joins it
 }
 
 Watchdog& watchdog() {
-  static Watchdog instance;
+  // Never destroyed: a case may end its process.
+  static auto& instance = *new Watchdog;
   return instance;
 }
 

@@ -3,27 +3,23 @@
 
 #include <chrono>
 #include <string>
+#include <thread>
 
 namespace ronde_test {
 
 /// Ends the process (exit status 124) when one test case takes longer than its deadline, after
 /// naming the case and the rank on stderr and printing a backtrace of every thread that answers.
-/// Thread-safe. One per process: see watchdog().
+/// One per process: see watchdog().
 class Watchdog {
  public:
-  Watchdog() = default;
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
-
-  /// Starts the deadline of one case; the previous one must have been disarmed.
+  /// Starts the deadline of one case, in place of any other.
   void arm(const std::string& test_case, std::chrono::seconds deadline);
 
   /// Ends the deadline. Returns when no expiry can happen any more.
   void disarm();
 
  private:
-  struct Guard;
-  Guard* guard_ = nullptr;
+  std::jthread thread_;
 };
 
 Watchdog& watchdog();
