@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DCASE=<case> -DPROJECT=<find_libtorch/> -DRONDE_CMAKE_DIR=<cmake/> -DWORK=<scratch> -P ...
+# cmake -DPROJECT=<find_libtorch/> -DRONDE_CMAKE_DIR=<cmake/> -DWORK=<scratch> -P ...
 # The find module on made-up roots: which one it takes, and how it words its refusals.
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(REMOVE_RECURSE "${WORK}")
@@ -17,6 +17,7 @@ endfunction()
 
 # Configures with nothing of the machine's own LibTorch in reach.
 function(configure result)
+  file(REMOVE_RECURSE "${WORK}/build")
   execute_process(
     COMMAND "${CMAKE_COMMAND}" -E env --unset=LibTorch_ROOT --unset=CMAKE_PREFIX_PATH
       "RONDE_VENV=${WORK}/venv" "${CMAKE_COMMAND}" -S "${PROJECT}" -B "${WORK}/build"
@@ -44,46 +45,38 @@ function(expect_refused text)
   expect_contains("${output}" "${text}")
 endfunction()
 
+# make_python(<name> <root>): an interpreter whose torch lies in <root>.
+function(make_python name root)
+  file(WRITE "${WORK}/${name}" "#!/bin/sh\necho ${root}\n")
+  file(CHMOD "${WORK}/${name}" PERMISSIONS OWNER_READ OWNER_EXECUTE)
+endfunction()
+
 set(good "${WORK}/good")
 set(venv_root "${WORK}/venv/lib/python3.11/site-packages/torch")
 make_root("${good}" 2 11 "${new_symbol}")
 make_root("${venv_root}" 2 11 "${new_symbol}")
+expect_chosen("${good}" "-DTorch_DIR=${good}/share/cmake/Torch")
+expect_chosen("${good}" "-DCMAKE_PREFIX_PATH=${good}")
+make_python(python "${good}")
+expect_chosen("${good}" "-DPython3_EXECUTABLE=${WORK}/python")
+expect_chosen("${venv_root}")
 
-if(CASE STREQUAL torch_dir)
-  expect_chosen("${good}" "-DTorch_DIR=${good}/share/cmake/Torch")
-elseif(CASE STREQUAL prefix_path)
-  expect_chosen("${good}" "-DCMAKE_PREFIX_PATH=${good}")
-elseif(CASE STREQUAL python)
-  file(WRITE "${WORK}/python" "#!/bin/sh\necho ${good}\n")
-  file(CHMOD "${WORK}/python" PERMISSIONS OWNER_READ OWNER_EXECUTE)
-  expect_chosen("${good}" "-DPython3_EXECUTABLE=${WORK}/python")
-elseif(CASE STREQUAL venv)
-  expect_chosen("${venv_root}")
-elseif(CASE STREQUAL old_abi)
-  make_root("${WORK}/old" 2 11 "${old_symbol}")
-  expect_refused("${WORK}/old (from CMAKE_PREFIX_PATH) was built with the old C++ ABI"
-    "-DCMAKE_PREFIX_PATH=${WORK}/old")
-elseif(CASE STREQUAL too_old)
-  make_root("${WORK}/old" 2 6 "${new_symbol}")
-  expect_refused("${WORK}/old (from Torch_DIR) is version 2.6.1; Ronde needs 2.7 or newer"
-    "-DTorch_DIR=${WORK}/old/share/cmake/Torch")
-elseif(CASE STREQUAL debian)
-  # Debian's layout: the package files below lib/<architecture>, and so are the libraries.
-  set(header "${WORK}/usr/include/torch/csrc/api/include/torch")
-  file(WRITE "${header}/torch.h" "")
-  file(WRITE "${header}/version.h" "#define TORCH_VERSION_MAJOR 1\n\
-#define TORCH_VERSION_MINOR 13\n#define TORCH_VERSION_PATCH 1\n")
-  file(WRITE "${WORK}/usr/lib/x86_64-linux-gnu/libtorch_cpu.so" "")
-  expect_refused("${WORK}/usr (from Torch_DIR) is version 1.13.1; Ronde needs 2.7 or newer"
-    "-DTorch_DIR=${WORK}/usr/lib/x86_64-linux-gnu/cmake/Torch")
-  expect_chosen("${venv_root}" -UTorch_DIR "-DCMAKE_PREFIX_PATH=${WORK}/usr")
-elseif(CASE STREQUAL no_such_root)
-  expect_refused("/nonexistent (from LibTorch_ROOT) holds no include/torch"
-    "-DLibTorch_ROOT=/nonexistent")
-elseif(CASE STREQUAL python_without_torch)
-  file(WRITE "${WORK}/python" "#!/bin/sh\necho\n")
-  file(CHMOD "${WORK}/python" PERMISSIONS OWNER_READ OWNER_EXECUTE)
-  expect_refused("no torch package in ${WORK}/python" "-DPython3_EXECUTABLE=${WORK}/python")
-else()
-  message(FATAL_ERROR "unknown CASE=${CASE}")
-endif()
+make_root("${WORK}/old_abi" 2 11 "${old_symbol}")
+expect_refused("${WORK}/old_abi (from CMAKE_PREFIX_PATH) was built with the old C++ ABI"
+  "-DCMAKE_PREFIX_PATH=${WORK}/old_abi")
+make_root("${WORK}/too_old" 2 6 "${new_symbol}")
+expect_refused("${WORK}/too_old (from Torch_DIR) is version 2.6.1; Ronde needs 2.7 or newer"
+  "-DTorch_DIR=${WORK}/too_old/share/cmake/Torch")
+expect_refused("/nonexistent (from LibTorch_ROOT) holds no include/torch"
+  "-DLibTorch_ROOT=/nonexistent")
+make_python(without_torch "")
+expect_refused("no torch package in ${WORK}/without_torch"
+  "-DPython3_EXECUTABLE=${WORK}/without_torch")
+
+# Debian's layout: the package files below lib/<architecture>, and so are the libraries.
+make_root("${WORK}/usr" 1 13 "${new_symbol}")
+file(RENAME "${WORK}/usr/lib" "${WORK}/x86_64-linux-gnu")
+file(COPY "${WORK}/x86_64-linux-gnu" DESTINATION "${WORK}/usr/lib")
+expect_refused("${WORK}/usr (from Torch_DIR) is version 1.13.1; Ronde needs 2.7 or newer"
+  "-DTorch_DIR=${WORK}/usr/lib/x86_64-linux-gnu/cmake/Torch")
+expect_chosen("${venv_root}" "-DCMAKE_PREFIX_PATH=${WORK}/usr")

@@ -11,85 +11,76 @@ except ImportError:
     print("skipped: no yaml for python3 (Debian: python3-yaml)")
     sys.exit(77)
 
-# The fields of MPIJobSpec, RunPolicy and ReplicaSpec in the operator's pkg/apis/kubeflow/v2beta1/types.go.
-SPEC = {"slotsPerWorker", "runLauncherAsWorker", "runPolicy", "mpiReplicaSpecs", "sshAuthMountPath",
-        "launcherCreationPolicy", "mpiImplementation"}
-RUN_POLICY = {"cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit",
-              "schedulingPolicy", "suspend", "managedBy"}
-REPLICA = {"replicas", "template", "restartPolicy"}
+
+def a_positive_number(value):
+    return isinstance(value, int) and value >= 1
+
+
+def a_path(value):
+    return str(value).startswith("/")
+
+
+# MPIJobSpec, RunPolicy and ReplicaSpec in the operator's pkg/apis/kubeflow/v2beta1/types.go. Each field has the
+# values it may have, or what it must be; None: anything, or nothing.
+REPLICA = {"replicas": a_positive_number, "restartPolicy": ("Never", "OnFailure"), "template": None}
+JOB = {
+    "apiVersion": ("kubeflow.org/v2beta1",), "kind": ("MPIJob",), "metadata": None,
+    "spec": {
+        "slotsPerWorker": a_positive_number, "mpiImplementation": ("OpenMPI", "Intel", "MPICH"),
+        "sshAuthMountPath": a_path, "runLauncherAsWorker": None, "launcherCreationPolicy": None,
+        "runPolicy": {"cleanPodPolicy": ("None", "Running", "All"), "ttlSecondsAfterFinished": None,
+                      "activeDeadlineSeconds": None, "backoffLimit": None, "schedulingPolicy": None,
+                      "suspend": None, "managedBy": None},
+        "mpiReplicaSpecs": {"Launcher": REPLICA, "Worker": REPLICA}}}
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
-problems = []
+
+def field_problems(value, rule, where):
+    if isinstance(rule, tuple) and value not in rule:
+        yield f"{where} is {value!r}, not one of {', '.join(rule)}"
+    elif callable(rule) and not rule(value):
+        yield f"{where} is {value!r}, not {rule.__name__.replace('_', ' ')}"
+    elif isinstance(rule, dict):
+        fields = value or {}
+        yield from (f"{where} has no field {key}" for key in fields.keys() - rule.keys())
+        for key, inner in rule.items():
+            yield from field_problems(fields.get(key), inner, f"{where}.{key}")
 
 
-def expect(condition, text):
-    if not condition:
-        problems.append(text)
-
-
-def expect_one_of(value, allowed, where):
-    expect(value in allowed, f"{where} is {value!r}, not one of {', '.join(allowed)}")
-
-
-def expect_keys(mapping, allowed, where):
-    for key in mapping.keys() - allowed:
-        problems.append(f"{where} has no field {key}")
-
-
-def check_replicas(role, replica):
-    where = f"spec.mpiReplicaSpecs.{role}"
-    expect_keys(replica, REPLICA, where)
-    expect_one_of(replica.get("restartPolicy"), ("Never", "OnFailure"), f"{where}.restartPolicy")
-    expect(isinstance(replica.get("replicas"), int) and replica["replicas"] >= 1,
-           f"{where}.replicas must be a positive number")
-    pod = replica.get("template", {}).get("spec", {})
-    containers = pod.get("containers") or []
-    expect(containers, f"{where} has no container")
+def pod_problems(role, pod):
     volumes = {volume["name"] for volume in pod.get("volumes", [])}
-    for container in containers:
-        expect(container.get("name") and container.get("image"), f"{where}: a container needs name and image")
-        for argument in container.get("args", []):
-            expect(isinstance(argument, str), f"{where}: the argument {argument!r} must be quoted")
-        for variable in container.get("env", []):
-            expect(isinstance(variable.get("value"), str), f"{where}: {variable['name']} must be quoted")
+    if not pod.get("containers"):
+        yield f"{role} has no container"
+    for container in pod.get("containers") or []:
+        if not (container.get("name") and container.get("image")):
+            yield f"{role}: a container needs name and image"
+        texts = container.get("args", []) + [variable.get("value") for variable in container.get("env", [])]
+        yield from (f"{role}: {text!r} must be quoted" for text in texts if not isinstance(text, str))
         for mount in container.get("volumeMounts", []):
-            expect(mount["name"] in volumes, f"{where}: there is no volume {mount['name']}")
+            if mount["name"] not in volumes:
+                yield f"{role}: there is no volume {mount['name']}"
 
 
-def ranks_started(launcher):
-    arguments = launcher["template"]["spec"]["containers"][0].get("args", [])
-    return int(arguments[arguments.index("-n") + 1]) if "-n" in arguments else None
-
-
-def check(job):
-    expect(job.get("apiVersion") == "kubeflow.org/v2beta1", "apiVersion must be kubeflow.org/v2beta1")
-    expect(job.get("kind") == "MPIJob", "kind must be MPIJob")
-    spec = job.get("spec", {})
-    expect_keys(spec, SPEC, "spec")
-    expect_keys(spec.get("runPolicy", {}), RUN_POLICY, "spec.runPolicy")
-    expect_one_of(spec.get("runPolicy", {}).get("cleanPodPolicy"), ("None", "Running", "All"),
-                  "spec.runPolicy.cleanPodPolicy")
-    expect_one_of(spec.get("mpiImplementation"), ("OpenMPI", "Intel", "MPICH"), "spec.mpiImplementation")
-    expect(str(spec.get("sshAuthMountPath", "")).startswith("/"), "spec.sshAuthMountPath must be a path")
-    slots = spec.get("slotsPerWorker")
-    expect(isinstance(slots, int) and slots >= 1, "spec.slotsPerWorker must be a positive number")
-    replicas = spec.get("mpiReplicaSpecs", {})
-    expect(replicas.keys() == {"Launcher", "Worker"}, "spec.mpiReplicaSpecs must be Launcher and Worker")
-    for role, replica in replicas.items():
-        check_replicas(role, replica)
-    if problems:
-        return
-    expect(replicas["Launcher"]["replicas"] == 1, "there is one launcher")
+def rank_problems(job):
+    slots, replicas = job["spec"]["slotsPerWorker"], job["spec"]["mpiReplicaSpecs"]
     workers = replicas["Worker"]["replicas"]
+    if replicas["Launcher"]["replicas"] != 1:
+        yield "there is one launcher"
     last_host = f"{job.get('metadata', {}).get('name')}-worker-{workers - 1}"
-    expect(DNS_LABEL.fullmatch(last_host), f"{last_host} is no name for a host")
-    ranks = ranks_started(replicas["Launcher"])
-    expect(ranks == workers * slots, f"mpiexec -n {ranks}, but {workers} workers have {slots} slots each")
+    if not DNS_LABEL.fullmatch(last_host):
+        yield f"{last_host} is no name for a host"
+    arguments = replicas["Launcher"]["template"]["spec"]["containers"][0].get("args", [])
+    ranks = int(arguments[arguments.index("-n") + 1]) if "-n" in arguments else None
+    if ranks != workers * slots:
+        yield f"mpiexec -n {ranks}, but {workers} workers have {slots} slots each"
 
 
 with open(sys.argv[1], encoding="utf-8") as file:
-    check(yaml.safe_load(file))
-if problems:
-    print("\n".join(f"{sys.argv[1]}: {problem}" for problem in problems))
-    sys.exit(1)
-print(f"{sys.argv[1]}: an MPIJob")
+    job = yaml.safe_load(file)
+problems = list(field_problems(job, JOB, "the job"))
+if not problems:
+    for role, replica in job["spec"]["mpiReplicaSpecs"].items():
+        problems += pod_problems(role, replica.get("template", {}).get("spec", {}))
+problems = problems or list(rank_problems(job))
+print("\n".join(f"{sys.argv[1]}: {problem}" for problem in problems) or f"{sys.argv[1]}: an MPIJob")
+sys.exit(1 if problems else 0)

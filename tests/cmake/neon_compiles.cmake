@@ -5,14 +5,10 @@ if(NOT COMPILER)
   message(STATUS "skipped: no aarch64-linux-gnu-g++ (Debian: g++-aarch64-linux-gnu)")
   return()
 endif()
+include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(MAKE_DIRECTORY "${WORK}")
 foreach(file neon dispatch)
-  execute_process(
-    COMMAND "${COMPILER}" -std=c++20 -O1 -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow
-      -Wconversion -Werror "-I${CORE}/include" -c "${CORE}/src/kernels/${file}.cc"
-      -o "${WORK}/${file}.o"
-    ERROR_VARIABLE errors RESULT_VARIABLE status)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "${COMPILER} ${file}.cc: ${status}\n${errors}")
-  endif()
+  run_step("compile ${file}.cc" "${COMPILER}" -std=c++20 -O1 -ffp-contract=off -Wall -Wextra
+    -Wpedantic -Wshadow -Wconversion -Werror "-I${CORE}/include" -c "${CORE}/src/kernels/${file}.cc"
+    -o "${WORK}/${file}.o")
 endforeach()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""function_length.py LIMIT FOLDER...: names every C++ function body longer than LIMIT lines.
+"""length.py functions|files LIMIT FOLDER...: names every function body, or file, longer than LIMIT lines.
 
-Braces are matched after comments and literals are blanked. A block is a function's if the text before
+For functions, braces are matched after comments and literals are blanked. A block is a function's if the text before
 it has a parameter list and it stands in a namespace or a class.
 """
 import pathlib
@@ -45,20 +45,27 @@ def long_functions(path, limit):
         elif char == '}' and stack:
             kind, first, header = stack.pop()
             if kind == 'function' and line - first + 1 > limit:
-                yield first, line - first + 1, header
+                yield f'{path}:{first}', line - first + 1, f': {header[:90]}'
         if char in '{};':
             start = index + 1
 
 
+def long_files(path, limit):
+    lines = path.read_text(encoding='utf-8').count('\n')
+    if lines > limit:
+        yield path, lines, ''
+
+
 def main():
-    limit, folders = int(sys.argv[1]), [pathlib.Path(name) for name in sys.argv[2:]]
-    files = sorted(p for f in folders for p in f.rglob('*') if p.suffix in ('.h', '.cc'))
+    kind, limit, folders = sys.argv[1], int(sys.argv[2]), [pathlib.Path(name) for name in sys.argv[3:]]
+    search = {'functions': long_functions, 'files': long_files}[kind]
+    files = sorted(p for f in folders for p in f.rglob('*') if p.suffix in ('.h', '.cc', '.c'))
     if not files:
         sys.exit(f'no source in {folders}')
-    found = [(p, *entry) for p in files for entry in long_functions(p, limit)]
-    for path, line, length, header in found:
-        print(f'{path}:{line}: {length} lines, the limit is {limit}: {header[:90]}')
-    print(f'{len(files)} files, {len(found)} functions above {limit} lines')
+    found = [entry for path in files for entry in search(path, limit)]
+    for place, length, header in found:
+        print(f'{place}: {length} lines, the limit is {limit}{header}')
+    print(f'{len(files)} files, {len(found)} {kind} above {limit} lines')
     sys.exit(1 if found else 0)
 
 
