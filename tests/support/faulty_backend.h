@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -9,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "ronde/backend.h"
 #include "ronde/error.h"
+#include "tests/support/wrapped_backend.h"
 
 namespace ronde::test {
 
@@ -20,13 +21,10 @@ namespace ronde::test {
 class Faults {
  public:
   /// Operations begun from now on do not reach the backend until release(): peers wait in theirs.
-  void hold_starts() { set(hold_starts_, true); }
+  void hold_starts() { holds_starts_ = true; }
   /// Operations do reach the backend, but do not end here until release().
-  void hold_ends() { set(hold_ends_, true); }
-  void release() {
-    const std::lock_guard lock(mutex_);
-    hold_starts_ = hold_ends_ = false;
-  }
+  void hold_ends() { holds_ends_ = true; }
+  void release() { holds_starts_ = holds_ends_ = false; }
 
   /// What backends made from now on say of themselves in place of what the inner one does.
   void change_capabilities(std::function<void(Capabilities&)> change) {
@@ -46,75 +44,23 @@ class Faults {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return begun_ >= count; });
   }
-  int begun() const {
-    const std::lock_guard lock(mutex_);
-    return begun_;
-  }
+  int begun() const { return begun_; }
   /// How often operations were polled.
-  std::uint64_t polls() const {
-    const std::lock_guard lock(mutex_);
-    return polls_;
-  }
-  Capabilities changed(Capabilities capabilities) const {
-    const std::lock_guard lock(mutex_);
-    if (change_capabilities_) change_capabilities_(capabilities);
-    return capabilities;
-  }
-  bool aborted() const {
-    const std::lock_guard lock(mutex_);
-    return aborted_;
-  }
-  bool closed() const {
-    const std::lock_guard lock(mutex_);
-    return closed_;
-  }
+  std::uint64_t polls() const { return polls_; }
+  bool aborted() const { return aborted_; }
+  bool closed() const { return closed_; }
   /// Called when a backend is destroyed, on that thread; to be set before there is one.
   void when_destroyed(std::function<void()> action) { when_destroyed_ = std::move(action); }
 
-  // What the backend reports.
-  void on_create() { strike(create_); }
-  void on_close() {
-    set(closed_, true);
-    strike(close_);
-  }
-  void on_destroy() const {
-    if (when_destroyed_) when_destroyed_();
-  }
-  void on_poll() {
-    {
-      const std::lock_guard lock(mutex_);
-      ++polls_;
-    }
-    strike(poll_);
-  }
-  void on_abort() { set(aborted_, true); }
-  void on_begin() {
-    {
-      const std::lock_guard lock(mutex_);
-      ++begun_;
-      changed_.notify_all();
-    }
-    strike(start_);
-  }
-  bool holds_starts() const {
-    const std::lock_guard lock(mutex_);
-    return hold_starts_;
-  }
-  bool holds_ends() const {
-    const std::lock_guard lock(mutex_);
-    return hold_ends_;
-  }
-
  private:
+  friend class FaultyBackend;
+  friend BackendFactory faulty_factory(const BackendFactory&, std::shared_ptr<Faults>);
+
   struct Fault {
     int countdown = 0;
     std::string text;
   };
 
-  void set(bool& flag, bool value) {
-    const std::lock_guard lock(mutex_);
-    flag = value;
-  }
   void arm(Fault& fault, int nth, std::string text) {
     const std::lock_guard lock(mutex_);
     fault = {nth, std::move(text)};
@@ -123,16 +69,27 @@ class Faults {
     const std::lock_guard lock(mutex_);
     if (fault.countdown > 0 && --fault.countdown == 0) throw Error(fault.text);
   }
+  void begin() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++begun_;
+    }
+    changed_.notify_all();
+    strike(start_);
+  }
+  Capabilities changed(Capabilities capabilities) const {
+    const std::lock_guard lock(mutex_);
+    if (change_capabilities_) change_capabilities_(capabilities);
+    return capabilities;
+  }
+
+  std::atomic<bool> holds_starts_ = false, holds_ends_ = false, aborted_ = false, closed_ = false;
+  std::atomic<int> begun_ = 0;
+  std::atomic<std::uint64_t> polls_ = 0;
+  std::condition_variable changed_;
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool hold_starts_ = false;
-  bool hold_ends_ = false;
-  bool aborted_ = false;
-  bool closed_ = false;
-  int begun_ = 0;
-  std::uint64_t polls_ = 0;
   Fault start_, poll_, create_, close_;
   std::function<void(Capabilities&)> change_capabilities_;
 
@@ -140,64 +97,47 @@ class Faults {
 };
 
 /// Wraps any backend and goes wrong as its Faults say.
-class FaultyBackend final : public Backend {
+class FaultyBackend final : public WrappedBackend {
  public:
   FaultyBackend(std::unique_ptr<Backend> inner, std::shared_ptr<Faults> faults)
-      : inner_(std::move(inner)), faults_(std::move(faults)) {}
-  ~FaultyBackend() override { faults_->on_destroy(); }
+      : WrappedBackend("faulty", std::move(inner)), faults_(std::move(faults)) {}
+  ~FaultyBackend() override {
+    if (faults_->when_destroyed_) faults_->when_destroyed_();
+  }
 
-  std::string_view name() const noexcept override { return "faulty"; }
-  Capabilities capabilities() const override { return faults_->changed(inner_->capabilities()); }
-
+  Capabilities capabilities() const override {
+    return faults_->changed(WrappedBackend::capabilities());
+  }
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
     const auto wire = static_cast<std::size_t>(call.wire_dtype.value_or(call.dtype));
     if (call.wire_dtype && !capabilities().wire_dtypes.test(wire)) {
       throw Error("a backend was given a wire_dtype that it never promised");
     }
-    return begin([this, call] { return inner_->allreduce(call); });
-  }
-  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
-    return begin([this, call] { return inner_->broadcast(call); });
-  }
-  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    return begin([this, call] { return inner_->allgather(call); });
-  }
-  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return begin([this, call] { return inner_->alltoall(call); });
-  }
-  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    return begin([this, call] { return inner_->reducescatter(call); });
-  }
-  std::unique_ptr<Operation> send(const SendCall& call) override {
-    return begin([this, call] { return inner_->send(call); });
-  }
-  std::unique_ptr<Operation> recv(const RecvCall& call) override {
-    return begin([this, call] { return inner_->recv(call); });
+    return WrappedBackend::allreduce(call);
   }
   void abort() noexcept override {
-    faults_->on_abort();
-    inner_->abort();
+    faults_->aborted_ = true;
+    WrappedBackend::abort();
   }
   void close() override {
-    faults_->on_close();
-    inner_->close();
+    faults_->closed_ = true;
+    faults_->strike(faults_->close_);
+    WrappedBackend::close();
   }
-  StatsGroup stats() const override { return inner_->stats(); }
 
  private:
-  using Start = std::function<std::unique_ptr<Operation>()>;
-
   class FaultyOperation final : public Operation {
    public:
     FaultyOperation(Start start, std::shared_ptr<Faults> faults)
         : start_(std::move(start)), faults_(std::move(faults)) {}
 
     bool poll() override {
-      faults_->on_poll();
-      if (!inner_ && faults_->holds_starts()) return false;
+      ++faults_->polls_;
+      faults_->strike(faults_->poll_);
+      if (!inner_ && faults_->holds_starts_) return false;
       if (!inner_) inner_ = start_();
       ended_ = ended_ || inner_->poll();
-      return ended_ && !faults_->holds_ends();
+      return ended_ && !faults_->holds_ends_;
     }
 
    private:
@@ -207,12 +147,11 @@ class FaultyBackend final : public Backend {
     bool ended_ = false;
   };
 
-  std::unique_ptr<Operation> begin(Start start) {
-    faults_->on_begin();
+  std::unique_ptr<Operation> wrap(Start start, void* /*output*/) override {
+    faults_->begin();
     return std::make_unique<FaultyOperation>(std::move(start), faults_);
   }
 
-  const std::unique_ptr<Backend> inner_;
   const std::shared_ptr<Faults> faults_;
 };
 
@@ -220,7 +159,7 @@ class FaultyBackend final : public Backend {
 inline BackendFactory faulty_factory(const BackendFactory& inner, std::shared_ptr<Faults> faults) {
   BackendFactory factory = inner;
   factory.create = [create = inner.create, faults = std::move(faults)](BackendContext& context) {
-    faults->on_create();
+    faults->strike(faults->create_);
     return std::make_unique<FaultyBackend>(create(context), faults);
   };
   return factory;
