@@ -10,6 +10,12 @@ namespace ronde::test {
 struct GpuCheckLine {
   std::string program;
   std::vector<std::string> words;  ///< its arguments
+
+  std::vector<const char*> arguments() const {
+    std::vector<const char*> pointers;
+    for (const std::string& word : words) pointers.push_back(word.c_str());
+    return pointers;
+  }
 };
 
 /// All of them; `script` is its path, and results go beside `report`. Throws std::runtime_error

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -38,8 +39,8 @@ TEST_CASE("a percentile is the nearest sample that the share does not exceed") {
   CHECK(median(samples) == 3);
   CHECK(percentile(samples, 0.99) == 5);
   CHECK(median({2, 1}) == 1);
-  Samples hundred;
-  for (int i = 1; i <= 100; ++i) hundred.push_back(i);
+  Samples hundred(100);
+  std::iota(hundred.begin(), hundred.end(), 1);
   CHECK(percentile(hundred, 0.99) == 99);
   CHECK(median(hundred) == 50);
 }
@@ -106,21 +107,6 @@ TEST_CASE("a ring hands its slots out in turn, aligned, and zeroed by a split") 
   CHECK(*first == std::byte{0});
 }
 
-TEST_CASE("options: sizes, types and what is left out") {
-  BenchWords words;
-  words.min = "1KiB";
-  words.max = "2MB";
-  words.dtype = "f64";
-  words.wire_dtype = "bf16";
-  const BenchOptions options = parse_bench_options(words);
-  CHECK(options.min_bytes == 1024);
-  CHECK(options.max_bytes == 2'000'000);
-  CHECK(options.dtype == ronde::DataType::F64);
-  CHECK(options.wire_dtype == ronde::DataType::BF16);
-  CHECK_FALSE(options.backend);
-  CHECK_FALSE(options.iterations);
-}
-
 /// What `command words...` asks for.
 BenchOptions parsed(std::vector<std::string> words) {
   CLI::App command;
@@ -138,18 +124,23 @@ TEST_CASE("options: the words of the command line") {
   const BenchOptions defaults = parsed({});
   CHECK(defaults.min_bytes == 4);
   CHECK(defaults.max_bytes == std::size_t{64} << 20);
-  CHECK_FALSE(defaults.rotates);
+  CHECK(defaults.dtype == ronde::DataType::F32);
   CHECK_FALSE(defaults.wire_dtype);
-  CHECK(parsed({"--wire-dtype", "f16"}).wire_dtype == ronde::DataType::F16);
+  CHECK_FALSE(defaults.backend);
+  CHECK_FALSE(defaults.iterations);
+  CHECK_FALSE(defaults.rotates);
   CHECK_FALSE(defaults.raw);
   CHECK_FALSE(defaults.baseline);
   CHECK(defaults.warmup == 10);
   CHECK(defaults.models == std::vector<std::string>{"resnet50"});
-  const BenchOptions all =
-      parsed({"--min", "8", "--max", "1KiB", "--rotate", "--raw", "--baseline", "--iters", "7",
-              "--warmup", "0", "--backend", "mpi", "--model", "edsr,edsr-full", "--json", "x"});
-  CHECK(all.min_bytes == 8);
-  CHECK(all.max_bytes == 1024);
+  const BenchOptions all = parsed(
+      {"--min", "1KiB",      "--max", "2MB",        "--dtype",        "f64",    "--wire-dtype",
+       "bf16",  "--rotate",  "--raw", "--baseline", "--iters",        "7",      "--warmup",
+       "0",     "--backend", "mpi",   "--model",    "edsr,edsr-full", "--json", "x"});
+  CHECK(all.min_bytes == 1024);
+  CHECK(all.max_bytes == 2'000'000);
+  CHECK(all.dtype == ronde::DataType::F64);
+  CHECK(all.wire_dtype == ronde::DataType::BF16);
   CHECK(all.rotates);
   CHECK_FALSE(all.rotate_bytes);
   CHECK(all.raw);

@@ -117,29 +117,21 @@ void check_exchange(const json& row, const char* model, int tensors, int bytes) 
   check_baseline(row, "p50_ms", "baseline_ms");
 }
 
-TEST_CASE("exchange runs on one rank, with a row a model") {
+TEST_CASE("exchange runs on one and two ranks, with a row a model, and without a baseline") {
   const json rows = rows_of(1, {"exchange", "--model", "edsr,resnet18"}, "1");
   REQUIRE(rows.size() == 2);
   check_exchange(rows[0], "edsr", 72, 5479436);
   check_exchange(rows[1], "resnet18", 62, 46758048);
+  if (RONDE_MPI_IS_LINKED) {
+    check_exchange(rows_of(2, {"exchange", "--model", "edsr"}, "1").at(0), "edsr", 72, 5479436);
+  }
+  const json row = rows_of(1, {"exchange", "--model", "edsr", "--no-baseline"}, "1").at(0);
+  CHECK(row.at("p50_ms") > 0.0);
+  CHECK(row.at("baseline_ms").is_null());
+  CHECK(row.at("ratio").is_null());
 }
 
-TEST_CASE("exchange runs without a baseline") {
-  const json rows = rows_of(1, {"exchange", "--model", "edsr", "--no-baseline"}, "1");
-  REQUIRE(rows.size() == 1);
-  CHECK(rows[0]["p50_ms"].get<double>() > 0);
-  CHECK(rows[0]["baseline_ms"].is_null());
-  CHECK(rows[0]["ratio"].is_null());
-}
-
-TEST_CASE("exchange runs on two ranks") {
-  if (!RONDE_MPI_IS_LINKED) return;
-  const json rows = rows_of(2, {"exchange", "--model", "edsr"}, "1");
-  REQUIRE(rows.size() == 1);
-  check_exchange(rows[0], "edsr", 72, 5479436);
-}
-
-TEST_CASE("every type is right, through the engine and by the backend alone") {
+TEST_CASE("every type is right, and a half that travels, by the engine and the backend alone") {
   const int ranks = rank_counts().size() > 1 ? 2 : 1;
   for (const ronde::DataType dtype : ronde::kAllDataTypes) {
     const std::string name(to_string(dtype));
@@ -155,10 +147,6 @@ TEST_CASE("every type is right, through the engine and by the backend alone") {
     CHECK(row.at("ratio").is_null());
     CHECK(row.at("regime").is_null());
   }
-}
-
-TEST_CASE("an allreduce that travels as a half is right, through the engine and by the backend") {
-  const int ranks = rank_counts().size() > 1 ? 2 : 1;
   Words words = {"allreduce", "--wire-dtype", "bf16", "--min", "1000", "--max", "1000"};
   CHECK(rows_of(ranks, words, "1").at(0).at("wire_dtype") == "bf16");
   words.emplace_back("--raw");
@@ -188,12 +176,13 @@ TEST_CASE("sizes double, and what the ranks share is rounded up to equal parts")
   if (ranks == 1) CHECK(sizes == std::vector{4, 8, 16, 32, 64});
 }
 
+struct Refusal {
+  Words words;
+  std::string reason;
+};
+
 TEST_CASE("nonsense on the command line is refused with exit code 2 and a reason") {
-  struct Row {
-    Words words;
-    std::string reason;
-  };
-  const std::vector<Row> rows = {
+  const std::vector<Refusal> rows = {
       {{"allreduce", "--min", "4KiB", "--max", "1KiB"}, "--min (4KiB) is above --max (1KiB)"},
       {{"allreduce", "--min", "lots"}, "--min: \"lots\""},
       {{"allreduce", "--max", "-4"}, "--max: \"-4\""},
@@ -219,31 +208,27 @@ TEST_CASE("nonsense on the command line is refused with exit code 2 and a reason
       {{"gather"}, ""},
       {{}, ""},
   };
-  for (const Row& row : rows) {
-    const CommandResult result = run_bench(0, row.words);
-    INFO((row.words.empty() ? "" : row.words.back()) << result.out << result.err);
+  for (const auto& [words, reason] : rows) {
+    const CommandResult result = run_bench(0, words);
+    INFO(reason << ": " << result.out);
     CHECK(result.exit_code == 2);
-    CHECK_THAT(result.err, Contains(row.reason));
+    CHECK_THAT(result.err, Contains(reason));
     CHECK_FALSE(result.err.empty());
   }
 }
 
 TEST_CASE("of several ranks one says what is wrong") {
   if (!RONDE_MPI_IS_LINKED) return;
-  struct Row {
-    Words words;
-    std::string reason;
-  };
-  for (const Row& row : std::vector<Row>{
+  for (const auto& [words, reason] : std::vector<Refusal>{
            {{"allreduce", "--max", "no"}, "--max: \"no\""},
            {{"allreduce", "--no-such-option"}, "--no-such-option"},
            {{"allreduce", "--json", "/no/such/file"}, "--json: cannot write"},
            {{"allreduce", "--raw", "--backend", "fax"}, "'fax'"},
            {{"latency", "--baseline", "--dtype", "bf16"}, "MPI has no type for bf16"}}) {
-    const CommandResult result = run_bench(2, row.words);
+    const CommandResult result = run_bench(2, words);
     INFO(result.out << result.err);
     CHECK(result.exit_code == 2);
-    CHECK(occurrences(result.err, row.reason) == 1);
+    CHECK(occurrences(result.err, reason) == 1);
     CHECK(occurrences(result.err, "without ronde::shutdown()") == 0);
   }
 }

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,30 +15,33 @@
 
 #include "ronde/config.h"
 #include "ronde_command.h"
+#include "tests/support/temporary_folder.h"
 
 namespace {
 
 namespace fs = std::filesystem;
+using Catch::Contains;
+using ronde::test::read_text;
 using ronde::test::run_command;
 
 const fs::path kRoot = RONDE_SOURCE_DIR;
-const std::string kTableBegin = "<!-- begin: ronde info --markdown -->\n";
-const std::string kTableEnd = "<!-- end -->";
+const char* const kVariable = "RONDE_[A-Z0-9_]*[A-Z0-9]";
 
-std::string read(const fs::path& path) {
-  INFO(path);
-  std::ifstream file(path);
-  REQUIRE(file);
-  return {std::istreambuf_iterator<char>(file), {}};
+/// The files below `folders` that have one of these extensions.
+std::vector<fs::path> files_in(const std::vector<std::string>& folders,
+                               const std::set<std::string>& extensions) {
+  std::vector<fs::path> found;
+  for (const std::string& folder : folders) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
+      if (extensions.contains(entry.path().extension())) found.push_back(entry.path());
+    }
+  }
+  return found;
 }
 
 std::vector<fs::path> pages() {
-  std::vector<fs::path> found = {kRoot / "README.md"};
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "docs")) {
-    if (entry.path().extension() == ".md") {
-      found.push_back(entry.path());
-    }
-  }
+  std::vector<fs::path> found = files_in({"docs"}, {".md"});
+  found.push_back(kRoot / "README.md");
   return found;
 }
 
@@ -47,27 +50,18 @@ std::vector<std::smatch> matches(const std::string& text, const char* pattern) {
   return {std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator()};
 }
 
-struct Excerpt {
-  std::string file;
-  std::string code;
-};
-
-/// The blocks of code that follow a line `<!-- from: FILE -->`.
-std::vector<Excerpt> excerpts(const std::string& page) {
-  const std::string mark = "<!-- from: ";
-  const std::string mark_end = " -->\n```";
-  std::vector<Excerpt> found;
-  for (std::size_t at = page.find(mark); at != std::string::npos; at = page.find(mark, at)) {
-    at += mark.size();
-    const std::size_t name_end = page.find(mark_end, at);
-    const std::size_t code = page.find('\n', name_end + mark_end.size()) + 1;
-    const std::size_t code_end = page.find("\n```\n", code) + 1;
-    REQUIRE(name_end < page.find('\n', at));
-    REQUIRE(code_end > code);
-    found.push_back({page.substr(at, name_end - at), page.substr(code, code_end - code)});
-    at = code_end;
+/// Calls `visit(page, match)` for each match in a page, and says how many there are.
+template <typename Visit>
+std::size_t for_each_match(const char* pattern, Visit visit) {
+  std::size_t count = 0;
+  for (const fs::path& page : pages()) {
+    const std::string text = read_text(page);
+    for (const std::smatch& found : matches(text, pattern)) {
+      visit(page, found);
+      ++count;
+    }
   }
-  return found;
+  return count;
 }
 
 /// The page without its blocks of code.
@@ -87,28 +81,22 @@ std::string prose(const std::string& page) {
 }
 
 TEST_CASE("the table in docs tuning is what the command prints") {
-  const std::string page = read(kRoot / "docs/tuning.md");
-  const std::size_t begin = page.find(kTableBegin);
-  REQUIRE(begin != std::string::npos);
-  const std::size_t table = begin + kTableBegin.size();
-  const std::size_t end = page.find(kTableEnd, table);
-  REQUIRE(end != std::string::npos);
   const auto printed = run_command({"info", "--markdown"});
   REQUIRE(printed.exit_code == 0);
   INFO("paste the output of `ronde info --markdown` between the two marks");
-  CHECK(page.substr(table, end - table) == printed.out);
+  CHECK_THAT(read_text(kRoot / "docs/tuning.md"),
+             Contains("<!-- begin: ronde info --markdown -->\n" + printed.out + "<!-- end -->"));
 }
 
 TEST_CASE("code that a page quotes from a file is in that file word for word") {
-  std::size_t checked = 0;
-  for (const fs::path& page : pages()) {
-    for (const Excerpt& excerpt : excerpts(read(page))) {
-      ++checked;
-      INFO(page << " quotes " << excerpt.file << ":\n" << excerpt.code);
-      CHECK(read(kRoot / excerpt.file).find(excerpt.code) != std::string::npos);
-    }
-  }
-  CHECK(checked >= 8);
+  const std::size_t quotes =
+      for_each_match("<!-- from: (\\S+) -->\n```\\w*\n((?:(?!```).*\n)+)```\n",
+                     [](const fs::path& page, const std::smatch& found) {
+                       INFO(page << " quotes " << found[1]);
+                       CHECK_THAT(read_text(kRoot / found[1].str()), Contains(found[2].str()));
+                     });
+  CHECK(quotes >= 8);
+  CHECK(quotes == for_each_match("<!-- from: ", [](const auto&, const auto&) {}));
 }
 
 TEST_CASE("the page of failures quotes an error as the command says it") {
@@ -118,26 +106,24 @@ TEST_CASE("the page of failures quotes an error as the command says it") {
   };
   const auto result = run_command({"info", "--json"}, {{"RONDE_FUSION_BYTES", "64Mo"}});
   const std::string error = nlohmann::json::parse(result.out).at("error");
-  CHECK_THAT(on_one_line(read(kRoot / "docs/failures.md")),
-             Catch::Contains("rank 1: " + on_one_line(error)));
+  CHECK_THAT(on_one_line(read_text(kRoot / "docs/failures.md")),
+             Contains("rank 1: " + on_one_line(error)));
 }
 
 /// The string literals of the product, a line each; those that the compiler joins are joined.
 std::string strings_of_product() {
   std::string all;
-  for (const char* folder : {"core", "backends", "torch_ext", "c_api", "api"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-      if (entry.path().extension() != ".cc" && entry.path().extension() != ".h") continue;
-      const std::string source = read(entry.path());
-      std::ptrdiff_t end = 0;
-      for (const std::smatch& found : matches(source, R"re("((?:\\.|[^"\\\n])*)")re")) {
-        const std::string between = source.substr(end, found.position() - end);
-        if (between.find_first_not_of(" \n") != std::string::npos) all += '\n';
-        all += found[1].str();
-        end = found.position() + found.length();
-      }
-      all += '\n';
+  for (const fs::path& file :
+       files_in({"core", "backends", "torch_ext", "c_api", "api"}, {".cc", ".h"})) {
+    const std::string source = read_text(file);
+    std::ptrdiff_t end = 0;
+    for (const std::smatch& found : matches(source, R"re("((?:\\.|[^"\\\n])*)")re")) {
+      const std::string between = source.substr(end, found.position() - end);
+      if (between.find_first_not_of(" \n") != std::string::npos) all += '\n';
+      all += found[1].str();
+      end = found.position() + found.length();
     }
+    all += '\n';
   }
   return all;
 }
@@ -151,7 +137,7 @@ TEST_CASE("errors that the page of failures quotes have each word beside one as 
       "east",  "west",  "threw",     "result",     "warning",   "bytes",    "instead"};
   const std::string product = strings_of_product();
   std::size_t checked = 0;
-  const std::string page = read(kRoot / "docs/failures.md");
+  const std::string page = read_text(kRoot / "docs/failures.md");
   for (const std::smatch& block : matches(page, "```\\w*\n([^`]*)```")) {
     const std::string quoted = block[1].str();
     std::istringstream stream(quoted);
@@ -173,16 +159,6 @@ TEST_CASE("errors that the page of failures quotes have each word beside one as 
   CHECK(checked > 250);
 }
 
-TEST_CASE("links between the pages lead to files") {
-  for (const fs::path& page : pages()) {
-    const std::string text = prose(read(page));
-    for (const std::smatch& found : matches(text, "\\]\\(([^)#:]+)(#[^)]*)?\\)")) {
-      INFO(page << " links to " << found[1]);
-      CHECK(fs::exists(page.parent_path() / found[1].str()));
-    }
-  }
-}
-
 /// As GitHub makes an anchor of a heading: lower case, hyphens for spaces, no other punctuation.
 std::string anchor_of(const std::string& heading) {
   std::string anchor;
@@ -198,7 +174,7 @@ std::string anchor_of(const std::string& heading) {
 
 std::vector<std::string> anchors_in(const fs::path& page) {
   std::vector<std::string> found;
-  std::istringstream lines(prose(read(page)));
+  std::istringstream lines(prose(read_text(page)));
   for (std::string line; std::getline(lines, line);) {
     const std::size_t text = line.find_first_not_of('#');
     if (text == 0 || text == std::string::npos || line[text] != ' ') continue;
@@ -209,66 +185,52 @@ std::vector<std::string> anchors_in(const fs::path& page) {
   return found;
 }
 
-TEST_CASE("links to headings of the pages lead to one") {
-  std::size_t checked = 0;
+TEST_CASE("links of the pages lead to files and to headings") {
+  std::size_t headings = 0;
   for (const fs::path& page : pages()) {
-    const std::string text = prose(read(page));
-    for (const std::smatch& found : matches(text, "\\]\\(([^)#:]*)#([^)]*)\\)")) {
-      const std::string file = found[1];
-      INFO(page << " links to " << file << "#" << found[2]);
-      const auto anchors = anchors_in(file.empty() ? page : page.parent_path() / file);
-      CHECK(std::find(anchors.begin(), anchors.end(), found[2].str()) != anchors.end());
-      ++checked;
+    const std::string text = prose(read_text(page));
+    for (const std::smatch& found : matches(text, "\\]\\((?!\\))([^)#:]*)(?:#([^)]*))?\\)")) {
+      INFO(page << " links to " << found[0]);
+      const fs::path target = found[1].length() == 0 ? page : page.parent_path() / found[1].str();
+      CHECK(fs::exists(target));
+      if (!found[2].matched) continue;
+      ++headings;
+      CHECK(std::ranges::count(anchors_in(target), found[2].str()) == 1);
     }
   }
-  CHECK(checked > 50);
+  CHECK(headings > 50);
 }
 
 bool is_of_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-/// Every word of the C++ below `folder`.
-void add_words(const fs::path& folder, std::set<std::string>& words) {
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.path().extension() != ".h" && entry.path().extension() != ".cc") continue;
-    const std::string text = read(entry.path());
-    for (auto at = text.begin(); at != text.end();) {
-      const auto begin = std::find_if(at, text.end(), is_of_word);
-      at = std::find_if_not(begin, text.end(), is_of_word);
-      words.emplace(begin, at);
-    }
-  }
-}
-
 TEST_CASE("every name of ronde that the pages use is in the sources") {
   // Targets of CMake.
   std::set<std::string> words = {"ronde", "torch", "c", "core"};
-  for (const char* const folder : {"api", "backends", "c_api", "core", "tools", "torch_ext"}) {
-    add_words(kRoot / folder, words);
+  for (const fs::path& file :
+       files_in({"api", "backends", "c_api", "core", "tools", "torch_ext"}, {".h", ".cc"})) {
+    std::string text = read_text(file);
+    std::ranges::replace_if(text, std::not_fn(is_of_word), ' ');
+    std::istringstream stream(text);
+    words.insert(std::istream_iterator<std::string>(stream), {});
   }
-  std::size_t checked = 0;
-  for (const fs::path& page : pages()) {
-    const std::string text = read(page);
-    for (const std::smatch& found : matches(text, "\\bronde((::\\w+)+)")) {
-      INFO(page << " names " << found.str());
-      const std::string names = found[1];
-      for (const std::smatch& name : matches(names, "\\w+")) CHECK(words.count(name.str()) == 1);
-      ++checked;
-    }
-  }
-  CHECK(checked > 200);
+  const auto check = [&](const fs::path& page, const std::smatch& found) {
+    INFO(page << " names " << found.str());
+    const std::string names = found[1];
+    for (const std::smatch& name : matches(names, "\\w+")) CHECK(words.contains(name.str()));
+  };
+  CHECK(for_each_match("\\bronde((::\\w+)+)", check) > 200);
 }
 
 /// A cell of a table without its marks and spaces.
 std::string plain(std::string cell) {
-  for (const char mark : {'`', ' '})
-    cell.erase(std::remove(cell.begin(), cell.end(), mark), cell.end());
+  std::erase_if(cell, [](char c) { return c == '`' || c == ' '; });
   return cell;
 }
 
 TEST_CASE("the page for users of Horovod has every variable that has a name there") {
-  const std::string page = read(kRoot / "docs/coming_from_horovod.md");
+  const std::string page = read_text(kRoot / "docs/coming_from_horovod.md");
   for (const ronde::ConfigEntry& entry : ronde::config_table()) {
     if (entry.horovod_twin.empty()) continue;
     INFO(entry.horovod_twin);
@@ -288,51 +250,37 @@ TEST_CASE("the page for users of Horovod has every variable that has a name ther
 
 TEST_CASE("every variable that the pages name is one that is read") {
   const std::string known = run_command({"info", "--markdown"}).out;
-  const std::string c_header = read(kRoot / "c_api/include/ronde/ronde_c.h");
+  const std::string c_header = read_text(kRoot / "c_api/include/ronde/ronde_c.h");
   // Of the build, the tests and the scripts.
   const std::regex others("RONDE_(WITH|BUILD|MINUTES|TEST|HAVE|SANITIZE|WERROR|VENV|INSTALL).*");
-  for (const fs::path& page : pages()) {
-    const std::string text = read(page);
-    for (const std::smatch& found : matches(text, "RONDE_[A-Z0-9_]*[A-Z0-9]")) {
-      const std::string name = found.str();
-      const bool is_of_c = std::regex_search(c_header, std::regex("\\b" + name + " ="));
-      if (!is_of_c && !std::regex_match(name, others)) {
-        INFO(page << " names " << name);
-        CHECK(known.find("`" + name + "`") != std::string::npos);
-      }
-    }
-  }
-}
-
-/// The comment that a script begins with, up to its first command.
-std::string head(const fs::path& script) {
-  const std::string text = read(script);
-  const std::size_t end = text.find("\nset -");
-  REQUIRE(end != std::string::npos);
-  return text.substr(0, end);
+  for_each_match(kVariable, [&](const fs::path& page, const std::smatch& found) {
+    const std::string name = found.str();
+    const bool is_of_c = std::regex_search(c_header, std::regex("\\b" + name + " ="));
+    if (is_of_c || std::regex_match(name, others)) return;
+    INFO(page << " names " << name);
+    CHECK_THAT(known, Contains("`" + name + "`"));
+  });
 }
 
 TEST_CASE("the variables of the scripts are known, so that none of them warns") {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kRoot / "scripts")) {
-    if (entry.path().extension() != ".sh") continue;
-    const std::string text = head(entry.path());
-    for (const std::smatch& found : matches(text, "RONDE_[A-Z0-9_]*[A-Z0-9]")) {
-      names.push_back(found.str());
-    }
+  for (const fs::path& script : files_in({"scripts"}, {".sh"})) {
+    // The comment that it begins with, up to its first command.
+    const std::string text = read_text(script);
+    const std::size_t end = text.find("\nset -");
+    REQUIRE(end != std::string::npos);
+    const std::string head = text.substr(0, end);
+    for (const std::smatch& found : matches(head, kVariable)) names.push_back(found.str());
   }
-  CHECK(std::find(names.begin(), names.end(), "RONDE_PYTHON") != names.end());
+  CHECK(std::ranges::count(names, "RONDE_PYTHON") > 0);
   const auto nothing_is_set = [](const std::string&) { return std::optional<std::string>(); };
   CHECK(ronde::load_config(nothing_is_set, names).warnings == std::vector<std::string>());
 }
 
 TEST_CASE("no page has a place that was left to be filled in") {
-  for (const fs::path& page : pages()) {
-    const std::string text = read(page);
-    for (const std::smatch& found : matches(text, "@[A-Z][A-Z_]*@")) {
-      FAIL_CHECK(page << " holds " << found.str());
-    }
-  }
+  for_each_match("@[A-Z][A-Z_]*@", [](const fs::path& page, const std::smatch& found) {
+    FAIL_CHECK(page << " holds " << found.str());
+  });
 }
 
 }  // namespace

@@ -8,8 +8,13 @@ namespace {
 using Catch::Contains;
 using namespace ronde::test;
 
-const Words kSmall = {"setups", "--min",   "4KiB", "--max",    "8KiB", "--model",
-                      "edsr",   "--iters", "2",    "--warmup", "0"};
+/// Runs `bench setups` on a small scale, on fake GPUs.
+CommandResult run_setups(int ranks, const Words& more) {
+  Words words = {"setups", "--min",   "4KiB", "--max",    "8KiB", "--model",
+                 "edsr",   "--iters", "2",    "--warmup", "0"};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_bench(ranks, words, FAKE_GPU_BENCH);
+}
 
 nlohmann::json row_with(const nlohmann::json& rows, const char* key, const nlohmann::json& value) {
   for (const nlohmann::json& row : rows) {
@@ -21,19 +26,11 @@ nlohmann::json row_with(const nlohmann::json& rows, const char* key, const nlohm
 
 }  // namespace
 
-TEST_CASE("bench setups: without a GPU it says so, and what is missing") {
-  const CommandResult result = run_bench(1, {"setups"});
-  CHECK(result.exit_code == 2);
-  CHECK_THAT(result.err, Contains("there is no GPU to measure") && Contains("libcuda.so.1"));
-}
-
 TEST_CASE(
     "bench setups: every cuda set-up has a time for each size and for each class of messages") {
   const int ranks = RONDE_MPI_IS_LINKED ? GENERATE(1, 2) : 1;
   const JsonFile file;
-  Words words = kSmall;
-  words.insert(words.end(), {"--json", file.path()});
-  const CommandResult result = run_bench(ranks, words, FAKE_GPU_BENCH);
+  const CommandResult result = run_setups(ranks, {"--json", file.path()});
   INFO(result.out << result.err);
   REQUIRE(result.exit_code == 0);
   const nlohmann::json rows = file.rows();
@@ -56,19 +53,10 @@ TEST_CASE(
   if (ranks == 2) CHECK_THAT(result.err, Contains("CUDA IPC cannot be used"));
 }
 
-TEST_CASE("bench setups: a set-up that is not asked for is not run, one that is unknown is told") {
-  Words words = kSmall;
-  words.insert(words.end(), {"--setup", "mpi-opt,mine"});
-  const CommandResult result = run_bench(1, words, FAKE_GPU_BENCH);
-  CHECK(result.exit_code == 2);
-  CHECK_THAT(result.err, Contains("--setup") && Contains("mine") && Contains("mpi-reg"));
-}
-
 TEST_CASE("bench setups: the ways to hand over between cuda streams are measured if asked for") {
   const JsonFile file;
-  Words words = kSmall;
-  words.insert(words.end(), {"--setup", "mpi-opt-events,mpi-opt-kernels", "--json", file.path()});
-  const CommandResult result = run_bench(1, words, FAKE_GPU_BENCH);
+  const CommandResult result =
+      run_setups(1, {"--setup", "mpi-opt-events,mpi-opt-kernels", "--json", file.path()});
   INFO(result.out << result.err);
   REQUIRE(result.exit_code == 0);
   const nlohmann::json row = row_with(file.rows(), "bytes", 8192);
@@ -94,13 +82,17 @@ TEST_CASE("bench of cuda buffers: every collective gives the right result on a f
 }
 
 TEST_CASE("bench of cuda buffers: what cannot be is refused, with what can") {
-  CommandResult result = run_bench(1, {"allreduce", "--device", "cuda"});
-  CHECK(result.exit_code == 2);
-  CHECK_THAT(result.err, Contains("--device cuda") && Contains("ronde info"));
-  result = run_bench(1, {"allreduce", "--device", "cuda", "--raw"});
-  CHECK(result.exit_code == 2);
-  CHECK_THAT(result.err, Contains("bench setups"));
-  result = run_bench(1, {"allreduce", "--device", "tpu"});
-  CHECK(result.exit_code == 2);
-  CHECK_THAT(result.err, Contains("tpu") && Contains("cpu, cuda"));
+  struct Refusal {
+    CommandResult result;
+    Words words;
+  };
+  for (const auto& [result, words] :
+       {Refusal{run_bench(1, {"setups"}), {"there is no GPU to measure", "libcuda.so.1"}},
+        Refusal{run_setups(1, {"--setup", "mpi-opt,mine"}), {"--setup", "mine", "mpi-reg"}},
+        Refusal{run_bench(1, {"allreduce", "--device", "cuda"}), {"--device cuda", "ronde info"}},
+        Refusal{run_bench(1, {"allreduce", "--device", "cuda", "--raw"}), {"bench setups"}},
+        Refusal{run_bench(1, {"allreduce", "--device", "tpu"}), {"tpu", "cpu, cuda"}}}) {
+    CHECK(result.exit_code == 2);
+    for (const std::string& word : words) CHECK_THAT(result.err, Contains(word));
+  }
 }

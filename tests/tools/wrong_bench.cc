@@ -10,6 +10,7 @@
 
 #include "backends/compose.h"
 #include "ronde/ronde.h"
+#include "tests/support/wrapped_backend.h"
 #include "tools/bench/bench.h"
 
 namespace {
@@ -30,46 +31,18 @@ class Wrong final : public ronde::Operation {
   void* output_;
 };
 
-class WrongBackend final : public ronde::Backend {
+class WrongBackend final : public ronde::test::WrappedBackend {
  public:
   WrongBackend(std::unique_ptr<ronde::Backend> right, int countdown)
-      : right_(std::move(right)), countdown_(countdown) {}
-
-  std::string_view name() const noexcept override { return "wrong"; }
-  ronde::Capabilities capabilities() const override { return right_->capabilities(); }
-  std::unique_ptr<ronde::Operation> allreduce(const ronde::AllreduceCall& call) override {
-    return spoil(right_->allreduce(call), call.segments[0].output);
-  }
-  std::unique_ptr<ronde::Operation> broadcast(const ronde::BroadcastCall& call) override {
-    return spoil(right_->broadcast(call), call.segments[0].output);
-  }
-  std::unique_ptr<ronde::Operation> allgather(const ronde::AllgatherCall& call) override {
-    return spoil(right_->allgather(call), call.output);
-  }
-  std::unique_ptr<ronde::Operation> alltoall(const ronde::AlltoallCall& call) override {
-    return spoil(right_->alltoall(call), call.output);
-  }
-  std::unique_ptr<ronde::Operation> reducescatter(const ronde::ReducescatterCall& call) override {
-    return spoil(right_->reducescatter(call), call.output);
-  }
-  std::unique_ptr<ronde::Operation> send(const ronde::SendCall& call) override {
-    return right_->send(call);
-  }
-  std::unique_ptr<ronde::Operation> recv(const ronde::RecvCall& call) override {
-    return spoil(right_->recv(call), call.output);
-  }
-  void abort() noexcept override { right_->abort(); }
-  void close() override { right_->close(); }
-  ronde::StatsGroup stats() const override { return right_->stats(); }
+      : WrappedBackend("wrong", std::move(right)), countdown_(countdown) {}
 
  private:
-  std::unique_ptr<ronde::Operation> spoil(std::unique_ptr<ronde::Operation> operation,
-                                          void* output) {
-    if (--countdown_ != 0) return operation;
+  std::unique_ptr<ronde::Operation> wrap(Start start, void* output) override {
+    auto operation = start();
+    if (output == nullptr || --countdown_ != 0) return operation;
     return std::make_unique<Wrong>(std::move(operation), output);
   }
 
-  std::unique_ptr<ronde::Backend> right_;
   int countdown_;
 };
 
