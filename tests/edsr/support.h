@@ -7,11 +7,12 @@
 
 #include <torch/torch.h>
 
-#include "common/errors.h"
+#include "tests/support/input_error.h"
 #include "tests/support/temporary_folder.h"
 
 namespace edsr::testing {
 
+using ronde::test::input_error;
 using ronde::test::read_text;
 using ronde::test::TemporaryFolder;
 using ronde::test::write_bytes;
@@ -27,16 +28,5 @@ void write_jpeg(const std::filesystem::path& path, const torch::Tensor& image, b
 
 /// Leaves so many percent of a file.
 void cut_file(const std::filesystem::path& path, std::size_t percent);
-
-/// The text of the InputError that `action` throws; empty when it throws none.
-template <typename Action>
-std::string input_error(Action action) {
-  try {
-    action();
-  } catch (const example::InputError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 }  // namespace edsr::testing

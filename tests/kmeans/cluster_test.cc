@@ -15,6 +15,7 @@ namespace {
 using example::Part;
 using example::Table;
 using testing::Expected;
+using testing::flatten;
 using testing::Rows;
 using testing::whole_numbers;
 
@@ -27,14 +28,6 @@ Points share_of(const Rows& points, const Part& part) {
     table.values.insert(table.values.end(), point.begin(), point.end());
   }
   return make_points(std::move(table), part);
-}
-
-std::vector<double> flatten(const Rows& rows, double factor) {
-  std::vector<double> values;
-  for (const auto& row : rows) {
-    for (const double value : row) values.push_back(value * factor);
-  }
-  return values;
 }
 
 void check_same(const Clustering& result, const Expected& expected, const Part& part,

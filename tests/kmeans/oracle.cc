@@ -71,6 +71,14 @@ Rows whole_numbers(std::size_t rows, std::size_t columns, unsigned bound, unsign
   return points;
 }
 
+std::vector<double> flatten(const Rows& rows, double factor) {
+  std::vector<double> values;
+  for (const auto& row : rows) {
+    for (const double value : row) values.push_back(value * factor);
+  }
+  return values;
+}
+
 Rows rows_at(const Rows& points, const std::vector<std::int64_t>& rows) {
   Rows some;
   for (const std::int64_t row : rows) some.push_back(points[static_cast<std::size_t>(row)]);

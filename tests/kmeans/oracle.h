@@ -21,6 +21,9 @@ struct Expected {
 /// examples/kmeans/cluster.h alone.
 Expected plain_kmeans(const Rows& points, const Rows& start, std::int64_t limit);
 
+/// All rows as one, times `factor`.
+std::vector<double> flatten(const Rows& rows, double factor = 1);
+
 /// The points with these numbers.
 Rows rows_at(const Rows& points, const std::vector<std::int64_t>& rows);
 
