@@ -3,6 +3,7 @@
 
 #include <CLI/Error.hpp>
 #include <catch2/catch.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -46,21 +47,16 @@ TEST_CASE("the presets are the published sizes") {
         EdsrOptions{.blocks = 32, .features = 256, .scale = 4, .residual_scale = 0.1});
 }
 
-TEST_CASE("an option given overrides its preset, before or after it") {
+TEST_CASE(
+    "options override presets and earlier ones, places add up, three minutes are the budget") {
   CHECK(parse({"--blocks", "7", "--preset", "full"}).network.blocks == 7);
   CHECK(parse({"--preset", "full", "--blocks", "7"}).network.features == 256);
   CHECK(parse({"--preset", "baseline", "--lr", "0.5"}).learning_rate == 0.5);
   CHECK(parse({"--residual-scale", "0.3"}).network.residual_scale == 0.3);
   CHECK(parse({"--patch", "20"}).patch == 20);
-}
-
-TEST_CASE("places may be given several times, and of other options the last counts") {
   CHECK(parse({"--data", "more"}).data.size() == 2);
   CHECK(parse({"--validation", "a", "--validation", "b"}).validation.size() == 2);
   CHECK(parse({"--batch", "4", "--batch", "8"}).batch == 8);
-}
-
-TEST_CASE("without a budget training takes three minutes") {
   CHECK(parse({}).minutes == 3);
   CHECK(parse({"--steps", "5"}).minutes == 0);
   CHECK(parse({"--minutes", "0.5"}).minutes == 0.5);
@@ -113,21 +109,16 @@ TEST_CASE("training ends with its budget, of two budgets with the first to be us
   CHECK_FALSE(both.finished(9, 119));
 }
 
-TEST_CASE("the learning rate is halved evenly over the budget") {
+TEST_CASE("the learning rate is halved evenly over the budget, or every so many steps of any") {
   const Schedule halved = schedule({"--steps", "100", "--lr", "8", "--lr-halvings", "3"});
-  CHECK(halved.learning_rate(0, 0) == 8);
-  CHECK(halved.learning_rate(24, 0) == 8);
-  CHECK(halved.learning_rate(25, 0) == 4);
-  CHECK(halved.learning_rate(50, 0) == 2);
-  CHECK(halved.learning_rate(99, 0) == 1);
-  CHECK(halved.learning_rate(100, 0) == 1);
+  for (const auto& [step, rate] :
+       std::map<std::int64_t, double>{{0, 8}, {24, 8}, {25, 4}, {50, 2}, {99, 1}, {100, 1}}) {
+    CHECK(halved.learning_rate(step, 0) == rate);
+  }
   const Schedule timed = schedule({"--minutes", "1", "--lr", "8", "--lr-halvings", "1"});
   CHECK(timed.learning_rate(1000, 29.9) == 8);
   CHECK(timed.learning_rate(1000, 30) == 4);
   CHECK(schedule({"--steps", "9", "--lr", "8", "--lr-halvings", "0"}).learning_rate(8, 0) == 8);
-}
-
-TEST_CASE("halving by steps does not depend on the budget") {
   for (const char* const budget : {"100", "30"}) {
     const Schedule every = schedule({"--steps", budget, "--lr", "8", "--lr-halve-every", "10"});
     CHECK(every.learning_rate(9, 0) == 8);
@@ -142,9 +133,7 @@ TEST_CASE("gpu_check: the command lines that train on a GPU are understood") {
   for (const auto& line : ronde::test::gpu_check_lines(GPU_CHECK, "report.txt")) {
     if (line.program != "edsr") continue;
     ++lines;
-    std::vector<const char*> arguments;
-    for (const std::string& word : line.words) arguments.push_back(word.c_str());
-    const Options options = parse_alone(arguments);
+    const Options options = parse_alone(line.arguments());
     CHECK(options.benchmark.device == "cuda");
     CHECK(options.benchmark.efficiency);
     if (options.benchmark.cuda_graph) ++graphs;

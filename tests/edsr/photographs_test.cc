@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "image_io.h"
 #include "resample.h"
@@ -27,40 +28,25 @@ std::vector<fs::path> numbered(std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("scanning finds images in sub-folders, sorted, whatever their names") {
+TEST_CASE("scanning finds images in sub-folders, once, sorted, and says what it skips") {
   const TemporaryFolder folder;
-  fs::create_directories(folder.path() / "b" / "deep");
+  const fs::path unnamed = folder.path() / "b" / "deep" / "unnamed";
+  fs::create_directories(unnamed.parent_path());
   write_png(folder / "z.png", make_image(0, 40, 40));
-  write_png(folder.path() / "b" / "deep" / "unnamed", make_image(1, 40, 40));
+  write_png(unnamed, make_image(1, 40, 40));
   testing::write_jpeg(folder / "a.JPG", make_image(2, 40, 40));
   testing::write_bytes(folder / "readme.txt", "words");
-  const ScanResult result = scan_photographs({folder.path()}, kMinSide);
-  const std::vector<fs::path> expected{folder / "a.JPG", folder.path() / "b" / "deep" / "unnamed",
-                                       folder / "z.png"};
-  CHECK(result.files == expected);
-  CHECK(result.skipped.empty());
-}
-
-TEST_CASE("scanning skips links and small images and says why") {
-  const TemporaryFolder folder;
-  write_png(folder / "real.png", make_image(0, 40, 40));
   write_png(folder / "small.png", make_image(1, 40, 31));
-  fs::create_symlink(folder / "real.png", folder / "link.png");
+  fs::create_symlink(folder / "z.png", folder / "link.png");
   fs::create_symlink(folder / "gone.png", folder / "dangling.png");
-  const ScanResult result = scan_photographs({folder.path()}, kMinSide);
-  CHECK(result.files == std::vector<fs::path>{folder / "real.png"});
-  REQUIRE(result.skipped.size() == 3);
-  for (const SkippedFile& skipped : result.skipped) {
-    const bool small = skipped.path == folder / "small.png";
-    CHECK(skipped.reason == (small ? "31x40 pixels, a side below 32" : "a symbolic link"));
-  }
-}
-
-TEST_CASE("a place named twice counts once, and a file may be named itself") {
-  const TemporaryFolder folder;
-  testing::make_photographs(folder.path(), 2);
-  const auto result = scan_photographs({folder.path(), folder / "a.png", folder.path()}, kMinSide);
-  CHECK(result.files == std::vector<fs::path>{folder / "a.png", folder / "b.png"});
+  const ScanResult result = scan_photographs({folder.path(), unnamed, folder.path()}, kMinSide);
+  CHECK(result.files == std::vector<fs::path>{folder / "a.JPG", unnamed, folder / "z.png"});
+  std::map<fs::path, std::string> skipped;
+  for (const SkippedFile& file : result.skipped) skipped[file.path] = file.reason;
+  CHECK(skipped ==
+        std::map<fs::path, std::string>{{folder / "dangling.png", "a symbolic link"},
+                                        {folder / "link.png", "a symbolic link"},
+                                        {folder / "small.png", "31x40 pixels, a side below 32"}});
 }
 
 TEST_CASE("a missing place and a file that only looks like an image are refused") {
@@ -75,18 +61,15 @@ TEST_CASE("a missing place and a file that only looks like an image are refused"
              Contains("notes.txt"));
 }
 
-TEST_CASE("the split holds out evenly spaced files and keeps the order") {
+TEST_CASE("the split holds out evenly spaced files, as many as asked, and keeps the order") {
   const Split split = split_photographs(numbered(10), 2);
   CHECK(split.held_out == std::vector<fs::path>{"2", "7"});
   CHECK(split.training == std::vector<fs::path>{"0", "1", "3", "4", "5", "6", "8", "9"});
-}
-
-TEST_CASE("the split holds out as many as asked and leaves one to train on") {
   for (std::size_t files = 2; files < 40; ++files) {
     for (std::size_t count = 1; count < files; ++count) {
-      const Split split = split_photographs(numbered(files), count);
-      REQUIRE(split.held_out.size() == count);
-      REQUIRE(split.training.size() == files - count);
+      const Split each = split_photographs(numbered(files), count);
+      REQUIRE(each.held_out.size() == count);
+      REQUIRE(each.training.size() == files - count);
     }
   }
   CHECK_THAT(input_error([] { split_photographs(numbered(4), 4); }), Contains("too few"));
@@ -97,42 +80,28 @@ TEST_CASE("a photograph measures exactly its scale times its low-resolution coun
   const auto scale = GENERATE(as<std::int64_t>{}, 2, 3, 4);
   write_png(folder / "x.png", make_image(0, 67, 95));
   const Photograph photograph = load_photograph(folder / "x.png", 0, scale, kMinSide);
-  CHECK(photograph.high.size(1) == 67 / scale * scale);
-  CHECK(photograph.high.size(2) == 95 / scale * scale);
-  CHECK(photograph.low.size(1) * scale == photograph.high.size(1));
-  CHECK(photograph.low.size(2) * scale == photograph.high.size(2));
+  CHECK(photograph.low.sizes() == torch::IntArrayRef({3, 67 / scale, 95 / scale}));
   CHECK(torch::equal(photograph.high, crop_to_multiple(make_image(0, 67, 95), scale)));
+  CHECK_THAT(input_error([&] { load_photograph(folder / "x.png", 40, 2, kMinSide); }),
+             Contains("x.png") && Contains("40x28"));
 }
 
-TEST_CASE("a photograph too small for a patch is refused by name") {
-  const TemporaryFolder folder;
-  write_png(folder / "x.png", make_image(0, 100, 200));
-  CHECK_THAT(input_error([&] { load_photograph(folder / "x.png", 50, 2, kMinSide); }),
-             Contains("x.png") && Contains("50x24"));
-}
-
-TEST_CASE("many threads load the same photographs in the same order as one") {
+TEST_CASE("many threads load the same photographs as one, and name one that is corrupt or gone") {
   const TemporaryFolder folder;
   testing::make_photographs(folder.path(), 7);
   const auto files = scan_photographs({folder.path()}, kMinSide).files;
-  const auto one = load_photographs(files, 64, 2, kMinSide, 1);
-  const auto many = load_photographs(files, 64, 2, kMinSide, 4);
-  REQUIRE(one.size() == 7);
-  CHECK(fingerprint(one) == fingerprint(many));
-}
-
-TEST_CASE("an image among many that is corrupt, or gone since scanning, is named") {
-  const TemporaryFolder folder;
-  testing::make_photographs(folder.path(), 5);
-  const auto files = scan_photographs({folder.path()}, kMinSide).files;
-  const auto threads = GENERATE(as<std::size_t>{}, 1, 3);
-  const auto error = [&] {
-    return input_error([&] { load_photographs(files, 0, 2, kMinSide, threads); });
+  const auto load = [&](std::size_t threads) {
+    return load_photographs(files, 64, 2, kMinSide, threads);
   };
+  REQUIRE(load(1).size() == 7);
+  CHECK(fingerprint(load(1)) == fingerprint(load(4)));
   testing::cut_file(folder / "d.png", 50);
-  CHECK_THAT(error(), Contains("d.png") && Contains("corrupt or truncated PNG"));
-  fs::remove(folder / "d.png");
-  CHECK_THAT(error(), Contains("d.png") && Contains("No such file"));
+  for (const std::string reason : {"corrupt or truncated PNG", "No such file"}) {
+    for (const std::size_t threads : {1, 3}) {
+      CHECK_THAT(input_error([&] { load(threads); }), Contains("d.png") && Contains(reason));
+    }
+    fs::remove(folder / "d.png");
+  }
 }
 
 TEST_CASE("the fingerprint tells one changed pixel, a changed name and a changed order") {

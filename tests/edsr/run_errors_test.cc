@@ -82,13 +82,10 @@ TEST_CASE("a checkpoint that cannot be resumed from is refused and left as it is
   CHECK(fs::file_size(checkpoint) == size);
 }
 
-TEST_CASE("a diverging run ends with the step and the way out") {
+TEST_CASE("a diverging run ends with the way out, a wrong option is explained once, by rank 0") {
   const Workspace here;
   CHECK_THAT(launch_badly(2, here.options("out", "--steps 60 --lr 1e30")),
              Contains("diverged") && Contains("lower --lr"));
-}
-
-TEST_CASE("a wrong option is explained once, by rank 0") {
   ronde::test::check_refused_once(2, {"--data", "x", "--scale", "7"}, "edsr: --scale");
 }
 
