@@ -2,9 +2,10 @@
 #include "model.h"
 
 #include <ronde/error.h>
+#include <array>
 #include <catch2/catch.hpp>
-#include <map>
 #include <set>
+#include <utility>
 
 namespace resnet {
 namespace {
@@ -17,6 +18,32 @@ std::int64_t elements(const ResNet& network) {
   std::int64_t count = 0;
   for (const torch::Tensor& parameter : network->parameters()) count += parameter.numel();
   return count;
+}
+
+/// Names and sizes of the parameters, in torchvision's order.
+std::vector<std::pair<std::string, Sizes>> torchvision_resnet50() {
+  std::vector<std::pair<std::string, Sizes>> all;
+  const auto add = [&](const std::string& convolution, const std::string& norm, Sizes sizes) {
+    all.emplace_back(convolution + ".weight", sizes);
+    for (const char* part : {".weight", ".bias"}) all.emplace_back(norm + part, Sizes{sizes[0]});
+  };
+  add("conv1", "bn1", {64, 3, 7, 7});
+  std::int64_t channels = 64;
+  for (int layer = 1; layer <= 4; ++layer) {
+    const std::int64_t width = 32 << layer;
+    for (int block = 0; block < std::array{3, 4, 6, 3}[layer - 1]; ++block) {
+      const std::string name = "layer" + std::to_string(layer) + "." + std::to_string(block) + ".";
+      add(name + "conv1", name + "bn1", {width, channels, 1, 1});
+      add(name + "conv2", name + "bn2", {width, width, 3, 3});
+      add(name + "conv3", name + "bn3", {4 * width, width, 1, 1});
+      const Sizes shortcut = {4 * width, channels, 1, 1};
+      if (block == 0) add(name + "downsample.0", name + "downsample.1", shortcut);
+      channels = 4 * width;
+    }
+  }
+  all.emplace_back("fc.weight", Sizes{1000, 2048});
+  all.emplace_back("fc.bias", Sizes{1000});
+  return all;
 }
 
 /// What a bottleneck computes, written out. In training, batch normalisation uses the batch alone.
@@ -55,40 +82,11 @@ TEST_CASE("the models have the published numbers of parameters and tensors") {
 
 TEST_CASE("names, order and shapes are torchvision's") {
   const ResNet network("resnet50");
-  const auto parameters = network->named_parameters();
-  const Names first = {"conv1.weight",
-                       "bn1.weight",
-                       "bn1.bias",
-                       "layer1.0.conv1.weight",
-                       "layer1.0.bn1.weight",
-                       "layer1.0.bn1.bias",
-                       "layer1.0.conv2.weight",
-                       "layer1.0.bn2.weight",
-                       "layer1.0.bn2.bias",
-                       "layer1.0.conv3.weight",
-                       "layer1.0.bn3.weight",
-                       "layer1.0.bn3.bias",
-                       "layer1.0.downsample.0.weight",
-                       "layer1.0.downsample.1.weight",
-                       "layer1.0.downsample.1.bias",
-                       "layer1.1.conv1.weight"};
-  const Names names = parameters.keys();
-  CHECK(Names(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(first.size())) == first);
-  CHECK(Names(names.end() - 3, names.end()) == Names{"layer4.2.bn3.bias", "fc.weight", "fc.bias"});
-  for (const auto& [name, sizes] :
-       std::map<std::string, Sizes>{{"conv1.weight", {64, 3, 7, 7}},
-                                    {"layer1.0.conv1.weight", {64, 64, 1, 1}},
-                                    {"layer1.0.downsample.0.weight", {256, 64, 1, 1}},
-                                    {"layer2.0.conv1.weight", {128, 256, 1, 1}},
-                                    {"layer2.0.conv2.weight", {128, 128, 3, 3}},
-                                    {"layer3.5.bn3.weight", {1024}},
-                                    {"layer4.0.downsample.0.weight", {2048, 1024, 1, 1}},
-                                    {"layer4.2.conv3.weight", {2048, 512, 1, 1}},
-                                    {"fc.weight", {1000, 2048}},
-                                    {"fc.bias", {1000}}}) {
-    INFO(name);
-    CHECK(parameters[name].sizes() == torch::IntArrayRef(sizes));
+  std::vector<std::pair<std::string, Sizes>> named;
+  for (const auto& item : network->named_parameters()) {
+    named.emplace_back(item.key(), item.value().sizes().vec());
   }
+  CHECK(named == torchvision_resnet50());
   const Names buffers = network->named_buffers().keys();
   CHECK(buffers.size() == 3 * 53);
   CHECK(Names(buffers.begin(), buffers.begin() + 3) ==
