@@ -33,17 +33,12 @@ torch::optim::Adam make_adam(const Sequential& network) {
   return torch::optim::Adam(network->parameters(), options);
 }
 
-/// Points of eight clouds, one by one.
+/// Points of eight clouds.
 torch::Tensor ring(std::int64_t points, const at::Generator& random) {
   const torch::Tensor clouds = torch::randint(8, {points}, random, torch::kInt64);
   const torch::Tensor offsets = torch::randn({points, 2}, random, torch::kFloat64);
-  torch::Tensor all = torch::empty({points, 2}, torch::kFloat64);
-  for (std::int64_t i = 0; i < points; ++i) {
-    const double angle = M_PI / 4 * clouds[i].item<double>();
-    all[i][0] = 2 * std::cos(angle) + 0.1 * offsets[i][0].item<double>();
-    all[i][1] = 2 * std::sin(angle) + 0.1 * offsets[i][1].item<double>();
-  }
-  return all;
+  const torch::Tensor angles = M_PI / 4 * clouds.to(torch::kFloat64);
+  return 2 * torch::stack({angles.cos(), angles.sin()}, 1) + 0.1 * offsets;
 }
 
 /// -log of the probability of being real, and of being made.
