@@ -103,25 +103,4 @@ TEST_CASE("where the step of one rank fails, no rank's step counts", "[n2][n3]")
   }
 }
 
-TEST_CASE("what does not go with Adasum is refused", "[n1][n2]") {
-  Toy toy;
-  const auto check = [&](torch::optim::Optimizer& inner,
-                         const ronde::DistributedOptimizerOptions& options,
-                         const std::string& part) {
-    check_refused([&] { DistributedOptimizer optimizer(inner, toy.names, options); }, {part});
-  };
-  struct Own final : ronde::Compression {
-    std::string description() const override { return "of one's own"; }
-    std::unique_ptr<ronde::CompressedGradient> make(const std::string&,
-                                                    const at::Tensor&) override {
-      return nullptr;
-    }
-  };
-  check(toy.sgd, {.op = ReduceOp::Adasum, .compression = std::make_shared<Own>()},
-        "compression of one's own");
-  check(toy.sgd, {.op = ReduceOp::Adasum, .groups = 1}, "adasum_of_deltas");
-  torch::optim::LBFGS lbfgs({toy.p}, 1.0);
-  check(lbfgs, {.op = ReduceOp::Adasum}, "LBFGS");
-}
-
 }  // namespace ronde_test::adasum_test

@@ -2,8 +2,7 @@
 // Options that make no sense or differ between ranks, and gradients that are no numbers.
 #include <limits>
 
-#include "support.h"
-#include "toy.h"
+#include "failing.h"
 
 namespace ronde_test::bad_input_test {
 
@@ -42,6 +41,11 @@ TEST_CASE("options that make no sense are refused, with what to do", "[n1][n2]")
       {{.groups = {{pair.a}}, .local_parameters = {pair.a}}, "does not travel"},
       {{.groups = {{other}}}, "groups has a tensor (f32 [5] on cpu)"},
       {{.local_parameters = {other}}, "local_parameters has a tensor"},
+      {{.sparse_parameters = {other}},
+       "sparse_parameters has a tensor (f32 [5] on cpu) that is no"},
+      {{.op = ronde::ReduceOp::Adasum, .groups = 1}, "adasum_of_deltas"},
+      {{.op = ronde::ReduceOp::Adasum, .compression = std::make_shared<Fragile>()},
+       "compression fragile"},
       {{.prescale = kInfinity}, "finite"}};
   for (const auto& [options, part] : cases) {
     check_contains(pair.refused(options), {part, "rank 0: "});
@@ -59,6 +63,8 @@ TEST_CASE("options that differ between ranks are refused on all of them", "[n2][
   differing({.gradient_predivide_factor = 2.0}, {}, "gradient_predivide_factor 2");
   differing({.groups = 2}, {}, "in group 0");
   differing({.groups = {{pair.a}, {pair.b}}}, {.groups = {{pair.b}, {pair.a}}}, "in group 0");
+  differing({.compression = ronde::Compression::fp16()},
+            {.compression = ronde::Compression::bf16()}, "compression fp16");
   differing({.sparse_as_dense = true}, {}, "sparse_as_dense true");
   differing({.sparse_parameters = {pair.a}}, {}, "sparse");
   differing({.find_nonfinite = true}, {}, "find_nonfinite true");

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes wrong on one rank alone, by whichever call it comes to light: no rank waits for it, and
 // none goes on alone.
-#include <string>
-
 #include "failing.h"
-#include "toy.h"
 
 namespace ronde_test::call_paths_test {
 
@@ -58,18 +55,6 @@ std::string thrown_by(const Path& path, DistributedOptimizer& optimizer) {
   return text;
 }
 
-/// Makes no state on rank 1 where it is told so.
-class Choosy final : public ronde::Compression {
- public:
-  std::string description() const override { return "choosy"; }
-  std::unique_ptr<ronde::CompressedGradient> make(const std::string& name,
-                                                  const at::Tensor&) override {
-    if (name == refused && ronde::rank() == 1) throw std::runtime_error("no room for a factor");
-    return nullptr;
-  }
-  std::string refused;
-};
-
 }  // namespace
 
 TEST_CASE("a parameter that one rank alone gained leaves no rank waiting, by each call path",
@@ -104,81 +89,6 @@ TEST_CASE("a parameter that one rank alone gained leaves no rank waiting, by eac
       optimizer.step();
       CHECK(near(toy.p, before - (deltas ? 1.0 : mean_rank()), 1e-14));
     }
-  }
-}
-
-TEST_CASE("parameters are not added between synchronize() and step()", "[n2][n3]") {
-  for (const bool deltas : {false, true}) {
-    CAPTURE(deltas);
-    Toy toy;
-    DistributedOptimizer optimizer(toy.sgd, toy.names,
-                                   {.op = deltas ? ReduceOp::Adasum : ReduceOp::Average});
-    toy.backward(1.0);
-    optimizer.synchronize();
-    const at::Tensor q = toy.add("q");
-    // Its gradient is this rank's own.
-    (q * static_cast<double>(ronde::rank())).sum().backward();
-    check_refused([&] { optimizer.add_parameters(toy.names); },
-                  {"between synchronize() and step()"});
-    check_refused([&] { optimizer.step(); }, {"add_parameters()"});
-    toy.check_values(1.0);
-    optimizer.zero_grad();
-    optimizer.add_parameters(toy.names);
-    toy.backward(1.0);
-    optimizer.step();
-    toy.check_values(0.0);
-  }
-}
-
-TEST_CASE("parameters are added on no rank while one has gradients in flight", "[n2]") {
-  Toy toy;
-  DistributedOptimizer optimizer(toy.sgd, toy.names);
-  if (ronde::rank() == 1) toy.backward(1.0);
-  toy.add("q");
-  check_refused([&] { optimizer.add_parameters(toy.names); },
-                {"add_parameters() was called while its gradient is being reduced"});
-  check_refused([&] { optimizer.step(); }, {"add_parameters()"});
-  optimizer.add_parameters(toy.names);
-  check_next_steps(toy, optimizer);
-}
-
-TEST_CASE("a compression that one rank cannot make is made on none", "[n2][n3]") {
-  const auto choosy = std::make_shared<Choosy>();
-  Toy toy(1.0, {"a", "b", "c"});
-  for (const std::string name : {"a", "c"}) {
-    choosy->refused = name;
-    check_told(thrown_text([&] {
-                 DistributedOptimizer optimizer(toy.sgd, toy.names, {.compression = choosy});
-               }),
-               "no room for a factor");
-  }
-  choosy->refused = "d";
-  DistributedOptimizer optimizer(toy.sgd, toy.names, {.compression = choosy});
-  check_next_steps(toy, optimizer);
-  toy.add("d");
-  optimizer.zero_grad();
-  check_told(thrown_text([&] { optimizer.add_parameters(toy.names); }), "no room for a factor");
-  choosy->refused.clear();
-  optimizer.add_parameters(toy.names);
-  check_next_steps(toy, optimizer);
-}
-
-TEST_CASE("a gradient that cannot be written fails the step on all ranks, also with views",
-          "[n2][n3]") {
-  for (const bool views : {false, true}) {
-    CAPTURE(views);
-    Toy toy(1.0, {"a", "b", "c"});
-    DistributedOptimizer optimizer(toy.sgd, toy.names, {.gradient_views = views});
-    {
-      const auto guard = optimizer.no_sync();
-      toy.backward(1.0);
-    }
-    at::Tensor b = toy.names["b"];
-    if (ronde::rank() == 1) b.mutable_grad() = full({1}, 1).expand({4});
-    check_refused([&] { optimizer.step(); }, {"share one memory location"});
-    toy.check_values(1.0);
-    b.mutable_grad().reset();  // which LibTorch does not clear either
-    check_next_steps(toy, optimizer);
   }
 }
 

@@ -34,46 +34,48 @@ std::pair<at::Tensor, at::Tensor> largest(const at::Tensor& values) {
   return {places, flat.index_select(0, places)};
 }
 
-/// The largest elements alone, and what is left out is added to the next step's gradient (error
-/// feedback: Seide et al., 2014). Places and values travel in one round.
-class TopK final : public ronde::Compression {
+/// Makes a `State` for each parameter.
+template <typename State>
+class Compressor final : public ronde::Compression {
  public:
-  std::string description() const override { return "top-5 with error feedback"; }
+  std::string description() const override { return State::kDescription; }
   std::unique_ptr<CompressedGradient> make(const std::string&,
                                            const at::Tensor& parameter) override {
     return std::make_unique<State>(parameter);
   }
+};
+
+/// The largest elements alone, and what is left out is added to the next step's gradient (error
+/// feedback: Seide et al., 2014). Places and values travel in one round.
+class TopK final : public CompressedGradient {
+ public:
+  static constexpr const char* kDescription = "top-5 with error feedback";
+  explicit TopK(const at::Tensor& parameter) : left_over_(at::zeros_like(parameter).detach()) {}
+
+  std::vector<CompressedPart> compress(const at::Tensor& gradient,
+                                       const GradientReduction& reduction) override {
+    const at::Tensor wanted = left_over_ + gradient;
+    const auto [places, values] = largest(wanted);
+    // Nothing of it is sent without a gradient: it is left over once more.
+    left_over_ = wanted;
+    if (reduction.contributes)
+      left_over_ = wanted.reshape({-1}).index_fill(0, places, 0).view_as(gradient);
+    scale_ = reduction.prescale * reduction.postscale;
+    if (reduction.op == ronde::ReduceOp::Average) scale_ /= reduction.ranks;
+    return {{.tensor = places, .combine = CompressedPart::Combine::Gather},
+            {.tensor = values, .combine = CompressedPart::Combine::Gather}};
+  }
+
+  std::vector<CompressedPart> decompress(const Tensors& results,
+                                         const at::Tensor& gradient) override {
+    gradient.zero_();
+    gradient.view(-1).index_add_(0, results[0], results[1] * scale_);
+    return {};
+  }
 
  private:
-  class State final : public CompressedGradient {
-   public:
-    explicit State(const at::Tensor& parameter) : left_over_(at::zeros_like(parameter).detach()) {}
-
-    std::vector<CompressedPart> compress(const at::Tensor& gradient,
-                                         const GradientReduction& reduction) override {
-      const at::Tensor wanted = left_over_ + gradient;
-      const auto [places, values] = largest(wanted);
-      // Nothing of it is sent without a gradient: it is left over once more.
-      left_over_ = wanted;
-      if (reduction.contributes)
-        left_over_ = wanted.reshape({-1}).index_fill(0, places, 0).view_as(gradient);
-      scale_ = reduction.prescale * reduction.postscale;
-      if (reduction.op == ronde::ReduceOp::Average) scale_ /= reduction.ranks;
-      return {{.tensor = places, .combine = CompressedPart::Combine::Gather},
-              {.tensor = values, .combine = CompressedPart::Combine::Gather}};
-    }
-
-    std::vector<CompressedPart> decompress(const Tensors& results,
-                                           const at::Tensor& gradient) override {
-      gradient.zero_();
-      gradient.view(-1).index_add_(0, results[0], results[1] * scale_);
-      return {};
-    }
-
-   private:
-    at::Tensor left_over_;
-    double scale_ = 1.0;
-  };
+  at::Tensor left_over_;
+  double scale_ = 1.0;
 };
 
 at::Tensor orthonormal(const at::Tensor& matrix) {
@@ -82,81 +84,67 @@ at::Tensor orthonormal(const at::Tensor& matrix) {
 
 /// Low rank, by one power iteration a step that begins with the last one's factor (PowerSGD: Vogels
 /// et al., 2019). Two rounds, the second made of the first's result.
-class LowRank final : public ronde::Compression {
+class LowRank final : public CompressedGradient {
  public:
-  std::string description() const override { return "rank 2"; }
-  std::unique_ptr<CompressedGradient> make(const std::string&,
-                                           const at::Tensor& parameter) override {
-    if (parameter.dim() != 2) return nullptr;
-    return std::make_unique<State>(parameter.size(1));
+  static constexpr const char* kDescription = "rank 2";
+  explicit LowRank(const at::Tensor& parameter) : q_(normal({parameter.size(1), 2}, 77)) {}
+
+  std::vector<CompressedPart> compress(const at::Tensor& gradient,
+                                       const GradientReduction&) override {
+    own_ = gradient.clone();
+    return {{.tensor = own_.matmul(q_)}};
+  }
+
+  std::vector<CompressedPart> decompress(const Tensors& results,
+                                         const at::Tensor& gradient) override {
+    if (own_.defined()) {
+      p_ = orthonormal(results.front());
+      return {{.tensor = std::exchange(own_, {}).t().matmul(p_)}};
+    }
+    q_ = results.front().clone();
+    gradient.copy_(p_.matmul(q_.t()));
+    return {};
   }
 
  private:
-  class State final : public CompressedGradient {
-   public:
-    explicit State(std::int64_t columns) : q_(normal({columns, 2}, 77)) {}
-
-    std::vector<CompressedPart> compress(const at::Tensor& gradient,
-                                         const GradientReduction&) override {
-      own_ = gradient.clone();
-      return {{.tensor = own_.matmul(q_)}};
-    }
-
-    std::vector<CompressedPart> decompress(const Tensors& results,
-                                           const at::Tensor& gradient) override {
-      if (own_.defined()) {
-        p_ = orthonormal(results.front());
-        return {{.tensor = std::exchange(own_, {}).t().matmul(p_)}};
-      }
-      q_ = results.front().clone();
-      gradient.copy_(p_.matmul(q_.t()));
-      return {};
-    }
-
-   private:
-    at::Tensor own_;
-    at::Tensor p_;
-    at::Tensor q_;
-  };
+  at::Tensor own_;
+  at::Tensor p_;
+  at::Tensor q_;
 };
 
-/// Only the elements of a mask travel, those with an even place.
-class Masked final : public ronde::Compression {
- public:
-  std::string description() const override { return "even places"; }
-  std::unique_ptr<CompressedGradient> make(const std::string&, const at::Tensor&) override {
-    return std::make_unique<State>();
+/// Sends nothing.
+struct Silent final : CompressedGradient {
+  static constexpr const char* kDescription = "silent";
+  explicit Silent(const at::Tensor&) {}
+  std::vector<CompressedPart> compress(const at::Tensor&, const GradientReduction&) override {
+    return {};
   }
-
- private:
-  class State final : public CompressedGradient {
-   public:
-    std::vector<CompressedPart> compress(const at::Tensor& gradient,
-                                         const GradientReduction&) override {
-      return {{.tensor = gradient.reshape({-1}).slice(0, 0, std::nullopt, 2).clone()}};
-    }
-    std::vector<CompressedPart> decompress(const Tensors& results,
-                                           const at::Tensor& gradient) override {
-      gradient.zero_();
-      gradient.view(-1).slice(0, 0, std::nullopt, 2).copy_(results.front());
-      return {};
-    }
-  };
+  std::vector<CompressedPart> decompress(const Tensors&, const at::Tensor&) override { return {}; }
 };
 
-/// What each step's gradient has to be.
+/// What each step's gradient has to be. Undefined are the gradients of ranks that have none.
 using Oracle = std::function<at::Tensor(const Tensors& of_ranks)>;
 
-void check_steps(const std::shared_ptr<ronde::Compression>& compression, const Oracle& oracle) {
+/// Trains a matrix with it, and one that no rank has a gradient of.
+void check_steps(const std::shared_ptr<ronde::Compression>& compression, const Oracle& oracle,
+                 bool all_have_gradients, int groups) {
   Matrix matrix;
-  DistributedOptimizer optimizer(matrix.sgd, matrix.names, {.compression = compression});
+  const at::Tensor unused = ones_parameter({6, 4});
+  matrix.names.insert("unused", unused);
+  torch::optim::SGD sgd(matrix.names.values(), 1.0);
+  DistributedOptimizer optimizer(sgd, matrix.names, {.groups = groups, .compression = compression});
   for (int step = 0; step < 200; ++step) {
     CAPTURE(step);
+    const Tensors gradients = by_rank([&](int rank) {
+      const bool has_one = all_have_gradients || rank == 0 || step % 3 == 0;
+      return has_one ? gradient_of(step, rank) : at::Tensor();
+    });
     optimizer.zero_grad();
-    matrix.backward(gradient_of(step, ronde::rank()));
+    if (mine_of(gradients).defined()) matrix.backward(mine_of(gradients));
     optimizer.synchronize();
-    CHECK(near(matrix.p.grad(), oracle(by_rank([&](int rank) { return gradient_of(step, rank); })),
-               1e-10));
+    REQUIRE(matrix.p.grad().defined());
+    CHECK(near(matrix.p.grad(), oracle(gradients), 1e-10));
+    CHECK_FALSE(unused.grad().defined());
     optimizer.step();
   }
   CHECK(same_on_all_ranks(matrix.p));
@@ -165,7 +153,6 @@ void check_steps(const std::shared_ptr<ronde::Compression>& compression, const O
 /// What TopK does with the gradients of all ranks, in one process.
 class TopKOracle {
  public:
-  /// Undefined gradients are those of ranks that have none.
   at::Tensor operator()(const Tensors& of_ranks) {
     at::Tensor sum = at::zeros({24}, at::kDouble);
     for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
@@ -183,6 +170,23 @@ class TopKOracle {
   Tensors left_over_ = by_rank([](int) { return at::zeros({6, 4}, at::kDouble); });
 };
 
+/// The same for LowRank.
+class LowRankOracle {
+ public:
+  at::Tensor operator()(const Tensors& of_ranks) {
+    at::Tensor mean = at::zeros({6, 4}, at::kDouble);
+    for (const at::Tensor& gradient : of_ranks) {
+      if (gradient.defined()) mean += gradient / static_cast<double>(of_ranks.size());
+    }
+    const at::Tensor p = orthonormal(mean.matmul(q_));
+    q_ = mean.t().matmul(p);
+    return p.matmul(q_.t());
+  }
+
+ private:
+  at::Tensor q_ = normal({4, 2}, 77);
+};
+
 /// The gradient of a matrix of this type, where each rank's was `gradient`.
 at::Tensor reduced(const at::Tensor& gradient,
                    const std::shared_ptr<ronde::Compression>& compression) {
@@ -196,28 +200,34 @@ at::Tensor reduced(const at::Tensor& gradient,
 }  // namespace
 
 TEST_CASE("half-precision gradients are those that LibTorch's conversions give", "[n2]") {
-  for (const at::ScalarType wire : {at::kHalf, at::kBFloat16}) {
-    const auto compression =
-        wire == at::kHalf ? ronde::Compression::fp16() : ronde::Compression::bf16();
-    const at::Tensor sum = at::stack(by_rank([&](int rank) {
-                             return gradient_of(0, rank, at::kFloat).to(wire).to(at::kFloat);
-                           })).sum(0);
-    const at::Tensor expected = (sum / ronde::size()).to(wire).to(at::kFloat);
-    CHECK(torch::equal(reduced(gradient_of(0, ronde::rank(), at::kFloat), compression), expected));
-    CHECK_FALSE(torch::equal(expected, sum / ronde::size()));
+  struct Row {
+    at::ScalarType dtype;
+    std::shared_ptr<ronde::Compression> compression;
+    at::ScalarType wire;
+    double factor;
+  };
+  const auto fp16 = ronde::Compression::fp16();
+  const auto bf16 = ronde::Compression::bf16();
+  const std::vector<Row> rows = {
+      {at::kFloat, fp16, at::kHalf, 1.0},
+      {at::kFloat, bf16, at::kBFloat16, 1.0},
+      {at::kFloat, fp16, at::kHalf, 1e6},  // which is too large for it
+      {at::kFloat, bf16, at::kBFloat16, 1e6},
+      {at::kBFloat16, fp16, at::kBFloat16, 1e6},  // compression leaves half types as they are
+  };
+  for (const Row& row : rows) {
+    CAPTURE(at::toString(row.dtype), row.compression->description(), row.factor);
+    const Tensors gradients = by_rank(
+        [&](int rank) { return ((gradient_of(0, rank).abs() + 1) * row.factor).to(row.dtype); });
+    at::Tensor sum = at::zeros({6, 4});
+    for (const at::Tensor& gradient : gradients) sum += gradient.to(row.wire).to(at::kFloat);
+    const at::Tensor exact = sum / ronde::size();
+    const at::Tensor expected = exact.to(row.wire).to(row.dtype);
+    CHECK(torch::equal(reduced(mine_of(gradients), row.compression), expected));
+    const bool is_infinite = row.wire == at::kHalf && row.factor > 1;
+    CHECK(at::isinf(expected).all().item<bool>() == is_infinite);
+    CHECK(torch::equal(expected.to(at::kFloat), exact) == is_infinite);
   }
-}
-
-TEST_CASE("what is too large for fp16 becomes infinite, and not for bf16", "[n2]") {
-  const at::Tensor large = at::full({6, 4}, 1e6);
-  CHECK(at::isinf(reduced(large, ronde::Compression::fp16())).all().item<bool>());
-  CHECK_FALSE(at::isinf(reduced(large, ronde::Compression::bf16())).any().item<bool>());
-}
-
-TEST_CASE("compression leaves half-precision parameters as they are", "[n2]") {
-  // Not to be represented as fp16.
-  const at::Tensor large = at::full({6, 4}, 1e8, at::kBFloat16);
-  CHECK(at::isfinite(reduced(large, ronde::Compression::fp16())).all().item<bool>());
 }
 
 TEST_CASE("compressed gradients are half the bytes on the wire", "[n2]") {
@@ -238,96 +248,20 @@ TEST_CASE("compressed gradients are half the bytes on the wire", "[n2]") {
   CHECK(counted("execution", "uncompressed_bytes") - uncompressed_before >= plain);
 }
 
-TEST_CASE("a compressor of the program's sends the largest elements, and remembers the rest") {
-  check_steps(std::make_shared<TopK>(), TopKOracle());
-}
-
-TEST_CASE("a compressor of the program's may need several rounds", "[n1][n2][n3]") {
-  at::Tensor q = normal({4, 2}, 77);
-  check_steps(std::make_shared<LowRank>(), [&](const Tensors& of_ranks) {
-    const at::Tensor mean = at::stack(of_ranks).mean(0);
-    const at::Tensor p = orthonormal(mean.matmul(q));
-    q = mean.t().matmul(p);
-    return p.matmul(q.t());
-  });
-}
-
-TEST_CASE("a compressor of the program's sends what a mask leaves", "[n2]") {
-  check_steps(std::make_shared<Masked>(), [](const Tensors& of_ranks) {
-    const at::Tensor mask = at::arange(24).remainder(2).eq(0).view({6, 4});
-    return at::stack(of_ranks).mean(0) * mask;
-  });
-}
-
-TEST_CASE("a rank without a gradient adds nothing to a compressed one", "[n2][n3]") {
-  const std::vector<std::shared_ptr<ronde::Compression>> all = {
-      ronde::Compression::bf16(), std::make_shared<TopK>(), std::make_shared<LowRank>(),
-      std::make_shared<Masked>()};
-  for (const auto& compression : all) {
-    CAPTURE(compression->description());
-    for (const bool grouped : {false, true}) {
-      Matrix matrix;
-      const at::Tensor unused = ones_parameter({6, 4});
-      torch::optim::SGD sgd({matrix.p, unused}, 1.0);
-      matrix.names.insert("unused", unused);
-      DistributedOptimizer optimizer(sgd, matrix.names,
-                                     {.groups = grouped ? 1 : 0, .compression = compression});
-      if (ronde::rank() == 0) matrix.backward(gradient_of(0, 0));
-      optimizer.synchronize();
-      REQUIRE(matrix.p.grad().defined());
-      CHECK_FALSE(unused.grad().defined());
-      CHECK(same_on_all_ranks(matrix.p.grad()));
-      CHECK(matrix.p.grad().abs().sum().item<double>() > 0);
-      CHECK(matrix.p.grad().abs().max().item<double>() <=
-            gradient_of(0, 0).abs().max().item<double>() / ronde::size() * 1.5);
-      optimizer.step();
+TEST_CASE("a compressor of the program's may remember what it left, and need several rounds") {
+  for (const int groups : {0, 1}) {
+    for (const bool all : {true, false}) {
+      CAPTURE(groups, all);
+      check_steps(std::make_shared<Compressor<TopK>>(), TopKOracle(), all, groups);
+      check_steps(std::make_shared<Compressor<LowRank>>(), LowRankOracle(), all, groups);
     }
   }
 }
 
-TEST_CASE("what a compressor has left over waits for a rank's next gradient", "[n2][n3]") {
+TEST_CASE("a compressor of the program's that sends nothing is refused", "[n2]") {
   Matrix matrix;
   DistributedOptimizer optimizer(matrix.sgd, matrix.names,
-                                 {.compression = std::make_shared<TopK>()});
-  TopKOracle oracle;
-  for (int step = 0; step < 7; ++step) {
-    CAPTURE(step);
-    // Rank 0 has a gradient in every step, the others in every third.
-    const Tensors gradients = by_rank([&](int rank) {
-      return rank == 0 || step % 3 == 0 ? gradient_of(step, rank) : at::Tensor();
-    });
-    optimizer.zero_grad();
-    if (mine_of(gradients).defined()) matrix.backward(mine_of(gradients));
-    optimizer.synchronize();
-    CHECK(near(matrix.p.grad(), oracle(gradients), 1e-12));
-    optimizer.step();
-  }
-}
-
-TEST_CASE("a compression that differs between ranks, or sends nothing, is refused", "[n2]") {
-  Matrix matrix;
-  const auto own = ronde::rank() == 0 ? ronde::Compression::fp16() : ronde::Compression::bf16();
-  check_refused(
-      [&] { DistributedOptimizer optimizer(matrix.sgd, matrix.names, {.compression = own}); },
-      {"compression bf16", "compression fp16"});
-
-  class Silent final : public ronde::Compression {
-   public:
-    std::string description() const override { return "silent"; }
-    std::unique_ptr<CompressedGradient> make(const std::string&, const at::Tensor&) override {
-      struct State final : CompressedGradient {
-        std::vector<CompressedPart> compress(const at::Tensor&, const GradientReduction&) override {
-          return {};
-        }
-        std::vector<CompressedPart> decompress(const Tensors&, const at::Tensor&) override {
-          return {};
-        }
-      };
-      return std::make_unique<State>();
-    }
-  };
-  DistributedOptimizer optimizer(matrix.sgd, matrix.names,
-                                 {.compression = std::make_shared<Silent>()});
+                                 {.compression = std::make_shared<Compressor<Silent>>()});
   matrix.backward(gradient_of(0, 0));
   check_refused([&] { optimizer.step(); }, {"nothing to send"});
 }

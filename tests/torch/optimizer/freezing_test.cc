@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters that are frozen while they have gradients: LibTorch steps what has one, frozen or not.
 #include <optional>
-#include <vector>
 
 #include "support.h"
-#include "toy.h"
 
 namespace ronde_test::freezing_test {
 
@@ -22,16 +20,11 @@ torch::optim::SGDOptions heavy_sgd(ReduceOp op) {
 }
 
 struct FrozenPair {
-  explicit FrozenPair(ReduceOp op) {
-    names.insert("a", a);
-    names.insert("b", b);
-    sgd = std::make_unique<torch::optim::SGD>(names.values(), heavy_sgd(op));
-  }
-  at::Tensor values() const { return flatten(names.values()); }
-  at::Tensor a = ones_parameter({kWidth});
-  at::Tensor b = ones_parameter({kWidth});
-  Names names;
-  std::unique_ptr<torch::optim::SGD> sgd;
+  explicit FrozenPair(ReduceOp op) : sgd(names.values(), heavy_sgd(op)) {}
+  const at::Tensor a = ones_parameter({kWidth});
+  const at::Tensor b = ones_parameter({kWidth});
+  const Names names = {{"a", a}, {"b", b}};
+  torch::optim::SGD sgd;
 };
 
 struct FreezingCase {
@@ -49,8 +42,8 @@ struct FreezingCase {
 /// Of one rank in one pass. Where deltas are combined, at right angles to that of other ranks,
 /// whose combination is their sum then.
 at::Tensor loss_of(const FrozenPair& pair, const FreezingCase& row, int step, int pass, int rank) {
-  const auto factor = [&](std::uint64_t seed) {
-    const at::Tensor drawn = normal({kWidth}, seed + 100 * (step) + 10 * (pass) + rank);
+  const auto factor = [&](std::int64_t seed) {
+    const at::Tensor drawn = normal({kWidth}, seed + 100 * step + 10 * pass + rank);
     if (row.op != ReduceOp::Adasum) return drawn;
     at::Tensor one = at::zeros({kWidth}, at::kDouble);
     one[rank] = drawn[rank];
@@ -63,54 +56,50 @@ at::Tensor loss_of(const FrozenPair& pair, const FreezingCase& row, int step, in
   return loss;
 }
 
-constexpr int kFreezingSteps = 6;
-
-/// In step 1 it is frozen in the middle, in step 4 it trains again.
-void freeze_in_the_middle(const FrozenPair& pair, int step) {
-  if (step == 1) pair.a.requires_grad_(false);
-}
-void thaw(const FrozenPair& pair, int step) {
-  if (step == 4) pair.a.requires_grad_(true);
-}
-
-at::Tensor frozen_whole(const FreezingCase& row, int ranks) {
-  FrozenPair pair(row.op);
-  const double scale = row.op == ReduceOp::Average ? 1.0 / ranks : 1.0;
-  for (int step = 0; step < kFreezingSteps; ++step) {
-    pair.sgd->zero_grad(row.clears);
-    thaw(pair, step);
+/// The values after six steps. In step 1 `a` is frozen in the middle, in step 4 it trains again.
+at::Tensor trained(const FreezingCase& row, const FrozenPair& pair,
+                   const std::function<void()>& zero_grad,
+                   const std::function<void(int step, int pass)>& backward,
+                   const std::function<void()>& take_step) {
+  for (int step = 0; step < 6; ++step) {
+    zero_grad();
+    if (step == 4) pair.a.requires_grad_(true);
     for (int pass = 0; pass < row.passes; ++pass) {
-      if (pass == 1) freeze_in_the_middle(pair, step);
-      for (int rank = 0; rank < ranks; ++rank) {
-        (loss_of(pair, row, step, pass, rank) * scale).backward();
-      }
+      if (step == 1 && pass == 1) pair.a.requires_grad_(false);
+      backward(step, pass);
     }
-    freeze_in_the_middle(pair, step);
-    pair.sgd->step();
+    if (step == 1) pair.a.requires_grad_(false);
+    take_step();
   }
-  return pair.values();
+  return flatten(pair.names.values());
 }
 
-at::Tensor frozen_here(const FreezingCase& row) {
+at::Tensor trained_whole(const FreezingCase& row) {
   FrozenPair pair(row.op);
-  DistributedOptimizer optimizer(*pair.sgd, pair.names,
+  const double scale = row.op == ReduceOp::Average ? 1.0 / ronde::size() : 1.0;
+  const auto backward = [&](int step, int pass) {
+    for (int rank = 0; rank < ronde::size(); ++rank) {
+      (loss_of(pair, row, step, pass, rank) * scale).backward();
+    }
+  };
+  return trained(
+      row, pair, [&] { pair.sgd.zero_grad(row.clears); }, backward, [&] { pair.sgd.step(); });
+}
+
+at::Tensor trained_here(const FreezingCase& row) {
+  FrozenPair pair(row.op);
+  DistributedOptimizer optimizer(pair.sgd, pair.names,
                                  {.op = row.op,
                                   .backward_passes_per_step = row.holds_back ? 1 : row.passes,
                                   .gradient_views = row.views,
                                   .groups = row.groups});
-  for (int step = 0; step < kFreezingSteps; ++step) {
-    optimizer.zero_grad(row.clears);
-    thaw(pair, step);
-    for (int pass = 0; pass < row.passes; ++pass) {
-      if (pass == 1) freeze_in_the_middle(pair, step);
-      std::optional<DistributedOptimizer::NoSync> guard;
-      if (row.holds_back && pass == 0) guard.emplace(optimizer.no_sync());
-      loss_of(pair, row, step, pass, ronde::rank()).backward();
-    }
-    freeze_in_the_middle(pair, step);
-    optimizer.step();
-  }
-  return pair.values();
+  const auto backward = [&](int step, int pass) {
+    std::optional<DistributedOptimizer::NoSync> guard;
+    if (row.holds_back && pass == 0) guard.emplace(optimizer.no_sync());
+    loss_of(pair, row, step, pass, ronde::rank()).backward();
+  };
+  return trained(
+      row, pair, [&] { optimizer.zero_grad(row.clears); }, backward, [&] { optimizer.step(); });
 }
 
 }  // namespace
@@ -138,8 +127,8 @@ TEST_CASE("a parameter that is frozen while it has a gradient trains as in one p
   };
   for (const FreezingCase& row : rows) {
     CAPTURE(row.name);
-    const at::Tensor mine = frozen_here(row);
-    CHECK(near(mine, frozen_whole(row, ronde::size()), 1e-12));
+    const at::Tensor mine = trained_here(row);
+    CHECK(near(mine, trained_whole(row), 1e-12));
     CHECK(same_on_all_ranks(mine));
   }
 }

@@ -114,21 +114,4 @@ TEST_CASE("a module that is loaded after it was wrapped is watched again", "[n2]
   }
 }
 
-TEST_CASE("LBFGS without a closure is refused before anything is waited for", "[n2]") {
-  const Toy toy;
-  torch::optim::LBFGS lbfgs({toy.p}, torch::optim::LBFGSOptions(1.0).max_iter(1));
-  DistributedOptimizer optimizer(lbfgs, toy.names);
-  toy.backward(1.0);
-  check_refused([&] { optimizer.step(); }, {"closure"});
-  optimizer.synchronize();
-  optimizer.step([&] {
-    optimizer.zero_grad();
-    const at::Tensor loss = toy.loss(ronde::rank());
-    loss.backward();
-    return loss;
-  });
-  CHECK(same_on_all_ranks(toy.p));
-  CHECK_FALSE(torch::equal(toy.p, full({4}, 1)));
-}
-
 }  // namespace ronde_test::guards_test

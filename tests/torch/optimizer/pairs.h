@@ -1,43 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ronde_test::pairs_test {
 
-/// One thing that can be chosen, and the choices; the first is what users get by default.
-struct Factor {
-  std::string name;
-  std::vector<std::string> levels;
-};
+/// What can be chosen, and the choices; the first is what users get by default.
+using Factors = std::map<std::string, std::vector<std::string>>;
+
+/// A factor, and what is chosen for it.
+using Choice = std::pair<std::string, std::string>;
+using Pair = std::pair<Choice, Choice>;
 
 /// A choice for each factor.
-class Row {
- public:
-  Row(const std::vector<Factor>& factors, std::vector<std::size_t> choices)
-      : factors_(&factors), choices_(std::move(choices)) {}
+struct Row : std::map<std::string, std::string> {
+  using map::map;
 
-  /// Of the factor of that name; throws for an unknown one.
-  const std::string& operator[](const std::string& factor) const;
-  bool is(const std::string& factor, const std::string& level) const;
-
-  const std::vector<std::size_t>& choices() const noexcept { return choices_; }
-  /// The choices that are not the default ones.
-  std::string text() const;
-
- private:
-  const std::vector<Factor>* factors_;
-  std::vector<std::size_t> choices_;
+  bool is(const std::string& factor, const std::string& level) const { return at(factor) == level; }
+  bool has(const Choice& choice) const { return is(choice.first, choice.second); }
 };
 
-/// Rows in which each pair of choices of two factors occurs, but those that `forbidden` says make
-/// no sense together; each pair may only forbid by its own two factors. Greedy: every row takes the
-/// choices that cover the most pairs not covered yet (the idea of AETG: Cohen, Dalal, Fredman and
-/// Patton, 1997), ties broken by a generator with a fixed seed. `factors` must outlive the rows.
-std::vector<Row> pairwise_rows(const std::vector<Factor>& factors,
-                               const std::function<bool(const Row&)>& forbidden);
+/// The options of DistributedOptimizer, and what programs do with it.
+const Factors& optimizer_factors();
+
+/// Rows that LibTorch or Ronde refuse.
+bool is_forbidden(const Row& row);
+
+/// The choices that are not the default ones.
+std::string text_of(const Row& row);
+
+/// Every two choices of different factors, also those that are forbidden.
+std::vector<Pair> all_pairs();
+
+/// These two choices, and all others by default.
+Row row_of(const Pair& pair);
+
+/// Rows in which each pair occurs that is not forbidden. Greedy: a row begins with such a pair, and
+/// takes for one factor after the other the choice that covers the most pairs not covered yet (the
+/// idea of AETG: Cohen, Dalal, Fredman and Patton, 1997).
+std::vector<Row> pairwise_rows();
 
 }  // namespace ronde_test::pairs_test

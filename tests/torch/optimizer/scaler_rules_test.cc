@@ -15,30 +15,15 @@ namespace {
 
 constexpr double kTooLarge = std::numeric_limits<double>::infinity();
 
-/// For each rank a process set of that rank alone, while it lives.
-class SetsOfOne {
- public:
-  SetsOfOne() : sets_(by_rank([](int rank) { return ronde::add_process_set({rank}); })) {}
-  ~SetsOfOne() {
-    for (const ronde::ProcessSet set : sets_) ronde::remove_process_set(set);
-  }
-  SetsOfOne(const SetsOfOne&) = delete;
-  SetsOfOne& operator=(const SetsOfOne&) = delete;
-  ronde::ProcessSet mine() const { return mine_of(sets_); }
-
- private:
-  const std::vector<ronde::ProcessSet> sets_;
-};
-
-torch::serialize::InputArchive saved(const GradScaler& scaler) {
-  torch::serialize::OutputArchive archive;
-  scaler.save(archive);
-  return reread(archive);
+/// On rank `which`; 1 on the others.
+double too_large_on(int which) {
+  return ronde::rank() == which ? kTooLarge : 1.0;
 }
 
 }  // namespace
 
-TEST_CASE("gradients that were dropped after unscale_ leave nothing to the next", "[n1][n2]") {
+TEST_CASE("gradients that were dropped after unscale_ leave nothing to the next but an overflow",
+          "[n1][n2]") {
   Toy toy;
   DistributedOptimizer optimizer(toy.sgd, toy.names);
   GradScaler scaler({.init_scale = 1024.0});
@@ -60,31 +45,15 @@ TEST_CASE("gradients that were dropped after unscale_ leave nothing to the next"
   scaler.scale(toy.loss(2.0)).backward();
   CHECK(scaler.step(*other));
   toy.check_values(1.0 - 4.0);
-}
-
-TEST_CASE("an overflow before gradients were dropped still lowers the scale", "[n2]") {
-  Toy toy;
-  DistributedOptimizer optimizer(toy.sgd, toy.names);
-  GradScaler scaler({.init_scale = 8.0});
-  scaler.scale(toy.loss(ronde::rank() == 0 ? kTooLarge : 1.0)).backward();
-  scaler.unscale_(optimizer);
-  optimizer.zero_grad();
-  scaler.scale(toy.loss(1.0)).backward();
-  CHECK(scaler.step(optimizer));
+  scaler.update(8.0);
+  other->zero_grad();
+  scaler.scale(toy.loss(too_large_on(0))).backward();
+  scaler.unscale_(*other);
+  other->zero_grad();
+  scaler.scale(toy.loss(2.0)).backward();
+  CHECK(scaler.step(*other));
   scaler.update();
   CHECK(scaler.get_scale() == 4.0);
-}
-
-TEST_CASE("a step that failed can be tried again with other gradients", "[n2]") {
-  Toy toy;
-  DistributedOptimizer optimizer(toy.sgd, toy.names, {.find_nonfinite = true});
-  GradScaler scaler({.init_scale = 8.0});
-  scaler.scale(toy.loss(ronde::rank() == 0 ? kTooLarge : 1.0)).backward();
-  CHECK_THROWS_AS(scaler.step(optimizer), ronde::Error);
-  optimizer.zero_grad();
-  scaler.scale(toy.loss(1.0)).backward();
-  CHECK(scaler.step(optimizer));
-  toy.check_values(0.0);
 }
 
 TEST_CASE("ranks whose scales differ hear of it", "[n2][n3]") {
@@ -116,7 +85,7 @@ TEST_CASE("within skip_synchronize a scaler takes gradients as they are, on or o
     };
     if (enabled) {
       // An overflow in gradients that were held back is every rank's.
-      hold_back(ronde::rank() == 1 ? kTooLarge : 1.0);
+      hold_back(too_large_on(1));
       CHECK_FALSE(scaler.step(optimizer));
       scaler.update(8.0);
       toy.check_values(1.0);
@@ -130,49 +99,52 @@ TEST_CASE("within skip_synchronize a scaler takes gradients as they are, on or o
   }
 }
 
-TEST_CASE("a scaler asks the ranks of the optimiser alone, if it is not told of more", "[n2]") {
-  const ronde::ProcessSet first = ronde::add_process_set({0});
-  if (ronde::rank() == 0) {
-    Toy toy;
-    DistributedOptimizer optimizer(toy.sgd, toy.names, {.process_set = first});
-    GradScaler scaler;
-    scaler.scale(toy.loss(1.0)).backward();
-    CHECK(scaler.step(optimizer));
-  }
-  ronde::remove_process_set(first);
-}
-
-TEST_CASE("ranks whose optimisers have other names share a scale", "[n2][n3]") {
-  const SetsOfOne sets;
+TEST_CASE("optimisers of other sets and names share a scale, if they are told to", "[n2][n3]") {
+  const auto sets = by_rank([](int rank) { return ronde::add_process_set({rank}); });
   Toy first;
   Toy second;
   const std::string shard = "shard" + std::to_string(ronde::rank());
-  DistributedOptimizer one(first.sgd, first.names,
-                           {.name = shard + "a", .process_set = sets.mine()});
-  DistributedOptimizer two(second.sgd, second.names,
-                           {.name = shard + "b", .process_set = sets.mine()});
-  GradScaler scaler({.init_scale = 8.0, .process_set = ronde::kGlobalSet});
-  scaler.scale(first.loss(1.0) + second.loss(ronde::rank() == 1 ? kTooLarge : 1.0)).backward();
-  CHECK(scaler.step(one));
-  CHECK_FALSE(scaler.step(two));
-  scaler.update();
-  CHECK(scaler.get_scale() == 4.0);
+  {
+    DistributedOptimizer one(first.sgd, first.names,
+                             {.name = shard + "a", .process_set = mine_of(sets)});
+    DistributedOptimizer two(second.sgd, second.names,
+                             {.name = shard + "b", .process_set = mine_of(sets)});
+    GradScaler scaler({.init_scale = 8.0, .process_set = ronde::kGlobalSet});
+    scaler.scale(first.loss(1.0) + second.loss(too_large_on(1))).backward();
+    CHECK(scaler.step(one));
+    CHECK_FALSE(scaler.step(two));
+    scaler.update();
+    CHECK(scaler.get_scale() == 4.0);
+    // By default a scaler asks the ranks of the optimiser alone.
+    if (ronde::rank() == 0) {
+      one.zero_grad();
+      GradScaler alone;
+      alone.scale(first.loss(1.0)).backward();
+      CHECK(alone.step(one));
+    }
+  }
+  for (const ronde::ProcessSet set : sets) ronde::remove_process_set(set);
 }
 
-TEST_CASE("where the gradients of one set fail, all ranks that share the scale hear of it",
+TEST_CASE("where gradients fail, all ranks that share the scale hear of it, and can try again",
           "[n2][n3]") {
-  const SetsOfOne sets;
-  Toy toy;
-  DistributedOptimizer optimizer(toy.sgd, toy.names,
-                                 {.process_set = sets.mine(), .find_nonfinite = true});
-  GradScaler scaler({.init_scale = 8.0, .process_set = ronde::kGlobalSet});
-  scaler.scale(toy.loss(ronde::rank() == 1 ? kTooLarge : 1.0)).backward();
-  check_refused([&] { scaler.step(optimizer); },
-                {ronde::rank() == 1 ? "not finite" : "share the scale"});
-  optimizer.zero_grad();
-  scaler.scale(toy.loss(1.0)).backward();
-  CHECK(scaler.step(optimizer));
-  toy.check_values(0.0);
+  const auto sets = by_rank([](int rank) { return ronde::add_process_set({rank}); });
+  for (const bool is_alone : {false, true}) {
+    CAPTURE(is_alone);
+    Toy toy;
+    ronde::DistributedOptimizerOptions options{.find_nonfinite = true};
+    if (is_alone) options.process_set = mine_of(sets);
+    DistributedOptimizer optimizer(toy.sgd, toy.names, options);
+    GradScaler scaler({.init_scale = 8.0, .process_set = ronde::kGlobalSet});
+    scaler.scale(toy.loss(too_large_on(1))).backward();
+    check_refused([&] { scaler.step(optimizer); },
+                  {is_alone && ronde::rank() != 1 ? "share the scale" : "not finite"});
+    optimizer.zero_grad();
+    scaler.scale(toy.loss(1.0)).backward();
+    CHECK(scaler.step(optimizer));
+    toy.check_values(0.0);
+  }
+  for (const ronde::ProcessSet set : sets) ronde::remove_process_set(set);
 }
 
 TEST_CASE("a scale as small as can be is said not to be the reason", "[n1]") {
@@ -209,7 +181,9 @@ TEST_CASE("a scale that was set counts its steps anew, a saved one counts on", "
   CHECK(step(scaler, 4.0) == 4.0);
   CHECK(step(scaler) == 4.0);
   GradScaler loaded({.growth_interval = 2});
-  auto archive = saved(scaler);
+  torch::serialize::OutputArchive saved;
+  scaler.save(saved);
+  auto archive = reread(saved);
   loaded.load(archive);
   CHECK(loaded.get_scale() == 4.0);
   for (GradScaler* each : {&scaler, &loaded}) CHECK(step(*each) == 8.0);

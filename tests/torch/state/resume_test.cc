@@ -149,56 +149,30 @@ namespace {
 constexpr int kSamples = 48;
 constexpr int kBatch = 2;
 
-struct DropoutNetImpl : torch::nn::Module {
-  explicit DropoutNetImpl(std::int64_t seed)
-      : hidden(register_module("hidden", torch::nn::Linear(4, 8))),
-        norm(register_module("norm", torch::nn::BatchNorm1d(8))),
-        dropout(register_module("dropout", torch::nn::Dropout(0.4))),
-        head(register_module("head", torch::nn::Linear(8, 1))) {
-    fill_normal(parameters(), seed);
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    return head(dropout(torch::relu(norm(hidden(x))))).squeeze(1);
-  }
-  torch::nn::Linear hidden;
-  torch::nn::BatchNorm1d norm;
-  torch::nn::Dropout dropout;
-  torch::nn::Linear head;
-};
-TORCH_MODULE(DropoutNet);
-
-class Samples : public torch::data::datasets::Dataset<Samples> {
- public:
-  torch::data::Example<> get(std::size_t index) override {
-    return {x_[static_cast<std::int64_t>(index)], y_[static_cast<std::int64_t>(index)]};
-  }
-  c10::optional<std::size_t> size() const override { return kSamples; }
-
- private:
-  at::Tensor x_ = normal({kSamples, 4}, 3, at::kFloat);
-  at::Tensor y_ = normal({kSamples}, 4, at::kFloat);
-};
-
 // Everything that a training program has and a checkpoint keeps.
 struct Training {
   explicit Training(int seed)
-      : net(seed),
-        adam(net->parameters(), torch::optim::AdamOptions(0.01).amsgrad(true)),
+      : adam(net->parameters(), torch::optim::AdamOptions(0.01).amsgrad(true)),
         optimizer(adam, net->named_parameters(), {.name = "resume"}),
         warmup(adam, {.steps = 7}, std::make_shared<torch::optim::StepLR>(adam, 4, 0.5)),
         sampler(kSamples, {.seed = 11}) {
+    fill_normal(net->parameters(), seed);
     ronde::broadcast_parameters(*net);
     ronde::seed_all_ranks(static_cast<std::uint64_t>(seed));
   }
 
   // Until `count` steps were done in all; a checkpoint is taken after `checkpoint` of them.
   void run(int count, int checkpoint = -1, const std::string& file = {}) {
-    auto loader = torch::data::make_data_loader(Samples().map(torch::data::transforms::Stack<>()),
-                                                sampler, kBatch);
+    using namespace torch::data;
+    // Four inputs and a target each.
+    auto loader = make_data_loader(datasets::TensorDataset(normal({kSamples, 5}, 3, at::kFloat))
+                                       .map(transforms::Stack<TensorExample>()),
+                                   sampler, kBatch);
     while (steps < count) {
       for (auto& batch : *loader) {
         optimizer.zero_grad();
-        torch::mse_loss(net->forward(batch.data), batch.target).backward();
+        const at::Tensor target = batch.data.narrow(1, 4, 1);
+        torch::mse_loss(net->forward(batch.data.narrow(1, 0, 4)), target).backward();
         optimizer.step();
         warmup.step();
         if (++steps == checkpoint) save(file);
@@ -250,7 +224,8 @@ struct Training {
     ronde::load_random_state(archive);  // to each rank its own
   }
 
-  DropoutNet net;
+  torch::nn::Sequential net{torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8), torch::nn::ReLU(),
+                            torch::nn::Dropout(0.4), torch::nn::Linear(8, 1)};
   torch::optim::Adam adam;
   ronde::DistributedOptimizer optimizer;
   ronde::WarmupLR warmup;
