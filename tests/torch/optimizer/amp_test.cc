@@ -133,34 +133,6 @@ TEST_CASE("an overflow in a parameter of one rank reaches the others", "[n2][n3]
   CHECK(near(own, full({ronde::rank() + 1}, 1.0 - 4.0), 1e-6));
 }
 
-TEST_CASE("several optimisers share a scaler, and sparse gradients are scaled", "[n2]") {
-  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-  {
-    const torch::NoGradGuard no_grad;
-    embedding->weight.fill_(1.0);
-  }
-  torch::optim::SGD of_embedding(embedding->parameters(), 1.0);
-  DistributedOptimizer sparse(of_embedding, embedding->named_parameters());
-  Toy toy;
-  DistributedOptimizer dense(toy.sgd, toy.names);
-  GradScaler scaler(options());
-  const auto run = [&](double factor) {
-    sparse.zero_grad();
-    dense.zero_grad();
-    const at::Tensor words = torch::tensor({1, 1}, at::kLong);
-    scaler.scale(embedding->forward(words).sum() + toy.loss(factor)).backward();
-    const bool first = scaler.step(sparse);
-    const bool second = scaler.step(dense);
-    scaler.update();
-    return std::pair(first, second);
-  };
-  CHECK(run(2.0) == std::pair(true, true));
-  CHECK(embedding->weight[1][0].item<float>() == -1.0F);
-  CHECK(embedding->weight[0][0].item<float>() == 1.0F);
-  CHECK(run(ronde::rank() == 0 ? kOverflow : 2.0) == std::pair(true, false));
-  CHECK(scaler.get_scale() == 2.0);
-}
-
 TEST_CASE("autocast computes in bf16 while it lives, and nests", "[n1]") {
   const at::Tensor a = at::ones({4, 4});
   const auto dtype = [&] { return a.matmul(a).scalar_type(); };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters that are frozen while they have gradients: LibTorch steps what has one, frozen or not.
+// Parameters that are frozen while they have gradients: LibTorch steps what has one, frozen or not;
+// and parameters that thaw.
 #include <optional>
 
-#include "support.h"
+#include "toy.h"
 
 namespace ronde_test::freezing_test {
 
@@ -130,6 +131,40 @@ TEST_CASE("a parameter that is frozen while it has a gradient trains as in one p
     const at::Tensor mine = trained_here(row);
     CHECK(near(mine, trained_whole(row), 1e-12));
     CHECK(same_on_all_ranks(mine));
+  }
+}
+
+TEST_CASE("the first gradients after thawing may share memory, and are reduced once", "[n2][n3]") {
+  Toy toy(1.0, {"used", "a", "b"});
+  const at::Tensor used = toy.p;
+  const at::Tensor a = toy.names["a"].requires_grad_(false);
+  const at::Tensor b = toy.names["b"].requires_grad_(false);
+  DistributedOptimizer optimizer(toy.sgd, toy.names,
+                                 {.op = ronde::ReduceOp::Sum, .gradient_views = false});
+  for (const at::Tensor& tensor : {a, b}) tensor.requires_grad_(true);
+  const at::Tensor sum = a.view({2, 2}) + b.view({2, 2});
+  ((sum + used.view({2, 2})) * (ronde::rank() + 1.0)).sum().backward();
+  REQUIRE(a.grad().storage().is_alias_of(b.grad().storage()));
+  optimizer.synchronize();
+  toy.check_gradients(sum_to_size());
+}
+
+TEST_CASE("the first sparse gradient after thawing is made dense where that is wanted", "[n2]") {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+  embedding->to(at::kDouble);
+  embedding->weight.requires_grad_(false);
+  torch::optim::SGD sgd(embedding->parameters(), 1.0);
+  DistributedOptimizer optimizer(sgd, embedding->named_parameters(), {.sparse_as_dense = true});
+  embedding->weight.requires_grad_(true);
+  at::Tensor expected = at::zeros({5, 2}, at::kDouble);
+  expected.slice(0, 0, ronde::size()).fill_(1.0 / ronde::size());
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    embedding->forward(at::full({1}, ronde::rank(), at::kLong)).sum().backward();
+    optimizer.synchronize();
+    CHECK_FALSE(embedding->weight.grad().is_sparse());
+    CHECK(near(embedding->weight.grad(), expected, 1e-14));
+    optimizer.step();
   }
 }
 

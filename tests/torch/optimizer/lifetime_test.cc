@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing is left of a DistributedOptimizer that has ended.
+// Nothing is left of a DistributedOptimizer that has ended, and of modules that were converted or
+// loaded after they were wrapped.
 #include <torch/csrc/autograd/variable.h>
+
+#include <optional>
+#include <sstream>
 
 #include "toy.h"
 
@@ -22,11 +26,14 @@ std::size_t reserved_bytes() {
   return heap ? heap->reserved_bytes() : 0;
 }
 
-/// One of all combinations of what optimisers may be made with, and end in.
+/// One of all combinations of what optimisers may be made with, and end in the middle of.
 struct Turn {
+  enum class End { Stepped, InFlight, HeldBack, OnePassOfTwo, Synchronized };
+
   explicit Turn(int number) : rest_(number) {
     options.gradient_views = choice(2) == 0;
-    in_flight = choice(2) == 1;
+    end = static_cast<End>(choice(5));
+    if (end == End::OnePassOfTwo) options.backward_passes_per_step = 2;
     options.groups = choice(3);
     const int compression = choice(3);
     if (compression == 1) options.compression = ronde::Compression::fp16();
@@ -39,11 +46,11 @@ struct Turn {
     options.groups = 0;
   }
 
-  static constexpr int kCount = 2 * 2 * 3 * 3 * 2 * 2 * 3;
+  static constexpr int kCount = 2 * 5 * 3 * 3 * 2 * 2 * 3;
 
   ronde::DistributedOptimizerOptions options;
   bool has_local = false;
-  bool in_flight = false;
+  End end = End::Stepped;
 
  private:
   int choice(int count) {
@@ -56,22 +63,25 @@ struct Turn {
 
 }  // namespace
 
-TEST_CASE("optimisers made and destroyed 1,000 times leave nothing behind", "[n1][n2]") {
+TEST_CASE("optimisers made and destroyed 1,080 times leave nothing behind", "[n1][n2]") {
   const at::Tensor p = at::ones({100}).requires_grad_();
   const at::Tensor q = at::ones({50}).requires_grad_();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(8, 3).sparse(true));
   const Names names = {{"p", p}, {"q", q}, {"embedding", embedding->weight}};
   const std::size_t reserved = reserved_bytes();
   std::vector<WeakTensor> gradients;
-  for (int number = 0; number < 1000; ++number) {
-    Turn turn(number % Turn::kCount);
+  for (int number = 0; number < Turn::kCount; ++number) {
+    Turn turn(number);
     if (turn.has_local) turn.options.local_parameters = {q};
     torch::optim::SGD sgd(names.values(), 1e-3);
     {
       DistributedOptimizer optimizer(sgd, names, turn.options);
       const at::Tensor words = embedding->forward(at::full({2}, ronde::rank(), at::kLong));
+      std::optional<DistributedOptimizer::NoSync> guard;
+      if (turn.end == Turn::End::HeldBack) guard.emplace(optimizer.no_sync());
       ((p.sum() + q.pow(2).sum() + words.sum()) * (ronde::rank() + 1.0)).backward();
-      if (!turn.in_flight) optimizer.step();
+      if (turn.end == Turn::End::Stepped) optimizer.step();
+      if (turn.end == Turn::End::Synchronized) optimizer.synchronize();
       for (const auto& item : names) gradients.emplace_back(item.value().grad().getIntrusivePtr());
     }
     for (const auto& item : names) {
@@ -83,28 +93,6 @@ TEST_CASE("optimisers made and destroyed 1,000 times leave nothing behind", "[n1
   ronde::barrier();
   for (const WeakTensor& gradient : gradients) CHECK(gradient.expired());
   CHECK(reserved_bytes() == reserved);
-}
-
-TEST_CASE("a reducer's state goes with it, whatever it was in the middle of", "[n2]") {
-  Toy toy;
-  for (const int passes : {1, 2}) {
-    DistributedOptimizer optimizer(toy.sgd, toy.names,
-                                   {.backward_passes_per_step = passes, .groups = 1});
-    const auto guard = optimizer.no_sync();
-    toy.backward(1.0);
-  }
-  {
-    // Two passes announced, one done.
-    DistributedOptimizer optimizer(toy.sgd, toy.names, {.backward_passes_per_step = 2});
-    toy.backward(1.0);
-  }
-  {
-    DistributedOptimizer optimizer(toy.sgd, toy.names);
-    optimizer.zero_grad();
-    toy.backward(1.0);
-    optimizer.synchronize();
-  }
-  CHECK(hooks_of(toy.p) == 0);
 }
 
 TEST_CASE("an optimiser that another is moved into leaves nothing behind", "[n1][n2]") {
@@ -121,6 +109,76 @@ TEST_CASE("an optimiser that another is moved into leaves nothing behind", "[n1]
   }
   first.check_values(1.0);
   CHECK(hooks_of(second.p) == 0);
+}
+
+TEST_CASE("guards that outlive an optimiser keep nothing of it", "[n2]") {
+  Toy toy;
+  std::optional<DistributedOptimizer::NoSync> no_sync;
+  std::optional<DistributedOptimizer::SkipSynchronize> skip;
+  {
+    DistributedOptimizer optimizer(toy.sgd, toy.names);
+    no_sync.emplace(optimizer.no_sync());
+    skip.emplace(optimizer.skip_synchronize());
+    toy.backward(1.0);
+  }
+  toy.p.mutable_grad().reset();
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  toy.backward(ronde::rank());
+  no_sync.reset();
+  skip.reset();
+  optimizer.synchronize();
+  toy.check_gradients(mean_rank());
+}
+
+TEST_CASE("a module that is converted after it was wrapped is refused, not trained alone", "[n2]") {
+  for (const bool is_frozen : {false, true}) {
+    torch::nn::Linear net(3, 2);
+    net->bias.requires_grad_(!is_frozen);
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    const auto backward = [&] {
+      const auto type = net->weight.scalar_type();
+      (net->forward(at::ones({1, 3}, type)) * (ronde::rank() + 1.0)).sum().backward();
+    };
+    {
+      DistributedOptimizer optimizer(sgd, net->named_parameters());
+      // As it is already: nothing changes.
+      net->to(at::kFloat);
+      backward();
+      optimizer.step();
+      optimizer.zero_grad();
+      net->to(at::kDouble);
+      net->bias.requires_grad_(true);
+      backward();
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        check_refused([&] { optimizer.step(); }, {"Move the module before wrapping", "\"weight\""});
+        optimizer.zero_grad();
+      }
+    }
+    DistributedOptimizer optimizer(sgd, net->named_parameters());
+    backward();
+    optimizer.synchronize();
+    CHECK(near(net->bias.grad(), full({2}, mean_rank() + 1), 1e-14));
+  }
+}
+
+TEST_CASE("a module that is loaded after it was wrapped is watched again", "[n2]") {
+  for (const bool views : {false, true}) {
+    torch::nn::Linear net(3, 2);
+    torch::optim::SGD sgd(net->parameters(), 0.0);
+    DistributedOptimizer optimizer(sgd, net->named_parameters(), {.gradient_views = views});
+    std::stringstream file;
+    torch::save(net, file);
+    torch::load(net, file);
+    for (int step = 0; step < 3; ++step) {
+      CAPTURE(views, step);
+      (net->forward(at::ones({1, 3})) * (ronde::rank() + 1.0)).sum().backward();
+      // Gradients that travel are not cleared: those of the first step have no hooks yet.
+      if (step > 0) check_refused([&] { optimizer.zero_grad(); }, {"being reduced"});
+      optimizer.step();
+      CHECK(near(net->weight.grad(), full({2, 3}, mean_rank() + 1), 1e-6));
+      optimizer.zero_grad();
+    }
+  }
 }
 
 }  // namespace ronde_test::lifetime_test

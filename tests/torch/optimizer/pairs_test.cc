@@ -2,9 +2,15 @@
 // All pairs of what can be chosen for a DistributedOptimizer: N ranks do what one process does with
 // the whole batch, and keep the same bits.
 #include <algorithm>
+#include <bit>
+#include <memory>
+#include <span>
 
-#include "model.h"
+#include "adasum.h"
+#include "pairs.h"
+#include "support.h"
 #include "tests/support/case_table.h"
+#include "tests/support/half_rounding.h"
 
 namespace ronde_test::pairs_test {
 
@@ -12,8 +18,261 @@ using ronde::DistributedOptimizer;
 
 namespace {
 
+/// What a scaler multiplies losses by: an f16 holds any gradient times this.
+constexpr double kLossScale = 64.0;
+constexpr std::int64_t kBatch = 6;
 constexpr int kCompared = 12;
 constexpr int kSteps = 200;
+
+/// Batches of one rank between two steps of the optimiser.
+int passes_of(const Row& row) {
+  return std::stoi(row.at("passes"));
+}
+
+/// Each rank trains the part of the model that is named so by itself.
+bool has_expert(const Row& row) {
+  return !row.is("local", "none");
+}
+
+bool is_of_expert(const std::string& name) {
+  return name.starts_with("expert.");
+}
+
+/// A little of everything: layers that are used always, on some ranks in some steps, or never; an
+/// embedding; and a part that each rank may have for itself. All in f64.
+struct PairsNetImpl : torch::nn::Module {
+  /// `sparse`: gradients of the embedding are.
+  PairsNetImpl(const Row& row, int rank, bool sparse) {
+    first = register_module("first", torch::nn::Linear(5, 7));
+    second = register_module("second", torch::nn::Linear(7, 3));
+    side = register_module("side", torch::nn::Linear(5, 3));
+    never = register_module("never", torch::nn::Linear(2, 2));
+    embedding = register_module(
+        "embedding", torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 5).sparse(sparse)));
+    expert = register_module("expert", torch::nn::Linear(3, 3));
+    to(at::kDouble);
+    fill_normal(parameters(), 1, 0.5);
+    if (has_expert(row)) fill_normal(expert->parameters(), 100 + 10 * rank, 0.5);
+    if (row.is("hook", "yes")) {
+      first->weight.register_hook([](const at::Tensor& gradient) { return gradient * 2; });
+    }
+  }
+
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& words, bool use_side) {
+    const at::Tensor input = x + embedding->forward(words);
+    at::Tensor y = second->forward(torch::tanh(first->forward(input)));
+    if (use_side) y = y + side->forward(x);
+    return y + torch::tanh(expert->forward(y));
+  }
+
+  torch::nn::Linear first{nullptr}, second{nullptr}, side{nullptr}, never{nullptr}, expert{nullptr};
+  torch::nn::Embedding embedding{nullptr};
+};
+TORCH_MODULE(PairsNet);
+
+/// The loss of one rank on one of its batches of a step.
+at::Tensor loss_of(PairsNet& net, int step, int pass, int rank) {
+  const int seed = 1000 * step + 100 * pass + 10 * rank;
+  const at::Tensor x = normal({kBatch, 5}, seed + 1);
+  const at::Tensor y = normal({kBatch, 3}, seed + 2);
+  const at::Tensor words = (normal({kBatch}, seed + 3).abs() * 4).to(at::kLong).clamp(0, 8);
+  // Rank 0 alone uses the side branch, and in odd steps nobody does.
+  const bool use_side = rank == 0 && step % 2 == 0;
+  return torch::mse_loss(net->forward(x, words, use_side), y);
+}
+
+template <typename Optimizer, typename Options>
+std::unique_ptr<torch::optim::Optimizer> make_with(const Row& row, const PairsNet& net,
+                                                   const Options& options) {
+  // The parameters of the second layer may be a group of their own, with a smaller rate.
+  std::vector<Tensors> groups(row.is("param_groups", "2") ? 2 : 1);
+  for (const auto& item : net->named_parameters()) {
+    (item.key().starts_with("second") ? groups.back() : groups.front()).push_back(item.value());
+  }
+  auto made = std::make_unique<Optimizer>(groups.front(), options);
+  if (groups.size() == 2) {
+    auto slower = std::make_unique<Options>(options);
+    slower->set_lr(0.5 * slower->get_lr());
+    made->add_param_group(torch::optim::OptimizerParamGroup(groups.back(), std::move(slower)));
+  }
+  return made;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_inner(const Row& row, const PairsNet& net) {
+  using namespace torch::optim;
+  const std::string& inner = row.at("inner");
+  if (inner == "adam") return make_with<Adam>(row, net, AdamOptions(0.01));
+  if (inner == "adamw") return make_with<AdamW>(row, net, AdamWOptions(0.01));
+  if (inner == "rmsprop") return make_with<RMSprop>(row, net, RMSpropOptions(0.005));
+  if (inner == "adagrad") return make_with<Adagrad>(row, net, AdagradOptions(0.02));
+  return make_with<SGD>(row, net, SGDOptions(0.01).momentum(0.5));
+}
+
+/// Null: none.
+std::unique_ptr<torch::optim::LRScheduler> make_scheduler(const Row& row,
+                                                          torch::optim::Optimizer& inner) {
+  if (row.is("scheduler", "none")) return nullptr;
+  return std::make_unique<torch::optim::StepLR>(inner, 3, 0.98);
+}
+
+/// What happens to the model before a step.
+void freeze_or_unfreeze(PairsNet& net, const Row& row, int step) {
+  if (row.is("frozen", "none")) return;
+  const bool is_frozen = row.is("frozen", "thaws") ? step < 3 : step >= 3;
+  net->second->bias.requires_grad_(!is_frozen);
+}
+
+/// Clips the parameters but those of the expert, where the row says so.
+void clip(PairsNet& net, const Row& row) {
+  if (row.is("clip", "no")) return;
+  Tensors clipped;
+  for (const auto& item : net->named_parameters()) {
+    if (!is_of_expert(item.key())) clipped.push_back(item.value());
+  }
+  torch::nn::utils::clip_grad_norm_(clipped, 0.3);
+}
+
+/// The oracle's, of each rank's gradients. Passes within no_sync() are not counted.
+double scale_of_passes(const Row& row) {
+  const bool divides = row.is("average_passes", "yes") && !row.is("calls", "no_sync");
+  return divides ? 1.0 / passes_of(row) : 1.0;
+}
+
+/// Of what travels, before it does. There the program divides by the passes within no_sync().
+double prescale_of(const Row& row) {
+  double scale = row.is("scales", "both") ? 0.5 : 1.0;
+  if (row.is("average_passes", "yes") && row.is("calls", "no_sync")) scale /= passes_of(row);
+  return row.is("predivide", "2") ? scale / 2 : scale;
+}
+
+double postscale_of(const Row& row) {
+  const double scale = row.is("scales", "both") ? 3.0 : 1.0;
+  return row.is("predivide", "2") ? scale * 2 : scale;
+}
+
+/// The values after they were elements of the type in which gradients travel, times the loss scale.
+at::Tensor on_the_wire(const at::Tensor& values, const Row& row) {
+  if (row.is("compression", "none")) return values;
+  const auto half = row.is("compression", "fp16") ? ronde::DataType::F16 : ronde::DataType::BF16;
+  const double scale = row.is("scaler", "yes") ? kLossScale : 1.0;
+  at::Tensor sent = values.clone(at::MemoryFormat::Contiguous);
+  const std::span elements(sent.data_ptr<double>(), static_cast<std::size_t>(sent.numel()));
+  for (double& value : elements) value = ronde::test::rounded_to(half, value * scale) / scale;
+  return sent;
+}
+
+at::Tensor adasum_of(Tensors of_ranks, const Row& row) {
+  if (row.is("set", "reversed")) std::reverse(of_ranks.begin(), of_ranks.end());
+  // Adasum of multiples is a multiple of it.
+  return adasum(of_ranks) * (prescale_of(row) * postscale_of(row));
+}
+
+/// What the ranks make of a gradient of each.
+at::Tensor combined(const Tensors& of_ranks, const Row& row, bool is_sparse) {
+  if (row.is("op", "adasum")) return adasum_of(of_ranks, row);
+  // Dense halves are computed in f32, and the result is rounded once more.
+  const bool in_floats = !row.is("compression", "none") && !is_sparse;
+  at::Tensor sum = at::zeros(of_ranks.front().sizes(), in_floats ? at::kFloat : at::kDouble);
+  for (const at::Tensor& gradient : of_ranks) {
+    sum += on_the_wire(gradient * prescale_of(row), row).to(sum.scalar_type());
+  }
+  const auto ranks = static_cast<double>(of_ranks.size());
+  const bool is_average = row.is("op", "average");
+  const bool multiplies = std::has_single_bit(of_ranks.size());
+  sum = sum * (is_average && multiplies ? postscale_of(row) / ranks : postscale_of(row));
+  if (is_average && !multiplies) sum = sum / ranks;
+  return is_sparse ? sum.to_sparse(1) : on_the_wire(sum.to(at::kDouble), row);
+}
+
+/// One of the ranks that train.
+struct Rank {
+  Rank(const Row& row, int rank)
+      : net(row, rank, row.is("embedding", "sparse")),
+        inner(make_inner(row, net)),
+        scheduler(make_scheduler(row, *inner)) {}
+
+  PairsNet net;
+  std::unique_ptr<torch::optim::Optimizer> inner;
+  std::unique_ptr<torch::optim::LRScheduler> scheduler;
+};
+
+void backward_of(PairsNet& net, const Row& row, int step, int rank) {
+  at::Tensor loss = torch::zeros({}, at::kDouble);
+  for (int pass = 0; pass < passes_of(row); ++pass) loss = loss + loss_of(net, step, pass, rank);
+  (loss * scale_of_passes(row)).backward();
+}
+
+/// A rank's own are scaled as if they were the sum of all ranks', where the row says so.
+void scale_own_gradients(std::vector<Rank>& ranks, const Row& row) {
+  if (!row.is("local", "expert") || row.is("op", "adasum")) return;
+  double scale = prescale_of(row) * postscale_of(row);
+  if (row.is("op", "average")) scale /= static_cast<double>(ranks.size());
+  for (const Rank& rank : ranks) {
+    for (const at::Tensor& parameter : rank.net->expert->parameters()) {
+      parameter.mutable_grad() = parameter.grad() * scale;
+    }
+  }
+}
+
+/// Gives all ranks the gradients that theirs combine to.
+void combine_gradients(std::vector<Rank>& ranks, const Row& row) {
+  scale_own_gradients(ranks, row);
+  const auto named = ranks.front().net->named_parameters();
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    if (has_expert(row) && is_of_expert(named[i].key())) continue;
+    Tensors of_ranks;
+    bool is_used = false;
+    for (const Rank& rank : ranks) {
+      const at::Tensor gradient = rank.net->parameters()[i].grad();
+      is_used = is_used || gradient.defined();
+      of_ranks.push_back(gradient.defined() ? gradient.to_dense()
+                                            : at::zeros_like(named[i].value()));
+    }
+    if (!is_used) continue;
+    const bool is_sparse = row.is("embedding", "sparse") && named[i].key() == "embedding.weight";
+    const at::Tensor gradient = combined(of_ranks, row, is_sparse);
+    for (const Rank& rank : ranks) rank.net->parameters()[i].mutable_grad() = gradient.clone();
+  }
+}
+
+/// All ranks get the change that Adasum makes of theirs.
+void combine_deltas(std::vector<Rank>& ranks, const Row& row, const Tensors& before) {
+  const auto named = ranks.front().net->named_parameters();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (has_expert(row) && is_of_expert(named[i].key())) continue;
+    Tensors deltas;
+    for (const Rank& rank : ranks) deltas.push_back(rank.net->parameters()[i] - before[i]);
+    const at::Tensor after = before[i] + adasum_of(deltas, row);
+    for (const Rank& rank : ranks) rank.net->parameters()[i].copy_(after);
+  }
+}
+
+/// What all ranks train in so many steps, by the definition of the options: one rank after the
+/// other in this process, without Ronde. Returns the model of `rank`.
+PairsNet train_whole(const Row& row, int ranks, int steps, int rank) {
+  const bool is_of_deltas = row.is("op", "deltas");
+  std::vector<Rank> all;
+  for (int r = 0; r < ranks; ++r) all.emplace_back(row, r);
+  for (int step = 0; step < steps; ++step) {
+    Tensors before;
+    for (const at::Tensor& p : all.front().net->parameters()) before.push_back(p.detach().clone());
+    for (int r = 0; r < ranks; ++r) {
+      Rank& one = all[static_cast<std::size_t>(r)];
+      freeze_or_unfreeze(one.net, row, step);
+      one.inner->zero_grad(row.is("zero_grad", "none"));
+      backward_of(one.net, row, step, r);
+    }
+    const torch::NoGradGuard no_grad;
+    if (!is_of_deltas) combine_gradients(all, row);
+    for (Rank& one : all) {
+      clip(one.net, row);
+      one.inner->step();
+      if (one.scheduler) one.scheduler->step();
+    }
+    if (is_of_deltas) combine_deltas(all, row, before);
+  }
+  return all[static_cast<std::size_t>(rank)].net;
+}
 
 const std::vector<Row>& rows() {
   static const std::vector<Row> all = pairwise_rows();
@@ -126,6 +385,7 @@ void check_row(const Row& row) {
     if (!is_own) CHECK(same_on_all_ranks(item.value().detach()));
     CHECK(at::isfinite(item.value()).all().item<bool>());
   }
+  CHECK_FALSE(net->never->weight.grad().defined());
   if (!(options.process_set == ronde::ProcessSet{})) ronde::remove_process_set(options.process_set);
 }
 

@@ -99,16 +99,19 @@ TEST_CASE("within skip_synchronize a scaler takes gradients as they are, on or o
   }
 }
 
-TEST_CASE("optimisers of other sets and names share a scale, if they are told to", "[n2][n3]") {
+TEST_CASE("several optimisers share a scale, also those of other sets and names", "[n2][n3]") {
   const auto sets = by_rank([](int rank) { return ronde::add_process_set({rank}); });
-  Toy first;
-  Toy second;
-  const std::string shard = "shard" + std::to_string(ronde::rank());
-  {
-    DistributedOptimizer one(first.sgd, first.names,
-                             {.name = shard + "a", .process_set = mine_of(sets)});
-    DistributedOptimizer two(second.sgd, second.names,
-                             {.name = shard + "b", .process_set = mine_of(sets)});
+  for (const bool is_alone : {false, true}) {
+    CAPTURE(is_alone);
+    Toy first;
+    Toy second;
+    ronde::DistributedOptimizerOptions options;
+    if (is_alone) options.process_set = mine_of(sets);
+    const std::string shard = is_alone ? "shard" + std::to_string(ronde::rank()) : "whole";
+    options.name = shard + "a";
+    DistributedOptimizer one(first.sgd, first.names, options);
+    options.name = shard + "b";
+    DistributedOptimizer two(second.sgd, second.names, options);
     GradScaler scaler({.init_scale = 8.0, .process_set = ronde::kGlobalSet});
     scaler.scale(first.loss(1.0) + second.loss(too_large_on(1))).backward();
     CHECK(scaler.step(one));
@@ -116,12 +119,11 @@ TEST_CASE("optimisers of other sets and names share a scale, if they are told to
     scaler.update();
     CHECK(scaler.get_scale() == 4.0);
     // By default a scaler asks the ranks of the optimiser alone.
-    if (ronde::rank() == 0) {
-      one.zero_grad();
-      GradScaler alone;
-      alone.scale(first.loss(1.0)).backward();
-      CHECK(alone.step(one));
-    }
+    if (!is_alone || ronde::rank() != 0) continue;
+    one.zero_grad();
+    GradScaler alone;
+    alone.scale(first.loss(1.0)).backward();
+    CHECK(alone.step(one));
   }
   for (const ronde::ProcessSet set : sets) ronde::remove_process_set(set);
 }

@@ -165,36 +165,6 @@ TEST_CASE("what fails for a local parameter fails the step on all ranks", "[n2][
   }
 }
 
-TEST_CASE("a gradient that a scaler cannot look into counts as an overflow", "[n2]") {
-  for (const bool is_reduced : {false, true}) {
-    CAPTURE(is_reduced);
-    const at::Tensor own = at::eye(3).requires_grad_();
-    Toy toy;
-    toy.names.insert("own", own);
-    torch::optim::SGD sgd({toy.p, own}, 1.0);
-    DistributedOptimizer optimizer(sgd, toy.names,
-                                   {.local_parameters = {own}, .scale_local_gradients = false});
-    ronde::GradScaler scaler({.init_scale = 1.0});
-    std::optional<DistributedOptimizer::NoSync> held_back;
-    if (!is_reduced) held_back.emplace(optimizer.no_sync());
-    toy.backward(1.0);
-    held_back.reset();
-    std::optional<DistributedOptimizer::SkipSynchronize> skip;
-    if (is_reduced) {
-      optimizer.synchronize();
-    } else {
-      skip.emplace(optimizer.skip_synchronize());
-    }
-    if (ronde::rank() == 1) own.mutable_grad() = at::eye(3).to_sparse_csr();
-    if (ronde::rank() == 1) {
-      CHECK_THROWS(scaler.step(optimizer));
-    } else {
-      CHECK_FALSE(scaler.step(optimizer));
-    }
-    CHECK(torch::equal(toy.p, full({4}, 1)));
-  }
-}
-
 TEST_CASE("a step of deltas that one rank cannot take is taken by none", "[n2][n3]") {
   constexpr std::int64_t kOdd = 37;
   for (const bool has_memory : {true, false}) {

@@ -135,7 +135,7 @@ TEST_CASE("values are new on every rank but the root, and only views' elements t
   CHECK(mine.is_alias_of(large) == (ronde::rank() == 0));
 }
 
-TEST_CASE("a module keeps its tensors' identity and gets the root's values") {
+TEST_CASE("modules and optimisers keep their identity and get the root's values, samplers, too") {
   for (int root = 0; root < ronde::size(); ++root) {
     Net net(3, 1.0 + ronde::rank());
     const Net expected(3, 1.0 + root);
@@ -150,6 +150,15 @@ TEST_CASE("a module keeps its tensors' identity and gets the root's values") {
     const std::shared_ptr<NetImpl> pointer = Net(3, 20.0 + ronde::rank()).ptr();
     ronde::broadcast_object(pointer, {.name = "pointer", .root = root});
     CHECK(same(everything(*pointer), everything(*Net(3, 20.0 + root))));
+    torch::optim::Adam adam(net->parameters(), 0.25 + ronde::rank());
+    ronde::broadcast_object(adam, {.root = root});
+    CHECK(adam.param_groups()[0].options().get_lr() == 0.25 + root);
+    // It has no default.
+    ronde::DistributedSampler sampler(100, {.seed = 3});
+    if (ronde::rank() == root) sampler.set_epoch(4, 8);
+    ronde::broadcast_object(sampler, {.root = root});
+    CHECK(sampler.epoch() == 4);
+    CHECK(sampler.position() == 8);
   }
 }
 
@@ -174,20 +183,6 @@ TEST_CASE("modules and optimisers are gathered as bytes, and loaded into one's o
   static_assert(!ronde::detail::ValueObject<std::shared_ptr<NetImpl>>);
   static_assert(!ronde::detail::Object<int> && !ronde::detail::Object<std::vector<double>>);
   static_assert(ronde::detail::Object<ronde::DistributedSampler>);
-}
-
-TEST_CASE("an optimiser travels as an object, and a sampler, which has no default") {
-  for (int root = 0; root < ronde::size(); ++root) {
-    const at::Tensor p = at::ones({2}).requires_grad_();
-    torch::optim::Adam adam({p}, 0.25 + ronde::rank());
-    ronde::broadcast_object(adam, {.root = root});
-    CHECK(adam.param_groups()[0].options().get_lr() == 0.25 + root);
-    ronde::DistributedSampler sampler(100, {.seed = 3});
-    if (ronde::rank() == root) sampler.set_epoch(4, 8);
-    ronde::broadcast_object(sampler, {.root = root});
-    CHECK(sampler.epoch() == 4);
-    CHECK(sampler.position() == 8);
-  }
 }
 
 TEST_CASE("objects travel within process sets, whose numbers roots are", "[n2][n4]") {
