@@ -140,16 +140,13 @@ TEST_CASE("autocast computes in bf16 while it lives, and nests", "[n1]") {
   {
     const Autocast outer(at::kCPU);
     CHECK(dtype() == at::kBFloat16);
-    {
-      const Autocast off(at::kCPU, at::kBFloat16, /*enabled=*/false);
-      CHECK(dtype() == at::kFloat);
+    for (const bool enabled : {false, true}) {
+      {
+        const Autocast inner(at::kCPU, at::kHalf, enabled);
+        CHECK(dtype() == (enabled ? at::kHalf : at::kFloat));
+      }
+      CHECK(dtype() == at::kBFloat16);
     }
-    CHECK(dtype() == at::kBFloat16);
-    {
-      const Autocast half(at::kCPU, at::kHalf);
-      CHECK(dtype() == at::kHalf);
-    }
-    CHECK(dtype() == at::kBFloat16);
   }
   CHECK(dtype() == at::kFloat);
   {

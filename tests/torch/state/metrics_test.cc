@@ -146,7 +146,8 @@ TEST_CASE("metrics are averaged within a process set", "[n2][n4]") {
   MetricAverage metrics({.process_set = set});
   add_batches(metrics, 2);
   if (ronde::rank_in(set)) {
-    const double expected = mean_of(ranks, [](int) { return 2; }, loss_of, samples_of);
+    const double expected = mean_of(
+        ranks, [](int) { return 2; }, loss_of, samples_of);
     CHECK(close(metrics.average().at("loss"), expected));
   } else {
     check_refused([&] { metrics.average(); }, {"rank 0 is not in process set"});

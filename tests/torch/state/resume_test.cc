@@ -141,6 +141,18 @@ namespace {
 constexpr int kSamples = 48;
 constexpr int kBatch = 2;
 
+class Samples : public torch::data::datasets::Dataset<Samples> {
+ public:
+  torch::data::Example<> get(std::size_t index) override {
+    const at::Tensor row = rows_[static_cast<std::int64_t>(index)];
+    return {row.slice(0, 0, 4), row.slice(0, 4)};
+  }
+  c10::optional<std::size_t> size() const override { return kSamples; }
+
+ private:
+  at::Tensor rows_ = normal({kSamples, 5}, 3, at::kFloat);
+};
+
 // Everything that a training program has and a checkpoint keeps.
 struct Training {
   explicit Training(int seed)
@@ -155,16 +167,12 @@ struct Training {
 
   // Until `count` steps were done in all; a checkpoint is taken after `checkpoint` of them.
   void run(int count, int checkpoint = -1, const std::string& file = {}) {
-    using namespace torch::data;
-    // Four inputs and a target each.
-    auto loader = make_data_loader(datasets::TensorDataset(normal({kSamples, 5}, 3, at::kFloat))
-                                       .map(transforms::Stack<TensorExample>()),
-                                   sampler, kBatch);
+    auto loader = torch::data::make_data_loader(Samples().map(torch::data::transforms::Stack<>()),
+                                                sampler, kBatch);
     while (steps < count) {
       for (auto& batch : *loader) {
         optimizer.zero_grad();
-        const at::Tensor target = batch.data.narrow(1, 4, 1);
-        torch::mse_loss(net->forward(batch.data.narrow(1, 0, 4)), target).backward();
+        torch::mse_loss(net->forward(batch.data), batch.target).backward();
         optimizer.step();
         warmup.step();
         if (++steps == checkpoint) save(file);
