@@ -89,13 +89,13 @@ std::unique_ptr<torch::optim::Optimizer> make_with(const Row& row, const PairsNe
   for (const auto& item : net->named_parameters()) {
     (item.key().starts_with("second") ? groups.back() : groups.front()).push_back(item.value());
   }
-  auto made = std::make_unique<Optimizer>(groups.front(), options);
+  std::vector<torch::optim::OptimizerParamGroup> made = {{groups.front()}};
   if (groups.size() == 2) {
     auto slower = std::make_unique<Options>(options);
     slower->set_lr(0.5 * slower->get_lr());
-    made->add_param_group(torch::optim::OptimizerParamGroup(groups.back(), std::move(slower)));
+    made.emplace_back(groups.back(), std::move(slower));
   }
-  return made;
+  return std::make_unique<Optimizer>(made, options);
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_inner(const Row& row, const PairsNet& net) {
