@@ -1,18 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend of GPUs without NCCL on fake GPUs: its results have the bits of the CPU's, whichever
-// way data takes and in whatever order the streams run.
+// way data takes and in whatever order the streams run; which ways those are, and what becomes of
+// mappings.
+#include <atomic>
+#include <barrier>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu_exercise.h"
 #include "gpu_ranks.h"
+#include "tests/support/captured_errors.h"
+#include "tests/support/case_table.h"
+#include "tests/support/requests.h"
 #include "tests/support/sanitizers.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
+
+/// Elements of a float that fit a one-shot, need a two-shot, and several chunks.
+constexpr std::size_t kSmall = 100;
+constexpr std::size_t kLarge = 5000;
+constexpr std::size_t kHuge = 40'000;
+constexpr int kSteps = 50;
+
+CudaOptions direct_options(const FakeMachine& machine) {
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_direct_bytes = 4 * kLarge;
+  return options;
+}
+
+/// Memory on the program's GPU that the driver itself has made, at an address to look at.
+std::uint64_t place_of(const GpuSum& sum) {
+  return reinterpret_cast<std::uint64_t>(sum.tensor().data());
+}
+
+using Body = std::function<void(Runtime& runtime, ProgramGpu& gpu)>;
+
+constexpr std::size_t kCount = 50'000;
 
 struct Layout {
   int ranks;
@@ -31,8 +63,7 @@ const std::vector<Way> kWays = {
     {.name = "ipc by kernels", .handover = IpcHandover::Kernels}};
 
 /// `disorder`: of the fake's options.
-void on_every_way(const Layout& layout, unsigned disorder,
-                  const std::function<void(Runtime&, ProgramGpu&)>& body) {
+void on_every_way(const Layout& layout, unsigned disorder, const Body& body) {
   const Way way = GENERATE(from_range(kWays));
   INFO(way.name << ", " << layout.ranks << " ranks, " << layout.devices << " GPUs, disorder "
                 << disorder);
@@ -46,25 +77,13 @@ void on_every_way(const Layout& layout, unsigned disorder,
                 });
 }
 
-void in_order(const std::function<void(Runtime&, ProgramGpu&)>& body) {
-  const std::vector<Layout> layouts = {{3, 2}, {2, 1}, {1, 1}};
-  const int which = GENERATE(range(0, plain_or_sanitized(3, 1)));
-  on_every_way(layouts[static_cast<std::size_t>(which)], 0, body);
-}
-
-void in_disorder(const std::function<void(Runtime&, ProgramGpu&)>& body) {
-  const std::vector<Layout> layouts = {{3, 1}, {2, 2}, {3, 2}, {2, 1}};
-  const int seed = GENERATE(range(1, plain_or_sanitized(5, 3)));
-  on_every_way(layouts[static_cast<std::size_t>(seed - 1)], static_cast<unsigned>(seed), body);
-}
-
 /// Without a wait between them, each on the result of the one before.
 void exercise_chains(Runtime& runtime, ProgramGpu& gpu) {
-  constexpr int kSteps = 4;
+  constexpr int kLinks = 4;
   const int size = runtime.topology().size;
   std::vector<GpuSum> sums;
   for (const std::size_t count : {10, 3000, 40'000}) sums.emplace_back(runtime, gpu, count);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kLinks; ++step) {
     std::vector<Work> works;
     for (std::size_t i = 0; i < sums.size(); ++i) {
       Request request = sums[i].request("sum " + std::to_string(i));
@@ -78,36 +97,263 @@ void exercise_chains(Runtime& runtime, ProgramGpu& gpu) {
   }
 }
 
+[[maybe_unused]] const bool kRegistered = [] {
+  for (const auto& [what, body] : kExercises) {
+    add_case("cuda: " + what + " have the bits of shared memory, by ipc and staged", "",
+             [body = body] {
+               const Layout layouts[] = {{3, 2}, {2, 1}, {1, 1}};
+               on_every_way(layouts[GENERATE(range(0, plain_or_sanitized(3, 1)))], 0, body);
+             });
+  }
+  const std::pair<std::string, Body> in_disorder[] = {{"reductions", exercise_sizes},
+                                                      {"exchanges", exercise_exchanges},
+                                                      {"chains without a wait", exercise_chains}};
+  for (const auto& [what, body] : in_disorder) {
+    add_case("cuda: " + what + " are right in any order that events leave", "", [body = body] {
+      const Layout layouts[] = {{3, 1}, {2, 2}, {3, 2}, {2, 1}};
+      const int which = GENERATE(range(0, plain_or_sanitized(4, 2)));
+      on_every_way(layouts[which], static_cast<unsigned>(which + 1), body);
+    });
+  }
+  return true;
+}();
+
 }  // namespace
 
-TEST_CASE("cuda: allreduces have the bits of shared memory, by ipc and staged") {
-  in_order(exercise_allreduces);
+TEST_CASE("cuda staged: RONDE_CUDA_IPC=0 stages everything, and says nothing of it") {
+  const CapturedErrors errors;
+  FakeMachine machine;
+  run_gpu_ranks(machine, 3, 1, cuda_options_of(machine, kStaged),
+                [](Runtime& runtime, ProgramGpu& gpu) {
+                  sum_on_gpu(runtime, gpu, kCount);
+                  check_counters(runtime, {{"staged_operations", 1},
+                                           {"staged_bytes", 4 * kCount},
+                                           {"ipc_operations", 0},
+                                           {"handovers", 0}});
+                });
+  CHECK(errors.text().empty());
+  CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
 }
 
-TEST_CASE("cuda: elements that travel as halves have the bits of shared memory") {
-  in_order(exercise_wire_dtypes);
+TEST_CASE("cuda staged: pieces of any size give the same sums") {
+  FakeMachine machine;
+  CudaOptions options = cuda_options_of(machine, kStaged);
+  options.staged_piece_bytes = GENERATE(16, 4096, 65536, 1 << 20);
+  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    for (const std::size_t count : {1, 3, 4, 5, 4095, 4097}) sum_on_gpu(runtime, gpu, count);
+  });
 }
 
-TEST_CASE("cuda: exchanges have the bits of shared memory, by ipc and staged") {
-  in_order(exercise_exchanges);
+TEST_CASE("cuda staged: page-locked memory is kept with the cache, and given up without") {
+  const bool cache = GENERATE(true, false);
+  FakeMachine machine;
+  CudaOptions options = cuda_options_of(machine, kStaged);
+  options.registration_cache = cache;
+  run_gpu_ranks(machine, 1, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    const int before = machine.cuda.calls("cuMemHostAlloc");
+    for (int step = 0; step < kSteps; ++step) sum_on_gpu(runtime, gpu, kCount);
+    const int more = machine.cuda.calls("cuMemHostAlloc") - before;
+    check(cache ? more == 0 : more >= 3 * kSteps, std::to_string(more) + " blocks pinned");
+  });
 }
 
-TEST_CASE("cuda: messages arrive, staged through the host") {
-  in_order(exercise_messages);
+TEST_CASE("cuda staged: a rank without memory for its result fails alone, the others get theirs") {
+  FakeMachine machine;
+  const CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kStaged));
+  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    exercise_missing_results(runtime, gpu);
+    sum_on_gpu(runtime, gpu, kCount);
+  });
 }
 
-TEST_CASE("cuda: tensors of all sizes have the bits of shared memory, by ipc and staged") {
-  in_order(exercise_sizes);
+TEST_CASE("cuda ipc: small allreduces take one handover, large ones two a chunk, none is staged") {
+  FakeMachine machine;
+  run_gpu_ranks(machine, 3, 1, cuda_options_of(machine), [](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kSmall);
+    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 0}, {"handovers", 1}});
+    sum_on_gpu(runtime, gpu, kLarge);
+    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 1}, {"handovers", 3}});
+    sum_on_gpu(runtime, gpu, kHuge);  // a two-shot for each of three chunks
+    check_counters(runtime, {{"two_shots", 4},
+                             {"ipc_operations", 3},
+                             {"staged_operations", 0},
+                             {"staged_bytes", 0},
+                             {"packed_bytes", 4 * (kSmall + kLarge + kHuge)}});
+  });
 }
 
-TEST_CASE("cuda: reductions have their bits in any order that events leave") {
-  in_disorder(exercise_sizes);
+TEST_CASE("cuda ipc: mappings are opened once with the cache, and for each operation without") {
+  const bool cache = GENERATE(true, false);
+  FakeMachine machine;
+  CudaOptions options = cuda_options_of(machine);
+  options.registration_cache = cache;
+  run_gpu_ranks(machine, 3, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < kSteps; ++step) sum_on_gpu(runtime, gpu, kLarge);
+    // The trial opens, too.
+    check_counters(runtime, {{"registration_hits", cache ? 2 * kSteps : 0},
+                             {"registration_misses", cache ? 2 : 2 * (kSteps + 1)}});
+  });
+  CHECK(machine.cuda.calls("cuIpcOpenMemHandle_v2") == 3 * (cache ? 2 : 2 * (kSteps + 1)));
+  CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
 }
 
-TEST_CASE("cuda: exchanges have their bits in any order that events leave") {
-  in_disorder(exercise_exchanges);
+TEST_CASE(
+    "cuda ipc: tensors above the limit are mapped themselves, and neither packed nor copied") {
+  const bool cache = GENERATE(true, false);
+  FakeMachine machine;
+  CudaOptions options = direct_options(machine);
+  options.registration_cache = cache;
+  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kLarge);
+    for (int step = 0; step < kSteps; ++step) {
+      sum.write(static_cast<float>(runtime.topology().rank + 1));
+      sum.check_result(sum.start());
+    }
+    check_counters(runtime, {{"direct", kSteps},
+                             {"packed_bytes", 0},
+                             {"registration_misses", cache ? 2 : 2 * kSteps + 1}});
+    sum_on_gpu(runtime, gpu, kLarge - 1);
+    check_counters(runtime, {{"direct", kSteps}});  // smaller ones are packed
+  });
 }
 
-TEST_CASE("cuda: chains without a wait have their sums in any order that events leave") {
-  in_disorder(exercise_chains);
+TEST_CASE(
+    "cuda ipc: a tensor that the driver takes for one that is still open is mapped once that is") {
+  FakeMachine machine({.devices = 2});
+  run_gpu_ranks(machine, 2, 2, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < kSteps; ++step) {
+      const bool refuses = runtime.topology().rank == 1 && step % 10 == 5;
+      if (refuses) machine.cuda.fail_on(1, "cuIpcOpenMemHandle_v2", cuda::kAlreadyMapped);
+      GpuSum sum(runtime, gpu, kLarge * static_cast<std::size_t>(1 + step % 3));
+      sum.check_result(sum.start());
+    }
+    check_counters(runtime, {{"direct", kSteps}});
+  });
+}
+
+TEST_CASE("cuda ipc: mapped tensors share no blocks of the driver's with others") {
+  FakeMachine machine;
+  CudaOptions options = direct_options(machine);
+  options.ipc_block_bytes = std::uint64_t{1} << 40;
+  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kLarge);
+    check_counters(runtime, {{"direct", 0}, {"packed_bytes", 4 * kLarge}});
+  });
+}
+
+TEST_CASE("cuda ipc: mapped tensors are freed and their addresses used again, with right results") {
+  std::mutex mutex;
+  std::set<std::pair<int, std::uint64_t>> places;
+  int allocations = 0;
+  std::atomic<std::uint64_t> overlaps{0};
+  FakeMachine machine;
+  run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < kSteps; ++step) {
+      // Of many sizes, so that what is there overlaps what was.
+      const std::size_t count = kLarge * static_cast<std::size_t>(1 + (7 * step) % 5);
+      GpuSum sum(runtime, gpu, count);
+      {
+        const std::lock_guard lock(mutex);
+        places.emplace(runtime.topology().rank, place_of(sum));
+        ++allocations;
+      }
+      sum.check_result(sum.start());
+    }
+    check_counters(runtime, {{"direct", kSteps}});
+    overlaps += cuda_counter(runtime, "registration_evicted_for_overlap");
+  });
+  CHECK(static_cast<int>(places.size()) < allocations);  // or nothing was tried
+  CHECK(overlaps > 0);
+  CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
+}
+
+TEST_CASE("cuda ipc: beyond the limit of bytes mappings are closed, but never one in use") {
+  constexpr int kTensors = 4;
+  constexpr std::size_t kAlone = 10'000;  // elements, of which no two are fused
+  std::barrier together(2);
+  std::atomic<int> in_use{0};
+  FakeMachine machine;
+  CudaOptions options = direct_options(machine);
+  options.registration_cache_bytes = 1;
+  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    const bool is_first = runtime.topology().rank == 0;
+    sum_on_gpu(runtime, gpu, kSmall);
+    if (is_first) machine.cuda.hold(gpu.stream.handle());
+    std::vector<GpuSum> sums;
+    std::vector<Work> works;
+    for (int i = 0; i < kTensors; ++i) sums.emplace_back(runtime, gpu, kAlone);
+    for (GpuSum& sum : sums) works.push_back(sum.start());
+    for (const Work& work : works) work.wait_on(gpu.stream.handle());
+    together.arrive_and_wait();
+    if (is_first) in_use = machine.cuda.live().mappings;
+    together.arrive_and_wait();
+    if (is_first) machine.cuda.release(gpu.stream.handle());
+    for (int i = 0; i < kTensors; ++i) {
+      sums[static_cast<std::size_t>(i)].check_result(works[static_cast<std::size_t>(i)]);
+    }
+    check_counters(runtime, {{"direct", kTensors}});
+    sum_on_gpu(runtime, gpu, kAlone);
+    check(cuda_counter(runtime, "registration_evicted_for_room") >= kTensors, "some were closed");
+    together.arrive_and_wait();
+    // That of the other rank's fusion buffer, and of its last tensor.
+    check(machine.cuda.live().mappings <= 4, "few mappings");
+  });
+  CHECK(in_use == 2 * (1 + kTensors));
+}
+
+TEST_CASE("cuda ipc: a tensor that a rank cannot map is packed from then on, with one line") {
+  const CapturedErrors errors;
+  FakeMachine machine({.devices = 2});
+  run_gpu_ranks(machine, 2, 2, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kLarge);
+    sum.check_result(sum.start());
+    check_counters(runtime, {{"direct", 1}});
+    GpuSum other(runtime, gpu, kHuge);
+    runtime.run(barrier_request());
+    if (runtime.topology().rank == 0) {
+      machine.cuda.fail_on(1, "cuIpcOpenMemHandle_v2", cuda::kMapFailed);
+    }
+    runtime.run(barrier_request());
+    other.check_result(other.start());
+    for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kHuge);
+    check_counters(runtime, {{"direct", 1}, {"ipc_operations", 5}});  // none mapped since
+  });
+  CHECK(occurrences(errors.text(), "\n") == 1);
+  CHECK_THAT(errors.text(), Catch::Contains("warning: tensors cannot be mapped by other ranks") &&
+                                Catch::Contains("rank 1: CUDA failed while mapping memory of rank "
+                                                "0: cuIpcOpenMemHandle_v2"));
+}
+
+TEST_CASE("cuda ipc: tensors that cannot be exported are packed") {
+  FakeMachine machine;
+  run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kLarge);
+    if (runtime.topology().rank == 1) machine.cuda.forbid_ipc(place_of(sum));
+    sum.check_result(sum.start());
+    check_counters(runtime, {{"direct", 0}, {"packed_bytes", 4 * kLarge}});
+    sum_on_gpu(runtime, gpu, kLarge);
+    check_counters(runtime, {{"direct", 1}});  // others are mapped
+  });
+}
+
+TEST_CASE("cuda ipc: tensors that begin anywhere, elsewhere on each rank, have the right sums") {
+  const std::uint64_t direct_bytes = GENERATE(0, 1);
+  FakeMachine machine({.devices = 3});
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_direct_bytes = direct_bytes;
+  options.ipc = GENERATE(true, false);
+  run_gpu_ranks(machine, 3, 3, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    for (const std::size_t count : {std::size_t{1}, kSmall, kLarge + 1}) {
+      const auto offset = static_cast<std::size_t>(runtime.topology().rank);
+      GpuSum sum(runtime, gpu, count + 3);
+      Request request = sum.request();
+      request.shape = {static_cast<std::int64_t>(count)};
+      request.input = request.output = static_cast<float*>(sum.tensor().data()) + offset;
+      runtime.submit(std::move(request)).wait();
+      std::vector<float> expected(count + 3, static_cast<float>(offset + 1));
+      std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(offset), count, 6.0F);
+      check(sum.read() == expected, "only what is in between is the sum");
+    }
+  });
 }

@@ -75,13 +75,9 @@ void sum_in_set(Runtime& runtime, ProgramGpu& gpu, const std::vector<int>& ranks
 
 }  // namespace
 
-TEST_CASE("cuda direct: what MPI brings together is reduced to the bits of the CPU") {
-  const Body body = GENERATE(exercise_allreduces, exercise_wire_dtypes);
-  run_directly(GENERATE(from_range(kRanks)), body);
-}
-
 TEST_CASE("cuda direct: what goes through MPI gives the bits of the CPU") {
-  const Body body = GENERATE(exercise_exchanges, exercise_sizes, exercise_messages);
+  const Body body = GENERATE(exercise_allreduces, exercise_wire_dtypes, exercise_exchanges,
+                             exercise_sizes, exercise_messages);
   run_directly(GENERATE(from_range(kRanks)), body);
 }
 
@@ -160,7 +156,7 @@ TEST_CASE("cuda direct: ranks on several hosts need not ask for CUDA IPC to go t
   const inproc::Group group(host_of);
   run_ranks(size, [&](int rank) {
     ProgramGpu gpu(machine.cuda.api(), 0);
-    Runtime runtime(gpu_options_of(group, rank, options, "inproc", warning_config()));
+    Runtime runtime(gpu_options_of(group, rank, options, "inproc"));
     after_first_sum(exercise_sizes)(runtime, gpu);
     runtime.shutdown();
   });
@@ -169,69 +165,47 @@ TEST_CASE("cuda direct: ranks on several hosts need not ask for CUDA IPC to go t
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
-TEST_CASE("cuda direct: CUDA IPC goes before MPI where it works, and says where it leaves it") {
-  const bool ipc_works = GENERATE(true, false);
-  const CapturedErrors errors;
-  FakeMachine machine({.mappings_show_memory = ipc_works});
-  DirectMessages messages(2);
-  CudaOptions options = direct_options(machine, messages);
-  options.ipc = true;
-  run_gpu_ranks(
-      machine, 2, 1, options,
-      [&](Runtime& runtime, ProgramGpu& gpu) {
-        sum_on_gpu(runtime, gpu, kCount);
-        check_counters(runtime, {{"ipc_operations", ipc_works ? 1 : 0},
-                                 {"mpi_operations", ipc_works ? 0 : 1}});
-      },
-      warning_config());
-  CHECK((messages.sent > 0) != ipc_works);
-  const std::string words = "CUDA IPC cannot be used, and what is on GPUs is left to MPI: rank 0: ";
-  CHECK(errors.text().empty() == ipc_works);
-  if (!ipc_works) CHECK_THAT(errors.text(), Catch::Contains(words));
-}
-
 TEST_CASE(
-    "cuda direct: where CUDA IPC and MPI both fail, one line says so, and where it all goes") {
+    "cuda direct: CUDA IPC goes before MPI, and where it fails one line says where all goes") {
+  struct Row {
+    bool ipc_works;
+    bool has_mpi;
+    Fault fault;  ///< of MPI
+    const char* counter;
+    std::vector<std::string> words;
+  };
+  const Row row = GENERATE(
+      Row{true, true, Fault::None, "ipc_operations", {}},
+      Row{false, true, Fault::None, "mpi_operations", {"is left to MPI: rank 0: "}},
+      Row{false, false, Fault::None, "staged_operations", {"through host memory: rank 0: "}},
+      Row{false,
+          true,
+          Fault::Lost,
+          "staged_operations",
+          {"is staged through host memory: rank 0: ",
+           "; the MPI library says that it takes addresses of GPUs, but a trial failed"}});
   const CapturedErrors errors;
-  FakeMachine machine({.mappings_show_memory = false});
+  FakeMachine machine({.mappings_show_memory = row.ipc_works});
   DirectMessages messages(2);
   messages.faulty_rank = 1;
-  messages.fault = Fault::Lost;
+  messages.fault = row.fault;
   CudaOptions options = direct_options(machine, messages);
   options.ipc = true;
-  run_gpu_ranks(
-      machine, 2, 1, options,
-      [](Runtime& runtime, ProgramGpu& gpu) {
-        sum_on_gpu(runtime, gpu, kCount);
-        check_counters(runtime, {{"staged_operations", 1}});
-      },
-      warning_config());
+  if (!row.has_mpi) options.gpu_aware_mpi = {};
+  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    for (const char* const name : {"ipc_operations", "mpi_operations", "staged_operations"}) {
+      check_counters(runtime, {{name, std::string(name) == row.counter ? 1 : 0}});
+    }
+    // They do not tell again what was in the way of all ranks.
+    for (int round = 0; !row.has_mpi && round < 2; ++round) sum_in_set(runtime, gpu, {0, 1});
+  });
+  CHECK((messages.sent > 0) == (!row.ipc_works && row.has_mpi));
   const std::string text = errors.text();
-  CHECK_THAT(text, Catch::Contains("CUDA IPC cannot be used, and what is on GPUs is staged "
-                                   "through host memory: rank 0: ") &&
-                       Catch::Contains("; the MPI library says that it takes addresses of GPUs, "
-                                       "but a trial failed"));
-  CHECK_THAT(text, !Catch::Contains("left to MPI"));
-  CHECK(occurrences(text, "\n") == 1);
-}
-
-TEST_CASE("cuda direct: process sets do not tell again what was in the way of all ranks") {
-  const CapturedErrors errors;
-  FakeMachine machine({.mappings_show_memory = false});
-  DirectMessages messages(2);
-  CudaOptions options = direct_options(machine, messages);
-  options.ipc = true;
-  options.gpu_aware_mpi = {};
-  run_gpu_ranks(
-      machine, 2, 1, options,
-      [](Runtime& runtime, ProgramGpu& gpu) {
-        sum_on_gpu(runtime, gpu, kCount);
-        for (int round = 0; round < 2; ++round) sum_in_set(runtime, gpu, {0, 1});
-      },
-      warning_config());
-  const std::string text = errors.text();
-  CHECK_THAT(text, Catch::Contains("CUDA IPC cannot be used"));
-  CHECK(occurrences(text, "\n") == 1);
+  CHECK(occurrences(text, "\n") == (row.ipc_works ? 0 : 1));
+  if (!row.ipc_works) CHECK_THAT(text, Catch::Contains("CUDA IPC cannot be used, and what is on "));
+  for (const std::string& words : row.words) CHECK_THAT(text, Catch::Contains(words));
+  CHECK(occurrences(text, "left to MPI") == occurrences(row.counter, "mpi"));
 }
 
 TEST_CASE("cuda direct: where the MPI of one rank says no, all stage, and nothing is said of it") {
@@ -243,7 +217,7 @@ TEST_CASE("cuda direct: where the MPI of one rank says no, all stage, and nothin
     CudaOptions options = direct_options(machine, messages);
     if (rank == 1) options.gpu_aware_mpi = messages.factory("the MPI library says no");
     ProgramGpu gpu(machine.cuda.api(), 0);
-    Runtime runtime(gpu_options_of(group, rank, options, "shm", warning_config()));
+    Runtime runtime(gpu_options_of(group, rank, options));
     sum_on_gpu(runtime, gpu, kCount);
     check_counters(runtime, {{"staged_operations", 1}, {"mpi_operations", 0}});
     runtime.shutdown();
@@ -293,33 +267,31 @@ TEST_CASE("cuda direct: a single rank has no use for MPI") {
 namespace {
 
 struct Failing {
-  const char* name;
   Fault fault;
   bool of_sends;
   std::size_t of_bytes;
-  const char* text;
   bool hangs;  ///< MPI may still use memory
+  const char* text;
 };
 
 const Failing kFailing[] = {
-    {"lost", Fault::Lost, false, kSmall,
-     "rank 1: a message of 64 bytes from the GPU of rank 0 arrived with wrong content", false},
-    {"a large one lost", Fault::Lost, false, 1 << 20,
-     "rank 1: a message of 1048576 bytes from the GPU of rank 0 arrived with wrong content", false},
-    {"no begun send", Fault::NotBegun, true, 0, "MPI_Isend failed with code 75", true},
-    {"no begun receive", Fault::NotBegun, false, 0, "MPI_Irecv failed with code 75", true},
-    {"a send that fails", Fault::Fails, true, 0, "MPI_Test failed with code 75", true},
-    {"a receive that fails", Fault::Fails, false, 0, "MPI_Test failed with code 75", true},
-    {"a send that hangs", Fault::Hangs, true, 0, "messages of the trial do not arrive", true},
-    {"a receive that hangs", Fault::Hangs, false, kSmall, "messages of the trial do not arrive",
-     true},
+    {Fault::Lost, false, kSmall, false,
+     "rank 1: a message of 64 bytes from the GPU of rank 0 arrived with wrong content"},
+    {Fault::Lost, false, 1 << 20, false,
+     "rank 1: a message of 1048576 bytes from the GPU of rank 0 arrived with wrong content"},
+    {Fault::NotBegun, true, 0, true, "MPI_Isend failed with code 75"},
+    {Fault::NotBegun, false, 0, true, "MPI_Irecv failed with code 75"},
+    {Fault::Fails, true, 0, true, "MPI_Test failed with code 75"},
+    {Fault::Fails, false, 0, true, "MPI_Test failed with code 75"},
+    {Fault::Hangs, true, 0, true, "messages of the trial do not arrive"},
+    {Fault::Hangs, false, kSmall, true, "messages of the trial do not arrive"},
 };
 
 }  // namespace
 
 TEST_CASE("cuda direct: an MPI that fails in the trial is told in one line, and all is staged") {
   const Failing failing = GENERATE(from_range(std::begin(kFailing), std::end(kFailing)));
-  INFO(failing.name);
+  CAPTURE(failing.of_sends, failing.text);
   const CapturedErrors errors;
   FakeMachine machine;
   DirectMessages messages(2);
@@ -331,8 +303,7 @@ TEST_CASE("cuda direct: an MPI that fails in the trial is told in one line, and 
   // Of the other rank, where this one's messages fail at once.
   if (failing.hangs) options.ipc_patience = std::chrono::milliseconds(100);
   run_gpu_ranks_unchecked(
-      machine, 2, 1, options,
-      [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+      machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
         sum_on_gpu(runtime, gpu, kCount);
         const int begun = messages.sent + messages.received;
         for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kCount);
@@ -341,8 +312,7 @@ TEST_CASE("cuda direct: an MPI that fails in the trial is told in one line, and 
         check(cuda_counter(runtime, "staged_operations") > 4, "all staged");
         check_counters(runtime, {{"mpi_operations", 0}});
         runtime.shutdown();
-      },
-      warning_config());
+      });
   const std::string text = errors.text();
   CHECK_THAT(text,
              Catch::Contains("[ronde rank 0] warning: the MPI library says that it takes addresses "
@@ -365,18 +335,16 @@ TEST_CASE("cuda direct: a rank without memory for the trial has all of them stag
   const CapturedErrors errors;
   FakeMachine machine({.devices = 2});
   DirectMessages messages(2);
-  run_gpu_ranks(
-      machine, 2, 2, direct_options(machine, messages),
-      [&](Runtime& runtime, ProgramGpu& gpu) {
-        GpuSum sum(runtime, gpu, kCount);
-        // Behind that of the fusion buffer, which is not yet made: it is the first.
-        if (runtime.topology().rank == 1) {
-          machine.cuda.fail_on(1, "cuMemAlloc_v2", cuda::kOutOfMemory);
-        }
-        sum.check_result(sum.start());
-        check_counters(runtime, {{"staged_operations", 1}});
-      },
-      warning_config());
+  run_gpu_ranks(machine, 2, 2, direct_options(machine, messages),
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  GpuSum sum(runtime, gpu, kCount);
+                  // Behind that of the fusion buffer, which is not yet made: it is the first.
+                  if (runtime.topology().rank == 1) {
+                    machine.cuda.fail_on(1, "cuMemAlloc_v2", cuda::kOutOfMemory);
+                  }
+                  sum.check_result(sum.start());
+                  check_counters(runtime, {{"staged_operations", 1}});
+                });
   CHECK_THAT(errors.text(), Catch::Contains("staged through host memory") &&
                                 Catch::Contains("rank 1: ") && Catch::Contains("cuMemAlloc_v2"));
   CHECK(messages.sent == 0);
@@ -392,52 +360,37 @@ TEST_CASE(
   CHECK(cuda::DirectOperations::has_room(cuda::IpcOperations::buffer_bytes(smallest), 256));
 }
 
-TEST_CASE("cuda direct: a message that fails later ends the group, and says who and what") {
+TEST_CASE("cuda direct: messages that fail later, or whose rank leaves, end the group") {
+  // The rank of messages that hang leaves.
+  const Fault fault = GENERATE(Fault::NotBegun, Fault::Fails, Fault::Hangs);
   FakeMachine machine;
-  DirectMessages messages(2);
+  DirectMessages messages(3);
   messages.faulty_rank = 1;
   messages.of_sends = GENERATE(true, false);
-  const Fault fault = GENERATE(Fault::NotBegun, Fault::Fails);
-  std::barrier together(2);
-  run_gpu_ranks_unchecked(machine, 2, 1, direct_options(machine, messages),
+  std::barrier together(3);
+  run_gpu_ranks_unchecked(machine, 3, 1, direct_options(machine, messages),
                           [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
                             sum_on_gpu(runtime, gpu, kCount);
                             together.arrive_and_wait();
                             messages.fault = fault;
                             std::weak_ptr<void> memory;
                             const Work work = start_owned(runtime, gpu, kCount, memory);
+                            if (fault == Fault::Hangs) {
+                              while (cuda_counter(runtime, "mpi_operations") < 2)
+                                std::this_thread::yield();
+                              together.arrive_and_wait();
+                              if (runtime.topology().rank == 1) return;
+                            }
                             const Death death = death_of([&] { work.wait(); });
                             check(death.rank == 1, "rank 1 is to blame: " + death.text);
-                            check_contains(death.text, "failed with code 75: a bad address");
+                            const bool is_told = fault != Fault::Hangs;
+                            if (is_told)
+                              check_contains(death.text, "failed with code 75: a bad address");
                             // MPI was never given the program's memory.
                             check(memory.expired(), "the memory is handed back");
                           });
-  CHECK(messages.aborted == 2);
+  if (fault != Fault::Hangs) CHECK(messages.aborted == 3);
   CHECK(messages.closed == 0);
   // The fusion buffer, to which MPI may still write, is kept.
-  CHECK(machine.cuda.live().allocations > 0);
-}
-
-TEST_CASE("cuda direct: a rank that leaves while messages are on their way fails the others") {
-  FakeMachine machine;
-  DirectMessages messages(3);
-  messages.faulty_rank = 1;
-  std::barrier together(3);
-  run_gpu_ranks_unchecked(machine, 3, 1, direct_options(machine, messages),
-                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-                            sum_on_gpu(runtime, gpu, kCount);
-                            together.arrive_and_wait();
-                            messages.fault = Fault::Hangs;
-                            std::weak_ptr<void> memory;
-                            const Work work = start_owned(runtime, gpu, kCount, memory);
-                            while (cuda_counter(runtime, "mpi_operations") < 2)
-                              std::this_thread::yield();
-                            together.arrive_and_wait();
-                            if (runtime.topology().rank == 1) return;
-                            const Death death = death_of([&] { work.wait(); });
-                            check(death.rank == 1, "rank 1 has left: " + death.text);
-                            check(memory.expired(), "the memory is handed back");
-                          });
-  CHECK(messages.closed == 0);
   CHECK(machine.cuda.live().allocations > 0);
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPUs where something fails: the way falls back, with one line, or the group ends with a
-// GroupError; and everything is given back.
+// GroupError; and everything is given back. So where a rank leaves or dies: nothing of the others
+// is touched afterwards.
 #include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpu_ranks.h"
@@ -18,115 +21,88 @@ using namespace ronde;
 using namespace ronde::test;
 
 constexpr std::size_t kCount = 20'000;
+constexpr FakeCuda::Options kTwoGpus{.devices = 2};
 constexpr const char* kFirstGpu = "GPU-01010101-0101-0101-0101-010101010101";
 
-/// Why CUDA IPC is not used.
+/// Why CUDA IPC is not used: an option of the machine, or a call that fails on a GPU.
 struct Obstacle {
-  const char* name;
-  FakeCuda::Options machine;
-  std::function<void(FakeCuda& cuda, CudaOptions& options)> set;
   const char* text;  ///< of the line
+  FakeCuda::Options machine = kTwoGpus;
+  IpcHandover handover = IpcHandover::Auto;
+  const char* symbol = nullptr;
+  int device = 1;
+  cuda::Result result = cuda::kMapFailed;
+  int skipped = 0;
+  std::vector<std::string> visible_devices = {};
 };
-const std::function<void(FakeCuda&, CudaOptions&)> kNothing = [](FakeCuda&, CudaOptions&) {};
 
 const std::vector<Obstacle> kObstacles = {
-    {"a rank cannot open memory",
-     {.devices = 2},
-     [](FakeCuda& cuda, CudaOptions&) {
-       cuda.fail_on(1, "cuIpcOpenMemHandle_v2", cuda::kMapFailed);
-     },
-     "rank 1: CUDA failed while mapping memory of rank 0: cuIpcOpenMemHandle_v2"},
-    {"a rank cannot open an event",
-     {.devices = 2},
-     [](FakeCuda& cuda, CudaOptions& options) {
-       options.ipc_handover = IpcHandover::Events;
-       cuda.fail_on(0, "cuIpcOpenEventHandle", cuda::kMapFailed, 1, 3);
-     },
-     "rank 0: by events: CUDA failed while opening an event of rank 1: cuIpcOpenEventHandle"},
-    {"a rank cannot make an event for others",
-     {.devices = 2},
-     [](FakeCuda& cuda, CudaOptions& options) {
-       options.ipc_handover = IpcHandover::Events;
-       cuda.fail_on(1, "cuIpcGetEventHandle", cuda::kInvalidHandle);
-     },
-     "rank 1: by events: CUDA failed while exporting an event: cuIpcGetEventHandle"},
-    {"the GPUs do not reach each other",
-     {.devices = 2, .peers_reach_each_other = false},
-     kNothing,
-     "rank 0: CUDA failed while mapping memory of rank 1: cuIpcOpenMemHandle_v2"},
-    {"memory cannot be exported",
-     {.devices = 2, .memory_is_ipc_capable = false},
-     kNothing,
-     "rank 0: CUDA cannot export the fusion buffer of this GPU"},
-    {"mappings show other memory",
-     {.devices = 2, .mappings_show_memory = false},
-     kNothing,
-     "rank 0: by events: what rank 1 wrote to its GPU's memory does not show in its mapping"},
-    {"a GPU is not to be mapped",
-     {.devices = 2},
-     [](FakeCuda&, CudaOptions& options) { options.visible_devices = {kFirstGpu}; },
-     "rank 0: RONDE_VISIBLE_DEVICES does not name the GPU of rank 1 (GPU-02020202-"},
-    {"the first look at others fails",
-     {.devices = 2},
-     [](FakeCuda& cuda, CudaOptions&) { cuda.fail_on(1, "cuMemsetD8Async", cuda::kInvalidValue); },
-     "rank 1: CUDA failed while writing to the fusion buffer: cuMemsetD8Async"},
-    {"there is no room for the fusion buffer at first",
-     {.devices = 2},
-     [](FakeCuda& cuda, CudaOptions&) {
-       // The tensor of the program is made before.
-       cuda.fail_on(1, "cuMemAlloc_v2", cuda::kOutOfMemory, 1, 1);
-     },
-     "rank 1: CUDA failed while allocating"},
+    {.text = "rank 1: CUDA failed while mapping memory of rank 0: cuIpcOpenMemHandle_v2",
+     .symbol = "cuIpcOpenMemHandle_v2"},
+    {.text = "rank 0: by events: CUDA failed while opening an event of rank 1: "
+             "cuIpcOpenEventHandle",
+     .handover = IpcHandover::Events,
+     .symbol = "cuIpcOpenEventHandle",
+     .device = 0,
+     .skipped = 3},
+    {.text = "rank 1: by events: CUDA failed while exporting an event: cuIpcGetEventHandle",
+     .handover = IpcHandover::Events,
+     .symbol = "cuIpcGetEventHandle",
+     .result = cuda::kInvalidHandle},
+    {.text = "rank 0: CUDA failed while mapping memory of rank 1: cuIpcOpenMemHandle_v2",
+     .machine = {.devices = 2, .peers_reach_each_other = false}},
+    {.text = "rank 0: CUDA cannot export the fusion buffer of this GPU",
+     .machine = {.devices = 2, .memory_is_ipc_capable = false}},
+    {.text =
+         "rank 0: by events: what rank 1 wrote to its GPU's memory does not show in its mapping",
+     .machine = {.devices = 2, .mappings_show_memory = false}},
+    {.text = "rank 0: RONDE_VISIBLE_DEVICES does not name the GPU of rank 1 (GPU-02020202-",
+     .visible_devices = {kFirstGpu}},
+    {.text = "rank 1: CUDA failed while writing to the fusion buffer: cuMemsetD8Async",
+     .symbol = "cuMemsetD8Async",
+     .result = cuda::kInvalidValue},
+    // The fusion buffer has no room at first; the tensor of the program is made before.
+    {.text = "rank 1: CUDA failed while allocating",
+     .symbol = "cuMemAlloc_v2",
+     .result = cuda::kOutOfMemory,
+     .skipped = 1},
 };
 
 /// What ends a group on all ranks: a call that fails on GPU 1.
 struct Fault {
-  const char* name;
-  const char* symbol;
-  cuda::Result result;
   bool ipc;
+  const char* symbol;
   int skipped;  ///< calls
   const char* text;
+  cuda::Result result = 700;  ///< an illegal address
 };
 
-constexpr cuda::Result kIllegalAddress = 700;
 const std::vector<Fault> kFaults = {
-    {"a launch by ipc", "cuLaunchKernel", kIllegalAddress, true, 0, "CUDA failed while launching"},
-    {"a later launch by ipc", "cuLaunchKernel", kIllegalAddress, true, 4,
-     "CUDA failed while launching"},
-    {"a launch, staged", "cuLaunchKernel", kIllegalAddress, false, 0,
-     "CUDA failed while launching"},
-    {"a copy, staged", "cuMemcpyAsync", kIllegalAddress, false, 3,
-     "CUDA failed while copying from the GPU: cuMemcpyAsync"},
-    {"a copy back, staged", "cuMemcpyAsync", kIllegalAddress, false, 4,
-     "CUDA failed while copying to the GPU: cuMemcpyAsync"},
-    {"waiting for others", "cuStreamWaitEvent", kIllegalAddress, true, 1, "CUDA failed while"},
-    {"an event, staged", "cuEventRecord", kIllegalAddress, false, 3,
-     "CUDA failed while ordering streams: cuEventRecord"},
-    {"asking for an event", "cuEventQuery", kIllegalAddress, false, 0,
-     "CUDA failed while waiting for the GPU: cuEventQuery"},
-    {"asking for the result", "cuEventQuery", kIllegalAddress, true, 2,
-     "CUDA failed while waiting for the GPU: cuEventQuery"},
+    {true, "cuLaunchKernel", 0, "CUDA failed while launching"},
+    {true, "cuLaunchKernel", 4, "CUDA failed while launching"},
+    {false, "cuLaunchKernel", 0, "CUDA failed while launching"},
+    {false, "cuMemcpyAsync", 3, "CUDA failed while copying from the GPU: cuMemcpyAsync"},
+    {false, "cuMemcpyAsync", 4, "CUDA failed while copying to the GPU: cuMemcpyAsync"},
+    {true, "cuStreamWaitEvent", 1, "CUDA failed while"},
+    {false, "cuEventRecord", 3, "CUDA failed while ordering streams: cuEventRecord"},
+    {false, "cuEventQuery", 0, "CUDA failed while waiting for the GPU: cuEventQuery"},
+    {true, "cuEventQuery", 2, "CUDA failed while waiting for the GPU: cuEventQuery"},
 };
 
 /// Before the first sum: what there is no memory for.
 const std::vector<Fault> kLacks = {
-    {"the fusion buffer", "cuMemAlloc_v2", cuda::kOutOfMemory, true, 0,
-     "choose a smaller RONDE_FUSION_BYTES"},
-    {"the fusion buffer, staged", "cuMemAlloc_v2", cuda::kOutOfMemory, false, 0,
-     "choose a smaller RONDE_FUSION_BYTES"},
-    {"host memory", "cuMemHostAlloc", cuda::kOutOfMemory, false, 0,
-     "bytes of host memory: cuMemHostAlloc"},
-    {"more host memory", "cuMemHostAlloc", cuda::kOutOfMemory, false, 1,
-     "bytes of host memory: cuMemHostAlloc"},
-    {"kernels", "cuModuleLoadData", cuda::kOutOfMemory, true, 0,
-     "loading Ronde's kernels onto GPU 1: cuModuleLoadData"},
+    {true, "cuMemAlloc_v2", 0, "choose a smaller RONDE_FUSION_BYTES", cuda::kOutOfMemory},
+    {false, "cuMemAlloc_v2", 0, "choose a smaller RONDE_FUSION_BYTES", cuda::kOutOfMemory},
+    {false, "cuMemHostAlloc", 0, "bytes of host memory: cuMemHostAlloc", cuda::kOutOfMemory},
+    {false, "cuMemHostAlloc", 1, "bytes of host memory: cuMemHostAlloc", cuda::kOutOfMemory},
+    {true, "cuModuleLoadData", 0, "loading Ronde's kernels onto GPU 1: cuModuleLoadData",
+     cuda::kOutOfMemory},
 };
 
 /// Two ranks with a GPU each sum until calls of the second one fail, `times` of them: before the
 /// first sum, or after it.
 void sum_until(const Fault& fault, int times, bool after_first) {
-  INFO(fault.name);
+  CAPTURE(fault.ipc, fault.symbol, fault.skipped);
   FakeMachine machine({.devices = 2});
   CudaOptions options = cuda_options_of(machine, fault.ipc ? kIpc : kStaged);
   run_gpu_ranks_unchecked(
@@ -151,22 +127,22 @@ void sum_until(const Fault& fault, int times, bool after_first) {
 
 TEST_CASE("cuda failures: what is in the way of CUDA IPC is told in one line, and data is staged") {
   const Obstacle obstacle = GENERATE(from_range(kObstacles));
-  INFO(obstacle.name);
+  INFO(obstacle.text);
   const CapturedErrors errors;
   FakeMachine machine(obstacle.machine);
   CudaOptions options = cuda_options_of(machine);
   options.ipc_patience = std::chrono::milliseconds(200);
-  obstacle.set(machine.cuda, options);
-  run_gpu_ranks(
-      machine, 2, 2, options,
-      [](Runtime& runtime, ProgramGpu& gpu) {
-        GpuSum sum(runtime, gpu, kCount);
-        sum.check_result(sum.start());
-        for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kCount);
-        check_counters(runtime,
-                       {{"staged_operations", 4}, {"ipc_operations", 0}, {"handles_lost", 0}});
-      },
-      warning_config());
+  options.ipc_handover = obstacle.handover;
+  options.visible_devices = obstacle.visible_devices;
+  if (obstacle.symbol != nullptr) {
+    machine.cuda.fail_on(obstacle.device, obstacle.symbol, obstacle.result, 1, obstacle.skipped);
+  }
+  run_gpu_ranks(machine, 2, 2, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kCount);
+    sum.check_result(sum.start());
+    for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kCount);
+    check_counters(runtime, {{"staged_operations", 4}, {"ipc_operations", 0}, {"handles_lost", 0}});
+  });
   CHECK(occurrences(errors.text(), "\n") == 1);
   CHECK_THAT(errors.text(),
              Catch::Contains("[ronde rank 0] warning: CUDA IPC cannot be used, and what is on GPUs "
@@ -206,27 +182,24 @@ TEST_CASE(
   FakeMachine machine({.devices = 2});
   CudaOptions options = cuda_options_of(machine);
   options.ipc_patience = std::chrono::milliseconds(50);
-  run_gpu_ranks_unchecked(
-      machine, 2, 2, options,
-      [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-        const bool hangs = runtime.topology().rank == 1;
-        // Behind that of the workbench, and that for what is copied up: of one trial or of all.
-        if (hangs) machine.cuda.hold_new(1, 2 + trials);
-        sum_on_gpu(runtime, gpu, kCount);
-        check_counters(runtime, {{"staged_operations", 1}});
-        if (comes_back && hangs) machine.cuda.release_all();
-        sum_on_gpu(runtime, gpu, kCount);
-        runtime.shutdown();
-      },
-      warning_config());
+  run_gpu_ranks_unchecked(machine, 2, 2, options,
+                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+                            const bool hangs = runtime.topology().rank == 1;
+                            // Behind that of the workbench, and that for what is copied up: of one
+                            // trial or of all.
+                            if (hangs) machine.cuda.hold_new(1, 2 + trials);
+                            sum_on_gpu(runtime, gpu, kCount);
+                            check_counters(runtime, {{"staged_operations", 1}});
+                            if (comes_back && hangs) machine.cuda.release_all();
+                            sum_on_gpu(runtime, gpu, kCount);
+                            runtime.shutdown();
+                          });
   CHECK(occurrences(errors.text(), "\n") == 1);
   CHECK_THAT(errors.text(), Catch::Contains(": the memory of other ranks does not answer"));
-  if (comes_back) {
-  } else {
-    // What the hanging work uses is still there when it comes to it.
-    CHECK(machine.cuda.live().allocations > 0);
-    machine.cuda.release_all();
-  }
+  if (comes_back) return;
+  // What the hanging work uses is still there when it comes to it.
+  CHECK(machine.cuda.live().allocations > 0);
+  machine.cuda.release_all();
 }
 
 TEST_CASE("cuda failures: what cannot be done on a GPU ends the group, and says who could not") {
@@ -251,65 +224,114 @@ TEST_CASE("cuda failures: without room for a context the operation is refused at
   });
 }
 
-TEST_CASE("cuda failures: a second GPU of a rank is refused where it is submitted") {
+TEST_CASE(
+    "cuda failures: a second GPU of a rank, and streams of no use, are refused at submission") {
   FakeMachine machine({.devices = 2});
+  std::barrier together(2);
   run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
-    sum_on_gpu(runtime, gpu, kCount);
+    GpuSum first(runtime, gpu, kCount);
+    const Work work = first.start();
+    first.check_result(work);
+    const auto check_refused = [&](const Request& request, const std::string& words) {
+      check_contains(text_of<UsageError>([&] { runtime.submit(request); }), words);
+    };
     ProgramGpu second(machine.cuda.api(), 1);
-    GpuSum sum(runtime, second, kCount);
-    check_contains(text_of<UsageError>([&] { sum.start(); }),
-                   "a tensor is on GPU 1, but those before it on GPU 0");
-    sum_on_gpu(runtime, gpu, kCount);
-  });
-}
-
-TEST_CASE("cuda failures: a stream that is being captured is refused, and may be used afterwards") {
-  FakeMachine machine;
-  std::barrier together(2);
-  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    check_refused(GpuSum(runtime, second, kCount).request(),
+                  "a tensor is on GPU 1, but those before it on GPU 0");
     GpuSum sum(runtime, gpu, kCount);
-    const Work work = sum.start("before");
-    sum.check_result(work);
-    GpuSum captured(runtime, gpu, kCount);
-    machine.cuda.begin_capture(gpu.stream.handle());
-    const std::string words = "its stream is being captured into a CUDA graph";
-    check_contains(text_of<UsageError>([&] { captured.start("gradient"); }),
-                   "allreduce 'gradient': " + words);
-    check_contains(text_of<UsageError>([&] { work.wait_on(gpu.stream.handle()); }), words);
-    together.arrive_and_wait();
-    machine.cuda.end_capture();
-    together.arrive_and_wait();
-    captured.check_result(captured.start("gradient"));
-  });
-}
-
-TEST_CASE("cuda failures: the default stream is refused where a capture makes it unusable") {
-  FakeMachine machine;
-  std::barrier together(2);
-  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
-    GpuSum sum(runtime, gpu, kCount);
-    Request request = sum.request("gradient");
-    request.stream = nullptr;
+    const Request own = sum.request("gradient");
+    Request of_thread = own;
+    of_thread.stream = reinterpret_cast<void*>(cuda::kStreamPerThread);
+    check_refused(of_thread, "cudaStreamPerThread is another stream on each thread");
+    Request by_default = own;
+    by_default.stream = nullptr;
     together.arrive_and_wait();
     machine.cuda.begin_capture(gpu.stream.handle(), true);
-    check_contains(text_of<UsageError>([&] { runtime.submit(request); }),
-                   "allreduce 'gradient': its stream is the default one");
+    const std::string words = "its stream is being captured into a CUDA graph";
+    check_refused(own, "allreduce 'gradient': " + words);
+    check_contains(text_of<UsageError>([&] { work.wait_on(gpu.stream.handle()); }), words);
+    check_refused(by_default, "allreduce 'gradient': its stream is the default one");
     together.arrive_and_wait();
     machine.cuda.end_capture();
     together.arrive_and_wait();
-    sum.check_result(runtime.submit(request));
+    // Both may be used afterwards.
+    for (const Request& request : {own, by_default}) {
+      sum.write(static_cast<float>(runtime.topology().rank + 1));
+      sum.check_result(runtime.submit(request));
+    }
   });
 }
 
-TEST_CASE(
-    "cuda failures: cudaStreamPerThread is refused, as it is another one on Ronde's threads") {
-  FakeMachine machine;
-  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
-    GpuSum sum(runtime, gpu, kCount);
-    Request request = sum.request();
-    request.stream = reinterpret_cast<void*>(cuda::kStreamPerThread);
-    check_contains(text_of<UsageError>([&] { runtime.submit(std::move(request)); }),
-                   "cudaStreamPerThread is another stream on each thread");
-    sum.check_result(sum.start());
+namespace {
+
+/// Sums until one dies with that rank, and its memory is handed back.
+void sum_to_death(Runtime& runtime, ProgramGpu& gpu, int rank) {
+  std::weak_ptr<void> memory;
+  const Death death = death_of([&] {
+    for (int step = 0; step < 20; ++step) start_owned(runtime, gpu, kCount, memory).wait();
   });
+  check(death.rank == rank, "rank " + std::to_string(rank) + " is to blame: " + death.text);
+  check(memory.expired(), "the memory is handed back");
+}
+
+}  // namespace
+
+TEST_CASE("cuda deaths: a rank that leaves, dies or fails ends the sums of the others") {
+  struct End {
+    std::string how;
+    bool has_met = true;
+    int launch = 0;  ///< of those that follow, the one that fails
+  };
+  const End end = GENERATE(End{"leaves", false}, End{"leaves"}, End{"dies"}, End{"fails"},
+                           End{"fails", true, 1}, End{"fails", true, 3}, End{"fails", true, 7});
+  const Way way = GENERATE(kIpc, kDirect, kStaged);
+  INFO(way.name << ", rank 1 " << end.how << ", has met " << end.has_met << ", " << end.launch);
+  FakeMachine machine({.devices = 2});
+  std::barrier together(3);
+  run_gpu_ranks_unchecked(machine, 3, 2, cuda_options_of(machine, way),
+                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
+                            for (int step = 0; end.has_met && step < 3; ++step)
+                              sum_on_gpu(runtime, gpu, kCount);
+                            together.arrive_and_wait();
+                            if (runtime.topology().rank == 1) {
+                              if (end.how == "leaves") return;
+                              if (end.how == "dies") return kill();
+                              machine.cuda.fail_on(1, "cuLaunchKernel", cuda::kInvalidValue, 1,
+                                                   end.launch);
+                            }
+                            sum_to_death(runtime, gpu, 1);
+                          });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is late") {
+  FakeMachine machine;
+  CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kDirect, kStaged));
+  options.ipc_handover = IpcHandover::Events;
+  INFO("ipc " << options.ipc << ", mapped from " << options.ipc_direct_bytes);
+  std::vector<std::weak_ptr<void>> memory(2);
+  std::barrier together(2);
+  run_gpu_ranks_unchecked(
+      machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+        const int rank = runtime.topology().rank;
+        const auto own = static_cast<std::size_t>(rank);
+        sum_on_gpu(runtime, gpu, kCount);
+        if (rank == 1) machine.cuda.hold(gpu.stream.handle());
+        const Work work = start_owned(runtime, gpu, kCount, memory[own]);
+        if (options.ipc) work.wait_on(gpu.stream.handle());
+        while (cuda_counter(runtime, options.ipc ? "ipc_operations" : "staged_operations") < 2) {
+          std::this_thread::yield();
+        }
+        check(!work.done(), "its input is late");
+        together.arrive_and_wait();
+        if (rank == 1) return;
+        const Death death = death_of([&] { work.wait(); });
+        check(death.rank == 1, "rank 1 has left: " + death.text);
+        // By ipc this GPU still waits for the other's.
+        check(memory[own].expired() != options.ipc, "memory that nothing uses is handed back");
+      });
+  CHECK_FALSE(memory[1].expired());
+  // What was queued runs on, in memory that is still there.
+  machine.cuda.release_all();
+  CHECK(machine.cuda.is_idle());
 }

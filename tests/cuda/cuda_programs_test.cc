@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What programs do with GPUs: process sets, joins, groups, other orders, and both kinds of memory.
+// What programs do with GPUs: process sets, joins, groups, other orders, and both kinds of memory;
+// and the order of what they and Ronde queue there, by events alone.
+#include <algorithm>
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gpu_ranks.h"
 #include "tests/support/requests.h"
@@ -13,6 +17,8 @@ using namespace ronde;
 using namespace ronde::test;
 
 constexpr std::size_t kCount = 5000;
+
+constexpr Way kUnkept{.name = "ipc, nothing kept", .cache = false, .direct_bytes = 1};
 
 /// On both ways.
 CudaOptions either_way(const FakeMachine& machine) {
@@ -89,34 +95,6 @@ TEST_CASE("cuda programs: groups of tensors are reduced as one, and refused as o
   });
 }
 
-TEST_CASE("cuda programs: broadcasts from several roots, submitted together") {
-  FakeMachine machine;
-  run_gpu_ranks(machine, 3, 1, either_way(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
-    const int size = runtime.topology().size;
-    for (const bool as_group : {false, true}) {
-      std::vector<GpuSum> sums;
-      std::vector<Request> requests;
-      for (int i = 0; i < 2 * size; ++i) {
-        sums.emplace_back(runtime, gpu, kCount);
-        requests.push_back(sums.back().request("from " + std::to_string(i)));
-        requests.back().kind = Collective::Broadcast;
-        requests.back().root = i % size;
-      }
-      std::vector<Work> works;
-      if (as_group) {
-        works = runtime.submit_group(std::move(requests));
-      } else {
-        for (Request& request : requests) works.push_back(runtime.submit(std::move(request)));
-      }
-      for (const Work& work : works) work.wait();
-      for (int i = 0; i < 2 * size; ++i) {
-        sums[static_cast<std::size_t>(i)].check_values(static_cast<float>(i % size + 1),
-                                                       "what the root had");
-      }
-    }
-  });
-}
-
 TEST_CASE("cuda programs: ranks may submit in different orders, on CPU and GPU") {
   constexpr int kTensors = 6;
   FakeMachine machine;
@@ -184,4 +162,127 @@ TEST_CASE("cuda programs: what a rank has exported is closed by the others befor
       });
   kept.clear();
   CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda streams: inputs written behind a held stream are not read before it is released") {
+  const Way way = GENERATE(kIpc, kDirect, kStaged);
+  INFO(way.name);
+  std::barrier together(2);
+  FakeMachine machine;
+  run_gpu_ranks(
+      machine, 2, 1, cuda_options_of(machine, way), [&](Runtime& runtime, ProgramGpu& gpu) {
+        const bool is_held = runtime.topology().rank == 1;
+        GpuSum sum(runtime, gpu, kCount);
+        if (is_held) {
+          sum.write(-5.0F);
+          static_cast<void>(sum.read());
+          machine.cuda.hold(gpu.stream.handle());
+          sum.write(2.0F);
+        }
+        const Work work = sum.start();
+        // By ipc all is queued meanwhile; what is staged is not even that.
+        if (way.ipc) work.wait_on(gpu.stream.handle());
+        check(!work.wait_for(std::chrono::milliseconds(20)), "not done before its input is there");
+        check(!work.done(), "not done");
+        together.arrive_and_wait();
+        if (is_held) machine.cuda.release(gpu.stream.handle());
+        sum.check_result(work);
+      });
+}
+
+TEST_CASE("cuda streams: a result may be read on another stream that waits for it") {
+  const Way way = GENERATE(kIpc, kDirect, kUnkept, kStaged);
+  INFO(way.name);
+  FakeMachine machine({.disorder = 3});
+  run_gpu_ranks(
+      machine, 2, 1, cuda_options_of(machine, way), [&](Runtime& runtime, ProgramGpu& gpu) {
+        cuda::Stream other(gpu.context);
+        cuda::PinnedPool pinned(gpu.context, 1 << 20);
+        for (int step = 0; step < 20; ++step) {
+          GpuSum sum(runtime, gpu, kCount);
+          const Work work = sum.start();
+          work.wait_on(other.handle());
+          const cuda::PinnedBlock values = pinned.take(kCount * sizeof(float));
+          other.copy(values.address(), reinterpret_cast<cuda::DevicePointer>(sum.tensor().data()),
+                     kCount * sizeof(float), "reading on another stream");
+          {
+            const cuda::Current current(*gpu.context);
+            cuda::check(gpu.context->api(), "waiting", gpu.context->api().stream_synchronize,
+                        other.handle());
+          }
+          const auto* const read = reinterpret_cast<const float*>(values.data());
+          check(std::count(read, read + kCount, 3.0F) == kCount, "the sum");
+          work.wait();
+        }
+      });
+}
+
+TEST_CASE("cuda streams: steps are queued ahead of a held stream, as many as one likes") {
+  const Way way = GENERATE(kIpc, kDirect);
+  INFO(way.name);
+  constexpr int kSteps = 20;
+  std::barrier together(2);
+  FakeMachine machine;
+  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine, way),
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  machine.cuda.hold(gpu.stream.handle());
+                  GpuSum sum(runtime, gpu, kCount);
+                  Work last;
+                  for (int step = 0; step < kSteps; ++step) {
+                    Request request = sum.request("gradient");
+                    if (step > 0) request.op = ReduceOp::Average;
+                    last = runtime.submit(std::move(request));
+                    last.wait_on(gpu.stream.handle());
+                    check(!last.done(), "only queued");
+                  }
+                  together.arrive_and_wait();
+                  machine.cuda.release(gpu.stream.handle());
+                  sum.check_result(last);
+                });
+}
+
+TEST_CASE("cuda streams: a step of training waits for no GPU, and makes nothing that was there") {
+  const Way way = GENERATE(kIpc, kDirect, kStaged);
+  INFO(way.name);
+  constexpr int kTensors = 600;  // more than the first table of segments holds
+  const std::vector<const char*> unwanted = {
+      "cuStreamSynchronize", "cuEventSynchronize",    "cuMemAlloc_v2",
+      "cuMemFree_v2",        "cuMemHostAlloc",        "cuMemFreeHost",
+      "cuModuleLoadData",    "cuIpcOpenMemHandle_v2", "cuStreamCreateWithPriority"};
+  std::barrier together(2);
+  std::vector<int> before, after;
+  FakeMachine machine;
+  const auto calls = [&] {
+    std::vector<int> all;
+    for (const char* const symbol : unwanted) all.push_back(machine.cuda.calls(symbol));
+    return all;
+  };
+  CudaOptions options = cuda_options_of(machine, way);
+  options.fusion_bytes = 1 << 20;
+  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    const bool counts = runtime.topology().rank == 0;
+    std::vector<GpuSum> gradients;
+    for (int i = 0; i < kTensors; ++i) {
+      gradients.emplace_back(runtime, gpu, static_cast<std::size_t>(10 + i % 7));
+    }
+    gradients.emplace_back(runtime, gpu, 200'000);
+    const auto step = [&] {
+      std::vector<Work> works;
+      for (std::size_t i = 0; i < gradients.size(); ++i) {
+        works.push_back(gradients[i].start("gradient " + std::to_string(i)));
+      }
+      for (const Work& work : works) work.wait_on(gpu.stream.handle());
+    };
+    check(machine.cuda.calls("cuEventSynchronize") == 0, "nor does the first");
+    for (int i = 0; i < 5; ++i) step();
+    together.arrive_and_wait();
+    if (counts) before = calls();
+    together.arrive_and_wait();
+    for (int i = 0; i < 10; ++i) step();
+    together.arrive_and_wait();
+    if (counts) after = calls();
+    together.arrive_and_wait();
+  });
+  CHECK(before == after);
+  CHECK(machine.cuda.calls("cuEventSynchronize") == 0);
 }

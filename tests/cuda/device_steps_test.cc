@@ -154,25 +154,25 @@ TEST_CASE("gpu steps: progress never shrinks, and that of another backend counts
 }
 
 TEST_CASE("gpu chunks: segments follow each other at aligned positions, and go on in the next") {
-  CHECK(chunks_of({3, 5, 0, 4}, 16, 4) ==
-        std::vector<std::vector<Laid>>{{{0, 0, 3, 0}, {1, 0, 5, 4}, {3, 0, 4, 12}}});
-  CHECK(
-      chunks_of({3, 20, 1}, 16, 4) ==
-      std::vector<std::vector<Laid>>{{{0, 0, 3, 0}, {1, 0, 12, 4}}, {{1, 12, 8, 0}, {2, 0, 1, 8}}});
-}
-
-TEST_CASE("gpu chunks: a segment that ends with the buffer, and one that begins behind it") {
-  CHECK(chunks_of({16, 16}, 16, 4) ==
-        std::vector<std::vector<Laid>>{{{0, 0, 16, 0}}, {{1, 0, 16, 0}}});
-  // The next aligned position is the end.
-  CHECK(chunks_of({13, 1}, 16, 4) ==
-        std::vector<std::vector<Laid>>{{{0, 0, 13, 0}}, {{1, 0, 1, 0}}});
-}
-
-TEST_CASE("gpu chunks: nothing is none, and neither are segments without elements") {
-  CHECK(chunks_of({}, 16, 4).empty());
-  CHECK(chunks_of({0, 0, 0}, 16, 4).empty());
-  CHECK(chunks_of({0, 1, 0}, 16, 4) == std::vector<std::vector<Laid>>{{{1, 0, 1, 0}}});
+  using Chunks = std::vector<std::vector<Laid>>;
+  struct Row {
+    std::vector<std::size_t> counts;
+    Chunks chunks;
+  };
+  const Row rows[] = {
+      {{3, 5, 0, 4}, {{{0, 0, 3, 0}, {1, 0, 5, 4}, {3, 0, 4, 12}}}},
+      {{3, 20, 1}, {{{0, 0, 3, 0}, {1, 0, 12, 4}}, {{1, 12, 8, 0}, {2, 0, 1, 8}}}},
+      // One that ends with the buffer, and one behind which the next aligned position is the end.
+      {{16, 16}, {{{0, 0, 16, 0}}, {{1, 0, 16, 0}}}},
+      {{13, 1}, {{{0, 0, 13, 0}}, {{1, 0, 1, 0}}}},
+      // None is laid where there is nothing.
+      {{}, {}},
+      {{0, 0, 0}, {}},
+      {{0, 1, 0}, {{{1, 0, 1, 0}}}}};
+  for (const Row& row : rows) {
+    CAPTURE(row.counts);
+    CHECK(chunks_of(row.counts, 16, 4) == row.chunks);
+  }
 }
 
 TEST_CASE("gpu chunks: whatever the sizes, each element is laid once and none overlap") {

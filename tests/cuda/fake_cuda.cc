@@ -31,10 +31,6 @@ int current_device() {
 
 }  // namespace fake
 
-bool FakeCuda::State::is_meant(int device) {
-  return device < 0 || (!fake::contexts().empty() && fake::current_device() == device);
-}
-
 FakeCuda::FakeCuda() : FakeCuda(Options{}) {}
 
 FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
@@ -42,14 +38,7 @@ FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
   state_->random.seed(options.disorder);
   state_->streams[nullptr];  // the default one
   state_->retained.resize(static_cast<std::size_t>(options.devices));
-  fake::add_queries(state_->symbols);
-  fake::add_contexts(state_->symbols);
-  fake::add_memory(state_->symbols);
-  fake::add_host_memory(state_->symbols);
-  fake::add_streams(state_->symbols);
-  fake::add_events(state_->symbols);
-  fake::add_ipc(state_->symbols);
-  fake::add_kernels(state_->symbols);
+  fake::add_driver(state_->symbols);
   State* none = nullptr;
   if (!fake::the_one.compare_exchange_strong(none, state_.get())) {
     throw std::logic_error("there is a FakeCuda already");
@@ -62,17 +51,16 @@ FakeCuda::~FakeCuda() {
     munmap(fake::pointer_to(address), allocation.bytes);
     close(allocation.descriptor);
   }
-  for (const auto& [address, bytes] : state_->mappings) munmap(fake::pointer_to(address), bytes);
-  for (const auto& [memory, bytes] : state_->host_allocations) std::free(memory);
+  for (const auto& [address, mapping] : state_->mappings) {
+    munmap(fake::pointer_to(address), mapping.bytes);
+  }
+  for (const auto& [address, memory] : state_->host_allocations) {
+    std::free(fake::pointer_to(address));
+  }
 }
 
 vendor::SymbolLookup FakeCuda::lookup() const {
-  return [this](const char*, const char* symbol, std::string& error) -> void* {
-    const auto found = state_->symbols.find(symbol);
-    if (found != state_->symbols.end()) return found->second;
-    error = std::string("the fake has no ") + symbol;
-    return nullptr;
-  };
+  return library_of(state_->symbols);
 }
 
 std::shared_ptr<const DriverApi> FakeCuda::api() const {
@@ -109,6 +97,12 @@ void FakeCuda::release_all() {
   state_->run();
 }
 
+bool FakeCuda::is_idle() const {
+  const std::lock_guard lock(state_->mutex);
+  return std::all_of(state_->streams.begin(), state_->streams.end(),
+                     [](const auto& each) { return each.second.queue.empty(); });
+}
+
 int FakeCuda::calls(const std::string& symbol) const {
   if (state_->symbols.count(symbol) == 0) throw std::logic_error("there is no " + symbol);
   const std::lock_guard lock(state_->mutex);
@@ -140,7 +134,7 @@ void FakeCuda::end_capture() {
 
 Result FakeCuda::queue(StreamHandle stream, std::function<bool()> is_over) {
   const std::lock_guard lock(state_->mutex);
-  return state_->enqueue(stream, {{}, nullptr, 0, std::move(is_over)});
+  return state_->enqueue(stream, Action{.is_over = std::move(is_over)});
 }
 
 void FakeCuda::ask_again() {
@@ -151,11 +145,6 @@ void FakeCuda::ask_again() {
 void FakeCuda::add_kernel(const std::string& name, Kernel kernel) {
   const std::lock_guard lock(state_->mutex);
   state_->kernels[name] = std::move(kernel);
-}
-
-void FakeCuda::add_waiting_kernel(const std::string& name, WaitingKernel kernel) {
-  const std::lock_guard lock(state_->mutex);
-  state_->waiting_kernels[name] = std::move(kernel);
 }
 
 FakeCuda::Live FakeCuda::live() const {

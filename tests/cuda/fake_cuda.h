@@ -62,6 +62,8 @@ class FakeCuda {
   void hold_new(int device, int skipped = 0);
   /// All streams, and those made from now on.
   void release_all();
+  /// Whether all that was queued has run, also on streams that were destroyed.
+  bool is_idle() const;
   /// A held stream runs nothing until it is released.
   void hold(cuda::StreamHandle stream);
   void release(cuda::StreamHandle stream);
@@ -80,7 +82,7 @@ class FakeCuda {
   void ask_again();
 
   /// What a kernel does, by the name it is launched with: takes its arguments at the launch, and
-  /// returns what runs when the stream comes to it.
+  /// returns what runs when the stream comes to it, or what is asked until it says that it is over.
   struct Launch {
     unsigned blocks = 0;
     unsigned threads = 0;
@@ -90,11 +92,12 @@ class FakeCuda {
       return *static_cast<const T*>(arguments[index]);
     }
   };
-  using Kernel = std::function<std::function<void()>(const Launch&)>;
+  struct Action {
+    std::function<void()> run = {};
+    std::function<bool()> is_over = {};
+  };
+  using Kernel = std::function<Action(const Launch&)>;
   void add_kernel(const std::string& name, Kernel kernel);
-  /// One that waits: what it returns is asked until it says that it is over.
-  using WaitingKernel = std::function<std::function<bool()>(const Launch&)>;
-  void add_waiting_kernel(const std::string& name, WaitingKernel kernel);
 
   /// What is acquired at the moment.
   struct Live {

@@ -4,10 +4,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "fake_cuda.h"
+#include "tests/support/fake_library.h"
 
 // What FakeCuda's functions share.
 namespace ronde::test {
@@ -25,6 +27,11 @@ namespace ronde::test {
 using namespace ronde::cuda;
 
 namespace fake {
+
+/// Of the calling thread, the current one last.
+std::vector<ContextHandle>& contexts();
+/// That of the current context, which there must be.
+int current_device();
 
 /// What of an event its handles, also those of other processes, share. Times it was recorded, and
 /// the last recording that the stream came to.
@@ -35,13 +42,13 @@ struct EventState {
 };
 
 struct Work {
-  std::function<void()> run;
-  std::shared_ptr<EventState> waits_for;
+  FakeCuda::Action action = {};
+  std::shared_ptr<EventState> waits_for = {};
   std::uint64_t until = 0;
-  std::function<bool()> is_over = {};  ///< of another library; asked again and again
 
   bool is_ready() const {
-    return (waits_for == nullptr || waits_for->completed >= until) && (!is_over || is_over());
+    return (waits_for == nullptr || waits_for->completed >= until) &&
+           (!action.is_over || action.is_over());
   }
 };
 
@@ -53,12 +60,31 @@ struct Stream {
 
 /// Memory that a second mapping shows at another address.
 struct Allocation {
-  int descriptor = -1;
   std::size_t bytes = 0;
+  int descriptor = -1;
   std::uint64_t buffer_id = 0;
   int device = 0;
   bool is_ipc_capable = true;
 };
+
+/// What IPC has opened of an allocation.
+struct Mapping {
+  std::size_t bytes = 0;
+  std::uint64_t buffer_id = 0;
+};
+
+struct HostMemory {
+  std::size_t bytes = 0;
+};
+
+/// The one of `items`, by their addresses, that holds `address`, or their end.
+template <typename Items>
+auto holder_of(Items& items, DevicePointer address) {
+  const auto next = items.upper_bound(address);
+  if (next == items.begin()) return items.end();
+  const auto last = std::prev(next);
+  return address < last->first + last->second.bytes ? last : items.end();
+}
 
 }  // namespace fake
 
@@ -70,26 +96,20 @@ struct FakeCuda::State {
     int skipped;
   };
 
-  /// Whether the current context is on that GPU.
-  static bool is_meant(int device);
-
   Options options;
   std::mutex mutex;
-  std::condition_variable something_ran;
-  std::map<std::string, void*> symbols;
+  std::condition_variable_any something_ran;
+  Functions symbols;
   std::map<std::string, Failure> failures;
   std::map<std::string, int> calls;
   std::map<std::string, Kernel> kernels;
-  std::map<std::string, WaitingKernel> waiting_kernels;
   std::vector<int> retained;
   std::map<StreamHandle, fake::Stream> streams;
   std::map<EventHandle, std::shared_ptr<fake::EventState>> events;
   std::map<std::uint64_t, std::weak_ptr<fake::EventState>> shared_events;
   std::map<DevicePointer, fake::Allocation> allocations;
-  std::map<DevicePointer, std::size_t> mappings;
-  std::map<DevicePointer, std::uint64_t> mapped_buffers;  ///< the buffer_id of each of these
-  std::map<char*, std::size_t> host_allocations;
-  std::map<char*, std::size_t> host_registrations;
+  std::map<DevicePointer, fake::Mapping> mappings;
+  std::map<DevicePointer, fake::HostMemory> host_allocations, host_registrations;
   std::set<ModuleHandle> modules;
   std::map<FunctionHandle, std::string> functions;
   std::set<StreamHandle> captured;
@@ -107,57 +127,41 @@ struct FakeCuda::State {
   /// Runs all that can run, or in disorder a little of it; what is behind a held stream or an
   /// unrecorded event stays.
   void run() {
-    if (options.disorder != 0) {
-      for (unsigned left = random() % 4; left > 0 && run_one();) --left;
-    } else {
-      run_all();
-    }
+    const bool is_in_order = options.disorder == 0;
+    for (unsigned left = random() % 4; (is_in_order || left-- > 0) && run_one();) continue;
     std::erase_if(streams, [](const auto& each) {
       return each.second.is_destroyed && each.second.queue.empty();
     });
     something_ran.notify_all();
   }
 
-  void run_all() {
-    for (bool progress = true; progress;) {
-      progress = false;
-      for (auto& [handle, stream] : streams) {
-        while (can_run(stream)) {
-          run_front(stream);
-          progress = true;
-        }
-      }
-    }
-  }
-
   static bool can_run(const fake::Stream& stream) {
     return !stream.is_held && !stream.queue.empty() && stream.queue.front().is_ready();
   }
 
-  static void run_front(fake::Stream& stream) {
-    const fake::Work work = std::move(stream.queue.front());
-    stream.queue.pop_front();
-    if (work.run) work.run();
-  }
-
-  /// The next work of any stream that can run; false if there is none.
+  /// The next work of a stream that can run, in disorder of any; false if there is none.
   bool run_one() {
     std::vector<fake::Stream*> ready;
     for (auto& [handle, stream] : streams) {
       if (can_run(stream)) ready.push_back(&stream);
+      if (options.disorder == 0 && !ready.empty()) break;
     }
     if (ready.empty()) return false;
-    run_front(*ready[random() % ready.size()]);
+    fake::Stream& stream = *ready[random() % ready.size()];
+    const fake::Work work = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    if (work.action.run) work.action.run();
     return true;
   }
 
   /// Blocks until `is_over`, while others run what there is.
   template <typename Condition>
-  void wait_until(std::unique_lock<std::mutex>& lock, Condition is_over) {
+  Result wait_until(Condition is_over) {
     while (!is_over()) {
-      if (options.disorder == 0 || !run_one()) something_ran.wait(lock);
+      if (options.disorder == 0 || !run_one()) something_ran.wait(mutex);
     }
     something_ran.notify_all();
+    return kSuccess;
   }
 
   /// Null unless it was made and not destroyed.
@@ -166,6 +170,9 @@ struct FakeCuda::State {
     return found == streams.end() || found->second.is_destroyed ? nullptr : &found->second;
   }
 
+  Result enqueue(StreamHandle handle, FakeCuda::Action action) {
+    return enqueue(handle, fake::Work{.action = std::move(action)});
+  }
   Result enqueue(StreamHandle handle, fake::Work work) {
     fake::Stream* const stream = find_stream(handle);
     if (stream == nullptr) return kInvalidHandle;
@@ -174,49 +181,31 @@ struct FakeCuda::State {
     return kSuccess;
   }
 
-  std::map<DevicePointer, fake::Allocation>::iterator allocation_at(DevicePointer address) {
-    auto found = allocations.upper_bound(address);
-    if (found == allocations.begin()) return allocations.end();
-    --found;
-    return address < found->first + found->second.bytes ? found : allocations.end();
-  }
-
   /// Whether the GPU reaches it by itself: all but pageable host memory.
   bool is_device_accessible(DevicePointer address) const {
-    const auto holds = [&](const auto& items, auto bytes_of) {
-      auto next = items.upper_bound(
-          reinterpret_cast<typename std::decay_t<decltype(items)>::key_type>(address));
-      if (next == items.begin()) return false;
-      --next;
-      return address < reinterpret_cast<DevicePointer>(next->first) + bytes_of(next->second);
+    const auto is_in = [&](const auto& items) {
+      return fake::holder_of(items, address) != items.end();
     };
-    const auto itself = [](std::size_t bytes) { return bytes; };
-    return holds(allocations, [](const fake::Allocation& each) { return each.bytes; }) ||
-           holds(mappings, itself) || holds(host_allocations, itself) ||
-           holds(host_registrations, itself);
+    return is_in(allocations) || is_in(mappings) || is_in(host_allocations) ||
+           is_in(host_registrations);
   }
 
-  template <typename Body>
-  Result entered(const char* symbol, Body body) {
-    std::unique_lock lock(mutex);
+  /// Counts a call. kSuccess, or with what it is to fail.
+  Result begin(const std::string& symbol) {
     ++calls[symbol];
-    const auto failure = failures.find(symbol);
-    if (failure != failures.end() && is_meant(failure->second.device)) {
-      if (failure->second.skipped > 0) {
-        --failure->second.skipped;
-      } else if (failure->second.times-- > 0) {
-        return failure->second.result;
-      }
-    }
-    return body(*this, lock);
+    const auto found = failures.find(symbol);
+    if (found == failures.end()) return kSuccess;
+    Failure& failure = found->second;
+    const bool is_elsewhere = fake::contexts().empty() || fake::current_device() != failure.device;
+    if (failure.device >= 0 && is_elsewhere) return kSuccess;
+    if (failure.skipped > 0) return --failure.skipped, kSuccess;
+    return failure.times-- > 0 ? failure.result : kSuccess;
   }
 };
 
 namespace fake {
 
 using State = FakeCuda::State;
-using Lock = std::unique_lock<std::mutex>;
-using Symbols = std::map<std::string, void*>;
 
 constexpr Result kInvalidDevice = 101;
 constexpr Result kInvalidContext = 201;
@@ -225,43 +214,55 @@ constexpr Result kNotRegistered = 713;
 
 /// The one that there is; null: what is left of it is as a driver at the end of a process.
 State* current_state();
-/// Of the calling thread, the current one last.
-std::vector<ContextHandle>& contexts();
-/// That of the current context, which there must be.
-int current_device();
 
-/// Counts the call, and fails it if it is to fail.
-template <typename Body>
-Result call(const char* symbol, Body body) {
-  State* const state = current_state();
-  return state == nullptr ? kDeinitialized : state->entered(symbol, body);
-}
+/// Enters the driver: counts the call, and fails it if it is to fail.
+struct Enter {
+  template <typename Body>
+  Result operator()(const char* symbol, Body body) const {
+    State* const state = current_state();
+    if (state == nullptr) return kDeinitialized;
+    const std::lock_guard lock(state->mutex);
+    const Result result = state->begin(symbol);
+    return result == kSuccess ? body(*state) : result;
+  }
+};
 
-/// Most functions need a current context.
-template <typename Body>
-Result call_in_context(const char* symbol, Body body) {
-  return call(symbol, [&](State& s, Lock& lock) {
-    return contexts().empty() ? kInvalidContext : Result{body(s, lock)};
+/// The same of most functions, which need a current context.
+struct EnterContext {
+  template <typename Body>
+  Result operator()(const char* symbol, Body body) const {
+    return Enter()(symbol,
+                   [&](State& s) { return contexts().empty() ? kInvalidContext : body(s); });
+  }
+};
+
+/// A function's name as an argument of a template.
+template <std::size_t kBytes>
+struct Symbol {
+  constexpr Symbol(const char (&name)[kBytes]) { std::copy_n(name, kBytes, text); }
+  char text[kBytes] = {};
+};
+
+template <Symbol kSymbol, typename How, typename Body, typename Library, typename... Arguments>
+void* exported(Result (Body::*)(Library&, Arguments...) const) {
+  return address(+[](Arguments... arguments) {
+    return How()(kSymbol.text, [&](Library& library) { return Body()(library, arguments...); });
   });
 }
 
-template <typename Function>
-void* at(Function* function) {
-  return reinterpret_cast<void*>(function);
+/// Adds the function `kSymbol` of a library: entered by `How`, it does what Body does, a closure
+/// that captures nothing and takes the library's state before the arguments.
+template <Symbol kSymbol, typename How = EnterContext, typename Body>
+void define(Functions& functions, Body) {
+  functions[kSymbol.text] = exported<kSymbol, How, Body>(&Body::operator());
 }
 
 inline char* pointer_to(DevicePointer address) {
   return reinterpret_cast<char*>(address);
 }
 
-void add_queries(Symbols& symbols);
-void add_contexts(Symbols& symbols);
-void add_memory(Symbols& symbols);
-void add_host_memory(Symbols& symbols);
-void add_ipc(Symbols& symbols);
-void add_streams(Symbols& symbols);
-void add_events(Symbols& symbols);
-void add_kernels(Symbols& symbols);
+/// All of the driver's.
+void add_driver(Functions& functions);
 
 }  // namespace fake
 }  // namespace ronde::test

@@ -14,16 +14,16 @@ namespace {
 using namespace ronde::cuda::kernels;
 
 template <typename Thread>
-std::function<void()> grid_of(const FakeCuda::Launch& launch, Thread thread) {
-  return [blocks = launch.blocks, threads = launch.threads, thread] {
+FakeCuda::Action grid_of(const FakeCuda::Launch& launch, Thread thread) {
+  return {.run = [blocks = launch.blocks, threads = launch.threads, thread] {
     for (unsigned block = 0; block < blocks; ++block) {
       for (unsigned i = 0; i < threads; ++i) thread(block, i);
     }
-  };
+  }};
 }
 
 template <typename From, typename To>
-std::function<void()> run_copy(const FakeCuda::Launch& launch) {
+FakeCuda::Action run_copy(const FakeCuda::Launch& launch) {
   const auto* const segments = launch.argument<const SegmentCopy*>(0);
   const auto count = launch.argument<std::uint32_t>(1);
   const auto scale = launch.argument<Scale>(2);
@@ -35,25 +35,25 @@ std::function<void()> run_copy(const FakeCuda::Launch& launch) {
 }
 
 template <typename Element>
-std::function<void()> run_reduce(const FakeCuda::Launch& launch) {
+FakeCuda::Action run_reduce(const FakeCuda::Launch& launch) {
   return grid_of(launch,
                  [how = launch.argument<ReductionArguments>(0)](unsigned block, unsigned thread) {
                    reduce_tile<Element>(how, block, thread);
                  });
 }
 
-std::function<void()> run_signal(const FakeCuda::Launch& launch) {
+FakeCuda::Action run_signal(const FakeCuda::Launch& launch) {
   return grid_of(launch, [how = launch.argument<FlagArguments>(0)](unsigned, unsigned thread) {
     if (thread < how.count) *how.flags[thread] = how.value;
   });
 }
 
-std::function<bool()> run_await(const FakeCuda::Launch& launch) {
-  return [how = launch.argument<FlagArguments>(0)] {
+FakeCuda::Action run_await(const FakeCuda::Launch& launch) {
+  return {.is_over = [how = launch.argument<FlagArguments>(0)] {
     if (std::atomic_ref(*const_cast<std::uint32_t*>(how.released)).load() != 0) return true;
     return std::all_of(how.flags, how.flags + how.count,
                        [&](const std::uint32_t* flag) { return has_reached(*flag, how.value); });
-  };
+  }};
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ void add_ronde_kernels(FakeCuda& cuda) {
 #define ADD_REDUCE(name, Element) cuda.add_kernel(#name, run_reduce<Element>);
   RONDE_REDUCE_KERNELS(ADD_REDUCE)
   cuda.add_kernel("ronde_signal", run_signal);
-  cuda.add_waiting_kernel("ronde_await", run_await);
+  cuda.add_kernel("ronde_await", run_await);
 }
 
 }  // namespace ronde::test

@@ -32,176 +32,136 @@ CallsOfThread& of_thread() {
   return calls;
 }
 
-/// Enters a function of the library.
-template <typename Body>
-Result in(const char* symbol, Body body) {
-  return state().entered(symbol, [&]() -> Result { return body(state()); });
+/// Enters a function of the library, which FakeCuda counts and fails like its own.
+struct EnterNccl {
+  template <typename Body>
+  Result operator()(const char* symbol, Body body) const {
+    FakeNccl::State& s = state();
+    ++s.calls_in_progress;
+    const std::shared_ptr<void> leave(nullptr, [&s](void*) { --s.calls_in_progress; });
+    const Result result = fake::Enter()(symbol, [](fake::State&) { return nccl::kSuccess; });
+    return result == nccl::kSuccess ? body(s) : result;
+  }
+};
+
+template <fake::Symbol kSymbol, typename Body>
+void define(Functions& functions, Body body) {
+  fake::define<kSymbol, EnterNccl>(functions, body);
 }
 
-Result take(const char* symbol, const Call& call, Communicator communicator, StreamHandle stream) {
-  return in(symbol, [&](FakeNccl::State& s) -> Result {
+using S = FakeNccl::State;
+
+void add_communicators(Functions& functions) {
+  define<"ncclGetVersion">(
+      functions, [](S& s, int* version) { return *version = s.options.version, nccl::kSuccess; });
+  functions["ncclGetErrorString"] = address(+[](Result) { return "the fake says so"; });
+  functions["ncclGetLastError"] = address(+[](Communicator) { return ""; });
+  define<"ncclGetUniqueId">(functions, [](S& s, UniqueId* id) {
+    const std::lock_guard lock(s.mutex);
+    *id = {};
+    const std::uint64_t number = ++s.last_number;
+    std::memcpy(id->bytes.data(), &number, sizeof number);
+    return nccl::kSuccess;
+  });
+  define<"ncclCommInitRankConfig">(
+      functions,
+      [](S& s, Communicator* communicator, int size, UniqueId id, int rank,
+         CommunicatorConfig* config) { return s.init(communicator, size, id, rank, *config); });
+  define<"ncclCommGetAsyncError">(functions, [](S& s, Communicator communicator, Result* result) {
+    return s.look(communicator, result);
+  });
+  define<"ncclCommFinalize">(
+      functions, [](S& s, Communicator communicator) { return s.finalize(communicator); });
+  define<"ncclCommDestroy">(
+      functions, [](S& s, Communicator communicator) { return s.end(communicator, false); });
+  define<"ncclCommAbort">(
+      functions, [](S& s, Communicator communicator) { return s.end(communicator, true); });
+}
+
+void add_calls(Functions& functions) {
+  define<"ncclGroupStart">(functions, [](S&) { return ++of_thread().depth, nccl::kSuccess; });
+  define<"ncclGroupEnd">(functions, [](S& s) {
     CallsOfThread& mine = of_thread();
-    Launch& launch = mine.launches[communicator];
-    launch.stream = stream;
-    launch.calls.push_back(std::make_shared<Call>(call));
-    if (mine.depth > 0) return nccl::kSuccess;
-    Launch whole = std::move(launch);
-    mine.launches.erase(communicator);
-    return s.launch(communicator, std::move(whole));
+    if (--mine.depth > 0) return nccl::kSuccess;
+    Result result = nccl::kSuccess;
+    for (auto& [communicator, launch] : std::exchange(mine.launches, {})) {
+      result = s.launch(communicator, launch);
+    }
+    return result;
+  });
+  define<"ncclAllReduce">(
+      functions, [](S& s, const void* input, void* output, std::size_t count, DataTypeNumber type,
+                    ReductionNumber op, Communicator communicator, StreamHandle stream) {
+        return s.take({Kind::AllReduce, input, output, count, type, op}, communicator, stream);
+      });
+  define<"ncclReduceScatter">(
+      functions, [](S& s, const void* input, void* output, std::size_t count, DataTypeNumber type,
+                    ReductionNumber op, Communicator communicator, StreamHandle stream) {
+        return s.take({Kind::ReduceScatter, input, output, count, type, op}, communicator, stream);
+      });
+  define<"ncclReduce">(functions, [](S&) { return kInvalidUsage; });  // not called
+  define<"ncclBroadcast">(functions, [](S& s, const void* input, void* output, std::size_t count,
+                                        DataTypeNumber type, int root, Communicator communicator,
+                                        StreamHandle stream) {
+    return s.take({Kind::Broadcast, input, output, count, type, kSum, root}, communicator, stream);
+  });
+  define<"ncclAllGather">(
+      functions, [](S& s, const void* input, void* output, std::size_t count, DataTypeNumber type,
+                    Communicator communicator, StreamHandle stream) {
+        return s.take({Kind::AllGather, input, output, count, type}, communicator, stream);
+      });
+  define<"ncclSend">(functions, [](S& s, const void* input, std::size_t count, DataTypeNumber type,
+                                   int peer, Communicator communicator, StreamHandle stream) {
+    return s.take({Kind::Send, input, nullptr, count, type, kSum, peer}, communicator, stream);
+  });
+  define<"ncclRecv">(functions, [](S& s, void* output, std::size_t count, DataTypeNumber type,
+                                   int peer, Communicator communicator, StreamHandle stream) {
+    return s.take({Kind::Recv, nullptr, output, count, type, kSum, peer}, communicator, stream);
   });
 }
 
-void add_communicators(std::map<std::string, void*>& symbols) {
-  using fake::at;
-  symbols["ncclGetVersion"] = at(
-      +[](int* version) -> Result { return *version = state().options.version, nccl::kSuccess; });
-  symbols["ncclGetErrorString"] = at(+[](Result) { return "the fake says so"; });
-  symbols["ncclGetLastError"] = at(+[](Communicator) { return ""; });
-  symbols["ncclGetUniqueId"] = at(+[](UniqueId* id) {
-    return in("ncclGetUniqueId", [&](FakeNccl::State& s) -> Result {
-      const std::lock_guard lock(s.mutex);
-      *id = {};
-      const std::uint64_t number = ++s.last_number;
-      std::memcpy(id->bytes.data(), &number, sizeof number);
-      return nccl::kSuccess;
-    });
+void add_memory(Functions& functions) {
+  define<"ncclMemAlloc">(functions, [](S& s, void** memory, std::size_t bytes) {
+    cuda::DevicePointer allocated = 0;
+    if (s.driver->allocate(&allocated, bytes) != cuda::kSuccess) return kUnhandledCudaError;
+    *memory = reinterpret_cast<void*>(allocated);
+    const std::lock_guard lock(s.mutex);
+    return s.allocations.insert(*memory), nccl::kSuccess;
   });
-  symbols["ncclCommInitRankConfig"] = at(+[](Communicator* communicator, int size, UniqueId id,
-                                             int rank, CommunicatorConfig* config) {
-    return in("ncclCommInitRankConfig",
-              [&](FakeNccl::State& s) { return s.init(communicator, size, id, rank, *config); });
+  define<"ncclMemFree">(functions, [](S& s, void* memory) {
+    const auto freed = s.driver->free(reinterpret_cast<cuda::DevicePointer>(memory));
+    if (freed != cuda::kSuccess) return kUnhandledCudaError;
+    const std::lock_guard lock(s.mutex);
+    return s.allocations.erase(memory) == 1 ? nccl::kSuccess : kInvalidArgument;
   });
-  symbols["ncclCommGetAsyncError"] = at(+[](Communicator communicator, Result* result) {
-    return in("ncclCommGetAsyncError",
-              [&](FakeNccl::State& s) { return s.look(communicator, result); });
-  });
-  symbols["ncclCommFinalize"] = at(+[](Communicator communicator) {
-    return in("ncclCommFinalize", [&](FakeNccl::State& s) { return s.finalize(communicator); });
-  });
-  symbols["ncclCommDestroy"] = at(+[](Communicator communicator) {
-    return in("ncclCommDestroy", [&](FakeNccl::State& s) { return s.end(communicator, false); });
-  });
-  symbols["ncclCommAbort"] = at(+[](Communicator communicator) {
-    return in("ncclCommAbort", [&](FakeNccl::State& s) { return s.end(communicator, true); });
-  });
-}
-
-void add_groups(std::map<std::string, void*>& symbols) {
-  using fake::at;
-  symbols["ncclGroupStart"] = at(+[] {
-    return in("ncclGroupStart",
-              [](FakeNccl::State&) -> Result { return ++of_thread().depth, nccl::kSuccess; });
-  });
-  symbols["ncclGroupEnd"] = at(+[] {
-    return in("ncclGroupEnd", [](FakeNccl::State& s) -> Result {
-      CallsOfThread& mine = of_thread();
-      if (--mine.depth > 0) return nccl::kSuccess;
-      Result result = nccl::kSuccess;
-      for (auto& [communicator, launch] : std::exchange(mine.launches, {})) {
-        result = s.launch(communicator, launch);
-      }
-      return result;
-    });
-  });
-}
-
-void add_calls(std::map<std::string, void*>& symbols) {
-  using fake::at;
-  symbols["ncclAllReduce"] =
-      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type,
-             ReductionNumber op, Communicator communicator, StreamHandle stream) {
-        return take("ncclAllReduce", {Kind::AllReduce, input, output, count, type, op},
-                    communicator, stream);
+  define<"ncclCommRegister">(
+      functions, [](S& s, Communicator communicator, void*, std::size_t, void** handle) {
+        const auto caller = s.member(communicator, "registering");
+        if (!caller) return kInvalidArgument;
+        const std::lock_guard lock(s.mutex);
+        *handle = reinterpret_cast<void*>(++s.last_number);
+        s.registrations[*handle] = communicator;
+        return s.go_on(*caller);
       });
-  symbols["ncclReduceScatter"] =
-      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type,
-             ReductionNumber op, Communicator communicator, StreamHandle stream) {
-        return take("ncclReduceScatter", {Kind::ReduceScatter, input, output, count, type, op},
-                    communicator, stream);
-      });
-  symbols["ncclReduce"] = at(+[]() -> Result { return kInvalidUsage; });  // not called
-  symbols["ncclBroadcast"] =
-      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type, int root,
-             Communicator communicator, StreamHandle stream) {
-        return take("ncclBroadcast", {Kind::Broadcast, input, output, count, type, kSum, root},
-                    communicator, stream);
-      });
-  symbols["ncclAllGather"] =
-      at(+[](const void* input, void* output, std::size_t count, DataTypeNumber type,
-             Communicator communicator, StreamHandle stream) {
-        return take("ncclAllGather", {Kind::AllGather, input, output, count, type}, communicator,
-                    stream);
-      });
-  symbols["ncclSend"] = at(+[](const void* input, std::size_t count, DataTypeNumber type, int peer,
-                               Communicator communicator, StreamHandle stream) {
-    return take("ncclSend", {Kind::Send, input, nullptr, count, type, kSum, peer}, communicator,
-                stream);
-  });
-  symbols["ncclRecv"] = at(+[](void* output, std::size_t count, DataTypeNumber type, int peer,
-                               Communicator communicator, StreamHandle stream) {
-    return take("ncclRecv", {Kind::Recv, nullptr, output, count, type, kSum, peer}, communicator,
-                stream);
-  });
-}
-
-void add_memory(std::map<std::string, void*>& symbols) {
-  using fake::at;
-  symbols["ncclMemAlloc"] = at(+[](void** memory, std::size_t bytes) {
-    return in("ncclMemAlloc", [&](FakeNccl::State& s) -> Result {
-      cuda::DevicePointer address = 0;
-      if (s.driver->allocate(&address, bytes) != cuda::kSuccess) return kUnhandledCudaError;
-      *memory = reinterpret_cast<void*>(address);
-      const std::lock_guard lock(s.mutex);
-      return s.allocations.insert(*memory), nccl::kSuccess;
-    });
-  });
-  symbols["ncclMemFree"] = at(+[](void* memory) {
-    return in("ncclMemFree", [&](FakeNccl::State& s) -> Result {
-      if (s.driver->free(reinterpret_cast<cuda::DevicePointer>(memory)) != cuda::kSuccess) {
-        return kUnhandledCudaError;
-      }
-      const std::lock_guard lock(s.mutex);
-      return s.allocations.erase(memory) == 1 ? nccl::kSuccess : kInvalidArgument;
-    });
-  });
-  symbols["ncclCommRegister"] =
-      at(+[](Communicator communicator, void*, std::size_t, void** handle) {
-        return in("ncclCommRegister", [&](FakeNccl::State& s) -> Result {
-          const auto caller = s.member(communicator, "registering");
-          if (!caller) return kInvalidArgument;
-          const std::lock_guard lock(s.mutex);
-          *handle = reinterpret_cast<void*>(++s.last_number);
-          s.registrations[*handle] = communicator;
-          return s.go_on(*caller);
-        });
-      });
-  symbols["ncclCommDeregister"] = at(+[](Communicator communicator, void* handle) {
-    return in("ncclCommDeregister", [&](FakeNccl::State& s) -> Result {
-      const auto caller = s.member(communicator, "deregistering");
-      if (!caller) return kInvalidArgument;
-      const std::lock_guard lock(s.mutex);
-      return s.registrations.erase(handle) == 1 ? s.go_on(*caller) : kInvalidArgument;
-    });
+  define<"ncclCommDeregister">(functions, [](S& s, Communicator communicator, void* handle) {
+    const auto caller = s.member(communicator, "deregistering");
+    if (!caller) return kInvalidArgument;
+    const std::lock_guard lock(s.mutex);
+    return s.registrations.erase(handle) == 1 ? s.go_on(*caller) : kInvalidArgument;
   });
 }
 
 }  // namespace
 
-Result FakeNccl::State::entered(const char* symbol, const std::function<Result()>& body) {
-  ++calls_in_progress;
-  const std::shared_ptr<void> leave(nullptr, [this](void*) { --calls_in_progress; });
-  {
-    const std::lock_guard lock(mutex);
-    ++calls[symbol];
-    if (const auto failure = failures.find(symbol); failure != failures.end()) {
-      if (failure->second.skipped > 0) {
-        --failure->second.skipped;
-      } else if (failure->second.times-- > 0) {
-        return failure->second.result;
-      }
-    }
-  }
-  return body();
+Result FakeNccl::State::take(const Call& call, Communicator communicator, StreamHandle stream) {
+  CallsOfThread& mine = of_thread();
+  Launch& launched = mine.launches[communicator];
+  launched.stream = stream;
+  launched.calls.push_back(std::make_shared<Call>(call));
+  if (mine.depth > 0) return nccl::kSuccess;
+  Launch whole = std::move(launched);
+  mine.launches.erase(communicator);
+  return launch(communicator, std::move(whole));
 }
 
 std::shared_ptr<Member> FakeNccl::State::member(Communicator communicator, const char* what) {
@@ -334,15 +294,14 @@ Result FakeNccl::State::end(Communicator communicator, bool aborts) {
 
 FakeNccl::FakeNccl(FakeCuda& cuda, const Options& options)
     : state_(std::make_unique<State>(cuda, options)) {
-  add_communicators(state_->symbols);
-  add_groups(state_->symbols);
-  add_calls(state_->symbols);
-  add_memory(state_->symbols);
-  for (const std::string& symbol : options.lacks) state_->symbols.erase(symbol);
-  FakeNccl::State* none = nullptr;
+  State* none = nullptr;
   if (!the_one.compare_exchange_strong(none, state_.get())) {
     throw std::logic_error("there is a FakeNccl already");
   }
+  Functions& functions = fake::current_state()->symbols;
+  add_communicators(functions);
+  add_calls(functions);
+  add_memory(functions);
 }
 
 FakeNccl::~FakeNccl() {
@@ -352,23 +311,9 @@ FakeNccl::~FakeNccl() {
 }
 
 vendor::SymbolLookup FakeNccl::lookup() const {
-  return [this](const char*, const char* symbol, std::string& error) -> void* {
-    const auto found = state_->symbols.find(symbol);
-    if (found != state_->symbols.end()) return found->second;
-    error = std::string("the fake has no ") + symbol;
-    return nullptr;
-  };
-}
-
-void FakeNccl::fail(const std::string& symbol, Result result, int times, int skipped) {
-  if (state_->symbols.count(symbol) == 0) throw std::logic_error("there is no " + symbol);
-  const std::lock_guard lock(state_->mutex);
-  state_->failures[symbol] = {result, times, skipped};
-}
-
-int FakeNccl::calls(const std::string& symbol) const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->calls[symbol];
+  Functions functions = fake::current_state()->symbols;
+  for (const std::string& symbol : state_->options.lacks) functions.erase(symbol);
+  return library_of(std::move(functions));
 }
 
 void FakeNccl::lose_a_rank(int ranks) {

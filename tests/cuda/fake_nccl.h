@@ -32,12 +32,7 @@ class FakeNccl {
   FakeNccl& operator=(const FakeNccl&) = delete;
 
   vendor::SymbolLookup lookup() const;
-
-  /// As FakeCuda.
-  /// @{
-  void fail(const std::string& symbol, nccl::Result result, int times = 1, int skipped = 0);
-  int calls(const std::string& symbol) const;
-  /// @}
+  /// Its functions are counted and fail as those of the FakeCuda, whose fail() and calls() do.
 
   /// All that connect from now on wait for a rank that does not come. `ranks`: only those that are
   /// so many; 0: all.

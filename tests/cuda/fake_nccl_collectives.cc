@@ -26,44 +26,31 @@ template <typename Number>
 Number combined(Number a, Number b, ReductionNumber op) {
   if constexpr (std::is_class_v<Number>) {
     return Number::of(combined<float>(a, b, op));
-  } else if constexpr (std::is_floating_point_v<Number>) {
-    // NaN is lost in the last two, as on the GPU.
-    return op == kSum       ? a + b
-           : op == kProduct ? a * b
-           : op == kMax     ? std::fmax(a, b)
-                            : std::fmin(a, b);
   } else {
-    const auto x = static_cast<std::uint64_t>(a);
-    const auto y = static_cast<std::uint64_t>(b);
-    return op == kSum       ? static_cast<Number>(x + y)
-           : op == kProduct ? static_cast<Number>(x * y)
-           : op == kMax     ? std::max(a, b)
-                            : std::min(a, b);
+    using Wide = std::conditional_t<std::is_floating_point_v<Number>, Number, std::uint64_t>;
+    const auto x = static_cast<Wide>(a);
+    const auto y = static_cast<Wide>(b);
+    if (op == kSum) return static_cast<Number>(x + y);
+    if (op == kProduct) return static_cast<Number>(x * y);
+    // As on the GPU, the number is taken where the other one is NaN.
+    if constexpr (std::is_floating_point_v<Number>) {
+      if (std::isnan(a)) return b;
+    }
+    return (op == kMax ? a < b : b < a) ? b : a;
   }
 }
 
+/// Calls `visit` with a zero of the type.
 template <typename Visit>
 void with_type(DataTypeNumber type, Visit visit) {
-  switch (type) {
-    case kInt8:
-      return visit(std::int8_t{});
-    case kUint8:
-      return visit(std::uint8_t{});
-    case kInt32:
-      return visit(std::int32_t{});
-    case kInt64:
-      return visit(std::int64_t{});
-    case kFloat16:
-      return visit(F16{});
-    case kBfloat16:
-      return visit(Bf16{});
-    case kFloat32:
-      return visit(float{});
-    case kFloat64:
-      return visit(double{});
-    default:
-      std::abort();
-  }
+  if (type == kInt8) visit(std::int8_t{});
+  if (type == kUint8) visit(std::uint8_t{});
+  if (type == kInt32) visit(std::int32_t{});
+  if (type == kInt64) visit(std::int64_t{});
+  if (type == kFloat16) visit(F16{});
+  if (type == kBfloat16) visit(Bf16{});
+  if (type == kFloat32) visit(float{});
+  if (type == kFloat64) visit(double{});
 }
 
 std::size_t width_of(DataTypeNumber type) {

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -95,19 +94,15 @@ struct Member {
 namespace ronde::test {
 
 struct FakeNccl::State {
-  struct Failure {
-    nccl::Result result;
-    int times;
-    int skipped;
-  };
-
   State(FakeCuda& the_cuda, const Options& the_options)
       : cuda(the_cuda), options(the_options), driver(cuda::load_driver(the_cuda.lookup()).api) {}
 
-  nccl::Result entered(const char* symbol, const std::function<nccl::Result()>& body);
   nccl::Result init(nccl::Communicator* communicator, int size, const nccl::UniqueId& id, int rank,
                     const nccl::CommunicatorConfig& config);
   nccl::Result look(nccl::Communicator communicator, nccl::Result* result);
+  /// Of the calling thread: goes into its group, or is launched.
+  nccl::Result take(const fake_nccl::Call& call, nccl::Communicator communicator,
+                    cuda::StreamHandle stream);
   /// Of one call, or of a group of them.
   nccl::Result launch(nccl::Communicator communicator, fake_nccl::Launch launch);
   /// Begins a call, under the lock.
@@ -124,9 +119,6 @@ struct FakeNccl::State {
   const std::shared_ptr<const cuda::DriverApi> driver;  ///< null: there is none that is good enough
   fake_nccl::Misuses misuses;
   mutable std::mutex mutex;
-  std::map<std::string, void*> symbols;
-  std::map<std::string, Failure> failures;
-  std::map<std::string, int> calls;
   std::map<std::string, std::shared_ptr<fake_nccl::Ranks>> groups;  ///< by their ids
   std::map<nccl::Communicator, std::shared_ptr<fake_nccl::Member>> members;
   std::map<void*, nccl::Communicator> registrations;

@@ -81,8 +81,8 @@ class Twins {
     std::vector<Request> cpu;
     std::vector<Request> gpu;
     for (const auto& twin : twins_) {
-      cpu.push_back(cpu_request(*twin));
-      gpu.push_back(gpu_request(*twin));
+      cpu.push_back(request_of(*twin, false));
+      gpu.push_back(request_of(*twin, true));
       twin->request.keep_alive = nullptr;  // which would keep itself
     }
     Group group{what, std::exchange(twins_, {}), start(std::move(cpu))};
@@ -130,35 +130,20 @@ class Twins {
            (twin.memory.in_place || !only_receives);
   }
 
-  Request cpu_request(Twin& twin) const {
+  Request request_of(Twin& twin, bool on_gpu) {
     Request request = twin.request;
-    if (reads(twin)) request.input = twin.input.data();
-    if (request.kind == Collective::Send) return request;
-    if (twin.memory.allocates) {
-      request.allocate_output = [&twin](const std::vector<std::int64_t>& shape) {
-        twin.output = TensorValues(twin.input.dtype(), element_count(shape));
-        return twin.output.data();
-      };
-      return request;
-    }
-    request.output = twin.memory.in_place ? twin.input.data() : twin.output.data();
-    return request;
-  }
-
-  /// A tensor without elements has an address all the same.
-  static void* address_of(const GpuTensor& tensor, TensorValues& values) {
-    return values.count() > 0 ? tensor.data() : values.data();
-  }
-
-  Request gpu_request(Twin& twin) {
-    Request request = twin.request;
-    request.device = {.kind = DeviceKind::Cuda, .index = gpu_.context->index()};
-    request.stream = gpu_.stream.handle();
+    if (on_gpu) gpu_.place(request);
+    // On the GPU a tensor without elements has an address all the same.
+    const auto address_of = [on_gpu](const GpuTensor& tensor, TensorValues& values) {
+      return on_gpu && values.count() > 0 ? tensor.data() : values.data();
+    };
     if (reads(twin)) request.input = address_of(twin.on_gpu, twin.input);
     if (request.kind == Collective::Send) return request;
     if (twin.memory.allocates) {
-      request.allocate_output = [this, &twin](const std::vector<std::int64_t>& shape) {
-        twin.gpu_output = GpuTensor(gpu_, element_count(shape) * size_of(twin.input.dtype()));
+      request.allocate_output = [this, &twin, on_gpu](const std::vector<std::int64_t>& shape) {
+        const std::uint64_t count = element_count(shape);
+        if (!on_gpu) return (twin.output = TensorValues(twin.input.dtype(), count)).data();
+        twin.gpu_output = GpuTensor(gpu_, count * size_of(twin.input.dtype()));
         return twin.gpu_output.data();
       };
       return request;
@@ -322,17 +307,21 @@ void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu) {
   const auto size = static_cast<std::size_t>(twins.size());
   const auto rank = static_cast<std::size_t>(twins.rank());
   for (const DataType dtype : kDataTypes) {
-    for (int root = 0; root < twins.size(); ++root) {
-      for (const std::size_t count : {1, 777}) {
+    // One by one, and from all roots as a group.
+    for (const std::size_t count : {777, 1}) {
+      for (int root = 0; root < twins.size(); ++root) {
         Request request;
         request.kind = Collective::Broadcast;
         request.root = root;
         request.shape = {static_cast<std::int64_t>(count)};
-        twins.add(request, twins.values(dtype, count),
-                  {.in_place = count == 1, .output_count = count});
+        for (const bool in_place : {false, true}) {
+          twins.add(request, twins.values(dtype, count),
+                    {.in_place = in_place, .output_count = count});
+          if (count > 1) twins.run("broadcast from " + std::to_string(root));
+        }
       }
-      twins.run("broadcast from " + std::to_string(root));
     }
+    twins.run("broadcasts from all roots");
     for (const std::size_t width : {1, 300}) {
       for (const bool is_even : {false, true}) {
         Request request;
@@ -413,8 +402,7 @@ void exercise_missing_results(Runtime& runtime, ProgramGpu& gpu) {
       Request request;
       request.kind = kind;
       request.shape = {static_cast<std::int64_t>(size * rows)};
-      request.device = {.kind = DeviceKind::Cuda, .index = gpu.context->index()};
-      request.stream = gpu.stream.handle();
+      gpu.place(request);
       request.input = input.data();
       request.allocate_output = [&](const std::vector<std::int64_t>&) -> void* {
         if (rank == 1) throw std::bad_alloc();
@@ -429,6 +417,80 @@ void exercise_missing_results(Runtime& runtime, ProgramGpu& gpu) {
       check(output.read() == bytes_of(expected), std::string(to_string(kind)) + " without rank 1");
     }
   }
+}
+
+namespace {
+
+constexpr std::size_t kNcclCount = 1000;
+
+struct NcclRow {
+  Collective kind;
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  /// Of the backend: it grows, as it counts how the row is carried out.
+  const char* counter = "direct_chunks";
+};
+
+const NcclRow kNcclRows[] = {
+    {Collective::Allreduce, DataType::F32, ReduceOp::Sum, 1.0, 3.0},
+    {Collective::Allreduce, DataType::F64, ReduceOp::Product, 0.5, 1.0, "packed_chunks"},
+    {Collective::Allreduce, DataType::I32, ReduceOp::Max, 2.0, 3.0, "packed_chunks"},
+    {Collective::Allreduce, DataType::F16, ReduceOp::Sum, 0.5, 1.0, "chunks_in_order"},
+    {Collective::Allreduce, DataType::F32, ReduceOp::Min, 1.0, -2.0, "chunks_in_order"},
+    {Collective::Allreduce, DataType::BF16, ReduceOp::Average, 2.0, 0.25, "chunks_in_order"},
+    {Collective::Reducescatter, DataType::F32, ReduceOp::Average, 0.25, 8.0, "collectives"},
+    {Collective::Reducescatter, DataType::I16, ReduceOp::Sum, 3.0, 1.0, "collectives"},
+    {Collective::Broadcast},
+    {Collective::Allgather},
+    {Collective::Alltoall, DataType::I64},
+};
+
+/// Numbers from 1 on that all types have, also scaled.
+TensorValues numbers(DataType dtype, double scale) {
+  TensorValues values(dtype, kNcclCount);
+  for (std::size_t i = 0; i < kNcclCount; ++i)
+    values.set(i, static_cast<double>(i % 16 + 1) * 4 * scale);
+  return values;
+}
+
+void check_row(Runtime& runtime, ProgramGpu& gpu, const NcclRow& row, bool in_place) {
+  const Bytes input = bytes_of(numbers(row.dtype, 1.0));
+  GpuTensor from(gpu, input);
+  const GpuTensor to(gpu, Bytes(input.size(), std::byte{0x5a}));
+  const GpuTensor& result = in_place ? from : to;
+  Request request;
+  request.kind = row.kind;
+  request.dtype = row.dtype;
+  request.op = row.op;
+  request.prescale = row.prescale;
+  request.postscale = row.postscale;
+  request.shape = {static_cast<std::int64_t>(kNcclCount)};
+  request.input = from.data();
+  request.output = result.data();
+  gpu.place(request);
+  const std::uint64_t before = counter_of(runtime, "nccl", row.counter);
+  runtime.run(std::move(request));
+  const std::string what = std::string(to_string(row.kind)) + " of " +
+                           std::string(to_string(row.dtype)) + ", " +
+                           std::string(to_string(row.op)) + (in_place ? ", in place" : "");
+  check(result.read() == bytes_of(numbers(row.dtype, row.prescale * row.postscale)), what);
+  check(in_place || from.read() == input, "the input of " + what);
+  check(counter_of(runtime, "nccl", row.counter) > before, row.counter + (" of " + what));
+}
+
+}  // namespace
+
+void exercise_nccl_alone(Runtime& runtime, ProgramGpu& gpu) {
+  const std::uint64_t before = counter_of(runtime, "nccl", "collectives");
+  for (const NcclRow& row : kNcclRows) {
+    check_row(runtime, gpu, row, false);
+    if (row.kind != Collective::Alltoall) check_row(runtime, gpu, row, true);
+  }
+  check(counter_of(runtime, "nccl", "collectives") == before + 2 * std::size(kNcclRows) - 1,
+        "by NCCL");
+  check(counter_of(runtime, "nccl", "communicators") > 0, "connected");
 }
 
 }  // namespace ronde::test

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <utility>
+
 #include "gpu_tensor.h"
 #include "ronde/runtime.h"
 
@@ -21,6 +24,14 @@ void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu);
 void exercise_messages(Runtime& runtime, ProgramGpu& gpu);
 /// Tensors around the sizes at which the way changes, and beyond the fusion buffer.
 void exercise_sizes(Runtime& runtime, ProgramGpu& gpu);
+/// Those of above, by what they are of.
+using Exercise = void (*)(Runtime& runtime, ProgramGpu& gpu);
+inline const std::pair<std::string, Exercise> kExercises[] = {
+    {"allreduces", exercise_allreduces},
+    {"elements that travel as halves", exercise_wire_dtypes},
+    {"exchanges", exercise_exchanges},
+    {"messages", exercise_messages},
+    {"tensors of all sizes", exercise_sizes}};
 /// A rank that has no memory for its result fails alone, and the others get theirs.
 void exercise_missing_results(Runtime& runtime, ProgramGpu& gpu);
 /// All collectives of a single rank over NCCL, whose results are not its input, or not where that

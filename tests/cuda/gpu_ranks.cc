@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "backends/shm/shm.h"
@@ -33,15 +34,10 @@ CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
   return options;
 }
 
-Config warning_config() {
-  Config config = test_config();
-  config.log_level = "warning";
-  return config;
-}
-
 RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOptions& cuda,
-                              const std::string& cpu_backend, const Config& config) {
-  RuntimeOptions options = options_of(group, rank, config);
+                              const std::string& cpu_backend) {
+  RuntimeOptions options = options_of(group, rank);
+  options.config.log_level = "warning";
   options.config.cpu_backend = cpu_backend;
   options.config.fusion_bytes = cuda.fusion_bytes;
   options.backends["shm"] = shm_backend_factory();
@@ -50,27 +46,24 @@ RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOp
 }
 
 void run_gpu_ranks(FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body,
-                   const Config& config) {
-  run_gpu_ranks_unchecked(
-      machine, size, devices, cuda,
-      [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-        body(runtime, gpu);
-        runtime.shutdown();
-      },
-      config);
+                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body) {
+  run_gpu_ranks_unchecked(machine, size, devices, cuda,
+                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+                            body(runtime, gpu);
+                            runtime.shutdown();
+                          });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 void run_gpu_ranks_unchecked(
     FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-    const std::function<void(Runtime& runtime, ProgramGpu& gpu, const Kill& kill)>& body,
-    const Config& config) {
+    const std::function<void(Runtime& runtime, ProgramGpu& gpu, const Kill& kill)>& body) {
   inproc::Group group(size);
+  std::deque<ProgramGpu> gpus;
+  for (int rank = 0; rank < size; ++rank) gpus.emplace_back(machine.cuda.api(), rank % devices);
   run_ranks(size, [&](int rank) {
-    ProgramGpu gpu(machine.cuda.api(), rank % devices);
-    Runtime runtime(gpu_options_of(group, rank, cuda, "shm", config));
-    body(runtime, gpu, [&] { group.kill(rank); });
+    Runtime runtime(gpu_options_of(group, rank, cuda));
+    body(runtime, gpus[static_cast<std::size_t>(rank)], [&] { group.kill(rank); });
   });
 }
 
@@ -84,9 +77,17 @@ Request GpuSum::request(const std::string& name, ProcessSet set) {
   request.name = name;
   request.set = set;
   request.shape = {static_cast<std::int64_t>(count_)};
-  request.device = {.kind = DeviceKind::Cuda, .index = gpu_->context->index()};
-  request.stream = gpu_->stream.handle();
   request.input = request.output = tensor_.data();
+  gpu_->place(request);
+  return request;
+}
+
+Request GpuSum::message(int peer, bool is_sent) {
+  Request request = this->request();
+  request.kind = is_sent ? Collective::Send : Collective::Recv;
+  request.peer = peer;
+  if (is_sent) request.output = nullptr;
+  if (!is_sent) request.input = nullptr;
   return request;
 }
 

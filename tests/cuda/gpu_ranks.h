@@ -39,28 +39,22 @@ constexpr Way kStaged{.name = "staged", .ipc = false};
 /// Of the backend, over the fake: small enough that chunks, shares and pieces are many.
 CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way = kIpc);
 
-/// test_config() that logs warnings.
-Config warning_config();
-
-/// Of one rank with a GPU. On the CPU the ranks of a host reduce in shared memory, those of several
-/// by the backend of the group.
+/// Of one rank with a GPU, which logs warnings. On the CPU the ranks of a host reduce in shared
+/// memory, those of several by the backend of the group.
 RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOptions& cuda,
-                              const std::string& cpu_backend = "shm",
-                              const Config& config = test_config());
+                              const std::string& cpu_backend = "shm");
 
 /// Runs ranks with GPUs: rank r is on GPU r % `devices`. Checks that all that was acquired is
 /// released in the end.
 void run_gpu_ranks(FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body,
-                   const Config& config = test_config());
+                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body);
 
 /// The same without a shutdown and without that check, for groups that die: `kill` kills the
-/// calling rank.
+/// calling rank. What a rank has queued on its GPU stays queued until all have ended.
 using Kill = std::function<void()>;
 void run_gpu_ranks_unchecked(
     FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-    const std::function<void(Runtime& runtime, ProgramGpu& gpu, const Kill& kill)>& body,
-    const Config& config = test_config());
+    const std::function<void(Runtime& runtime, ProgramGpu& gpu, const Kill& kill)>& body);
 
 /// A sum on a GPU over all ranks, in place, of values that tell the rank.
 class GpuSum {
@@ -69,6 +63,8 @@ class GpuSum {
 
   /// To be submitted; the program may change it.
   Request request(const std::string& name = {}, ProcessSet set = kGlobalSet);
+  /// To or from another rank, of the same elements.
+  Request message(int peer, bool is_sent);
   Work start(const std::string& name = {}) { return runtime_->submit(request(name)); }
   /// Waits for it, and throws CheckFailed unless it has the sum over the ranks of the set.
   void check_result(const Work& work, ProcessSet set = kGlobalSet) const;

@@ -9,6 +9,7 @@
 #include "backends/cuda/device_context.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/stream.h"
+#include "ronde/request.h"
 
 namespace ronde::test {
 
@@ -19,6 +20,12 @@ struct ProgramGpu {
   ProgramGpu(const std::shared_ptr<const cuda::DriverApi>& api, int index)
       : context(std::make_shared<cuda::DeviceContext>(api, index)), stream(context) {}
 
+  /// A request for memory there, in order with the stream.
+  void place(Request& request) const {
+    request.device = {.kind = DeviceKind::Cuda, .index = context->index()};
+    request.stream = stream.handle();
+  }
+
   std::shared_ptr<const cuda::DeviceContext> context;
   cuda::Stream stream;
   /// Tensors have whole blocks of so many bytes to themselves.
@@ -28,14 +35,31 @@ struct ProgramGpu {
 /// Memory of a program on a GPU; empty ones have none.
 class GpuTensor {
  public:
-  GpuTensor(ProgramGpu& gpu, std::size_t bytes);
-  GpuTensor(ProgramGpu& gpu, const Bytes& values);
+  GpuTensor(ProgramGpu& gpu, std::size_t bytes) : gpu_(&gpu), bytes_(bytes) {
+    const std::size_t blocks = (bytes + gpu.block_bytes - 1) / gpu.block_bytes;
+    if (bytes > 0) memory_ = cuda::DeviceMemory(gpu.context, blocks * gpu.block_bytes);
+  }
+  GpuTensor(ProgramGpu& gpu, const Bytes& values) : GpuTensor(gpu, values.size()) { write(values); }
 
   void* data() const noexcept { return reinterpret_cast<void*>(memory_.address()); }
-  /// Queued on the program's stream.
-  void write(const Bytes& values);
+  /// Queued on the program's stream. Pageable memory has been read once the call returns.
+  void write(const Bytes& values) {
+    if (values.empty()) return;
+    gpu_->stream.copy(memory_.address(), reinterpret_cast<cuda::DevicePointer>(values.data()),
+                      values.size(), "writing a tensor of the test");
+  }
   /// Waits for the program's stream.
-  Bytes read() const;
+  Bytes read() const {
+    Bytes values(bytes_);
+    if (bytes_ == 0) return values;
+    constexpr const char* kWhat = "reading a tensor of the test";
+    gpu_->stream.copy(reinterpret_cast<cuda::DevicePointer>(values.data()), memory_.address(),
+                      bytes_, kWhat);
+    const cuda::Current current(*gpu_->context);
+    const cuda::DriverApi& api = gpu_->context->api();
+    cuda::check(api, kWhat, api.stream_synchronize, gpu_->stream.handle());
+    return values;
+  }
 
  private:
   ProgramGpu* gpu_;

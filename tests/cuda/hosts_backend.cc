@@ -10,8 +10,6 @@ namespace {
 
 using hierarchical::HierarchicalAllreduce;
 using hierarchical::Hierarchy;
-using hierarchical::Shards;
-using hierarchical::shards_of;
 
 constexpr std::size_t kSlots = 4;
 constexpr std::size_t kSlotBytes = 4096;
@@ -61,18 +59,13 @@ class HostsBackend final : public Backend {
 }  // namespace
 
 HostsBackends::HostsBackends(std::vector<int> host_of)
-    : host_of_(std::move(host_of)), group_(host_of_), rings_(host_of_, kSlots, kSlotBytes) {}
+    : host_of_(std::move(host_of)), group_(host_of_), memory_(host_of_, kSlots, kSlotBytes) {}
 
 BackendFactory HostsBackends::factory() {
   BackendFactory factory;
   factory.device = DeviceKind::Cpu;
   factory.create = [this](BackendContext& context) -> std::unique_ptr<Backend> {
-    const Topology& topology = *context.topology;
-    const Shards shards = shards_of(topology);
-    std::unique_ptr<MemoryWire> wire;
-    if (shards.own) wire = std::make_unique<MemoryWire>(exchange_, topology.rank, shards.owners);
-    auto hierarchy = std::make_shared<Hierarchy>(rings_.context(topology), shards, std::move(wire));
-    return std::make_unique<HostsBackend>(std::move(hierarchy),
+    return std::make_unique<HostsBackend>(memory_.hierarchy(*context.topology),
                                           context.pack(group_.backend_factory().create(context)));
   };
   return factory;

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "ronde/backend.h"
-#include "tests/hierarchical/memory_rings.h"
-#include "tests/hierarchical/memory_wire.h"
+#include "tests/hierarchical/memory_hosts.h"
 #include "tests/support/ranks.h"
 
 namespace ronde::test {
@@ -27,8 +26,7 @@ class HostsBackends {
  private:
   const std::vector<int> host_of_;
   const inproc::Group group_;
-  const MemoryRings rings_;
-  Exchange exchange_;
+  MemoryHosts memory_;
 };
 
 }  // namespace ronde::test

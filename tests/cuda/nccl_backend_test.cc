@@ -33,8 +33,6 @@ TEST_CASE("nccl says why a rank cannot have it") {
   CHECK_THAT(problem_with({.version = 11080}, {}), Contains("11.8") && Contains("12.0"));
   CHECK_THAT(problem_with({.devices = 0}, {}), Contains("CUDA_VISIBLE_DEVICES"));
   CHECK_THAT(problem_with({}, {.version = 21805}), Contains("2.18.5") && Contains("2.19.0"));
-  CHECK_THAT(problem_with({}, {.lacks = {"ncclSend", "ncclCommAbort"}}),
-             Contains("ncclSend") && Contains("ncclCommAbort"));
   CHECK_THAT(problem_with({}, {}, false), Contains("no kernels") && Contains("CUDA Toolkit"));
   const auto nothing = [](const char* library, const char*, std::string& error) -> void* {
     error = std::string(library) + ": cannot open shared object file";
@@ -83,7 +81,7 @@ TEST_CASE("nccl touches no GPU before the first operation") {
     runtime.shutdown();
   });
   CHECK(machine.cuda.calls("cuDevicePrimaryCtxRetain") == 0);
-  CHECK(machine.nccl.calls("ncclGetUniqueId") == 0);
+  CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
 }
 
 TEST_CASE("nccl registers the fusion buffer once, and nothing where registrations are off") {
@@ -105,20 +103,10 @@ TEST_CASE("nccl registers the fusion buffer once, and nothing where registration
       check_counters(runtime, {{"registration_misses", is_registered ? 1 : 0}}, "nccl");
       check((nccl_counter(runtime, "registration_hits") > 4) == is_registered, "and then hit");
     });
-    CHECK(machine.nccl.calls("ncclMemAlloc") == row.allocated);
-    CHECK(machine.nccl.calls("ncclCommRegister") == row.registered);
-    CHECK(machine.nccl.calls("ncclCommDeregister") == row.registered);
+    CHECK(machine.cuda.calls("ncclMemAlloc") == row.allocated);
+    CHECK(machine.cuda.calls("ncclCommRegister") == row.registered);
+    CHECK(machine.cuda.calls("ncclCommDeregister") == row.registered);
   }
-}
-
-TEST_CASE("nccl's streams take turns") {
-  NcclRanks machine(2);
-  machine.options.streams = 3;
-  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
-    for (std::size_t count = 100; count <= 700; count += 100) sum_on_gpu(runtime, gpu, count);
-    check_counters(runtime, {{"communicators", 3}, {"collectives", 7}}, "nccl");
-  });
-  CHECK(machine.nccl.calls("ncclCommInitRankConfig") == 6);
 }
 
 TEST_CASE("nccl serves process sets that overlap, each by its own communicator") {
@@ -169,7 +157,7 @@ TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
     check_contains(death.text, "RONDE_GPU_BACKEND=mpi");
     check_contains(death.text, "CUDA_VISIBLE_DEVICES");
   });
-  CHECK(machine.nccl.calls("ncclGetUniqueId") == 0);
+  CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
   machine.check_clean();
 }
 
@@ -205,12 +193,7 @@ TEST_CASE("nccl messages before the first collective find a shared GPU pair by p
       for (const int peer : {2, 1}) {
         if (rank != 0 && rank != peer) continue;
         GpuSum sum(runtime, gpu, 40);
-        Request message = sum.request();
-        message.kind = rank == 0 ? Collective::Send : Collective::Recv;
-        message.peer = rank == 0 ? peer : 0;
-        if (rank == 0) message.output = nullptr;
-        if (rank != 0) message.input = nullptr;
-        runtime.run(std::move(message));
+        runtime.run(sum.message(rank == 0 ? peer : 0, rank == 0));
         sum.check_values(1.0F, "the message of rank 0");
       }
       // From then on all is the fallback's.

@@ -101,7 +101,7 @@ TEST_CASE("nccl errors of calls end the group in their own words, and another on
   for (const Row& row : rows) {
     CAPTURE(row.has_hosts, row.symbol);
     const auto machine = make_machine(row.has_hosts);
-    machine->nccl.fail(row.symbol, nccl::kInternalError, 1, row.skipped);
+    machine->cuda.fail(row.symbol, nccl::kInternalError, 1, row.skipped);
     machine->run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
       GpuSum sum(runtime, gpu, kCount);
       Request request = sum.request();
@@ -186,7 +186,7 @@ TEST_CASE("nccl that waits for a rank to connect gives up at its deadline, or wh
   machine->run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
     std::weak_ptr<void> memory;
     const Work work = start_owned(runtime, gpu, kCount, memory);
-    while (dies && machine->nccl.calls("ncclCommInitRankConfig") < begun) std::this_thread::yield();
+    while (dies && machine->cuda.calls("ncclCommInitRankConfig") < begun) std::this_thread::yield();
     if (dies && runtime.topology().rank == last) return machine->kill(last);
     const Death death = death_of([&] { work.wait(); });
     if (dies) check(death.rank == last, "the one that died is named: " + death.text);

@@ -3,10 +3,12 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu_exercise.h"
 #include "gpu_runtime.h"
+#include "tests/support/case_table.h"
 #include "tests/support/ranks.h"
 
 namespace {
@@ -15,16 +17,12 @@ using namespace ronde;
 using namespace ronde::test;
 
 struct SetUp {
-  const char* name;
+  std::string name;
   bool ipc;
   bool cache;
-  std::uint64_t direct_bytes;
+  std::uint64_t direct_bytes = 0;
 };
-constexpr SetUp kSetUps[] = {{"mpi", false, false, 0},
-                             {"mpi-reg", false, true, 0},
-                             {"mpi-opt", true, true, 0},
-                             {"ipc without the cache", true, false, 0},
-                             {"ipc, mapped directly", true, true, 1}};
+const SetUp kMappedDirectly = {"by ipc, tensors mapped directly", true, true, 1};
 
 RuntimeOptions options_of(const SetUp& set_up) {
   Config config = load_config_from_environment().config;
@@ -34,8 +32,6 @@ RuntimeOptions options_of(const SetUp& set_up) {
   config.fusion_bytes = std::uint64_t{1} << 20;  // so that chunks are many
   return launched_options(config);
 }
-
-using Exercise = void (*)(Runtime&, ProgramGpu&);
 
 void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
   const auto driver = gpu_driver();
@@ -52,36 +48,27 @@ void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
   runtime.shutdown();
 }
 
-const std::vector<Exercise> kAll = {exercise_allreduces, exercise_wire_dtypes, exercise_exchanges,
-                                    exercise_messages, exercise_sizes};
+[[maybe_unused]] const bool kRegistered = [] {
+  const std::vector<Exercise> all = {exercise_allreduces, exercise_wire_dtypes, exercise_exchanges,
+                                     exercise_messages, exercise_sizes};
+  const std::pair<SetUp, std::vector<Exercise>> rows[] = {
+      {{"staged, nothing registered", false, false}, all},
+      {{"staged", false, true}, all},
+      {{"by ipc", true, true}, all},
+      {{"by ipc without registration cache", true, false}, all},
+      {kMappedDirectly, {exercise_allreduces, exercise_sizes}}};
+  for (const auto& [set_up, exercises] : rows) {
+    add_case("gpu: cuda collectives have the bits of the CPU's, " + set_up.name, "[own]",
+             [set_up = set_up, exercises = exercises] { run(set_up, exercises); });
+  }
+  return true;
+}();
 
 }  // namespace
 
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, staged, nothing registered", "[own]") {
-  run(kSetUps[0], kAll);
-}
-
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, staged", "[own]") {
-  run(kSetUps[1], kAll);
-}
-
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc", "[own]") {
-  run(kSetUps[2], kAll);
-}
-
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc without registration cache",
-          "[own]") {
-  run(kSetUps[3], kAll);
-}
-
-TEST_CASE("gpu: cuda collectives have the bits of the CPU's, by ipc, tensors mapped directly",
-          "[own]") {
-  run(kSetUps[4], {exercise_allreduces, exercise_sizes});
-}
-
 TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration", "[own]") {
   const auto driver = gpu_driver();
-  Runtime runtime(options_of(kSetUps[4]));
+  Runtime runtime(options_of(kMappedDirectly));
   ProgramGpu gpu = gpu_of(driver, runtime);
   gpu.block_bytes = cuda::kBlockBytes;  // others are not mapped themselves
   const auto rank = static_cast<float>(runtime.topology().rank);

@@ -41,8 +41,7 @@ inline Request sum_request_of(const GpuTensor& tensor, const ProgramGpu& gpu, st
   Request request;
   request.shape = {static_cast<std::int64_t>(count)};
   request.input = request.output = tensor.data();
-  request.device = {.kind = DeviceKind::Cuda, .index = gpu.context->index()};
-  request.stream = gpu.stream.handle();
+  gpu.place(request);
   return request;
 }
 

@@ -12,28 +12,21 @@
 #include "calls.h"
 #include "case_table.h"
 #include "group.h"
-#include "memory_rings.h"
-#include "memory_wire.h"
+#include "memory_hosts.h"
 
 namespace ronde::test {
 namespace {
 
 using hierarchical::HierarchicalAllreduce;
 using hierarchical::Hierarchy;
-using hierarchical::Shards;
 using hierarchical::shards_of;
 using Hosts = std::vector<int>;  // by rank
 
 void run_hosts(const Hosts& hosts, std::size_t slots, std::size_t slot_bytes,
                const std::function<void(const Topology&, std::shared_ptr<Hierarchy>)>& body) {
-  const MemoryRings rings(hosts, slots, slot_bytes);
-  Exchange exchange;
-  run_contexts(hosts, [&](int rank, const BackendContext& context) {
-    const Shards shards = shards_of(*context.topology);
-    std::unique_ptr<MemoryWire> wire;
-    if (shards.own) wire = std::make_unique<MemoryWire>(exchange, rank, shards.owners);
-    const auto hierarchy =
-        std::make_shared<Hierarchy>(rings.context(*context.topology), shards, std::move(wire));
+  MemoryHosts memory(hosts, slots, slot_bytes);
+  run_contexts(hosts, [&](int, const BackendContext& context) {
+    const auto hierarchy = memory.hierarchy(*context.topology);
     context.exchange({});
     body(*context.topology, hierarchy);
     // The last messages are copied out of this rank's memory.
@@ -134,12 +127,11 @@ TEST_CASE("an operation that is given up keeps what its messages may touch") {
   std::vector<float> data(5000, 1.0F);
   const Segment segment = {data.data(), data.data(), data.size()};
   const Topology topology = make_topology(0, {0, 1});
-  const MemoryRings rings({0, 1}, 2, 4096);
-  Exchange exchange;
-  auto wire = std::make_unique<MemoryWire>(exchange, 0, std::vector<int>{0, 1});
+  MemoryHosts hosts({0, 1}, 2, 4096);
+  auto wire = std::make_unique<MemoryWire>(hosts.exchange, 0, std::vector<int>{0, 1});
   MemoryWire& seen = *wire;
   const auto hierarchy =
-      std::make_shared<Hierarchy>(rings.context(topology), shards_of(topology), std::move(wire));
+      std::make_shared<Hierarchy>(hosts.ring(topology), shards_of(topology), std::move(wire));
   {
     // The other host never comes.
     HierarchicalAllreduce operation(hierarchy, {.segments = {&segment, 1}});

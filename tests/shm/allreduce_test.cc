@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allreduce of every type and op through rings of all kinds, against numbers reduced in double
-// precision or 64-bit integers; and the same bits on every rank.
+// precision or 64-bit integers; and the same bits on every rank. So in the symmetric heap.
+#include <algorithm>
+#include <barrier>
 #include <string>
 #include <vector>
 
 #include "calls.h"
 #include "case_table.h"
 #include "group.h"
+#include "ronde/error.h"
 #include "tests/support/sanitizers.h"
 
 namespace ronde::test {
@@ -104,6 +107,93 @@ TEST_CASE("results are the same bits whatever the ring, and from run to run") {
       CHECK(results_of(calls, ranks_of(5, variant.options)) == first);
     }
   }
+}
+
+/// The segments one behind the other in the symmetric heap, with gaps, and the inputs in them.
+std::vector<Segment> moved_in(const SymmetricHeap& heap, const AllreduceCall& call) {
+  std::vector<Segment> segments;
+  std::size_t begin = 4160;
+  for (const Segment& segment : call.segments) {
+    const std::size_t bytes = segment.count * size_of(call.dtype);
+    std::byte* const at = heap.own(begin);
+    std::copy_n(static_cast<const std::byte*>(segment.input), bytes, at);
+    segments.push_back({at, at, segment.count});
+    begin += (bytes / SymmetricHeap::kAlignment + 1) * SymmetricHeap::kAlignment;
+  }
+  return segments;
+}
+
+/// Ranks that run every call in the symmetric heap. The others have done all the work before those
+/// in `late` come.
+RunRanks symmetric_ranks(int ranks, const std::vector<int>& late = {}) {
+  return [ranks, late](const auto& body) {
+    std::barrier all(ranks);
+    run_backends(ranks, {}, [&](int rank, shm::ShmBackend& backend) {
+      const bool is_late = std::find(late.begin(), late.end(), rank) != late.end();
+      body(rank, [&](const AllreduceCall& call) {
+        const auto segments = moved_in(*backend.symmetric_heap(), call);
+        AllreduceCall symmetric = call;
+        symmetric.segments = segments;
+        symmetric.symmetric = true;
+        all.arrive_and_wait();
+        if (is_late) all.arrive_and_wait();
+        finish(*backend.allreduce(symmetric));
+        if (!is_late) all.arrive_and_wait();
+        for (std::size_t i = 0; i < segments.size(); ++i) {
+          std::copy_n(static_cast<const std::byte*>(segments[i].output),
+                      segments[i].count * size_of(call.dtype),
+                      static_cast<std::byte*>(call.segments[i].output));
+        }
+      });
+    });
+  };
+}
+
+[[maybe_unused]] const bool kSymmetricRegistered = [] {
+  for (int ranks = plain_or_sanitized(1, 3); ranks <= 3; ++ranks) {
+    add_case("every op of every type in the symmetric heap of " + std::to_string(ranks), "",
+             [ranks] { check_every_op(ranks, symmetric_ranks(ranks)); });
+  }
+  return true;
+}();
+
+TEST_CASE("as many ranks as a host may have reduce in the symmetric heap") {
+  for (const int ranks : {33, 64}) {
+    check_calls({{{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, {40'000, 1, 30}, true}},
+                symmetric_ranks(ranks, {5}));
+  }
+}
+
+TEST_CASE("ranks that compute elsewhere are reduced for") {
+  for (const int ranks : {2, 3, 4}) {
+    std::vector<Call> calls;
+    // Several chunks, cut in the middle of segments.
+    for (const auto& counts : std::vector<std::vector<std::size_t>>{
+             {100'000}, {3, 70'001, 0, 9}, {33'000, 33'000, 33'000}}) {
+      calls.push_back({{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, counts, true});
+    }
+    CAPTURE(ranks);
+    check_calls(calls, symmetric_ranks(ranks, {ranks - 1}));
+    check_calls(calls, symmetric_ranks(ranks, {0}));
+  }
+}
+
+TEST_CASE("symmetric operations count who did what, and refuse other memory") {
+  std::vector<float> elsewhere(10);
+  run_backends(1, {}, [&](int, shm::ShmBackend& backend) {
+    const Segment outside{elsewhere.data(), elsewhere.data(), elsewhere.size()};
+    text_of<Error>([&] { backend.allreduce({.segments = {&outside, 1}, .symmetric = true}); });
+    void* const inside = backend.symmetric_heap()->own(0);
+    const Segment segment{inside, inside, kHeapBytes / sizeof(float)};
+    finish(*backend.allreduce({.segments = {&segment, 1}, .symmetric = true}));
+    check(counter_of(backend, "symmetric_operations") == 1, "one operation");
+    check(counter_of(backend, "symmetric_bytes") == kHeapBytes, "of the whole heap");
+    check(counter_of(backend, "symmetric_chunks_here") == 8, "in 8 chunks, all done here");
+    const auto counters = backend.stats().counters;
+    check(std::count_if(counters.begin(), counters.end(),
+                        [](const auto& each) { return each.first.starts_with("symmetric"); }) == 6,
+          "all are told");
+  });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -10,19 +11,13 @@ namespace ronde::test {
 namespace {
 
 std::size_t total(const std::vector<std::size_t>& counts) {
-  std::size_t sum = 0;
-  for (const std::size_t count : counts) sum += count;
-  return sum;
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
 /// What every rank puts in, rank after rank.
 std::vector<Elements> inputs_of(const Call& call) {
-  std::vector<Elements> inputs;
-  for (int rank = 0; rank < call.reduction.ranks; ++rank) {
-    inputs.push_back(
-        make_input(call.reduction.dtype, call.reduction.op, total(call.counts), rank, call.seed));
-  }
-  return inputs;
+  const Reduction& reduction = call.reduction;
+  return make_inputs(reduction.dtype, reduction.op, total(call.counts), reduction.ranks, call.seed);
 }
 
 /// Whether `rank` contributes to `segment`, in calls where some do not.
@@ -64,42 +59,39 @@ std::vector<Number> joined(const std::vector<Elements>& all,
   return joined;
 }
 
-/// The sum is beyond f16, within a host and over all, what is asked for is not.
-void check_large_averages(int ranks, const RunRanks& run_ranks) {
+/// Every rank's result where each brings `input`, which travels as f16.
+std::vector<float> results_by_halves(const Reduction& reduction, float input,
+                                     const RunRanks& run_ranks) {
+  std::vector<float> results(static_cast<std::size_t>(reduction.ranks));
+  run_ranks([&](int rank, const RunAllreduce& allreduce) {
+    const std::vector<Segment> segments = {{&input, &results[static_cast<std::size_t>(rank)], 1}};
+    allreduce({.segments = segments,
+               .dtype = DataType::F32,
+               .op = reduction.op,
+               .postscale = reduction.postscale,
+               .wire_dtype = DataType::F16});
+  });
+  return results;
+}
+
+/// The sum is beyond f16, within a host and over all, what is asked for is not; and the smallest
+/// numbers of f16 are not lost, whatever hosts make of their sums.
+void check_extreme_averages(int ranks, const RunRanks& run_ranks) {
   const std::vector<std::pair<ReduceOp, double>> rows = {
       {ReduceOp::Average, 1.0}, {ReduceOp::Average, 0.5}, {ReduceOp::Sum, 1.0 / ranks}};
   for (const auto& [op, postscale] : rows) {
     CAPTURE(to_string(op), postscale, ranks);
     const double expected = 60000 * postscale * (op == ReduceOp::Sum ? ranks : 1);
-    std::vector<float> results(static_cast<std::size_t>(ranks));
-    run_ranks([&, op = op, postscale = postscale](int rank, const RunAllreduce& allreduce) {
-      const float input = 60000;
-      const std::vector<Segment> segments = {{&input, &results[static_cast<std::size_t>(rank)], 1}};
-      allreduce({.segments = segments,
-                 .dtype = DataType::F32,
-                 .op = op,
-                 .postscale = postscale,
-                 .wire_dtype = DataType::F16});
-    });
     // Half a unit of f16, of each host's sum and of theirs.
-    for (const float result : results) CHECK(result == Approx(expected).epsilon(0.001));
+    for (const float result :
+         results_by_halves({DataType::F32, op, 1.0, postscale, ranks}, 60000, run_ranks)) {
+      CHECK(result == Approx(expected).epsilon(0.001));
+    }
   }
-}
-
-/// The smallest numbers of f16 are not lost, whatever hosts make of their sums.
-void check_small_averages(int ranks, const RunRanks& run_ranks) {
   constexpr float kUnit = 0x1p-24F;
-  std::vector<float> results(static_cast<std::size_t>(ranks));
-  run_ranks([&](int rank, const RunAllreduce& allreduce) {
-    const float input = 2 * kUnit;
-    const std::vector<Segment> segments = {{&input, &results[static_cast<std::size_t>(rank)], 1}};
-    allreduce({.segments = segments,
-               .dtype = DataType::F32,
-               .op = ReduceOp::Average,
-               .wire_dtype = DataType::F16});
-  });
   // Sums of hosts are rounded.
-  for (const float result : results) {
+  for (const float result : results_by_halves({DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks},
+                                              2 * kUnit, run_ranks)) {
     CHECK(result >= 2 * kUnit);
     CHECK(result <= 3 * kUnit);
   }
@@ -116,7 +108,54 @@ const std::vector<std::vector<std::size_t>> kLists = {
     {}, {0}, {1}, {7}, {64}, {129}, {1000}, {0, 1, 0, 31, 2, 0, 500, 33, 1, 1, 64, 0},
 };
 
-void check_absent(const Reduction& reduction, const RunRanks& run_ranks);
+/// `count` elements of `all`, from `begin` on.
+Elements part_of(const Elements& all, std::size_t begin, std::size_t count) {
+  Elements part(all.dtype(), count);
+  std::ranges::copy(all.bytes(begin, count), static_cast<std::byte*>(part.data()));
+  return part;
+}
+
+void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
+  const DataType dtype = reduction.dtype;
+  const ReduceOp op = reduction.op;
+  const int ranks = reduction.ranks;
+  constexpr std::uint64_t kSeed = 4;
+  // More pieces than a round may have.
+  std::vector<std::size_t> counts(1100, 2);
+  counts.insert(counts.end(), {1, 100, 0, 257, 64});
+  // A scale that a neutral element would not survive, had it been written as a number.
+  const double prescale = dtype == DataType::F32 ? -2.0 : 1.0;
+  std::vector<Elements> results(static_cast<std::size_t>(ranks), Elements(dtype, total(counts)));
+  run_ranks([&](int rank, const RunAllreduce& allreduce) {
+    const Elements input = make_input(dtype, op, total(counts), rank, kSeed);
+    auto segments = segments_of(counts, input, results[static_cast<std::size_t>(rank)]);
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      if (is_absent(rank, i, kSeed)) segments[i].input = nullptr;
+    }
+    allreduce({.segments = segments,
+               .dtype = dtype,
+               .op = op,
+               .prescale = prescale,
+               .wire_dtype = reduction.wire_dtype});
+  });
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    CAPTURE(i);
+    std::vector<Elements> present;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (is_absent(rank, i, kSeed)) continue;
+      const Elements all = make_input(dtype, op, total(counts), rank, kSeed);
+      present.push_back(part_of(all, begin, counts[i]));
+    }
+    const Elements result = part_of(results[0], begin, counts[i]);
+    begin += counts[i];
+    if (present.empty()) continue;
+    Reduction scaled = reduction;
+    scaled.prescale = prescale;
+    CHECK(difference(scaled, present, result) == "");
+  }
+  for (const Elements& result : results) CHECK(result == results[0]);
+}
 
 }  // namespace
 
@@ -202,58 +241,7 @@ void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks) {
   }
   check_absent({DataType::F32, ReduceOp::Sum, 1.0, 1.0, ranks, DataType::BF16, hosts}, run_ranks);
   check_absent({DataType::F64, ReduceOp::Min, 1.0, 1.0, ranks, DataType::F16, hosts}, run_ranks);
-  check_large_averages(ranks, run_ranks);
-  check_small_averages(ranks, run_ranks);
+  check_extreme_averages(ranks, run_ranks);
 }
 
-namespace {
-
-void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
-  const DataType dtype = reduction.dtype;
-  const ReduceOp op = reduction.op;
-  const int ranks = reduction.ranks;
-  constexpr std::uint64_t kSeed = 4;
-  // More pieces than a round may have.
-  std::vector<std::size_t> counts(1100, 2);
-  counts.insert(counts.end(), {1, 100, 0, 257, 64});
-  // A scale that a neutral element would not survive, had it been written as a number.
-  const double prescale = dtype == DataType::F32 ? -2.0 : 1.0;
-  std::vector<Elements> results(static_cast<std::size_t>(ranks), Elements(dtype, total(counts)));
-  run_ranks([&](int rank, const RunAllreduce& allreduce) {
-    const Elements input = make_input(dtype, op, total(counts), rank, kSeed);
-    auto segments = segments_of(counts, input, results[static_cast<std::size_t>(rank)]);
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-      if (is_absent(rank, i, kSeed)) segments[i].input = nullptr;
-    }
-    allreduce({.segments = segments,
-               .dtype = dtype,
-               .op = op,
-               .prescale = prescale,
-               .wire_dtype = reduction.wire_dtype});
-  });
-  std::size_t offset = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    CAPTURE(i);
-    std::vector<Elements> present;
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (is_absent(rank, i, kSeed)) continue;
-      const Elements all = make_input(dtype, op, total(counts), rank, kSeed);
-      Elements part(dtype, counts[i]);
-      std::copy_n(static_cast<const std::byte*>(all.data()) + offset, part.bytes().size(),
-                  static_cast<std::byte*>(part.data()));
-      present.push_back(part);
-    }
-    Elements result(dtype, counts[i]);
-    std::copy_n(static_cast<const std::byte*>(results[0].data()) + offset, result.bytes().size(),
-                static_cast<std::byte*>(result.data()));
-    offset += result.bytes().size();
-    if (present.empty()) continue;
-    Reduction scaled = reduction;
-    scaled.prescale = prescale;
-    CHECK(difference(scaled, present, result) == "");
-  }
-  for (const Elements& result : results) CHECK(result == results[0]);
-}
-
-}  // namespace
 }  // namespace ronde::test

@@ -198,7 +198,8 @@ TEST_CASE("lazy operations survive thaws and shutdown") {
   });
 }
 
-TEST_CASE("a rank that adds nothing to a symmetric average counts as zero") {
+TEST_CASE(
+    "a rank that adds nothing to a symmetric average counts as zero, and elements may be none") {
   run_symmetric(3, [](int rank, Runtime& runtime) {
     Buffers buffers(runtime, 1);
     for (int step = 0; step < 8; ++step) {
@@ -208,40 +209,12 @@ TEST_CASE("a rank that adds nothing to a symmetric average counts as zero") {
       request.contributes = rank != 1;
       runtime.run(request);
       check(values[3] == static_cast<float>(0 + step + 2 + step) / 3, "the average");
+      Request empty;
+      empty.name = "empty";
+      empty.shape = {0, 3};
+      empty.symmetric = empty.lazy = true;
+      runtime.run(empty);
     }
-  });
-}
-
-TEST_CASE("symmetric operations without elements end like others") {
-  run_symmetric(2, [](int, Runtime& runtime) {
-    for (int step = 0; step < 6; ++step) {
-      Request request;
-      request.name = "empty";
-      request.shape = {0, 3};
-      request.symmetric = request.lazy = true;
-      runtime.submit(request).wait();
-    }
-  });
-}
-
-TEST_CASE("a symmetric buffer is left alone by an operation that is refused") {
-  std::latch submitted(1);
-  run_symmetric(2, [&](int rank, Runtime& runtime) {
-    Buffers buffers(runtime, 1);
-    Request request = buffers.request(0, 5);
-    if (rank == 1) {
-      // Still in flight, as rank 0 has yet to come.
-      const Work work = runtime.submit(request);
-      Request silent = request;
-      silent.contributes = false;
-      text_of<UsageError>([&] { runtime.submit(silent); });
-      submitted.count_down();
-      work.wait();
-    } else {
-      submitted.wait();
-      runtime.submit(request).wait();
-    }
-    buffers.check_sum(0, 5);
   });
 }
 
@@ -267,8 +240,9 @@ TEST_CASE("ranks that cannot share a board negotiate every step") {
   CHECK(warnings == 2);
 }
 
-TEST_CASE("what is not symmetric is refused") {
-  run_symmetric(2, [](int rank, Runtime& runtime) {
+TEST_CASE("what is not symmetric is refused, and buffers are left alone by what is refused") {
+  std::latch submitted(1);
+  run_symmetric(2, [&](int rank, Runtime& runtime) {
     Buffers buffers(runtime, 2);
     std::vector<float> elsewhere(10);
     Request outside = sum_request(elsewhere, "outside");
@@ -283,11 +257,21 @@ TEST_CASE("what is not symmetric is refused") {
     text_of<UsageError>([&] { runtime.submit(no_neutral); });
     // At different offsets: every rank is told.
     Request apart = buffers.request(1, 0);
-    if (rank == 1) {
-      apart.input = apart.output = static_cast<float*>(apart.output) + 1;
-    }
+    if (rank == 1) apart.input = apart.output = static_cast<float*>(apart.output) + 1;
     check_contains(text_of<UsageError>([&] { runtime.run(apart); }), "of the symmetric heap");
     buffers.step(3);
+    const Request request = buffers.request(0, 5);
+    if (rank == 0) submitted.wait();
+    // Of rank 1 still in flight, as rank 0 has yet to come.
+    const Work work = runtime.submit(request);
+    if (rank == 1) {
+      Request silent = request;
+      silent.contributes = false;
+      text_of<UsageError>([&] { runtime.submit(silent); });
+      submitted.count_down();
+    }
+    work.wait();
+    buffers.check_sum(0, 5);
   });
   run_group(2, [](int, Runtime& runtime) {
     check(runtime.symmetric_heap() == nullptr, "the inproc backend has no symmetric heap");
