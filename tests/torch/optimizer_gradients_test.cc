@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of all layouts and dtypes, also in memory that the ranks of a host share. Whole
-// trainings: torch.optimizer.pairs.
+// trainings: torch.whole_batch.
 #include "tests/support/captured_errors.h"
 #include "toy.h"
 
