@@ -205,8 +205,8 @@ find_package_handle_standard_args(LibTorch
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   add_library(LibTorch::c10 SHARED IMPORTED)
-  # Clang 18 and newer mangle templates that are constrained by their parameters in a new way, which no
-  # LibTorch has: data_ptr<T>() would not link.
+  # Clang 18 and newer mangle function templates with constrained parameters differently from the compilers
+  # that built LibTorch: data_ptr<T>() would not link.
   set(new_mangling "$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>")
   set_target_properties(LibTorch::c10 PROPERTIES
     INTERFACE_COMPILE_OPTIONS "$<$<AND:$<COMPILE_LANGUAGE:CXX>,${new_mangling}>:-fclang-abi-compat=17>"

@@ -55,7 +55,7 @@ run() {
 }
 
 # In a container all is root's, and ranks may outnumber cores: Open MPI wants to be told. Ranks of a group that
-# ended by an error do not finalise MPI, which its mpiexec else reports as a failure.
+# ended by an error do not finalise MPI, which its mpiexec otherwise reports as a failure.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
   OMPI_MCA_orte_allowed_exit_without_sync=1
 

@@ -290,9 +290,10 @@ void MpiBackend::exchange_at_once(PendingCalls& pending, const AlltoallCall& cal
   const int* const receive_counts = pending.keep(as_ints(call.receive_counts));
   const int* const receive_offsets = pending.keep(offsets_of(call.receive_counts));
   const MPI_Datatype type = moving_type(size_of(call.dtype));
-  // A rank that neither sends nor receives may pass one address for both. Open MPI 4.1 takes equal
-  // addresses for MPI_IN_PLACE, and without data does not advance the communicator's tag: this
-  // rank's later calls would match no other rank's, and wait for ever.
+  // A rank that sends nothing may pass one address for both buffers. Open MPI 4.1 takes equal
+  // addresses for MPI_IN_PLACE: the rank would send what it is to receive, or, if it receives
+  // nothing either, not advance the communicator's tag, and its later calls would match no other
+  // rank's.
   static constexpr std::byte kNothing{};
   const void* const input = call.input == call.output ? &kNothing : call.input;
   pending.start("MPI_Ialltoallv", mpi_->api().ialltoallv, input, send_counts, send_offsets, type,

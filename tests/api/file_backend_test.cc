@@ -84,7 +84,9 @@ void check_rows(const Row& like, Runtime& runtime, int rank) {
       row.in_place = shares;
       const std::string wrong = run_row(row, runtime, {{}, runtime.ranks_of({}), rank});
       check(wrong.empty(), std::string(to_string(row.kind)) + " " +
-                               std::string(to_string(row.dtype)) + ": " + wrong);
+                               std::string(to_string(row.dtype)) + " " +
+                               std::string(to_string(row.op)) + " of width " +
+                               std::to_string(width) + (shares ? " in place: " : ": ") + wrong);
     }
   }
 }
@@ -99,14 +101,18 @@ TEST_CASE("the file backend runs every collective, in chunks, on 1 to 4 ranks") 
 
 TEST_CASE("the file backend reduces what is fused") {
   run_on_files(3, [](int rank, Runtime& runtime) {
-    std::vector<std::vector<float>> sums(20, std::vector<float>(7, static_cast<float>(rank)));
+    std::vector<std::vector<float>> sums;
+    for (int i = 1; i <= 20; ++i) sums.emplace_back(7, static_cast<float>(rank * i));
     std::vector<ronde::Work> works;
     for (std::vector<float>& sum : sums) {
       const std::string name = std::to_string(works.size());
       works.push_back(runtime.submit(in_place(sum, DataType::F32, ReduceOp::Sum, name)));
     }
     for (const ronde::Work& work : works) work.wait();
-    for (const std::vector<float>& sum : sums) check(sum == std::vector<float>(7, 3), "a sum");
+    float factor = 0;
+    for (const std::vector<float>& sum : sums) {
+      check(sum == std::vector<float>(7, 3 * ++factor), "a sum");
+    }
   });
 }
 

@@ -173,12 +173,15 @@ static void expect_refusal(int started, const char* part, ronde_work work) {
 static void one_rank_is_mistaken(void) {
   const int bad = is_mistaken();
   const int64_t even[] = {all_ranks()};
+  const int64_t extent[] = {bad ? -1 : 1};
   int64_t splits[8] = {0};
   ronde_work work = NULL;
   int status = start_sum("count", values, bad ? -3 : 1, kSet, &work);
   expect_refusal(status, "allreduce 'count'", work);
   status = start_sum("large", values, bad ? INT64_MAX : 1, kSet, &work);
   expect_refusal(status, "allreduce 'large'", work);
+  status = ronde_allgather("extent", values, extent, 1, RONDE_F64, NULL, kCpu, NULL, kSet, &work);
+  expect_refusal(status, "allgather 'extent'", work);
   splits[0] = all_ranks() + bad;
   status =
       ronde_alltoall("split", values, even, 1, RONDE_F64, splits, NULL, kCpu, NULL, kSet, &work);

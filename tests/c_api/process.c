@@ -263,6 +263,7 @@ static void abort_as_one(char* folder, int rank, int size) {
   ronde_work group = NULL;
   ronde_work member = NULL;
   uint32_t set = 0;
+  int ranks = 0;
   CHECK_OK(ronde_init(&options));
   /* By the end of the barrier it waits for rank 1, which never comes to it. */
   if (rank != 1) {
@@ -288,6 +289,8 @@ static void abort_as_one(char* folder, int rank, int size) {
   CHECK_FAILS(RONDE_E_GROUP, "rank 1 aborted", ronde_work_wait(member, -1));
   CHECK_OK(ronde_work_free(member));
   CHECK(ronde_process_set_add(&rank, 1, &set) == RONDE_E_GROUP);
+  CHECK_OK(ronde_size(RONDE_ALL_RANKS, &ranks));
+  CHECK(ranks == size);
   CHECK_OK(ronde_shutdown());
 }
 

@@ -14,7 +14,7 @@
 namespace ronde::test {
 namespace {
 
-/// Some of them twice: the second time runs from the response cache.
+/// Runs a row; one of width 7 runs twice, the second time from the response cache.
 void check_row(const PlainMpi& mpi, const Row& row) {
   const Place place = {kGlobalSet, ronde::ranks_of(kGlobalSet), mpi.rank()};
   for (int round = 0; round < (row.width == 7 ? 2 : 1); ++round) {
@@ -26,7 +26,7 @@ void check_row(const PlainMpi& mpi, const Row& row) {
 
 /// Nothing, one element, some, and many fusion buffers of 4 KiB, with every spread of the rows.
 void check_sizes(const PlainMpi& mpi, Row row) {
-  for (const std::size_t width : {0, 1, 7, 1001}) {
+  for (const std::size_t width : {0, 1, 7, 3001}) {
     row.width = width;
     for (const Spread spread : {Spread::Uneven, Spread::Even, Spread::Skewed}) {
       row.spread = spread;
@@ -43,17 +43,22 @@ void check_forms(const PlainMpi& mpi, Collective kind, DataType dtype) {
 }
 
 void check_broadcast(const PlainMpi& mpi, DataType dtype) {
-  for (const std::size_t width : {0, 1, 7, 1001}) {
+  for (const std::size_t width : {0, 1, 7, 3001}) {
     for (int root = 0; root < mpi.size(); ++root) {
       for (const bool in_place : {false, true}) {
         check_row(mpi, {.kind = Collective::Broadcast,
                         .dtype = dtype,
                         .in_place = in_place,
                         .root = root,
-                        .width = width});
+                        .width = width,
+                        .spread = width == 1 ? Spread::Skewed : Spread::Uneven});
       }
     }
   }
+}
+
+bool can_travel_as_half(DataType dtype) {
+  return dtype == DataType::F32 || dtype == DataType::F64;
 }
 
 /// Checks every op that the type has with scales, and returns those without.
@@ -67,6 +72,11 @@ std::vector<Row> check_scales(const PlainMpi& mpi, Collective kind, DataType dty
     row.prescale = is_floating(dtype) ? 0.3 : 0.5;
     row.postscale = is_floating(dtype) ? 1.7 : 0.25;
     check_row(mpi, row);
+    if (kind != Collective::Allreduce || !can_travel_as_half(dtype)) continue;
+    for (const DataType wire_dtype : {DataType::F16, DataType::BF16}) {
+      row.wire_dtype = wire_dtype;
+      check_row(mpi, row);
+    }
   }
   return rows;
 }
@@ -79,15 +89,15 @@ void check_reducescatter(const PlainMpi& mpi, DataType dtype) {
 }
 
 void check_allreduce(const PlainMpi& mpi, DataType dtype) {
-  const bool can_travel_as_half = dtype == DataType::F32 || dtype == DataType::F64;
   for (Row row : check_scales(mpi, Collective::Allreduce, dtype)) {
     for (const std::size_t width : {0, 1, 7, 3001}) {
       row.width = width;
+      row.spread = width == 1 ? Spread::Skewed : Spread::Uneven;
       for (const bool in_place : {false, true}) {
         row.in_place = in_place;
         row.wire_dtype.reset();
         check_row(mpi, row);
-        if (!can_travel_as_half) continue;
+        if (!can_travel_as_half(dtype)) continue;
         row.wire_dtype = in_place ? DataType::F16 : DataType::BF16;
         check_row(mpi, row);
       }
@@ -95,7 +105,7 @@ void check_allreduce(const PlainMpi& mpi, DataType dtype) {
   }
 }
 
-/// Of ones, of which the last rank has no memory for its result.
+/// Every rank contributes ones; the last rank cannot allocate its result.
 void check_without_memory(const PlainMpi& mpi, Collective kind) {
   const bool fails = mpi.rank() == mpi.size() - 1;
   const std::vector<std::int32_t> input(1200 * static_cast<std::size_t>(mpi.size()), 1);

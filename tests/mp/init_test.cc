@@ -48,14 +48,14 @@ TEST_CASE("nonsense on one rank is a UsageError on every rank", "[own]") {
              Contains(last_rank() + ": RONDE_FUSION_BYTES: \"64Mo\" is not"));
 }
 
-TEST_CASE("nonsense of several ranks is told with who has it", "[n3]") {
+TEST_CASE("an error names every rank that has a bad value", "[n3]") {
   CHECK_THAT(refusal_with_own_mpi({{"RONDE_CYCLE_TIME_MS", "nan"}}),
              Catch::StartsWith("ranks 0-2: RONDE_CYCLE_TIME_MS: \"nan\""));
   CHECK_THAT(refusal_with_own_mpi({{"RONDE_CYCLE_TIME_MS", launched_rank() == 1 ? "soon" : "1"},
                                    {"RONDE_CACHE_CAPACITY", launched_rank() == 2 ? "lots" : "8"}}),
              Contains("rank 1: RONDE_CYCLE_TIME_MS: \"soon\"") &&
                  Contains("rank 2: RONDE_CACHE_CAPACITY: \"lots\""));
-  // Too short for these ranks, and for no others.
+  // Two cores suffice for two ranks, not for three.
   CHECK_THAT(refusal_with_own_mpi(only_on(2, "RONDE_THREAD_AFFINITY", "0,0")),
              Contains("rank 2: RONDE_THREAD_AFFINITY: \"0,0\" lists 2 cores for the 3 ranks"));
 }

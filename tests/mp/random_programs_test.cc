@@ -78,6 +78,7 @@ void check_programs(std::uint64_t usual_seed, int groups, int hosts, const WithR
           if (hosts > 1 || config.freeze_after_steps == 0) return;
           freezes += counter_of(default_runtime(), "schedule", "freezes");
           thaws += counter_of(default_runtime(), "schedule", "thaws");
+          mpi.barrier();  // a shutdown thaws as well
         },
         variables_of(config));
   }

@@ -122,6 +122,27 @@ TEST_CASE("an alltoall above the largest count becomes messages between pairs") 
                        {"isend", input.data() + 1500, 300, 1}});
 }
 
+TEST_CASE("a rank that sends nothing passes two addresses to an alltoall") {
+  FakeMpi fake;
+  fake.size = 2;
+  MpiBackend backend(fake.environment(), {});
+  std::vector<std::int32_t> data(2);
+  const std::vector<std::size_t> nothing = {0, 0};
+  for (const std::vector<std::size_t>& received : {nothing, {0, 2}}) {
+    fake.started.clear();
+    CHECK(backend
+              .alltoall({.input = data.data(),
+                         .output = data.data(),
+                         .send_counts = nothing,
+                         .receive_counts = received,
+                         .largest_count = 2,
+                         .dtype = DataType::I32})
+              ->poll());
+    REQUIRE(fake.started.size() == 1);
+    CHECK(fake.started[0].data != data.data());
+  }
+}
+
 TEST_CASE("a message goes in chunks of the largest count, apart from those of an alltoall") {
   FakeMpi fake;
   fake.size = 3;

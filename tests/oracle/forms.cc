@@ -46,7 +46,7 @@ std::size_t input_rows(const Row& row, int rank, int size) {
     case Collective::Alltoall:
       return rows_before(row, rank, size);
     default:
-      return 3;
+      return is_skewed ? 1 : 3;
   }
 }
 
@@ -114,7 +114,9 @@ std::size_t result_rows(const Row& row, const Place& place) {
     return kept_rows_begin(row, place.rank + 1, place.size()) -
            kept_rows_begin(row, place.rank, place.size());
   }
-  if (row.kind != Collective::Allgather && row.kind != Collective::Alltoall) return 3;
+  if (row.kind != Collective::Allgather && row.kind != Collective::Alltoall) {
+    return input_rows(row, place.rank, place.size());
+  }
   std::size_t rows = 0;
   for (int from = 0; from < place.size(); ++from) {
     rows += row.kind == Collective::Allgather ? input_rows(row, from, place.size())
@@ -169,13 +171,16 @@ void run_in_place(Runtime& runtime, const Row& row, const Place& place, const El
   std::copy_n(to, output.bytes().size(), static_cast<std::byte*>(output.data()));
 }
 
-/// From the input to another place. What of the work, or the shape of its result, is wrong.
+/// From the input to another place. Returns what is wrong with the received splits or the result's
+/// shape.
 std::string run_apart(Runtime& runtime, const Row& row, const Place& place, const Elements& input,
                       Elements& output) {
   Request request = request_of(row, place);
   const bool is_read = row.kind != Collective::Broadcast || place.rank == row.root;
   if (is_read) request.input = input.data();
-  std::vector<std::int64_t> shape;
+  const std::vector<std::int64_t> expected = {static_cast<std::int64_t>(result_rows(row, place)),
+                                              static_cast<std::int64_t>(row.width)};
+  std::vector<std::int64_t> shape = expected;
   if (row.allocated && may_allocate(row)) {
     request.allocate_output = [&](const std::vector<std::int64_t>& asked) {
       shape = asked;
@@ -191,9 +196,7 @@ std::string run_apart(Runtime& runtime, const Row& row, const Place& place, cons
     received.push_back(static_cast<std::int64_t>(rows_between(row, from, place.rank)));
   }
   if (work.received_splits() != received) return "the received splits are wrong";
-  const std::vector<std::int64_t> expected = {static_cast<std::int64_t>(result_rows(row, place)),
-                                              static_cast<std::int64_t>(row.width)};
-  return shape.empty() || shape == expected ? "" : "the shape of the result is wrong";
+  return shape == expected ? "" : "the shape of the result is wrong";
 }
 
 /// Around the set: to the next rank, from the one before.

@@ -25,10 +25,10 @@ class RandomRank {
  public:
   /// What the rank plays with.
   struct Engine {
-    std::function<Runtime&()> runtime;    ///< which may come after this
+    std::function<Runtime&()> runtime;    ///< may not exist yet when the rank is made
     bool join_averages_over_all = false;  ///< RONDE_JOIN_AVERAGE=all
     int hosts = 1;  ///< of ranks whose backend rounds the sum of each to a wire_dtype
-    /// Whose operations they are, once it is made; null: all ranks', which may be symmetric.
+    /// The process set of the operations; null: all ranks, which may use symmetric buffers.
     std::shared_ptr<ProcessSet> set = {};
   };
 

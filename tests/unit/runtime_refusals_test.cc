@@ -67,6 +67,11 @@ struct Mismatch {
 
 const std::vector<Mismatch> kMismatches = {
     {"shape", kAllreduce, [](Request& r) { r.shape = {6}; }, "allreduce f32 [6] sum on cpu"},
+    {"extents", kAllreduce,
+     [](Request& r) {
+       r.shape = {2, 3};
+     },
+     "allreduce f32 [2, 3] sum on cpu"},
     {"dtype", kAllreduce, [](Request& r) { r.dtype = DataType::I32; },
      "allreduce i32 [3, 2] sum on cpu"},
     {"dtype of a broadcast", kBroadcast, [](Request& r) { r.dtype = DataType::I32; },

@@ -199,10 +199,15 @@ class Mutator {
 
   /// Another text for a piece of `bytes`, or for all that follows.
   void splice(std::string& bytes) {
+    const std::string& other = inputs_[below(inputs_.size())];
     std::string text;
-    if (below(3) == 0) text.assign(1 + below(16), static_cast<char>(below(256)));
-    if (below(2) == 0) text = block(inputs_[below(inputs_.size())]);
-    const std::size_t removed = below(3) == 0 ? std::string::npos : below(33);
+    if (below(3) == 0) {
+      text.assign(below(2) == 0 ? 1 : 1 + below(16), static_cast<char>(below(256)));
+    }
+    if (below(2) == 0) text = below(3) == 0 ? other.substr(place(other)) : block(other);
+    const std::size_t removed = below(2) == 0   ? text.size()
+                                : below(2) == 0 ? std::string::npos
+                                                : below(33);
     bytes.replace(place(bytes), removed, text);
   }
 

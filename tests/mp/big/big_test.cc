@@ -33,8 +33,8 @@ std::uint8_t value_at(std::size_t index, int rank) {
 }
 
 /// Runs a collective on `count` elements of this rank, from root 1 or with the other rank, and
-/// checks the `result_count` elements that come. They share memory with the former, but for those
-/// kinds whose result differs in size. Ends the group.
+/// checks the `result_count` elements of the result. Input and result share memory unless their
+/// sizes differ. Ends the group.
 template <typename Given, typename Expected>
 void check_big(Collective kind, std::size_t count, Given given, std::size_t result_count,
                Expected expected, std::vector<std::int64_t> splits = {}) {

@@ -31,7 +31,8 @@ std::string list_of(const std::set<int>& ranks) {
 }
 
 std::string name_of(const Failure& failure) {
-  return (failure.victims.size() == 1 ? "rank " : "ranks ") + list_of(failure.victims) + " of " +
+  return (failure.victims.size() == 1 ? "rank " : "each of ranks ") + list_of(failure.victims) +
+         " of " +
          (failure.hosts.empty() ? std::to_string(failure.ranks) : "hosts " + failure.hosts) + " " +
          failure.end + " " + failure.moment + ", backend " + failure.backend + ", seed " +
          std::to_string(failure.seed);

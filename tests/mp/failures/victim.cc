@@ -444,6 +444,7 @@ int fail_in_init(const Arguments& arguments) {
   report["later"] = ronde::is_initialized() ? "initialised" : "the same";
   report["shutdown_s"] = 0.0;
   for (const int victim : arguments.victims) {
+    if (!notes.exists("end", victim)) continue;
     report["ends_s"].push_back(std::stod(notes.read("end", victim)));
   }
   notes.write_report(report);
