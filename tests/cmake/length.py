@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""length.py functions|files LIMIT FOLDER...: names every function body, or file, longer than LIMIT lines.
+"""length.py functions|files LIMIT FOLDER...: names function bodies, or files, longer than LIMIT lines.
 
-For functions, braces are matched after comments and literals are blanked. A block is a function's if the text before
-it has a parameter list and it stands in a namespace or a class.
+For functions, braces are matched after comments and literals are blanked. A block is a function's if
+the text before it has a parameter list and it stands in a namespace or a class.
 """
 import pathlib
 import re

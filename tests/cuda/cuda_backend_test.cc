@@ -99,7 +99,7 @@ void exercise_chains(Runtime& runtime, ProgramGpu& gpu) {
 
 [[maybe_unused]] const bool kRegistered = [] {
   for (const auto& [what, body] : kExercises) {
-    add_case("cuda: " + what + " have the bits of shared memory, by ipc and staged", "",
+    add_case("cuda: " + what + " have the bits of shared memory, with ipc and without", "",
              [body = body] {
                const Layout layouts[] = {{3, 2}, {2, 1}, {1, 1}};
                on_every_way(layouts[GENERATE(range(0, plain_or_sanitized(3, 1)))], 0, body);

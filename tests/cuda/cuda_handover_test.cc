@@ -3,7 +3,6 @@
 // kernels.
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -46,7 +45,7 @@ const std::vector<Obstacle> kObstacles = {
 }  // namespace
 
 TEST_CASE("cuda ipc handover: kernels where each rank has a GPU, flags where two share one") {
-  // Flags do, too, where events cannot be shared.
+  // Flags are also used where events cannot be shared.
   const auto [devices, has_events] =
       GENERATE(std::pair(1, true), std::pair(2, true), std::pair(3, true), std::pair(1, false));
   FakeMachine machine({.devices = devices});

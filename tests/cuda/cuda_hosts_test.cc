@@ -36,11 +36,12 @@ CudaOptions two_level_options(const FakeMachine& machine) {
 
 /// Rank r is on the GPU of its host. Checks that all that was acquired is released in the end.
 void run_gpu_hosts(FakeMachine& machine, const std::vector<int>& host_of, const CudaOptions& cuda,
-                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body) {
+                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body,
+                   const std::string& cpu_backend = "hosts") {
   HostsBackends hosts(host_of);
   run_ranks(hosts.size(), [&](int rank) {
     ProgramGpu gpu(machine.cuda.api(), host_of[static_cast<std::size_t>(rank)]);
-    RuntimeOptions options = gpu_options_of(hosts.group(), rank, cuda, "hosts");
+    RuntimeOptions options = gpu_options_of(hosts.group(), rank, cuda, cpu_backend);
     options.backends["hosts"] = hosts.factory();
     Runtime runtime(options);
     body(runtime, gpu);
@@ -88,13 +89,17 @@ TEST_CASE(
     "cuda hosts: with one rank each, or different numbers, they stage all, with the CPU's bits") {
   const std::vector<int> host_of = GENERATE(HostOf{0, 1}, HostOf{0, 0, 1}, HostOf{0, 1, 2, 0});
   const auto body = GENERATE(exercise_exchanges, exercise_sizes, exercise_messages);
+  // The one takes segments, the other packs them, as MPI does.
+  const auto cpu_backend = GENERATE(as<std::string>{}, "hosts", "inproc");
   FakeMachine machine({.devices = 3});
-  run_gpu_hosts(machine, host_of, two_level_options(machine),
-                [&](Runtime& runtime, ProgramGpu& gpu) {
-                  body(runtime, gpu);
-                  check(cuda_counter(runtime, "staged_operations") > 0, "staged");
-                  check_counters(runtime, {{"ipc_operations", 0}});
-                });
+  run_gpu_hosts(
+      machine, host_of, two_level_options(machine),
+      [&](Runtime& runtime, ProgramGpu& gpu) {
+        body(runtime, gpu);
+        check(cuda_counter(runtime, "staged_operations") > 0, "staged");
+        check_counters(runtime, {{"ipc_operations", 0}});
+      },
+      cpu_backend);
   CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
 }
 

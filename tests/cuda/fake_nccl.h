@@ -32,7 +32,7 @@ class FakeNccl {
   FakeNccl& operator=(const FakeNccl&) = delete;
 
   vendor::SymbolLookup lookup() const;
-  /// Its functions are counted and fail as those of the FakeCuda, whose fail() and calls() do.
+  // FakeCuda::fail() and calls() cover NCCL's functions, too.
 
   /// All that connect from now on wait for a rank that does not come. `ranks`: only those that are
   /// so many; 0: all.

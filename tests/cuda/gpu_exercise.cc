@@ -302,14 +302,10 @@ void exercise_wire_dtypes(Runtime& runtime, ProgramGpu& gpu) {
   twins.finish();
 }
 
-void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu) {
-  Twins twins(runtime, gpu);
-  const auto size = static_cast<std::size_t>(twins.size());
-  const auto rank = static_cast<std::size_t>(twins.rank());
-  for (const DataType dtype : kDataTypes) {
-    // One by one, and from all roots as a group.
-    for (const std::size_t count : {777, 1}) {
-      for (int root = 0; root < twins.size(); ++root) {
+static void exercise_broadcasts(Twins& twins, DataType dtype) {
+  for (const bool as_group : {false, true}) {
+    for (int root = 0; root < twins.size(); ++root) {
+      for (const std::size_t count : {1, 777, 5000}) {
         Request request;
         request.kind = Collective::Broadcast;
         request.root = root;
@@ -317,11 +313,20 @@ void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu) {
         for (const bool in_place : {false, true}) {
           twins.add(request, twins.values(dtype, count),
                     {.in_place = in_place, .output_count = count});
-          if (count > 1) twins.run("broadcast from " + std::to_string(root));
+          if (!as_group) twins.run("broadcast from " + std::to_string(root));
         }
       }
     }
-    twins.run("broadcasts from all roots");
+  }
+  twins.run("broadcasts from all roots");
+}
+
+void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu) {
+  Twins twins(runtime, gpu);
+  const auto size = static_cast<std::size_t>(twins.size());
+  const auto rank = static_cast<std::size_t>(twins.rank());
+  for (const DataType dtype : kDataTypes) {
+    exercise_broadcasts(twins, dtype);
     for (const std::size_t width : {1, 300}) {
       for (const bool is_even : {false, true}) {
         Request request;

@@ -24,7 +24,7 @@ void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu);
 void exercise_messages(Runtime& runtime, ProgramGpu& gpu);
 /// Tensors around the sizes at which the way changes, and beyond the fusion buffer.
 void exercise_sizes(Runtime& runtime, ProgramGpu& gpu);
-/// Those of above, by what they are of.
+/// The exercises above, by name.
 using Exercise = void (*)(Runtime& runtime, ProgramGpu& gpu);
 inline const std::pair<std::string, Exercise> kExercises[] = {
     {"allreduces", exercise_allreduces},

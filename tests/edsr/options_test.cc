@@ -48,7 +48,8 @@ TEST_CASE("the presets are the published sizes") {
 }
 
 TEST_CASE(
-    "options override presets and earlier ones, places add up, three minutes are the budget") {
+    "options override presets and earlier ones, --data adds up, and the default budget is three "
+    "minutes") {
   CHECK(parse({"--blocks", "7", "--preset", "full"}).network.blocks == 7);
   CHECK(parse({"--preset", "full", "--blocks", "7"}).network.features == 256);
   CHECK(parse({"--preset", "baseline", "--lr", "0.5"}).learning_rate == 0.5);

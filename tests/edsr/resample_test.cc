@@ -90,8 +90,8 @@ TEST_CASE("psnr is that of the mean square of the differences inside the border"
     torch::Tensor image = torch::zeros_like(grey);
     const torch::Tensor inner = image.slice(1, border, 14 - border).slice(2, border, 18 - border);
     inner.fill_(100);
-    inner[0].fill_(103);
-    const double expected = 10 * std::log10(255.0 * 255.0 / 3);  // a third of them is 3
+    inner[0].fill_(200);
+    const double expected = 10 * std::log10(255.0 * 255.0 * 3 / (100.0 * 100.0));  // of a third
     CHECK(psnr(image, grey, border) == Approx(expected).epsilon(1e-12));
     CHECK(psnr(grey, image, border) == Approx(expected).epsilon(1e-12));
   }

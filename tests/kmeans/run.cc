@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <sstream>
 
@@ -29,13 +30,15 @@ Result cluster(const fs::path& folder, int ranks, const Words& options) {
   words.insert(words.end(), {"--output", output.string(), "--json", json.string()});
   const std::string text = ronde::test::launch_well(ranks, words);
   const std::string image = fs::exists(picture) ? read_text(picture) : "";
-  return {
-      .centroids = ronde::test::read_numbers(output / "centroids.csv"),
-      .assignments = ronde::test::read_numbers(output / "assignments.csv"),
-      .picture = image,
-      .files = read_text(output / "centroids.csv") + read_text(output / "assignments.csv") + image,
-      .report = nlohmann::json::parse(read_text(json)),
-      .text = text};
+  const std::string centroids = read_text(output / "centroids.csv");
+  const auto report = nlohmann::json::parse(read_text(json));
+  CHECK(std::ranges::count(centroids, '\n') == report["clusters"].get<std::int64_t>());
+  return {.centroids = ronde::test::read_numbers(output / "centroids.csv"),
+          .assignments = ronde::test::read_numbers(output / "assignments.csv"),
+          .picture = image,
+          .files = centroids + read_text(output / "assignments.csv") + image,
+          .report = report,
+          .text = text};
 }
 
 Result cluster_on_one_to_four(const fs::path& folder, const Words& options) {

@@ -32,7 +32,7 @@ Result cluster(const std::filesystem::path& folder, int ranks, const Words& opti
 /// Returns what one gave.
 Result cluster_on_one_to_four(const std::filesystem::path& folder, const Words& options);
 
-/// Checks that the run has taken the same way as the plain one.
+/// Checks that the run took the same steps as the plain one.
 void check_same(const Result& result, const Expected& expected);
 
 std::string to_csv(const Rows& rows);

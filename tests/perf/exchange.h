@@ -12,8 +12,7 @@ namespace ronde::perf {
 
 using Tensors = std::vector<std::vector<float>>;
 
-/// Sums each tensor over all ranks, all at once. Backward makes the last parameter's gradient
-/// first: so do these.
+/// Sums each tensor over all ranks, all at once. Submits the last tensor first, as backward does.
 inline void exchange(Tensors& tensors) {
   std::vector<Work> works;
   for (std::size_t i = tensors.size(); i-- > 0;) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allreduce of every type and op through rings of all kinds, against numbers reduced in double
-// precision or 64-bit integers; and the same bits on every rank. So in the symmetric heap.
+// precision or 64-bit integers; and the same bits on every rank. The symmetric heap, too.
 #include <algorithm>
 #include <barrier>
 #include <string>

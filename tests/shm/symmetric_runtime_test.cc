@@ -202,6 +202,10 @@ TEST_CASE(
     "a rank that adds nothing to a symmetric average counts as zero, and elements may be none") {
   run_symmetric(3, [](int rank, Runtime& runtime) {
     Buffers buffers(runtime, 1);
+    Request empty;
+    empty.name = "empty";
+    empty.shape = {0, 3};
+    empty.symmetric = empty.lazy = true;
     for (int step = 0; step < 8; ++step) {
       Request request = buffers.request(0, step);
       auto* const values = static_cast<float*>(request.output);
@@ -209,13 +213,38 @@ TEST_CASE(
       request.contributes = rank != 1;
       runtime.run(request);
       check(values[3] == static_cast<float>(0 + step + 2 + step) / 3, "the average");
-      Request empty;
-      empty.name = "empty";
-      empty.shape = {0, 3};
-      empty.symmetric = empty.lazy = true;
       runtime.run(empty);
     }
+    for (int step = 0; step < 6; ++step) runtime.run(empty);
   });
+}
+
+TEST_CASE("adasum over shared memory has the bits of the in-process backend") {
+  const auto results_over = [](const std::string& backend, int size) {
+    const inproc::Group group(size);
+    std::vector<std::vector<float>> all(static_cast<std::size_t>(size));
+    run_ranks(size, [&](int rank) {
+      RuntimeOptions options = options_of(group, rank);
+      options.config.cpu_backend = backend;
+      options.backends["shm"] = shm_backend_factory();
+      Runtime runtime(std::move(options));
+      std::vector<float>& values = all[static_cast<std::size_t>(rank)];
+      for (int i = 0; i < 40'001; ++i) {
+        values.push_back(static_cast<float>(i % 13 - 6) +
+                         static_cast<float>((i * 31 + rank * 17) % 101) / 50);
+      }
+      Request request = sum_request(values, "adasum");
+      request.op = ReduceOp::Adasum;
+      runtime.run(std::move(request));
+      runtime.shutdown();
+    });
+    return all;
+  };
+  for (const int size : {3, 5}) {
+    const auto shared = results_over("shm", size);
+    CHECK((shared == results_over("inproc", size)));
+    for (const std::vector<float>& of_rank : shared) CHECK((of_rank == shared[0]));
+  }
 }
 
 TEST_CASE("ranks that cannot share a board negotiate every step") {
@@ -262,7 +291,7 @@ TEST_CASE("what is not symmetric is refused, and buffers are left alone by what 
     buffers.step(3);
     const Request request = buffers.request(0, 5);
     if (rank == 0) submitted.wait();
-    // Of rank 1 still in flight, as rank 0 has yet to come.
+    // Rank 1's is still in flight: rank 0 has yet to submit.
     const Work work = runtime.submit(request);
     if (rank == 1) {
       Request silent = request;

@@ -92,6 +92,7 @@ TEST_CASE("bench of cuda buffers: what cannot be is refused, with what can") {
         Refusal{run_bench(1, {"allreduce", "--device", "cuda"}), {"--device cuda", "ronde info"}},
         Refusal{run_bench(1, {"allreduce", "--device", "cuda", "--raw"}), {"bench setups"}},
         Refusal{run_bench(1, {"allreduce", "--device", "tpu"}), {"tpu", "cpu, cuda"}}}) {
+    INFO(words.front() << ": " << result.err);
     CHECK(result.exit_code == 2);
     for (const std::string& word : words) CHECK_THAT(result.err, Contains(word));
   }

@@ -23,7 +23,7 @@ inline at::Tensor whole_numbers(at::IntArrayRef sizes, int rank, std::int64_t se
   return (is_unsigned ? drawn.remainder(3) : drawn - 2).to(dtype);
 }
 
-/// Of whole numbers, exact in their dtype.
+/// The sum of whole numbers, which is exact in their dtype.
 inline at::Tensor sum_of(const Tensors& all) {
   return at::stack(all).sum(0).to(all.front().scalar_type());
 }

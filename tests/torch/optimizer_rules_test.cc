@@ -24,6 +24,21 @@ TEST_CASE("synchronize lets the caller clip, and step does not reduce again") {
   CHECK(near(toy.p, 1.0 - clipped, 1e-14));
 }
 
+TEST_CASE("backward passes add up, or are averaged, before they are reduced once") {
+  for (const bool averages : {false, true}) {
+    CAPTURE(averages);
+    WrappedToy toy({.backward_passes_per_step = 3, .average_aggregated_gradients = averages});
+    for (int step = 0; step < 2; ++step) {
+      toy.optimizer.zero_grad();
+      for (int pass = 0; pass < 3; ++pass) toy.backward(ronde::rank() + pass + 1.0);
+      toy.optimizer.synchronize();
+      const double sum = 3 * mean_rank() + 6.0;
+      toy.check_gradients(averages ? sum / 3 : sum);
+      toy.optimizer.step();
+    }
+  }
+}
+
 TEST_CASE("fewer backward passes than announced are reduced by step, and counted anew", "[n2]") {
   WrappedToy toy({.backward_passes_per_step = 3});
   for (const int passes : {1, 3}) {

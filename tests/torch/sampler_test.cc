@@ -159,7 +159,7 @@ TEST_CASE("a resumed epoch goes on where it was, with any number of ranks", "[n1
   }
 }
 
-TEST_CASE("samplers that cannot be, or be those that were saved, are refused", "[n1]") {
+TEST_CASE("impossible samplers, and state of another sampler, are refused", "[n1]") {
   check_refused([] { DistributedSampler(0, {.rank = 0, .size = 1}); }, {"empty"});
   check_refused([] { DistributedSampler(4, {.rank = 2, .size = 2}); }, {"rank 2"});
   check_refused([] { DistributedSampler(4, {.rank = 0, .size = 0}); }, {"size 0"});

@@ -45,7 +45,7 @@ at::Tensor joined(const Tensors& parts) {
   return at::cat(flat);
 }
 
-/// Each of one tensor, and of a group.
+/// Each op reduces one tensor, and a group.
 std::vector<Case> allreduce_cases() {
   const std::vector<std::pair<std::string, ronde::AllreduceOptions>> rows = {
       {"sum", {.name = "s", .op = ReduceOp::Sum}},

@@ -127,6 +127,8 @@ TEST_CASE("what has no gradient is refused before anything is sent, with a way o
        {"ronde::allreduce_(unnamed)", "a max in place has no gradient"}},
       {[&] { ronde::reducescatter(tensor, min); },
        {"ronde::reducescatter(unnamed)", "a min has no gradient", "NoGradGuard"}},
+      {[&] { ronde::reducescatter(tensor, {.op = ReduceOp::Product}); },
+       {"a product has no gradient"}},
       {[&] { ronde::allreduce(tensor, adasum); },
        {"ronde::allreduce(unnamed)", "an adasum has no gradient", "NoGradGuard"}},
       {[&] { ronde::grouped_allreduce_({computed}, adasum); },

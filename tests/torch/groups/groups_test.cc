@@ -102,7 +102,8 @@ TEST_CASE("grouped allgathers and reducescatters give what single ones would") {
 TEST_CASE("a group is refused as a whole where one tensor is", "[n2][n3]") {
   const bool differs = ronde::rank() == 1;
   const Tensors mine = {at::ones({2}), at::ones({differs ? 4 : 3}), at::ones({5})};
-  const ronde::GroupWork work = ronde::grouped_allreduce_async_(mine, {.name = "odd"});
+  const ronde::GroupWork work =
+      ronde::grouped_allreduce_async_(mine, {.name = "odd", .op = ReduceOp::Sum});
   const std::string text =
       check_refused([&] { work.wait(); }, {"odd.1", "rank 1: allreduce f32 [4]"});
   CHECK(work.done());
@@ -119,7 +120,9 @@ TEST_CASE("a group waits for all of its tensors on every rank", "[n2]") {
   CHECK(work.done());
   CHECK(work.wait().empty());
   const Tensors mine = {at::ones({2}), at::ones({3})};
-  const auto start = [&] { return ronde::grouped_allreduce_async(mine, {.name = "late"}); };
+  const auto start = [&] {
+    return ronde::grouped_allreduce_async(mine, {.name = "late", .op = ReduceOp::Sum});
+  };
   if (ronde::rank() == 0) {
     work = start();
     CHECK_FALSE(work.wait_for(std::chrono::milliseconds(1)));
@@ -129,7 +132,7 @@ TEST_CASE("a group waits for all of its tensors on every rank", "[n2]") {
   }
   ronde::barrier();
   if (ronde::rank() == 1) work = start();
-  CHECK(equal(work.wait(), mine));
+  CHECK(equal(work.wait(), {at::full({2}, 2.0), at::full({3}, 2.0)}));
 }
 
 }  // namespace ronde_test::groups_test

@@ -85,10 +85,22 @@ TEST_CASE("every tensor operation in every process set, in its order") {
       const at::Tensor tensor = at::ones({4});
       const std::string outside =
           "rank " + std::to_string(ronde::rank()) + " is not in process set ";
-      check_refused([&] { ronde::allreduce_(tensor, {.process_set = set}); }, {outside});
-      check_refused([&] { ronde::grouped_allreduce_({tensor}, {.process_set = set}); }, {outside});
-      check_refused([&] { ronde::send(tensor, {.peer = 0, .process_set = set}); }, {outside});
-      check_refused([&] { ronde::barrier({.process_set = set}); }, {outside});
+      const std::vector<std::function<void()>> calls = {
+          [&] { ronde::allreduce(tensor, {.process_set = set}); },
+          [&] { ronde::allreduce_(tensor, {.process_set = set}); },
+          [&] { ronde::broadcast(tensor, {.process_set = set}); },
+          [&] { ronde::allgather(tensor, {.process_set = set}); },
+          [&] { ronde::reducescatter(tensor, {.process_set = set}); },
+          [&] { ronde::alltoall(tensor, {}, {.process_set = set}); },
+          [&] { ronde::grouped_allreduce({tensor}, {.process_set = set}); },
+          [&] { ronde::grouped_allreduce_({tensor}, {.process_set = set}); },
+          [&] { ronde::grouped_allgather({tensor}, {.process_set = set}); },
+          [&] { ronde::grouped_reducescatter({tensor}, {.process_set = set}); },
+          [&] { ronde::send(tensor, {.peer = 0, .process_set = set}); },
+          [&] { ronde::recv_(tensor, {.process_set = set}); },
+          [&] { ronde::barrier({.process_set = set}); },
+      };
+      for (const auto& call : calls) check_refused(call, {outside});
       CHECK(torch::equal(tensor, at::ones({4})));
     }
     ronde::remove_process_set(set);

@@ -249,7 +249,7 @@ Tensors penalized(Layer& layer, const at::Tensor& x, const at::Tensor& weights) 
   return torch::autograd::grad({penalty}, {x, layer.weight});
 }
 
-/// To the greatest of what is expected.
+/// The greatest error, relative to the greatest expected element.
 double greatest_error(const at::Tensor& part, const at::Tensor& expected_part,
                       const at::Tensor& expected) {
   if (part.numel() == 0) return 0;

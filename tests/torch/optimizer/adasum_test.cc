@@ -12,6 +12,16 @@ namespace ronde_test::adasum_test {
 using ronde::DistributedOptimizer;
 using ronde::ReduceOp;
 
+TEST_CASE("deltas of averaged passes are combined by Adasum", "[n2]") {
+  WrappedToy toy({.op = ReduceOp::Adasum,
+                  .backward_passes_per_step = 2,
+                  .average_aggregated_gradients = true});
+  for (int pass = 0; pass < 2; ++pass) toy.backward(ronde::rank() + 1.0);
+  toy.optimizer.step();
+  // Parallel vectors of lengths 1 and 2: 1 (1 - 2/2) + 2 (1 - 2/8) = 1.5, their average.
+  CHECK(near(toy.p, full({4}, 1.0 - 1.5), 1e-12));
+}
+
 TEST_CASE("steps of all types are combined by Adasum, also with halves on the wire",
           "[n1][n2][n3]") {
   struct Row {

@@ -74,18 +74,23 @@ TEST_CASE("a compression that one rank cannot make is made on none, and may be l
                }),
                "no room for a mask");
   }
-  fragile->fail(Fails::Making, "e");
-  DistributedOptimizer optimizer(toy.sgd, toy.names, {.groups = 1, .compression = fragile});
-  check_next_steps(toy, optimizer);
-  toy.add("d");
-  toy.add("e");
-  check_told(thrown_text([&] { optimizer.add_parameters(toy.names); }), "no room for a mask");
-  optimizer.zero_grad();
-  toy.backward(1.0);
-  check_refused([&] { optimizer.step(); }, {"add_parameters()"});
-  fragile->fail(Fails::Never, "");
-  optimizer.add_parameters(toy.names);
-  check_next_steps(toy, optimizer);
+  for (const int groups : {0, 1}) {
+    CAPTURE(groups);
+    Toy growing(1.0, {"a", "b", "c"});
+    fragile->fail(Fails::Making, "e");
+    DistributedOptimizer optimizer(growing.sgd, growing.names,
+                                   {.groups = groups, .compression = fragile});
+    check_next_steps(growing, optimizer);
+    growing.add("d");
+    growing.add("e");
+    check_told(thrown_text([&] { optimizer.add_parameters(growing.names); }), "no room for a mask");
+    optimizer.zero_grad();
+    growing.backward(1.0);
+    check_refused([&] { optimizer.step(); }, {"add_parameters()"});
+    fragile->fail(Fails::Never, "");
+    optimizer.add_parameters(growing.names);
+    check_next_steps(growing, optimizer);
+  }
 }
 
 }  // namespace ronde_test::added_parameters_test

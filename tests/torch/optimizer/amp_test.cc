@@ -39,6 +39,23 @@ ronde::GradScalerOptions options() {
 
 }  // namespace
 
+TEST_CASE("sparse gradients are divided by the scale", "[n2]") {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+  at::Tensor expected = at::ones({4, 2});
+  {
+    const torch::NoGradGuard no_grad;
+    embedding->weight.copy_(expected);
+  }
+  expected[1].fill_(-1.0);  // two words, on each rank
+  torch::optim::SGD sgd(embedding->parameters(), 1.0);
+  DistributedOptimizer optimizer(sgd, embedding->named_parameters());
+  GradScaler scaler(options());
+  const at::Tensor words = torch::tensor({1, 1}, at::kLong);
+  scaler.scale(embedding->forward(words).sum()).backward();
+  CHECK(scaler.step(optimizer));
+  CHECK(torch::equal(embedding->weight.detach(), expected));
+}
+
 TEST_CASE("a scale that is a power of two changes no bit of the training") {
   const auto train = [](bool scaled) {
     Regression regression(at::kFloat);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing is left of a DistributedOptimizer that has ended, and of modules that were converted or
-// loaded after they were wrapped.
+// Nothing of a DistributedOptimizer outlives it; modules that are converted or loaded after they
+// were wrapped.
 #include <torch/csrc/autograd/variable.h>
 
 #include <optional>

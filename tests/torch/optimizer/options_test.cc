@@ -185,10 +185,14 @@ TEST_CASE("local parameters may be others on every rank, and are not reduced", "
   const Names names = {{"shared", shared}, {"own" + std::to_string(rank), own}};
   torch::optim::SGD sgd({shared, own}, 1.0);
   for (const bool scaled : {true, false}) {
-    DistributedOptimizer optimizer(
-        sgd, names, {.prescale = 0.5, .local_parameters = {own}, .scale_local_gradients = scaled});
+    DistributedOptimizer optimizer(sgd, names,
+                                   {.prescale = 0.5,
+                                    .backward_passes_per_step = 2,
+                                    .average_aggregated_gradients = true,
+                                    .local_parameters = {own},
+                                    .scale_local_gradients = scaled});
     optimizer.zero_grad();
-    ((shared.sum() + own.sum()) * (rank + 1.0)).backward();
+    for (int pass = 0; pass < 2; ++pass) ((shared.sum() + own.sum()) * (rank + 1.0)).backward();
     for (int times = 0; times < 2; ++times) {
       optimizer.synchronize();  // scales once
       const double scale = scaled ? 0.5 / ronde::size() : 1.0;

@@ -135,7 +135,7 @@ TEST_CASE("values are new on every rank but the root, and only views' elements t
   CHECK(mine.is_alias_of(large) == (ronde::rank() == 0));
 }
 
-TEST_CASE("modules and optimisers keep their identity and get the root's values, samplers, too") {
+TEST_CASE("broadcast_object gives modules, optimizers and samplers the root's values in place") {
   for (int root = 0; root < ronde::size(); ++root) {
     Net net(3, 1.0 + ronde::rank());
     const Net expected(3, 1.0 + root);
