@@ -47,7 +47,7 @@ Elements input_of(const Job& job, int rank) {
   for (std::size_t i = 0; i < job.count; ++i) {
     const double own = number(64 * i + static_cast<std::size_t>(rank) + 7);
     const double value = (1 + rank) * (3 * number(1000 + i) + own);
-    input.set_number(i, is_half(job.dtype) ? rounded_to(DataType::BF16, value) : value);
+    input.set_number(i, is_half(job.dtype) ? rounded_to(job.dtype, value) : value);
   }
   return input;
 }

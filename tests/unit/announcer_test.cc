@@ -15,7 +15,8 @@ using TimePoint = Announcer::TimePoint;
 
 const TimePoint kStart{std::chrono::hours(1)};
 
-/// To `key`, of two elements: an error, which may be meant for one rank only, or a slot.
+/// A response to `key` with two elements: an error, which may be meant for one rank only, or a
+/// slot.
 Response response(const std::string& key, const std::string& error = "", int only_rank = -1,
                   int slot = -1) {
   return {key, error, only_rank, meta_with({2}), {}, true, slot};

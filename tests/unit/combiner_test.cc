@@ -58,7 +58,7 @@ DecisionMessage assignment(std::uint64_t number, const std::string& key, std::in
 
 /// Ranks 4, 5 and 7 of a host.
 struct Host {
-  /// By rank, in this order.
+  /// Adds the messages in this order; each comes with its rank.
   void add(const std::vector<std::pair<int, ReadyMessage>>& messages, TimePoint now = kStart) {
     for (const auto& [rank, message] : messages) combiner.add(rank, message, now);
   }

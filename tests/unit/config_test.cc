@@ -43,7 +43,8 @@ std::string error_of(const Environment& environment) {
 
 std::string source_of(const LoadedConfig& loaded, const std::string& name) {
   const auto is_it = [&](const auto& source) { return source.name == name; };
-  return std::ranges::find_if(loaded.sources, is_it)->source;
+  const auto found = std::ranges::find_if(loaded.sources, is_it);
+  return found == loaded.sources.end() ? "missing" : found->source;
 }
 
 TEST_CASE("without variables every value is the default and says so") {
@@ -215,7 +216,7 @@ TEST_CASE("sizes are written with the largest binary unit that divides them") {
   }
 }
 
-TEST_CASE("a Horovod variable is read when ours is unset, and named as the source or if garbage") {
+TEST_CASE("a Horovod variable is read when ours is unset, and errors name it") {
   const LoadedConfig loaded = load({{"HOROVOD_FUSION_THRESHOLD", "1048576"},
                                     {"HOROVOD_CYCLE_TIME", "2.5"},
                                     {"HOROVOD_CACHE_CAPACITY", "0"},

@@ -82,7 +82,8 @@ TEST_CASE(
   for (const bool asks : {false, true}) {
     DeviceGroup(kRanks).run(
         [](int, Runtime& runtime, FakeDevice& device) {
-          check(runtime.backend_name(DeviceKind::Cuda) == "fake", "the other is better");
+          check(runtime.backend_name(DeviceKind::Cuda) == "fake",
+                "the one asked for, or that all ranks have");
           check_sum(runtime, device);
         },
         [asks](int rank, RuntimeOptions& options) {
@@ -143,7 +144,7 @@ TEST_CASE("a device backend that serves no sets leaves sets to the CPU") {
       [](int, RuntimeOptions& options) { options.device_backends["fake"].serves_sets = false; });
 }
 
-TEST_CASE("a device backend that cannot be had as asked for, or not made, is told on every rank") {
+TEST_CASE("every rank is told of a device backend that it cannot have, or that cannot be made") {
   struct Row {
     Change change;
     std::string text;

@@ -25,7 +25,7 @@ Request device_sum(std::vector<float>& values, const FakeDevice& device,
   return on_device(sum_request(values, name), device);
 }
 
-/// Their results have memory of their own.
+/// Collectives whose results have memory of their own.
 constexpr Collective kApart[] = {Collective::Allgather, Collective::Alltoall,
                                  Collective::Reducescatter};
 
@@ -38,7 +38,7 @@ Request request_apart(Collective kind, const std::vector<float>& input, const Fa
   return on_device(std::move(request), device);
 }
 
-/// It is queued on the device on return.
+/// Submits `request`, and returns once it is queued on the device.
 Work queued(Runtime& runtime, Request request) {
   Work work = runtime.submit(std::move(request));
   work.wait_on(FakeDevice::stream('B'));
@@ -186,7 +186,7 @@ TEST_CASE(
     const float mine = static_cast<float>(rank + 1);
     const bool is_first = rank == 0;
     std::vector<float> values(4, mine);
-    const std::vector<float> input(4, mine);
+    const std::vector<float> input = {mine, 2 * mine, 3 * mine, 4 * mine};
     const auto check_result = [&](const Request& request, const Floats& output,
                                   const Floats& expected) {
       device.hold_results();
@@ -206,20 +206,22 @@ TEST_CASE(
     Request broadcast = device_sum(values, device, "b");
     broadcast.kind = Collective::Broadcast;
     broadcast.root = 1;
-    check_result(broadcast, values, {2, 2, 2, 2});
+    check_result(broadcast, values, {2, 4, 6, 8});
     for (const auto& [kind, expected] : std::map<Collective, Floats>{
-             {Collective::Allgather, {1, 1, 1, 1, 2, 2, 2, 2}},
-             {Collective::Alltoall, is_first ? Floats{1, 2} : Floats{1, 1, 1, 2, 2, 2}},
-             {Collective::Reducescatter, {3, 3}}}) {
+             {Collective::Allgather, {1, 2, 3, 4, 2, 4, 6, 8}},
+             {Collective::Alltoall, is_first ? Floats{1, 2} : Floats{2, 3, 4, 4, 6, 8}},
+             {Collective::Reducescatter, is_first ? Floats{3, 6} : Floats{9, 12}}}) {
       std::vector<float> output(expected.size());
       Request request = request_apart(kind, input, device);
       if (kind == Collective::Alltoall) request.splits = {1, 3};
       request.output = output.data();
       check_result(request, output, expected);
     }
-    values = input;
-    const Request message = is_first ? send_request(values, 1) : recv_request(values, kAnyRank);
-    check_result(on_device(message, device), values, {1, 1, 1, 1});
+    for (const int from : {0, kAnyRank}) {
+      values = input;
+      const Request message = is_first ? send_request(values, 1) : recv_request(values, from);
+      check_result(on_device(message, device), values, {1, 2, 3, 4});
+    }
     runtime.submit(barrier_request()).wait();
   });
 }

@@ -103,9 +103,9 @@ struct DeviceGroup {
 
   FakeDevice& device(int rank) const { return *devices[static_cast<std::size_t>(rank)]; }
   RuntimeOptions options(int rank, Config config = test_config()) const;
+  using Change = std::function<void(int rank, RuntimeOptions& options)>;
   /// `body` between start and shutdown on every rank, whose options `change` has altered, and whose
   /// device has come to all then.
-  using Change = std::function<void(int rank, RuntimeOptions& options)>;
   void run(const std::function<void(int rank, Runtime& runtime, FakeDevice& device)>& body,
            const Change& change = {}) const;
 

@@ -54,7 +54,7 @@ void wait_for(const Submission& waited) {
 
 }  // namespace
 
-TEST_CASE("who waited before the schedule froze thaws it where something has to come first") {
+TEST_CASE("who waited before the schedule froze thaws it only where something has to come first") {
   for (const std::string name : {"first", "second"}) {
     Fixture fixture;
     const Submission waited = submitted(name);

@@ -70,8 +70,7 @@ TEST_CASE("buckets are filled to the limit exactly, and sizes do not wrap around
 }
 
 TEST_CASE(
-    "random plans keep every promise, with a limit and without fusion, and are the same whatever "
-    "the shapes, which ranks may not share") {
+    "random plans keep every promise, with a limit and without, whatever the shapes of each rank") {
   for (std::uint32_t seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);
     std::vector<PlanItem> items = random_items(random);

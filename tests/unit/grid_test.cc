@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <latch>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-/// Of a rank in row-major order.
+/// The place of `rank` in row-major order.
 std::vector<int> place_of(int rank, const std::vector<int>& sizes) {
   std::vector<int> place(sizes.size());
   for (std::size_t axis = sizes.size(); axis-- > 0;) {

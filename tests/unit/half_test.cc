@@ -44,6 +44,11 @@ std::vector<double> doubles_around_halves(DataType half) {
   std::vector<double> all = {HUGE_VAL, -HUGE_VAL, std::nan(""), -std::nan(""), 1e300,   -1e300,
                              5e-324,   -5e-324,   65504.0,      65519.999,     65520.0, 0x1.ffp127,
                              0x1p128,  -0x1p128,  0x1p-150,     0x1.8p-150};
+  // Where the first infinity begins, and the floats next to it.
+  for (const double value :
+       {0x1.ffdffep15, 0x1.ffep15, 0x1.ffe002p15, 0x1.fefffep127, 0x1.ffp127, 0x1.ff0002p127}) {
+    all.insert(all.end(), {value, -value});
+  }
   for (std::uint32_t bits = 0; bits < 0xffff; ++bits) {
     const double low = half_value(half, bits);
     for (const double value : {low, low + (half_value(half, bits + 1) - low) / 2}) {

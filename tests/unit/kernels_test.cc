@@ -281,7 +281,7 @@ TEST_CASE("the sets of kernels end with the baseline, the best one is the first"
 #endif
 }
 
-TEST_CASE("every set of kernels averages the inputs of 64 ranks in their order, as it sums") {
+TEST_CASE("every set of kernels sums and averages the inputs of 64 ranks in their order") {
   std::mt19937 random(64);
   for (const DataType dtype : {DataType::F32, DataType::F16, DataType::I64, DataType::Bool}) {
     Inputs inputs;
@@ -294,7 +294,9 @@ TEST_CASE("every set of kernels averages the inputs of 64 ranks in their order, 
         }
       }
     }
-    check_reduction(inputs, {dtype, ReduceOp::Average, 1.0, {1.0, 64.0}});
+    for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
+      check_reduction(inputs, {dtype, op, 1.0, {1.0, 64.0}});
+    }
   }
 }
 

@@ -151,7 +151,7 @@ class Simulation {
     return most_uses(operation) * joins / (settings_.joins + 1);
   }
 
-  /// Of which it has not yet submitted its share.
+  /// The operations of which `rank` has not yet submitted its share.
   std::vector<int> operations_left(const Rank& rank) const {
     std::vector<int> left;
     for (int operation = 0; operation <= settings_.names; ++operation) {

@@ -125,9 +125,13 @@ TEST_CASE("a shutdown lets other threads end the making of a set") {
   run_ranks(2, [&](int rank) {
     std::atomic<Runtime*> own{nullptr};
     std::latch is_making(1);
+    std::atomic<bool> has_begun{false};
+    const auto begun = [&] {
+      if (!has_begun.exchange(true)) is_making.count_down();
+    };
     const auto before = [&](const BackendContext& context) {
       if (context.ranks.size() != 2) return;
-      is_making.count_down();
+      begun();
       await_shutdown_call(*own.load());
       if (fails && rank == 1) throw std::runtime_error("no memory to share");
     };
@@ -140,6 +144,7 @@ TEST_CASE("a shutdown lets other threads end the making of a set") {
         if (fails) check_contains(text_of<UsageError>(make), "rank 1: no memory to share");
         if (!fails) make();
       });
+      begun();  // or failed before
     });
     is_making.wait();
     runtime.shutdown();

@@ -69,7 +69,8 @@ TEST_CASE("ranks that make different sets all get one error") {
 }
 
 TEST_CASE("a set that one rank cannot make is made by none, and the job goes on") {
-  const bool is_told = GENERATE(false, true);  // by a GroupError, while rank 1 waits for rank 2
+  const bool exchanges = GENERATE(false, true);  // rank 1 then waits for rank 2
+  const bool as_group_error = GENERATE(false, true);
   const inproc::Group group(3);
   run_ranks(3, [&](int rank) {
     RuntimeOptions options = options_of(group, rank);
@@ -78,9 +79,9 @@ TEST_CASE("a set that one rank cannot make is made by none, and the job goes on"
     factory.create = [&, create = factory.create, made = 0](BackendContext& context) mutable {
       if (context.set == 0) return create(context);
       const bool fails = ++made == 1 && rank == 2;
-      if (fails && is_told) throw GroupError(1, "no memory to share");
+      if (fails && as_group_error) throw GroupError(1, "no memory to share");
       if (fails) throw std::runtime_error("no memory to share");
-      if (is_told) context.exchange("hello");
+      if (exchanges) context.exchange("hello");
       return std::unique_ptr<Backend>(std::make_unique<FaultyBackend>(create(context), faults));
     };
     Runtime runtime(std::move(options));
@@ -88,7 +89,7 @@ TEST_CASE("a set that one rank cannot make is made by none, and the job goes on"
     check_contains(text, "process set 1 was not made");
     check_contains(text, "rank 2: no memory to share");
     check(runtime.process_sets().size() == 1, "it is not there");
-    const bool was_made = rank == 1 && !is_told;
+    const bool was_made = rank == 1 && !exchanges;
     check(!was_made || (faults->closed() && !faults->aborted()), "what rank 1 made is closed");
     const ProcessSet set = runtime.add_process_set({1, 2});
     if (rank > 0) check(sum_in(runtime, set) == 5.0F, "the next one works");

@@ -186,3 +186,24 @@ TEST_CASE("a callback that throws harms neither the others nor a dying group") {
   });
   CHECK(called == 3);
 }
+
+TEST_CASE("all operations in flight fail when a rank dies") {
+  FaultyGroup all(3);
+  all.faults[1]->hold_starts();
+  run_ranks(3, [&](int rank) {
+    // Some are in progress or planned, and rank 1 never submits the last ten.
+    std::vector<std::vector<float>> tensors(rank == 1 ? 10 : 20, std::vector<float>(3, 1.0F));
+    Runtime runtime(all.options(rank));
+    std::vector<Work> works;
+    for (std::vector<float>& tensor : tensors) {
+      works.push_back(runtime.submit(sum_request(tensor, "t" + std::to_string(works.size()))));
+    }
+    if (rank == 1) {
+      all.faults[1]->wait_begun(1);
+      return all.group.kill(1);
+    }
+    for (const Work& work : works) {
+      check(death_of([&] { work.wait(); }).rank == 1, "each names rank 1");
+    }
+  });
+}

@@ -39,7 +39,7 @@ TEST_CASE("shutdown can be called again, and by several threads; leaving then ch
   });
 }
 
-TEST_CASE("what all ranks that it needs have submitted ends before a shutdown does") {
+TEST_CASE("a shutdown waits for every operation that all its ranks have submitted") {
   Config config = test_config();
   config.cycle_time_ms = 10000.0;
   const auto body = [](int rank, Runtime& runtime) {

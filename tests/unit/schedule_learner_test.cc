@@ -73,7 +73,7 @@ TEST_CASE("three steps alike make a plan, whatever their decisions and order") {
   CHECK(schedule->patience_ms >= 1000);
 }
 
-TEST_CASE("steps that differ, whose operations nobody contributes to, or zero steps make no plan") {
+TEST_CASE("steps that differ or lack contributions, and a limit of zero steps, make no plan") {
   Fixture fixture(3), other(2), never(0);
   std::vector<Seen> decision = operations({1, 2});
   for (int i = 0; i < 20; ++i) {

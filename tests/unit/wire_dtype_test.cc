@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allreduces of f32 and f64 that travel as f16 and bf16, on whole runtimes: exactly what rounding
 // by hand, and sums in f32 in the order of ranks, make.
+#include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "tests/support/faulty_backend.h"
 #include "tests/support/half_rounding.h"
