@@ -261,6 +261,24 @@ void exercise_reducescatters(Twins& twins, DataType dtype, std::size_t rows, std
   }
 }
 
+void exercise_broadcasts(Twins& twins, DataType dtype) {
+  for (const bool as_group : {false, true}) {
+    for (int root = 0; root < twins.size(); ++root) {
+      for (const std::size_t count : {1, 777, 5000}) {
+        Request request = allreduce_of(count, ReduceOp::Sum, 1.0, 1.0);
+        request.kind = Collective::Broadcast;
+        request.root = root;
+        for (const bool in_place : {false, true}) {
+          twins.add(request, twins.values(dtype, count),
+                    {.in_place = in_place, .output_count = count});
+          if (!as_group) twins.run("broadcast from " + std::to_string(root));
+        }
+      }
+    }
+  }
+  twins.run("broadcasts from all roots");
+}
+
 }  // namespace
 
 void exercise_allreduces(Runtime& runtime, ProgramGpu& gpu) {
@@ -300,25 +318,6 @@ void exercise_wire_dtypes(Runtime& runtime, ProgramGpu& gpu) {
     }
   }
   twins.finish();
-}
-
-static void exercise_broadcasts(Twins& twins, DataType dtype) {
-  for (const bool as_group : {false, true}) {
-    for (int root = 0; root < twins.size(); ++root) {
-      for (const std::size_t count : {1, 777, 5000}) {
-        Request request;
-        request.kind = Collective::Broadcast;
-        request.root = root;
-        request.shape = {static_cast<std::int64_t>(count)};
-        for (const bool in_place : {false, true}) {
-          twins.add(request, twins.values(dtype, count),
-                    {.in_place = in_place, .output_count = count});
-          if (!as_group) twins.run("broadcast from " + std::to_string(root));
-        }
-      }
-    }
-  }
-  twins.run("broadcasts from all roots");
 }
 
 void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu) {
