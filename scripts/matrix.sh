@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds Ronde with other compilers and libraries than CI has, and runs the everyday tests with each: Open MPI
 # in place of MPICH, Clang 19 in place of GCC, LibTorch 2.7 in place of 2.11. By hand, as root on Debian; about
-# 10 minutes for each. docs/testing.md keeps the results.
+# 6 minutes for each. docs/testing.md keeps the results.
 #
 #   scripts/matrix.sh [openmpi|clang|torch27]...     all of them by default
 #

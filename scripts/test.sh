@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Sets up, builds with warnings as errors, and runs the everyday tests, in about 11 minutes on two cores
+# Sets up, builds with warnings as errors, and runs the everyday tests, in 8 to 11 minutes on two cores
 # where nothing is installed yet. Ends with ctest's summary, what this machine left out, and the time that
 # each part took.
 #
