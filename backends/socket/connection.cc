@@ -24,7 +24,7 @@ void Connection::queue(std::string_view message) {
     throw Error("a control message of " + std::to_string(message.size()) +
                 " bytes is longer than the limit of " + std::to_string(kMaxMessage));
   }
-  if (write_failed_) return;
+  if (!write_error_.empty()) return;
   const auto length = static_cast<Length>(message.size());
   std::string frame;
   frame.reserve(sizeof length + message.size());
@@ -41,7 +41,7 @@ void Connection::flush() {
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      write_failed_ = true;
+      write_error_ = errno_text(errno);
       outgoing_.clear();
       return;
     }
@@ -81,6 +81,7 @@ Connection::ReadState Connection::read(std::deque<std::string>& messages) {
 
 Connection::ReadState Connection::end(std::string text) {
   end_text_ = std::move(text);
+  if (!write_error_.empty()) end_text_ += "; writing to it had failed: " + write_error_;
   return ReadState::Ended;
 }
 

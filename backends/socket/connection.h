@@ -32,7 +32,7 @@ class Connection {
   void queue(std::string_view message);
 
   /// Writes as much as the system takes. Once writing failed, what is queued is dropped: what the
-  /// peer sent before can still be read, and the reader then learns of the end.
+  /// peer sent before can still be read, and the reader then learns of the end, and of the error.
   void flush();
 
   bool has_unsent() const noexcept { return !outgoing_.empty(); }
@@ -53,8 +53,8 @@ class Connection {
   UniqueFd socket_;
   std::deque<std::string> outgoing_;  ///< frames; the first may be partly written
   std::size_t written_ = 0;           ///< bytes of the first frame that are written
-  bool write_failed_ = false;
-  std::string incoming_;  ///< bytes that do not make a whole message yet
+  std::string write_error_;           ///< why writing failed, if it did
+  std::string incoming_;              ///< bytes that do not make a whole message yet
   std::string end_text_;
 };
 

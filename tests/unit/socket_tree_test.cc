@@ -2,9 +2,11 @@
 #include "backends/socket/socket_tree.h"
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -19,6 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "backends/socket/connection.h"
 #include "backends/socket/host.h"
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
@@ -414,4 +417,17 @@ TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
   CHECK_THAT(text, Catch::Contains("rank 1 could not connect to rank 0") &&
                        Catch::Contains("127.0.0.1 port " + port) &&
                        Catch::Contains("Connection refused"));
+}
+
+TEST_CASE("the end of a connection says why writing to it had failed") {
+  std::array<int, 2> fds = {};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) == 0);
+  ronde::net::Connection connection{ronde::net::UniqueFd(fds[0])};
+  ::close(fds[1]);
+  connection.queue("to nobody");
+  connection.flush();
+  std::deque<std::string> messages;
+  CHECK(connection.read(messages) == ronde::net::Connection::ReadState::Ended);
+  CHECK(connection.end_text() ==
+        "its connection was closed; writing to it had failed: Broken pipe");
 }
