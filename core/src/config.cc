@@ -288,11 +288,11 @@ std::vector<ConfigEntry> failure_entries() {
                   .horovod_twin = "",
                   .unit = "s",
                   .text = "How long init waits for all ranks to arrive."}),
-      real_entry(&Config::shutdown_timeout_s, kDeadline,
+      real_entry(&Config::shutdown_timeout_s, kPeriod,
                  {.name = "RONDE_SHUTDOWN_TIMEOUT_S",
                   .horovod_twin = "",
                   .unit = "s",
-                  .text = "How long shutdown waits for the other ranks."}),
+                  .text = "How long shutdown waits for the other ranks. 0: as long as they live."}),
   };
 }
 

@@ -93,9 +93,7 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
     if (set->announcer) earlier(set->announcer->next_deadline());
     if (set->combiner) earlier(set->combiner->next_deadline());
   }
-  if (shutdown_since_) {
-    earlier(*shutdown_since_ + from_s(options_.config.shutdown_timeout_s) + head_start());
-  }
+  earlier(shutdown_deadline());
   earlier(arbiter_deadline());
   if (stalls_.period() && awaits_anything()) earlier(next_inspection_);
   return next;
@@ -131,6 +129,9 @@ void Coordinator::handle_from_above(const Message& message, std::string_view byt
   } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
     send_down(bytes);
     if (options_.on_stall) options_.on_stall(stall->operations);
+  } else if (const auto* failure = std::get_if<FailureMessage>(&message);
+             failure != nullptr && failure->in_order) {
+    depart(*failure);
   } else {
     handle_message(parent_, message);
   }
@@ -227,17 +228,27 @@ void Coordinator::negotiate() {
 }
 
 void Coordinator::decide() {
+  if (departure_) return;
   answer_exchanges();
   for (bool decided = true; decided;) {
     decided = false;
     for (const auto& [id, set] : sets_) decided = decide(*set) || decided;
+    if (departure_) return;
     // What one set decides on may make another's ranks announce something.
     decided = decided && sets_.size() > 1;
   }
   if (desk_->idle()) return;
   const auto departure =
       departure_of(desk_->waiting_for_calls(), global_.negotiator->not_shut_down());
-  if (departure) throw GroupFailure{*departure};
+  if (departure) depart(*departure);
+}
+
+/// Note [Two agreements to stop].
+void Coordinator::depart(FailureMessage departure) {
+  departure.in_order = true;
+  send_down(departure);
+  departure_ = std::move(departure);
+  agreed_to_stop_ = true;
 }
 
 bool Coordinator::decide(SetEngine& set) {
@@ -253,7 +264,9 @@ bool Coordinator::decide(SetEngine& set) {
     if (set.announcer) apply(set, *decision);
     take_submissions();
   }
-  if (const auto departure = set.negotiator->departure()) throw GroupFailure{*departure};
+  if (const auto departure = set.negotiator->departure(); departure && !departure_) {
+    depart(*departure);
+  }
   return decided;
 }
 
@@ -306,6 +319,7 @@ bool Coordinator::busy() const {
 void Coordinator::conclude() {
   if (agreed_to_stop_ && !told_finished_ && !busy()) {
     for (SetEngine* set : running_) {
+      if (departure_) break;  // they are aborted
       for (auto& [device, backend] : set->backends) backend->let_go();
     }
     told_finished_ = true;
@@ -387,6 +401,11 @@ bool Coordinator::wait_started(Clock::time_point deadline) {
 bool Coordinator::wait_ended(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, deadline, [this] { return ended_; });
+}
+
+void Coordinator::wait_loop_ended() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return loop_ended_ || ended_; });
 }
 
 std::exception_ptr Coordinator::failure() const {

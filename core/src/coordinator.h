@@ -57,6 +57,8 @@ struct GroupFailure {
 /// The last decision says that nothing more will be submitted, but operations may still be in
 /// progress, and a rank that dies now would leave the others in them. So every rank tells when it
 /// has finished, and only when all have does anybody close; a peer that is lost before has died.
+/// The same happens where a rank has shut down that others still wait for: rank 0 decides nothing
+/// more, what was agreed before is finished, and then the group fails.
 ///
 /// Note [Over the tree]
 /// Ranks speak with rank 0 over the tree of Topology. What comes from above is meant for all: every
@@ -81,6 +83,9 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// How long closing the connections may take once all ranks have agreed to stop.
+  static constexpr std::chrono::seconds kClosingTime{30};
+
   explicit Coordinator(RuntimeOptions options);
   ~Coordinator() override;
   Coordinator(const Coordinator&) = delete;
@@ -96,6 +101,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool wait_started(Clock::time_point deadline);
   /// Blocks until run() has ended, at most until `deadline`.
   bool wait_ended(Clock::time_point deadline);
+  /// Blocks until the loop has ended, because all ranks have agreed to stop or the group is dead.
+  void wait_loop_ended();
   /// Why the group died; null if it has not.
   std::exception_ptr failure() const;
 
@@ -172,6 +179,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
   void live() noexcept;
+  void note_loop_ended() noexcept;
   void sleep(std::unique_lock<std::mutex>& engine);
   void drive(const WorkState& work, Stage goal, TimePoint deadline);
   void look_on(const WorkState& work, Stage goal, TimePoint deadline);
@@ -195,6 +203,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void add_ready(SetEngine& set, int rank, const ReadyMessage& ready);
   void negotiate();
   void decide();
+  void depart(FailureMessage departure);
   bool decide(SetEngine& set);
   void apply(SetEngine& set, const DecisionMessage& decision);
   void learn(DecisionMessage& decision);
@@ -213,6 +222,11 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool may_stop() const;
   void inspect_arbiter(Clock::time_point now);
   std::optional<Clock::time_point> arbiter_deadline() const;
+  std::optional<Clock::time_point> silent_since() const;
+  std::optional<Clock::time_point> silence_deadline() const;
+  void warn_of_silence(Clock::time_point now);
+  std::optional<Clock::time_point> shutdown_deadline() const;
+  std::optional<WaitingOperation> waiting_shutdown() const;
   Clock::duration head_start() const;
   void send_up(const Message& message);
   void send_down(const Message& message);
@@ -302,6 +316,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Clock::time_point next_inspection_{};
   std::optional<Clock::time_point> shutdown_since_;
   bool agreed_to_stop_ = false;               ///< the last decision has been applied
+  std::optional<FailureMessage> departure_;   ///< that is why: the group fails once all finished
   bool told_finished_ = false;                ///< and nothing is in progress on this rank
   bool all_finished_ = false;                 ///< nor on any other
   std::vector<bool> finished_;                ///< rank 0 only, by rank
@@ -331,6 +346,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool started_ = false;
+  bool loop_ended_ = false;
   bool ended_ = false;
   std::exception_ptr start_error_;
   std::exception_ptr failure_;

@@ -37,16 +37,23 @@ void Coordinator::live() noexcept {
     do {
       sleep(engine);
     } while (cycle());
-    is_live_ = false;
+    note_loop_ended();
     stop();
   } catch (const GroupFailure& seen) {
-    is_live_ = false;
+    note_loop_ended();
     die(settle(seen));
   } catch (...) {
-    is_live_ = false;
+    note_loop_ended();
     const int rank = topology_.rank;
     die(settle({{rank, "rank " + std::to_string(rank) + " failed: " + exception_text(), false}}));
   }
+}
+
+void Coordinator::note_loop_ended() noexcept {
+  is_live_ = false;
+  const std::lock_guard lock(mutex_);
+  loop_ended_ = true;
+  changed_.notify_all();
 }
 
 void Coordinator::sleep(std::unique_lock<std::mutex>& engine) {

@@ -87,9 +87,9 @@ void Coordinator::inspect_waiting(Clock::time_point now) {
 
 bool Coordinator::awaits_anything() const {
   if (!is_arbiter()) return false;
-  return !desk_->idle() || std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) {
-    return !entry.second->negotiator->idle();
-  });
+  return shutdown_since_ || !desk_->idle() ||
+         std::any_of(sets_.begin(), sets_.end(),
+                     [](const auto& entry) { return !entry.second->negotiator->idle(); });
 }
 
 /// Rank 0: all that some rank waits for, oldest first.
@@ -99,8 +99,25 @@ std::vector<WaitingOperation> Coordinator::waiting() const {
     std::vector<WaitingOperation> of_set = set->negotiator->waiting();
     std::move(of_set.begin(), of_set.end(), std::back_inserter(operations));
   }
+  if (auto shutdown = waiting_shutdown()) operations.push_back(*std::move(shutdown));
   std::sort(operations.begin(), operations.end(), is_older);
   return operations;
+}
+
+/// Rank 0: ranks that have called shutdown() wait for the others.
+std::optional<WaitingOperation> Coordinator::waiting_shutdown() const {
+  if (!shutdown_since_) return std::nullopt;
+  WaitingOperation operation;
+  operation.text = agreed_to_stop_ ? "the end of the last operations" : "shutdown()";
+  operation.kind = Collective::Barrier;
+  operation.missing = agreed_to_stop_ ? unfinished() : global_.negotiator->not_shut_down();
+  if (operation.missing.empty()) return std::nullopt;  // some ranks make a set, and are waited for
+  std::set_difference(global_.info.ranks.begin(), global_.info.ranks.end(),
+                      operation.missing.begin(), operation.missing.end(),
+                      std::back_inserter(operation.submitted));
+  operation.since = *shutdown_since_;
+  operation.may_last = true;
+  return operation;
 }
 
 /// All ranks have called shutdown in time, but some are still making a set.
@@ -118,22 +135,25 @@ void Coordinator::inspect_shutdown(Clock::time_point now) {
       global_.negotiator->not_shut_down().size() < static_cast<std::size_t>(topology_.size)) {
     shutdown_since_ = now;  // the first rank of all has called it
   }
-  if (!shutdown_since_) return;
-  const double timeout_s = options_.config.shutdown_timeout_s;
-  const auto waited = now - *shutdown_since_;
-  if (all_finished_) return;
+  const auto deadline = shutdown_deadline();
+  if (!deadline || now < *deadline || all_finished_) return;
   const std::string limit = "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did";
-  if (is_arbiter() && waited >= from_s(timeout_s)) {
-    const std::vector<int> missing =
-        agreed_to_stop_ ? unfinished() : global_.negotiator->not_shut_down();
-    if (missing.empty()) return inspect_late_sets();
-    const std::string what = agreed_to_stop_ ? " did not finish the last operations and shut down "
-                                             : " did not call shutdown() ";
-    throw GroupFailure{{missing.front(), format_ranks(missing) + what + limit}};
-  }
-  if (!is_arbiter() && waited >= from_s(timeout_s) + head_start()) {
+  if (!is_arbiter()) {
     throw GroupFailure{{parent_, rank_name(parent_) + " did not end the shutdown " + limit}, true};
   }
+  const std::vector<int> missing =
+      agreed_to_stop_ ? unfinished() : global_.negotiator->not_shut_down();
+  if (missing.empty()) return inspect_late_sets();
+  const std::string what = agreed_to_stop_ ? " did not finish the last operations and shut down "
+                                           : " did not call shutdown() ";
+  throw GroupFailure{{missing.front(), format_ranks(missing) + what + limit}};
+}
+
+/// None unless the user has set a limit.
+std::optional<Coordinator::Clock::time_point> Coordinator::shutdown_deadline() const {
+  const double timeout_s = options_.config.shutdown_timeout_s;
+  if (!shutdown_since_ || timeout_s <= 0) return std::nullopt;
+  return *shutdown_since_ + from_s(timeout_s) + head_start();
 }
 
 }  // namespace ronde

@@ -195,6 +195,7 @@ void Coordinator::fail_everything(const FailureMessage& failure) {
 }
 
 void Coordinator::stop() {
+  if (departure_) throw GroupFailure{*departure_, true};
   try {
     for (SetEngine* set : running_) {
       for (auto& [device, backend] : set->backends) backend->close();
@@ -205,8 +206,7 @@ void Coordinator::stop() {
     throw GroupFailure{{topology_.rank, who + " cannot close its backend: " + exception_text()},
                        true};
   }
-  const auto patience = std::chrono::duration<double>(options_.config.shutdown_timeout_s);
-  end(true, Clock::now() + std::chrono::duration_cast<Clock::duration>(patience));
+  end(true, Clock::now() + kClosingTime);
 }
 
 void Coordinator::end_anyhow(bool graceful) noexcept {

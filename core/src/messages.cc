@@ -304,6 +304,7 @@ void write(Writer& out, const FailureMessage& message) {
   out.number(message.rank);
   out.text(message.text);
   out.number(message.certain);
+  out.number(message.in_order);
 }
 
 FailureMessage read_failure(Reader& in) {
@@ -311,6 +312,7 @@ FailureMessage read_failure(Reader& in) {
   message.rank = in.number<std::int32_t>();
   message.text = in.text();
   message.certain = in.flag();
+  message.in_order = in.flag();
   return message;
 }
 

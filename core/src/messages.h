@@ -118,6 +118,8 @@ struct FailureMessage {
   std::string text;
   /// False: may only follow from the death of another rank that is about to be noticed.
   bool certain = true;
+  /// No rank has died: operations that all have agreed on end first.
+  bool in_order = false;
 };
 
 /// Rank 0 to all: operations that wait for long.

@@ -81,9 +81,8 @@ class Runtime::Impl {
     if (!thread_.joinable()) return;
     const bool was_dead = coordinator_->failure() != nullptr;
     coordinator_->request_shutdown();
-    // Twice: once to agree, once to finalise.
-    const auto patience = 2 * from_s(coordinator_->config().shutdown_timeout_s) + kSlack;
-    if (!join(Clock::now() + patience)) {
+    coordinator_->wait_loop_ended();
+    if (!join(Clock::now() + Coordinator::kClosingTime + kSlack)) {
       throw GroupError(-1,
                        "shutdown() did not end in time: a rank died while the transport closed");
     }

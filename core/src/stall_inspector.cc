@@ -54,7 +54,7 @@ StallInspector::Finding StallInspector::inspect(const std::vector<WaitingOperati
   const bool may_report = warn_ && now >= quiet_until_;
   for (const WaitingOperation& operation : waiting) {
     const Duration age = now - operation.since;
-    if (abort_ && age >= *abort_ && !finding.fatal) {
+    if (abort_ && age >= *abort_ && !operation.may_last && !finding.fatal) {
       const StalledOperation stalled = stalled_operation(operation, now);
       finding.fatal =
           FailureMessage{operation.missing.at(0),

@@ -21,6 +21,7 @@ struct WaitingOperation {
   std::vector<int> missing;
   std::chrono::steady_clock::time_point since;
   bool needs_one = false;  ///< of those that are missing: a recv from any rank
+  bool may_last = false;   ///< it is reported, but never fatal
 };
 
 /// By when they began to wait.

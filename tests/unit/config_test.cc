@@ -153,7 +153,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_STALL_WARN_S", {"", "-1", "nan", "30s", "1e10"}},
       {"RONDE_STALL_ABORT_S", {"-0.001", "never", "NaN"}},
       {"RONDE_INIT_TIMEOUT_S", {"0", "-5", "inf"}},
-      {"RONDE_SHUTDOWN_TIMEOUT_S", {"0", "0.0", "soon"}},
+      {"RONDE_SHUTDOWN_TIMEOUT_S", {"", "-1", "soon"}},
       {"RONDE_LOG_LEVEL", {"", "INFO", "verbose", "2"}},
       {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},

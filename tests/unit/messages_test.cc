@@ -134,10 +134,11 @@ TEST_CASE("every field of every message arrives") {
   check_same(decision.keyed, decision_message().keyed);
   check_same(decision.responses, decision_message().responses);
   CHECK(decision.shutdown);
-  const auto failure = round_trip(FailureMessage{7, "rank 7 was lost", false});
+  const auto failure = round_trip(FailureMessage{7, "rank 7 was lost", false, true});
   CHECK(failure.rank == 7);
   CHECK(failure.text == "rank 7 was lost");
   CHECK_FALSE(failure.certain);
+  CHECK(failure.in_order);
   check_same(round_trip(stall_message()).operations, stall_message().operations);
   const std::vector<std::string> blobs = {"", "one", std::string(300, 'x')};
   CHECK(round_trip(BootstrapMessage{3, blobs}).blobs == blobs);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How groups end by agreement, and what can go wrong then.
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <functional>
 #include <latch>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -74,6 +77,95 @@ TEST_CASE("a rank that shuts down while another waits for it is named on all") {
     check_same_death(deaths, leaver,
                      {"called shutdown() while", "barrier number 0 without a name"});
   }
+}
+
+namespace {
+
+/// Ranks of three hosts, of which all but `worker` are in shutdown(), for much longer than an
+/// operation may wait. `on_rank(rank, runtime, reported)`: ends each rank; `reported` blocks until
+/// every rank has been told that often enough whom the others wait for.
+void shut_down_while_one_works(
+    int worker, const inproc::Group& group,
+    const std::function<void(int rank, Runtime& runtime, const std::function<void()>& reported)>&
+        on_rank) {
+  std::latch has_lasted(3);
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    config.shutdown_timeout_s = 0.0;
+    config.stall_warn_s = 0.05;
+    config.stall_abort_s = 0.1;
+    RuntimeOptions options = options_of(group, rank, config);
+    bool is_told = false;
+    options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
+      const StalledOperation& wait = stalled.at(0);
+      const bool is_whole = wait.text == "shutdown()" && wait.missing_ranks == std::vector{worker};
+      if (is_told || !is_whole || wait.waiting < std::chrono::milliseconds(400)) return;
+      is_told = true;
+      has_lasted.count_down();
+    };
+    Runtime runtime(std::move(options));
+    on_rank(rank, runtime, [&] { has_lasted.wait(); });
+  });
+}
+
+}  // namespace
+
+TEST_CASE("ranks wait asleep in shutdown for one that works, and say so, without a limit") {
+  const int worker = GENERATE(0, 1, 2);
+  const inproc::Group group(std::vector<int>{0, 1, 1});
+  shut_down_while_one_works(worker, group, [&](int rank, Runtime& runtime, const auto& reported) {
+    if (rank == worker) reported();
+    runtime.shutdown();
+    // A wait of at least 0.4 s that spun would have made many more.
+    check(counter_of(runtime, "coordinator", "cycles") < 2000, "it slept");
+  });
+}
+
+TEST_CASE("the wait in shutdown without a limit ends at once when a rank dies or fails the group") {
+  const int worker = GENERATE(0, 1, 2);
+  const std::string end = GENERATE("is killed", "aborts", "leaves");
+  inproc::Group group(std::vector<int>{0, 1, 1});
+  shut_down_while_one_works(worker, group, [&](int rank, Runtime& runtime, const auto& reported) {
+    if (rank == worker) {
+      reported();
+      if (end == "is killed") return group.kill(rank);
+      if (end == "aborts") return runtime.abort("enough");
+      return static_cast<void>(runtime.leave());
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const Death death = death_of([&] { runtime.shutdown(); });
+    check_equal(death.rank, worker, "who is named");
+    check(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15), "in time");
+  });
+}
+
+TEST_CASE("a rank that leaves in order cuts nothing short that all have agreed on") {
+  const std::vector<int> hosts = GENERATE(std::vector{0, 0, 0}, std::vector{0, 1, 1});
+  FaultyGroup all(hosts);
+  all.faults[2]->hold_ends();
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    config.stall_warn_s = 0.02;
+    RuntimeOptions options = all.options(rank, config);
+    options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
+      for (const StalledOperation& each : stalled) {
+        // That rank 1 has left is known by now.
+        if (each.text == "the end of the last operations") all.faults[2]->release();
+      }
+    };
+    Runtime runtime(std::move(options));
+    std::vector<float> values(3, 1.0F), more(3, 1.0F);
+    const Work agreed = runtime.submit(sum_request(values, "x"));
+    all.faults[static_cast<std::size_t>(rank)]->wait_begun(1);
+    const Death death = death_of([&] {
+      if (rank == 1) return runtime.shutdown();
+      runtime.submit(sum_request(more, "y")).wait();
+    });
+    check(death.rank == 1, "who left");
+    check_contains(death.text, "rank 1 called shutdown() while");
+    agreed.wait();
+    check(values[2] == 3.0F, "the sum");
+  });
 }
 
 TEST_CASE("a rank that does not come to the shutdown is named when its time is up") {

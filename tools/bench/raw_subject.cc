@@ -22,6 +22,8 @@ using Clock = Transport::Clock;
 
 /// Polls between two looks at the transport, which cost a system call.
 constexpr int kPollsPerLook = 1024;
+/// How long closing the connections may take.
+constexpr double kClosingSeconds = 30.0;
 
 std::size_t elements_of(const Request& request) {
   std::size_t count = 1;
@@ -39,7 +41,7 @@ class RawBackend final : public RawSubject {
     try {
       make_backend(built_in.backends);
     } catch (const UsageError&) {  // which all ranks throw
-      transport_->close(true, deadline(config_.shutdown_timeout_s));
+      transport_->close(true, deadline(kClosingSeconds));
       throw;
     }
   }
@@ -102,7 +104,7 @@ class RawBackend final : public RawSubject {
     devices_.clear();
     backend_->close();
     backend_.reset();
-    transport_->close(true, deadline(config_.shutdown_timeout_s));
+    transport_->close(true, deadline(kClosingSeconds));
   }
 
  private:

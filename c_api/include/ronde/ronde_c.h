@@ -210,11 +210,12 @@ typedef struct ronde_init_options {
 RONDE_C_API int ronde_init(const ronde_init_options* options);
 
 /** Leaves the group together with all other ranks: lets operations that all of them submitted
- * finish, at most RONDE_SHUTDOWN_TIMEOUT_S (30 unless it is set; twice that and 10 s more where a
- * rank dies at the very end). Does nothing if not initialised. Works stay valid handles until they
- * are freed; those of groups that a thread left open (ronde_group_begin()) fail, and RONDE_E_USAGE
- * says so after all has ended. Where Ronde initialised MPI it also finalises it, so that
- * ronde_init() by the launcher's ranks works once only. */
+ * finish, and sleeps until all have called it (RONDE_SHUTDOWN_TIMEOUT_S sets a limit);
+ * RONDE_E_GROUP if a rank dies, after 40 s where it does at the very end. Does nothing if not
+ * initialised. Works stay valid handles until they are freed; those of groups that a thread left
+ * open (ronde_group_begin()) fail, and RONDE_E_USAGE says so after all has ended. Where Ronde
+ * initialised MPI it also finalises it, so that ronde_init() by the launcher's ranks works once
+ * only. */
 RONDE_C_API int ronde_shutdown(void);
 
 /** 1 between a ronde_init() that succeeded and ronde_shutdown(), else 0. */

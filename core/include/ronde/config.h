@@ -37,7 +37,7 @@ struct Config {
   double stall_warn_s = 30.0;
   double stall_abort_s = 600.0;
   double init_timeout_s = 120.0;
-  double shutdown_timeout_s = 30.0;
+  double shutdown_timeout_s = 0.0;
   std::string log_level = "info";
   std::uint64_t compute_threads = 0;
   std::string thread_affinity;

@@ -133,8 +133,9 @@ class Runtime {
   bool asleep() const noexcept;
 
   /// Collective and idempotent: lets operations that all ranks submitted finish, and process sets
-  /// that other threads are making, then stops. Throws GroupError if the others do not come within
-  /// RONDE_SHUTDOWN_TIMEOUT_S, or the group dies in it; does nothing if it was dead before.
+  /// that other threads are making, then stops. It sleeps until the last rank has called it,
+  /// however long that rank works before (RONDE_SHUTDOWN_TIMEOUT_S sets a limit). Throws GroupError
+  /// if the group dies in it; does nothing if it was dead before.
   void shutdown();
 
   /// What the destructor does without a shutdown() before it, while others may still use this

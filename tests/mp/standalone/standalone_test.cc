@@ -92,31 +92,46 @@ int busy_looks(int process) {
   return busy;
 }
 
-TEST_CASE("waiting for a late rank leaves the core to others", "[n2][n3][own]") {
-  constexpr int kMostBusyLooks = 20;
-  init_quietly();
+/// The process of each rank. All ranks call it.
+std::vector<int> exchange_processes() {
   std::vector<int> processes(static_cast<std::size_t>(ronde::size()));
   processes[static_cast<std::size_t>(ronde::rank())] = getpid();
-  const auto reduce = [&processes] {
-    Request request;
-    request.dtype = DataType::I32;
-    request.op = ReduceOp::Sum;
-    request.shape = {static_cast<std::int64_t>(processes.size())};
-    request.input = request.output = processes.data();
-    ronde::submit(std::move(request)).wait();
-  };
-  reduce();
-  // A process that spins is busy at each look. One that sleeps may be so, too, where it waits for a
-  // core: it has a minute, until the watchdog ends the test.
-  if (ronde::rank() == ronde::size() - 1) {
-    for (int rank = 0; rank < ronde::size() - 1; ++rank) {
-      while (busy_looks(processes[static_cast<std::size_t>(rank)]) > kMostBusyLooks) {
-      }
+  Request request;
+  request.dtype = DataType::I32;
+  request.op = ReduceOp::Sum;
+  request.shape = {static_cast<std::int64_t>(processes.size())};
+  request.input = request.output = processes.data();
+  ronde::submit(std::move(request)).wait();
+  return processes;
+}
+
+/// A process that spins is busy at each look. One that sleeps may be so, too, where it waits for a
+/// core: it has a minute, until the watchdog ends the test.
+void await_sleep_of_others(const std::vector<int>& processes) {
+  constexpr int kMostBusyLooks = 20;
+  for (const int process : processes) {
+    while (process != getpid() && busy_looks(process) > kMostBusyLooks) {
     }
   }
-  reduce();
-  CHECK(processes[static_cast<std::size_t>(ronde::rank())] == ronde::size() * getpid());
+}
+
+TEST_CASE("waiting for a late rank leaves the core to others", "[n2][n3][own]") {
+  init_quietly();
+  const std::vector<int> processes = exchange_processes();
+  if (ronde::rank() == ronde::size() - 1) await_sleep_of_others(processes);
+  CHECK(exchange_processes() == processes);
   ronde::shutdown();
+}
+
+TEST_CASE("ranks in shutdown leave the core to one that works on, longer than a stall may last",
+          "[n2][n3][own]") {
+  setenv("RONDE_STALL_WARN_S", "0.3", 1);
+  setenv("RONDE_STALL_ABORT_S", "0.6", 1);
+  init_quietly();
+  const std::vector<int> processes = exchange_processes();
+  // Each look takes half a second.
+  for (int look = 0; look < 4 && ronde::rank() == 0; ++look) await_sleep_of_others(processes);
+  CHECK_NOTHROW(ronde::shutdown());
 }
 
 }  // namespace
