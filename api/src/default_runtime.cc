@@ -6,8 +6,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <future>
+#include <memory>
+#include <thread>
 #include <utility>
 
+#include "core/src/exception_text.h"
 #include "options.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
@@ -22,6 +26,25 @@ constexpr std::chrono::seconds kLongestUse{2};
 constexpr std::string_view kInitTwice =
     "ronde::init() was called twice: call it once, before everything else, and ask "
     "ronde::is_initialized() where you are not sure";
+
+/// What std::terminate() called before; written once.
+std::terminate_handler next_terminate = nullptr;
+
+/// An exception that nobody catches ends the process; the other ranks hear of it before. It may
+/// have been thrown under a lock, as nothing is unwound then: so this thread does not wait for
+/// long.
+void leave_and_terminate() {
+  if (std::current_exception() != nullptr) {
+    const auto told = std::make_shared<std::promise<void>>();
+    std::thread([told, why = "an uncaught exception ends it: " + exception_text()] {
+      DefaultRuntime::instance().leave_for_good(why);
+      told->set_value();
+    }).detach();
+    told->get_future().wait_for(kLongestUse);
+  }
+  if (next_terminate != nullptr) next_terminate();
+  std::abort();
+}
 
 }  // namespace
 
@@ -67,6 +90,8 @@ void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime) {
     // libraries below it made while starting.
     const auto end = [](int status, void*) { instance().end_at_exit(status); };
     leaves_at_exit_ = on_exit(end, nullptr) == 0;
+    const std::terminate_handler before = std::set_terminate(&leave_and_terminate);
+    if (before != &leave_and_terminate) next_terminate = before;
   }
   runtime_ = std::move(runtime);
   process_.store(getpid());
@@ -114,7 +139,7 @@ void DefaultRuntime::shutdown() {
   retire(Phase::ShutDown);
 }
 
-bool DefaultRuntime::leave() noexcept {
+bool DefaultRuntime::leave(const std::string& why) noexcept {
   if (is_of_parent()) return false;
   Runtime* runtime = nullptr;
   bool is_last = false;
@@ -133,7 +158,7 @@ bool DefaultRuntime::leave() noexcept {
   }
   const Topology topology = runtime->topology();
   const LogLevel log_level = parse_log_level(runtime->config().log_level);
-  const bool fails_others = runtime->leave() && topology.size > 1;
+  const bool fails_others = runtime->leave(why) && topology.size > 1;
   end_use();
   if (fails_others) {
     const Logger log(log_level, topology.rank);
@@ -146,13 +171,20 @@ bool DefaultRuntime::leave() noexcept {
 }
 
 void DefaultRuntime::end_at_exit(int status) noexcept {
-  if (!leave() || status != EXIT_SUCCESS) {
+  const std::string why = "it ends with exit code " + std::to_string(status);
+  if (!leave(why) || status != EXIT_SUCCESS) {
     return;
   }
   // The others fail now, and the job has to end non-zero: where one rank ends with zero before it
   // finalised MPI, Hydra takes that for the job's status, whatever the other ranks say. From inside
   // a handler, glibc's exit() runs the handlers that remain and takes the new status.
   std::exit(EXIT_FAILURE);
+}
+
+void DefaultRuntime::leave_for_good(const std::string& why) noexcept {
+  if (is_of_parent()) return;
+  const std::lock_guard lock(mutex_);  // so that nobody destroys it
+  if (runtime_ != nullptr) runtime_->leave(why);
 }
 
 /// Takes the Runtime out of everybody's reach and destroys it.

@@ -36,8 +36,11 @@ class DefaultRuntime {
 
   /// Leaves the group without a shutdown, or in the middle of that of another thread: the others
   /// learn that this rank left, and threads that wait here get a GroupError. Never blocks on the
-  /// others. True if there were any.
-  bool leave() noexcept;
+  /// others, which are told `why`. True if there were any.
+  bool leave(const std::string& why) noexcept;
+
+  /// The same for a process that ends right after it, and keeps the Runtime.
+  void leave_for_good(const std::string& why) noexcept;
 
   void register_backend(const std::string& name, BackendFactory factory);
   void set_stall_callback(StallCallback callback);

@@ -420,11 +420,12 @@ void Coordinator::request_shutdown() {
   queue_->wake();
 }
 
-void Coordinator::request_leave() {
+void Coordinator::request_leave(const std::string& why) {
   queue_->close(std::make_exception_ptr(UsageError("this rank is leaving the group")));
+  const std::lock_guard lock(mutex_);
+  if (leave_reason_.empty()) leave_reason_ = why;
   leave_requested_.store(true);
   // Before the start is over there is nothing to wake; the loop then looks before it waits.
-  const std::lock_guard lock(mutex_);
   if (started_ && !start_error_) queue_->wake();
 }
 

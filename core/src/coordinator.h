@@ -120,13 +120,14 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void note_wait() noexcept override { queue_->note_wait(); }
   bool asleep() const noexcept { return waits_.load(); }
   void request_shutdown();
-  void request_leave();
+  /// `why`, for the others; empty if it is not known.
+  void request_leave(const std::string& why = {});
   /// A callback of an operation calls: the engine would wait for itself.
   bool is_loop_of_this_thread() const noexcept {
     return driver_.load() == std::this_thread::get_id();
   }
   /// Called there, by a rank that leaves. Waits of this rank stay as they are.
-  void leave_from_within() noexcept;
+  void leave_from_within(const std::string& why) noexcept;
   void request_abort(const std::string& text);
 
   // Constant once wait_started() has returned.
@@ -351,6 +352,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::exception_ptr start_error_;
   std::exception_ptr failure_;
   std::optional<std::string> abort_text_;
+  std::string leave_reason_;
   std::optional<Stats> final_stats_;
   std::vector<std::function<StatsGroup()>> more_stats_;
   std::vector<std::shared_ptr<OwnExchange>> asked_;  ///< yet to be taken by the loop

@@ -67,13 +67,15 @@ void bring_to_rest(std::vector<DeviceWork> works) {
 FailureMessage Coordinator::departure_of_this_rank() const {
   const std::string how = shutdown_requested_.load() ? " left before its ronde::shutdown() was over"
                                                      : " left without calling ronde::shutdown()";
-  return {topology_.rank, rank_name(topology_.rank) + how + pending_text()};
+  const std::lock_guard lock(mutex_);
+  const std::string why = leave_reason_.empty() ? "" : ": " + leave_reason_;
+  return {topology_.rank, rank_name(topology_.rank) + how + why + pending_text()};
 }
 
 /// Should the callback return all the same, the loop finds a group that it has left.
-void Coordinator::leave_from_within() noexcept {
+void Coordinator::leave_from_within(const std::string& why) noexcept {
   if (std::exchange(has_left_, true) || !transport_) return;
-  request_leave();
+  request_leave(why);
   try {
     if (!failure()) static_cast<void>(settle({departure_of_this_rank()}));
     transport_->close(false, Clock::now() + kFlushTime);

@@ -51,13 +51,13 @@ class Runtime::Impl {
   /// Note [After fork].
   bool is_of_parent() const noexcept { return getpid() != process_; }
 
-  bool leave() noexcept {
+  bool leave(const std::string& why = {}) noexcept {
     if (is_of_parent()) return false;
     if (coordinator_->is_loop_of_this_thread()) {
-      coordinator_->leave_from_within();
+      coordinator_->leave_from_within(why);
       return true;
     }
-    coordinator_->request_leave();
+    coordinator_->request_leave(why);
     const bool ended = coordinator_->wait_ended(Clock::now() + kSlack);
     return !ended || coordinator_->failure() != nullptr;
   }
@@ -191,8 +191,8 @@ void Runtime::shutdown() {
   impl_->shutdown();
 }
 
-bool Runtime::leave() noexcept {
-  return impl_->leave();
+bool Runtime::leave(const std::string& why) noexcept {
+  return impl_->leave(why);
 }
 
 void Runtime::abort(const std::string& text) {

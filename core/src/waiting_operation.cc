@@ -24,12 +24,12 @@ std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& 
     if (gone.empty() || (operation.needs_one && gone.size() < operation.missing.size())) continue;
     if (!operation.needs_one) gone.resize(1);
     const bool is_sent = is_point_to_point(operation.kind);
-    return FailureMessage{gone.front(),
-                          format_ranks(gone) + " called shutdown() while " +
-                              format_ranks(operation.submitted) + " still waited for " +
-                              operation.text +
-                              (is_sent ? "; every send needs a recv, and every recv a send"
-                                       : "; every rank must submit the same operations")};
+    return FailureMessage{
+        gone.front(),
+        format_ranks(gone) + " called shutdown() while " + format_ranks(operation.submitted) +
+            " still waited for " + operation.text +
+            (is_sent ? "; every send needs a recv, and every recv a send"
+                     : "; every rank must submit the same operations (uneven data? see join())")};
   }
   return std::nullopt;
 }

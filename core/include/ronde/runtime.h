@@ -139,11 +139,11 @@ class Runtime {
   void shutdown();
 
   /// What the destructor does without a shutdown() before it, while others may still use this
-  /// object: tells the other ranks that this one left, never blocks on them, and ends the waits of
-  /// threads here with a GroupError; does nothing once the group has ended. Also while another
-  /// thread is in shutdown(). Called in a callback it leaves the waits as they are. True if the
-  /// group did not end by agreement.
-  bool leave() noexcept;
+  /// object: tells the other ranks that this one left, and `why` if that is not empty, never blocks
+  /// on them, and ends the waits of threads here with a GroupError; does nothing once the group has
+  /// ended. Also while another thread is in shutdown(). Called in a callback it leaves the waits as
+  /// they are. True if the group did not end by agreement.
+  bool leave(const std::string& why = {}) noexcept;
 
   /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
   void abort(const std::string& text);

@@ -64,7 +64,14 @@ bool is_cut_off(const Failure& failure, int rank) {
 /// By what words the reason is recognised.
 std::string words_of(const std::string& end, bool hears_nothing) {
   if (end.ends_with("a thread shuts down")) return "left before its ronde::shutdown() was over";
-  if (end == "returns" || end.starts_with("calls exit")) return "left without calling";
+  if (end == "returns") return "left without calling ronde::shutdown(): it ends with exit code 0";
+  if (end == "throws") {
+    return "left without calling ronde::shutdown(): an uncaught exception ends it: the victim "
+           "throws";
+  }
+  if (end.starts_with("calls exit")) {
+    return "left without calling ronde::shutdown(): it ends with exit code 3";
+  }
   if (end == "shuts down") return "called shutdown() while";
   if (end == "aborts") return "aborted: enough";
   if (end == "never submits") return "has waited";
