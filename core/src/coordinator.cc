@@ -95,6 +95,7 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
   }
   earlier(shutdown_deadline());
   earlier(arbiter_deadline());
+  earlier(silence_deadline());
   if (stalls_.period() && awaits_anything()) earlier(next_inspection_);
   return next;
 }
@@ -103,6 +104,7 @@ void Coordinator::handle(const Incoming& incoming) {
   if (incoming.kind == Incoming::Kind::Message) {
     const Message message = decode(incoming.bytes);
     if (incoming.peer == parent_) {
+      heard_from_above_ = Clock::now();
       handle_from_above(message, incoming.bytes);
     } else {
       handle_from_below(incoming.peer, message, incoming.bytes);

@@ -222,6 +222,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool awaits_anything() const;
   bool may_stop() const;
   void inspect_arbiter(Clock::time_point now);
+  std::optional<Clock::time_point> awaits_arbiter_since() const;
   std::optional<Clock::time_point> arbiter_deadline() const;
   std::optional<Clock::time_point> silent_since() const;
   std::optional<Clock::time_point> silence_deadline() const;
@@ -315,6 +316,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::map<ExchangeKey, std::shared_ptr<OwnExchange>> exchanges_;
   StallInspector stalls_;
   Clock::time_point next_inspection_{};
+  Clock::time_point heard_from_above_{};   ///< the last time
+  Clock::time_point warned_of_silence_{};  ///< the last time
   std::optional<Clock::time_point> shutdown_since_;
   bool agreed_to_stop_ = false;               ///< the last decision has been applied
   std::optional<FailureMessage> departure_;   ///< that is why: the group fails once all finished

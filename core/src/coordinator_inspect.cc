@@ -35,17 +35,56 @@ void Coordinator::inspect() {
   }
 }
 
-/// By when rank 0 must have decided what this rank waits for, or have failed the group for it.
-std::optional<Coordinator::Clock::time_point> Coordinator::arbiter_deadline() const {
-  if (is_arbiter() || options_.config.stall_abort_s <= 0) return std::nullopt;
+/// Since when this rank has waited for a decision of rank 0.
+std::optional<Coordinator::Clock::time_point> Coordinator::awaits_arbiter_since() const {
   std::optional<Clock::time_point> oldest;
   const auto look_at = [&oldest](std::optional<Clock::time_point> time) {
     if (time && (!oldest || *time < *oldest)) oldest = time;
   };
   for (const SetEngine* set : running_) look_at(set->announcer->oldest_announcement());
   for (const auto& [key, exchange] : exchanges_) look_at(exchange->since);
-  if (!oldest) return std::nullopt;
-  return *oldest + from_s(options_.config.stall_abort_s) + head_start();
+  return oldest;
+}
+
+/// By when rank 0 must have decided what this rank waits for, or have failed the group for it.
+std::optional<Coordinator::Clock::time_point> Coordinator::arbiter_deadline() const {
+  if (is_arbiter() || options_.config.stall_abort_s <= 0) return std::nullopt;
+  const auto since = awaits_arbiter_since();
+  if (!since) return std::nullopt;
+  return *since + from_s(options_.config.stall_abort_s) + head_start();
+}
+
+/// Since when nothing has come from above though this rank waits for it.
+std::optional<Coordinator::Clock::time_point> Coordinator::silent_since() const {
+  if (is_arbiter() || options_.config.stall_warn_s <= 0) return std::nullopt;
+  std::optional<Clock::time_point> since = awaits_arbiter_since();
+  if (!since) since = shutdown_since_;
+  return since ? std::optional(std::max(*since, heard_from_above_)) : std::nullopt;
+}
+
+/// When to warn of it: rank 0 would have told of a stall by then.
+std::optional<Coordinator::Clock::time_point> Coordinator::silence_deadline() const {
+  const auto since = silent_since();
+  if (!since) return std::nullopt;
+  const auto period = from_s(options_.config.stall_warn_s);
+  return std::max(*since + period + head_start(), warned_of_silence_ + period);
+}
+
+/// The children hear of it as of a stall, and so do not say the same of this rank.
+void Coordinator::warn_of_silence(Clock::time_point now) {
+  warned_of_silence_ = now;
+  StalledOperation stalled;
+  stalled.text = "an answer of " + rank_name(parent_);
+  stalled.kind = Collective::Barrier;
+  stalled.submitted_ranks = {topology_.rank};
+  stalled.missing_ranks = {parent_};
+  stalled.waiting =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now - silent_since().value_or(now));
+  log_->warning(rank_name(parent_) + " has said nothing for " +
+                std::to_string(stalled.waiting.count() / 1000) +
+                " s: see whether its process is stopped or hangs" + pending_text());
+  send_down(StallMessage{{stalled}});
+  if (options_.on_stall) options_.on_stall({stalled});
 }
 
 Coordinator::Clock::duration Coordinator::head_start() const {
@@ -54,6 +93,8 @@ Coordinator::Clock::duration Coordinator::head_start() const {
 }
 
 void Coordinator::inspect_arbiter(Clock::time_point now) {
+  const auto warns = silence_deadline();
+  if (warns && now >= *warns) warn_of_silence(now);
   const auto deadline = arbiter_deadline();
   if (!deadline || now < *deadline) return;
   throw GroupFailure{{parent_, rank_name(parent_) +

@@ -160,6 +160,40 @@ TEST_CASE("an operation in progress for too long fails the group") {
                    {has_timeout ? "had begun on every rank" : "has been in progress"});
 }
 
+TEST_CASE("ranks that wait for a rank 0 that hangs warn by their own clocks") {
+  const bool in_shutdown = GENERATE(false, true);
+  const inproc::Group group(std::vector<int>{0, 1, 1});
+  std::latch is_prepared(1), hangs(1), warned(2);
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    config.shutdown_timeout_s = 0.0;
+    config.stall_warn_s = 0.1;
+    config.stall_abort_s = 0.0;
+    RuntimeOptions options = options_of(group, rank, config);
+    bool has_warned = false;
+    options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
+      if (has_warned || stalled.at(0).text != "an answer of rank 0") return;
+      has_warned = true;
+      check(stalled[0].missing_ranks == std::vector<int>{0}, "who is missing");
+      warned.count_down();
+    };
+    Runtime runtime(std::move(options));
+    std::vector<float> values(1, 1.0F);
+    if (rank > 0) is_prepared.wait();
+    const Work work = runtime.submit(sum_request(values, "x"));
+    if (rank == 0) {
+      work.on_done([&] {  // on the loop, which is then as that of a stopped process
+        hangs.count_down();
+        warned.wait();
+      });
+      is_prepared.count_down();
+    }
+    hangs.wait();
+    if (!in_shutdown) runtime.submit(barrier_request()).wait();
+    runtime.shutdown();
+  });
+}
+
 TEST_CASE("a start that hangs in a library is given up in time") {
   const inproc::Group group(1);
   // Shared with the thread that is given up, which outlives the Runtime.

@@ -26,7 +26,7 @@ namespace ronde {
 struct StalledOperation {
   std::string name;  ///< empty if it has none
   std::string text;  ///< for people: "allreduce 'x'"
-  /// Barrier also for the making of a process set.
+  /// Barrier also for the making of a process set, for shutdown() and for an answer of rank 0.
   Collective kind = Collective::Allreduce;
   /// Numbers within the group, also of an operation in a process set.
   /// @{
@@ -37,8 +37,8 @@ struct StalledOperation {
 };
 
 /// Called on every rank, on Ronde's thread or one that waits for an operation, when rank 0 finds
-/// operations older than RONDE_STALL_WARN_S, and again each time that period passes. Must not block
-/// nor throw.
+/// operations older than RONDE_STALL_WARN_S, or does not answer for longer, and again each time
+/// that period passes. Must not block nor throw.
 using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 
 /// What a Runtime is made of.
