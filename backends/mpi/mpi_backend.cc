@@ -134,6 +134,8 @@ class MpiBackend::PendingCalls final : public Operation {
     return true;
   }
 
+  std::uint64_t progress() const override { return next_; }
+
  private:
   struct State {
     std::vector<MPI_Request> requests;
@@ -164,6 +166,7 @@ Capabilities MpiBackend::capabilities() const {
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = true;
   capabilities.widen_halves = true;
+  capabilities.tells_progress = true;
   return capabilities;
 }
 

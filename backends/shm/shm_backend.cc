@@ -142,6 +142,7 @@ Capabilities ShmBackend::capabilities() const {
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;
   capabilities.rings_peers = true;
+  capabilities.tells_progress = true;  // for a set in a job of several hosts, which has no board
   return capabilities;
 }
 

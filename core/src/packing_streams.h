@@ -37,11 +37,14 @@ class PackingBackend::ChunkedOperation : public Operation {
         chunk_ = start_chunk();
       }
       if (!chunk_->poll()) return false;
+      progress_ += chunk_->progress() + 1;
       chunk_.reset();
       chunk_ = continue_chunk();
       if (!chunk_) end_chunk();
     }
   }
+
+  std::uint64_t progress() const final { return progress_ + (chunk_ ? chunk_->progress() : 0); }
 
  protected:
   virtual bool finished() const = 0;
@@ -60,6 +63,7 @@ class PackingBackend::ChunkedOperation : public Operation {
 
  private:
   std::unique_ptr<Operation> chunk_;
+  std::uint64_t progress_ = 0;  ///< of what is done
 };
 
 /// A chunk is the next elements of a segment list, the same on every rank, worked on in place.

@@ -331,3 +331,61 @@ TEST_CASE("a rank that dies with lazy operations under way is named by those tha
     check(death.rank == 2, "rank 2 is named: " + death.text);
   });
 }
+
+namespace {
+
+/// Once it has begun its operation in a set, this rank sleeps within ten seconds, again and again.
+void check_sleeps_in_operation(const Runtime& runtime) {
+  const auto limit = Clock::now() + std::chrono::seconds(10);
+  const auto wait_until_above = [&](const char* part, const char* name, std::uint64_t value) {
+    while (counter_of(runtime, part, name) <= value && Clock::now() < limit) {
+      std::this_thread::yield();
+    }
+  };
+  wait_until_above("shm of set 1", "operations", 0);
+  wait_until_above("coordinator", "sleeps", counter_of(runtime, "coordinator", "sleeps") + 20);
+  check(Clock::now() < limit, "it slept");
+}
+
+}  // namespace
+
+TEST_CASE("a set within one of several hosts sleeps while it waits for a peer in an operation") {
+  const inproc::Group group(std::vector<int>{0, 0, 1});
+  std::latch is_prepared(1), hangs(1), over(1);
+  run_ranks(3, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    options.make_board = shm_board_factory();
+    options.backends["shm"] = shm_backend_factory();
+    Runtime runtime(std::move(options));
+    std::vector<float> values(3, 1.0F), others(3, 1.0F);
+    Request within = sum_request(values, "x"), across = sum_request(others, "y");
+    if (rank < 2) within.set = runtime.create_process_set({0, 1});
+    if (rank > 0) across.set = runtime.create_process_set({1, 2});
+    if (rank == 0) {
+      hangs.wait();
+      const Work work = runtime.submit(within);
+      try {
+        check_sleeps_in_operation(runtime);
+      } catch (...) {
+        over.count_down();
+        throw;
+      }
+      over.count_down();
+      work.wait();
+    } else if (rank == 1) {
+      const Work work = runtime.submit(within);
+      // Agreed on after x was announced. What it calls, on the loop, keeps this rank out of x.
+      runtime.submit(across).on_done([&] {
+        hangs.count_down();
+        over.wait();
+      });
+      is_prepared.count_down();
+      work.wait();
+    } else {
+      is_prepared.wait();
+      runtime.submit(across).wait();
+    }
+    check(rank == 2 || values[2] == 2.0F, "the sum");
+    runtime.shutdown();
+  });
+}

@@ -339,9 +339,11 @@ TEST_CASE("an operation goes on where it was once its chunk is done") {
   const auto operation = packed.allreduce(values);
   for (int i = 0; i < 3; ++i) CHECK_FALSE(operation->poll());
   CHECK(packed.record.calls.size() == 1);
+  CHECK(operation->progress() == 0);
   packed.record.finishes = true;
   CHECK(operation->poll());
   CHECK(packed.record.calls.size() == 3);
+  CHECK(operation->progress() == 3);
 }
 
 TEST_CASE("chunks of a large buffer are as large as its ranks are many, to stay in the caches") {
