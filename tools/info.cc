@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "info.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <iomanip>
@@ -10,11 +8,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 
 #include "backends/compose.h"
 #include "ronde/build_info.h"
 #include "ronde/config.h"
+#include "ronde/cores.h"
 #include "ronde/error.h"
 #include "vendor.h"
 
@@ -49,18 +47,9 @@ Json libraries(const VendorLibrary& cuda_driver) {
   return list;
 }
 
-/// Cores that this process may run on; all of the machine's if the kernel does not say.
-int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0
-             ? CPU_COUNT(&cores)
-             : static_cast<int>(std::thread::hardware_concurrency());
-}
-
 Json devices(const CudaReport& report) {
   Json list = Json::array();
-  list.push_back({{"kind", "cpu"}, {"usable_cores", usable_cores()}});
+  list.push_back({{"kind", "cpu"}, {"usable_cores", usable_cores().count()}});
   for (const cuda::Gpu& gpu : report.gpus) {
     list.push_back({{"kind", "cuda"},
                     {"index", gpu.index},

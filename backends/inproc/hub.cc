@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "ronde/cores.h"
 #include "ronde/error.h"
 
 namespace ronde::inproc {
@@ -62,10 +63,17 @@ void Hub::leave(int rank, const std::string& text) {
 
 namespace {
 
+/// Threads of one process share its cores.
+Topology topology_of(int rank, const std::vector<int>& host_of) {
+  Topology topology = make_topology(rank, host_of);
+  topology.local_cores = usable_cores().count();
+  return topology;
+}
+
 class InprocTransport final : public Transport {
  public:
   InprocTransport(std::shared_ptr<Hub> hub, int rank)
-      : hub_(std::move(hub)), topology_(make_topology(rank, hub_->host_of())) {}
+      : hub_(std::move(hub)), topology_(topology_of(rank, hub_->host_of())) {}
   ~InprocTransport() override { hub_->leave(topology_.rank, "it was destroyed"); }
 
   std::string_view name() const noexcept override { return "inproc"; }

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -72,22 +71,14 @@ std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
       std::make_shared<SymmetricHeap>(std::move(parts), rank, memory), rank, context.ring_peers);
 }
 
-std::unique_ptr<Backend> create_backend(ShmOptions options, const BackendContext& context) {
+std::unique_ptr<Backend> create_backend(const ShmOptions& options, const BackendContext& context) {
   const Topology& topology = *context.topology;
   const auto ranks = static_cast<std::size_t>(topology.local_size);
   if (ranks == 1) return create_alone(options, context);
   const Meeting meeting = {topology, context.exchange};
   constexpr const char* kGoal = "cannot start the shm backend";
-  // How many cores a rank may use may differ: all take the number of the host's first rank.
-  const std::vector<std::string> sizes = in_step(meeting, kGoal, [&] {
-    const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
-    return std::to_string(ring_shape(options, ranks, cores).slot_bytes);
-  });
-  const int host = topology.host_of[static_cast<std::size_t>(topology.rank)];
-  const auto leader = std::find(topology.host_of.begin(), topology.host_of.end(), host);
-  options.slot_bytes =
-      std::stoul(sizes.at(static_cast<std::size_t>(leader - topology.host_of.begin())));
-  const RingShape shape = ring_shape(options, ranks, 1);
+  const RingShape shape =
+      ring_shape(options, ranks, static_cast<std::size_t>(topology.local_cores));
   const auto memory =
       std::make_shared<SharedMemory>(share_memory(meeting, ShmBackend::memory_bytes(shape)));
   const std::shared_ptr<SymmetricContext> symmetric = create_symmetric(meeting, context);

@@ -2,6 +2,7 @@
 #include "backends/socket/rendezvous.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -10,9 +11,10 @@
 #include "backends/socket/reception.h"
 #include "backends/socket/sockets.h"
 #include "backends/socket/visit.h"
+#include "ronde/cores.h"
 
 // Note [Bootstrap of the tree]
-// 1. All ranks exchange their host identities.
+// 1. All ranks exchange their host identities and the cores that they can use.
 // 2. Every rank that has children listens: at an abstract Unix socket for the ranks of its host;
 //    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and two
 //    random tokens each.
@@ -25,13 +27,26 @@
 namespace ronde::net {
 namespace {
 
-Topology topology_of(int rank, const std::vector<std::string>& hosts) {
+/// What a rank tells first.
+std::string pack_place(const std::string& host) {
+  const Cores cores = usable_cores();
+  return pack({host, cores.mask, std::to_string(cores.quota)});
+}
+
+Topology topology_of(int rank, const std::vector<std::string>& places) {
+  std::vector<std::string> hosts;
+  std::map<std::string, Cores> cores;
   std::vector<int> host_of;
-  for (const std::string& host : hosts) {
+  for (const std::string& place : places) {
+    const std::vector<std::string> fields = unpack(place);
+    const std::string& host = hosts.emplace_back(fields.at(0));
     const auto first = std::find(hosts.begin(), hosts.end(), host);
     host_of.push_back(static_cast<int>(first - hosts.begin()));
+    cores[host].add({.mask = fields.at(1), .quota = std::stoi(fields.at(2))});
   }
-  return make_topology(rank, host_of);
+  Topology topology = make_topology(rank, host_of);
+  topology.local_cores = cores.at(hosts.at(static_cast<std::size_t>(rank))).count();
+  return topology;
 }
 
 /// Where a rank's children can find it.
@@ -74,11 +89,11 @@ Peer visit_parent(const Topology& topology, const Invitation& invitation,
 }  // namespace
 
 Meeting meet(const TreeOptions& options, const Exchange& exchange) {
-  if (options.size == 1) return {};
+  if (options.size == 1) return {.topology = {.local_cores = usable_cores().count()}};
   const auto deadline = Clock::now() + options.timeout;
   Meeting meeting;
-  meeting.topology =
-      topology_of(options.rank, exchange(options.host.empty() ? host_identity() : options.host));
+  meeting.topology = topology_of(
+      options.rank, exchange(pack_place(options.host.empty() ? host_identity() : options.host)));
   const std::vector<int> children = meeting.topology.children();
   std::optional<Door> door;
   if (!children.empty()) door = open_door(options, meeting.topology);

@@ -310,7 +310,7 @@ std::vector<ConfigEntry> process_entries() {
                    .horovod_twin = "",
                    .unit = "threads",
                    .text = "Threads that LibTorch computes with. 0: OMP_NUM_THREADS if set, else "
-                           "the cores this process may use, divided by the ranks of its host.",
+                           "the cores of the ranks of its host, divided by their number.",
                    .scope = ConfigScope::PerRank}),
       text_entry(&Config::thread_affinity, checked_core_list,
                  {.name = "RONDE_THREAD_AFFINITY",

@@ -68,9 +68,7 @@ void Coordinator::start() {
   children_ = topology_.children();
   transport_name_ = transport_->name();
   log_->set_rank(topology_.rank);
-  // 0: unknown
-  const unsigned cores = std::thread::hardware_concurrency();
-  outnumbers_cores_ = cores != 0 && static_cast<unsigned>(topology_.local_size) > cores;
+  outnumbers_cores_ = topology_.local_size > topology_.local_cores;
   std::vector<int> everybody(static_cast<std::size_t>(topology_.size));
   std::iota(everybody.begin(), everybody.end(), 0);
   global_.info = make_set_info(kGlobalSet.id, std::move(everybody), true, topology_);

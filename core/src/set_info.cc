@@ -33,6 +33,7 @@ SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_a
   const int own = rank_within(members, group.rank);
   info.topology = make_topology(std::max(own, 0), hosts);
   info.topology.rank = own;
+  info.topology.local_cores = group.local_cores;
   info.ranks = std::move(members);
   return info;
 }

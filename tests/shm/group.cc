@@ -26,7 +26,8 @@ void run_contexts(const std::vector<int>& host_of,
                   const std::function<void(int rank, const BackendContext& context)>& body) {
   BlobExchange meeting(host_of.size());
   run_ranks(static_cast<int>(host_of.size()), [&](int rank) {
-    const Topology topology = make_topology(rank, host_of);
+    Topology topology = make_topology(rank, host_of);
+    topology.local_cores = topology.local_size;
     BackendContext context;
     context.topology = &topology;
     context.exchange = [&](std::string_view blob) { return meeting.exchange(rank, blob); };

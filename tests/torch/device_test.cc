@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sched.h>
-
 #include <cstdlib>
 
+#include "ronde/cores.h"
 #include "support.h"
 
 namespace ronde_test::device_test {
@@ -23,9 +22,9 @@ TEST_CASE("init finds the local device, and divides the cores between the local 
   unsetenv("HOROVOD_COMPUTE_THREADS");
   CHECK_THROWS_AS(ronde::local_device(), ronde::UsageError);
   use_ronde();
-  cpu_set_t mask;
-  REQUIRE(sched_getaffinity(0, sizeof(mask), &mask) == 0);
-  CHECK(at::get_num_threads() == std::max(1, CPU_COUNT(&mask) / ronde::local_size()));
+  const int cores = ronde::topology().local_cores;
+  CHECK(cores >= ronde::usable_cores().count());
+  CHECK(at::get_num_threads() == std::max(1, cores / ronde::local_size()));
   // The CPU where no backend serves GPUs.
   if (ronde::default_runtime().backend_name(ronde::DeviceKind::Cuda).empty()) {
     CHECK(ronde::local_device() == c10::Device(c10::kCPU));

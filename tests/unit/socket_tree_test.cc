@@ -16,6 +16,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,6 +24,7 @@
 
 #include "backends/socket/connection.h"
 #include "backends/socket/host.h"
+#include "ronde/cores.h"
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
 
@@ -335,7 +337,7 @@ TEST_CASE("children that never come are lost, with a text that names all of them
     together.arrive_and_wait();
     const std::string host = "host " + std::to_string(rank % 2);
     if (rank > 1) {
-      exchange(rank, host);
+      exchange(rank, ronde::net::pack({host, "", "1"}));
       exchange(rank, "");
       return;
     }
@@ -383,7 +385,7 @@ TEST_CASE("rank 0 opens no TCP port on one host, and a stranger does not become 
                     [&](std::string_view blob) { return exchange(0, blob); });
     text = next(tree).bytes;
   });
-  exchange(1, ronde::net::host_identity());
+  exchange(1, ronde::net::pack({ronde::net::host_identity(), "", "1"}));
   const Offer offer(exchange(1, "").at(0));
   CHECK(offer.port == "0");
   CHECK(stranger_is_refused(offer, std::string(32, 'x')));
@@ -406,7 +408,7 @@ TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
   ThreadExchange exchange(2);
   std::jthread root([&] {
     const std::string token(16, 't');
-    exchange(0, "another host");
+    exchange(0, ronde::net::pack({"another host", "", "1"}));
     exchange(0, ronde::net::pack({"none", port, token, token, "127.0.0.1"}));
   });
   const std::string text = text_of<GroupError>([&] {
@@ -430,4 +432,33 @@ TEST_CASE("the end of a connection says why writing to it had failed") {
   CHECK(connection.read(messages) == ronde::net::Connection::ReadState::Ended);
   CHECK(connection.end_text() ==
         "its connection was closed; writing to it had failed: Broken pipe");
+}
+
+TEST_CASE("the ranks of a host count the cores of them all, however they are bound") {
+  cpu_set_t mine;
+  REQUIRE(::sched_getaffinity(0, sizeof mine, &mine) == 0);
+  std::vector<std::size_t> cores;
+  for (std::size_t core = 0; core < CPU_SETSIZE && cores.size() < 2; ++core) {
+    if (CPU_ISSET(core, &mine)) cores.push_back(core);
+  }
+  const auto count = [&](Hosts hosts, auto core_of) {
+    ThreadExchange exchange(4);
+    std::vector<int> counts(4);
+    run_ranks(4, [&](int rank) {
+      cpu_set_t own;
+      CPU_ZERO(&own);
+      CPU_SET(core_of(rank), &own);
+      check(::sched_setaffinity(0, sizeof own, &own) == 0, "bound");
+      TreeOptions options = {.rank = rank, .size = 4, .timeout = 20s, .offer_loopback = true};
+      if (hosts == Hosts::TwoInTurns) options.host = "host " + std::to_string(rank % 2);
+      const SocketTree tree(options, [&](std::string_view blob) { return exchange(rank, blob); });
+      counts[static_cast<std::size_t>(rank)] = tree.topology().local_cores;
+    });
+    return counts;
+  };
+  const int both = std::min(static_cast<int>(cores.size()), ronde::usable_cores().quota);
+  const auto in_turns = [&](int rank) { return rank % 2 == 0 ? cores.front() : cores.back(); };
+  CHECK(count(Hosts::One, [&](int) { return cores.front(); }) == std::vector<int>(4, 1));
+  CHECK(count(Hosts::One, in_turns) == std::vector<int>(4, both));
+  CHECK(count(Hosts::TwoInTurns, in_turns) == std::vector<int>(4, 1));
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "session.h"
 
-#include <sched.h>
-
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -14,13 +12,6 @@
 
 namespace ronde::tool {
 namespace {
-
-bool more_ranks_than_cores(const Topology& topology) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
-  return !known || topology.local_size > CPU_COUNT(&cores);
-}
 
 void set_environment(const BenchOptions& options) {
   constexpr int kReplace = 1;
@@ -49,7 +40,7 @@ Session::Session(const BenchOptions& options, GpuAccess access)
     engine_ = make_engine(options_.device);
     subject_ = engine_.get();
   }
-  peers_ = make_peers(more_ranks_than_cores(topology()));
+  peers_ = make_peers(topology().local_size > topology().local_cores);
   if (options_.baseline) baseline_ = make_plain_mpi();
 }
 

@@ -2,12 +2,10 @@
 #include "ronde/torch/device.h"
 
 #include <ATen/Parallel.h>
-#include <sched.h>
 #include <torch/cuda.h>
 
 #include <algorithm>
 #include <string>
-#include <thread>
 
 #include "gradient_views.h"
 #include "ronde/config.h"
@@ -18,20 +16,11 @@
 namespace ronde {
 namespace {
 
-// Cores this process may run on: its affinity mask, or all where that cannot be read (machines with
-// more cores than cpu_set_t holds).
-int usable_cores() noexcept {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) return CPU_COUNT(&mask);
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
-
 void apply_thread_rule(Runtime& runtime) {
   const Topology& topology = runtime.topology();
   const std::uint64_t configured = runtime.config().compute_threads;
   const bool omp_set = process_environment()("OMP_NUM_THREADS").has_value();
-  const int cores = usable_cores();
+  const int cores = topology.local_cores;
   const int threads = detail::compute_threads(configured, omp_set, cores, topology.local_size);
   if (threads > 0) at::set_num_threads(threads);
   if (topology.rank != 0) return;
@@ -70,7 +59,7 @@ int compute_threads(unsigned long long configured, bool omp_num_threads_set, int
 }
 
 bool computing_takes_all_cores() {
-  return at::get_num_threads() * local_size() >= usable_cores();
+  return at::get_num_threads() * local_size() >= topology().local_cores;
 }
 
 bool install_thread_rule() {

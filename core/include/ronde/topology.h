@@ -18,6 +18,8 @@ struct Topology {
   int local_size = 1;
   int cross_rank = 0;
   int cross_size = 1;
+  /// Cores that the ranks of this host can use together: see Cores.
+  int local_cores = 1;
   /// Index of the host of every rank, by rank: hosts are numbered by first appearance.
   std::vector<int> host_of = {0};
 
