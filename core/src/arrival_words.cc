@@ -37,8 +37,9 @@ std::uint32_t committed_step(const Arrival& arrival, std::uint64_t ranks) {
 
 ArrivalWords::ArrivalWords(Board& board, int ranks)
     : board_(board), ranks_(static_cast<std::uint64_t>(ranks)) {
-  if (ranks_ >= kClosed || board.words().size() < 2) {
-    throw Error("a board serves at most 254 ranks and needs two words");
+  static_assert(kMostRanks < kClosed);
+  if (ranks > kMostRanks || board.words().size() < 2) {
+    throw Error("arrival words count at most 254 ranks and need a board of two words");
   }
 }
 

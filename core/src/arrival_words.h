@@ -22,6 +22,9 @@ namespace ronde {
 /// Thread-safety: every member may be called from any thread.
 class ArrivalWords {
  public:
+  /// As many as a word can count.
+  static constexpr int kMostRanks = 254;
+
   ArrivalWords(Board& board, int ranks);
 
   /// Buckets that a schedule may have.

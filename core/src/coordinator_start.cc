@@ -174,6 +174,14 @@ void Coordinator::make_board() {
   };
   board_ = options_.make_board(context);
   if (!board_ || options_.config.freeze_after_steps == 0) return;
+  if (topology_.size > ArrivalWords::kMostRanks) {
+    if (is_arbiter()) {
+      log_->debug("no schedule is frozen: it serves at most " +
+                  std::to_string(ArrivalWords::kMostRanks) + " ranks, and there are " +
+                  std::to_string(topology_.size));
+    }
+    return;
+  }
   const double longest_wait_s = options_.config.stall_warn_s > 0
                                     ? options_.config.stall_warn_s / kThawsBeforeWarning
                                     : options_.config.stall_abort_s / kThawsBeforeWarning;

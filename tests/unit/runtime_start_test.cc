@@ -204,3 +204,22 @@ TEST_CASE("a transport that cannot be made fails its rank with its own error") {
   };
   CHECK_THROWS_WITH(Runtime(std::move(options)), "started by a foreign launcher");
 }
+
+TEST_CASE("255 ranks of one host start, and negotiate every step") {
+  constexpr int kRanks = 255;
+  const CapturedErrors errors;
+  const inproc::Group group(kRanks);
+  run_ranks(kRanks, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    options.config.freeze_after_steps = 1;
+    if (rank == 0) options.config.log_level = "debug";
+    Runtime runtime(std::move(options));
+    for (int step = 0; step < 4; ++step) {
+      std::vector<float> values = {1.0F};
+      runtime.submit(sum_request(values, "sum")).wait();
+      check_equal(values[0], static_cast<float>(kRanks), "the sum");
+    }
+    runtime.shutdown();
+  });
+  CHECK_THAT(errors.text(), Catch::Contains("no schedule is frozen: it serves at most 254 ranks"));
+}
