@@ -25,8 +25,10 @@ inline std::optional<int> number_in(const EnvironmentLookup& variables, const st
 }  // namespace detail
 
 /// The variable, as "PMI_SIZE=4", by which a launcher says that it started several ranks, for a
-/// process that finds itself alone; empty if none does. SLURM_NTASKS counts unless an MPI launcher
-/// inside the job says otherwise: alone it means that the program was started without one.
+/// process that finds itself alone; empty if none does. SLURM_NTASKS and WORLD_SIZE (of torchrun
+/// and the Kubeflow Training Operator) count unless an MPI launcher inside the job says otherwise:
+/// SLURM_NTASKS alone means that the program was started without one. torchrun's own WORLD_SIZE
+/// counts always, as it is srun that started torchrun, once a node, and says PMI_SIZE=1.
 inline std::string foreign_launcher(const EnvironmentLookup& variables) {
   bool launcher_spoke = false;
   for (const char* const name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
@@ -37,6 +39,9 @@ inline std::string foreign_launcher(const EnvironmentLookup& variables) {
   // PMIx tells a process its rank, not how many there are.
   const std::optional<int> pmix_rank = detail::number_in(variables, "PMIX_RANK");
   if (pmix_rank && *pmix_rank > 0) return "PMIX_RANK=" + std::to_string(*pmix_rank);
+  const std::optional<int> world = detail::number_in(variables, "WORLD_SIZE");
+  const bool world_speaks = !launcher_spoke || variables("TORCHELASTIC_RUN_ID");
+  if (world_speaks && world && *world > 1) return "WORLD_SIZE=" + std::to_string(*world);
   const std::optional<int> tasks = detail::number_in(variables, "SLURM_NTASKS");
   if (!launcher_spoke && tasks && *tasks > 1) return "SLURM_NTASKS=" + std::to_string(*tasks);
   return {};

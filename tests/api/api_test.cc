@@ -126,7 +126,9 @@ TEST_CASE("without a launcher there is one rank and collectives work", "[own]") 
 }
 
 TEST_CASE("a program starts without a launcher, again and again, with sets of its own", "[own]") {
-  setenv("PMI_SIZE", "4", 1);  // a launcher that is none of Ronde's business
+  // Launchers that are none of Ronde's business.
+  setenv("PMI_SIZE", "4", 1);
+  setenv("WORLD_SIZE", "4", 1);
   ronde::InitOptions options;
   options.key_value = ronde::KeyValueStart{};
   options.process_sets = {{0}};

@@ -139,12 +139,21 @@ TEST_CASE("a foreign launcher is refused by variable, value and library") {
       {"OMPI_COMM_WORLD_SIZE", "2"},
       {"SLURM_NTASKS", "16"},
       {"PMIX_RANK", "1"},
+      {"WORLD_SIZE", "2"},
   }));
   fake.variables[name] = value;
   const auto environment = fake.environment();
   CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
              Contains("(" + name + "=" + value + ")") && Contains("Fake MPI 1.0") &&
                  !Contains("built for tests") && Contains("unset " + name));
+}
+
+TEST_CASE("torchrun is refused also where srun started it once a node") {
+  FakeMpi fake;
+  fake.variables = {{"PMI_SIZE", "1"},   {"SLURM_NTASKS", "1"}, {"TORCHELASTIC_RUN_ID", "none"},
+                    {"WORLD_SIZE", "2"}, {"RANK", "0"},         {"LOCAL_RANK", "0"}};
+  const auto environment = fake.environment();
+  CHECK_THAT(text_of<UsageError>([&] { environment->join(); }), Contains("(WORLD_SIZE=2)"));
 }
 
 TEST_CASE("one rank alone, or several that MPI knows of, are no foreign launcher's work") {
@@ -155,7 +164,12 @@ TEST_CASE("one rank alone, or several that MPI knows of, are no foreign launcher
       {1, Variables{{"SLURM_NTASKS", "8"}, {"PMI_SIZE", "1"}}},     // mpiexec -n 1 inside a job
       {1, Variables{{"PMI_SIZE", "4(x2)"}, {"SLURM_NTASKS", ""}}},  // no numbers
       {1, Variables{{"PMIX_RANK", "0"}}},                           // perhaps the first of several
+      {1, Variables{{"WORLD_SIZE", "1"}, {"RANK", "0"}, {"TORCHELASTIC_RUN_ID", "none"}}},
+      {1,
+       Variables{{"WORLD_SIZE", "4"}, {"PMI_SIZE", "1"}}},  // mpiexec -n 1, the other is left over
       {4, Variables{{"PMI_SIZE", "4"}}},
+      {4, Variables{{"WORLD_SIZE", "4"}, {"PMI_SIZE", "4"}}},
+      {4, Variables{{"WORLD_SIZE", "4"}, {"RANK", "0"}, {"TORCHELASTIC_RUN_ID", "none"}}},
   }));
   FakeMpi fake;
   fake.size = size;
