@@ -98,7 +98,7 @@ std::vector<Work> submit_group(std::vector<Request> requests) {
 // Waits on the handle alone, so that the Runtime stays free to shut down meanwhile.
 void run(Request request) {
   request.caller_waits = true;
-  const Work work = submit(std::move(request));
+  const Work work = use("ronde::run()")->submit(std::move(request));
   work.wait();
 }
 

@@ -45,7 +45,7 @@ std::vector<std::pair<std::string, std::function<void()>>> group_functions() {
            }},
           {"ronde::submit()", [] { ronde::submit({}); }},
           {"ronde::submit_group()", [] { ronde::submit_group({}); }},
-          {"ronde::submit()", [] { ronde::run({}); }},
+          {"ronde::run()", [] { ronde::run({}); }},
           {"ronde::barrier()", [] { ronde::barrier(); }},
           {"ronde::barrier()", [] { ronde::barrier_async(); }},
           {"ronde::join()", [] { ronde::join(); }},
