@@ -107,6 +107,7 @@ namespace {
 Work submit_barrier(const BarrierOptions& options, bool caller_waits) {
   Request request;
   request.kind = Collective::Barrier;
+  request.name = options.name;
   request.set = options.process_set;
   request.timeout = options.timeout;
   request.caller_waits = caller_waits;

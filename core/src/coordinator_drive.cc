@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "coordinator.h"
+#include "engine_scope.h"
 #include "exception_text.h"
 
 namespace ronde {
@@ -31,6 +32,7 @@ class Unlocked {
 }  // namespace
 
 void Coordinator::live() noexcept {
+  const EngineScope scope;
   std::unique_lock engine(engine_);
   is_live_ = true;
   try {
@@ -123,6 +125,7 @@ void Coordinator::help(const WorkState& work, Stage goal, TimePoint deadline) no
 }
 
 void Coordinator::drive(const WorkState& work, Stage goal, TimePoint deadline) {
+  const EngineScope scope;
   counters_.driven_by_callers.add();
   driver_.store(std::this_thread::get_id());
   say_asleep(false);

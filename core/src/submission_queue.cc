@@ -6,6 +6,7 @@
 #include <span>
 
 #include "elementwise.h"
+#include "engine_scope.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -82,7 +83,35 @@ std::string text_of(const Submission& submission) {
   return (is_group ? "the group with " : "") + display_name(shown.meta, shown.request.name);
 }
 
+thread_local bool this_thread_ends = false;  // needs no destructor, so that it can be asked there
+
+struct LivingThread {
+  const std::shared_ptr<const char> token = std::make_shared<const char>();
+  ~LivingThread() { this_thread_ends = true; }
+};
+
+/// Whether the calling thread is `owner`, as which it is put down if there is none any more.
+bool is_this_thread(std::weak_ptr<const void>& owner) {
+  if (this_thread_ends) return owner.expired();
+  thread_local const LivingThread thread;
+  const bool is_owner = !owner.owner_before(thread.token) && !thread.token.owner_before(owner);
+  if (is_owner || !owner.expired()) return is_owner;
+  owner = thread.token;
+  return true;
+}
+
 }  // namespace
+
+/// Note [Who calls without a name].
+void SubmissionQueue::expect_order(Lane& lane, const Submission& submission) {
+  const bool in_callback = EngineScope::is_inside();
+  if (!in_callback && is_this_thread(lane.caller_without_names)) return;
+  throw UsageError(
+      text_of(submission) + ": operations without a name are matched by the order of calls, " +
+      (in_callback ? "and callbacks run at no certain place in it. Give those of callbacks a name"
+                   : "which is that of another thread of this rank until it ends. Give those of "
+                     "other threads a name"));
+}
 
 /// Takes the key of the operation, or those of all members of a group, and their names.
 void SubmissionQueue::reserve(Submission& submission) {
@@ -98,7 +127,7 @@ void SubmissionQueue::reserve(Submission& submission) {
   lane->has_joined = submission.meta.kind == Collective::Join;
   submission.unnamed_before = lane->unnamed;
   if (!submission.is_group()) {
-    submission.key = next_key(*lane, submission.request);
+    submission.key = next_key(*lane, submission);
     return take_name(*lane, submission);
   }
   take_keys(*lane, submission);
@@ -114,6 +143,7 @@ void SubmissionQueue::take_keys(Lane& lane, Submission& group) {
     const std::string& name = member.request.name;
     if (!name.empty() && (base.empty() || name < base)) base = name;
   }
+  if (base.empty()) expect_order(lane, group);
   group.key = base.empty() ? unnamed_key(lane.unnamed) : base;
   std::size_t taken = 0;
   std::size_t unnamed = 0;
@@ -144,10 +174,13 @@ void SubmissionQueue::take_name(Lane& lane, const Submission& submission) {
                    "second operation another name");
 }
 
-std::string SubmissionQueue::next_key(Lane& lane, const Request& request) {
+std::string SubmissionQueue::next_key(Lane& lane, const Submission& submission) {
+  const Request& request = submission.request;
   if (request.kind == Collective::Join) return join_key();
   if (is_point_to_point(request.kind)) return message_key(lane.messages++);
-  return request.name.empty() ? unnamed_key(lane.unnamed++) : request.name;
+  if (!request.name.empty()) return request.name;
+  expect_order(lane, submission);
+  return unnamed_key(lane.unnamed++);
 }
 
 void SubmissionQueue::keep(Submission submission) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -18,6 +19,12 @@
 
 namespace ronde {
 
+/// Note [Who calls without a name]
+/// Operations without a name are matched by their order of calls, which all ranks must have alike.
+/// Threads of a rank have no order among them, so in each set the first one that submits such an
+/// operation is the only one that may, until it ends. A callback may never: whether it runs on
+/// Ronde's thread or on the one that waits, and after which call, differs between ranks.
+///
 /// Carries submissions from any thread to the coordinator, and decides when it has gathered enough
 /// of them: the gather time has passed since the first, the bytes fill a fusion buffer, or somebody
 /// waits for a result.
@@ -93,13 +100,15 @@ class SubmissionQueue {
   /// The operations of a process set.
   struct Lane {
     std::uint64_t unnamed = 0;                              ///< so many had no name
+    std::weak_ptr<const void> caller_without_names;         ///< a thread, while it lives
     std::uint64_t messages = 0;                             ///< so many were sent or received
     std::unordered_map<std::string, Collective> in_flight;  ///< by key
     bool has_joined = false;
     bool is_open = true;
   };
 
-  static std::string next_key(Lane& lane, const Request& request);
+  static void expect_order(Lane& lane, const Submission& submission);
+  static std::string next_key(Lane& lane, const Submission& submission);
   static void take_name(Lane& lane, const Submission& submission);
   static void take_keys(Lane& lane, Submission& group);
   void reserve(Submission& submission);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/work.h"
 
+#include "engine_scope.h"
 #include "exception_text.h"
 #include "ronde/error.h"
 #include "work_state.h"
@@ -153,6 +154,7 @@ void WorkState::on_done(std::function<void()> callback) {
       return;
     }
   }
+  const EngineScope scope;  // on another rank the callback may run there
   callback();
 }
 

@@ -249,13 +249,13 @@ TEST_CASE("other threads may call in while one shuts down", "[own]") {
   std::atomic<int> working = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&working] {
+    threads.emplace_back([&working, name = "of thread " + std::to_string(i)] {
       bool counted = false;
       try {
         for (;;) {
           ronde::size();
           ronde::stats();
-          ronde::barrier();
+          ronde::barrier({.name = name});
           if (!counted) ++working;
           counted = true;
         }

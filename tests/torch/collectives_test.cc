@@ -211,7 +211,9 @@ TEST_CASE("a result is an inference tensor only where its own caller is in that 
   for (int i = 0; i < 50; ++i) {
     const ronde::TensorWork plain = ronde::allgather_async(at::ones({3}));
     // This thread runs Ronde's loop while it waits, so that it may make the other's result.
-    std::thread([&] { inferring([] { return ronde::allreduce_(at::ones({2})); }); }).join();
+    std::thread([&] {
+      inferring([] { return ronde::allreduce_(at::ones({2}), {.name = "x"}); });
+    }).join();
     if (plain.wait().is_inference()) ++wrong;
     ronde::TensorWork inferred = inferring([] { return ronde::allgather_async(at::ones({3})); });
     ronde::barrier();

@@ -21,7 +21,7 @@ namespace ronde {
 /// by `postscale`.
 struct AllreduceOptions {
   /// By which ranks match their calls, and what errors and reports of stalls say. Empty: calls are
-  /// matched by their order within the process set.
+  /// matched by their order within the process set (see Request::name).
   std::string name = {};
   /// An average of integers is computed in double precision and truncated toward zero.
   ReduceOp op = ReduceOp::Average;
@@ -118,6 +118,7 @@ struct JoinOptions {
 struct BarrierOptions {
   /// As in AllreduceOptions.
   /// @{
+  std::string name = {};
   ProcessSet process_set = {};
   std::chrono::nanoseconds timeout{0};
   /// @}

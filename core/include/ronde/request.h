@@ -33,7 +33,8 @@ inline constexpr int kAnyRank = -1;
 /// agree on `dtype`, on the device kind and on how many elements there are; shapes may differ.
 struct Request {
   Collective kind = Collective::Allreduce;  ///< Send and Recv: a message
-  /// Empty: matched by the order of calls within the process set.
+  /// Empty: matched by the order of calls within the process set. That is the order of one thread:
+  /// until the first that leaves the name out has ended, others must give one, callbacks always.
   std::string name;
   DataType dtype = DataType::F32;  ///< of input and output
   /// In elements, outermost first. Empty is a scalar (one element).
