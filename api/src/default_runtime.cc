@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "default_runtime.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -11,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/src/after_fork.h"
 #include "core/src/exception_text.h"
 #include "options.h"
 #include "ronde/error.h"
@@ -54,6 +53,7 @@ DefaultRuntime& DefaultRuntime::instance() {
 }
 
 void DefaultRuntime::init(const InitOptions& options) {
+  expect_own_process("ronde::init()");
   begin_init();
   try {
     StartOptions start;
@@ -94,7 +94,7 @@ void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime) {
     if (before != &leave_and_terminate) next_terminate = before;
   }
   runtime_ = std::move(runtime);
-  process_.store(getpid());
+  fork_depth_.store(fork_depth());
   phase_ = Phase::Ready;
 }
 
@@ -111,11 +111,15 @@ void DefaultRuntime::run_hooks() {
   }
 }
 
-/// In a child of fork(): Note [After fork] in core/src/runtime.cc. There the mutex must not be
-/// asked for before: another thread of the parent's may have held it.
+/// In a child of fork(): Note [After fork] in core/src/after_fork.h.
 bool DefaultRuntime::is_of_parent() const noexcept {
-  const int process = process_.load();
-  return process != kNoProcess && process != getpid();
+  const int depth = fork_depth_.load();
+  return depth != kNotStarted && depth != fork_depth();
+}
+
+/// `function` is called.
+void DefaultRuntime::expect_own_process(std::string_view function) const {
+  if (is_of_parent()) throw error_after_fork(std::string(function));
 }
 
 void DefaultRuntime::shutdown() {
@@ -192,6 +196,7 @@ void DefaultRuntime::retire(Phase next) noexcept {
   std::unique_ptr<Runtime> runtime;
   std::unique_lock lock(mutex_);
   phase_ = next;
+  fork_depth_.store(kNotStarted);
   runtime = std::move(runtime_);
   const bool unused = unused_.wait_for(lock, kLongestUse, [this] { return uses_ == 0; });
   lock.unlock();
@@ -202,11 +207,13 @@ void DefaultRuntime::retire(Phase next) noexcept {
 }
 
 bool DefaultRuntime::is_initialized() const noexcept {
+  if (is_of_parent()) return false;
   const std::lock_guard lock(mutex_);
   return runtime_ != nullptr;
 }
 
 void DefaultRuntime::register_backend(const std::string& name, BackendFactory factory) {
+  expect_own_process("ronde::register_backend()");
   check_backend(name, factory);
   const std::lock_guard lock(mutex_);
   require_not_initialized("ronde::register_backend()");
@@ -217,6 +224,7 @@ void DefaultRuntime::register_backend(const std::string& name, BackendFactory fa
 }
 
 void DefaultRuntime::set_stall_callback(StallCallback callback) {
+  expect_own_process("ronde::set_stall_callback()");
   const std::lock_guard lock(mutex_);
   require_not_initialized("ronde::set_stall_callback()");
   on_stall_ = std::move(callback);
@@ -226,6 +234,7 @@ void DefaultRuntime::add_init_hook(Hook hook) {
   if (!hook) {
     throw UsageError("ronde::add_init_hook() was given an empty function");
   }
+  expect_own_process("ronde::add_init_hook()");
   const std::lock_guard lock(mutex_);
   hooks_.push_back(std::move(hook));
 }
@@ -254,6 +263,7 @@ void DefaultRuntime::throw_not_ready(std::string_view function) const {
 }
 
 DefaultRuntime::Use::Use(DefaultRuntime& owner, std::string_view function) : owner_(owner) {
+  owner_.expect_own_process(function);
   const std::lock_guard lock(owner_.mutex_);
   if (owner_.runtime_ == nullptr) {
     owner_.throw_not_ready(function);

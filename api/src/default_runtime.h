@@ -64,7 +64,7 @@ class DefaultRuntime {
 
  private:
   enum class Phase { Fresh, Initializing, Ready, ShuttingDown, ShutDown };
-  static constexpr int kNoProcess = 0;
+  static constexpr int kNotStarted = -1;
 
   DefaultRuntime() = default;
 
@@ -75,10 +75,11 @@ class DefaultRuntime {
   void end_at_exit(int status) noexcept;
   void end_use() noexcept;
   bool is_of_parent() const noexcept;
+  void expect_own_process(std::string_view function) const;
   void require_not_initialized(std::string_view function) const;
   [[noreturn]] void throw_not_ready(std::string_view function) const;
 
-  std::atomic<int> process_{kNoProcess};  // that last started a Runtime
+  std::atomic<int> fork_depth_{kNotStarted};  // of the process that started runtime_
   mutable std::mutex mutex_;
   std::condition_variable unused_;  // uses_ became 0
   // Guarded by mutex_.

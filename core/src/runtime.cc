@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
-#include <unistd.h>
-
 #include <thread>
 
+#include "after_fork.h"
 #include "coordinator.h"
 #include "durations.h"
 #include "ronde/error.h"
@@ -30,11 +29,6 @@ constexpr std::chrono::seconds kStartSlack{3};
 
 }  // namespace
 
-// Note [After fork]
-// A child of fork() has a copy of the Runtime, but not its thread, and what it says over the copied
-// sockets would count as said by its parent. So there the Runtime can only be left as it is: it is
-// not joined, closed or freed.
-
 class Runtime::Impl {
  public:
   explicit Impl(RuntimeOptions options)
@@ -49,7 +43,7 @@ class Runtime::Impl {
   }
 
   /// Note [After fork].
-  bool is_of_parent() const noexcept { return getpid() != process_; }
+  bool is_of_parent() const noexcept { return fork_depth() != fork_depth_; }
 
   bool leave(const std::string& why = {}) noexcept {
     if (is_of_parent()) return false;
@@ -73,7 +67,14 @@ class Runtime::Impl {
     return ended;
   }
 
-  Coordinator& coordinator() const { return *coordinator_; }
+  Coordinator& coordinator() const noexcept { return *coordinator_; }
+
+  /// Note [After fork].
+  Coordinator& usable_coordinator() const {
+    if (!is_of_parent()) return *coordinator_;
+    throw error_after_fork("a function of the Runtime of rank " +
+                           std::to_string(coordinator_->topology().rank));
+  }
 
   void shutdown() {
     if (is_of_parent()) return;
@@ -91,7 +92,7 @@ class Runtime::Impl {
   }
 
  private:
-  const pid_t process_ = getpid();
+  const int fork_depth_ = fork_depth();
   const std::shared_ptr<Coordinator> coordinator_;
   std::mutex shutdown_mutex_;
   std::thread thread_;  // guarded by shutdown_mutex_ after construction
@@ -138,44 +139,44 @@ const Config& Runtime::config() const noexcept {
 }
 
 std::string Runtime::transport_name() const {
-  return impl_->coordinator().transport_name();
+  return impl_->usable_coordinator().transport_name();
 }
 
 std::string Runtime::backend_name(DeviceKind device) const {
-  return impl_->coordinator().backend_name(device);
+  return impl_->usable_coordinator().backend_name(device);
 }
 
 ProcessSet Runtime::add_process_set(const std::vector<int>& ranks) {
-  return impl_->coordinator().add_process_set(ranks);
+  return impl_->usable_coordinator().add_process_set(ranks);
 }
 
 ProcessSet Runtime::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
-  return impl_->coordinator().create_process_set(ranks, tag);
+  return impl_->usable_coordinator().create_process_set(ranks, tag);
 }
 
 void Runtime::remove_process_set(ProcessSet set) {
-  impl_->coordinator().remove_process_set(set);
+  impl_->usable_coordinator().remove_process_set(set);
 }
 
 std::vector<ProcessSet> Runtime::process_sets() const {
-  return impl_->coordinator().process_sets().sets();
+  return impl_->usable_coordinator().process_sets().sets();
 }
 
 std::vector<int> Runtime::ranks_of(ProcessSet set) const {
-  return impl_->coordinator().process_sets().at(set)->ranks;
+  return impl_->usable_coordinator().process_sets().at(set)->ranks;
 }
 
 std::optional<int> Runtime::rank_in(ProcessSet set) const {
-  const auto info = impl_->coordinator().process_sets().at(set);
+  const auto info = impl_->usable_coordinator().process_sets().at(set);
   return info->is_member() ? std::optional(info->topology.rank) : std::nullopt;
 }
 
 Work Runtime::submit(Request request) {
-  return impl_->coordinator().submit(std::move(request));
+  return impl_->usable_coordinator().submit(std::move(request));
 }
 
 std::vector<Work> Runtime::submit_group(std::vector<Request> requests) {
-  return impl_->coordinator().submit_group(std::move(requests));
+  return impl_->usable_coordinator().submit_group(std::move(requests));
 }
 
 void Runtime::run(Request request) {
@@ -196,19 +197,19 @@ bool Runtime::leave(const std::string& why) noexcept {
 }
 
 void Runtime::abort(const std::string& text) {
-  impl_->coordinator().request_abort(text);
+  impl_->usable_coordinator().request_abort(text);
 }
 
 void Runtime::add_stats(std::function<StatsGroup()> part) {
-  impl_->coordinator().add_stats(std::move(part));
+  impl_->usable_coordinator().add_stats(std::move(part));
 }
 
 std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
-  return impl_->coordinator().symmetric_heap();
+  return impl_->usable_coordinator().symmetric_heap();
 }
 
 Stats Runtime::stats() const {
-  return impl_->coordinator().stats();
+  return impl_->usable_coordinator().stats();
 }
 
 }  // namespace ronde

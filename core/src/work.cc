@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/work.h"
 
+#include "after_fork.h"
 #include "engine_scope.h"
 #include "exception_text.h"
 #include "ronde/error.h"
@@ -10,10 +11,13 @@ namespace ronde {
 
 WorkState::WorkState(std::string name, std::weak_ptr<WaitHelper> engine,
                      std::shared_ptr<Logger> log)
-    : name_(std::move(name)), engine_(std::move(engine)), log_(std::move(log)) {}
+    : name_(std::move(name)),
+      engine_(std::move(engine)),
+      log_(std::move(log)),
+      fork_depth_(fork_depth()) {}
 
 WorkState::~WorkState() {
-  if (!error_ || error_read_) return;
+  if (!error_ || error_read_ || fork_depth() != fork_depth_) return;
   try {
     std::rethrow_exception(error_);
   } catch (...) {
@@ -48,6 +52,10 @@ void WorkState::complete(std::exception_ptr error, bool contributed) {
       log_->error("a callback of " + name_ + " threw, which it must not: " + exception_text());
     }
   }
+}
+
+void WorkState::expect_own_process(const char* function) const {
+  if (fork_depth() != fork_depth_) throw error_after_fork(name_ + ": " + function);
 }
 
 bool WorkState::ask() const noexcept {
@@ -158,52 +166,63 @@ void WorkState::on_done(std::function<void()> callback) {
   callback();
 }
 
+namespace {
+
+WorkState& usable(const std::shared_ptr<WorkState>& state, const char* function) {
+  state->expect_own_process(function);
+  return *state;
+}
+
+}  // namespace
+
 bool Work::done() const {
-  return !state_ || state_->ask();
+  return !state_ || usable(state_, "done()").ask();
 }
 
 void Work::wait() const {
-  if (state_) state_->wait_until(nullptr);
+  if (state_) usable(state_, "wait()").wait_until(nullptr);
 }
 
 void Work::wait_on(void* stream) const {
-  if (state_) state_->wait_on(stream);
+  if (state_) usable(state_, "wait_on()").wait_on(stream);
 }
 
 bool Work::wait_for(std::chrono::nanoseconds duration) const {
   if (!state_) return true;
+  WorkState& state = usable(state_, "wait_for()");
   const auto now = std::chrono::steady_clock::now();
   // nanoseconds::max() is a way to say "for ever", and no time to add to another.
   if (duration > std::chrono::steady_clock::time_point::max() - now) {
-    return state_->wait_until(nullptr);
+    return state.wait_until(nullptr);
   }
   const auto deadline = now + duration;
-  return state_->wait_until(&deadline);
+  return state.wait_until(&deadline);
 }
 
 std::exception_ptr Work::error() const {
-  return state_ ? state_->error() : nullptr;
+  return state_ ? usable(state_, "error()").error() : nullptr;
 }
 
 bool Work::contributed() const {
-  return !state_ || state_->contributed();
+  return !state_ || usable(state_, "contributed()").contributed();
 }
 
 std::vector<std::int64_t> Work::received_splits() const {
-  return state_ ? state_->received_splits() : std::vector<std::int64_t>();
+  return state_ ? usable(state_, "received_splits()").received_splits()
+                : std::vector<std::int64_t>();
 }
 
 int Work::last_rank() const {
-  return state_ ? state_->last_rank() : -1;
+  return state_ ? usable(state_, "last_rank()").last_rank() : -1;
 }
 
 int Work::source() const {
-  return state_ ? state_->source() : -1;
+  return state_ ? usable(state_, "source()").source() : -1;
 }
 
 void Work::on_done(std::function<void()> callback) const {
   if (state_) {
-    state_->on_done(std::move(callback));
+    usable(state_, "on_done()").on_done(std::move(callback));
   } else {
     callback();
   }

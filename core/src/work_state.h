@@ -87,6 +87,9 @@ class WorkState {
 
   const std::string& name() const noexcept { return name_; }
 
+  /// Note [After fork]: throws UsageError in a child; `function` is called there.
+  void expect_own_process(const char* function) const;
+
   /// Somebody waits for it, or has. Set before WaitHelper::help is called.
   bool is_awaited() const noexcept { return awaited_.load(std::memory_order_relaxed); }
 
@@ -109,6 +112,7 @@ class WorkState {
   const std::string name_;
   const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
+  const int fork_depth_;
 
   std::atomic<std::size_t> bucket_{0};  ///< plus one
   /// Written under mutex_, after what it stands for.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that no launcher started, as processes that meet through files. Hidden cases are a rank.
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -50,6 +52,33 @@ TEST_CASE("helper: a rank", "[.]") {
     std::cerr << "group " << error.failed_rank() << ": " << error.what() << "\n";
     std::_Exit(kGroupError);
   }
+}
+
+/// Ends with 0 if it was refused an operation, and could destroy what it has of its parent.
+[[noreturn]] void end_child(std::unique_ptr<Runtime> runtime) {
+  constexpr unsigned kPatienceInS = 30;
+  alarm(kPatienceInS);
+  const std::string text = text_of<UsageError>([&] { reduced(*runtime, 1000); });
+  const bool is_refused = text.find("in a child of fork()") != std::string::npos;
+  runtime->shutdown();
+  runtime.reset();
+  std::exit(is_refused ? 0 : 1);
+}
+
+TEST_CASE("helper: a rank that forks", "[.]") {
+  const KeyValueStart start = start_by_files();
+  auto runtime = std::make_unique<Runtime>(options_without_launcher(start));
+  const auto size = static_cast<float>(start.size);
+  CHECK(reduced(*runtime, 1) == size);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) end_child(std::move(runtime));
+  for (int step = 0; step < 100; ++step) REQUIRE(reduced(*runtime, 1) == size);
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(reduced(*runtime, 1) == size);
+  runtime->shutdown();
 }
 
 TEST_CASE("helper: a rank that joins", "[.]") {
@@ -141,6 +170,10 @@ TEST_CASE("the death of a rank is a GroupError on the others that names it") {
 
 TEST_CASE("ranks without more data join, and are told who was last") {
   check_helpers("helper: a rank that joins", {});
+}
+
+TEST_CASE("the group goes on while children of fork end, which destroy their Runtime") {
+  check_helpers("helper: a rank that forks", {});
 }
 
 TEST_CASE("a stall callback is called on every rank with who is missing") {

@@ -106,7 +106,10 @@ void GradientReducer::forget(std::size_t first, std::size_t first_group) noexcep
     Slot& slot = slots_.back();
     remove_hooks(slot);
     // Nobody waits for it any more: who asks has it done all the same.
-    for (const TensorWork& work : slot.works) static_cast<void>(work.done());
+    // In a child of fork() there is nothing to ask.
+    if (is_initialized()) {
+      for (const TensorWork& work : slot.works) static_cast<void>(work.done());
+    }
     slots_.pop_back();
   }
   groups_.resize(first_group);

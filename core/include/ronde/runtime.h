@@ -69,7 +69,9 @@ struct RuntimeOptions {
 /// One rank of a group: owns the coordinator thread, the transport and the backends. Several may
 /// live in one process (one a thread, in tests).
 ///
-/// Thread-safety: every member may be called from any thread, but construction and destruction.
+/// Thread-safety: every member may be called from any thread, but construction and destruction. In
+/// a child of fork() shutdown(), leave() and the destructor do nothing, and what is not noexcept
+/// throws UsageError.
 class Runtime {
  public:
   /// Meets the other ranks: blocks until all are there, at most RONDE_INIT_TIMEOUT_S. Throws

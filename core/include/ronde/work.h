@@ -14,7 +14,7 @@ class WorkState;
 
 /// Handle to a submitted operation. Copies share the operation; all members may be called from any
 /// thread. Dropping the last handle neither cancels nor waits: buffers stay alive until completion,
-/// and an error that nobody read is logged.
+/// and an error that nobody read is logged. In a child of fork() every call throws UsageError.
 class Work {
  public:
   /// An empty handle: done, without error.

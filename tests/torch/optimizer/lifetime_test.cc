@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nothing of a DistributedOptimizer outlives it; modules that are converted or loaded after they
 // were wrapped.
+#include <sys/wait.h>
 #include <torch/csrc/autograd/variable.h>
+#include <unistd.h>
 
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -128,6 +131,23 @@ TEST_CASE("guards that outlive an optimiser keep nothing of it", "[n2]") {
   skip.reset();
   optimizer.synchronize();
   toy.check_gradients(mean_rank());
+}
+
+TEST_CASE("a child of fork destroys an optimiser whose gradients are in flight", "[n2]") {
+  auto toy = std::make_unique<WrappedToy>();
+  if (ronde::rank() == 0) toy->backward(1.0);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    toy.reset();
+    _exit(0);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  if (ronde::rank() != 0) toy->backward(1.0);
+  toy->optimizer.step();
+  toy->check_values(0.0);
 }
 
 TEST_CASE("a module that is converted after it was wrapped is refused, not trained alone", "[n2]") {
