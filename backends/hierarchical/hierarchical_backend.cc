@@ -45,11 +45,8 @@ std::unique_ptr<Backend> create_backend(const HierarchicalOptions& options,
                                         BackendContext& context) {
   std::shared_ptr<shm::RingContext> ring = make_ring(options, context);
   std::unique_ptr<Backend> others = context.pack(mpi_backend_factory(options.mpi).create(context));
-  constexpr double kLongest = 1e9;
-  const std::chrono::duration<double> patience(std::min(options.mpi.init_timeout_s, kLongest));
   const auto environment = mpi::MpiEnvironment::of_process();
-  MPI_Comm communicator = environment->duplicate(
-      mpi::Clock::now() + std::chrono::duration_cast<mpi::Clock::duration>(patience));
+  MPI_Comm communicator = environment->duplicate(context.deadline);
   return std::make_unique<HierarchicalBackend>(environment, communicator, std::move(ring),
                                                *context.topology, std::move(others));
 }

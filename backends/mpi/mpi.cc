@@ -49,18 +49,19 @@ std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptio
 }
 
 BackendFactory mpi_backend_factory(const MpiOptions& options) {
-  const mpi::MpiBackendOptions backend_options = {
-      .init_timeout = milliseconds_of(options.init_timeout_s), .max_count = options.max_count};
   BackendFactory factory;
   factory.device = DeviceKind::Cpu;
   factory.priority = kPriority;
   factory.serves_sets = true;
-  factory.create = [backend_options](BackendContext& context) -> std::unique_ptr<Backend> {
+  factory.create = [max_count =
+                        options.max_count](BackendContext& context) -> std::unique_ptr<Backend> {
     auto environment = mpi::MpiEnvironment::of_process();
     if (context.set == 0) {
-      return std::make_unique<mpi::MpiBackend>(std::move(environment), backend_options);
+      return std::make_unique<mpi::MpiBackend>(
+          std::move(environment),
+          mpi::MpiBackendOptions{.deadline = context.deadline, .max_count = max_count});
     }
-    return make_set_backend(std::move(environment), context, backend_options.max_count);
+    return make_set_backend(std::move(environment), context, max_count);
   };
   return factory;
 }

@@ -152,7 +152,7 @@ MpiBackend::MpiBackend(std::shared_ptr<MpiEnvironment> environment,
                        const MpiBackendOptions& options)
     : mpi_(std::move(environment)),
       max_count_(std::clamp<std::size_t>(options.max_count, 1, INT_MAX)) {
-  communicator_ = mpi_->duplicate(Clock::now() + options.init_timeout);
+  communicator_ = mpi_->duplicate(options.deadline);
   constexpr int kCommutes = 1;
   for (std::size_t i = 0; i < own_ops_.size(); ++i) {
     mpi_->call("MPI_Op_create", mpi_->api().op_create, own_operators()[i].function, kCommutes,

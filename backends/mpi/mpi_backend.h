@@ -17,7 +17,8 @@
 namespace ronde::mpi {
 
 struct MpiBackendOptions {
-  std::chrono::milliseconds init_timeout{120'000};
+  /// By when the other ranks have to come for the communicator.
+  Clock::time_point deadline = Clock::time_point::max();
   /// Most elements in one MPI call, which counts in int.
   std::size_t max_count = INT_MAX;
 };

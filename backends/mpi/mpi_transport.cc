@@ -11,20 +11,21 @@ namespace ronde::mpi {
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment,
                            const MpiTransportOptions& options)
-    : TreeTransport("mpi"), mpi_(std::move(environment), options.ranks) {
-  const auto deadline = Clock::now() + options.init_timeout;
-  communicator_ = mpi_->duplicate(deadline);
+    : TreeTransport("mpi"),
+      deadline_(Clock::now() + options.init_timeout),
+      mpi_(std::move(environment), options.ranks) {
+  communicator_ = mpi_->duplicate(deadline_);
   const net::TreeOptions tree_options = {.rank = mpi_->rank(),
                                          .size = mpi_->size(),
-                                         .timeout = options.init_timeout,
+                                         .deadline = deadline_,
                                          .host = options.host,
                                          .offer_loopback = options.offer_loopback};
-  connect(tree_options, [&](std::string_view blob) { return exchange(blob, deadline); });
+  connect(tree_options, [&](std::string_view blob) { return exchange(blob); });
   // Nothing else uses it from here on.
   mpi_->set_message_communicator(communicator_);
 }
 
-std::vector<std::string> MpiTransport::exchange(std::string_view blob, Clock::time_point deadline) {
+std::vector<std::string> MpiTransport::exchange(std::string_view blob) {
   struct Buffers {
     std::string own;
     int own_length = 0;
@@ -41,7 +42,7 @@ std::vector<std::string> MpiTransport::exchange(std::string_view blob, Clock::ti
   buffers->lengths.resize(ranks);
   mpi_->call("MPI_Iallgather", mpi_->api().iallgather, &buffers->own_length, 1, MPI_INT,
              buffers->lengths.data(), 1, MPI_INT, communicator_, &buffers->request);
-  wait_for_exchange(buffers->request, buffers, deadline);
+  wait_for_exchange(buffers->request, buffers);
 
   std::int64_t total = 0;
   for (const int length : buffers->lengths) {
@@ -53,7 +54,7 @@ std::vector<std::string> MpiTransport::exchange(std::string_view blob, Clock::ti
   mpi_->call("MPI_Iallgatherv", mpi_->api().iallgatherv, buffers->own.data(), buffers->own_length,
              MPI_CHAR, buffers->all.data(), buffers->lengths.data(), buffers->offsets.data(),
              MPI_CHAR, communicator_, &buffers->request);
-  wait_for_exchange(buffers->request, buffers, deadline);
+  wait_for_exchange(buffers->request, buffers);
 
   std::vector<std::string> blobs;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -63,10 +64,9 @@ std::vector<std::string> MpiTransport::exchange(std::string_view blob, Clock::ti
   return blobs;
 }
 
-void MpiTransport::wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers,
-                                     Clock::time_point deadline) {
+void MpiTransport::wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers) {
   const auto start = Clock::now();
-  if (mpi_->wait(request, deadline)) return;
+  if (mpi_->wait(request, deadline_)) return;
   keep_for_ever(std::move(buffers));
   mpi_->abandon();
   mpi_->fail_waiting("exchange their addresses over MPI",

@@ -31,10 +31,10 @@ class MpiTransport final : public net::TreeTransport {
   void close(bool graceful, Clock::time_point deadline) override;
 
  private:
-  std::vector<std::string> exchange(std::string_view blob, Clock::time_point deadline);
-  void wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers,
-                         Clock::time_point deadline);
+  std::vector<std::string> exchange(std::string_view blob);
+  void wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers);
 
+  const Clock::time_point deadline_;  ///< from before MPI_Init, which may wait for long
   MpiMembership mpi_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
 };

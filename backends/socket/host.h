@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
+#include <concepts>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace ronde::net {
@@ -28,5 +32,15 @@ std::string errno_text(int code);
 /// Strings as one string and back; unpack throws ronde::Error if `bytes` is not of pack's making.
 std::string pack(const std::vector<std::string>& fields);
 std::vector<std::string> unpack(std::string_view bytes);
+
+/// The decimal number that `text` is, and nothing but.
+template <std::integral Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return number;
+}
 
 }  // namespace ronde::net

@@ -215,12 +215,11 @@ class KeyValueTransport final : public TreeTransport {
     KeyValueExchange exchange(start, options.calls ? *options.calls : unheard, deadline);
     const std::string host = options.host.empty() ? host_identity() : options.host;
     compare(start, host, options.one_host, exchange);
-    const TreeOptions tree_options = {
-        .rank = start.rank,
-        .size = start.size,
-        .timeout = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
-        .host = host,
-        .offer_loopback = options.offer_loopback};
+    const TreeOptions tree_options = {.rank = start.rank,
+                                      .size = start.size,
+                                      .deadline = deadline,
+                                      .host = host,
+                                      .offer_loopback = options.offer_loopback};
     try {
       connect(tree_options, std::ref(exchange));
     } catch (const GroupError& error) {

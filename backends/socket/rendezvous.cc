@@ -12,9 +12,12 @@
 #include "backends/socket/sockets.h"
 #include "backends/socket/visit.h"
 #include "ronde/cores.h"
+#include "ronde/error.h"
 
 // Note [Bootstrap of the tree]
-// 1. All ranks exchange their host identities and the cores that they can use.
+// 1. All ranks exchange their host identities, the cores that they can use, and how long they will
+//    still wait: whoever came first sets the deadline of all, as ranks that give up one after the
+//    other would blame each other.
 // 2. Every rank that has children listens: at an abstract Unix socket for the ranks of its host;
 //    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and two
 //    random tokens each.
@@ -27,26 +30,39 @@
 namespace ronde::net {
 namespace {
 
-/// What a rank tells first.
-std::string pack_place(const std::string& host) {
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLongestPatience = std::chrono::years(30);
+
+std::string introduction(const TreeOptions& options) {
+  const auto patience = std::chrono::floor<milliseconds>(options.deadline - Clock::now());
   const Cores cores = usable_cores();
-  return pack({host, cores.mask, std::to_string(cores.quota)});
+  return pack({options.host.empty() ? host_identity() : options.host,
+               std::to_string(patience.count()), cores.mask, std::to_string(cores.quota)});
 }
 
-Topology topology_of(int rank, const std::vector<std::string>& places) {
-  std::vector<std::string> hosts;
-  std::map<std::string, Cores> cores;
+/// What all ranks said of themselves.
+struct Introductions {
   std::vector<int> host_of;
-  for (const std::string& place : places) {
-    const std::vector<std::string> fields = unpack(place);
-    const std::string& host = hosts.emplace_back(fields.at(0));
-    const auto first = std::find(hosts.begin(), hosts.end(), host);
-    host_of.push_back(static_cast<int>(first - hosts.begin()));
-    cores[host].add({.mask = fields.at(1), .quota = std::stoi(fields.at(2))});
+  std::map<int, Cores> cores;                ///< by host
+  milliseconds patience = kLongestPatience;  ///< the least of any rank
+};
+
+Introductions read_introductions(const std::vector<std::string>& blobs) {
+  Introductions all;
+  std::map<std::string, int> hosts;
+  for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
+    const std::vector<std::string> fields = unpack(blobs[rank]);
+    if (fields.size() != 4) fail_unreadable(static_cast<int>(rank));
+    const auto patience = number_in<milliseconds::rep>(fields[1]);
+    const auto quota = number_in<int>(fields[3]);
+    if (!patience || !quota) fail_unreadable(static_cast<int>(rank));
+    const int host = hosts.try_emplace(fields[0], static_cast<int>(hosts.size())).first->second;
+    all.host_of.push_back(host);
+    all.cores[host].add({.mask = fields[2], .quota = *quota});
+    all.patience = std::clamp(milliseconds(*patience), milliseconds(0), all.patience);
   }
-  Topology topology = make_topology(rank, host_of);
-  topology.local_cores = cores.at(hosts.at(static_cast<std::size_t>(rank))).count();
-  return topology;
+  return all;
 }
 
 /// Where a rank's children can find it.
@@ -89,11 +105,14 @@ Peer visit_parent(const Topology& topology, const Invitation& invitation,
 }  // namespace
 
 Meeting meet(const TreeOptions& options, const Exchange& exchange) {
-  if (options.size == 1) return {.topology = {.local_cores = usable_cores().count()}};
-  const auto deadline = Clock::now() + options.timeout;
-  Meeting meeting;
-  meeting.topology = topology_of(
-      options.rank, exchange(pack_place(options.host.empty() ? host_identity() : options.host)));
+  Meeting meeting = {.topology = {.local_cores = usable_cores().count()},
+                     .deadline = options.deadline};
+  if (options.size == 1) return meeting;
+  const Introductions all = read_introductions(exchange(introduction(options)));
+  meeting.deadline = std::min(options.deadline, Clock::now() + all.patience);
+  meeting.topology = make_topology(options.rank, all.host_of);
+  const auto rank = static_cast<std::size_t>(options.rank);
+  meeting.topology.local_cores = all.cores.at(all.host_of.at(rank)).count();
   const std::vector<int> children = meeting.topology.children();
   std::optional<Door> door;
   if (!children.empty()) door = open_door(options, meeting.topology);
@@ -102,11 +121,11 @@ Meeting meet(const TreeOptions& options, const Exchange& exchange) {
   if (const int parent = meeting.topology.parent(); parent >= 0) {
     const Invitation invitation =
         unpack_invitation(invitations.at(static_cast<std::size_t>(parent)), parent);
-    meeting.peers.push_back(visit_parent(meeting.topology, invitation, deadline));
+    meeting.peers.push_back(visit_parent(meeting.topology, invitation, meeting.deadline));
   }
   if (door) {
     Reception reception(options.rank, children, door->invitation, std::move(door->listeners));
-    reception.run(deadline, meeting);
+    reception.run(meeting.deadline, meeting);
   }
   return meeting;
 }

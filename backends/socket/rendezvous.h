@@ -17,14 +17,14 @@ namespace ronde::net {
 using Clock = std::chrono::steady_clock;
 
 /// Gives the blobs of all ranks, in rank order, to every rank. All ranks call it together; it
-/// throws if they do not come in time.
+/// throws if they do not come in time. All have been started by the first call of it.
 using Exchange = std::function<std::vector<std::string>(std::string_view blob)>;
 
 struct TreeOptions {
   int rank = 0;
   int size = 1;
-  /// By when all ranks have to be connected.
-  std::chrono::milliseconds timeout{120'000};
+  /// By when all ranks have to be connected. The first to pass on any rank holds for all.
+  Clock::time_point deadline = Clock::now() + std::chrono::minutes(2);
   /// Another identity than this host's. Ranks of different identities use TCP.
   std::string host = {};
   /// Let TCP peers try 127.0.0.1 as well.
@@ -41,6 +41,8 @@ struct Peer {
 
 struct Meeting {
   Topology topology;
+  /// The first of those in the TreeOptions of all ranks.
+  Clock::time_point deadline;
   std::vector<Peer> peers = {};
   /// Children that did not come in time, and a text that says so. No exception: this rank has to
   /// stay until the others know of them.

@@ -49,6 +49,7 @@ SocketTree::SocketTree(const TreeOptions& options, const Exchange& exchange)
       epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
   Meeting meeting = meet(options, exchange);
   topology_ = std::move(meeting.topology);
+  start_deadline_ = meeting.deadline;
   for (Peer& peer : meeting.peers) add_peer(std::move(peer));
   for (const int rank : meeting.missing) lose(rank, meeting.missing_text);
 }

@@ -31,6 +31,7 @@ class SocketTree {
   SocketTree(const TreeOptions& options, const Exchange& exchange);
 
   const Topology& topology() const noexcept { return topology_; }
+  Clock::time_point start_deadline() const noexcept { return start_deadline_; }
 
   // As in Transport.
   void send(int peer, std::string_view message);
@@ -73,6 +74,7 @@ class SocketTree {
 
   int rank_;
   Topology topology_;
+  Clock::time_point start_deadline_;
   UniqueFd wake_fd_;  ///< stays open until destruction: any thread may write to it
   UniqueFd epoll_;    ///< the counterparts
   std::map<int, Counterpart> counterparts_;  ///< by rank; those that are lost are gone

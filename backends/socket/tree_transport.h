@@ -16,6 +16,7 @@ class TreeTransport : public Transport {
  public:
   std::string_view name() const noexcept final { return name_; }
   const Topology& topology() const noexcept final { return tree_->topology(); }
+  Clock::time_point start_deadline() const noexcept final { return tree_->start_deadline(); }
   void send(int peer, std::string_view message) final { tree_->send(peer, message); }
   Incoming poll() final { return tree_->poll(); }
   bool wait(Clock::time_point deadline) final { return tree_->wait(deadline); }

@@ -32,6 +32,7 @@ Coordinator::Coordinator(RuntimeOptions options)
           [this] {
             if (asleep_.load()) transport_->wake();
           })),
+      start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
       global_(*sets_.emplace(kGlobalSet.id, std::make_unique<SetEngine>(SetInfo{})).first->second),
       stalls_(options_.config.stall_warn_s, options_.config.stall_abort_s) {}
 

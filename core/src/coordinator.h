@@ -103,6 +103,9 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool wait_ended(Clock::time_point deadline);
   /// Blocks until the loop has ended, because all ranks have agreed to stop or the group is dead.
   void wait_loop_ended();
+  /// What this rank is in by itself that keeps its start from ending; nothing if it waits for
+  /// others.
+  std::optional<GroupError> hanging_start() const;
   /// Why the group died; null if it has not.
   std::exception_ptr failure() const;
 
@@ -167,9 +170,10 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void make_device_backend();
   void agree_on_errors(const std::string& error);
   std::vector<std::string> exchange(std::string_view blob);
-  std::vector<std::string> gather(std::string_view blob, Clock::time_point deadline);
-  std::vector<std::string> hand_in(std::string_view blob, Clock::time_point deadline);
-  Incoming receive_bootstrap(Clock::time_point deadline, const std::vector<int>& missing);
+  std::vector<std::string> gather(std::string_view blob);
+  std::vector<std::string> hand_in(std::string_view blob);
+  Clock::time_point start_limit() const;
+  std::pair<Incoming, BootstrapMessage> receive_bootstrap(const std::vector<int>& missing);
   void spread_start_failure(const GroupError& error);
   Clock::duration combining_patience() const;
   void make_negotiation(SetEngine& set);
@@ -288,6 +292,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   const std::shared_ptr<SubmissionQueue> queue_;
 
   // Written before wait_started() returns, constant from then on.
+  Clock::time_point start_deadline_;  ///< RONDE_INIT_TIMEOUT_S after the first rank came
   Topology topology_;
   int parent_ = -1;            ///< in the tree; none of rank 0
   std::vector<int> children_;  ///< in the tree
@@ -351,6 +356,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::condition_variable changed_;
   bool started_ = false;
   bool loop_ended_ = false;
+  std::string making_;  ///< the backend that this rank is making for its start, or empty
   bool ended_ = false;
   std::exception_ptr start_error_;
   std::exception_ptr failure_;

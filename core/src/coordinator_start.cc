@@ -24,6 +24,10 @@ constexpr double kThawsBeforeWarning = 2.0;
 /// usually lie apart in a step, so that rank 0 gets one message of a host.
 constexpr std::chrono::milliseconds kMostCombiningPatience{100};
 
+/// How much longer than the transport rank 0 waits in a start, and each rank than the one above it:
+/// whoever knows better whom to name speaks first, and all before the caller gives up.
+constexpr std::chrono::milliseconds kStartStep{700};
+
 /// What a rank tells of a backend that it could not make: one of these, and the text.
 constexpr char kUsage = 'u';
 constexpr char kFailure = 'f';
@@ -63,6 +67,7 @@ bool Coordinator::try_start() noexcept {
 
 void Coordinator::start() {
   transport_ = options_.make_transport();
+  start_deadline_ = std::min(start_deadline_, transport_->start_deadline());
   topology_ = transport_->topology();
   parent_ = topology_.parent();
   children_ = topology_.children();
@@ -208,6 +213,7 @@ void Coordinator::make_host_backend() {
   try {
     BackendContext context = backend_context(global_.info);
     context.exchange = [this](std::string_view blob) { return exchange(blob); };
+    context.deadline = start_deadline_;
     context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
     make_backend(
         choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_),
@@ -253,6 +259,7 @@ void Coordinator::make_device_backend() {
   try {
     BackendContext context = backend_context(global_.info);
     context.exchange = [this](std::string_view blob) { return exchange(blob); };
+    context.deadline = start_deadline_;
     context.host = global_.backends.at(DeviceKind::Cpu).get();
     make_backend(choose_backend(device_backends_, DeviceKind::Cuda, wanted, topology_),
                  DeviceKind::Cuda, global_.backends, context);
@@ -281,8 +288,25 @@ void Coordinator::agree_on_errors(const std::string& error) {
 void Coordinator::make_backend(const BackendRegistry::value_type& chosen, DeviceKind device,
                                Backends& made, BackendContext& context) {
   const auto& [name, factory] = chosen;
+  const bool is_start = context.set == kGlobalSet.id;
+  const auto note_making = [&](const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    making_ = what;
+  };
+  if (is_start) note_making(name);
   made[device] = create_backend(factory, context, options_.config.fusion_bytes);
-  if (context.set == kGlobalSet.id) backend_names_[device] = name;
+  if (!is_start) return;
+  note_making({});
+  backend_names_[device] = name;
+}
+
+std::optional<GroupError> Coordinator::hanging_start() const {
+  const std::lock_guard lock(mutex_);
+  if (making_.empty()) return std::nullopt;
+  return GroupError(topology_.rank, rank_name(topology_.rank) + " did not finish making backend '" +
+                                        making_ +
+                                        "' within RONDE_INIT_TIMEOUT_S: it hangs there. End this "
+                                        "process");
 }
 
 /// `info` stays while the context is used.
@@ -308,17 +332,15 @@ bool Coordinator::is_new_warning(const std::string& text) {
 }
 
 std::vector<std::string> Coordinator::exchange(std::string_view blob) {
-  const auto patience = std::chrono::duration<double>(options_.config.init_timeout_s);
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
   try {
-    return is_arbiter() ? gather(blob, deadline) : hand_in(blob, deadline);
+    return is_arbiter() ? gather(blob) : hand_in(blob);
   } catch (const GroupError& error) {
     spread_start_failure(error);
     throw;
   }
 }
 
-std::vector<std::string> Coordinator::gather(std::string_view blob, Clock::time_point deadline) {
+std::vector<std::string> Coordinator::gather(std::string_view blob) {
   const int size = topology_.size;
   BootstrapMessage all;
   all.blobs.resize(static_cast<std::size_t>(size));
@@ -326,7 +348,7 @@ std::vector<std::string> Coordinator::gather(std::string_view blob, Clock::time_
   std::vector<int> missing(static_cast<std::size_t>(size - 1));
   std::iota(missing.begin(), missing.end(), 1);
   while (!missing.empty()) {
-    auto message = std::get<BootstrapMessage>(decode(receive_bootstrap(deadline, missing).bytes));
+    BootstrapMessage message = receive_bootstrap(missing).second;
     if (std::erase(missing, message.rank) != 1) throw Error("a rank met the others twice");
     all.blobs.at(static_cast<std::size_t>(message.rank)) = std::move(message.blobs.at(0));
   }
@@ -335,19 +357,23 @@ std::vector<std::string> Coordinator::gather(std::string_view blob, Clock::time_
 }
 
 /// Those of the children go the same way.
-std::vector<std::string> Coordinator::hand_in(std::string_view blob, Clock::time_point deadline) {
+std::vector<std::string> Coordinator::hand_in(std::string_view blob) {
   send_up(BootstrapMessage{topology_.rank, {std::string(blob)}});
-  // Rank 0 gives up first, and says whom it waited for.
-  const Clock::time_point limit = deadline + head_start();
   for (;;) {
-    const Incoming incoming = receive_bootstrap(limit, {parent_});
+    auto [incoming, message] = receive_bootstrap({parent_});
     if (incoming.peer != parent_) {
       transport_->send(parent_, incoming.bytes);
       continue;
     }
     send_down(incoming.bytes);
-    return std::get<BootstrapMessage>(decode(incoming.bytes)).blobs;
+    return std::move(message.blobs);
   }
+}
+
+/// Of every exchange of the start.
+Coordinator::Clock::time_point Coordinator::start_limit() const {
+  const int steps = is_arbiter() ? 1 : parent_ == 0 ? 2 : 3;
+  return start_deadline_ + steps * kStartStep;
 }
 
 /// The others know their neighbours alone, and would blame this rank.
@@ -357,23 +383,27 @@ void Coordinator::spread_start_failure(const GroupError& error) {
   send_down(failure);
 }
 
-Incoming Coordinator::receive_bootstrap(Clock::time_point deadline,
-                                        const std::vector<int>& missing) {
+/// `missing`: whom this rank waits for.
+std::pair<Incoming, BootstrapMessage> Coordinator::receive_bootstrap(
+    const std::vector<int>& missing) {
+  const Clock::time_point limit = start_limit();
   for (;;) {
-    Incoming incoming = transport_->receive(deadline);
+    Incoming incoming = transport_->receive(limit);
     if (incoming.kind == Incoming::Kind::PeerLost) {
       throw GroupError(incoming.peer, rank_name(incoming.peer) +
                                           " was lost during initialisation: " + incoming.bytes);
     }
     if (incoming.kind == Incoming::Kind::Message) {
-      const Message message = decode(incoming.bytes);
+      Message message = decode(incoming.bytes);
       if (const auto* failure = std::get_if<FailureMessage>(&message)) {
         throw GroupError(failure->rank, failure->text);
       }
-      if (std::holds_alternative<BootstrapMessage>(message)) return incoming;
+      if (auto* bootstrap = std::get_if<BootstrapMessage>(&message)) {
+        return {std::move(incoming), std::move(*bootstrap)};
+      }
       throw Error("a control message of " + rank_name(incoming.peer) + " came at the wrong time");
     }
-    if (Clock::now() < deadline) continue;  // a wake
+    if (Clock::now() < limit) continue;  // a wake
     throw GroupError(missing.at(0), format_ranks(missing) +
                                         " did not complete initialisation within "
                                         "RONDE_INIT_TIMEOUT_S of " +

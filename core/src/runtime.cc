@@ -19,8 +19,10 @@ constexpr std::chrono::seconds kSlack{10};
 /// The same for the start, whose own limits name the missing rank and so should pass first.
 constexpr std::chrono::seconds kStartSlack{3};
 
-[[noreturn]] void fail_start(const std::function<std::optional<GroupError>()>& hanging_start) {
-  const auto known = hanging_start ? hanging_start() : std::nullopt;
+[[noreturn]] void fail_start(const std::function<std::optional<GroupError>()>& hanging_transport,
+                             const Coordinator& coordinator) {
+  auto known = hanging_transport ? hanging_transport() : std::nullopt;
+  if (!known) known = coordinator.hanging_start();
   if (known) throw GroupError(*known);
   throw GroupError(-1,
                    "the ranks did not meet within RONDE_INIT_TIMEOUT_S: at least one has not "
@@ -115,7 +117,7 @@ Runtime::Runtime(RuntimeOptions options) {
     // the thread that is left in it leaves the group.
     impl->coordinator().request_leave();
     impl->join(Clock::now());
-    fail_start(hanging_start);
+    fail_start(hanging_start, impl->coordinator());
   }
   impl_ = std::move(impl);
   try {

@@ -5,6 +5,7 @@
 
 #include <barrier>
 #include <catch2/catch.hpp>
+#include <latch>
 
 #include "ronde/error.h"
 #include "tests/support/captured_errors.h"
@@ -37,6 +38,60 @@ void check_start_fails(const inproc::Group& group, int size, int absent, int cul
   if (absent < 0) return check_same_death(deaths, culprit, {part});
   deaths.erase(deaths.begin() + absent);
   for (const Death& death : deaths) check_same_death({death}, culprit, {part});
+}
+
+/// Another transport, which notes until when its rank waits.
+class NotingTransport final : public Transport {
+ public:
+  NotingTransport(std::unique_ptr<Transport> other, Clock::time_point start_deadline,
+                  std::vector<Clock::time_point>& deadlines)
+      : other_(std::move(other)), start_deadline_(start_deadline), deadlines_(deadlines) {}
+
+  std::string_view name() const noexcept override { return other_->name(); }
+  const Topology& topology() const noexcept override { return other_->topology(); }
+  Clock::time_point start_deadline() const noexcept override { return start_deadline_; }
+  void send(int peer, std::string_view message) override { other_->send(peer, message); }
+  /// Nothing every other time, so that each receive() waits.
+  Incoming poll() override {
+    is_asked_again_ = !is_asked_again_;
+    return is_asked_again_ ? Incoming() : other_->poll();
+  }
+  bool wait(Clock::time_point deadline) override {
+    deadlines_.push_back(deadline);
+    return other_->wait(deadline);
+  }
+  void wake() noexcept override { other_->wake(); }
+  void close(bool graceful, Clock::time_point deadline) override {
+    other_->close(graceful, deadline);
+  }
+  StatsGroup stats() const override { return other_->stats(); }
+
+ private:
+  const std::unique_ptr<Transport> other_;
+  const Clock::time_point start_deadline_;
+  std::vector<Clock::time_point>& deadlines_;
+  bool is_asked_again_ = false;
+};
+
+/// Until when the ranks of a start wait, by rank, whose transports agree on `deadline`.
+std::vector<std::vector<Transport::Clock::time_point>> waits_of_a_start(
+    const std::vector<int>& hosts, Transport::Clock::time_point deadline) {
+  const auto size = static_cast<int>(hosts.size());
+  const inproc::Group group(hosts);
+  std::vector<std::vector<Transport::Clock::time_point>> waits(hosts.size());
+  on_each_rank(size, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    options.make_transport = [&, rank, make = options.make_transport] {
+      return std::make_unique<NotingTransport>(make(), deadline,
+                                               waits[static_cast<std::size_t>(rank)]);
+    };
+    options.backends["inproc"].create = [](BackendContext& context) -> std::unique_ptr<Backend> {
+      for (int i = 0; i < 3; ++i) context.exchange("more");
+      throw UsageError("no backend");
+    };
+    return text_of<UsageError>([&] { const Runtime runtime(std::move(options)); });
+  });
+  return waits;
 }
 
 std::vector<int> cores_of(pthread_t thread) {
@@ -173,6 +228,50 @@ TEST_CASE("a rank that never comes is named on all that did") {
   }
   check_start_fails(inproc::Group(2), 2, 0, 0, "rank 0 did not complete initialisation",
                     short_limit);
+}
+
+TEST_CASE("one deadline holds for all exchanges of a start, and who knows best passes it first") {
+  const auto begin = Transport::Clock::now();
+  const auto agreed = begin + std::chrono::seconds(10);
+  const auto never = Transport::Clock::time_point::max();
+  for (const bool has_agreed : {true, false}) {
+    const auto waits = waits_of_a_start({0, 1, 1}, has_agreed ? agreed : never);
+    std::vector<Transport::Clock::time_point> limits;
+    for (const auto& of_rank : waits) {
+      REQUIRE_FALSE(of_rank.empty());
+      CHECK(std::all_of(of_rank.begin(), of_rank.end(),
+                        [&](const auto& each) { return each == of_rank.front(); }));
+      limits.push_back(of_rank.front());
+    }
+    CHECK(std::is_sorted(limits.begin(), limits.end()));
+    // The caller gives up 3 s after the deadline.
+    if (has_agreed) CHECK(limits.back() < agreed + std::chrono::seconds(3));
+    if (has_agreed) CHECK(limits.front() > agreed);
+  }
+}
+
+TEST_CASE("a rank that hangs while its backend is made is named on all ranks, itself too") {
+  const inproc::Group group(std::vector<int>{0, 1, 1});
+  const auto has_given_up = std::make_shared<std::latch>(1);
+  std::barrier together(3);
+  const std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank);
+    options.config.init_timeout_s = 1;
+    if (rank == 2) {
+      options.backends["inproc"].create = [=](BackendContext&) -> std::unique_ptr<Backend> {
+        has_given_up->wait();
+        throw UsageError("nobody is there any more");
+      };
+    }
+    together.arrive_and_wait();
+    const Death death = death_of([&] { const Runtime runtime(std::move(options)); });
+    if (rank == 2) has_given_up->count_down();
+    return death;
+  });
+  for (const Death& death : deaths) CHECK(death.rank == 2);
+  CHECK_THAT(deaths[0].text, Catch::Contains("rank 2 did not complete initialisation"));
+  CHECK(deaths[1].text == deaths[0].text);
+  CHECK_THAT(deaths[2].text, Catch::Contains("rank 2 did not finish making backend 'inproc'"));
 }
 
 TEST_CASE("a rank that dies before the others have met is named on all of them") {

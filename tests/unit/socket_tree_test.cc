@@ -57,6 +57,11 @@ class ThreadExchange {
   std::vector<std::string> blobs_;
 };
 
+/// What a rank of `host` brings to the first exchange, if no tree does it.
+std::string introduction(const std::string& host) {
+  return ronde::net::pack({host, "20000", "", "1"});
+}
+
 /// Of 'TwoInTurns' the even ranks share one, and the odd ones the other.
 enum class Hosts { One, OneEach, TwoInTurns };
 
@@ -64,7 +69,8 @@ enum class Hosts { One, OneEach, TwoInTurns };
 void run_trees(int ranks, Hosts hosts, const std::function<void(int, SocketTree&)>& body) {
   ThreadExchange exchange(ranks);
   run_ranks(ranks, [&](int rank) {
-    TreeOptions options = {.rank = rank, .size = ranks, .timeout = 20s, .offer_loopback = true};
+    TreeOptions options = {
+        .rank = rank, .size = ranks, .deadline = Clock::now() + 20s, .offer_loopback = true};
     if (hosts == Hosts::OneEach) options.host = "host " + std::to_string(rank);
     if (hosts == Hosts::TwoInTurns) options.host = "host " + std::to_string(rank % 2);
     SocketTree tree(options, [&](std::string_view blob) { return exchange(rank, blob); });
@@ -327,6 +333,17 @@ TEST_CASE("many ranks meet") {
   });
 }
 
+TEST_CASE("all ranks give their start up when the first of them would") {
+  ThreadExchange exchange(3);
+  const auto begin = Clock::now();
+  run_ranks(3, [&](int rank) {
+    const SocketTree tree({.rank = rank, .size = 3, .deadline = begin + (1 + rank) * 1h},
+                          [&](std::string_view blob) { return exchange(rank, blob); });
+    check(tree.start_deadline() > begin + 59min, "not before");
+    check(tree.start_deadline() < begin + 61min, "nor long after");
+  });
+}
+
 TEST_CASE("children that never come are lost, with a text that names all of them") {
   ThreadExchange exchange(4);
   std::latch together(4);
@@ -337,11 +354,15 @@ TEST_CASE("children that never come are lost, with a text that names all of them
     together.arrive_and_wait();
     const std::string host = "host " + std::to_string(rank % 2);
     if (rank > 1) {
-      exchange(rank, ronde::net::pack({host, "", "1"}));
+      exchange(rank, introduction(host));
       exchange(rank, "");
       return;
     }
-    SocketTree tree({.rank = rank, .size = 4, .timeout = 1s, .host = host, .offer_loopback = true},
+    SocketTree tree({.rank = rank,
+                     .size = 4,
+                     .deadline = Clock::now() + 1s,
+                     .host = host,
+                     .offer_loopback = true},
                     [&](std::string_view blob) { return exchange(rank, blob); });
     const Incoming loss = next(tree);
     done.arrive_and_wait();
@@ -381,11 +402,11 @@ TEST_CASE("rank 0 opens no TCP port on one host, and a stranger does not become 
   ThreadExchange exchange(2);
   std::string text;
   std::jthread root([&] {
-    SocketTree tree({.rank = 0, .size = 2, .timeout = 1s},
+    SocketTree tree({.rank = 0, .size = 2, .deadline = Clock::now() + 1s},
                     [&](std::string_view blob) { return exchange(0, blob); });
     text = next(tree).bytes;
   });
-  exchange(1, ronde::net::pack({ronde::net::host_identity(), "", "1"}));
+  exchange(1, introduction(ronde::net::host_identity()));
   const Offer offer(exchange(1, "").at(0));
   CHECK(offer.port == "0");
   CHECK(stranger_is_refused(offer, std::string(32, 'x')));
@@ -408,11 +429,11 @@ TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
   ThreadExchange exchange(2);
   std::jthread root([&] {
     const std::string token(16, 't');
-    exchange(0, ronde::net::pack({"another host", "", "1"}));
+    exchange(0, introduction("another host"));
     exchange(0, ronde::net::pack({"none", port, token, token, "127.0.0.1"}));
   });
   const std::string text = text_of<GroupError>([&] {
-    SocketTree({.rank = 1, .size = 2, .timeout = 200ms},
+    SocketTree({.rank = 1, .size = 2, .deadline = Clock::now() + 200ms},
                [&](std::string_view blob) { return exchange(1, blob); });
   });
   root.join();
@@ -449,7 +470,8 @@ TEST_CASE("the ranks of a host count the cores of them all, however they are bou
       CPU_ZERO(&own);
       CPU_SET(core_of(rank), &own);
       check(::sched_setaffinity(0, sizeof own, &own) == 0, "bound");
-      TreeOptions options = {.rank = rank, .size = 4, .timeout = 20s, .offer_loopback = true};
+      TreeOptions options = {
+          .rank = rank, .size = 4, .deadline = Clock::now() + 20s, .offer_loopback = true};
       if (hosts == Hosts::TwoInTurns) options.host = "host " + std::to_string(rank % 2);
       const SocketTree tree(options, [&](std::string_view blob) { return exchange(rank, blob); });
       counts[static_cast<std::size_t>(rank)] = tree.topology().local_cores;

@@ -126,6 +126,7 @@ class RawBackend final : public RawSubject {
     context.ranks.resize(static_cast<std::size_t>(topology().size));
     std::iota(context.ranks.begin(), context.ranks.end(), 0);
     context.exchange = [this](std::string_view blob) { return exchange(blob); };
+    context.deadline = deadline(config_.init_timeout_s);
     context.ring_peers = [] {};  // nobody sleeps: all poll
     context.warn = [this](const std::string& text) {
       if (topology().rank == 0) std::cerr << "ronde bench: " << text << '\n';

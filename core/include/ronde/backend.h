@@ -3,6 +3,7 @@
 
 #include <array>
 #include <bitset>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -282,6 +283,8 @@ struct BackendContext {
   /// Throws on all of them: GroupError if a rank is lost or late; for a process set UsageError if a
   /// rank could not make its part.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
+  /// By when it has to be made.
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   /// Wakes the ranks of this host that sleep in an operation, waiting for memory that they share
   /// with this one. To be called after the change has been stored; cheap where nobody sleeps.
   /// Outlives the backend.

@@ -50,6 +50,9 @@ class Transport {
   /// Where this rank and the others are.
   virtual const Topology& topology() const noexcept = 0;
 
+  /// By when all ranks give their start up, if they have agreed on that while they met.
+  virtual Clock::time_point start_deadline() const noexcept { return Clock::time_point::max(); }
+
   /// Queues `message` for `peer`, a neighbour, and returns at once. A lost peer swallows it: poll()
   /// tells.
   virtual void send(int peer, std::string_view message) = 0;
