@@ -50,13 +50,9 @@ net::UniqueFd bound_socket(const std::string& text) {
 
 }  // namespace
 
-struct DescriptorMail::Attachments {
-  net::UniqueFd fd;
-  uid_t user = static_cast<uid_t>(-1);
-};
-
 DescriptorMail::Attachments DescriptorMail::attachments_of(msghdr& message) {
   Attachments found;
+  found.is_cut = (message.msg_flags & MSG_CTRUNC) != 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET) continue;
@@ -123,13 +119,14 @@ void DescriptorMail::send(std::size_t local_rank, int fd) const {
 
 net::UniqueFd DescriptorMail::receive(std::size_t local_rank) {
   read_all();
-  net::UniqueFd fd = std::move(received_[local_rank]);
+  Attachments attachments = std::move(received_[local_rank]);
   received_.erase(local_rank);
-  if (!fd) {
-    throw Error("no file descriptor came from local rank " + std::to_string(local_rank) +
-                " of this user");
+  const std::string sender = "local rank " + std::to_string(local_rank);
+  if (attachments.is_cut) {
+    throw Error("receiving the file descriptor of " + sender + ": " + net::errno_text(EMFILE));
   }
-  return fd;
+  if (!attachments.fd) throw Error("no file descriptor came from " + sender + " of this user");
+  return std::move(attachments.fd);
 }
 
 void DescriptorMail::read_all() {
@@ -156,8 +153,7 @@ void DescriptorMail::accept(const std::string& payload, Attachments attachments)
   for (std::size_t rank = 0; rank < addresses_.size(); ++rank) {
     const bool is_from_rank =
         payload == net::pack({addresses_[own_local_rank_].token, std::to_string(rank)});
-    if (is_from_rank && attachments.user == ::geteuid())
-      received_[rank] = std::move(attachments.fd);
+    if (is_from_rank && attachments.user == ::geteuid()) received_[rank] = std::move(attachments);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <map>
@@ -37,7 +38,12 @@ class DescriptorMail {
     std::string socket, token;
   };
 
-  struct Attachments;
+  /// What came with a message.
+  struct Attachments {
+    net::UniqueFd fd;
+    uid_t user = static_cast<uid_t>(-1);
+    bool is_cut = false;  ///< this process had no room for a descriptor more
+  };
 
   static Attachments attachments_of(msghdr& message);
   void read_all();
@@ -45,8 +51,8 @@ class DescriptorMail {
 
   const std::size_t own_local_rank_;
   net::UniqueFd socket_;
-  std::vector<Address> addresses_;  ///< by local rank
-  std::map<std::size_t, net::UniqueFd> received_;
+  std::vector<Address> addresses_;               ///< by local rank
+  std::map<std::size_t, Attachments> received_;  ///< by local rank
 };
 
 }  // namespace ronde::shm

@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -96,6 +97,10 @@ std::string to_hex(std::string_view bytes) {
 }
 
 std::string errno_text(int code) {
+  struct rlimit limit = {};
+  if (code == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    return "too many open files (ulimit -n is " + std::to_string(limit.rlim_cur) + ")";
+  }
   return std::generic_category().message(code);
 }
 

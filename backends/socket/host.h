@@ -26,7 +26,7 @@ std::string random_bytes(std::size_t count);
 
 std::string to_hex(std::string_view bytes);
 
-/// "Connection refused" for ECONNREFUSED.
+/// "Connection refused" for ECONNREFUSED, "too many open files (ulimit -n is 32)" for EMFILE.
 std::string errno_text(int code);
 
 /// Strings as one string and back; unpack throws ronde::Error if `bytes` is not of pack's making.

@@ -77,8 +77,8 @@ void Reception::accept_from(const UniqueFd& listener) {
                               SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE) {
-        throw Error("rank " + std::to_string(rank_) + " cannot accept connections: " +
-                    errno_text(errno) + "; raise the limit with 'ulimit -n'");
+        throw Error("rank " + std::to_string(rank_) +
+                    " cannot accept connections: " + errno_text(errno));
       }
       return;  // nobody there, or one that gave up: the listener says when to look again
     }

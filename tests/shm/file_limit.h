@@ -7,20 +7,27 @@
 
 namespace ronde::test {
 
-/// What this process may put into a file, for a while.
-class FileLimit {
+/// A limit of this process, for a while.
+class ResourceLimit {
  public:
-  explicit FileLimit(rlim_t bytes) {
-    if (getrlimit(RLIMIT_FSIZE, &before_) != 0) throw std::runtime_error("getrlimit failed");
-    const rlimit limit = {bytes, before_.rlim_max};
-    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("setrlimit failed");
+  ResourceLimit(__rlimit_resource resource, rlim_t most) : resource_(resource) {
+    if (getrlimit(resource, &before_) != 0) throw std::runtime_error("getrlimit failed");
+    const rlimit limit = {most, before_.rlim_max};
+    if (setrlimit(resource, &limit) != 0) throw std::runtime_error("setrlimit failed");
   }
-  ~FileLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-  FileLimit(const FileLimit&) = delete;
-  FileLimit& operator=(const FileLimit&) = delete;
+  ~ResourceLimit() { setrlimit(resource_, &before_); }
+  ResourceLimit(const ResourceLimit&) = delete;
+  ResourceLimit& operator=(const ResourceLimit&) = delete;
 
  private:
+  const __rlimit_resource resource_;
   rlimit before_ = {};
+};
+
+/// What this process may put into a file.
+class FileLimit : public ResourceLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) : ResourceLimit(RLIMIT_FSIZE, bytes) {}
 };
 
 }  // namespace ronde::test

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/shm/descriptor_mail.h"
 #include "backends/shm/shm.h"
 #include "backends/socket/host.h"
 #include "file_limit.h"
@@ -129,6 +130,27 @@ TEST_CASE("a failure of one rank is everybody's, with its name and reason") {
   check_group_error(3, 2, "sending a file descriptor", [](int rank, const BackendContext& context) {
     const net::UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
     share_descriptors(meeting_of(context), rank == 2 ? -1 : fd.get());
+  });
+}
+
+TEST_CASE(
+    "a descriptor that finds no room says so, on the side of the sender and of the receiver") {
+  run_contexts({0, 0}, [](int rank, const BackendContext& context) {
+    shm::DescriptorMail mail(meeting_of(context));
+    if (rank == 1) mail.send(0, STDERR_FILENO);
+    context.exchange({});
+    if (rank == 0) {
+      const auto lowest_free = static_cast<rlim_t>(net::UniqueFd(::dup(STDERR_FILENO)).get());
+      const ResourceLimit limit(RLIMIT_NOFILE, lowest_free);
+      const std::string words =
+          "too many open files (ulimit -n is " + std::to_string(lowest_free) + ")";
+      check_equal(text_of<Error>([&] { static_cast<void>(mail.receive(1)); }),
+                  "receiving the file descriptor of local rank 1: " + words, "the receiver's text");
+      check_contains(text_of<Error>([&] { shm::OfferedMemory(4096); }), words);
+    }
+    context.exchange({});
+    check_contains(text_of<Error>([&] { static_cast<void>(mail.receive(0)); }),
+                   "no file descriptor came from local rank 0");
   });
 }
 
