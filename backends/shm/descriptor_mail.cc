@@ -84,8 +84,9 @@ DescriptorMail::DescriptorMail(const Meeting& meeting)
   const int host = topology.host_of[static_cast<std::size_t>(topology.rank)];
   for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
     if (topology.host_of[rank] != host) continue;
-    const std::vector<std::string> fields = net::unpack(blobs[rank]);
-    addresses_.push_back({fields.at(0), fields.at(1)});
+    const std::vector<std::string> fields =
+        net::unpack_from(static_cast<int>(rank), blobs[rank], 2);
+    addresses_.push_back({fields[0], fields[1]});
   }
 }
 

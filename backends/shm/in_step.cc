@@ -19,11 +19,11 @@ std::vector<std::string> in_step(const Meeting& meeting, const std::string& goal
   std::vector<std::string> results;
   int rank = 0;
   for (const std::string& blob : meeting.exchange(net::pack({error, own}))) {
-    const std::vector<std::string> fields = net::unpack(blob);
-    if (!fields.at(0).empty()) {
+    const std::vector<std::string> fields = net::unpack_from(rank, blob, 2);
+    if (!fields[0].empty()) {
       throw StepError(rank, "rank " + std::to_string(rank) + " " + goal + ": " + fields[0]);
     }
-    results.push_back(fields.at(1));
+    results.push_back(fields[1]);
     ++rank;
   }
   return results;

@@ -13,6 +13,7 @@
 #include "backends/shm/in_step.h"
 #include "backends/shm/partwise.h"
 #include "backends/shm/shared_memory.h"
+#include "backends/socket/host.h"
 #include "ronde/error.h"
 
 namespace ronde::shm {

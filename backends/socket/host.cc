@@ -128,4 +128,21 @@ std::vector<std::string> unpack(std::string_view bytes) {
   return fields;
 }
 
+void fail_unreadable(int sender) {
+  throw GroupError(sender, "rank " + std::to_string(sender) +
+                               " sent a bootstrap message that cannot be read (do all ranks run "
+                               "the same build of Ronde?)");
+}
+
+std::vector<std::string> unpack_from(int sender, std::string_view bytes, std::size_t least_fields) {
+  std::vector<std::string> fields;
+  try {
+    fields = unpack(bytes);
+  } catch (const Error&) {
+    fail_unreadable(sender);
+  }
+  if (fields.size() < least_fields) fail_unreadable(sender);
+  return fields;
+}
+
 }  // namespace ronde::net

@@ -33,6 +33,13 @@ std::string errno_text(int code);
 std::string pack(const std::vector<std::string>& fields);
 std::vector<std::string> unpack(std::string_view bytes);
 
+/// Throws GroupError that names `sender`: what it sent while the ranks met is not what this version
+/// of Ronde sends.
+[[noreturn]] void fail_unreadable(int sender);
+
+/// unpack() of what `sender` sent; fail_unreadable() if that is not so many strings at least.
+std::vector<std::string> unpack_from(int sender, std::string_view bytes, std::size_t least_fields);
+
 /// The decimal number that `text` is, and nothing but.
 template <std::integral Number>
 std::optional<Number> number_in(std::string_view text) {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/socket/invitation.h"
 
-#include <optional>
-
 #include "backends/socket/host.h"
-#include "ronde/error.h"
 
 namespace ronde::net {
 std::string pack_invitation(const Invitation& invitation) {
@@ -14,16 +11,9 @@ std::string pack_invitation(const Invitation& invitation) {
   return pack(fields);
 }
 
-void fail_unreadable(int sender) {
-  throw Error("rank " + std::to_string(sender) +
-              " sent a bootstrap message that cannot be read (do all ranks run the same build of "
-              "Ronde?)");
-}
-
 Invitation unpack_invitation(std::string_view bytes, int sender) {
-  const std::vector<std::string> fields = unpack(bytes);
-  const std::optional<std::uint16_t> port =
-      fields.size() < 4 ? std::nullopt : number_in<std::uint16_t>(fields[1]);
+  const std::vector<std::string> fields = unpack_from(sender, bytes, 4);
+  const auto port = number_in<std::uint16_t>(fields[1]);
   if (!port || fields[2].size() != kTokenBytes || fields[3].size() != kTokenBytes) {
     fail_unreadable(sender);
   }

@@ -35,10 +35,7 @@ struct Invitation {
 
 std::string pack_invitation(const Invitation& invitation);
 
-/// Throws Error: what `sender` sent while the ranks met is not what this version of Ronde sends.
-[[noreturn]] void fail_unreadable(int sender);
-
-/// Throws Error on what is none; `sender` is for its text.
+/// Throws GroupError that names `sender` on what is none.
 Invitation unpack_invitation(std::string_view bytes, int sender);
 
 }  // namespace ronde::net

@@ -161,8 +161,8 @@ std::string pack_facts(const Facts& facts) {
 
 Facts unpack_facts(const std::string& bytes, int rank) {
   try {
-    const std::vector<std::string> fields = unpack(bytes);
-    return {std::stoi(fields.at(0)), std::stoi(fields.at(1)), fields.at(2)};
+    const std::vector<std::string> fields = unpack_from(rank, bytes, 3);
+    return {number_in<int>(fields[0]).value(), number_in<int>(fields[1]).value(), fields[2]};
   } catch (const std::exception&) {
     throw UsageError("what " + rank_text(rank) +
                      " has put into the key-value store is of another version of Ronde");

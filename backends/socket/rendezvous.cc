@@ -11,13 +11,15 @@
 #include "backends/socket/reception.h"
 #include "backends/socket/sockets.h"
 #include "backends/socket/visit.h"
+#include "ronde/build_info.h"
+#include "ronde/config.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
 
 // Note [Bootstrap of the tree]
-// 1. All ranks exchange their host identities, the cores that they can use, and how long they will
-//    still wait: whoever came first sets the deadline of all, as ranks that give up one after the
-//    other would blame each other.
+// 1. All ranks exchange their version of Ronde, which has to be one; their host identities; the
+//    cores that they can use; and how long they will still wait: whoever came first sets the
+//    deadline of all, as ranks that give up one after the other would blame each other.
 // 2. Every rank that has children listens: at an abstract Unix socket for the ranks of its host;
 //    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and two
 //    random tokens each.
@@ -37,7 +39,7 @@ constexpr milliseconds kLongestPatience = std::chrono::years(30);
 std::string introduction(const TreeOptions& options) {
   const auto patience = std::chrono::floor<milliseconds>(options.deadline - Clock::now());
   const Cores cores = usable_cores();
-  return pack({options.host.empty() ? host_identity() : options.host,
+  return pack({options.version, options.host.empty() ? host_identity() : options.host,
                std::to_string(patience.count()), cores.mask, std::to_string(cores.quota)});
 }
 
@@ -51,17 +53,20 @@ struct Introductions {
 Introductions read_introductions(const std::vector<std::string>& blobs) {
   Introductions all;
   std::map<std::string, int> hosts;
+  std::vector<std::string> versions;
   for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
-    const std::vector<std::string> fields = unpack(blobs[rank]);
-    if (fields.size() != 4) fail_unreadable(static_cast<int>(rank));
-    const auto patience = number_in<milliseconds::rep>(fields[1]);
-    const auto quota = number_in<int>(fields[3]);
+    std::vector<std::string> fields = unpack_from(static_cast<int>(rank), blobs[rank], 5);
+    const auto patience = number_in<milliseconds::rep>(fields[2]);
+    const auto quota = number_in<int>(fields[4]);
     if (!patience || !quota) fail_unreadable(static_cast<int>(rank));
-    const int host = hosts.try_emplace(fields[0], static_cast<int>(hosts.size())).first->second;
+    const int host = hosts.try_emplace(fields[1], static_cast<int>(hosts.size())).first->second;
     all.host_of.push_back(host);
-    all.cores[host].add({.mask = fields[2], .quota = *quota});
+    all.cores[host].add({.mask = fields[3], .quota = *quota});
     all.patience = std::clamp(milliseconds(*patience), milliseconds(0), all.patience);
+    versions.push_back("the version of Ronde=" + fields[0]);
   }
+  const std::string difference = config_difference(versions);
+  if (!difference.empty()) throw UsageError(difference);
   return all;
 }
 
@@ -103,6 +108,10 @@ Peer visit_parent(const Topology& topology, const Invitation& invitation,
 }
 
 }  // namespace
+
+std::string version_of_this_build() {
+  return std::string(build_info::kVersion) + " for " + std::string(build_info::kSystem);
+}
 
 Meeting meet(const TreeOptions& options, const Exchange& exchange) {
   Meeting meeting = {.topology = {.local_cores = usable_cores().count()},

@@ -20,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 /// throws if they do not come in time. All have been started by the first call of it.
 using Exchange = std::function<std::vector<std::string>(std::string_view blob)>;
 
+/// "0.1.0 for Linux x86_64": ranks of which two differ do not understand each other.
+std::string version_of_this_build();
+
 struct TreeOptions {
   int rank = 0;
   int size = 1;
@@ -29,6 +32,7 @@ struct TreeOptions {
   std::string host = {};
   /// Let TCP peers try 127.0.0.1 as well.
   bool offer_loopback = false;
+  std::string version = version_of_this_build();
 };
 
 /// A connected neighbour in the tree of Topology.
@@ -52,7 +56,8 @@ struct Meeting {
 
 /// Connects every rank with its neighbours: by abstract Unix sockets within a host, by TCP across
 /// hosts. Both sides prove that they belong to this job by random tokens that came with the
-/// exchange. Throws GroupError if the rank's parent cannot be reached.
+/// exchange. Throws GroupError if the rank's parent cannot be reached; UsageError on every rank,
+/// with one text, if their versions differ.
 Meeting meet(const TreeOptions& options, const Exchange& exchange);
 
 }  // namespace ronde::net

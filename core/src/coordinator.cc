@@ -103,17 +103,31 @@ Coordinator::Clock::time_point Coordinator::next_event() const {
 
 void Coordinator::handle(const Incoming& incoming) {
   if (incoming.kind == Incoming::Kind::Message) {
-    const Message message = decode(incoming.bytes);
-    if (incoming.peer == parent_) {
-      heard_from_above_ = Clock::now();
-      handle_from_above(message, incoming.bytes);
-    } else {
-      handle_from_below(incoming.peer, message, incoming.bytes);
+    std::optional<Message> message;
+    try {
+      message = decode(incoming.bytes);
+      if (incoming.peer != parent_) {
+        return handle_from_below(incoming.peer, *message, incoming.bytes);
+      }
+    } catch (const Error& error) {
+      throw GroupFailure{{incoming.peer, nonsense_of(incoming.peer, error)}};
     }
-    return;
+    heard_from_above_ = Clock::now();
+    return handle_from_above(*message, incoming.bytes);
   }
   if (all_finished_) return;  // it closed, as this rank is about to
   throw GroupFailure{loss_of(incoming), incoming.peer == parent_};
+}
+
+std::string Coordinator::nonsense_of(int peer, const Error& error) {
+  return rank_name(peer) + " sent what makes no sense: " + error.what();
+}
+
+/// A rank speaks for itself, and the leader of a host for its ranks.
+void Coordinator::expect_below(int peer, int rank) const {
+  const bool exists = rank >= 0 && rank < topology_.size;
+  if (exists && (rank == peer || topology_.parent_of(rank) == peer)) return;
+  throw Error("it speaks for " + rank_name(rank) + ", which is not below it");
 }
 
 /// Note [Over the tree].
@@ -142,6 +156,7 @@ void Coordinator::handle_from_above(const Message& message, std::string_view byt
 
 void Coordinator::handle_from_below(int peer, const Message& message, std::string_view bytes) {
   if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
+    for (const int rank : finished->ranks) expect_below(peer, rank);
     newly_finished_.insert(newly_finished_.end(), finished->ranks.begin(), finished->ranks.end());
   } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
     if (!sets_.contains(ready->set)) return;  // all its ranks have removed it meanwhile
@@ -154,11 +169,16 @@ void Coordinator::handle_from_below(int peer, const Message& message, std::strin
     add_ready(set, rank, *ready);
   } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && is_arbiter()) {
     if (!sets_.contains(host->set)) return;
-    Negotiator& negotiator = *engine_of(host->set).negotiator;
+    SetEngine& set = engine_of(host->set);
     for (const auto& [ranks, part] : host->parts) {
-      for (const int rank : ranks) negotiator.add(rank, part, Clock::now());
+      for (const int rank : ranks) {
+        const bool exists = rank >= 0 && rank < set.info.topology.size;
+        expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
+        set.negotiator->add(rank, part, Clock::now());
+      }
     }
   } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
+    expect_below(peer, request->rank);
     if (is_arbiter()) return add_to_desk(*request);
     transport_->send(parent_, bytes);
   } else {

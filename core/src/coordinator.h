@@ -173,6 +173,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::vector<std::string> gather(std::string_view blob);
   std::vector<std::string> hand_in(std::string_view blob);
   Clock::time_point start_limit() const;
+  BootstrapMessage read_bootstrap(const Incoming& incoming) const;
   std::pair<Incoming, BootstrapMessage> receive_bootstrap(const std::vector<int>& missing);
   void spread_start_failure(const GroupError& error);
   Clock::duration combining_patience() const;
@@ -199,6 +200,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void receive();
   Clock::time_point next_event() const;
   void handle(const Incoming& incoming);
+  static std::string nonsense_of(int peer, const Error& error);
+  void expect_below(int peer, int rank) const;
   void handle_message(int peer, const Message& message);
   void handle_from_above(const Message& message, std::string_view bytes);
   void handle_from_below(int peer, const Message& message, std::string_view bytes);

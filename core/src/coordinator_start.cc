@@ -349,8 +349,10 @@ std::vector<std::string> Coordinator::gather(std::string_view blob) {
   std::iota(missing.begin(), missing.end(), 1);
   while (!missing.empty()) {
     BootstrapMessage message = receive_bootstrap(missing).second;
-    if (std::erase(missing, message.rank) != 1) throw Error("a rank met the others twice");
-    all.blobs.at(static_cast<std::size_t>(message.rank)) = std::move(message.blobs.at(0));
+    if (std::erase(missing, message.rank) != 1) {
+      throw GroupError(message.rank, rank_name(message.rank) + " met the others twice");
+    }
+    all.blobs[static_cast<std::size_t>(message.rank)] = std::move(message.blobs[0]);
   }
   send_down(all);
   return all.blobs;
@@ -383,6 +385,26 @@ void Coordinator::spread_start_failure(const GroupError& error) {
   send_down(failure);
 }
 
+BootstrapMessage Coordinator::read_bootstrap(const Incoming& incoming) const {
+  const int peer = incoming.peer;
+  try {
+    Message message = decode(incoming.bytes);
+    if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+      throw GroupError(failure->rank, failure->text);
+    }
+    auto* bootstrap = std::get_if<BootstrapMessage>(&message);
+    if (bootstrap == nullptr) throw Error("a control message that comes at the wrong time");
+    if (peer != parent_) expect_below(peer, bootstrap->rank);
+    const int blobs = peer == parent_ ? topology_.size : 1;
+    if (std::ssize(bootstrap->blobs) != blobs) throw Error("a bootstrap message without its parts");
+    return std::move(*bootstrap);
+  } catch (const GroupError&) {
+    throw;
+  } catch (const Error& error) {
+    throw GroupError(peer, nonsense_of(peer, error));
+  }
+}
+
 /// `missing`: whom this rank waits for.
 std::pair<Incoming, BootstrapMessage> Coordinator::receive_bootstrap(
     const std::vector<int>& missing) {
@@ -394,14 +416,8 @@ std::pair<Incoming, BootstrapMessage> Coordinator::receive_bootstrap(
                                           " was lost during initialisation: " + incoming.bytes);
     }
     if (incoming.kind == Incoming::Kind::Message) {
-      Message message = decode(incoming.bytes);
-      if (const auto* failure = std::get_if<FailureMessage>(&message)) {
-        throw GroupError(failure->rank, failure->text);
-      }
-      if (auto* bootstrap = std::get_if<BootstrapMessage>(&message)) {
-        return {std::move(incoming), std::move(*bootstrap)};
-      }
-      throw Error("a control message of " + rank_name(incoming.peer) + " came at the wrong time");
+      BootstrapMessage message = read_bootstrap(incoming);
+      return {std::move(incoming), std::move(message)};
     }
     if (Clock::now() < limit) continue;  // a wake
     throw GroupError(missing.at(0), format_ranks(missing) +

@@ -76,7 +76,10 @@ void ExchangeDesk::add(const ExchangeRequest& request, TimePoint now) {
   if (refuse_latecomer(request) || refuse_unfinished(request)) return;
   const auto [found, inserted] = pending_.try_emplace(key);
   Pending& pending = found->second;
-  if (inserted) pending.since = now;
+  if (inserted) {
+    if (const std::string error = set_error(key.ranks, size_); !error.empty()) throw Error(error);
+    pending.since = now;
+  }
   if (!pending.blobs.emplace(request.rank, request.blob).second) {
     throw Error(rank_name(request.rank) + " asked twice for " + text_of(key));
   }

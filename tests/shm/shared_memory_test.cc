@@ -154,6 +154,25 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("a rank that brings to a start what cannot be read is named") {
+  const std::vector<std::string> sizes = {"garbage", net::pack({""}), net::pack({"", "many"}),
+                                          net::pack({"", ""})};
+  for (const std::string& bytes : sizes) {
+    run_contexts({0, 0}, [&](int rank, const BackendContext& context) {
+      if (rank == 0) {
+        context.exchange(bytes);
+        return;
+      }
+      const Death death = death_of([&] {
+        BackendContext mine = context;
+        shm_backend_factory().create(mine);
+      });
+      check_equal(death.rank, 0, "the rank that sent it");
+      check_contains(death.text, "rank 0 sent a bootstrap message that cannot be read");
+    });
+  }
+}
+
 void send_to(const std::string& socket_name, const std::string& text) {
   const net::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un address = {};

@@ -59,7 +59,7 @@ class ThreadExchange {
 
 /// What a rank of `host` brings to the first exchange, if no tree does it.
 std::string introduction(const std::string& host) {
-  return ronde::net::pack({host, "20000", "", "1"});
+  return ronde::net::pack({ronde::net::version_of_this_build(), host, "20000", "", "1"});
 }
 
 /// Of 'TwoInTurns' the even ranks share one, and the odd ones the other.
@@ -342,6 +342,33 @@ TEST_CASE("all ranks give their start up when the first of them would") {
     check(tree.start_deadline() > begin + 59min, "not before");
     check(tree.start_deadline() < begin + 61min, "nor long after");
   });
+}
+
+TEST_CASE("ranks of different versions of Ronde are named on all of them, before they connect") {
+  ThreadExchange exchange(3);
+  run_ranks(3, [&](int rank) {
+    TreeOptions options = {.rank = rank, .size = 3};
+    if (rank == 1) options.version = "9.9 for Plan9 mips";
+    const std::string text = text_of<ronde::UsageError>([&] {
+      const SocketTree tree(options, [&](std::string_view blob) { return exchange(rank, blob); });
+    });
+    check_contains(text, "the version of Ronde: ranks 0,2: " + ronde::net::version_of_this_build());
+    check_contains(text, "rank 1: 9.9 for Plan9 mips");
+  });
+}
+
+TEST_CASE("what a rank sends while the trees meet and cannot be read is its error") {
+  for (const std::string& bytes :
+       {std::string(), std::string("host"), ronde::net::pack({"host"}),
+        ronde::net::pack({ronde::net::version_of_this_build(), "host", "soon"})}) {
+    ThreadExchange exchange(2);
+    std::jthread other([&] { exchange(1, bytes); });
+    const Death death = death_of([&] {
+      SocketTree({.rank = 0, .size = 2}, [&](std::string_view blob) { return exchange(0, blob); });
+    });
+    CHECK(death.rank == 1);
+    CHECK_THAT(death.text, Catch::StartsWith("rank 1 sent a bootstrap message that cannot"));
+  }
 }
 
 TEST_CASE("children that never come are lost, with a text that names all of them") {
