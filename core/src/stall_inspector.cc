@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <utility>
 
 #include "rank_list.h"
 
@@ -35,6 +37,30 @@ StalledOperation stalled_operation(const WaitingOperation& operation,
   stalled.waiting = std::chrono::duration_cast<Milliseconds>(now - operation.since);
   return stalled;
 }
+
+/// Operations that wait for the same ranks.
+class Together {
+ public:
+  void add(const StalledOperation& operation) {
+    if (++count_ <= kMostNames) names_ += (count_ == 1 ? "" : ", ") + operation.text;
+    longest_ = std::max(longest_, operation.waiting);
+  }
+
+  /// "allreduce 'a', allreduce 'b', allreduce 'c' and 157 more have waited up to 5.0 s"
+  std::string text() const {
+    if (count_ == 1) return names_ + " has waited " + seconds_text(longest_);
+    const std::string more =
+        count_ > kMostNames ? " and " + std::to_string(count_ - kMostNames) + " more" : "";
+    return names_ + more + " have waited up to " + seconds_text(longest_);
+  }
+
+ private:
+  static constexpr std::size_t kMostNames = 3;
+
+  std::size_t count_ = 0;
+  std::string names_;
+  Milliseconds longest_{0};
+};
 
 }  // namespace
 
@@ -69,12 +95,15 @@ StallInspector::Finding StallInspector::inspect(const std::vector<WaitingOperati
 }
 
 std::string stall_text(const std::vector<StalledOperation>& stalled) {
-  std::string text;
+  std::map<std::pair<std::vector<int>, std::vector<int>>, Together> groups;
   for (const StalledOperation& operation : stalled) {
+    groups[{operation.missing_ranks, operation.submitted_ranks}].add(operation);
+  }
+  std::string text;
+  for (const auto& [ranks, group] : groups) {
     if (!text.empty()) text += '\n';
-    text += operation.text + " has waited " + seconds_text(operation.waiting) + " for " +
-            format_ranks(operation.missing_ranks) + " (submitted by " +
-            format_ranks(operation.submitted_ranks) + ")";
+    text += group.text() + " for " + format_ranks(ranks.first) + " (submitted by " +
+            format_ranks(ranks.second) + ")";
   }
   return text;
 }

@@ -40,7 +40,8 @@ class StallInspector {
   TimePoint quiet_until_{};
 };
 
-/// "allreduce 'x' has waited 31 s for ranks 2,3 (submitted by ranks 0-1)", a line each.
+/// "allreduce 'x' has waited 31.5 s for ranks 2,3 (submitted by ranks 0,1)": a line for all that
+/// wait for the same ranks, with the names of the first few.
 std::string stall_text(const std::vector<StalledOperation>& stalled);
 
 }  // namespace ronde
