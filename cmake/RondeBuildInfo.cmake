@@ -31,7 +31,7 @@ else()
   ronde_describe_feature(CUDA "${RONDE_HAVE_CUDA}" "kernels by ${CUDAToolkit_NVCC_EXECUTABLE}")
 endif()
 
-set(RONDE_BUILD_TYPE_TEXT "${CMAKE_BUILD_TYPE}")
+set(RONDE_BUILD_TYPE_TEXT "${RONDE_BUILD_TYPE}")
 if(RONDE_SANITIZE)
   string(APPEND RONDE_BUILD_TYPE_TEXT ", -fsanitize=${RONDE_SANITIZE}")
 endif()

@@ -2,6 +2,7 @@
 # Everything that a user may set, and the defaults that hold only where Ronde is the top-level
 # project: as a subdirectory it changes nothing of its parent's.
 include(GNUInstallDirs)
+set(RONDE_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/ronde")
 
 foreach(feature TORCH MPI CUDA)
   set(RONDE_WITH_${feature} AUTO CACHE STRING "Use ${feature}: AUTO (if found), ON (required), OFF")
@@ -29,10 +30,20 @@ option(RONDE_UNITY "Compile several sources that use LibTorch at once: faster, u
 set(RONDE_SANITIZE "" CACHE STRING "Build everything with a sanitizer: thread or address")
 set_property(CACHE RONDE_SANITIZE PROPERTY STRINGS "" thread address)
 
-if(PROJECT_IS_TOP_LEVEL)
-  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+set(RONDE_BUILD_TYPE "${CMAKE_BUILD_TYPE}")
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(RONDE_BUILD_TYPE Release)
+  if(PROJECT_IS_TOP_LEVEL)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+  else()
+    # The parent's build type stays empty: Ronde alone is compiled with the flags of a release.
+    foreach(language C CXX)
+      string(APPEND CMAKE_${language}_FLAGS " ${CMAKE_${language}_FLAGS_RELEASE}")
+    endforeach()
   endif()
+endif()
+
+if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
   set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
   set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
