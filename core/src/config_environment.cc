@@ -147,9 +147,12 @@ LoadedConfig load_config_from_environment() {
 }
 
 std::string describe(const LoadedConfig& loaded) {
-  std::string text = "effective configuration:";
-  for (const ConfigSource& source : loaded.sources) {
-    text += "\n  " + source.name + "=" + source.value + " (" + source.source + ")";
+  std::string text;
+  for (std::size_t i = 0; i < loaded.sources.size(); ++i) {
+    const auto& [name, value, source] = loaded.sources[i];
+    if (value == config_table().at(i).get(Config())) continue;
+    text += text.empty() ? "settings that differ from their defaults: " : ", ";
+    text += name + "=" + value + (source == name ? "" : " (" + source + ")");
   }
   return text;
 }

@@ -6,7 +6,9 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <mutex>
 #include <utility>
 
@@ -64,8 +66,10 @@ std::string_view to_string(LogLevel level) noexcept {
 }
 
 LogLevel parse_log_level(std::string_view text) {
+  const auto equal = [](char name, unsigned char letter) { return name == std::tolower(letter); };
   for (std::size_t i = 0; i < kLevelNames.size(); ++i) {
-    if (kLevelNames[i] == text) {
+    const std::string_view name = kLevelNames[i];
+    if (std::equal(name.begin(), name.end(), text.begin(), text.end(), equal)) {
       return static_cast<LogLevel>(i);
     }
   }

@@ -82,8 +82,8 @@ struct LoadedConfig {
   std::vector<std::string> warnings;  ///< unknown RONDE_* names, with the nearest known one
 };
 
-/// A heading and a line for each variable, "NAME=value (source)": for
-/// RuntimeOptions::effective_config.
+/// One line of what differs from the defaults, "NAME=value", with the source if it has another
+/// name; empty if nothing does. For RuntimeOptions::effective_config.
 std::string describe(const LoadedConfig& loaded);
 
 /// Looks a variable up: nullopt if unset.

@@ -15,7 +15,7 @@ enum class LogLevel : std::uint8_t { Trace, Debug, Info, Warning, Error, Off };
 /// "trace", "debug", "info", "warning", "error", "off": what RONDE_LOG_LEVEL takes.
 std::string_view to_string(LogLevel level) noexcept;
 
-/// The inverse of to_string. Throws UsageError quoting any other text.
+/// The inverse of to_string, in any case of letters. Throws UsageError quoting any other text.
 LogLevel parse_log_level(std::string_view text);
 
 /// Takes one formatted line, without its newline. Called by one thread at a time.
