@@ -27,6 +27,16 @@ void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRo
   }
 }
 
+std::string text_of(const std::vector<Agreed>& agreed) {
+  std::vector<std::string> names;
+  for (const Agreed& item : agreed) {
+    names.push_back(display_name(item.submission.meta, item.submission.key));
+  }
+  if (names.empty()) return "no operation";
+  const std::string count = std::to_string(names.size());
+  return count + (names.size() == 1 ? " operation: " : " operations: ") + first_few(names);
+}
+
 void Announcer::add(Submission submission) {
   if (submission.meta.kind == Collective::Join) {
     join_ = std::move(submission);

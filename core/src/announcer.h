@@ -30,6 +30,9 @@ Agreed agreed_of(Submission submission, const CachedResponse& response, bool con
 void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
                 bool contributed, int average_over = 0);
 
+/// "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
+std::string text_of(const std::vector<Agreed>& agreed);
+
 /// An operation that failed in negotiation.
 struct Refused {
   Submission submission;

@@ -54,6 +54,19 @@ const BackendRegistry::value_type& choose_backend(const BackendRegistry& backend
   return *chosen;
 }
 
+std::string candidates_text(const BackendRegistry& backends, DeviceKind device,
+                            const Topology& topology, bool of_set) {
+  std::string text;
+  for (const auto& [name, factory] : backends) {
+    if (factory.device != device) continue;
+    const bool suits =
+        (!factory.suits || factory.suits(topology)) && (!of_set || factory.serves_sets);
+    text += (text.empty() ? "" : ", ") + name +
+            (suits ? " (priority " + std::to_string(factory.priority) + ")" : " (does not suit)");
+  }
+  return text;
+}
+
 std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendContext& context,
                                         std::uint64_t fusion_bytes) {
   context.pack = [fusion_bytes, size = context.topology->size,

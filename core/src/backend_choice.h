@@ -24,6 +24,10 @@ const BackendRegistry::value_type& choose_set_backend(const BackendRegistry& bac
                                                       DeviceKind device, const std::string& wanted,
                                                       const Topology& topology);
 
+/// Of what those chose: "mpi (priority 10), shm (priority 20), hierarchical (does not suit)".
+std::string candidates_text(const BackendRegistry& backends, DeviceKind device,
+                            const Topology& topology, bool of_set);
+
 /// Makes the backend, on all ranks at the same time, and puts the packing around one that wants it.
 /// `fusion_bytes`: RONDE_FUSION_BYTES; 0 turns fusion off.
 std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendContext& context,

@@ -303,7 +303,8 @@ std::vector<ConfigEntry> process_entries() {
                   .horovod_twin = "HOROVOD_LOG_LEVEL",
                   .unit = "",
                   .text = "What is written to standard error: trace, debug, info, warning, error "
-                          "or off.",
+                          "or off. debug tells of connections, of why a backend was chosen, and of "
+                          "frozen schedules; trace of each decision and fused bucket as well.",
                   .scope = ConfigScope::PerRank}),
       count_entry(&Config::compute_threads, "a number of threads", {.highest = kMostThreads},
                   {.name = "RONDE_COMPUTE_THREADS",

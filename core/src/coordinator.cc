@@ -306,6 +306,12 @@ bool Coordinator::may_stop() const {
 void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
   counters_.decisions.add();
   AppliedDecision applied = set.announcer->apply(decision);
+  if (log_->enabled(LogLevel::Trace)) {
+    log_->trace("decision " + std::to_string(decision.number) + " of process set " +
+                std::to_string(set.info.id) + ": " + text_of(applied.agreed) + "; refused: " +
+                std::to_string(applied.refused.size()) + (applied.join ? "; all have joined" : "") +
+                (applied.shutdown ? "; it is the last" : ""));
+  }
   for (Refused& refused : applied.refused) {
     complete(refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
   }
@@ -395,7 +401,6 @@ void Coordinator::complete(Submission& submission, std::exception_ptr error, boo
 }
 
 std::string Coordinator::pending_text() const {
-  constexpr std::size_t kMost = 3;
   std::vector<std::string> names;
   for (const SetEngine* set : running_) {
     const std::vector<std::string> of_set = set->announcer->pending_names();
@@ -406,12 +411,7 @@ std::string Coordinator::pending_text() const {
     names.insert(names.end(), scheduled.begin(), scheduled.end());
   }
   if (names.empty()) return {};
-  std::string text = " (" + rank_name(topology_.rank) + " was waiting for ";
-  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) {
-    text += (i > 0 ? ", " : "") + names[i];
-  }
-  if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
-  return text + ")";
+  return " (" + rank_name(topology_.rank) + " was waiting for " + first_few(names) + ")";
 }
 
 bool Coordinator::wait_started(Clock::time_point deadline) {

@@ -4,6 +4,23 @@
 #include "ronde/error.h"
 
 namespace ronde {
+namespace {
+
+std::string reason_text(FrozenSchedule::Thaw reason) {
+  switch (reason) {
+    case FrozenSchedule::Thaw::Submission:
+      return "an operation was submitted that is not in it";
+    case FrozenSchedule::Thaw::Wait:
+      return "a wait for what comes after an operation that was not submitted";
+    case FrozenSchedule::Thaw::TimeLimit:
+      return "a bucket stayed incomplete for too long";
+    case FrozenSchedule::Thaw::Shutdown:
+      break;
+  }
+  return "shutdown() was called";
+}
+
+}  // namespace
 
 /// Rank 0: has the decision freeze a schedule if it is time.
 void Coordinator::learn(DecisionMessage& decision) {
@@ -43,6 +60,13 @@ void Coordinator::freeze(const ScheduleMessage& message) {
           {announcer.response(item.slot), announcer.contributed(item.slot), item.contributed});
     }
   }
+  if (log_->enabled(LogLevel::Debug)) {
+    std::size_t operations = 0;
+    for (const auto& bucket : plan.buckets) operations += bucket.size();
+    log_->debug("froze a schedule; operations: " + std::to_string(operations) +
+                ", buckets: " + std::to_string(plan.buckets.size()) +
+                ", patience: " + std::to_string(message.patience_ms) + " ms");
+  }
   // What ranks had announced of the next round goes with the schedule: rank 0 forgets it, too.
   queue_->freeze(std::move(plan), announcer.drain());
 }
@@ -52,6 +76,11 @@ void Coordinator::follow_schedule() {
   while (auto bucket = schedule_->take()) global_.executor->enqueue_bucket(std::move(*bucket));
   auto remains = schedule_->finish_thaw();
   if (!remains) return;
+  if (log_->enabled(LogLevel::Debug)) {
+    log_->debug("thawed the schedule (rounds: " + std::to_string(remains->rounds) +
+                "): " + reason_text(remains->reason) +
+                (remains->cause.empty() ? ", on another rank" : "; here: " + remains->cause));
+  }
   for (std::vector<Agreed>& bucket : remains->buckets) {
     global_.executor->enqueue_bucket(std::move(bucket));
   }

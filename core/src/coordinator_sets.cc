@@ -60,6 +60,10 @@ ProcessSet Coordinator::make_set(const ExchangeKey& key, const std::vector<int>&
   finish_set({ExchangeKind::FinishSet, info->id, "", key.ranks}, error);
   if (info->is_member()) queue_->open_set(info->id);
   sets_here_.insert(info);
+  if (log_->enabled(LogLevel::Debug)) {
+    log_->debug("made process set " + std::to_string(info->id) + " of ranks " +
+                list_ranks(info->ranks));
+  }
   return {info->id};
 }
 

@@ -77,6 +77,13 @@ void Coordinator::start() {
   std::vector<int> everybody(static_cast<std::size_t>(topology_.size));
   std::iota(everybody.begin(), everybody.end(), 0);
   global_.info = make_set_info(kGlobalSet.id, std::move(everybody), true, topology_);
+  if (topology_.size > 1 && log_->enabled(LogLevel::Debug)) {
+    std::vector<int> neighbours = children_;
+    if (parent_ >= 0) neighbours.push_back(parent_);
+    std::sort(neighbours.begin(), neighbours.end());
+    log_->debug("connected by " + transport_name_ + " with " + format_ranks(neighbours) + " of " +
+                std::to_string(topology_.size) + "; hosts: " + std::to_string(topology_.hosts()));
+  }
   compare_configurations();
   make_board();
   make_backends();
@@ -121,6 +128,7 @@ void Coordinator::make_executor(SetEngine& set) {
   const Topology& topology = set.info.topology;
   set.executor = std::make_unique<Executor>(
       set.backends, topology.rank, topology.size, options_.config.fusion_bytes, topology_.rank,
+      *log_,
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
         complete(submission, std::move(error), contributed);
       },
@@ -252,6 +260,7 @@ void Coordinator::make_device_backend() {
       start_ends_alike_ = true;
       throw UsageError("RONDE_GPU_BACKEND=" + problem);
     }
+    log_->debug("not available, backend of GPU buffers " + problem);
     global_.info.device_problem += (global_.info.device_problem.empty() ? "" : "; ") + problem;
   }
   if (device_backends_.empty()) return;
@@ -294,6 +303,17 @@ void Coordinator::make_backend(const BackendRegistry::value_type& chosen, Device
     making_ = what;
   };
   if (is_start) note_making(name);
+  if (log_->enabled(LogLevel::Debug)) {
+    const bool is_cpu = device == DeviceKind::Cpu;
+    const Config& config = options_.config;
+    log_->debug("process set " + std::to_string(context.set) + ", backend of " +
+                std::string(to_string(device)) + " buffers: " + name + "; chosen by " +
+                (is_cpu ? "RONDE_CPU_BACKEND=" + config.cpu_backend
+                        : "RONDE_GPU_BACKEND=" + config.gpu_backend) +
+                " among " +
+                candidates_text(is_cpu ? options_.backends : device_backends_, device,
+                                *context.topology, context.set != kGlobalSet.id));
+  }
   made[device] = create_backend(factory, context, options_.config.fusion_bytes);
   if (!is_start) return;
   note_making({});

@@ -50,12 +50,13 @@ bool overlap(const void* input, std::size_t input_bytes, const void* output,
 }  // namespace
 
 Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
-                   int rank_of_group, Complete complete, Queued queued)
+                   int rank_of_group, const Logger& log, Complete complete, Queued queued)
     : backends_(backends),
       rank_(rank),
       size_(size),
       fusion_bytes_(fusion_bytes),
       rank_of_group_(rank_of_group),
+      log_(log),
       complete_(std::move(complete)),
       tell_queued_(std::move(queued)),
       scratch_(fusion_bytes) {}
@@ -428,6 +429,10 @@ void Executor::count(const Bucket& bucket) {
   if (bucket.items.size() > 1) counters_.fused_tensors.add(bucket.items.size());
   counters_.bytes.add(bytes);
   counters_.largest_bucket_bytes.raise_to(bytes);
+  if (!log_.enabled(LogLevel::Trace)) return;
+  const Backend& backend = *backends_.at(bucket.items.front().submission.meta.device);
+  log_.trace("bucket of " + std::to_string(bytes) + " bytes over " + std::string(backend.name()) +
+             ", " + text_of(bucket.items));
 }
 
 void Executor::finish(Agreed& item, std::exception_ptr error) {

@@ -16,6 +16,7 @@
 #include "counter.h"
 #include "fusion_buffer.h"
 #include "ronde/backend.h"
+#include "ronde/log.h"
 
 namespace ronde {
 
@@ -42,9 +43,9 @@ class Executor {
   };
 
   /// `rank`, `size`: within the process set. `fusion_bytes`: most bytes in a bucket of several, 0:
-  /// no fusion. `rank_of_group`: what this rank is called in texts.
+  /// no fusion. `rank_of_group`: what this rank is called in texts. `log` stays longer than this.
   Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes, int rank_of_group,
-           Complete complete, Queued queued = {});
+           const Logger& log, Complete complete, Queued queued);
 
   /// Plans what one decision agreed on, behind everything planned before.
   void enqueue(std::vector<Agreed> agreed);
@@ -142,6 +143,7 @@ class Executor {
   const int size_;
   const std::uint64_t fusion_bytes_;
   const int rank_of_group_;
+  const Logger& log_;
   const Complete complete_;
   const Queued tell_queued_;
   FusionBuffer scratch_;  ///< of operations that are composed of a backend's

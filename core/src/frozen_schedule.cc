@@ -36,6 +36,7 @@ void FrozenSchedule::freeze(Plan plan) {
 
 void FrozenSchedule::reset() {
   frozen_ = thawing_ = false;
+  cause_.clear();
   roused_ = 0;
   buckets_.clear();
   places_.clear();
@@ -56,7 +57,9 @@ FrozenSchedule::Intake FrozenSchedule::accept(Submission& submission) {
       is_lazy = buckets_[place->bucket].lazy;
       is_due = thawing_ || next_is_due();
     }
-    if (intake == Intake::Deviates) thaw_locked(Thaw::Submission);
+    if (intake == Intake::Deviates && !thawing_) {
+      thaw_locked(Thaw::Submission, display_name(submission.meta, submission.key));
+    }
   }
   if (intake != Intake::Committed) return intake;
   board_.ring(is_lazy ? Board::Whom::Waiting : Board::Whom::All);
@@ -130,19 +133,20 @@ void FrozenSchedule::wait_for(const WorkState& work) {
   const std::optional<std::size_t> target = work.bucket();
   if (!frozen_ || thawing_ || !target || *target >= buckets_.size()) return;
   for (std::size_t bucket = next_;; bucket = (bucket + 1) % buckets_.size()) {
-    if (!buckets_[bucket].raised) return thaw_locked(Thaw::Wait);
+    if (!buckets_[bucket].raised) return thaw_locked(Thaw::Wait, work.name());
     if (bucket == *target) return;
   }
 }
 
 void FrozenSchedule::thaw(Thaw reason) {
   const std::lock_guard lock(mutex_);
-  if (frozen_ && !thawing_) thaw_locked(reason);
+  if (frozen_ && !thawing_) thaw_locked(reason, "this rank");
 }
 
-void FrozenSchedule::thaw_locked(Thaw reason) {
+void FrozenSchedule::thaw_locked(Thaw reason, std::string cause) {
   if (thawing_) return;
   thawing_ = true;
+  cause_ = std::move(cause);
   // Also after a peer's: it may be in the middle of it.
   words_.close(generation_, buckets_.size(), static_cast<std::uint8_t>(reason));
   if (reason == Thaw::Wait) counters_.thaws_by_wait.add();
@@ -237,6 +241,7 @@ std::optional<FrozenSchedule::Remains> FrozenSchedule::finish_thaw() {
   Remains remains;
   remains.reason = static_cast<Thaw>(*reason);
   remains.rounds = buckets_.front().step - 1;
+  remains.cause = std::move(cause_);
   // In the order in which they would have run: the rest of this round, then the next one.
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const std::size_t bucket = (next_ + i) % buckets_.size();

@@ -115,6 +115,7 @@ class FrozenSchedule {
     std::vector<Submission> submissions;
     Thaw reason = Thaw::Submission;
     std::uint64_t rounds = 0;  ///< how often the plan was run
+    std::string cause;         ///< for the log: what this rank gave it up for, if it did
   };
   std::optional<Remains> finish_thaw();
 
@@ -147,7 +148,7 @@ class FrozenSchedule {
   const Place* find(const Submission& submission) const;
   Intake put(Place place, Submission& submission);
   bool raise(std::size_t bucket);
-  void thaw_locked(Thaw reason);
+  void thaw_locked(Thaw reason, std::string cause = {});
   bool committed(std::size_t bucket) const;
   bool next_is_due() const;
   bool rouse_locked(const WorkState& work);
@@ -165,6 +166,7 @@ class FrozenSchedule {
   std::uint32_t generation_ = 0;
   bool frozen_ = false;
   bool thawing_ = false;  ///< frozen, but the words are closed
+  std::string cause_;     ///< Remains::cause
   Clock::duration patience_{};
   std::vector<Bucket> buckets_;
   std::size_t next_ = 0;    ///< the bucket to run next

@@ -184,4 +184,14 @@ std::string display_name(const RequestMeta& meta, const std::string& key) {
   return text + set_text(meta);
 }
 
+std::string first_few(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) {
+    text += (i > 0 ? ", " : "") + names[i];
+  }
+  if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
+  return text;
+}
+
 }  // namespace ronde

@@ -118,4 +118,7 @@ std::string display_name(Collective kind, const std::string& key);
 /// (tag 5)" or "recv from any rank (tag 5)", ranks being those within the set.
 std::string display_name(const RequestMeta& meta, const std::string& key);
 
+/// "a, b, c and 157 more", for texts.
+std::string first_few(const std::vector<std::string>& names);
+
 }  // namespace ronde

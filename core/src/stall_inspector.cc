@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "rank_list.h"
+#include "request_meta.h"
 
 namespace ronde {
 namespace {
@@ -39,27 +40,9 @@ StalledOperation stalled_operation(const WaitingOperation& operation,
 }
 
 /// Operations that wait for the same ranks.
-class Together {
- public:
-  void add(const StalledOperation& operation) {
-    if (++count_ <= kMostNames) names_ += (count_ == 1 ? "" : ", ") + operation.text;
-    longest_ = std::max(longest_, operation.waiting);
-  }
-
-  /// "allreduce 'a', allreduce 'b', allreduce 'c' and 157 more have waited up to 5.0 s"
-  std::string text() const {
-    if (count_ == 1) return names_ + " has waited " + seconds_text(longest_);
-    const std::string more =
-        count_ > kMostNames ? " and " + std::to_string(count_ - kMostNames) + " more" : "";
-    return names_ + more + " have waited up to " + seconds_text(longest_);
-  }
-
- private:
-  static constexpr std::size_t kMostNames = 3;
-
-  std::size_t count_ = 0;
-  std::string names_;
-  Milliseconds longest_{0};
+struct Together {
+  std::vector<std::string> names;
+  Milliseconds longest{0};
 };
 
 }  // namespace
@@ -97,12 +80,16 @@ StallInspector::Finding StallInspector::inspect(const std::vector<WaitingOperati
 std::string stall_text(const std::vector<StalledOperation>& stalled) {
   std::map<std::pair<std::vector<int>, std::vector<int>>, Together> groups;
   for (const StalledOperation& operation : stalled) {
-    groups[{operation.missing_ranks, operation.submitted_ranks}].add(operation);
+    Together& group = groups[{operation.missing_ranks, operation.submitted_ranks}];
+    group.names.push_back(operation.text);
+    group.longest = std::max(group.longest, operation.waiting);
   }
   std::string text;
   for (const auto& [ranks, group] : groups) {
     if (!text.empty()) text += '\n';
-    text += group.text() + " for " + format_ranks(ranks.first) + " (submitted by " +
+    text += first_few(group.names) +
+            (group.names.size() == 1 ? " has waited " : " have waited up to ") +
+            seconds_text(group.longest) + " for " + format_ranks(ranks.first) + " (submitted by " +
             format_ranks(ranks.second) + ")";
   }
   return text;

@@ -7,6 +7,7 @@
 
 #include "ronde/error.h"
 #include "ronde/runtime.h"
+#include "tests/support/captured_errors.h"
 #include "tests/unit/repeated_steps.h"
 
 using namespace ronde;
@@ -65,6 +66,39 @@ TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
     check(schedule_counter(runtime, "thaws") >= 1, "it thawed");
     for (int step = 0; step < 5; ++step) steps.run(step);
   });
+}
+
+TEST_CASE("debug tells of connections, backends, freezes and thaws, trace of all decisions too") {
+  const CapturedErrors errors;
+  Config config = test_config();
+  config.log_level = GENERATE("info", "debug", "trace");
+  run_group(
+      2,
+      [](int, Runtime& runtime) {
+        RepeatedSteps steps(runtime, 6);
+        steps.freeze();
+        std::vector<float> values(3, 1.0F);
+        runtime.run(sum_request(values, "odd"));
+      },
+      config);
+  const std::string text = errors.text();
+  if (config.log_level == "info") {
+    CHECK(text.empty());
+    return;
+  }
+  CHECK_THAT(text, Catch::Contains("[ronde rank 1] debug: connected by inproc with rank 0 of 2"));
+  CHECK_THAT(text, Catch::Contains("backend of cpu buffers: inproc; chosen by "
+                                   "RONDE_CPU_BACKEND=auto among inproc (priority"));
+  CHECK_THAT(text, Catch::Contains("debug: froze a schedule; operations: 6, buckets: "));
+  CHECK_THAT(text, Catch::Contains("an operation was submitted that is not in it; here: "
+                                   "allreduce 'odd'\n"));
+  const bool has_all = config.log_level == "trace";
+  for (const char* part : {"trace: decision 1 of process set 0: ",
+                           "trace: bucket of 12 bytes over "
+                           "inproc, 1 operation: "
+                           "allreduce 'odd'\n"}) {
+    CHECK((text.find(part) != std::string::npos) == has_all);
+  }
 }
 
 TEST_CASE("a result whose bucket stays incomplete comes once the schedule is given up") {
