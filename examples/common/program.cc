@@ -4,8 +4,10 @@
 #include <ronde/ronde.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string_view>
 
 namespace example {
 namespace {
@@ -30,6 +32,11 @@ int explain(const std::string& name, int rank, const CLI::ParseError& error) {
   return help ? 0 : 2;
 }
 
+bool asks_for_help(int argc, const char* const* argv) {
+  return std::any_of(argv, argv + argc,
+                     [](const std::string_view word) { return word == "--help" || word == "-h"; });
+}
+
 }  // namespace
 
 int run_program(const std::string& name, int argc, const char* const* argv,
@@ -37,8 +44,10 @@ int run_program(const std::string& name, int argc, const char* const* argv,
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   int rank = 0;
   try {
-    ronde::init();
-    rank = ronde::rank();
+    if (!asks_for_help(argc, argv)) {
+      ronde::init();
+      rank = ronde::rank();
+    }
     const int status = program(argc, argv);
     ronde::shutdown();
     return status;
@@ -49,11 +58,15 @@ int run_program(const std::string& name, int argc, const char* const* argv,
   }
 }
 
+int ranks_to_parse_for() {
+  return ronde::is_initialized() ? ronde::size() : 1;
+}
+
 void parse_command_line(CLI::App& app, int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
-    if (!ronde::is_initialized() || ronde::rank() == 0) app.exit(help);
+    app.exit(help);
     throw;
   }
 }

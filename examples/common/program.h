@@ -13,13 +13,17 @@ namespace example {
 /// Parses the command line, does the work on this rank, and gives the exit status.
 using Program = std::function<int(int argc, const char* const* argv)>;
 
-/// The main() of an example: starts Ronde, runs `program` and shuts Ronde down. Returns what the
-/// program returned; 0 after --help; 2 after a wrong option (CLI::ParseError), which rank 0 alone
+/// The main() of an example: starts Ronde, runs `program` and shuts Ronde down. With --help among
+/// the options Ronde does not start, and every rank prints the text. Returns what the program
+/// returned; 0 after --help; 2 after a wrong option (CLI::ParseError), which rank 0 alone
 /// explains, as it is the same on every rank; 1 after any other exception, said by each rank that
 /// had one.
 int run_program(const std::string& name, int argc, const char* const* argv, const Program& program);
 
-/// app.parse, and the text of --help printed by rank 0. Throws CLI::ParseError, for --help too.
+/// How many ranks there are; 1 for the text of --help, which is printed before Ronde starts.
+int ranks_to_parse_for();
+
+/// app.parse, and the text of --help printed. Throws CLI::ParseError, for --help too.
 void parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace example

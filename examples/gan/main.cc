@@ -40,6 +40,6 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   return example::run_program("gan", argc, argv, [](int count, const char* const* words) {
-    return gan::run(gan::parse_options(count, words, ronde::size()));
+    return gan::run(gan::parse_options(count, words, example::ranks_to_parse_for()));
   });
 }

@@ -73,6 +73,6 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   return example::run_program("hybrid", argc, argv, [](int count, const char* const* words) {
-    return hybrid::run(hybrid::parse_options(count, words, ronde::size()));
+    return hybrid::run(hybrid::parse_options(count, words, example::ranks_to_parse_for()));
   });
 }

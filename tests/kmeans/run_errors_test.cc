@@ -45,6 +45,13 @@ TEST_CASE("data that cannot be used ends every rank with what is wrong") {
   }
 }
 
+TEST_CASE("help is printed, and nothing else, where Ronde itself could not start") {
+  const auto result = ronde::test::launch(1, {"--help"}, {{"RONDE_LOG_LEVEL", "nonsense"}});
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.out, Contains("--clusters"));
+  CHECK(result.err.empty());
+}
+
 TEST_CASE("a file that is not there is named, with the way to the digits") {
   const TemporaryFolder folder;
   const std::string output = (folder / "out").string();
