@@ -139,8 +139,9 @@ TEST_CASE("a resumed epoch goes on where it was, with any number of ranks", "[n1
         DistributedSampler after(
             kSamples, {.seed = 9, .rank = static_cast<int>(rank), .size = static_cast<int>(ranks)});
         transfer(before, after, row.given);
-        CHECK(after.epoch() == 2);
-        CHECK(after.position() == row.given.value_or(before.position()));
+        // Before begin(), too: a loop may start at the epoch that load() leaves.
+        CHECK(after.epoch() == row.epoch);
+        CHECK(after.position() == row.position);
         after.reset();
         CHECK(after.epoch() == row.epoch);
         CHECK(after.position() == row.position);

@@ -107,7 +107,9 @@ struct DistributedSampler::State {
     dataset_size = size;
   }
 
-  EpochPlace place() const { return next_place.value_or(EpochPlace{epoch, start + taken * ranks}); }
+  EpochPlace place() const {
+    return next_place ? next_begin() : EpochPlace{epoch, start + taken * ranks};
+  }
 };
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options)
