@@ -8,6 +8,7 @@
 namespace ronde_test::optimizer_rules_test {
 
 using ronde::DistributedOptimizer;
+using ronde::DistributedOptimizerOptions;
 
 TEST_CASE("synchronize lets the caller clip, and step does not reduce again") {
   WrappedToy toy;
@@ -120,6 +121,53 @@ TEST_CASE("calls out of order are refused with what to do, and training goes on"
   toy.check_values(1.0 - 2 * mean_rank());
   toy.add("later");
   check_refused([&] { toy.optimizer.step(); }, {"had 1"});
+}
+
+TEST_CASE("a gradient in flight can be neither read nor written, in groups or not", "[n2]") {
+  for (const DistributedOptimizerOptions& options :
+       {DistributedOptimizerOptions{.name = "net"}, {.name = "net", .groups = 1}}) {
+    WrappedToy toy(options);
+    const std::vector<std::string> parts = {"rank " + std::to_string(ronde::rank()), "\"net\"",
+                                            "parameter \"p\"", "synchronize()",
+                                            "step() of the DistributedOptimizer"};
+    const auto check_told = [&](const std::function<void()>& function) {
+      std::string text;
+      try {
+        function();
+      } catch (const c10::Error& error) {
+        text = error.what_without_backtrace();
+      }
+      check_contains(text, parts);
+    };
+    toy.backward(ronde::rank());
+    check_told([&] { torch::nn::utils::clip_grad_norm_({toy.p}, 1.0); });
+    check_told([&] { torch::nn::utils::clip_grad_value_({toy.p}, 0.25); });
+    check_told([&] { toy.p.mutable_grad().mul_(2.0); });
+    check_told([&] { static_cast<void>(toy.p.grad().norm()); });
+    check_told([&] { toy.sgd.step(); });
+    check_told([&] { toy.sgd.zero_grad(/*set_to_none=*/false); });
+    // Nothing has come of it.
+    toy.optimizer.step();
+    toy.check_gradients(mean_rank());
+    toy.check_values(1.0 - mean_rank());
+  }
+}
+
+TEST_CASE("a gradient written in flight, through a handle kept from before, fails the step",
+          "[n2]") {
+  WrappedToy toy;
+  toy.backward(1.0);
+  toy.optimizer.step();
+  const at::Tensor kept = toy.p.grad();
+  toy.optimizer.zero_grad(/*set_to_none=*/false);
+  toy.backward(1.0);
+  kept.mul_(ronde::rank() + 2.0);
+  check_refused([&] { toy.optimizer.step(); }, {"was written", "synchronize()"});
+  toy.check_values(0.0);
+  toy.optimizer.zero_grad();
+  toy.backward(1.0);
+  toy.optimizer.step();
+  toy.check_values(-1.0);
 }
 
 TEST_CASE("create_graph and a second backward through the gradient are two passes", "[n2]") {

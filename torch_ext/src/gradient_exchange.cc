@@ -42,9 +42,13 @@ std::vector<Prepared> one(Prepared prepared) {
 
 }  // namespace
 
+std::string ParameterSubject::text(const std::string& text) const {
+  return rank_prefix() + "ronde::DistributedOptimizer(\"" + scope + "\"): parameter \"" + name +
+         "\": " + text;
+}
+
 void ParameterSubject::refuse(const std::string& text) const {
-  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope + "\"): parameter \"" +
-                   name + "\": " + text);
+  throw UsageError(this->text(text));
 }
 
 DenseExchange::DenseExchange(ParameterSubject subject, at::Tensor parameter, GradientView* view,

@@ -18,12 +18,17 @@ namespace ronde::detail {
 inline constexpr const char* kGradientReplaced =
     "its gradient was cleared or replaced while it was being reduced. Between backward() and "
     "step() call neither zero_grad() nor set gradients";
+inline constexpr const char* kGradientWritten =
+    "its gradient was written while it was being reduced, which the other ranks' were not. Call "
+    "synchronize() first";
 
 /// Of which parameter texts speak.
 struct ParameterSubject {
   std::string scope;
   std::string name;
 
+  /// What an error about it says: `text`, and whose it is.
+  std::string text(const std::string& text) const;
   [[noreturn]] void refuse(const std::string& text) const;
 };
 

@@ -105,6 +105,7 @@ void GradientReducer::forget(std::size_t first, std::size_t first_group) noexcep
   while (slots_.size() > first) {
     Slot& slot = slots_.back();
     remove_hooks(slot);
+    static_cast<void>(slot.guard.restore(slot.parameter));
     // Nobody waits for it any more: who asks has it done all the same.
     // In a child of fork() there is nothing to ask.
     if (is_initialized()) {
@@ -301,6 +302,7 @@ std::vector<Prepared> GradientReducer::begin_or_refuse(Slot& slot) {
 void GradientReducer::submit(Slot& slot) {
   slot.works = start_together(begin_or_refuse(slot));
   slot.exchange = &exchange_in_flight(slot);
+  slot.guard.hide(slot.subject, slot.parameter);
 }
 
 void GradientReducer::submit(Group& group) {
@@ -332,6 +334,7 @@ void GradientReducer::submit(Group& group) {
     const auto end = next + static_cast<std::ptrdiff_t>(counts[i]);
     in_flight[i]->works.assign(next, end);
     in_flight[i]->exchange = &exchange_in_flight(*in_flight[i]);
+    in_flight[i]->guard.hide(in_flight[i]->subject, in_flight[i]->parameter);
     next = end;
   }
 }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "gradient_exchange.h"
+#include "gradient_guard.h"
 #include "gradient_hooks.h"
 #include "gradient_views.h"
 #include "optimizer_parameters.h"
@@ -161,6 +162,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     int passes = 0;
     bool ready = false;                 // backward is through with it
     std::optional<c10::Stream> stream;  // in which it is, while backward runs; none on the CPU
+    GradientGuard guard;                // Note [Gradients in flight]
     // Of the reduction in flight.
     GradientExchange* exchange = nullptr;  // null: there is none
     std::optional<bool> sends_sparse;      // without a value: it was not begun

@@ -68,9 +68,11 @@ void GradientReducer::wait_for(Slot& slot) {
 
 /// Waits for what is in flight; true if it goes on.
 bool GradientReducer::advance(Slot& slot) {
+  const bool is_intact = slot.guard.restore(slot.parameter);
   wait_for(slot);
   const std::optional<bool> presence = is_present(slot);
   try {
+    if (!is_intact) slot.subject.refuse(kGradientWritten);
     slot.next = slot.exchange->proceed(slot.works, presence);
   } catch (...) {
     slot.failure = std::current_exception();

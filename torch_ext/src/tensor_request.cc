@@ -172,7 +172,8 @@ Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads)
   } else {
     memory.output = empty_result(target.sizes(), target);
     if (reads) memory.output.copy_(target);
-    request.finish = [target, copy = memory.output] {
+    // note_written() counts as the one write: target's own counter would move at an unknown time.
+    request.finish = [target = target.variable_data(), copy = memory.output] {
       const at::NoGradGuard no_grad;
       // Inference tensors may only be written in this mode, which is each thread's own.
       const c10::InferenceMode inference(target.is_inference());
