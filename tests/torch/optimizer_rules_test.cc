@@ -170,6 +170,14 @@ TEST_CASE("a gradient written in flight, through a handle kept from before, fail
   toy.check_values(-1.0);
 }
 
+TEST_CASE("the inner optimizer's step in place of ours is named by the next backward", "[n1]") {
+  WrappedToy toy;
+  toy.backward(1.0);
+  check_refused([&] { toy.backward(1.0); },
+                {"Call step() of the DistributedOptimizer, not of the inner optimizer"});
+  toy.optimizer.step();
+}
+
 TEST_CASE("create_graph and a second backward through the gradient are two passes", "[n2]") {
   WrappedToy toy({.backward_passes_per_step = 2});
   const double c = ronde::rank() + 1.0;

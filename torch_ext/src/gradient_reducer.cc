@@ -201,9 +201,9 @@ void GradientReducer::before_accumulation(std::size_t index) {
     slot.subject.refuse(
         "backward reached it once more while its gradient is being reduced: " +
         std::to_string(options_.backward_passes_per_step) +
-        " backward pass(es) a step were announced. Call step() after each, set "
-        "backward_passes_per_step, or wrap the passes that shall only add up (or that "
-        "belong to another optimiser) in no_sync()");
+        " backward pass(es) a step were announced. Call step() of the DistributedOptimizer, not "
+        "of the inner optimizer, after each, set backward_passes_per_step, or wrap the passes "
+        "that shall only add up (or that belong to another optimizer) in no_sync()");
   }
   if (phase_ == Phase::Reduced) {
     slot.subject.refuse(
