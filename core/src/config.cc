@@ -20,6 +20,7 @@ constexpr std::uint64_t kLargestFusion = std::uint64_t{1} << 40;
 constexpr std::uint64_t kLargestHeap = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMostCacheEntries = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostFreezeSteps = 1'000'000;
+constexpr std::uint64_t kMostReplicaSteps = 1'000'000'000;
 constexpr std::uint64_t kMostThreads = 4096;
 constexpr std::uint64_t kMostNcclStreams = 16;
 
@@ -117,6 +118,15 @@ std::string checked_join_average(std::string_view text) {
   return parse_choice(text, "what an average divides by", {"contributing", "all"});
 }
 
+std::string checked_replica_check(std::string_view text) {
+  const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  if (!is_number) {
+    return parse_choice(text, "when replicas are compared (or a number of steps)",
+                        {"first", "off"});
+  }
+  return std::to_string(parse_count(text, "a number of steps", 1, kMostReplicaSteps));
+}
+
 std::string checked_handover(std::string_view text) {
   return parse_choice(text, "how ranks hand over", {"auto", "events", "flags", "kernels"});
 }
@@ -179,6 +189,14 @@ std::vector<ConfigEntry> engine_entries() {
                   .unit = "",
                   .text = "What averages divide by while ranks have joined: contributing (the "
                           "ranks that still have data) or all."}),
+      text_entry(
+          &Config::check_replicas, checked_replica_check,
+          {.name = "RONDE_CHECK_REPLICAS",
+           .horovod_twin = "",
+           .unit = "steps",
+           .text = "When DistributedOptimizer compares the ranks' parameters, and options of "
+                   "the inner optimizer: first (in the first step, and the first after a "
+                   "join), a number N (also every N steps) or off."}),
   };
 }
 
@@ -360,6 +378,12 @@ void check_config(const Config& config) {
 
 std::vector<std::string> visible_devices(const Config& config) {
   return parse_device_list(config.visible_devices);
+}
+
+std::optional<std::uint64_t> replica_check_period(const Config& config) {
+  if (config.check_replicas == "off") return std::nullopt;
+  if (config.check_replicas == "first") return 0;
+  return parse_count(config.check_replicas, "a number of steps", 1, kMostReplicaSteps);
 }
 
 std::vector<std::vector<int>> static_process_sets(const Config& config) {

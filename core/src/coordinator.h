@@ -144,6 +144,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   /// Constant once wait_started() has returned; null if there is none.
   const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept { return heap_; }
+  std::uint64_t joins(ProcessSet set) const { return queue_->joins(set.id); }
 
  private:
   // coordinator_submit.cc

@@ -206,6 +206,10 @@ void Runtime::add_stats(std::function<StatsGroup()> part) {
   impl_->usable_coordinator().add_stats(std::move(part));
 }
 
+std::uint64_t Runtime::joins(ProcessSet set) const {
+  return impl_->coordinator().joins(set);
+}
+
 std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
   return impl_->usable_coordinator().symmetric_heap();
 }

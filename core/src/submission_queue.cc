@@ -125,6 +125,7 @@ void SubmissionQueue::reserve(Submission& submission) {
                      "wait for the join first");
   }
   lane->has_joined = submission.meta.kind == Collective::Join;
+  if (lane->has_joined) ++lane->joins;
   submission.unnamed_before = lane->unnamed;
   if (!submission.is_group()) {
     submission.key = next_key(*lane, submission);
@@ -258,6 +259,12 @@ void SubmissionQueue::release(std::uint32_t set, const std::string& key) {
 void SubmissionQueue::continue_numbers(std::uint32_t set, std::uint64_t next) {
   const std::lock_guard lock(mutex_);
   lanes_.at(set).unnamed = next;
+}
+
+std::uint64_t SubmissionQueue::joins(std::uint32_t set) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = lanes_.find(set);
+  return found == lanes_.end() ? 0 : found->second.joins;
 }
 
 void SubmissionQueue::open_set(std::uint32_t set) {

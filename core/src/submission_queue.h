@@ -71,6 +71,9 @@ class SubmissionQueue {
   /// Operations without a name count on from here: ranks that had joined have missed some.
   void continue_numbers(std::uint32_t set, std::uint64_t next);
 
+  /// How often a join of the set was submitted.
+  std::uint64_t joins(std::uint32_t set) const;
+
   /// Operations of the set may be submitted from now on; those of the global one may from the
   /// beginning.
   void open_set(std::uint32_t set);
@@ -104,6 +107,7 @@ class SubmissionQueue {
     std::uint64_t messages = 0;                             ///< so many were sent or received
     std::unordered_map<std::string, Collective> in_flight;  ///< by key
     bool has_joined = false;
+    std::uint64_t joins = 0;
     bool is_open = true;
   };
 

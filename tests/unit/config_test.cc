@@ -78,6 +78,7 @@ const Environment kOther = {
     {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
     {"RONDE_PROCESS_SETS", "0,1;2"},
     {"RONDE_JOIN_AVERAGE", "all"},
+    {"RONDE_CHECK_REPLICAS", "100"},
     {"RONDE_CUDA_IPC_HANDOVER", "flags"},
     {"RONDE_GPU_BACKEND", "nccl"},
     {"RONDE_CUDA_IPC", "0"},
@@ -108,6 +109,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.thread_affinity == "4,0,12");
   CHECK(config.host_id == "node-1.example");
   CHECK(config.join_average == "all");
+  CHECK(ronde::replica_check_period(config) == 100);
   CHECK(config.gpu_backend == "nccl");
   CHECK_FALSE(config.cuda_ipc);
   CHECK(config.cuda_ipc_handover == "flags");
@@ -156,6 +158,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_LOG_LEVEL", {"", "INF", "verbose", "2"}},
       {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
+      {"RONDE_CHECK_REPLICAS", {"", "0", "-1", "1.5", "First", "never", "off ", "1000000001"}},
       {"RONDE_CUDA_IPC_HANDOVER", {"", "event", "Flags", "1"}},
       {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
       {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},

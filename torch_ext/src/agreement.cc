@@ -69,6 +69,26 @@ std::vector<T> gather(const std::string& name, DataType dtype, const std::vector
   return std::move(memory->output);
 }
 
+// Submits an operation that leaves the greatest of all ranks' in `values`, element by element. It
+// goes on without ranks that have joined.
+template <typename T>
+Work reduce_to_greatest(const std::string& name, DataType dtype,
+                        const std::shared_ptr<std::vector<T>>& values, ProcessSet set,
+                        std::chrono::nanoseconds timeout) {
+  Request request;
+  request.kind = Collective::Allreduce;
+  request.op = ReduceOp::Max;
+  request.name = name;
+  request.dtype = dtype;
+  request.shape = {static_cast<std::int64_t>(values->size())};
+  request.input = values->data();
+  request.output = values->data();
+  request.set = set;
+  request.timeout = timeout;
+  request.keep_alive = values;
+  return submit(std::move(request));
+}
+
 // Rank r's text begins at the sum of the lengths before it.
 std::vector<Statement> split(std::string_view texts, const std::vector<std::int64_t>& lengths) {
   std::vector<Statement> all;
@@ -158,6 +178,39 @@ Agreement agree(const std::string& subject, const Statement& mine, ProcessSet se
                                                {text.begin(), text.end()}, set, options.timeout);
   throw UsageError(disagreement(subject, split({texts.data(), texts.size()}, lengths),
                                 ranks_of(set), options.advice));
+}
+
+Comparison::Comparison(std::string subject, const Statement& mine, ProcessSet set,
+                       AgreementOptions options)
+    : subject_(std::move(subject)),
+      text_(encode(mine)),
+      has_problem_(!mine.problem.empty()),
+      set_(set),
+      options_(std::move(options)) {
+  const auto hash = static_cast<std::int64_t>(fingerprint(text_));
+  // The least hash is the complement of the greatest complement.
+  brief_ = std::make_shared<std::vector<std::int64_t>>(
+      std::vector{hash, ~hash, static_cast<std::int64_t>(text_.size())});
+  work_ =
+      reduce_to_greatest(subject_ + "/comparison", DataType::I64, brief_, set_, options_.timeout);
+}
+
+std::string Comparison::difference() const {
+  work_.wait();
+  if (brief_->at(0) == ~brief_->at(1) && !has_problem_) return {};
+  // Each rank's text in a row of its own; that of a rank that has joined stays empty.
+  const auto longest = static_cast<std::size_t>(brief_->at(2));
+  const std::vector<int> ranks = ranks_of(set_);
+  const auto rows = std::make_shared<std::vector<std::uint8_t>>(longest * ranks.size());
+  std::copy(text_.begin(), text_.end(),
+            rows->begin() + static_cast<std::ptrdiff_t>(longest) * rank_in(set_).value());
+  reduce_to_greatest(subject_ + "/compared", DataType::U8, rows, set_, options_.timeout).wait();
+  std::vector<Statement> all;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::string row(rows->data() + i * longest, rows->data() + (i + 1) * longest);
+    all.push_back(decode(row.substr(0, row.find('\0'))));
+  }
+  return disagreement(subject_, all, ranks, options_.advice);
 }
 
 }  // namespace ronde::detail

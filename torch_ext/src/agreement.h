@@ -2,10 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ronde/process_set.h"
+#include "ronde/work.h"
 
 namespace ronde::detail {
 
@@ -45,8 +48,29 @@ void check_member(const std::string& subject, ProcessSet set, const std::string&
 Agreement agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet,
                 const AgreementOptions& options = {});
 
-/// The text of that error from what all ranks brought; empty if they agree. `ranks`: who they are,
-/// 0, 1 and so on if it is empty. Pure.
+/// Compares statements in the background, among the ranks that have not joined (ronde::join()): the
+/// others count as abstaining. Collective; 24 bytes while the ranks agree.
+class Comparison {
+ public:
+  /// Submits what this rank brings. `options.timeout` is that of each operation.
+  Comparison(std::string subject, const Statement& mine, ProcessSet set, AgreementOptions options);
+
+  /// Waits. The text of the error that agree() would throw, on all ranks alike; empty if they
+  /// agree. To be called once.
+  std::string difference() const;
+
+ private:
+  std::string subject_;
+  std::string text_;
+  bool has_problem_;
+  ProcessSet set_;
+  AgreementOptions options_;
+  std::shared_ptr<std::vector<std::int64_t>> brief_;
+  Work work_;
+};
+
+/// The text of agree()'s error from what all ranks brought; empty if they agree. `ranks`: who they
+/// are, 0, 1 and so on if it is empty. Pure.
 std::string disagreement(const std::string& subject, const std::vector<Statement>& all,
                          const std::vector<int>& ranks = {},
                          const std::string& advice = AgreementOptions().advice);

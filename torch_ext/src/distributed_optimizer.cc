@@ -52,11 +52,11 @@ class DistributedOptimizer::Impl {
                          "Its gradients would be reduced with no other's: step the inner "
                          "optimiser there, or give a set that has this rank");
     const std::string scope = scope_of(options);
-    std::vector<detail::NamedParameter> parameters =
+    const std::vector<detail::NamedParameter> parameters =
         agree_on_parameters(scope, named_parameters, options, 0);
     if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) deltas_.emplace(scope);
     reducer_ = std::make_shared<detail::GradientReducer>(scope, std::move(options), inner_);
-    watch(std::move(parameters));
+    watch(parameters);
   }
 
   void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters) {
@@ -100,7 +100,12 @@ class DistributedOptimizer::Impl {
   const std::shared_ptr<detail::GradientReducer>& reducer() const noexcept { return reducer_; }
 
  private:
-  void watch(std::vector<detail::NamedParameter> parameters) {
+  void watch(const std::vector<detail::NamedParameter>& parameters) {
+    watch_gradients(parameters);
+    reducer_->replicas().watch(parameters);
+  }
+
+  void watch_gradients(std::vector<detail::NamedParameter> parameters) {
     if (!deltas_) return reducer_->watch(std::move(parameters));
     const std::size_t known = deltas_->size();
     deltas_->watch(parameters);

@@ -46,7 +46,8 @@ GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions 
       scope_(std::move(scope)),
       options_(std::move(options)),
       inner_(inner),
-      ranks_(static_cast<int>(ranks_of(options_.process_set).size())) {}
+      ranks_(static_cast<int>(ranks_of(options_.process_set).size())),
+      replicas_(inner, options_.process_set) {}
 
 bool GradientReducer::is_sum() const noexcept {
   return options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average;

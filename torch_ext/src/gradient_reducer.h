@@ -22,6 +22,7 @@
 #include "gradient_hooks.h"
 #include "gradient_views.h"
 #include "optimizer_parameters.h"
+#include "replica_check.h"
 #include "ronde/options.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/work.h"
@@ -94,6 +95,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::uint64_t id() const noexcept { return id_; }
   const std::string& scope() const noexcept { return scope_; }
   const DistributedOptimizerOptions& options() const noexcept { return options_; }
+  /// What the ranks compare.
+  ReplicaCheck& replicas() noexcept { return replicas_; }
   /// How gradients are combined, but for the name.
   AllreduceOptions reduction() const;
 
@@ -225,6 +228,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   DistributedOptimizerOptions options_;
   const torch::optim::Optimizer& inner_;
   const int ranks_;
+  ReplicaCheck replicas_;
   std::deque<Slot> slots_;
   std::vector<Group> groups_;
   Phase phase_ = Phase::Accumulating;

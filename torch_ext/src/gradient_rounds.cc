@@ -194,6 +194,9 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
   };
   was_refused_ = was_sparse_ = false;
   submit_rest(first_error);
+  attempt([this] {
+    replicas_.start("ronde::DistributedOptimizer(\"" + scope_ + "\")", options_.timeout);
+  });
   // Whatever fails here, the other ranks wait for these, too: what cannot be told counts as found.
   TensorWork nonfinite;
   bool found = true;
@@ -214,6 +217,7 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
   }
   attempt([&] { tell_nonfinite(nonfinite); });
   attempt([this] { agreement_.wait(); });
+  attempt([this] { replicas_.finish(); });
   if (first_error) agreement_ = {};
   end_step(first_error != nullptr);
   if (first_error) std::rethrow_exception(first_error);

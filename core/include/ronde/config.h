@@ -34,6 +34,7 @@ struct Config {
   std::string visible_devices;
   std::string process_sets;
   std::string join_average = "contributing";
+  std::string check_replicas = "first";
   double stall_warn_s = 30.0;
   double stall_abort_s = 600.0;
   double init_timeout_s = 120.0;
@@ -117,6 +118,10 @@ std::optional<int> affinity_core(const Config& config, int local_rank, int local
 
 /// The entries of RONDE_VISIBLE_DEVICES.
 std::vector<std::string> visible_devices(const Config& config);
+
+/// Every how many steps RONDE_CHECK_REPLICAS has replicas compared: 0 in the first alone, nullopt
+/// never.
+std::optional<std::uint64_t> replica_check_period(const Config& config);
 
 /// The ranks of each set of RONDE_PROCESS_SETS.
 std::vector<std::vector<int>> static_process_sets(const Config& config);

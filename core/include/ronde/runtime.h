@@ -115,6 +115,8 @@ class Runtime {
   std::vector<int> ranks_of(ProcessSet set) const;
   /// This rank's number in a set; nothing if it is no member.
   std::optional<int> rank_in(ProcessSet set) const;
+  /// How often this rank has joined in a set (Collective::Join).
+  std::uint64_t joins(ProcessSet set) const;
 
   /// Starts an operation and returns at once. Throws UsageError for what this rank alone can see to
   /// be wrong (duplicate name in flight, null buffer), GroupError if the group is dead.

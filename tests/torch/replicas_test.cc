@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks notice that their parameters, or the options of their inner optimizers, differ.
+#include <cstdlib>
+#include <set>
+
+#include "torch_ext/src/fingerprint.h"
+#include "toy.h"
+
+namespace ronde_test::replicas_test {
+
+namespace {
+
+void train(WrappedToy& toy, int steps = 1) {
+  for (int step = 0; step < steps; ++step) {
+    toy.optimizer.zero_grad();
+    toy.backward(1.0);
+    toy.optimizer.step();
+  }
+}
+
+void change(const at::Tensor& parameter, double by) {
+  const at::NoGradGuard no_grad;
+  parameter.add_(by);
+}
+
+const std::vector<std::string> kDiffers = {
+    "\"toy\"",          "the ranks differ",     "rank 1 has \"parameter p: f64 [4]",
+    "where rank 0 has", "broadcast_parameters", "synchronize()"};
+
+}  // namespace
+
+TEST_CASE("parameters that differ are noticed in the first step, until they are broadcast",
+          "[n2][n4]") {
+  for (const auto op : {ronde::ReduceOp::Average, ronde::ReduceOp::Adasum}) {
+    WrappedToy toy({.name = "toy", .op = op});
+    if (ronde::rank() == 1) change(toy.p, 1.0);
+    const at::Tensor before = toy.p.detach().clone();
+    for (int attempt = 0; attempt < 2; ++attempt) check_refused([&] { train(toy); }, kDiffers);
+    CHECK(torch::equal(toy.p, before));
+    ronde::broadcast_parameters(toy.names);
+    train(toy, 3);
+    toy.check_values(-2.0);
+  }
+}
+
+TEST_CASE("an option of the inner optimizer that differs is noticed, and named", "[n2]") {
+  Toy toy(ronde::rank() == 1 ? 0.5 : 1.0);
+  ronde::DistributedOptimizer optimizer(toy.sgd, toy.names);
+  toy.backward(1.0);
+  check_refused([&] { optimizer.synchronize(); },
+                {"rank 1 has \"option lr of the parameter group of \"p\": 0.5\"",
+                 "where rank 0 has", "broadcast_optimizer_state()"});
+  optimizer.zero_grad();
+  ronde::broadcast_optimizer_state(toy.sgd);
+  toy.backward(1.0);
+  optimizer.step();
+  toy.check_values(0.0);
+}
+
+TEST_CASE("local parameters, and the options of their groups, may differ", "[n2]") {
+  Toy toy;
+  const at::Tensor own = toy.add("own");
+  change(own, ronde::rank());
+  static_cast<torch::optim::SGDOptions&>(toy.sgd.param_groups()[1].options())
+      .lr(ronde::rank() + 1.0);
+  ronde::DistributedOptimizer optimizer(
+      toy.sgd, toy.names, {.local_parameters = {own}, .scale_local_gradients = false});
+  toy.backward(1.0);
+  optimizer.step();
+  CHECK(near(toy.p, full({4}, 0.0), 1e-14));
+  CHECK(near(own, full({4}, 0.0), 1e-14));
+}
+
+TEST_CASE("ranks that join before their first step compare once all have joined", "[n2]") {
+  WrappedToy toy({.name = "toy"});
+  if (ronde::rank() == 0) train(toy, 2);
+  const int last = ronde::join();
+  CHECK(last == 0);
+  check_refused([&] { train(toy); }, kDiffers);
+  ronde::broadcast_parameters(toy.names, last);
+  train(toy, 2);
+  toy.check_values(-3.0);
+}
+
+TEST_CASE("ranks that have joined are left out of the comparison", "[n4]") {
+  WrappedToy toy({.name = "toy"});
+  if (ronde::rank() != 2) {
+    if (ronde::rank() == 1) change(toy.p, 1.0);
+    const std::string text = check_refused([&] { train(toy); }, kDiffers);
+    CHECK_FALSE(contains(text, "rank 2"));
+    toy.optimizer.zero_grad();
+  }
+  ronde::join();
+}
+
+TEST_CASE("RONDE_CHECK_REPLICAS=3 also compares every three steps", "[n2][own]") {
+  setenv("RONDE_CHECK_REPLICAS", "3", 1);
+  use_ronde();
+  WrappedToy toy({.name = "toy"});
+  train(toy);
+  if (ronde::rank() == 1) change(toy.p, 1.0);
+  train(toy, 2);
+  check_refused([&] { train(toy); }, kDiffers);
+}
+
+TEST_CASE("RONDE_CHECK_REPLICAS=off lets ranks train apart", "[n2][own]") {
+  setenv("RONDE_CHECK_REPLICAS", "off", 1);
+  use_ronde();
+  WrappedToy toy;
+  change(toy.p, ronde::rank());
+  train(toy);
+  toy.check_values(ronde::rank());
+}
+
+TEST_CASE("check_replicas compares parameters, whatever their strides, and no buffers", "[n2]") {
+  torch::nn::BatchNorm1d net(3);
+  change(net->running_mean, ronde::rank());
+  ronde::check_replicas(*net);
+  const at::Tensor matrix = normal({3, 2}, 1);
+  Names names;
+  names.insert("matrix", ronde::rank() == 1 ? matrix.t().contiguous().t() : matrix);
+  ronde::check_replicas(names);
+  if (ronde::rank() == 1) change(net->bias, 1.0);
+  check_refused([&] { ronde::check_replicas(*net); },
+                {"ronde::check_replicas", "rank 1 has \"parameter bias", "where rank 0 has"});
+  const ronde::ProcessSet alone = ronde::add_process_set({0});
+  if (ronde::rank() == 0) ronde::check_replicas(*net, alone);
+  if (ronde::rank() == 1) {
+    check_refused([&] { ronde::check_replicas(*net, alone); }, {"is not in process set"});
+  }
+  ronde::remove_process_set(alone);
+}
+
+TEST_CASE("a fingerprint tells arrays apart that differ in one bit, or in their length", "[n1]") {
+  std::set<std::uint64_t> seen;
+  std::vector<std::byte> bytes;
+  std::size_t arrays = 0;
+  const auto add = [&] {
+    seen.insert(ronde::detail::fingerprint_of_words(bytes.data(), bytes.size()));
+    ++arrays;
+  };
+  for (std::size_t size = 0; size <= 70; ++size) {
+    bytes.assign(size, std::byte{0});
+    add();
+    for (std::size_t bit = 0; bit < 8 * size; ++bit) {
+      bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+      add();
+      bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+    }
+  }
+  CHECK(seen.size() == arrays);
+}
+
+}  // namespace ronde_test::replicas_test
