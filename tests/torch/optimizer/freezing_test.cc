@@ -152,6 +152,7 @@ TEST_CASE("the first gradients after thawing may share memory, and are reduced o
 TEST_CASE("the first sparse gradient after thawing is made dense where that is wanted", "[n2]") {
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true));
   embedding->to(at::kDouble);
+  ronde::broadcast_parameters(*embedding);
   embedding->weight.requires_grad_(false);
   torch::optim::SGD sgd(embedding->parameters(), 1.0);
   DistributedOptimizer optimizer(sgd, embedding->named_parameters(), {.sparse_as_dense = true});

@@ -77,6 +77,7 @@ TEST_CASE("optimisers made and destroyed 1,080 times leave nothing behind", "[n1
     Turn turn(number);
     if (turn.has_local) turn.options.local_parameters = {q};
     torch::optim::SGD sgd(names.values(), 1e-3);
+    ronde::broadcast_parameters(names);  // q was each rank's own
     {
       DistributedOptimizer optimizer(sgd, names, turn.options);
       const at::Tensor words = embedding->forward(at::full({2}, ronde::rank(), at::kLong));
@@ -153,6 +154,7 @@ TEST_CASE("a child of fork destroys an optimiser whose gradients are in flight",
 TEST_CASE("a module that is converted after it was wrapped is refused, not trained alone", "[n2]") {
   for (const bool is_frozen : {false, true}) {
     torch::nn::Linear net(3, 2);
+    ronde::broadcast_parameters(*net);
     net->bias.requires_grad_(!is_frozen);
     torch::optim::SGD sgd(net->parameters(), 1.0);
     const auto backward = [&] {
@@ -184,6 +186,7 @@ TEST_CASE("a module that is converted after it was wrapped is refused, not train
 TEST_CASE("a module that is loaded after it was wrapped is watched again", "[n2]") {
   for (const bool views : {false, true}) {
     torch::nn::Linear net(3, 2);
+    ronde::broadcast_parameters(*net);
     torch::optim::SGD sgd(net->parameters(), 0.0);
     DistributedOptimizer optimizer(sgd, net->named_parameters(), {.gradient_views = views});
     std::stringstream file;

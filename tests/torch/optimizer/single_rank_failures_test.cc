@@ -94,6 +94,7 @@ TEST_CASE("a rank without memory for a sparse gradient fails the step on all ran
   Scarce& scarce = Scarce::instance();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(kWords, kWidth).sparse(true));
   embedding->to(at::kDouble);
+  ronde::broadcast_parameters(*embedding);
   torch::optim::SGD sgd(embedding->parameters(), 1.0);
   DistributedOptimizer optimizer(sgd, embedding->named_parameters());
   const auto backward = [&](double factor) {

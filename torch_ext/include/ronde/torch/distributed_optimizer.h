@@ -162,18 +162,22 @@ class DistributedOptimizer {
   void set_backward_passes_per_step(int passes);
 
   /// Waits for all gradients (unless synchronize() was called since the last backward), then steps
-  /// `inner`. With a closure: calls it first (it runs backward and returns the loss), with gradient
-  /// mode on, and returns this rank's loss. LBFGS calls it as often as it likes, and is given, and
-  /// returns, the loss of all ranks, reduced as the gradients are. Throws what synchronize()
-  /// throws, and does not step then. With adasum_of_deltas also what an allreduce throws: `inner`
-  /// has stepped then, but parameters, also local ones, are where they were; zero_grad() starts
-  /// anew. LBFGS leaves them where the last evaluation before the failure was, on all ranks alike.
+  /// `inner`. In the first one, and as often as RONDE_CHECK_REPLICAS says, the ranks compare their
+  /// parameters, but for local ones, and the options of `inner`: if they differ, all throw a
+  /// UsageError and none steps. With a closure: calls it first (it runs backward and returns the
+  /// loss), with gradient mode on, and returns this rank's loss. LBFGS calls it as often as it
+  /// likes, and is given, and returns, the loss of all ranks, reduced as the gradients are. Throws
+  /// what synchronize() throws, and does not step then. With adasum_of_deltas also what an
+  /// allreduce throws: `inner` has stepped then, but parameters, also local ones, are where they
+  /// were; zero_grad() starts anew. LBFGS leaves them where the last evaluation before the failure
+  /// was, on all ranks alike.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
   /// Waits until every gradient holds the reduced value: call it before step() to clip or inspect
-  /// gradients. Throws UsageError or GroupError if a reduction failed; the gradients are then
-  /// useless, and zero_grad() starts anew. Throws what a compression of the program's throws on the
-  /// rank where it does, and a UsageError with its text on the others.
+  /// gradients. What reads or writes a gradient in flight throws a c10::Error that says so. Throws
+  /// UsageError or GroupError if a reduction failed; the gradients are then useless, and
+  /// zero_grad() starts anew. Throws what a compression of the program's throws on the rank where
+  /// it does, and a UsageError with its text on the others.
   void synchronize();
 
   /// While one of these lives, backward only adds up gradients on this rank. The next backward
