@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <exception>
 #include <string>
 #include <utility>
 
+#include "ronde/error.h"
 #include "ronde/ronde_c.h"
 
 namespace ronde::c {
 
 /// An error that the C interface itself finds.
-class Failure : public std::exception {
+class Failure : public Error {
  public:
-  Failure(ronde_status status, std::string text) : status_(status), text_(std::move(text)) {}
+  Failure(ronde_status status, const std::string& text) : Error(text), status_(status) {}
 
   ronde_status status() const noexcept { return status_; }
-  const char* what() const noexcept override { return text_.c_str(); }
 
  private:
   ronde_status status_;
-  std::string text_;
 };
 
 /// The code of the exception that is being handled; its text becomes this thread's last error.

@@ -20,7 +20,8 @@ std::exception_ptr usage_error(const char* text) noexcept {
   }
 }
 
-/// What the log calls an operation.
+}  // namespace
+
 std::string name_of(const Request& request) noexcept {
   try {
     const std::string kind(to_string(request.kind));
@@ -29,8 +30,6 @@ std::string name_of(const Request& request) noexcept {
     return "operation";  // needs no memory
   }
 }
-
-}  // namespace
 
 void OpenGroup::add(Request request, std::shared_ptr<WorkRecord> record) {
   const std::lock_guard lock(mutex_);
@@ -183,5 +182,12 @@ int ronde_group_end(ronde_work* work) {
     const auto whole = std::make_shared<ronde::c::WorkRecord>(std::nullopt, nullptr);
     *work = ronde::c::WorkTable::instance().insert_if(whole,
                                                       [&] { ronde::c::take_group()->end(*whole); });
+  });
+}
+
+int ronde_group_cancel(void) {
+  return ronde::c::guarded("ronde_group_cancel", [] {
+    ronde::c::take_group()->drop("its group was dropped by ronde_group_cancel()",
+                                 ronde::c::OpenGroup::Told::Yes);
   });
 }

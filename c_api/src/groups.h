@@ -5,6 +5,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "ronde/process_set.h"
@@ -12,6 +13,9 @@
 #include "work_record.h"
 
 namespace ronde::c {
+
+/// What texts call an operation: "allreduce 'x'".
+std::string name_of(const Request& request) noexcept;
 
 /// Operations that wait for ronde_group_end().
 ///

@@ -2,7 +2,6 @@
 // Start and end, and what can be asked without a group.
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <iterator>
 #include <optional>
 #include <stdexcept>
@@ -13,30 +12,13 @@
 
 #include "errors.h"
 #include "groups.h"
+#include "known_part.h"
 #include "ronde/build_info.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 
 namespace ronde::c {
 namespace {
-
-/// The caller's options, of an older or a newer header, as this one's.
-ronde_init_options known_part(const ronde_init_options& given) {
-  std::size_t size = 0;
-  std::memcpy(&size, &given, sizeof(size));
-  expect(size >= offsetof(ronde_init_options, process_sets),
-         "struct_size is not set: it is sizeof(ronde_init_options)");
-  ronde_init_options known = {};
-  std::memcpy(&known, &given, std::min(size, sizeof(known)));
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(&given);
-  for (std::size_t i = sizeof(known); i < size; ++i) {
-    if (bytes[i] == 0) continue;
-    throw Failure(RONDE_E_UNSUPPORTED,
-                  "the options have fields that this version (" + std::string(ronde_version()) +
-                      ") does not know: leave them zero, or use a newer libronde_c");
-  }
-  return known;
-}
 
 std::vector<int> ranks_in(const ronde_rank_list& list) {
   expect(list.count >= 0, "a list of ranks has a negative count");
@@ -82,7 +64,7 @@ KeyValueStart key_value_start(const ronde_init_options& options) {
 InitOptions options_of(const ronde_init_options* given) {
   InitOptions options;
   if (given == nullptr) return options;
-  const ronde_init_options known = known_part(*given);
+  const ronde_init_options known = known_part(*given, {}, "ronde_init_options");
   expect(known.process_set_count >= 0, "process_set_count is negative");
   expect(known.process_sets != nullptr || known.process_set_count == 0, "process_sets is NULL");
   for (int i = 0; i < known.process_set_count; ++i) {

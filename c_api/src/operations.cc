@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions that start an operation.
-#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "errors.h"
 #include "groups.h"
+#include "known_part.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 #include "work_table.h"
@@ -35,97 +40,201 @@ static_assert(kReduceOpCount == RONDE_ADASUM + 1);
 static_assert(kAnyRank == RONDE_ANY);
 static_assert(kGlobalSet.id == RONDE_ALL_RANKS);
 
-/// What the functions for all operations have in common.
-struct Common {
-  const char* name = nullptr;
-  int dtype = RONDE_U8;
-  int device = RONDE_CPU;
-  void* stream = nullptr;
-  std::uint32_t set = RONDE_ALL_RANKS;
-};
+// An older program has not cleared what a newer field of the same size of struct would take.
+static_assert(sizeof(ronde_tensor) == offsetof(ronde_tensor, capacity) + sizeof(std::int64_t));
+static_assert(sizeof(ronde_operation_options) ==
+              offsetof(ronde_operation_options, timeout_s) + sizeof(double));
 
 struct Operation {
   Request request;
   std::shared_ptr<Result> result = nullptr;
 };
 
-Operation make_operation(Collective kind, const Common& common) {
-  expect(common.dtype >= 0 && common.dtype < static_cast<int>(kDataTypeCount),
+/// The caller's, with what can be seen to be wrong refused.
+std::optional<ronde_tensor> tensor_of(const ronde_tensor* given) {
+  if (given == nullptr) return std::nullopt;
+  const ronde_tensor tensor = known_part(*given, RONDE_TENSOR_INIT, "ronde_tensor");
+  expect(tensor.dtype >= 0 && tensor.dtype < static_cast<int>(kDataTypeCount),
          "dtype is none that there is");
-  expect(common.device >= RONDE_CPU, "device is none that there is");
-  expect(common.device != RONDE_CPU || common.stream == nullptr,
+  expect(tensor.device >= RONDE_CPU, "device is none that there is");
+  expect(tensor.device != RONDE_CPU || tensor.stream == nullptr,
          "stream is for buffers on a GPU, and device is RONDE_CPU");
-  Operation operation;
-  operation.request.kind = kind;
-  if (common.name != nullptr) operation.request.name = common.name;
-  operation.request.dtype = static_cast<DataType>(common.dtype);
-  operation.request.set.id = common.set;
-  if (common.device != RONDE_CPU) {
-    operation.request.device = {.kind = DeviceKind::Cuda, .index = common.device};
-    operation.request.stream = common.stream;
-  }
-  return operation;
-}
-
-void set_reduction(Request& request, int op, double prescale, double postscale) {
-  expect(op >= 0 && op < static_cast<int>(kReduceOpCount), "op is none that there is");
-  request.op = static_cast<ReduceOp>(op);
-  request.prescale = prescale;
-  request.postscale = postscale;
+  expect(tensor.dims >= 0 && tensor.dims <= RONDE_MAX_DIMS,
+         "dims is not among 0 to RONDE_MAX_DIMS");
+  expect(tensor.dims == 0 || tensor.shape != nullptr, "shape is NULL");
+  expect(tensor.capacity >= RONDE_CAPACITY_OF_SHAPE, "capacity is negative");
+  return tensor;
 }
 
 // Extents below 0, and shapes of too many elements, are for the engine to refuse: it tells the
 // other ranks, which wait for this one.
-std::vector<std::int64_t> shape_of(const std::int64_t* shape, int dims) {
-  expect(dims >= 0 && dims <= RONDE_MAX_DIMS, "dims is not among 0 to RONDE_MAX_DIMS");
-  expect(dims == 0 || shape != nullptr, "shape is NULL");
-  return {shape, shape + dims};
+
+std::vector<std::int64_t> shape_of(const ronde_tensor& tensor) {
+  return {tensor.shape, tensor.shape + tensor.dims};
 }
 
-bool has_elements(const std::vector<std::int64_t>& shape) {
-  return std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent > 0; });
+/// 0 where an extent is negative; the largest number where there are more.
+std::uint64_t count_of(const std::vector<std::int64_t>& shape) {
+  std::uint64_t count = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent <= 0) return 0;
+    if (__builtin_mul_overflow(count, static_cast<std::uint64_t>(extent), &count)) count = ~0ULL;
+  }
+  return count;
 }
 
-/// The buffers of an operation whose result is as large as its input.
-void set_buffers(Operation& operation, const void* in, void* out, std::int64_t count) {
+std::uint64_t capacity_of(const ronde_tensor& out) {
+  if (out.capacity == RONDE_CAPACITY_OF_SHAPE) return count_of(shape_of(out));
+  return static_cast<std::uint64_t>(out.capacity);
+}
+
+/// RONDE_E_TOO_SMALL unless a result of this shape fits; `operation` is whose.
+void expect_room(std::uint64_t capacity, const std::vector<std::int64_t>& shape,
+                 const std::string& operation) {
+  const std::uint64_t count = count_of(shape);
+  if (count <= capacity) return;
+  std::string extents;
+  for (const std::int64_t extent : shape) {
+    extents += (extents.empty() ? "" : ", ") + std::to_string(extent);
+  }
+  throw Failure(RONDE_E_TOO_SMALL, operation + ": the result has " + std::to_string(count) +
+                                       " elements [" + extents + "], and out has room for " +
+                                       std::to_string(capacity));
+}
+
+/// As the engine has it: nothing is for ever.
+std::chrono::nanoseconds timeout_of(double seconds) {
+  constexpr double kForEver = 1e9;  // 31 years
+  expect(seconds >= 0, "timeout_s is negative or not a number");
+  if (seconds > kForEver) return {};
+  return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+/// Of buffers like `tensor`, which are still to be set.
+Request request_of(Collective kind, const ronde_tensor& tensor,
+                   const ronde_operation_options& options) {
+  Request request;
+  request.kind = kind;
+  if (options.name != nullptr) request.name = options.name;
+  request.dtype = static_cast<DataType>(tensor.dtype);
+  request.shape = shape_of(tensor);
+  if (tensor.device != RONDE_CPU) {
+    request.device = {.kind = DeviceKind::Cuda, .index = tensor.device};
+    request.stream = tensor.stream;
+  }
+  expect(options.op >= 0 && options.op < static_cast<int>(kReduceOpCount),
+         "op is none that there is");
+  request.op = static_cast<ReduceOp>(options.op);
+  request.prescale = options.prescale;
+  request.postscale = options.postscale;
+  if (options.wire_dtype != RONDE_NO_DTYPE) {
+    expect(options.wire_dtype >= 0 && options.wire_dtype < static_cast<int>(kDataTypeCount),
+           "wire_dtype is none that there is");
+    request.wire_dtype = static_cast<DataType>(options.wire_dtype);
+  }
+  request.root = options.root;
+  request.peer = options.peer;
+  request.tag = options.tag;
+  expect(options.split_count >= 0 && (options.splits == nullptr) == (options.split_count == 0),
+         "splits and split_count do not fit: NULL has none, and all others have some");
+  request.splits.assign(options.splits, options.splits + options.split_count);
+  request.set.id = options.process_set;
+  request.timeout = timeout_of(options.timeout_s);
+  return request;
+}
+
+void set_input(Request& request, const ronde_tensor& in) {
+  if (in.data == nullptr && count_of(request.shape) > 0) {
+    const bool is_read =
+        request.kind != Collective::Broadcast || ronde::rank_in(request.set) == request.root;
+    expect(!is_read, "in->data is NULL");
+  }
+  request.input = in.data;
+}
+
+/// Of an operation whose result has the shape of the request.
+void set_output(Operation& operation, const ronde_tensor& out) {
   Request& request = operation.request;
-  request.shape = {count};
-  request.input = in;
-  request.output = out;
-  operation.result = std::make_shared<Result>(request.dtype, out);
+  expect(out.data != nullptr || count_of(request.shape) == 0, "out->data is NULL");
+  expect_room(capacity_of(out), request.shape, name_of(request));
+  request.output = out.data;
+  operation.result = std::make_shared<Result>(request.dtype, out.data);
   operation.result->shape = request.shape;
 }
 
-/// Those of one whose result is shaped by what the ranks bring.
-void set_shaped_buffers(Operation& operation, const void* in, std::vector<std::int64_t> shape,
-                        void* out) {
+/// Of one whose result is shaped by what the ranks bring.
+void set_shaped_output(Operation& operation, const std::optional<ronde_tensor>& out) {
   Request& request = operation.request;
-  expect(in != nullptr || !has_elements(shape), "in is NULL");
-  request.shape = std::move(shape);
-  request.input = in;
-  request.output = out;
-  const auto result = std::make_shared<Result>(request.dtype, out);
-  const bool is_here = request.device.kind == DeviceKind::Cpu;
-  request.allocate_output = [result, is_here](const std::vector<std::int64_t>& result_shape) {
-    result->shape = result_shape;
-    if (result->data == nullptr && !is_here && has_elements(result_shape)) {
-      throw UsageError(
-          "out is NULL, which is for results on the CPU: on a GPU give memory for the result");
-    }
-    if (result->data == nullptr) result->data = result->allocate(result_shape);
-    return result->data;
-  };
+  if (!out && request.device.kind != DeviceKind::Cpu) {
+    throw Failure(RONDE_E_UNSUPPORTED,
+                  "out is NULL, which is for results on the CPU: on a GPU give memory for it");
+  }
+  const auto result = std::make_shared<Result>(request.dtype, out ? out->data : nullptr);
+  if (out) {
+    const std::uint64_t capacity = capacity_of(*out);
+    expect(out->data != nullptr || capacity == 0, "out->data is NULL");
+    const std::string name = "rank " + std::to_string(ronde::rank()) + ": " + name_of(request);
+    request.allocate_output = [=](const std::vector<std::int64_t>& shape) {
+      expect_room(capacity, shape, name);
+      result->shape = shape;
+      return result->data;
+    };
+  } else {
+    request.allocate_output = [result](const std::vector<std::int64_t>& shape) {
+      result->shape = shape;
+      return result->data = result->allocate(shape);
+    };
+  }
   request.keep_alive = result;
   operation.result = result;
 }
 
 /// The engine would say so, too, but with the C++ name of RONDE_ANY.
-void expect_source(int peer, std::uint32_t set) {
-  const auto ranks = static_cast<int>(ronde::ranks_of({set}).size());
-  if (peer == RONDE_ANY || (peer >= 0 && peer < ranks)) return;
-  throw Failure(RONDE_E_USAGE, "peer " + std::to_string(peer) +
+void expect_source(const Request& request) {
+  const auto ranks = static_cast<int>(ronde::ranks_of(request.set).size());
+  if (request.peer == RONDE_ANY || (request.peer >= 0 && request.peer < ranks)) return;
+  throw Failure(RONDE_E_USAGE, "peer " + std::to_string(request.peer) +
                                    " is out of range: there are ranks 0 to " +
                                    std::to_string(ranks - 1) + ", or RONDE_ANY");
+}
+
+/// Barriers and joins have a process set alone.
+Operation operation_in(Collective kind, std::uint32_t set) {
+  Operation operation;
+  operation.request.kind = kind;
+  operation.request.set.id = set;
+  return operation;
+}
+
+Operation operation_of(Collective kind, const ronde_tensor* given_in, const ronde_tensor* given_out,
+                       const ronde_operation_options* given_options) {
+  const std::optional<ronde_tensor> in = tensor_of(given_in);
+  const std::optional<ronde_tensor> out = tensor_of(given_out);
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
+  if (given_options != nullptr) {
+    options = known_part(*given_options, options, "ronde_operation_options");
+  }
+  const bool sends = kind == Collective::Send;
+  const bool receives = kind == Collective::Recv;
+  const bool may_own = kind == Collective::Allgather || kind == Collective::Alltoall ||
+                       kind == Collective::Reducescatter;
+  expect(in || receives || kind == Collective::Broadcast, "in is NULL");
+  expect(out || sends || may_own, "out is NULL");
+  expect(!in || !receives, "in is not NULL: what a recv receives goes to out");
+  expect(!out || !sends, "out is not NULL: what a send sends is in");
+  const bool is_alike =
+      !in || !out ||
+      (in->dtype == out->dtype && in->device == out->device && in->stream == out->stream);
+  expect(is_alike, "in and out differ in dtype, device or stream");
+  Operation operation{request_of(kind, in ? *in : *out, options)};
+  if (in) set_input(operation.request, *in);
+  if (may_own) {
+    set_shaped_output(operation, out);
+  } else if (out) {
+    set_output(operation, *out);
+  }
+  if (receives) expect_source(operation.request);
+  return operation;
 }
 
 ronde_work start(Operation operation) {
@@ -161,103 +270,55 @@ int submit(const char* function, ronde_work* work, const Make& make) noexcept {
 }  // namespace
 }  // namespace ronde::c
 
-namespace {
-
 using namespace ronde::c;
 using ronde::Collective;
 
-}  // namespace
-
-int ronde_allreduce(const char* name, const void* in, void* out, int64_t count, int dtype, int op,
-                    double prescale, double postscale, int device, void* stream, uint32_t set,
-                    ronde_work* work) {
-  return submit("ronde_allreduce", work, [&] {
-    Operation operation = make_operation(Collective::Allreduce, {name, dtype, device, stream, set});
-    set_reduction(operation.request, op, prescale, postscale);
-    expect(in != nullptr || count <= 0, "in is NULL");
-    expect(out != nullptr || count <= 0, "out is NULL");
-    set_buffers(operation, in, out, count);
-    return operation;
-  });
+int ronde_allreduce(const ronde_tensor* in, ronde_tensor* out,
+                    const ronde_operation_options* options, ronde_work* work) {
+  return submit("ronde_allreduce", work,
+                [&] { return operation_of(Collective::Allreduce, in, out, options); });
 }
 
-int ronde_broadcast(const char* name, void* buffer, int64_t count, int dtype, int root, int device,
-                    void* stream, uint32_t set, ronde_work* work) {
-  return submit("ronde_broadcast", work, [&] {
-    Operation operation = make_operation(Collective::Broadcast, {name, dtype, device, stream, set});
-    expect(buffer != nullptr || count <= 0, "buffer is NULL");
-    operation.request.root = root;
-    set_buffers(operation, buffer, buffer, count);
-    return operation;
-  });
+int ronde_broadcast(const ronde_tensor* in, ronde_tensor* out,
+                    const ronde_operation_options* options, ronde_work* work) {
+  return submit("ronde_broadcast", work,
+                [&] { return operation_of(Collective::Broadcast, in, out, options); });
 }
 
-int ronde_allgather(const char* name, const void* in, const int64_t* shape, int dims, int dtype,
-                    void* out, int device, void* stream, uint32_t set, ronde_work* work) {
-  return submit("ronde_allgather", work, [&] {
-    Operation operation = make_operation(Collective::Allgather, {name, dtype, device, stream, set});
-    set_shaped_buffers(operation, in, shape_of(shape, dims), out);
-    return operation;
-  });
+int ronde_allgather(const ronde_tensor* in, ronde_tensor* out,
+                    const ronde_operation_options* options, ronde_work* work) {
+  return submit("ronde_allgather", work,
+                [&] { return operation_of(Collective::Allgather, in, out, options); });
 }
 
-int ronde_alltoall(const char* name, const void* in, const int64_t* shape, int dims, int dtype,
-                   const int64_t* splits, void* out, int device, void* stream, uint32_t set,
-                   ronde_work* work) {
-  return submit("ronde_alltoall", work, [&] {
-    Operation operation = make_operation(Collective::Alltoall, {name, dtype, device, stream, set});
-    set_shaped_buffers(operation, in, shape_of(shape, dims), out);
-    if (splits != nullptr) {
-      const std::size_t ranks = ronde::ranks_of({set}).size();
-      operation.request.splits.assign(splits, splits + ranks);
-    }
-    return operation;
-  });
+int ronde_alltoall(const ronde_tensor* in, ronde_tensor* out,
+                   const ronde_operation_options* options, ronde_work* work) {
+  return submit("ronde_alltoall", work,
+                [&] { return operation_of(Collective::Alltoall, in, out, options); });
 }
 
-int ronde_reducescatter(const char* name, const void* in, const int64_t* shape, int dims, int dtype,
-                        int op, double prescale, double postscale, void* out, int device,
-                        void* stream, uint32_t set, ronde_work* work) {
-  return submit("ronde_reducescatter", work, [&] {
-    Operation operation =
-        make_operation(Collective::Reducescatter, {name, dtype, device, stream, set});
-    set_reduction(operation.request, op, prescale, postscale);
-    set_shaped_buffers(operation, in, shape_of(shape, dims), out);
-    return operation;
-  });
+int ronde_reducescatter(const ronde_tensor* in, ronde_tensor* out,
+                        const ronde_operation_options* options, ronde_work* work) {
+  return submit("ronde_reducescatter", work,
+                [&] { return operation_of(Collective::Reducescatter, in, out, options); });
 }
 
-int ronde_send(const void* buffer, int64_t count, int dtype, int peer, int64_t tag, int device,
-               void* stream, uint32_t set, ronde_work* work) {
-  return submit("ronde_send", work, [&] {
-    Operation operation = make_operation(Collective::Send, {nullptr, dtype, device, stream, set});
-    expect(buffer != nullptr || count <= 0, "buffer is NULL");
-    operation.request.shape = {count};
-    operation.request.input = buffer;
-    operation.request.peer = peer;
-    operation.request.tag = tag;
-    return operation;
-  });
+int ronde_send(const ronde_tensor* in, ronde_tensor* out, const ronde_operation_options* options,
+               ronde_work* work) {
+  return submit("ronde_send", work,
+                [&] { return operation_of(Collective::Send, in, out, options); });
 }
 
-int ronde_recv(void* buffer, int64_t count, int dtype, int peer, int64_t tag, int device,
-               void* stream, uint32_t set, ronde_work* work) {
-  return submit("ronde_recv", work, [&] {
-    Operation operation = make_operation(Collective::Recv, {nullptr, dtype, device, stream, set});
-    expect(buffer != nullptr || count <= 0, "buffer is NULL");
-    set_buffers(operation, nullptr, buffer, count);
-    expect_source(peer, set);
-    operation.request.peer = peer;
-    operation.request.tag = tag;
-    return operation;
-  });
+int ronde_recv(const ronde_tensor* in, ronde_tensor* out, const ronde_operation_options* options,
+               ronde_work* work) {
+  return submit("ronde_recv", work,
+                [&] { return operation_of(Collective::Recv, in, out, options); });
 }
 
 int ronde_barrier(uint32_t set, ronde_work* work) {
-  return submit("ronde_barrier", work,
-                [&] { return make_operation(Collective::Barrier, {.set = set}); });
+  return submit("ronde_barrier", work, [&] { return operation_in(Collective::Barrier, set); });
 }
 
 int ronde_join(uint32_t set, ronde_work* work) {
-  return submit("ronde_join", work, [&] { return make_operation(Collective::Join, {.set = set}); });
+  return submit("ronde_join", work, [&] { return operation_in(Collective::Join, set); });
 }

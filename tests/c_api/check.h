@@ -58,11 +58,53 @@ int run_suites(int argc, char** argv, const struct suite* suites, size_t count,
 
 /* What cases share. */
 
-/* An allreduce of doubles with what most cases do not care about. */
+/* On the CPU. `shape` is needed as long as the tensor. */
+static inline ronde_tensor tensor_of(const void* data, const int64_t* shape, int dims, int dtype) {
+  ronde_tensor tensor = RONDE_TENSOR_INIT;
+  tensor.data = (void*)data;
+  tensor.shape = shape;
+  tensor.dims = dims;
+  tensor.dtype = dtype;
+  return tensor;
+}
+
+/* Memory for results of so many elements, whatever their shape. */
+static inline ronde_tensor room_for(void* data, int64_t capacity, int dtype) {
+  ronde_tensor tensor = tensor_of(data, NULL, 0, dtype);
+  tensor.capacity = capacity;
+  return tensor;
+}
+
+static inline ronde_operation_options named(const char* name, uint32_t set) {
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
+  options.name = name;
+  options.process_set = set;
+  return options;
+}
+
+/* In place, of what most cases do not care about. */
+
 static inline int start_sum(const char* name, double* values, int64_t count, uint32_t set,
                             ronde_work* work) {
-  return ronde_allreduce(name, values, values, count, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
-                         set, work);
+  ronde_tensor tensor = tensor_of(values, &count, 1, RONDE_F64);
+  const ronde_operation_options options = named(name, set);
+  return ronde_allreduce(&tensor, &tensor, &options, work);
+}
+
+static inline int start_broadcast(const char* name, double* values, int64_t count, int root,
+                                  uint32_t set, ronde_work* work) {
+  ronde_tensor tensor = tensor_of(values, &count, 1, RONDE_F64);
+  ronde_operation_options options = named(name, set);
+  options.root = root;
+  return ronde_broadcast(NULL, &tensor, &options, work);
+}
+
+/* The work owns the result. */
+static inline int start_gather(const char* name, const double* rows, int64_t count, uint32_t set,
+                               ronde_work* work) {
+  const ronde_tensor tensor = tensor_of(rows, &count, 1, RONDE_F64);
+  const ronde_operation_options options = named(name, set);
+  return ronde_allgather(&tensor, NULL, &options, work);
 }
 
 /* Waits and frees. */

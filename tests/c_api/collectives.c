@@ -77,31 +77,36 @@ static void fill(void* memory, int64_t count, int dtype, int rank, double factor
 static void check_adasum(void) {
   double values[2] = {1.5, -3};
   double apart[RONDE_MAX_DIMS] = {0};
-  const int places = all_ranks() < RONDE_MAX_DIMS ? all_ranks() : RONDE_MAX_DIMS;
+  const int64_t places = all_ranks() < RONDE_MAX_DIMS ? all_ranks() : RONDE_MAX_DIMS;
+  const int64_t two = 2;
   int32_t integers[2] = {1, 2};
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
+  options.op = RONDE_ADASUM;
   ronde_work work = NULL;
-  CHECK_OK(ronde_allreduce("equal", values, values, 2, RONDE_F64, RONDE_ADASUM, 1, 1, RONDE_CPU,
-                           NULL, RONDE_ALL_RANKS, &work));
+  ronde_tensor tensor = tensor_of(values, &two, 1, RONDE_F64);
+  CHECK_OK(ronde_allreduce(&tensor, &tensor, &options, &work));
   CHECK_OK(finish(work));
   CHECK(values[0] == 1.5 && values[1] == -3);
   if (own_rank() < places) apart[own_rank()] = 2 + own_rank();
-  CHECK_OK(ronde_allreduce("apart", apart, apart, places, RONDE_F64, RONDE_ADASUM, 1, 1, RONDE_CPU,
-                           NULL, RONDE_ALL_RANKS, &work));
+  tensor = tensor_of(apart, &places, 1, RONDE_F64);
+  CHECK_OK(ronde_allreduce(&tensor, &tensor, &options, &work));
   CHECK_OK(finish(work));
   for (int rank = 0; rank < places; ++rank) CHECK(apart[rank] == 2 + rank);
-  CHECK_FAILS(RONDE_E_USAGE, "adasum of i32",
-              ronde_allreduce("integers", integers, integers, 2, RONDE_I32, RONDE_ADASUM, 1, 1,
-                              RONDE_CPU, NULL, RONDE_ALL_RANKS, &work));
+  tensor = tensor_of(integers, &two, 1, RONDE_I32);
+  CHECK_FAILS(RONDE_E_USAGE, "adasum of i32", ronde_allreduce(&tensor, &tensor, &options, &work));
 }
 
 static void check_reductions(int dtype, int op) {
   double in[kCount];
   double out[kCount];
   const int64_t shape[] = {kCount};
+  const ronde_tensor input = tensor_of(in, shape, 1, dtype);
+  ronde_tensor output = room_for(out, kCount, dtype);
+  ronde_operation_options options = named("reduced", RONDE_ALL_RANKS);
+  options.op = op;
   ronde_work work = NULL;
   fill(in, kCount, dtype, own_rank(), factor_of(op));
-  CHECK_OK(ronde_allreduce("reduced", in, out, kCount, dtype, op, 1, 1, RONDE_CPU, NULL,
-                           RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_allreduce(&input, &output, &options, &work));
   CHECK_OK(finish(work));
   for (int64_t i = 0; i < kCount; ++i) {
     CHECK(holds(out, i, dtype, reduced(all_ranks(), i, op)));
@@ -109,8 +114,8 @@ static void check_reductions(int dtype, int op) {
   /* By parts: rank r's rows follow those of the ranks before it. */
   void* data = NULL;
   int64_t rows = -1;
-  CHECK_OK(ronde_reducescatter("scattered", in, shape, 1, dtype, op, 1, 1, NULL, RONDE_CPU, NULL,
-                               RONDE_ALL_RANKS, &work));
+  options.name = "scattered";
+  CHECK_OK(ronde_reducescatter(&input, NULL, &options, &work));
   CHECK_OK(ronde_work_wait(work, -1));
   CHECK_OK(ronde_work_output(work, &data, NULL, &rows, NULL));
   int64_t first = 0;
@@ -135,13 +140,23 @@ static void every_type_is_reduced(void) {
 
 static void check_broadcast(int dtype) {
   double buffer[kCount];
-  ronde_work work = NULL;
+  double out[kCount];
+  const int64_t shape[] = {kCount};
   const int root = all_ranks() - 1;
+  /* Only the root needs data. */
+  const ronde_tensor input = tensor_of(own_rank() == root ? buffer : NULL, shape, 1, dtype);
+  ronde_tensor output = room_for(out, kCount, dtype);
+  ronde_tensor in_place = tensor_of(buffer, shape, 1, dtype);
+  ronde_operation_options options = named("sent", RONDE_ALL_RANKS);
+  ronde_work works[2] = {NULL, NULL};
+  options.root = root;
   fill(buffer, kCount, dtype, own_rank(), 1);
-  CHECK_OK(ronde_broadcast("sent", buffer, kCount, dtype, root, RONDE_CPU, NULL, RONDE_ALL_RANKS,
-                           &work));
-  CHECK_OK(finish(work));
+  CHECK_OK(ronde_broadcast(&input, &output, &options, &works[0]));
+  CHECK_OK(finish(works[0]));
+  CHECK_OK(ronde_broadcast(NULL, &in_place, &options, &works[1]));
+  CHECK_OK(finish(works[1]));
   for (int64_t i = 0; i < kCount; ++i) {
+    CHECK(holds(out, i, dtype, number_of(root, i)));
     CHECK(holds(buffer, i, dtype, number_of(root, i)));
   }
 }
@@ -152,10 +167,12 @@ static void check_allgather(int dtype, int owned) {
   double in[kMostRows];
   double out[kMostRows * kWidth];
   const int64_t shape[] = {own_rank() + 1, kWidth};
+  const ronde_tensor input = tensor_of(in, shape, 2, dtype);
+  ronde_tensor output = room_for(out, kMostRows * kWidth, dtype);
+  const ronde_operation_options options = named("gathered", RONDE_ALL_RANKS);
   ronde_work work = NULL;
   fill(in, shape[0] * kWidth, dtype, own_rank(), 1);
-  CHECK_OK(ronde_allgather("gathered", in, shape, 2, dtype, owned ? NULL : out, RONDE_CPU, NULL,
-                           RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_allgather(&input, owned ? NULL : &output, &options, &work));
   CHECK_OK(ronde_work_wait(work, -1));
   void* data = NULL;
   int dims = 0;
@@ -182,11 +199,15 @@ static void check_alltoall(int dtype, int owned) {
   int64_t splits[kMost] = {0};
   int64_t received[kMost] = {0};
   int64_t shape[] = {0, kWidth};
+  const ronde_tensor input = tensor_of(in, shape, 2, dtype);
+  ronde_tensor output = room_for(out, kMost, dtype);
+  ronde_operation_options options = named("exchanged", RONDE_ALL_RANKS);
+  options.splits = splits;
+  options.split_count = all_ranks();
   ronde_work work = NULL;
   for (int to = 0; to < all_ranks(); ++to) shape[0] += splits[to] = own_rank() + to + 1;
   fill(in, shape[0] * kWidth, dtype, own_rank(), 1);
-  CHECK_OK(ronde_alltoall("exchanged", in, shape, 2, dtype, splits, owned ? NULL : out, RONDE_CPU,
-                          NULL, RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_alltoall(&input, owned ? NULL : &output, &options, &work));
   memset(splits, 0, sizeof(splits)); /* they were copied */
   CHECK_OK(ronde_work_wait(work, -1));
   CHECK_OK(ronde_work_splits(work, received));
@@ -223,23 +244,25 @@ static void results_in_place(void) {
   ronde_work work = NULL;
   /* Every rank's own part lies where it belongs. */
   double* const own = values + kRows * own_rank();
+  ronde_tensor part = tensor_of(own, own_shape, 1, RONDE_F64);
+  ronde_tensor all = tensor_of(values, all_shape, 1, RONDE_F64);
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
   fill(own, kRows, RONDE_F64, own_rank(), 1);
-  CHECK_OK(ronde_allgather(NULL, own, own_shape, 1, RONDE_F64, values, RONDE_CPU, NULL,
-                           RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_allgather(&part, &all, NULL, &work));
   CHECK_OK(finish(work));
   for (int i = 0; i < kRows * all_ranks(); ++i) {
     CHECK(values[i] == number_of(i / kRows, i % kRows));
   }
   fill(values, all_shape[0], RONDE_F64, own_rank(), 1);
-  CHECK_OK(ronde_alltoall(NULL, values, all_shape, 1, RONDE_F64, NULL, values, RONDE_CPU, NULL,
-                          RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_alltoall(&all, &all, NULL, &work));
   CHECK_OK(finish(work));
   for (int i = 0; i < kRows * all_ranks(); ++i) {
     CHECK(values[i] == number_of(i / kRows, own_rank() * kRows + i % kRows));
   }
   fill(values, all_shape[0], RONDE_F64, own_rank(), 1);
-  CHECK_OK(ronde_reducescatter(NULL, values, all_shape, 1, RONDE_F64, RONDE_SUM, 2, 0.5, own,
-                               RONDE_CPU, NULL, RONDE_ALL_RANKS, &work));
+  options.prescale = 2;
+  options.postscale = 0.5;
+  CHECK_OK(ronde_reducescatter(&all, &part, &options, &work));
   CHECK_OK(finish(work));
   for (int i = 0; i < kRows; ++i) {
     CHECK(own[i] == reduced(all_ranks(), own_rank() * kRows + i, RONDE_SUM));
@@ -249,51 +272,56 @@ static void results_in_place(void) {
 static void factors_before_and_after(void) {
   double value = own_rank() + 1;
   int32_t whole = own_rank() + 1;
+  ronde_tensor tensor = tensor_of(&value, NULL, 0, RONDE_F64);
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
   ronde_work work = NULL;
-  CHECK_OK(ronde_allreduce(NULL, &value, &value, 1, RONDE_F64, RONDE_MAX, -2, 0.25, RONDE_CPU, NULL,
-                           RONDE_ALL_RANKS, &work));
+  options.op = RONDE_MAX;
+  options.prescale = -2;
+  options.postscale = 0.25;
+  CHECK_OK(ronde_allreduce(&tensor, &tensor, &options, &work));
   CHECK_OK(finish(work));
   CHECK(value == -0.5);
-  CHECK_OK(ronde_allreduce(NULL, &whole, &whole, 1, RONDE_I32, RONDE_SUM, 1, 0.5, RONDE_CPU, NULL,
-                           RONDE_ALL_RANKS, &work));
+  tensor = tensor_of(&whole, NULL, 0, RONDE_I32);
+  options.op = RONDE_SUM;
+  options.prescale = 1;
+  options.postscale = 0.5;
+  CHECK_OK(ronde_allreduce(&tensor, &tensor, &options, &work));
   CHECK_OK(finish(work));
   CHECK(whole == all_ranks() * (all_ranks() + 1) / 4);
 }
 
 static void nothing_and_scalars(void) {
   const int64_t none[] = {0, 5};
+  const ronde_tensor nothing = tensor_of(NULL, none, 2, RONDE_F32);
   ronde_work work = NULL;
   void* data = &work;
   int dims = -1;
   int64_t shape[RONDE_MAX_DIMS] = {-1, -1};
   CHECK_OK(start_sum("none", NULL, 0, RONDE_ALL_RANKS, &work));
   CHECK_OK(finish(work));
-  CHECK_OK(ronde_broadcast("none", NULL, 0, RONDE_I8, 0, RONDE_CPU, NULL, RONDE_ALL_RANKS, &work));
+  CHECK_OK(start_broadcast("none", NULL, 0, 0, RONDE_ALL_RANKS, &work));
   CHECK_OK(finish(work));
-  CHECK_OK(ronde_allgather("none", NULL, none, 2, RONDE_F32, NULL, RONDE_CPU, NULL, RONDE_ALL_RANKS,
-                           &work));
+  CHECK_OK(ronde_allgather(&nothing, NULL, NULL, &work));
   CHECK_OK(ronde_work_wait(work, -1));
   CHECK_OK(ronde_work_output(work, &data, &dims, shape, NULL));
   CHECK(data == NULL && dims == 2 && shape[0] == 0 && shape[1] == 5);
   CHECK_OK(ronde_work_free(work));
   /* One rank alone has something to gather. */
-  const float one = 7;
-  const int64_t some[] = {own_rank() == 0 ? 1 : 0};
-  CHECK_OK(ronde_allgather("some", own_rank() == 0 ? &one : NULL, some, 1, RONDE_F32, NULL,
-                           RONDE_CPU, NULL, RONDE_ALL_RANKS, &work));
+  const double one = 7;
+  const int is_first = own_rank() == 0;
+  CHECK_OK(start_gather("some", is_first ? &one : NULL, is_first, RONDE_ALL_RANKS, &work));
   CHECK_OK(ronde_work_wait(work, -1));
   CHECK_OK(ronde_work_output(work, &data, NULL, shape, NULL));
-  CHECK(shape[0] == 1 && *(const float*)data == 7);
+  CHECK(shape[0] == 1 && *(const double*)data == 7);
   CHECK_OK(ronde_work_free(work));
   /* A scalar has no first dimension to gather along: every rank is told. */
-  CHECK_OK(ronde_allgather("scalar", &one, NULL, 0, RONDE_F32, NULL, RONDE_CPU, NULL,
-                           RONDE_ALL_RANKS, &work));
+  const ronde_tensor scalar = tensor_of(&one, NULL, 0, RONDE_F64);
+  const ronde_operation_options options = named("scalar", RONDE_ALL_RANKS);
+  CHECK_OK(ronde_allgather(&scalar, NULL, &options, &work));
   CHECK_FAILS(RONDE_E_USAGE, "allgather 'scalar'", finish(work));
-  CHECK_OK(ronde_alltoall("scalar", &one, NULL, 0, RONDE_F32, NULL, NULL, RONDE_CPU, NULL,
-                          RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_alltoall(&scalar, NULL, &options, &work));
   CHECK_FAILS(RONDE_E_USAGE, "alltoall 'scalar'", finish(work));
-  CHECK_OK(ronde_reducescatter("scalar", &one, NULL, 0, RONDE_F32, RONDE_SUM, 1, 1, NULL, RONDE_CPU,
-                               NULL, RONDE_ALL_RANKS, &work));
+  CHECK_OK(ronde_reducescatter(&scalar, NULL, &options, &work));
   CHECK_FAILS(RONDE_E_USAGE, "reducescatter 'scalar'", finish(work));
 }
 
@@ -306,13 +334,19 @@ static void messages(void) {
   ronde_work sends[2] = {NULL, NULL};
   ronde_work receives[2] = {NULL, NULL};
   /* By tags, in another order than they are sent. */
-  CHECK_OK(ronde_recv(&second, 1, RONDE_F64, RONDE_ANY, 6, RONDE_CPU, NULL, RONDE_ALL_RANKS,
-                      &receives[1]));
-  CHECK_OK(ronde_recv(&first, 1, RONDE_F64, previous, 5, RONDE_CPU, NULL, RONDE_ALL_RANKS,
-                      &receives[0]));
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
+  ronde_tensor tensor = tensor_of(&second, NULL, 0, RONDE_F64);
+  options.tag = 6;
+  CHECK_OK(ronde_recv(NULL, &tensor, &options, &receives[1]));
+  tensor.data = &first;
+  options.tag = 5;
+  options.peer = previous;
+  CHECK_OK(ronde_recv(NULL, &tensor, &options, &receives[0]));
+  options.peer = next;
   for (int i = 0; i < 2; ++i) {
-    CHECK_OK(ronde_send(&sent[i], 1, RONDE_F64, next, 5 + i, RONDE_CPU, NULL, RONDE_ALL_RANKS,
-                        &sends[i]));
+    tensor.data = &sent[i];
+    options.tag = 5 + i;
+    CHECK_OK(ronde_send(&tensor, NULL, &options, &sends[i]));
   }
   for (int i = 0; i < 2; ++i) {
     int source = -1;
@@ -323,6 +357,23 @@ static void messages(void) {
     CHECK_OK(finish(sends[i]));
   }
   CHECK(first == previous && second == 1);
+}
+
+/* What no f16 holds is rounded on the way. */
+static void compressed_on_the_way(void) {
+  float values[2] = {1.0f + 1.0f / 4096, 2};
+  const int64_t two = 2;
+  ronde_tensor tensor = tensor_of(values, &two, 1, RONDE_F32);
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
+  ronde_work work = NULL;
+  options.op = RONDE_MAX;
+  options.wire_dtype = RONDE_F16;
+  CHECK_OK(ronde_allreduce(&tensor, &tensor, &options, &work));
+  CHECK_OK(finish(work));
+  CHECK(values[0] == 1 && values[1] == 2);
+  options.wire_dtype = RONDE_I8;
+  CHECK_FAILS(RONDE_E_USAGE, "cannot travel as i8",
+              ronde_allreduce(&tensor, &tensor, &options, &work));
 }
 
 static void who_is_who(void) {
@@ -348,6 +399,7 @@ const struct test_case kCollectives[] = {
     {"factors before and after", factors_before_and_after, ""},
     {"nothing, and scalars", nothing_and_scalars, ""},
     {"messages by tag, from one and from any", messages, "[n2][n3]"},
+    {"compressed on the way", compressed_on_the_way, ""},
     {"who is who", who_is_who, ""},
     CASES_END,
 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ronde/ronde_c.h" /* types and numbers */
+#include "ronde/ronde_c_types.h"
 
 static void fail(const char* what, const char* why) {
   fprintf(stderr, "%s: %s\n", what, why);
@@ -25,8 +25,7 @@ static void use(void* library, int expected_ranks) {
   int (*init)(const ronde_init_options*);
   int (*shutdown)(void);
   int (*size)(uint32_t, int*);
-  int (*allreduce)(const char*, const void*, void*, int64_t, int, int, double, double, int, void*,
-                   uint32_t, ronde_work*);
+  int (*allreduce)(const ronde_tensor*, ronde_tensor*, const ronde_operation_options*, ronde_work*);
   int (*wait)(ronde_work, double);
   int (*free_work)(ronde_work);
   const char* (*last_error)(void);
@@ -39,14 +38,16 @@ static void use(void* library, int expected_ranks) {
   find(library, "ronde_last_error", &last_error);
   int ranks = 0;
   float value = 2;
+  ronde_tensor tensor = RONDE_TENSOR_INIT;
   ronde_work work = NULL;
+  tensor.data = &value;
+  tensor.dtype = RONDE_F32;
   CHECK(size(RONDE_ALL_RANKS, &ranks) == RONDE_E_NOT_INITIALIZED);
   CHECK(strstr(last_error(), "ronde_init()") != NULL);
   CHECK(init(NULL) == RONDE_OK);
   CHECK(size(RONDE_ALL_RANKS, &ranks) == RONDE_OK);
   CHECK(ranks == expected_ranks);
-  CHECK(allreduce(NULL, &value, &value, 1, RONDE_F32, RONDE_SUM, 1, 1, RONDE_CPU, NULL,
-                  RONDE_ALL_RANKS, &work) == RONDE_OK);
+  CHECK(allreduce(&tensor, &tensor, NULL, &work) == RONDE_OK);
   CHECK(wait(work, -1) == RONDE_OK);
   CHECK(free_work(work) == RONDE_OK);
   CHECK(value == 2.0f * (float)ranks);

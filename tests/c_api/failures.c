@@ -72,6 +72,8 @@ static void gather_without_memory(char* folder, int rank, int size) {
   enum { kMiB = 1 << 20, kBytes = 32 * kMiB };
   const int64_t shape[] = {kBytes};
   char* const part = malloc(kBytes);
+  const ronde_tensor in = tensor_of(part, shape, 1, RONDE_U8);
+  const ronde_operation_options options = named("large", RONDE_ALL_RANKS);
   start(folder, rank, size);
   CHECK(part != NULL);
   memset(part, rank, kBytes);
@@ -79,8 +81,7 @@ static void gather_without_memory(char* folder, int rank, int size) {
   for (int repeat = 0; repeat < 2; ++repeat) {
     ronde_work work = NULL;
     void* data = NULL;
-    CHECK_OK(ronde_allgather("large", part, shape, 1, RONDE_U8, NULL, RONDE_CPU, NULL,
-                             RONDE_ALL_RANKS, &work));
+    CHECK_OK(ronde_allgather(&in, NULL, &options, &work));
     const int status = ronde_work_wait(work, -1);
     if (rank == size - 1) {
       CHECK(status == RONDE_E_OUT_OF_MEMORY);

@@ -41,12 +41,9 @@ static void a_group_is_done_when_all_are(void) {
   }
   /* One of several kinds, whose works are not kept. */
   double value = own_rank();
-  const int64_t shape[] = {1};
   CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
-  CHECK_OK(
-      ronde_broadcast(NULL, &value, 1, RONDE_F64, 0, RONDE_CPU, NULL, RONDE_ALL_RANKS, &works[0]));
-  CHECK_OK(ronde_allgather(NULL, kNames, shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL,
-                           RONDE_ALL_RANKS, &works[1]));
+  CHECK_OK(start_broadcast(NULL, &value, 1, 0, RONDE_ALL_RANKS, &works[0]));
+  CHECK_OK(start_gather(NULL, &value, 1, RONDE_ALL_RANKS, &works[1]));
   CHECK_OK(ronde_work_free(works[0]));
   CHECK_OK(ronde_work_free(works[1]));
   CHECK_OK(ronde_group_end(&group));
@@ -85,8 +82,8 @@ static void an_open_group_is_not_started(void) {
   CHECK_FAILS(RONDE_E_USAGE, "ronde_group_end()", ronde_work_output(work, NULL, NULL, NULL, NULL));
   CHECK_FAILS(RONDE_E_UNSUPPORTED, "barrier cannot", ronde_barrier(RONDE_ALL_RANKS, &at_once));
   CHECK_FAILS(RONDE_E_UNSUPPORTED, "join cannot", ronde_join(RONDE_ALL_RANKS, &at_once));
-  CHECK_FAILS(RONDE_E_UNSUPPORTED, "send cannot",
-              ronde_send(&value, 1, RONDE_F64, 0, 0, RONDE_CPU, NULL, RONDE_ALL_RANKS, &at_once));
+  const ronde_tensor message = tensor_of(&value, NULL, 0, RONDE_F64);
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "send cannot", ronde_send(&message, NULL, NULL, &at_once));
   /* What failed is not in the group, and another set is none of its business. */
   CHECK(start_sum(NULL, NULL, 1, RONDE_ALL_RANKS, &at_once) == RONDE_E_INVALID_ARGUMENT);
   CHECK_OK(start_sum(NULL, &other, 1, set, &at_once));
@@ -119,13 +116,13 @@ static void groups_that_differ(void) {
 /* One member that cannot be refuses the others. */
 static void one_bad_member(void) {
   double values[kMembers];
-  float value = 0;
+  double value = 0;
   ronde_work works[kMembers];
   ronde_work bad = NULL;
   ronde_work group = NULL;
   CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
   start_members(values, kNames, works);
-  CHECK_OK(ronde_broadcast("bad", &value, 1, RONDE_F32, 9, RONDE_CPU, NULL, RONDE_ALL_RANKS, &bad));
+  CHECK_OK(start_broadcast("bad", &value, 1, 9, RONDE_ALL_RANKS, &bad));
   CHECK_OK(ronde_group_end(&group));
   CHECK_FAILS(RONDE_E_USAGE, "root 9 is out of range", finish(group));
   CHECK(finish(bad) == RONDE_E_USAGE);
@@ -142,6 +139,34 @@ static void one_bad_member(void) {
   CHECK_FAILS(RONDE_E_USAGE, "twice", finish(works[0]));
   CHECK_FAILS(RONDE_E_USAGE, "twice", finish(works[1]));
   check_job_goes_on();
+}
+
+/* On one rank a call within the group fails, so that this rank gives the group up and begins
+ * another. */
+static void a_group_that_is_dropped(void) {
+  double values[kMembers];
+  ronde_work works[kMembers];
+  ronde_work group = NULL;
+  if (own_rank() == 0) {
+    CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+    start_members(values, kNames, works);
+    CHECK(start_sum("bad", NULL, 1, RONDE_ALL_RANKS, &group) == RONDE_E_INVALID_ARGUMENT);
+    begin_capture();
+    CHECK_OK(ronde_work_free(works[0]));
+    CHECK_OK(ronde_group_cancel());
+    CHECK(end_capture()[0] == '\0'); /* the program knows */
+    for (int i = 1; i < kMembers; ++i) {
+      CHECK_FAILS(RONDE_E_USAGE, "ronde_group_cancel()", finish(works[i]));
+    }
+    CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_cancel());
+    CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_end(&group));
+  }
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  start_members(values, kNames, works);
+  CHECK_OK(ronde_group_end(&group));
+  CHECK_OK(finish(group));
+  for (int i = 0; i < kMembers; ++i) CHECK_OK(finish(works[i]));
+  CHECK(values[0] == all_ranks() * (all_ranks() - 1) / 2.0);
 }
 
 static void groups_are_for_members(void) {
@@ -351,6 +376,7 @@ const struct test_case kGroups[] = {
     {"an open group is not started", an_open_group_is_not_started, ""},
     {"groups that differ", groups_that_differ, "[n2][n3]"},
     {"one bad member", one_bad_member, ""},
+    {"a group that is dropped", a_group_that_is_dropped, ""},
     {"groups are for members", groups_are_for_members, ""},
     {"a callback is in no group of its thread", a_callback_is_in_no_group_of_its_thread, ""},
     {"groups of a callback", groups_of_a_callback, ""},

@@ -24,7 +24,7 @@ static void after_the_join(void) {
   }
   barrier_of(RONDE_ALL_RANKS);
   if (own_rank() != 0) {
-    CHECK_OK(ronde_broadcast("x", &value, 1, RONDE_F64, 0, RONDE_CPU, NULL, set, &refused));
+    CHECK_OK(start_broadcast("x", &value, 1, 0, set, &refused));
     CHECK_FAILS(RONDE_E_USAGE, "needs every rank, but rank 0 has joined", finish(refused));
     joined = start_join(set);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C and the C++ interface in one process serve one group.
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -25,8 +26,15 @@ ronde::Request sum(const std::string& name, double& value) {
 }
 
 int start_sum(const char* name, double& value, ronde_work* work) {
-  return ronde_allreduce(name, &value, &value, 1, RONDE_F64, RONDE_SUM, 1, 1, RONDE_CPU, nullptr,
-                         RONDE_ALL_RANKS, work);
+  ronde_tensor tensor = RONDE_TENSOR_INIT;
+  const std::int64_t count = 1;
+  tensor.data = &value;
+  tensor.shape = &count;
+  tensor.dims = 1;
+  tensor.dtype = RONDE_F64;
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
+  options.name = name;
+  return ronde_allreduce(&tensor, &tensor, &options, work);
 }
 
 void count_and_throw(void* calls, int) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one process sees by itself: the start, and what works without one. */
+#include <math.h>
+
 #include "check.h"
 #include "store.h"
 
@@ -15,7 +17,7 @@ static void expect_not_initialized(void) {
   CHECK_FAILS(RONDE_E_NOT_INITIALIZED, "call it after ronde_init() and before", call)
   double value = 1;
   const int64_t shape[] = {1};
-  const int64_t splits[] = {1};
+  ronde_tensor tensor = tensor_of(&value, shape, 1, RONDE_F64);
   char text[8];
   int number = 0;
   uint32_t set = 0;
@@ -33,17 +35,16 @@ static void expect_not_initialized(void) {
   NEEDS_INIT(ronde_process_set_ranks(0, NULL, &number));
   NEEDS_INIT(ronde_process_set_included(0, &number));
   NEEDS_INIT(start_one(&value, &none));
-  NEEDS_INIT(ronde_broadcast("x", &value, 1, RONDE_F64, 0, RONDE_CPU, NULL, 0, &none));
-  NEEDS_INIT(ronde_allgather("x", &value, shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL, 0, &none));
-  NEEDS_INIT(
-      ronde_alltoall("x", &value, shape, 1, RONDE_F64, splits, NULL, RONDE_CPU, NULL, 0, &none));
-  NEEDS_INIT(ronde_reducescatter("x", &value, shape, 1, RONDE_F64, RONDE_SUM, 1, 1, NULL, RONDE_CPU,
-                                 NULL, 0, &none));
-  NEEDS_INIT(ronde_send(&value, 1, RONDE_F64, 1, 0, RONDE_CPU, NULL, 0, &none));
-  NEEDS_INIT(ronde_recv(&value, 1, RONDE_F64, 1, 0, RONDE_CPU, NULL, 0, &none));
+  NEEDS_INIT(ronde_broadcast(&tensor, &tensor, NULL, &none));
+  NEEDS_INIT(ronde_allgather(&tensor, &tensor, NULL, &none));
+  NEEDS_INIT(ronde_alltoall(&tensor, NULL, NULL, &none));
+  NEEDS_INIT(ronde_reducescatter(&tensor, &tensor, NULL, &none));
+  NEEDS_INIT(ronde_send(&tensor, NULL, NULL, &none));
+  NEEDS_INIT(ronde_recv(NULL, &tensor, NULL, &none));
   NEEDS_INIT(ronde_barrier(0, &none));
   NEEDS_INIT(ronde_join(0, &none));
   NEEDS_INIT(ronde_group_begin(0));
+  CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_cancel());
   NEEDS_INIT(ronde_abort("x"));
   NEEDS_INIT(ronde_stats_json(text, sizeof(text)));
   CHECK(none == NULL);
@@ -72,13 +73,12 @@ static void versions_and_features(void) {
 
 static void works_outlive_the_group(void) {
   double value = 3;
-  const int64_t shape[] = {1};
   ronde_work work = NULL;
   ronde_work owner = NULL;
   void* data = NULL;
   CHECK_OK(ronde_init(NULL));
   CHECK_OK(start_one(&value, &work));
-  CHECK_OK(ronde_allgather("x", &value, shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL, 0, &owner));
+  CHECK_OK(start_gather("x", &value, 1, RONDE_ALL_RANKS, &owner));
   CHECK_OK(ronde_shutdown());
   CHECK_OK(finish(work));
   CHECK_OK(ronde_work_output(owner, &data, NULL, NULL, NULL));
@@ -107,6 +107,47 @@ static void options_of_other_versions(void) {
   options.size = -7;
   options.put = store_put;
   CHECK_OK(ronde_init(&options));
+  CHECK_OK(ronde_shutdown());
+}
+
+/* The same of what operations take. */
+static void tensors_of_other_versions(void) {
+  struct newer {
+    ronde_tensor known;
+    void* more;
+  } newer = {RONDE_TENSOR_INIT, NULL};
+  struct newer_options {
+    ronde_operation_options known;
+    double more;
+  } newer_options = {RONDE_OPERATION_OPTIONS_INIT, 0};
+  float value = 2;
+  ronde_work work = NULL;
+  CHECK_OK(ronde_init(NULL));
+  newer.known.struct_size = sizeof(newer);
+  newer.known.data = &value;
+  newer.known.dtype = RONDE_F32;
+  newer_options.known.struct_size = sizeof(newer_options);
+  newer_options.known.prescale = 3;
+  CHECK_OK(ronde_allreduce(&newer.known, &newer.known, &newer_options.known, &work));
+  CHECK_OK(finish(work));
+  CHECK(value == 6);
+  newer_options.more = 1;
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "a ronde_operation_options has fields that this version",
+              ronde_allreduce(&newer.known, &newer.known, &newer_options.known, &work));
+  newer_options.more = 0;
+  newer.more = &newer;
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "a ronde_tensor has fields that this version",
+              ronde_allreduce(&newer.known, &newer.known, NULL, &work));
+  /* An older one ends earlier: what comes after is not looked at, and has its default. */
+  newer.known.struct_size = offsetof(ronde_tensor, stream);
+  newer.known.stream = &value;
+  newer.known.capacity = 0;
+  newer_options.known.struct_size = offsetof(ronde_operation_options, postscale);
+  newer_options.known.postscale = NAN;
+  newer_options.known.process_set = 77;
+  CHECK_OK(ronde_allreduce(&newer.known, &newer.known, &newer_options.known, &work));
+  CHECK_OK(finish(work));
+  CHECK(value == 18);
   CHECK_OK(ronde_shutdown());
 }
 
@@ -323,6 +364,7 @@ static const struct test_case kProcess[] = {
     {"versions and features", versions_and_features, ""},
     {"works outlive the group", works_outlive_the_group, ""},
     {"options of other versions", options_of_other_versions, ""},
+    {"tensors of other versions", tensors_of_other_versions, ""},
     {"options that make no sense", options_that_make_no_sense, ""},
     {"sets at the start", sets_at_the_start, ""},
     {"stores that fail", stores_that_fail, ""},

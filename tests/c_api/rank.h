@@ -8,16 +8,18 @@
 
 extern const struct test_case kCollectives[];
 extern const struct test_case kBadInput[];
+extern const struct test_case kCapacity[];
 extern const struct test_case kGroups[];
 extern const struct test_case kJoin[];
 extern const struct test_case kSets[];
 extern const struct test_case kThreads[];
 extern const struct test_case kWorks[];
 
-#define RANK_SUITES                                                                                \
-  {                                                                                                \
-    {"collectives", kCollectives}, {"bad_input", kBadInput}, {"groups", kGroups}, {"join", kJoin}, \
-        {"sets", kSets}, {"threads", kThreads}, {"works", kWorks},                                 \
+#define RANK_SUITES                                                                   \
+  {                                                                                   \
+    {"collectives", kCollectives}, {"bad_input", kBadInput}, {"capacity", kCapacity}, \
+        {"groups", kGroups}, {"join", kJoin}, {"sets", kSets}, {"threads", kThreads}, \
+        {"works", kWorks},                                                            \
   }
 
 #endif

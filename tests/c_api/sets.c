@@ -24,15 +24,18 @@ static void a_set_numbers_its_ranks_by_its_own_order(void) {
     CHECK(number == (own_rank() == 2 ? 0 : 1));
     double value = own_rank();
     ronde_work work = NULL;
-    CHECK_OK(ronde_broadcast(NULL, &value, 1, RONDE_F64, 0, RONDE_CPU, NULL, set, &work));
+    CHECK_OK(start_broadcast(NULL, &value, 1, 0, set, &work));
     CHECK_OK(finish(work));
     CHECK(value == 2);
     const int64_t shape[] = {2};
     const int64_t splits[] = {2, 0};
     const double both[] = {1, 2};
     int64_t received[2] = {-1, -1};
-    CHECK_OK(
-        ronde_alltoall(NULL, both, shape, 1, RONDE_F64, splits, NULL, RONDE_CPU, NULL, set, &work));
+    const ronde_tensor in = tensor_of(both, shape, 1, RONDE_F64);
+    ronde_operation_options options = named(NULL, set);
+    options.splits = splits;
+    options.split_count = 2;
+    CHECK_OK(ronde_alltoall(&in, NULL, &options, &work));
     CHECK_OK(ronde_work_wait(work, -1));
     CHECK_OK(ronde_work_splits(work, received));
     CHECK(received[0] == (own_rank() == 2 ? 2 : 0) && received[1] == received[0]);

@@ -32,15 +32,14 @@ static void* sum_and_gather(void* context) {
         CHECK(values[i][k] == size * (round + k) + size * (size - 1) / 2.0);
       }
     }
-    const int64_t shape[] = {worker->number + 1};
+    const int64_t own_rows = worker->number + 1;
     char name[64];
     int64_t rows = -1;
     snprintf(name, sizeof(name), "thread %d gathers", worker->number);
-    CHECK_OK(ronde_allgather(name, values[0], shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL,
-                             worker->set, &works[0]));
+    CHECK_OK(start_gather(name, values[0], own_rows, worker->set, &works[0]));
     CHECK_OK(ronde_work_wait(works[0], -1));
     CHECK_OK(ronde_work_output(works[0], NULL, NULL, &rows, NULL));
-    CHECK(rows == size * shape[0]);
+    CHECK(rows == size * own_rows);
     CHECK_OK(ronde_work_free(works[0]));
   }
   return NULL;
@@ -58,7 +57,7 @@ static void* look_on(void* unused) {
     CHECK_OK(ronde_stats_json(json, sizeof(json)));
     CHECK(json[0] == '{');
     CHECK_FAILS(RONDE_E_INVALID_HANDLE, "freed", ronde_work_done((ronde_work)json, &number));
-    CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "ronde_allreduce: in is NULL",
+    CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "ronde_allreduce: in->data is NULL",
                 start_sum("x", NULL, 1, RONDE_ALL_RANKS, &work));
   }
   return NULL;

@@ -104,7 +104,7 @@ static void a_callback_tells_the_end(void) {
   struct note failed = {0};
   struct held held;
   ronde_work work = NULL;
-  float value = 0;
+  double value = 0;
   hold(&held, "with a callback");
   if (own_rank() != 0) CHECK_OK(ronde_work_on_done(held.work, note_end, &early));
   CHECK(atomic_load(&early.calls) == 0);
@@ -119,8 +119,7 @@ static void a_callback_tells_the_end(void) {
   CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "fn is NULL", ronde_work_on_done(held.work, NULL, NULL));
   CHECK_OK(ronde_work_free(held.work));
   /* An error is told, too. */
-  CHECK_OK(ronde_broadcast("no such root", &value, 1, RONDE_F32, 9, RONDE_CPU, NULL,
-                           RONDE_ALL_RANKS, &work));
+  CHECK_OK(start_broadcast("no such root", &value, 1, 9, RONDE_ALL_RANKS, &work));
   CHECK_OK(ronde_work_on_done(work, note_end, &failed));
   CHECK_FAILS(RONDE_E_USAGE, "root 9 is out of range", finish(work));
   wait_for_note(&failed);
@@ -151,11 +150,9 @@ static void a_pending_work_may_be_freed(void) {
 /* Of an owned result nobody sees the end: its memory stays until then. */
 static void an_owned_result_may_be_freed_early(void) {
   static const double values[4] = {1, 2, 3, 4};
-  const int64_t shape[] = {4};
   for (int i = 0; i < 20; ++i) {
     ronde_work work = NULL;
-    CHECK_OK(ronde_allgather(NULL, values, shape, 1, RONDE_F64, NULL, RONDE_CPU, NULL,
-                             RONDE_ALL_RANKS, &work));
+    CHECK_OK(start_gather(NULL, values, 4, RONDE_ALL_RANKS, &work));
     CHECK_OK(ronde_work_free(work));
   }
   check_job_goes_on();

@@ -34,6 +34,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ronde/ronde_c_types.h"
+
 #if defined(__GNUC__)
 #define RONDE_C_API __attribute__((visibility("default")))
 #else
@@ -43,72 +45,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- Numbers. None of them ever changes its meaning. ------------------------------------------
- */
-
-/** What functions return. */
-enum ronde_status {
-  RONDE_OK = 0,
-  /** An argument of this very call is wrong: NULL, a number out of range. Nothing was started. */
-  RONDE_E_INVALID_ARGUMENT = 1,
-  /** A work that was freed already, or never was one. */
-  RONDE_E_INVALID_HANDLE = 2,
-  /** Before ronde_init(), or after ronde_shutdown(). */
-  RONDE_E_NOT_INITIALIZED = 3,
-  /** What was asked for makes no sense here and now, or does not fit what the other ranks ask for
-   * (the text then says what each of them sent). The group goes on. */
-  RONDE_E_USAGE = 4,
-  /** The group of ranks is broken: the text names the rank that failed first. Every pending and
-   * later operation says the same; end the process. */
-  RONDE_E_GROUP = 5,
-  /** Not done within the time given. Nothing is harmed: wait again. */
-  RONDE_E_TIMEOUT = 6,
-  /** This version or build of Ronde cannot do it. */
-  RONDE_E_UNSUPPORTED = 7,
-  /** No memory for what a call needs, or for the result of a work: it is lost to this rank alone,
-   * and the job goes on. */
-  RONDE_E_OUT_OF_MEMORY = 8,
-  /** The result of a work was asked for that is not done: wait first. */
-  RONDE_E_PENDING = 9,
-  /** The caller's memory is too small for the result; the text says how much it takes. */
-  RONDE_E_TOO_SMALL = 10,
-  /** A mistake in Ronde, or in a callback or backend of the program's. */
-  RONDE_E_INTERNAL = 11
-};
-
-/** Element types. */
-enum ronde_dtype {
-  RONDE_U8 = 0,
-  RONDE_I8 = 1,
-  RONDE_I16 = 2,
-  RONDE_I32 = 3,
-  RONDE_I64 = 4,
-  RONDE_F16 = 5,  /**< IEEE 754 binary16 */
-  RONDE_BF16 = 6, /**< the upper half of a binary32 */
-  RONDE_F32 = 7,
-  RONDE_F64 = 8,
-  RONDE_BOOL = 9 /**< one byte, zero is false */
-};
-
-/** Reductions. Sums and products of integers wrap; of bools, the sum is "or", the product is "and",
- * and there is no average; minimum and maximum pass NaN on. */
-enum ronde_op {
-  RONDE_SUM = 0,
-  RONDE_AVERAGE = 1,
-  RONDE_MIN = 2,
-  RONDE_MAX = 3,
-  RONDE_PRODUCT = 4,
-  RONDE_ADASUM = 5 /**< allreduces of floating point only: Adasum of whole buffers */
-};
-
-/** Numbers with a meaning of their own. */
-enum {
-  RONDE_ALL_RANKS = 0, /**< the process set that is always there */
-  RONDE_CPU = -1,      /**< the device of buffers in host memory */
-  RONDE_ANY = -1,      /**< the peer of a recv that takes what any rank sends */
-  RONDE_MAX_DIMS = 8   /**< the most dimensions of a shape */
-};
 
 /* ---- Texts and features -----------------------------------------------------------------------
  */
@@ -129,78 +65,6 @@ RONDE_C_API int ronde_has(const char* feature);
 
 /* ---- Start and end ----------------------------------------------------------------------------
  */
-
-/** `count` ranks. */
-typedef struct ronde_rank_list {
-  const int* ranks;
-  int count;
-} ronde_rank_list;
-
-/** Stores a value under a key, for get() of the other ranks. Keys and values are printable ASCII;
- * each key is put once. Returns 0, or another number for an error, which fails ronde_init(). */
-typedef int (*ronde_put_fn)(void* context, const char* key, const char* value);
-
-/** Looks a key up that another rank puts: copies at most `capacity` bytes of its value to `value`
- * (without a NUL) and sets `length` to the length of all of it; if that is above the capacity, it
- * is called again with more. Returns 0; RONDE_KEY_ABSENT if the key is not there (it may also wait
- * for it a while), then it is called again; or another number for an error, which fails
- * ronde_init(). */
-typedef int (*ronde_get_fn)(void* context, const char* key, char* value, size_t capacity,
-                            size_t* length);
-/** What a ronde_get_fn returns for a key that is not there. */
-enum { RONDE_KEY_ABSENT = 1 };
-
-/** Zero all of it (`= {0}`), set struct_size to sizeof(ronde_init_options), then what is wanted:
- * zero means the default, but of local_rank, which has none. So a program that was compiled with an
- * older header, whose struct is smaller, works with this library. One with a newer header does,
- * too, unless it uses a field that this library does not know: RONDE_E_UNSUPPORTED.
- *
- * Everything that this points to is needed during ronde_init() only (but see get and put).
- *
- * Ranks are started by an MPI launcher (all of MPI_COMM_WORLD, or those that mpi_comm or mpi_ranks
- * says), or, where `size` is not 0, by anything else, and meet through put and get. */
-typedef struct ronde_init_options {
-  size_t struct_size; /**< sizeof(ronde_init_options) */
-
-  /** Process sets that are made at the start, equal on all ranks. They get the numbers 1, 2, ...;
-   * those of the variable RONDE_PROCESS_SETS follow.
-   * @{ */
-  const ronde_rank_list* process_sets;
-  int process_set_count;
-  /** @} */
-
-  /** Not NULL: the Fortran handle (MPI_Comm_c2f()) of the communicator whose ranks make the group,
-   * and all call ronde_init(). MPI was initialised before, with MPI_THREAD_MULTIPLE. The
-   * communicator may be freed after ronde_init(). */
-  const int* mpi_comm;
-  /** count > 0: these ranks of MPI_COMM_WORLD make the group, in this order, and alone call
-   * ronde_init(); MPI was initialised before, with MPI_THREAD_MULTIPLE, by all processes of the
-   * job. */
-  ronde_rank_list mpi_ranks;
-
-  /** size > 0: no MPI launcher. This is rank `rank` of `size`, and number `local_rank` among those
-   * of its host, in the order of ranks. There is no default for it: a number that is not right is
-   * RONDE_E_USAGE on every rank, so give -1 where it is not known. Control plane and data go
-   * through sockets and shared memory of one host; ranks on several hosts are refused on every
-   * rank, RONDE_E_USAGE. MPI is not touched, and ronde_init() may be called again after
-   * ronde_shutdown().
-   * @{ */
-  int rank;
-  int size;
-  int local_rank;
-  /** @} */
-  /** A store of keys and values that all ranks reach; may be NULL where size is 1. Called on a
-   * thread of Ronde's, one at a time, and only during ronde_init() (after it only if it failed
-   * while such a call did not return).
-   * @{ */
-  ronde_put_fn put;
-  ronde_get_fn get;
-  /** @} */
-  void* context; /**< passed to both */
-  /** What all keys begin with; NULL: "ronde". Each start needs another one, as the store still
-   * holds the addresses of the last. Equal on all ranks. */
-  const char* prefix;
-} ronde_init_options;
 
 /** Joins the group: blocks until all ranks are there, at most RONDE_INIT_TIMEOUT_S (120 unless it
  * is set), and 3 s more where MPI or a get() does not return. NULL: the defaults, which are the
@@ -276,10 +140,6 @@ RONDE_C_API int ronde_process_set_included(uint32_t set, int* included);
 /* ---- Operations -------------------------------------------------------------------------------
  */
 
-/** One operation that was started, or a group of them. Opaque: a number in the shape of a pointer,
- * which points to nothing. One that was freed is recognised, never followed. NULL is none. */
-typedef struct ronde_work_s* ronde_work;
-
 /** @name Operations
  * All that start an operation return at once and give a work, to be freed by ronde_work_free().
  * What this rank alone can see to be wrong is the code of the call, or, within a group (see
@@ -287,70 +147,62 @@ typedef struct ronde_work_s* ronde_work;
  * NaN), of ronde_group_end(). What only the ranks together can see is the code of
  * ronde_work_wait().
  *
- * - name: ranks match operations by it; one name is in flight once at a time, within its set.
- *   Copied. NULL or "": matched by the order of calls within the set. Names that repeat from step
- *   to step cost less than new ones.
- * - in, out: dense, row-major. `out` may equal `in`. Either may be NULL where there are no
- *   elements. For allgather, alltoall and reducescatter they may overlap anywhere, which costs a
- *   copy of `in` but where the smaller of both is this rank's own part of the larger; in all
- *   others they are equal or apart, and so are those on a GPU in all. For these three `out` may
- *   always be NULL on the CPU: then the work owns the result, see ronde_work_output().
- * - shape, dims: 1 to RONDE_MAX_DIMS numbers. A scalar (dims 0, where `shape` may be NULL) has no
- *   rows to divide or to join: RONDE_E_USAGE of the work.
- * - prescale, postscale: factors before and after the reduction. Integers are scaled in double
- *   precision and truncated toward zero.
- * - device: RONDE_CPU, or the ordinal of the GPU that `in` and `out` are on. Where the group has no
- *   backend for GPUs, it is a RONDE_E_USAGE that says why.
- * - stream: of a GPU, the cudaStream_t in which the buffers become ready; NULL is the default one.
- *   Nothing of them is touched before what is queued there at the call. NULL with RONDE_CPU.
- * - set: the process set; RONDE_ALL_RANKS is 0.
+ * - in, out: `out` may be `in`, or have the same data. For allgather, alltoall and reducescatter on
+ *   the CPU the data may overlap anywhere, which costs a copy of the input but where the smaller of
+ *   both is this rank's own part of the larger; in all others, and on a GPU, they are equal or
+ *   apart. Both have the same dtype, device and stream. The structs are needed during the call
+ * only, and are not changed; their data until the work is done.
+ * - A result that has more elements than `out` has room for is a RONDE_E_TOO_SMALL of this rank
+ *   alone, and nothing is written: of the call where this rank knows the size of the result
+ *   (allreduce, broadcast, recv), else of the work. The other ranks get theirs.
+ * - For allgather, alltoall and reducescatter on the CPU `out` may be NULL: then the work owns the
+ *   result, see ronde_work_output(). On a GPU that is RONDE_E_UNSUPPORTED.
+ * - options: NULL means RONDE_OPERATION_OPTIONS_INIT.
+ * - A scalar has no rows to divide or to join: RONDE_E_USAGE of the work.
+ * - Where the group has no backend for GPUs, buffers there are a RONDE_E_USAGE that says why.
  *
- * Every rank of the set submits the same: dtype, op, factors, root, count or shape (but for the
- * first dimension of an allgather or alltoall). Disagreement is a RONDE_E_USAGE of the work on
- * every rank.
+ * Every rank of the set submits the same: shape (but for the first dimension of an allgather or
+ * alltoall), dtype, op, wire dtype, factors and root. Disagreement is a RONDE_E_USAGE of the work
+ * on every rank.
  * @{ */
 
-/** out = the reduction over all ranks of in; both have `count` elements. */
-RONDE_C_API int ronde_allreduce(const char* name, const void* in, void* out, int64_t count,
-                                int dtype, int op, double prescale, double postscale, int device,
-                                void* stream, uint32_t set, ronde_work* work);
+/** out = the reduction over all ranks of in. */
+RONDE_C_API int ronde_allreduce(const ronde_tensor* in, ronde_tensor* out,
+                                const ronde_operation_options* options, ronde_work* work);
 
-/** buffer = that of rank `root`. */
-RONDE_C_API int ronde_broadcast(const char* name, void* buffer, int64_t count, int dtype, int root,
-                                int device, void* stream, uint32_t set, ronde_work* work);
+/** out = the input of rank `root`. `in` has the same shape on all ranks, and its data may be NULL
+ * on the others; or it is NULL, and `out` is what the root sends. */
+RONDE_C_API int ronde_broadcast(const ronde_tensor* in, ronde_tensor* out,
+                                const ronde_operation_options* options, ronde_work* work);
 
 /** out = the tensors of all ranks, one after the other along the first dimension, which may differ
  * between ranks. */
-RONDE_C_API int ronde_allgather(const char* name, const void* in, const int64_t* shape, int dims,
-                                int dtype, void* out, int device, void* stream, uint32_t set,
-                                ronde_work* work);
+RONDE_C_API int ronde_allgather(const ronde_tensor* in, ronde_tensor* out,
+                                const ronde_operation_options* options, ronde_work* work);
 
 /** Rank r gets splits[r] rows (of the first dimension) of this rank's, one rank's after the
- * other's. `splits` has one number for each rank of the set, copied; they add up to shape[0]. NULL:
- * equally many to each rank. The result has the rows of ronde_work_splits(). */
-RONDE_C_API int ronde_alltoall(const char* name, const void* in, const int64_t* shape, int dims,
-                               int dtype, const int64_t* splits, void* out, int device,
-                               void* stream, uint32_t set, ronde_work* work);
+ * other's. The result has the rows of ronde_work_splits(). */
+RONDE_C_API int ronde_alltoall(const ronde_tensor* in, ronde_tensor* out,
+                               const ronde_operation_options* options, ronde_work* work);
 
 /** out = this rank's part of the reduction over all ranks of in. Of `rows` rows and n ranks, rank r
  * gets rows / n, and one more if r < rows % n. */
-RONDE_C_API int ronde_reducescatter(const char* name, const void* in, const int64_t* shape,
-                                    int dims, int dtype, int op, double prescale, double postscale,
-                                    void* out, int device, void* stream, uint32_t set,
-                                    ronde_work* work);
+RONDE_C_API int ronde_reducescatter(const ronde_tensor* in, ronde_tensor* out,
+                                    const ronde_operation_options* options, ronde_work* work);
 
-/** A message to rank `peer` of the set, or from it, or from RONDE_ANY (ronde_work_source() says
- * whom). Matched as in MPI, by peers and `tag` (0 and above): messages of one tag from one rank to
- * another do not overtake each other. Both ends agree on count, which may be 0, and dtype. A rank
- * sends nothing to itself: RONDE_E_USAGE.
+/** A message to rank `peer` of the set; `out` is NULL. Matched as in MPI, by peers and `tag`:
+ * messages of one tag from one rank to another do not overtake each other. Both ends agree on dtype
+ * and on how many elements there are, which may be none; shapes may differ. A rank sends nothing to
+ * itself: RONDE_E_USAGE.
  *
  * Nothing is buffered: a send is done when the other rank has taken it. Two ranks that each wait
  * for a send to the other before they receive wait for ever; let them start both and then wait. */
-RONDE_C_API int ronde_send(const void* buffer, int64_t count, int dtype, int peer, int64_t tag,
-                           int device, void* stream, uint32_t set, ronde_work* work);
-/** The other end of ronde_send(). */
-RONDE_C_API int ronde_recv(void* buffer, int64_t count, int dtype, int peer, int64_t tag,
-                           int device, void* stream, uint32_t set, ronde_work* work);
+RONDE_C_API int ronde_send(const ronde_tensor* in, ronde_tensor* out,
+                           const ronde_operation_options* options, ronde_work* work);
+/** The other end: `in` is NULL, and the shape of `out` is what comes, from `peer` or from RONDE_ANY
+ * (ronde_work_source() says whom). */
+RONDE_C_API int ronde_recv(const ronde_tensor* in, ronde_tensor* out,
+                           const ronde_operation_options* options, ronde_work* work);
 
 /** Done once every rank of the set has called it. */
 RONDE_C_API int ronde_barrier(uint32_t set, ronde_work* work);
@@ -381,6 +233,9 @@ RONDE_C_API int ronde_join(uint32_t set, ronde_work* work);
 RONDE_C_API int ronde_group_begin(uint32_t set);
 /** Ends what ronde_group_begin() began. */
 RONDE_C_API int ronde_group_end(ronde_work* work);
+/** Drops the group that this thread has open: nothing of it is started, and its works fail with
+ * RONDE_E_USAGE. For a program whose call within the group failed. */
+RONDE_C_API int ronde_group_cancel(void);
 /** @} */
 
 /* ---- Works ------------------------------------------------------------------------------------
@@ -406,13 +261,7 @@ RONDE_C_API int ronde_work_wait(ronde_work work, double timeout_s);
  * is ronde_work_wait(), for ever. */
 RONDE_C_API int ronde_work_wait_stream(ronde_work work, void* stream);
 
-/** Called once, when the operation is done: `status` is its code, and ronde_last_error() has the
- * text within the call. On a thread of Ronde's, one that waits, or at once on this one if it is
- * done. It may submit operations, but must neither block nor throw: what a callback in C++ throws
- * is logged. `context` is needed until it has returned; it is called also where the work was freed
- * meanwhile. */
-typedef void (*ronde_done_fn)(void* context, int status);
-/** Asks for such a call. */
+/** Has `fn` called once the work is done. */
 RONDE_C_API int ronde_work_on_done(ronde_work work, ronde_done_fn fn, void* context);
 
 /** Of a work that succeeded: where its result is, its shape (room for RONDE_MAX_DIMS numbers) and
