@@ -27,6 +27,20 @@ int remember(int status, const char* function, const char* text) noexcept {
   return status;
 }
 
+int status_of(const UsageError& error) noexcept {
+  switch (error.kind()) {
+    case UsageError::Kind::DuplicateName:
+      return RONDE_E_DUPLICATE_NAME;
+    case UsageError::Kind::UnknownProcessSet:
+      return RONDE_E_UNKNOWN_SET;
+    case UsageError::Kind::NotAMember:
+      return RONDE_E_NOT_A_MEMBER;
+    case UsageError::Kind::Other:
+      break;
+  }
+  return RONDE_E_USAGE;
+}
+
 }  // namespace
 
 int report_exception(const char* function) noexcept {
@@ -41,7 +55,7 @@ int report_exception(const char* function) noexcept {
   } catch (const OutOfMemoryError& error) {
     return remember(RONDE_E_OUT_OF_MEMORY, nullptr, error.what());
   } catch (const UsageError& error) {
-    return remember(RONDE_E_USAGE, nullptr, error.what());
+    return remember(status_of(error), nullptr, error.what());
   } catch (const GroupError& error) {
     return remember(RONDE_E_GROUP, nullptr, error.what());
   } catch (const std::bad_alloc&) {

@@ -168,7 +168,7 @@ int ronde_group_begin(uint32_t set) {
   return ronde::c::guarded("ronde_group_begin", [&] {
     const ronde::ProcessSet wanted{set};
     if (!ronde::rank_in(wanted)) {  // throws where there is no such set
-      throw ronde::c::Failure(RONDE_E_USAGE,
+      throw ronde::c::Failure(RONDE_E_NOT_A_MEMBER,
                               "this rank is not in process set " + std::to_string(set));
     }
     ronde::c::begin_group(wanted);

@@ -49,8 +49,8 @@ int ronde_rank(uint32_t set, int* rank) {
   return give("ronde_rank", rank, [&] {
     const std::optional<int> own = ronde::rank_in({set});
     if (own) return *own;
-    throw Failure(RONDE_E_USAGE, "rank " + std::to_string(ronde::rank()) +
-                                     " is not in process set " + std::to_string(set));
+    throw Failure(RONDE_E_NOT_A_MEMBER, "rank " + std::to_string(ronde::rank()) +
+                                            " is not in process set " + std::to_string(set));
   });
 }
 

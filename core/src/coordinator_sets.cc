@@ -25,12 +25,15 @@ ProcessSet Coordinator::add_process_set(const std::vector<int>& ranks) {
 
 ProcessSet Coordinator::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
   expect_callable("create_process_set()");
-  std::string error = set_error(ranks, topology_.size);
-  if (error.empty() && rank_within(ranks, topology_.rank) < 0) {
-    error = rank_name(topology_.rank) + " is not among the ranks " + list_ranks(ranks) +
-            ": a set is created by its members only; add_process_set() is called by all ranks";
-  }
+  const std::string error = set_error(ranks, topology_.size);
   if (!error.empty()) throw UsageError("create_process_set(): " + error);
+  if (rank_within(ranks, topology_.rank) < 0) {
+    throw UsageError(
+        "create_process_set(): " + rank_name(topology_.rank) + " is not among the ranks " +
+            list_ranks(ranks) +
+            ": a set is created by its members only; add_process_set() is called by all ranks",
+        UsageError::Kind::NotAMember);
+  }
   ExchangeKey key;
   key.kind = ExchangeKind::CreateSet;
   key.name = tag;

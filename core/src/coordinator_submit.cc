@@ -146,20 +146,20 @@ void check_group(const std::vector<Request>& requests) {
 Coordinator::SetPlace Coordinator::place_in(const Request& request) const {
   if (request.set == kGlobalSet) return {topology_.rank, topology_.size};
   const std::shared_ptr<const SetInfo> info = sets_here_.at(request.set);
-  std::string error;
-  if (info->is_member()) {
-    error = backend_error(*info, meta_of(request));
-  } else {
-    error = rank_name(topology_.rank) + " is not in process set " + std::to_string(request.set.id) +
-            ", which has the ranks " + list_ranks(info->ranks);
+  if (!info->is_member()) {
+    throw UsageError(shown(request) + ": " + rank_name(topology_.rank) + " is not in process set " +
+                         std::to_string(request.set.id) + ", which has the ranks " +
+                         list_ranks(info->ranks),
+                     UsageError::Kind::NotAMember);
   }
+  const std::string error = backend_error(*info, meta_of(request));
   if (error.empty()) return {info->topology.rank, info->topology.size};
   throw UsageError(shown(request) + ": " + error);
 }
 
 /// What this rank alone refuses says which one it is.
 void Coordinator::rethrow_as_of_this_rank(const UsageError& error) const {
-  throw UsageError(rank_name(topology_.rank) + ": " + error.what());
+  throw UsageError(rank_name(topology_.rank) + ": " + error.what(), error.kind());
 }
 
 Work Coordinator::submit(Request request) try {

@@ -86,7 +86,8 @@ std::shared_ptr<const SetInfo> SetTable::at(ProcessSet set) const {
   const auto found = sets_.find(set.id);
   if (found != sets_.end()) return found->second;
   throw UsageError("process set " + std::to_string(set.id) +
-                   " does not exist here: it was never made with this rank, or it was removed");
+                       " does not exist here: it was never made with this rank, or it was removed",
+                   UsageError::Kind::UnknownProcessSet);
 }
 
 std::vector<ProcessSet> SetTable::sets() const {

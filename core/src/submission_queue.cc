@@ -171,8 +171,9 @@ SubmissionQueue::Lane* SubmissionQueue::lane_of(std::uint32_t set) {
 void SubmissionQueue::take_name(Lane& lane, const Submission& submission) {
   if (lane.in_flight.emplace(submission.key, submission.meta.kind).second) return;
   throw UsageError(display_name(submission.meta, submission.key) +
-                   " is still in flight: wait for it before using its name again, or give the "
-                   "second operation another name");
+                       " is still in flight: wait for it before using its name again, or give the "
+                       "second operation another name",
+                   UsageError::Kind::DuplicateName);
 }
 
 std::string SubmissionQueue::next_key(Lane& lane, const Submission& submission) {

@@ -185,13 +185,13 @@ static void uses_that_make_no_sense(void) {
   ronde_work work = NULL;
   if (all_ranks() > 1 && own_rank() == 0) {
     CHECK_OK(start_sum("in flight", &value, 1, kSet, &work));
-    CHECK_FAILS(RONDE_E_USAGE, "allreduce 'in flight' is still in flight",
+    CHECK_FAILS(RONDE_E_DUPLICATE_NAME, "allreduce 'in flight' is still in flight",
                 start_sum("in flight", values, 1, kSet, &refused));
   }
   barrier_of(kSet);
   if (work == NULL) CHECK_OK(start_sum("in flight", &value, 1, kSet, &work));
   CHECK_OK(finish(work));
-  CHECK_FAILS(RONDE_E_USAGE, "process set 44", start_sum("x", values, 1, 44, &refused));
+  CHECK_FAILS(RONDE_E_UNKNOWN_SET, "process set 44", start_sum("x", values, 1, 44, &refused));
   ronde_tensor one = tensor_of(values, NULL, 0, RONDE_F64);
   ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
   CHECK_FAILS(RONDE_E_USAGE, "out of range", ronde_send(&one, NULL, NULL, &refused)); /* to any */

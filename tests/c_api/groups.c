@@ -134,10 +134,10 @@ static void one_bad_member(void) {
   CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
   CHECK_OK(start_sum("twice", &values[0], 1, RONDE_ALL_RANKS, &works[0]));
   CHECK_OK(start_sum("twice", &values[1], 1, RONDE_ALL_RANKS, &works[1]));
-  CHECK_FAILS(RONDE_E_USAGE, "twice", ronde_group_end(&group));
+  CHECK_FAILS(RONDE_E_DUPLICATE_NAME, "twice", ronde_group_end(&group));
   CHECK(group == NULL);
-  CHECK_FAILS(RONDE_E_USAGE, "twice", finish(works[0]));
-  CHECK_FAILS(RONDE_E_USAGE, "twice", finish(works[1]));
+  CHECK_FAILS(RONDE_E_DUPLICATE_NAME, "twice", finish(works[0]));
+  CHECK_FAILS(RONDE_E_DUPLICATE_NAME, "twice", finish(works[1]));
   check_job_goes_on();
 }
 
@@ -183,7 +183,7 @@ static void groups_are_for_members(void) {
     CHECK_OK(finish(group));
     CHECK_OK(finish(work));
   } else {
-    CHECK_FAILS(RONDE_E_USAGE, "this rank is not in process set", ronde_group_begin(set));
+    CHECK_FAILS(RONDE_E_NOT_A_MEMBER, "this rank is not in process set", ronde_group_begin(set));
     CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_end(&group));
   }
   CHECK_OK(ronde_process_set_remove(set));
@@ -341,7 +341,7 @@ struct ending {
 
 static void stay_inside(void* context, int status) {
   struct ending* const ending = context;
-  CHECK(status == RONDE_E_USAGE);
+  CHECK(status == RONDE_E_DUPLICATE_NAME);
   CHECK(sem_post(&ending->is_inside) == 0);
   CHECK(sem_wait(&ending->may_return) == 0);
 }
@@ -354,7 +354,7 @@ static void* end_a_group(void* context) {
   CHECK_OK(start_sum("twice", &values[0], 1, RONDE_ALL_RANKS, &ending->works[0]));
   CHECK_OK(start_sum("twice", &values[1], 1, RONDE_ALL_RANKS, &ending->works[1]));
   CHECK_OK(ronde_work_on_done(ending->works[0], stay_inside, ending));
-  CHECK_FAILS(RONDE_E_USAGE, "twice", ronde_group_end(&group));
+  CHECK_FAILS(RONDE_E_DUPLICATE_NAME, "twice", ronde_group_end(&group));
   return NULL;
 }
 
@@ -368,7 +368,7 @@ static void ended_during_shutdown(void) {
   CHECK_OK(ronde_shutdown()); /* that group was not left open */
   CHECK(sem_post(&ending.may_return) == 0);
   CHECK(pthread_join(thread, NULL) == 0);
-  for (int i = 0; i < 2; ++i) CHECK_FAILS(RONDE_E_USAGE, "twice", finish(ending.works[i]));
+  for (int i = 0; i < 2; ++i) CHECK_FAILS(RONDE_E_DUPLICATE_NAME, "twice", finish(ending.works[i]));
 }
 
 const struct test_case kGroups[] = {

@@ -86,7 +86,7 @@ TEST_CASE("what C starts C++ uses and ends", "[own]") {
   double other = 1;
   if (ronde::rank() == 1) {
     const ronde::Work started = ronde::submit(sum("same name", value));
-    CHECK(start_sum("same name", other, &work) == RONDE_E_USAGE);
+    CHECK(start_sum("same name", other, &work) == RONDE_E_DUPLICATE_NAME);
     ronde::barrier();
     started.wait();
   } else {
@@ -115,10 +115,10 @@ TEST_CASE("a callback that throws harms no group", "[own]") {
       ronde_work_on_done(works[0], count_and_throw, &calls);
       status = is_ended ? ronde_group_end(&group) : RONDE_OK;
     }).join();
-    CHECK(status == (is_ended ? RONDE_E_USAGE : RONDE_OK));
+    CHECK(status == (is_ended ? RONDE_E_DUPLICATE_NAME : RONDE_OK));
     CHECK(calls == 1);
     for (const ronde_work work : works) {
-      CHECK(ronde_work_wait(work, -1) == RONDE_E_USAGE);
+      CHECK(ronde_work_wait(work, -1) == (is_ended ? RONDE_E_DUPLICATE_NAME : RONDE_E_USAGE));
       CHECK_THAT(ronde_last_error(), Contains(is_ended ? "'three times'" : "thread that began"));
       CHECK(ronde_work_free(work) == RONDE_OK);
     }

@@ -43,13 +43,13 @@ static void a_set_numbers_its_ranks_by_its_own_order(void) {
   } else {
     double value = 0;
     ronde_work work = NULL;
-    CHECK_FAILS(RONDE_E_USAGE, "rank 1 is not in process set", ronde_rank(set, &number));
-    CHECK_FAILS(RONDE_E_USAGE, "rank 1 is not in process set",
+    CHECK_FAILS(RONDE_E_NOT_A_MEMBER, "rank 1 is not in process set", ronde_rank(set, &number));
+    CHECK_FAILS(RONDE_E_NOT_A_MEMBER, "rank 1 is not in process set",
                 start_sum("outside", &value, 1, set, &work));
     CHECK(work == NULL);
   }
   CHECK_OK(ronde_process_set_remove(set));
-  CHECK_FAILS(RONDE_E_USAGE, "process set", ronde_size(set, &number));
+  CHECK_FAILS(RONDE_E_UNKNOWN_SET, "process set", ronde_size(set, &number));
 }
 
 static void lists_fit_or_say_how_long_they_are(void) {
@@ -72,7 +72,7 @@ static void lists_fit_or_say_how_long_they_are(void) {
   count = -1;
   CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "negative", ronde_process_set_ids(ids, &count));
   CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "count is NULL", ronde_process_set_ids(ids, NULL));
-  CHECK_FAILS(RONDE_E_USAGE, "process set", ronde_process_set_ranks(77, NULL, &count));
+  CHECK_FAILS(RONDE_E_UNKNOWN_SET, "process set", ronde_process_set_ranks(77, NULL, &count));
   CHECK_OK(ronde_process_set_remove(set));
 }
 
@@ -101,7 +101,7 @@ static void members_alone_make_a_set(void) {
   enum { kMakers = 3 };
   uint32_t set = 0;
   if (own_rank() > 1) {
-    CHECK_FAILS(RONDE_E_USAGE, "is not among the ranks 0,1",
+    CHECK_FAILS(RONDE_E_NOT_A_MEMBER, "is not among the ranks 0,1",
                 ronde_process_set_create(kPair, 2, NULL, &set));
     check_job_goes_on();
     return;
@@ -128,7 +128,7 @@ static void what_cannot_be_a_set(void) {
   CHECK(ronde_process_set_add(NULL, 0, &set) == RONDE_E_USAGE);
   CHECK(ronde_process_set_create(far, 2, "", &set) == RONDE_E_USAGE);
   CHECK_FAILS(RONDE_E_USAGE, "cannot be removed", ronde_process_set_remove(RONDE_ALL_RANKS));
-  CHECK(ronde_process_set_remove(77) == RONDE_E_USAGE);
+  CHECK(ronde_process_set_remove(77) == RONDE_E_UNKNOWN_SET);
   CHECK(set == 5);
   check_job_goes_on();
 }

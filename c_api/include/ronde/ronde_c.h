@@ -91,7 +91,7 @@ RONDE_C_API int ronde_abort(const char* text);
 /* ---- Who is who -------------------------------------------------------------------------------
  */
 
-/** This rank within a process set; RONDE_E_USAGE if it is not in it. */
+/** This rank within a process set; RONDE_E_NOT_A_MEMBER if it is not in it. */
 RONDE_C_API int ronde_rank(uint32_t set, int* rank);
 /** How many ranks a process set has. */
 RONDE_C_API int ronde_size(uint32_t set, int* size);
@@ -221,7 +221,8 @@ RONDE_C_API int ronde_join(uint32_t set, ronde_work* work);
  * once every rank has submitted the whole group, and if one of them is refused all are. `work`
  * stands for the group: it is done when all are, with the first error among them.
  *
- * The set is one that this rank is in, and a thread has one group open at most: RONDE_E_USAGE.
+ * The set is one that this rank is in (RONDE_E_NOT_A_MEMBER), and a thread has one group open at
+ * most (RONDE_E_USAGE).
  * Barrier, join, send and recv on the set are not for groups (RONDE_E_UNSUPPORTED), and waiting for
  * a work of a group that is open, or asking for its result, is a RONDE_E_USAGE; a call that failed
  * is not part of the group, which stays open. If ronde_group_end() fails, so do the works, with the

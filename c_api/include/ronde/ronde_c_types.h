@@ -44,7 +44,14 @@ enum ronde_status {
    * is this rank's alone: the others have their results, and the group goes on. */
   RONDE_E_TOO_SMALL = 10,
   /** A mistake in Ronde, or in a callback or backend of the program's. */
-  RONDE_E_INTERNAL = 11
+  RONDE_E_INTERNAL = 11,
+  /** The name of an operation that is still in flight. The group goes on, as after RONDE_E_USAGE.
+   */
+  RONDE_E_DUPLICATE_NAME = 12,
+  /** A process set that was never made with this rank, or was removed. The group goes on. */
+  RONDE_E_UNKNOWN_SET = 13,
+  /** A process set that this rank is not in. The group goes on. */
+  RONDE_E_NOT_A_MEMBER = 14
 };
 
 /** Element types. */

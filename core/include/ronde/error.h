@@ -16,7 +16,21 @@ class Error : public std::runtime_error {
 /// operation, a duplicate name. The job can go on.
 class UsageError : public Error {
  public:
-  using Error::Error;
+  /// Mistakes that programs tell apart.
+  enum class Kind {
+    Other,
+    DuplicateName,      ///< the name of an operation that is still in flight
+    UnknownProcessSet,  ///< never made with this rank, or removed
+    NotAMember,         ///< a process set that this rank is not in
+  };
+
+  explicit UsageError(const std::string& text, Kind kind = Kind::Other)
+      : Error(text), kind_(kind) {}
+
+  Kind kind() const noexcept { return kind_; }
+
+ private:
+  Kind kind_;
 };
 
 /// Ronde was asked before init, or after shutdown.
