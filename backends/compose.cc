@@ -2,8 +2,10 @@
 #include "backends/compose.h"
 
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/driver_api.h"
 #include "backends/cuda/kernel_image.h"
 #include "backends/nccl/nccl.h"
+#include "backends/nccl/nccl_api.h"
 #include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
 
@@ -158,16 +160,21 @@ BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& sym
           {"nccl", nccl_backend_factory(nccl)}};
 }
 
-bool built_with(std::string_view feature) noexcept {
+int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_libraries) {
 #ifdef RONDE_HAVE_MPI
   for (const char* const of_mpi : {"mpi", "hierarchical", "mpi_communicator"}) {
-    if (feature == of_mpi) return true;
+    if (feature == of_mpi) return 1;
   }
 #endif
-  // NCCL itself is found at run time.
-  const bool is_of_gpus = feature == "cuda" || feature == "nccl";
-  if (is_of_gpus) return cuda::kernel_image() != nullptr;
-  return feature == "shm" || feature == "key_value" || feature == "streams";
+  if (feature == "cuda" || feature == "nccl") {
+    if (cuda::kernel_image() == nullptr) return 0;
+    const cuda::LoadedDriver driver = cuda::find_driver(gpu_libraries);
+    if (!driver.api) return 0;
+    if (feature == "cuda") return driver.version;
+    const nccl::LoadedNccl library = nccl::load_nccl(gpu_libraries);
+    return library.api ? library.version : 0;
+  }
+  return feature == "shm" || feature == "key_value" || feature == "streams" ? 1 : 0;
 }
 
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start) {

@@ -47,8 +47,8 @@ BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& star
 BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
                            const void* kernel_image);
 
-/// See ronde::has_feature().
-bool built_with(std::string_view feature) noexcept;
+/// See ronde::feature_version(). `gpu_libraries` finds those of the vendor.
+int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_libraries);
 
 /// A library that the built-in parts rest on, for `ronde info`: "MPI", "MPICH Version: 4.0.2".
 struct LinkedLibrary {

@@ -26,8 +26,11 @@ void init(const InitOptions& options) {
 void shutdown() {
   DefaultRuntime::instance().shutdown();
 }
-bool has_feature(std::string_view feature) noexcept {
-  return built_with(feature);
+int feature_version(std::string_view feature) {
+  return feature_version(feature, vendor::dynamic_symbols());
+}
+bool has_feature(std::string_view feature) {
+  return feature_version(feature) > 0;
 }
 bool is_initialized() noexcept {
   return DefaultRuntime::instance().is_initialized();

@@ -10,25 +10,31 @@ DriverError::DriverError(const DriverApi& api, const char* symbol, Result result
     : Error("CUDA failed while " + doing + ": " + symbol + ": " + error_text(api, result)),
       result_(result) {}
 
-LoadedDriver load_driver(const vendor::SymbolLookup& lookup) {
+LoadedDriver find_driver(const vendor::SymbolLookup& lookup) {
   LoadedDriver driver;
   const auto api = std::make_shared<DriverApi>();
   driver.problem = api->load(lookup, kDriverLibrary);
   if (!driver.problem.empty()) return driver;
-  const auto ask = [&](const auto& function, auto... arguments) {
-    const Result result = function(arguments...);
-    if (result == kSuccess) return true;
-    driver.problem = std::string(function.symbol()) + ": " + error_text(*api, result);
-    return false;
-  };
-  if (!ask(api->driver_version, &driver.version)) return driver;
-  if (driver.version < kOldestDriver) {
+  if (const Result result = api->driver_version(&driver.version); result != kSuccess) {
+    driver.problem = std::string(api->driver_version.symbol()) + ": " + error_text(*api, result);
+  } else if (driver.version < kOldestDriver) {
     driver.problem = "the CUDA driver is of CUDA " + version_text(driver.version) +
                      ", Ronde needs that of " + version_text(kOldestDriver) +
                      " or newer. Install a newer driver";
-    return driver;
+  } else {
+    driver.api = api;
   }
-  if (ask(api->init, 0U)) driver.api = api;
+  return driver;
+}
+
+LoadedDriver load_driver(const vendor::SymbolLookup& lookup) {
+  LoadedDriver driver = find_driver(lookup);
+  if (!driver.api) return driver;
+  if (const Result result = driver.api->init(0U); result != kSuccess) {
+    driver.problem =
+        std::string(driver.api->init.symbol()) + ": " + error_text(*driver.api, result);
+    driver.api = nullptr;
+  }
   return driver;
 }
 

@@ -190,6 +190,8 @@ struct LoadedDriver {
   std::string problem;                   ///< why there is none, and what to do; else empty
 };
 
+/// Finds it and asks for its version. Initialises nothing, so that the process may still fork.
+LoadedDriver find_driver(const vendor::SymbolLookup& lookup);
 /// Finds, asks and initialises it.
 LoadedDriver load_driver(const vendor::SymbolLookup& lookup);
 

@@ -98,11 +98,19 @@ const char* ronde_version(void) {
 }
 
 int ronde_has(const char* feature) {
-  if (feature == nullptr) return 0;
-  // Of this interface itself.
-  constexpr std::string_view kOwn[] = {"process_sets", "send_recv", "groups", "join"};
-  const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), feature) != std::end(kOwn);
-  return is_own || ronde::has_feature(feature) ? 1 : 0;
+  return ronde_feature_version(feature) > 0 ? 1 : 0;
+}
+
+int ronde_feature_version(const char* feature) {
+  int version = 0;
+  guarded("ronde_feature_version", [&] {
+    expect(feature != nullptr, "feature is NULL");
+    // Of this interface itself.
+    constexpr std::string_view kOwn[] = {"process_sets", "send_recv", "groups", "join"};
+    const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), feature) != std::end(kOwn);
+    version = is_own ? 1 : ronde::feature_version(feature);
+  });
+  return version;
 }
 
 int ronde_init(const ronde_init_options* options) {

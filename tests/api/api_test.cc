@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -90,10 +91,19 @@ TEST_CASE("a program may ask at any time what its Ronde can do") {
     INFO(of_mpi);
     CHECK(ronde::has_feature(of_mpi) == (RONDE_MPI_IS_LINKED != 0));
   }
-  CHECK(ronde::has_feature("cuda") == ronde::has_feature("nccl"));
+  for (const char* const of_gpu : {"cuda", "nccl"}) {
+    INFO(of_gpu);
+    const bool is_there = dlopen("libcuda.so.1", RTLD_LAZY) != nullptr &&
+                          (std::string(of_gpu) == "cuda" || dlopen("libnccl.so.2", RTLD_LAZY));
+    // What is there may be too old, or Ronde built without kernels.
+    CHECK((is_there || !ronde::has_feature(of_gpu)));
+    CHECK((ronde::feature_version(of_gpu) >= 10000) == ronde::has_feature(of_gpu));
+  }
+  CHECK(ronde::feature_version("shm") == 1);
   for (const char* const never : {"", "MPI", "mpi,shm", "quantum"}) {
     INFO(never);
     CHECK_FALSE(ronde::has_feature(never));
+    CHECK(ronde::feature_version(never) == 0);
   }
 }
 

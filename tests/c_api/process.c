@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one process sees by itself: the start, and what works without one. */
+#include <dlfcn.h>
 #include <math.h>
 
 #include "check.h"
@@ -67,6 +68,12 @@ static void versions_and_features(void) {
   for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); ++i) CHECK(ronde_has(yes[i]) == 1);
   for (size_t i = 0; i < sizeof(no) / sizeof(no[0]); ++i) CHECK(ronde_has(no[i]) == 0);
   CHECK(ronde_has(NULL) == 0);
+  CHECK(ronde_feature_version(NULL) == 0);
+  CHECK(ronde_feature_version("groups") == 1);
+  /* Of GPUs it is asked what is there. */
+  if (dlopen("libcuda.so.1", RTLD_LAZY) == NULL) CHECK(!ronde_has("cuda") && !ronde_has("nccl"));
+  if (dlopen("libnccl.so.2", RTLD_LAZY) == NULL) CHECK(!ronde_has("nccl"));
+  CHECK((ronde_feature_version("nccl") >= 20000) == ronde_has("nccl"));
   CHECK(ronde_has("mpi") == ronde_has("mpi_communicator"));
   CHECK(strcmp(ronde_version(), RONDE_TEST_VERSION) == 0);
 }

@@ -45,6 +45,15 @@ TEST_CASE("the cuda driver is found, asked for its version and initialised") {
   CHECK(driver.api->ipc_open_memory);
 }
 
+TEST_CASE("the cuda driver is asked for its version without being initialised") {
+  Symbols symbols = good_driver();
+  symbols.erase("cuInit");  // is there, and aborts
+  const auto driver = ronde::cuda::find_driver(library_with(symbols));
+  CHECK(driver.version == 13000);
+  CHECK(driver.api);
+  CHECK(ronde::cuda::find_driver(kNothing).version == 0);
+}
+
 TEST_CASE("a cuda driver that is missing, too old, or fails is not used, and why is said") {
   const auto problem = [](const SymbolLookup& lookup) {
     const auto driver = ronde::cuda::load_driver(lookup);

@@ -43,10 +43,16 @@ void shutdown();
 /// Between init() and shutdown().
 bool is_initialized() noexcept;
 
-/// What this build of Ronde can do: "shm" (shared memory on one host), "mpi", "hierarchical"
-/// (shared memory and MPI together), "mpi_communicator" and "key_value" (see InitOptions). False
-/// for everything else.
-bool has_feature(std::string_view feature) noexcept;
+/// What this build of Ronde can do on this machine: "shm" (shared memory on one host), "mpi",
+/// "hierarchical" (shared memory and MPI together), "mpi_communicator" and "key_value" (see
+/// InitOptions), "streams" (Work::wait_on), "cuda" and "nccl" (buffers on GPUs: its kernels were
+/// built, and the driver, or the driver and NCCL, can be loaded and are new enough). False for
+/// everything else.
+bool has_feature(std::string_view feature);
+
+/// 0 where has_feature() is false. Of "cuda" the version of the driver (12080 is CUDA 12.8), of
+/// "nccl" that of NCCL (22304 is 2.23.4); of others 1, and more once they can do more.
+int feature_version(std::string_view feature);
 
 /// Where this rank is in the group of all ranks: its number and how many there are; the same among
 /// the ranks of its host; and among the ranks of all hosts that have its local rank. Throws

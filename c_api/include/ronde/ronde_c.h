@@ -56,12 +56,16 @@ RONDE_C_API const char* ronde_last_error(void);
 /** "0.1.0". A constant. */
 RONDE_C_API const char* ronde_version(void);
 
-/** 1 if this library can do `feature`, 0 if not, or if it has never heard of it, or for NULL.
+/** 1 if this library can do `feature` on this machine, 0 if not, or if it has never heard of it, or
+ * for NULL.
  * Features: "shm" (ranks of one host), "mpi" (an MPI launcher), "hierarchical" (both),
  * "mpi_communicator" (ronde_init_options.mpi_comm and .mpi_ranks), "key_value" (.put and .get),
- * "process_sets", "send_recv", "groups", "join", "streams", "cuda", "nccl", "timeline". Needs no
- * ronde_init(). */
+ * "process_sets", "send_recv", "groups", "join", "streams", "cuda" (buffers on GPUs: the driver can
+ * be loaded), "nccl" (and NCCL, too), "timeline". Needs no ronde_init(). */
 RONDE_C_API int ronde_has(const char* feature);
+/** 0 where ronde_has() is 0. Of "cuda" the version of the driver (12080 is CUDA 12.8), of "nccl"
+ * that of NCCL (22304 is 2.23.4); of others 1, and more once they can do more. */
+RONDE_C_API int ronde_feature_version(const char* feature);
 
 /* ---- Start and end ----------------------------------------------------------------------------
  */
