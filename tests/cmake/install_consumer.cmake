@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DBUILD=<build> -DCONSUMER=<source> -DPROGRAMS=<name,...> -DPAGE=<getting_started.md>
 #       -DMPIEXEC=<program> -DMPIEXEC_RANKS=<flag> -DCCACHE=<program> -DWORK=<scratch> -DGENERATOR=<g>
-#       -DBUILD_TYPE=<type> -P ...
+#       -DBUILD_TYPE=<type> -DCC=<C compiler> -DPKG_CONFIG=<program> -DLIBRARIES=<lib> -P ...
 # Installs this build into an empty prefix. Projects that are told only CMAKE_PREFIX_PATH must configure,
 # build and run with it, alone and on two ranks, and must take Ronde's libraries from that prefix.
 cmake_minimum_required(VERSION 3.24)
@@ -62,6 +62,18 @@ if(use_c IN_LIST PROGRAMS)
   run_step("build for C" "${CMAKE_COMMAND}" --build "${WORK}/c")
   run_step("run use_c" "${WORK}/c/use_c")
   expect_ronde_libraries_below("${prefix}" "${WORK}/c/use_c")
+endif()
+# Nor needs it CMake.
+if(use_c IN_LIST PROGRAMS AND PKG_CONFIG)
+  set(ENV{PKG_CONFIG_PATH} "${prefix}/${LIBRARIES}/pkgconfig")
+  run_step("ask pkg-config" "${PKG_CONFIG}" --cflags --libs ronde_c)
+  separate_arguments(flags UNIX_COMMAND "${run_step_output}")
+  run_step("compile by pkg-config" "${CC}" "${CONSUMER}/use_c.c" -o "${WORK}/use_c" ${flags}
+    "-Wl,-rpath,${prefix}/${LIBRARIES}")
+  run_step("run use_c of pkg-config" "${WORK}/use_c")
+  expect_ronde_libraries_below("${prefix}" "${WORK}/use_c")
+elseif(use_c IN_LIST PROGRAMS)
+  message(STATUS "no pkg-config here: ronde_c.pc is not tried")
 endif()
 if(EXISTS "${prefix}/bin/ronde")
   run_step("run the installed command" "${prefix}/bin/ronde" info)
