@@ -155,7 +155,7 @@ void abort(const std::string& text) {
 
 std::string stats() {
   const Stats groups = use("ronde::stats()")->stats();
-  auto json = nlohmann::ordered_json::object();
+  auto json = nlohmann::ordered_json::object({{"layout_version", kStatsLayoutVersion}});
   for (const StatsGroup& group : groups) {
     auto& part = json[group.part] = nlohmann::ordered_json::object();
     for (const auto& [counter, value] : group.counters) {

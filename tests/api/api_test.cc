@@ -160,8 +160,11 @@ TEST_CASE("stats is a JSON object of parts with counters", "[own]") {
   ronde::init();
   const auto before = nlohmann::json::parse(ronde::stats());
   ronde::barrier();
-  const auto after = nlohmann::json::parse(ronde::stats());
+  auto after = nlohmann::ordered_json::parse(ronde::stats());
   REQUIRE(after.is_object());
+  CHECK(after.begin().key() == "layout_version");
+  CHECK(after.at("layout_version") == ronde::kStatsLayoutVersion);
+  after.erase("layout_version");
   for (const auto& [part, counters] : after.items()) {
     INFO(part);
     REQUIRE(counters.is_object());

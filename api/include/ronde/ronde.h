@@ -109,7 +109,8 @@ Work join_async(const JoinOptions& options = {});
 /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
 void abort(const std::string& text);
 
-/// What this rank did so far, as a JSON object of parts, each an object of counters.
+/// What this rank did so far, as a JSON object: "layout_version" (kStatsLayoutVersion), then parts,
+/// each an object of counters (docs/tuning.md).
 std::string stats();
 
 /// Adds a backend for the next init, to be chosen by name or by priority. Throws UsageError if the

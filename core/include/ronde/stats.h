@@ -15,6 +15,10 @@ struct StatsGroup {
   std::vector<std::pair<std::string, std::uint64_t>> counters;
 };
 
+/// What ronde::stats() writes first: raised where a part or a counter is renamed, removed or comes
+/// to mean something else, and not where one is added.
+inline constexpr std::uint64_t kStatsLayoutVersion = 1;
+
 /// All parts, in the order in which they are shown.
 using Stats = std::vector<StatsGroup>;
 
