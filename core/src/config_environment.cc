@@ -62,20 +62,30 @@ std::string nearest_name(std::string_view unknown) {
 }
 
 bool is_known(std::string_view name) {
-  const auto is_ours = [name](const ConfigEntry& entry) { return entry.name == name; };
+  const auto is_read = [name](const ConfigEntry& entry) {
+    return entry.name == name || entry.horovod_twin == name;
+  };
   const auto& table = config_table();
-  return std::any_of(table.begin(), table.end(), is_ours) || name.starts_with(kTestPrefix) ||
+  return std::any_of(table.begin(), table.end(), is_read) || name.starts_with(kTestPrefix) ||
          std::find(kScriptNames.begin(), kScriptNames.end(), name) != kScriptNames.end();
 }
 
 std::vector<std::string> unknown_name_warnings(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   std::vector<std::string> warnings;
+  std::string of_horovod;
   for (const std::string& name : names) {
-    if (name.starts_with(kOwnPrefix) && !is_known(name)) {
+    if (is_known(name)) continue;
+    if (name.starts_with(kOwnPrefix)) {
       warnings.push_back(name + " is not a variable of Ronde and does nothing; did you mean " +
                          nearest_name(name) + "? `ronde info` lists all of them");
+    } else if (name.starts_with(kTwinPrefix)) {
+      of_horovod += (of_horovod.empty() ? "" : ", ") + name;
     }
+  }
+  if (!of_horovod.empty()) {
+    warnings.push_back("Ronde does not read " + of_horovod +
+                       ": docs/coming_from_horovod.md says what to set instead");
   }
   return warnings;
 }

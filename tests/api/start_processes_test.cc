@@ -134,6 +134,11 @@ std::vector<CommandResult> run_processes(int size, const std::string& victim = "
   return run_file_ranks(size, "helper: a rank", {{"START_VICTIM", victim}, {"PMI_SIZE", "7"}});
 }
 
+TEST_CASE("helper: a rank that comes and goes", "[.]") {
+  ronde::init({.key_value = start_by_files()});
+  ronde::shutdown();
+}
+
 void check_helpers(const std::string& helper, const std::map<std::string, std::string>& variables) {
   for (const CommandResult& result : run_file_ranks(3, helper, variables)) {
     INFO(result.out << result.err);
@@ -178,4 +183,15 @@ TEST_CASE("the group goes on while children of fork end, which destroy their Run
 
 TEST_CASE("a stall callback is called on every rank with who is missing") {
   check_helpers("helper: a rank that is told of a stall", {{"RONDE_STALL_WARN_S", "0.05"}});
+}
+
+TEST_CASE("rank 0 alone warns of Horovod's variables that are not read, in one line") {
+  const std::vector<CommandResult> results = run_file_ranks(3, "helper: a rank that comes and goes",
+                                                            {{"HOROVOD_TIMELINE", "t.json"},
+                                                             {"HOROVOD_AUTOTUNE", "1"},
+                                                             {"HOROVOD_CYCLE_TIME", "2"},
+                                                             {"RONDE_LOG_LEVEL", "warning"}});
+  CHECK_THAT(results[0].err, Catch::Matches(".*warning: Ronde does not read HOROVOD_AUTOTUNE, "
+                                            "HOROVOD_TIMELINE: docs/coming_from_horovod.md .*\n"));
+  CHECK(results[1].err + results[2].err == "");
 }

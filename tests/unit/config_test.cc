@@ -271,9 +271,24 @@ TEST_CASE("an unknown variable warns with the nearest known one") {
     CHECK(loaded.config.fusion_bytes == Config().fusion_bytes);
   }
   // Those of others, of the scripts and of the tests do not.
-  for (const char* const foreign : {"PATH", "HOROVOD_TIMELINE", "RONDE_TEST_DEADLINE_S",
-                                    "RONDE_VENV", "RONDE_MINUTES", "XRONDE_FUSION_BYTES"}) {
+  for (const char* const foreign : {"PATH", "RONDE_TEST_DEADLINE_S", "RONDE_VENV", "RONDE_MINUTES",
+                                    "XRONDE_FUSION_BYTES", "XHOROVOD_TIMELINE"}) {
     CHECK(load({{foreign, "1"}}).warnings.empty());
+  }
+}
+
+TEST_CASE("all variables of Horovod that are not read are in one warning") {
+  const LoadedConfig loaded = load({{"HOROVOD_TIMELINE", "/tmp/t.json"},
+                                    {"HOROVOD_FUSION_THRESHOLD", "1048576"},
+                                    {"HOROVOD_AUTOTUNE", "1"}});
+  CHECK(loaded.warnings ==
+        std::vector<std::string>{"Ronde does not read HOROVOD_AUTOTUNE, HOROVOD_TIMELINE: "
+                                 "docs/coming_from_horovod.md says what to set instead"});
+  CHECK(loaded.config.fusion_bytes == 1u << 20);
+  for (const ConfigEntry& entry : ronde::config_table()) {
+    if (entry.horovod_twin.empty()) continue;
+    INFO(entry.horovod_twin);
+    CHECK(load({{entry.horovod_twin, entry.get(Config())}}).warnings.empty());
   }
 }
 

@@ -80,7 +80,7 @@ struct ConfigSource {
 struct LoadedConfig {
   Config config;                      ///< checked (check_config)
   std::vector<ConfigSource> sources;  ///< one a table entry, in its order
-  std::vector<std::string> warnings;  ///< unknown RONDE_* names, with the nearest known one
+  std::vector<std::string> warnings;  ///< RONDE_* and HOROVOD_* names that are set and not read
 };
 
 /// One line of what differs from the defaults, "NAME=value", with the source if it has another
@@ -93,8 +93,9 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 /// Looks a variable of this process up.
 EnvironmentLookup process_environment();
 
-/// Reads the configuration. `names` are all variables that are set (to warn of unknown RONDE_*
-/// ones). Throws UsageError naming the variable, its text and what is accepted.
+/// Reads the configuration. `names` are all variables that are set (to warn of RONDE_* and
+/// HOROVOD_* ones that are not read). Throws UsageError naming the variable, its text and what is
+/// accepted.
 LoadedConfig load_config(const EnvironmentLookup& lookup, const std::vector<std::string>& names);
 
 /// Reads it from this process's environment.
