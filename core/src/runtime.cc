@@ -202,6 +202,10 @@ void Runtime::abort(const std::string& text) {
   impl_->usable_coordinator().request_abort(text);
 }
 
+std::exception_ptr Runtime::failure() const {
+  return impl_->coordinator().failure();
+}
+
 void Runtime::add_stats(std::function<StatsGroup()> part) {
   impl_->usable_coordinator().add_stats(std::move(part));
 }

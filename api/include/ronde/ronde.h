@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "ronde/backend.h"
@@ -39,6 +40,24 @@ void init(const InitOptions& options);
 /// Runtime::shutdown for what it throws. Where Ronde initialised MPI it also finalises it, so that
 /// init() cannot be called again (but with InitOptions::key_value).
 void shutdown();
+
+/// init(options), `program` and shutdown(), for `int main() { return ronde::main([] { ... }); }`.
+/// Returns what `program` returned. Where one of the three throws, it prints "NAME: what()" to
+/// standard error, NAME being that of the executable; fails the group by abort(what()), so that
+/// every rank gets a GroupError with the reason; and returns 1. If the group failed before, for a
+/// reason that what() does not give, it prints that as well.
+int main(const std::function<int()>& program, const InitOptions& options = {});
+
+/// The same for a program that returns nothing: 0.
+template <typename Program>
+requires std::is_void_v<std::invoke_result_t<Program&>>
+int main(Program&& program, const InitOptions& options = {}) {
+  const std::function<int()> with_status = [&program] {
+    program();
+    return 0;
+  };
+  return main(with_status, options);
+}
 
 /// Between init() and shutdown().
 bool is_initialized() noexcept;

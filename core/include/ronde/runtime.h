@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -151,6 +152,9 @@ class Runtime {
 
   /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
   void abort(const std::string& text);
+
+  /// The GroupError that every operation throws since the group has failed; null if it has not.
+  std::exception_ptr failure() const;
 
   /// What this rank did so far, by parts (docs/tuning.md).
   Stats stats() const;

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole of a program: ronde::main().
+#include <cerrno>  // program_invocation_short_name
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "core/src/exception_text.h"
+#include "default_runtime.h"
+#include "ronde/ronde.h"
+
+namespace ronde {
+namespace {
+
+void say(const std::string& text) {
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, text.c_str());
+}
+
+/// Leaves the group, and fails it before that if there is a `reason`. Returns what made it fail,
+/// perhaps for another rank's reason and unnoticed here; null if nothing did, or there is no group.
+std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
+  std::exception_ptr failure;
+  if (!is_initialized()) return failure;
+  try {
+    const DefaultRuntime::Use runtime(DefaultRuntime::instance(), "ronde::main()");
+    if (reason) runtime->abort(*reason);
+    runtime->shutdown();  // does nothing, and says nothing, if the group has failed before
+    failure = runtime->failure();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  shutdown();
+  return failure;
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    return exception_text();
+  }
+}
+
+}  // namespace
+
+int main(const std::function<int()>& program, const InitOptions& options) {
+  try {
+    init(options);
+    const int status = program();
+    if (const auto failure = leave_group()) std::rethrow_exception(failure);
+    return status;
+  } catch (...) {
+    const std::string reason = exception_text();
+    say(reason);
+    const std::exception_ptr failure = leave_group(reason);
+    const std::string cause = failure ? text_of(failure) : reason;
+    const bool is_new = reason.find(cause) == std::string::npos;
+    if (is_new && cause.find(reason) == std::string::npos) say(cause);
+  }
+  return EXIT_FAILURE;
+}
+
+}  // namespace ronde
