@@ -2,6 +2,7 @@
 #include "combiner.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "rank_list.h"
@@ -161,9 +162,26 @@ void Combiner::forget_marks(const DecisionMessage& decision) {
     scattered_keys_.erase(item.key);
   }
   for (const Response& response : decision.responses) {
-    // One that timed out has yet to be answered to other ranks, without delay.
-    if (response.only_rank < 0 || is_unnamed(response.key)) scattered_keys_.erase(response.key);
+    if (response.only_rank < 0 || is_unnamed(response.key)) {
+      scattered_keys_.erase(response.key);
+    } else {
+      count_refusal(response);
+    }
   }
+  if (decision.last_joined >= 0) scattered_keys_.clear();
+}
+
+/// What was refused to one rank has yet to be refused to the others of the host, without delay.
+void Combiner::count_refusal(const Response& response) {
+  const auto key = scattered_keys_.find(response.key);
+  const auto rank = std::lower_bound(ranks_.begin(), ranks_.end(), response.only_rank);
+  if (key == scattered_keys_.end() || rank == ranks_.end() || *rank != response.only_rank) return;
+  std::vector<std::uint64_t>& refused = key->second;
+  refused.resize(ranks_.size());
+  ++refused[static_cast<std::size_t>(rank - ranks_.begin())];
+  const bool in_step =
+      std::adjacent_find(refused.begin(), refused.end(), std::not_equal_to<>()) == refused.end();
+  if (in_step) scattered_keys_.erase(key);
 }
 
 void Combiner::assign(std::uint32_t slot, const std::string& key, std::uint64_t number) {
@@ -276,7 +294,7 @@ void Combiner::scatter_bits(const BitVector& bits) {
 }
 
 void Combiner::scatter_items(const std::string& key) {
-  scattered_keys_.insert(key);
+  scattered_keys_.try_emplace(key);
   const auto found = held_.find(key);
   if (found == held_.end()) return;
   send_each(found->second);

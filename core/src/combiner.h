@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -78,6 +77,7 @@ class Combiner {
   void add_cached(std::size_t position, const ReadyMessage& message, TimePoint now);
   void add_item(std::size_t position, const std::string& key, Item item, TimePoint now);
   void forget_marks(const DecisionMessage& decision);
+  void count_refusal(const Response& response);
   void assign(std::uint32_t slot, const std::string& key, std::uint64_t number);
   void drop_slot(std::uint32_t slot);
 
@@ -107,9 +107,10 @@ class Combiner {
   BitVector any_ready_;            ///< the union of ready_
   std::vector<TimePoint> since_;   ///< by slot: when the first of them came
   std::unordered_map<std::string, Held> held_;
-  std::optional<TimePoint> oldest_;                 ///< of all that is held back
-  BitVector scattered_slots_;                       ///< a part of them went by itself
-  std::unordered_set<std::string> scattered_keys_;  ///< the same
+  std::optional<TimePoint> oldest_;  ///< of all that is held back
+  BitVector scattered_slots_;        ///< a part of them went by itself
+  /// The same, and how often each rank was refused one of them since, by position.
+  std::unordered_map<std::string, std::vector<std::uint64_t>> scattered_keys_;
   bool has_joined_ = false;  ///< a rank of the host, so that nothing will come from all of them
   bool has_news_ = false;    ///< since the last take()
 

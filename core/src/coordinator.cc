@@ -290,6 +290,7 @@ bool Coordinator::decide(SetEngine& set) {
   if (const auto departure = set.negotiator->departure(); departure && !departure_) {
     depart(*departure);
   }
+  if (const auto overflow = set.negotiator->overflow()) throw GroupFailure{*overflow};
   return decided;
 }
 

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "counter.h"
+#include "late_refusals.h"
 #include "message_matcher.h"
 #include "messages.h"
 #include "response_cache.h"
@@ -85,6 +85,9 @@ class Negotiator {
   /// Set when an operation waits for a rank that has called shutdown and so will never come.
   std::optional<FailureMessage> departure() const;
 
+  /// Set when more has been refused that ranks have yet to come to than may be kept.
+  std::optional<FailureMessage> overflow() const;
+
   bool all_shut_down() const;
   /// Ranks of the group that have not called shutdown, ascending.
   std::vector<int> not_shut_down() const;
@@ -142,10 +145,11 @@ class Negotiator {
   bool refuse_latecomer(int rank, const std::string& key, const RequestMeta& meta);
   void refuse_conflicts(const std::string& key, const std::vector<std::string>& names);
   void settle_refusal(const std::string& key, const Pending& pending, const std::string& text);
+  std::string late_text(int rank, const std::string& what, RefusalCause cause) const;
   void refuse_unit(const std::string& key, const std::string& text, Uses& refused);
   void refuse_part(int rank, const std::string& key, const std::string& text, Uses& refused);
   void push_refusal(int rank, const std::string& key, const std::string& text);
-  void settle(Uses refused, const std::string& text);
+  void settle(Uses refused, const std::string& text, RefusalCause cause);
   bool refuse_one_more(Uses& refused, const std::string& text);
 
   void decide_cached(DecisionMessage& decision);
@@ -191,10 +195,7 @@ class Negotiator {
   bool has_groups_ = false;            ///< there has been one
   /// Since then: the pending operation that uses a name.
   std::unordered_map<std::string, std::string> unit_of_name_;
-  /// Refused uses of a name: ranks that have yet to come to theirs, and the errors they will get,
-  /// one for each use. Note [Refusals in step].
-  using LateRanks = std::unordered_map<int, std::deque<std::string>>;
-  std::unordered_map<std::string, LateRanks> latecomers_;
+  LateRefusals latecomers_;
   MessageMatcher messages_;
   const JoinAverage join_average_;
   const std::uint32_t set_;

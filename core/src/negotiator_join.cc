@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that have no more data: the others go on without them.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "negotiator.h"
@@ -36,10 +35,7 @@ void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
   ++joined_count_;
   last_joined_ = rank;
   next_unnamed_ = std::max(next_unnamed_, unnamed_before);
-  for (auto late = latecomers_.begin(); late != latecomers_.end();) {
-    late->second.erase(rank);
-    late = late->second.empty() ? latecomers_.erase(late) : std::next(late);
-  }
+  latecomers_.forget(rank);
   messages_.refuse_all(joined_text("messages need both of their ranks"));
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     if (is_awaited(slot)) demote(std::string(cache_.at(slot).name));

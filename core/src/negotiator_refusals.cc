@@ -11,7 +11,7 @@
 // The n-th use of a name on one rank meets the n-th on the others. So where a use is refused to
 // some ranks, it has to be to all: to those whose use is pending in another operation (a group that
 // has the name, too), which is refused with it, and so on with the names of that one; and to those
-// that have yet to come (latecomers_), when they do.
+// that have yet to come (LateRefusals), when they do.
 
 namespace ronde {
 
@@ -39,23 +39,50 @@ void Negotiator::erase_pending(const std::string& key) {
 bool Negotiator::refuse_latecomer(int rank, const std::string& key, const RequestMeta& meta) {
   if (latecomers_.empty()) return false;
   Uses refused;
-  std::string text;
+  std::optional<RefusalCause> cause;
   for (const std::string& name : names_of(key, meta)) {
-    const auto late = latecomers_.find(name);
-    const auto mine = late == latecomers_.end() ? LateRanks::iterator() : late->second.find(rank);
-    if (late == latecomers_.end() || mine == late->second.end()) {
+    if (const auto late = latecomers_.take(name, rank)) {
+      cause = late;
+    } else {
       refused[name].insert(rank);
-      continue;
     }
-    text = std::move(mine->second.front());
-    mine->second.pop_front();
-    if (mine->second.empty()) late->second.erase(mine);
-    if (late->second.empty()) latecomers_.erase(late);
   }
-  if (text.empty()) return false;
+  if (!cause) return false;
+  const std::string text = late_text(rank, display_name(meta, key), *cause);
   push_refusal(rank, key, text);
-  settle(std::move(refused), text);
+  settle(std::move(refused), text, *cause);
   return true;
+}
+
+/// What the others were told is not kept.
+std::string Negotiator::late_text(int rank, const std::string& what, RefusalCause cause) const {
+  const std::string own = rank_name(members_[index(rank)]);
+  const std::string first = rank_name(members_[index(cause.rank)]);
+  if (cause.kind == RefusalCause::Kind::TimedOut && cause.rank == rank) {
+    return what + " was refused to other ranks, together with an operation that timed out on " +
+           own + "; raise that one's timeout or see what the others do instead";
+  }
+  if (cause.kind == RefusalCause::Kind::TimedOut) {
+    return what + " timed out on " + first + ": it had not been submitted by " + own +
+           "; raise its timeout or see what " + own + " does instead";
+  }
+  const bool in_groups = cause.kind == RefusalCause::Kind::GroupsDiffer;
+  return (in_groups ? "groups differ between ranks: " : "an operation differs between ranks: ") +
+         what + " was refused before " + own + " submitted it; the error of " + first +
+         " lists what each rank had submitted";
+}
+
+std::optional<FailureMessage> Negotiator::overflow() const {
+  if (!latecomers_.is_overfull()) return std::nullopt;
+  const int rank = members_[index(latecomers_.last_rank())];
+  const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
+  return FailureMessage{rank, "more than " + std::to_string(LateRefusals::kMost) + " operations" +
+                                  set +
+                                  " timed out or differed before all ranks had submitted them, the "
+                                  "last one before " +
+                                  rank_name(rank) +
+                                  " had. The late ranks' ones must fail, too, and no more of them "
+                                  "can be kept: submit on every rank what has a timeout"};
 }
 
 void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
@@ -80,7 +107,7 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
                            "; raise its timeout or see what those ranks do instead";
   Uses refused;
   refuse_unit(key, text, refused);
-  settle(std::move(refused), text);
+  settle(std::move(refused), text, {RefusalCause::Kind::TimedOut, rank});
 }
 
 /// Ranks that use one of these names at the same time in different operations will never agree.
@@ -110,7 +137,8 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
   Uses refused;
   refuse_unit(other, text, refused);
   refuse_unit(key, text, refused);
-  settle(std::move(refused), text);
+  const int told = *refused.at(key).begin();
+  settle(std::move(refused), text, {RefusalCause::Kind::GroupsDiffer, told});
 }
 
 /// All ranks have submitted the operation and were refused it. Some may have used other names in
@@ -123,7 +151,10 @@ void Negotiator::settle_refusal(const std::string& key, const Pending& pending,
       refused[name].insert(rank);
     }
   }
-  settle(std::move(refused), text);
+  const auto told = std::find_if(pending.parts.begin(), pending.parts.end(),
+                                 [](const Part& part) { return part.present; });
+  settle(std::move(refused), text,
+         {RefusalCause::Kind::Mismatch, static_cast<int>(told - pending.parts.begin())});
 }
 
 void Negotiator::refuse_unit(const std::string& key, const std::string& text, Uses& refused) {
@@ -153,13 +184,13 @@ void Negotiator::push_refusal(int rank, const std::string& key, const std::strin
 }
 
 /// Note [Refusals in step].
-void Negotiator::settle(Uses refused, const std::string& text) {
+void Negotiator::settle(Uses refused, const std::string& text, RefusalCause cause) {
   while (refuse_one_more(refused, text)) {
   }
   for (const auto& [name, ranks] : refused) {
     for (int rank = 0; rank < size_; ++rank) {
       // Those that have joined will not come to it at all.
-      if (!ranks.contains(rank) && !has_joined(rank)) latecomers_[name][rank].push_back(text);
+      if (!ranks.contains(rank) && !has_joined(rank)) latecomers_.add(name, rank, cause);
     }
   }
 }

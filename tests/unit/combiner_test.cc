@@ -166,6 +166,32 @@ TEST_CASE("what some ranks do not come to is told rank by rank once patience is 
   host.take({}, late);
 }
 
+TEST_CASE("what was refused to every rank of a host is told once again when it comes anew") {
+  Host host;
+  const TimePoint late = kStart + kPatience;
+  const auto refuse = [&](std::uint64_t number, int rank) {
+    DecisionMessage decision = assignment(number, "x", -1);
+    decision.responses[0].error = "it timed out";
+    decision.responses[0].only_rank = rank;
+    host.combiner.pass(decision);
+  };
+  host.add({{4, request("x")}});
+  host.take({{4}}, late);
+  refuse(1, 4);
+  refuse(2, 9);  // of another host
+  // The others are told of at once, as rank 0 can answer them.
+  host.add({{5, request("x")}}, late);
+  host.take({{5}}, late);
+  refuse(3, 5);
+  host.add({{7, request("x")}}, late);
+  host.take({{7}}, late);
+  refuse(4, 7);
+  host.add({{4, request("x")}, {5, request("x")}}, late);
+  host.take({}, late);
+  host.add({{7, request("x")}}, late);
+  host.take({{4, 5, 7}}, late);
+}
+
 TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced") {
   const bool expires = GENERATE(true, false);
   ReadyMessage end;

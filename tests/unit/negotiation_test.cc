@@ -26,10 +26,11 @@ void check_agreed(const Simulation& simulation, const Settings& settings) {
   }
 }
 
-/// A use that failed on one rank failed on all, with the same text.
+/// A use that failed on one rank failed on all, for the same reason: a text's first part.
 void check_same_refusals(const Simulation& simulation) {
   const auto sorted = [](std::vector<Fate> fates) {
     std::ranges::sort(fates, {}, [](const Fate& fate) { return std::tie(fate.key, fate.use); });
+    for (Fate& fate : fates) fate.text = fate.text.substr(0, fate.text.find(':'));
     return fates;
   };
   const auto& ranks = simulation.ranks();

@@ -180,7 +180,33 @@ TEST_CASE("an operation that expires on one rank fails on those that wait and th
   negotiator.add(1, request("x"), kStart);
   const Response late = only_response(negotiator);
   CHECK(late.only_rank == 1);
-  CHECK(late.error == text);
+  CHECK_THAT(late.error, Contains("allreduce 'x' timed out on rank 0") && Contains("by rank 1;"));
+}
+
+TEST_CASE("a refusal is kept for a late rank, whatever else is refused, until there are too many") {
+  PlainNegotiator negotiator(2);
+  const auto expire = [&](const std::string& name) {
+    negotiator.add(0, request(name), kStart);
+    negotiator.add(0, expired(name), kStart);
+  };
+  constexpr std::size_t kMost = 65'536;
+  for (std::size_t i = 0; i < kMost; ++i) expire("x" + std::to_string(i));
+  CHECK(negotiator.decide()->responses.size() == kMost);
+  CHECK_FALSE(negotiator.overflow());
+  for (const std::string name : {"x0", "x65535"}) {
+    negotiator.add(1, request(name), kStart);
+    const Response late = only_response(negotiator);
+    CHECK(late.only_rank == 1);
+    CHECK_THAT(late.error, Contains("allreduce '" + name + "' timed out on rank 0"));
+  }
+  for (const char* const name : {"a", "b"}) expire(name);
+  CHECK_FALSE(negotiator.overflow());
+  expire("c");
+  const auto overflow = negotiator.overflow();
+  REQUIRE(overflow);
+  CHECK(overflow->rank == 1);
+  CHECK_THAT(overflow->text, Contains("more than 65536 operations timed out") &&
+                                 Contains("submit on every rank what has a timeout"));
 }
 
 TEST_CASE("a rank that missed two expired operations fails twice") {
