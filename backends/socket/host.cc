@@ -13,7 +13,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <system_error>
 
@@ -102,6 +104,23 @@ std::string errno_text(int code) {
     return "too many open files (ulimit -n is " + std::to_string(limit.rlim_cur) + ")";
   }
   return std::generic_category().message(code);
+}
+
+void make_room_for_files(std::size_t more) {
+  constexpr std::size_t kOthers = 64;  // the program's own, and those of backends
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw Error("getrlimit: " + errno_text(errno));
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  const auto needed =
+      static_cast<rlim_t>(std::distance(begin(entries), end(entries))) + more + kOthers;
+  if (needed <= limit.rlim_cur) return;
+  const rlim_t allowed = limit.rlim_max;
+  limit.rlim_cur = needed;
+  if (needed <= allowed && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  throw Error("it needs " + std::to_string(needed) + " open files at once, " +
+              std::to_string(more) + " of them for the ranks that connect to it, and may have " +
+              std::to_string(allowed) +
+              " (ulimit -Hn): raise that limit for the job, or run more ranks on each host");
 }
 
 std::string pack(const std::vector<std::string>& fields) {

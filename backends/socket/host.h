@@ -29,6 +29,10 @@ std::string to_hex(std::string_view bytes);
 /// "Connection refused" for ECONNREFUSED, "too many open files (ulimit -n is 32)" for EMFILE.
 std::string errno_text(int code);
 
+/// Raises this process's limit on open files where it leaves no room for `more` of them. Throws
+/// ronde::Error that says what is needed if the system does not allow it.
+void make_room_for_files(std::size_t more);
+
 /// Strings as one string and back; unpack throws ronde::Error if `bytes` is not of pack's making.
 std::string pack(const std::vector<std::string>& fields);
 std::vector<std::string> unpack(std::string_view bytes);

@@ -22,7 +22,7 @@
 //    deadline of all, as ranks that give up one after the other would blame each other.
 // 2. Every rank that has children listens: at an abstract Unix socket for the ranks of its host;
 //    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and two
-//    random tokens each.
+//    random tokens each. One that cannot listen sends the reason, which is then the error of all.
 // 3. A rank connects to its parent and sends (magic, rank, first token); the parent answers with
 //    the second one. An address may lead to the wrong machine (every host can have the same bridge
 //    address), so a connection only counts once both tokens were right.
@@ -76,8 +76,11 @@ struct Door {
   std::vector<UniqueFd> listeners;
 };
 
-Door open_door(const TreeOptions& options, const Topology& topology) {
+Door open_door(const TreeOptions& options, const Topology& topology,
+               const std::vector<int>& children) {
   Door door;
+  const auto of_host = static_cast<std::size_t>(topology.local_rank == 0 ? topology.local_size : 0);
+  make_room_for_files(children.size() + of_host);  // sockets, and pidfds of this host's ranks
   door.invitation.unix_name = "ronde-" + to_hex(random_bytes(12));
   door.invitation.hello_token = random_bytes(kTokenBytes);
   door.invitation.reply_token = random_bytes(kTokenBytes);
@@ -87,6 +90,18 @@ Door open_door(const TreeOptions& options, const Topology& topology) {
     door.invitation.addresses = interface_addresses(options.offer_loopback);
   }
   return door;
+}
+
+/// Of the ranks that others connect to, each of which sends an invitation, or why there is none.
+void expect_no_problem(const std::vector<std::string>& invitations) {
+  for (std::size_t i = 0; i < invitations.size(); ++i) {
+    if (invitations[i].empty()) continue;
+    const int rank = static_cast<int>(i);
+    const std::vector<std::string> fields = unpack_from(rank, invitations[i], 1);
+    if (fields.size() > 1) continue;
+    throw GroupError(rank, "rank " + std::to_string(rank) +
+                               " cannot let the others connect to it: " + fields[0]);
+  }
 }
 
 Peer visit_parent(const Topology& topology, const Invitation& invitation,
@@ -124,9 +139,15 @@ Meeting meet(const TreeOptions& options, const Exchange& exchange) {
   meeting.topology.local_cores = all.cores.at(all.host_of.at(rank)).count();
   const std::vector<int> children = meeting.topology.children();
   std::optional<Door> door;
-  if (!children.empty()) door = open_door(options, meeting.topology);
-  const std::vector<std::string> invitations =
-      exchange(door ? pack_invitation(door->invitation) : std::string());
+  std::string invitation_or_problem;
+  try {
+    if (!children.empty()) door = open_door(options, meeting.topology, children);
+    if (door) invitation_or_problem = pack_invitation(door->invitation);
+  } catch (const std::exception& error) {
+    invitation_or_problem = pack({error.what()});
+  }
+  const std::vector<std::string> invitations = exchange(invitation_or_problem);
+  expect_no_problem(invitations);
   if (const int parent = meeting.topology.parent(); parent >= 0) {
     const Invitation invitation =
         unpack_invitation(invitations.at(static_cast<std::size_t>(parent)), parent);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -79,6 +80,10 @@ std::string group_wide_fingerprint(const Config& config) {
 
 std::string failed_fingerprint(const std::string& text) {
   return std::string(kFailedMark) + text;
+}
+
+std::string config_digest(const std::string& fingerprint) {
+  return std::to_string(std::hash<std::string>()(fingerprint));
 }
 
 std::string config_difference(const std::vector<std::string>& fingerprints) {

@@ -141,7 +141,7 @@ void Coordinator::handle_from_above(const Message& message, std::string_view byt
     if (set.combiner) set.combiner->pass(*decision);
     if (set.announcer) apply(set, *decision);
   } else if (const auto* reply = std::get_if<ExchangeReply>(&message)) {
-    send_to(children_towards(reply->to), bytes);
+    send_to(topology_.children_towards(reply->to), bytes);
     handle_reply(*reply);
   } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
     send_down(bytes);

@@ -170,19 +170,25 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::string device_backend_problem(const BackendRegistry::value_type& candidate);
   void make_device_backend();
   void agree_on_errors(const std::string& error);
-  std::vector<std::string> exchange(std::string_view blob);
-  std::vector<std::string> gather(std::string_view blob);
-  std::vector<std::string> hand_in(std::string_view blob);
-  Clock::time_point start_limit() const;
-  BootstrapMessage read_bootstrap(const Incoming& incoming) const;
-  std::pair<Incoming, BootstrapMessage> receive_bootstrap(const std::vector<int>& missing);
-  void spread_start_failure(const GroupError& error);
   Clock::duration combining_patience() const;
   void make_negotiation(SetEngine& set);
   void make_executor(SetEngine& set);
   BackendContext backend_context(const SetInfo& info);
   bool is_new_warning(const std::string& text);
   std::string validate(const SetEngine& set, const RequestMeta& meta) const;
+
+  // coordinator_exchange.cc: the exchanges of a start.
+  using Conclude = std::function<BootstrapMessage(std::vector<std::string> blobs)>;
+  std::vector<std::string> exchange(std::string_view blob);
+  BootstrapMessage confer(std::string_view blob, const Conclude& conclude);
+  std::string first_word(const std::string& word, int& speaker);
+  std::string configuration_difference(const std::string& fingerprint, bool is_sound);
+  BootstrapMessage gather(std::string_view blob, const Conclude& conclude);
+  BootstrapMessage hand_in(std::string_view blob);
+  Clock::time_point start_limit() const;
+  BootstrapMessage read_bootstrap(const Incoming& incoming) const;
+  std::pair<Incoming, BootstrapMessage> receive_bootstrap(const std::set<int>& missing);
+  void spread_start_failure(const GroupError& error);
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
   void live() noexcept;
@@ -270,7 +276,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void install_sets();
   SetEngine& engine_of(std::uint32_t set);
   SetEngine& member_engine_of(std::uint32_t set);
-  std::vector<int> children_towards(const std::vector<int>& ranks) const;
 
   // coordinator_stop.cc: after the loop.
   FailureMessage departure_of_this_rank() const;

@@ -238,7 +238,7 @@ void Coordinator::add_to_desk(const ExchangeRequest& request) {
 /// Rank 0.
 void Coordinator::answer_exchanges() {
   for (const ExchangeReply& reply : desk_->take()) {
-    send_to(children_towards(reply.to), encode(reply));
+    send_to(topology_.children_towards(reply.to), encode(reply));
     handle_reply(reply);
   }
 }
@@ -330,18 +330,6 @@ SetEngine& Coordinator::member_engine_of(std::uint32_t set) {
     install_sets();
   }
   return engine;
-}
-
-/// Those that are among `ranks`, or lead to some of them.
-std::vector<int> Coordinator::children_towards(const std::vector<int>& ranks) const {
-  std::vector<int> towards;
-  for (const int child : children_) {
-    const bool leads = std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
-      return rank == child || topology_.parent_of(rank) == child;
-    });
-    if (leads) towards.push_back(child);
-  }
-  return towards;
 }
 
 }  // namespace ronde

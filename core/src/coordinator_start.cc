@@ -24,10 +24,6 @@ constexpr double kThawsBeforeWarning = 2.0;
 /// usually lie apart in a step, so that rank 0 gets one message of a host.
 constexpr std::chrono::milliseconds kMostCombiningPatience{100};
 
-/// How much longer than the transport rank 0 waits in a start, and each rank than the one above it:
-/// whoever knows better whom to name speaks first, and all before the caller gives up.
-constexpr std::chrono::milliseconds kStartStep{700};
-
 /// What a rank tells of a backend that it could not make: one of these, and the text.
 constexpr char kUsage = 'u';
 constexpr char kFailure = 'f';
@@ -103,7 +99,7 @@ void Coordinator::start() {
 
 /// What the ranks between rank 0 and the members need, too.
 void Coordinator::make_negotiation(SetEngine& set) {
-  set.children = children_towards(set.info.ranks);
+  set.children = topology_.children_towards(set.info.ranks);
   if (set.info.is_member()) set.announcer = std::make_unique<Announcer>(set.info.topology.rank);
   if (is_arbiter()) {
     set.negotiator = std::make_unique<Negotiator>(
@@ -141,6 +137,7 @@ void Coordinator::make_executor(SetEngine& set) {
 void Coordinator::compare_configurations() {
   // A rank whose own configuration is nonsense meets the others all the same, to tell them.
   std::string fingerprint = group_wide_fingerprint(options_.config);
+  bool is_sound = true;
   try {
     if (!options_.config_error.empty()) throw UsageError(options_.config_error);
     check_config(options_.config);
@@ -157,8 +154,9 @@ void Coordinator::compare_configurations() {
     }
   } catch (const UsageError& error) {
     fingerprint = failed_fingerprint(error.what());
+    is_sound = false;
   }
-  const std::string difference = config_difference(exchange(fingerprint));
+  const std::string difference = configuration_difference(fingerprint, is_sound);
   if (difference.empty()) return;
   start_ends_alike_ = true;
   throw UsageError(difference);
@@ -239,12 +237,10 @@ void Coordinator::make_host_backend() {
 std::string Coordinator::device_backend_problem(const BackendRegistry::value_type& candidate) {
   const auto& [name, factory] = candidate;
   if (factory.suits && !factory.suits(topology_)) return name + ": it does not suit these ranks";
-  const std::vector<std::string> problems =
-      exchange(factory.problem ? factory.problem() : std::string());
-  const auto hindered = std::find_if(problems.begin(), problems.end(),
-                                     [](const std::string& text) { return !text.empty(); });
-  if (hindered == problems.end()) return {};
-  return name + ": " + rank_name(static_cast<int>(hindered - problems.begin())) + ": " + *hindered;
+  int hindered = -1;
+  const std::string problem =
+      first_word(factory.problem ? factory.problem() : std::string(), hindered);
+  return problem.empty() ? problem : name + ": " + rank_name(hindered) + ": " + problem;
 }
 
 /// The best one that all ranks can have; none where some of them cannot, unless it was asked for.
@@ -282,16 +278,13 @@ void Coordinator::make_device_backend() {
 }
 
 void Coordinator::agree_on_errors(const std::string& error) {
-  const std::vector<std::string> errors = exchange(error);
-  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    if (errors[rank].empty()) continue;
-    const int failed = static_cast<int>(rank);
-    const std::string text =
-        rank_name(failed) + " cannot start its backend: " + errors[rank].substr(1);
-    if (errors[rank].front() == kFailure) throw GroupError(failed, text);
-    start_ends_alike_ = true;
-    throw UsageError(text);
-  }
+  int failed = -1;
+  const std::string word = first_word(error, failed);
+  if (word.empty()) return;
+  const std::string text = rank_name(failed) + " cannot start its backend: " + word.substr(1);
+  if (word.front() == kFailure) throw GroupError(failed, text);
+  start_ends_alike_ = true;
+  throw UsageError(text);
 }
 
 void Coordinator::make_backend(const BackendRegistry::value_type& chosen, DeviceKind device,
@@ -349,102 +342,6 @@ BackendContext Coordinator::backend_context(const SetInfo& info) {
 bool Coordinator::is_new_warning(const std::string& text) {
   const std::lock_guard lock(mutex_);
   return warnings_.insert(text).second;
-}
-
-std::vector<std::string> Coordinator::exchange(std::string_view blob) {
-  try {
-    return is_arbiter() ? gather(blob) : hand_in(blob);
-  } catch (const GroupError& error) {
-    spread_start_failure(error);
-    throw;
-  }
-}
-
-std::vector<std::string> Coordinator::gather(std::string_view blob) {
-  const int size = topology_.size;
-  BootstrapMessage all;
-  all.blobs.resize(static_cast<std::size_t>(size));
-  all.blobs[0] = blob;
-  std::vector<int> missing(static_cast<std::size_t>(size - 1));
-  std::iota(missing.begin(), missing.end(), 1);
-  while (!missing.empty()) {
-    BootstrapMessage message = receive_bootstrap(missing).second;
-    if (std::erase(missing, message.rank) != 1) {
-      throw GroupError(message.rank, rank_name(message.rank) + " met the others twice");
-    }
-    all.blobs[static_cast<std::size_t>(message.rank)] = std::move(message.blobs[0]);
-  }
-  send_down(all);
-  return all.blobs;
-}
-
-/// Those of the children go the same way.
-std::vector<std::string> Coordinator::hand_in(std::string_view blob) {
-  send_up(BootstrapMessage{topology_.rank, {std::string(blob)}});
-  for (;;) {
-    auto [incoming, message] = receive_bootstrap({parent_});
-    if (incoming.peer != parent_) {
-      transport_->send(parent_, incoming.bytes);
-      continue;
-    }
-    send_down(incoming.bytes);
-    return std::move(message.blobs);
-  }
-}
-
-/// Of every exchange of the start.
-Coordinator::Clock::time_point Coordinator::start_limit() const {
-  const int steps = is_arbiter() ? 1 : parent_ == 0 ? 2 : 3;
-  return start_deadline_ + steps * kStartStep;
-}
-
-/// The others know their neighbours alone, and would blame this rank.
-void Coordinator::spread_start_failure(const GroupError& error) {
-  const FailureMessage failure{error.failed_rank(), error.what()};
-  if (!is_arbiter() && error.failed_rank() != parent_) send_up(failure);
-  send_down(failure);
-}
-
-BootstrapMessage Coordinator::read_bootstrap(const Incoming& incoming) const {
-  const int peer = incoming.peer;
-  try {
-    Message message = decode(incoming.bytes);
-    if (const auto* failure = std::get_if<FailureMessage>(&message)) {
-      throw GroupError(failure->rank, failure->text);
-    }
-    auto* bootstrap = std::get_if<BootstrapMessage>(&message);
-    if (bootstrap == nullptr) throw Error("a control message that comes at the wrong time");
-    if (peer != parent_) expect_below(peer, bootstrap->rank);
-    const int blobs = peer == parent_ ? topology_.size : 1;
-    if (std::ssize(bootstrap->blobs) != blobs) throw Error("a bootstrap message without its parts");
-    return std::move(*bootstrap);
-  } catch (const GroupError&) {
-    throw;
-  } catch (const Error& error) {
-    throw GroupError(peer, nonsense_of(peer, error));
-  }
-}
-
-/// `missing`: whom this rank waits for.
-std::pair<Incoming, BootstrapMessage> Coordinator::receive_bootstrap(
-    const std::vector<int>& missing) {
-  const Clock::time_point limit = start_limit();
-  for (;;) {
-    Incoming incoming = transport_->receive(limit);
-    if (incoming.kind == Incoming::Kind::PeerLost) {
-      throw GroupError(incoming.peer, rank_name(incoming.peer) +
-                                          " was lost during initialisation: " + incoming.bytes);
-    }
-    if (incoming.kind == Incoming::Kind::Message) {
-      BootstrapMessage message = read_bootstrap(incoming);
-      return {std::move(incoming), std::move(message)};
-    }
-    if (Clock::now() < limit) continue;  // a wake
-    throw GroupError(missing.at(0), format_ranks(missing) +
-                                        " did not complete initialisation within "
-                                        "RONDE_INIT_TIMEOUT_S of " +
-                                        rank_name(topology_.rank));
-  }
 }
 
 /// Short against the limits on stalls, as rank 0 is to know whom it waits for.

@@ -133,7 +133,7 @@ struct FinishedMessage {
   std::vector<std::int32_t> ranks;
 };
 
-/// Bootstrap. To rank 0: the blob of `rank`; from rank 0: those of all.
+/// Bootstrap. To rank 0: the blob of `rank`; from rank 0: those of all, or what follows from them.
 struct BootstrapMessage {
   std::int32_t rank = 0;
   std::vector<std::string> blobs;

@@ -35,7 +35,7 @@ std::vector<int> ranks_per_host(const std::vector<int>& host_of) {
 }  // namespace
 
 int Topology::hosts() const noexcept {
-  return host_of.empty() ? 0 : *std::max_element(host_of.begin(), host_of.end()) + 1;
+  return static_cast<int>(leaders.size());
 }
 
 bool Topology::is_homogeneous() const {
@@ -45,10 +45,8 @@ bool Topology::is_homogeneous() const {
 
 int Topology::parent_of(int other) const {
   if (other == 0) return -1;
-  const auto leader =
-      std::find(host_of.begin(), host_of.end(), host_of[static_cast<std::size_t>(other)]);
-  const int number = static_cast<int>(leader - host_of.begin());
-  return number == other ? 0 : number;
+  const auto host = static_cast<std::size_t>(host_of[static_cast<std::size_t>(other)]);
+  return leaders[host] == other ? 0 : leaders[host];
 }
 
 std::vector<int> Topology::children() const {
@@ -57,6 +55,20 @@ std::vector<int> Topology::children() const {
     if (parent_of(other) == rank) ranks.push_back(other);
   }
   return ranks;
+}
+
+std::vector<int> Topology::children_towards(const std::vector<int>& ranks) const {
+  std::vector<bool> leads(host_of.size(), false);
+  for (const int target : ranks) {
+    for (int hop = target; hop > 0; hop = parent_of(hop)) {
+      if (parent_of(hop) == rank) leads[static_cast<std::size_t>(hop)] = true;
+    }
+  }
+  std::vector<int> towards;
+  for (int other = 0; other < size; ++other) {
+    if (leads[static_cast<std::size_t>(other)]) towards.push_back(other);
+  }
+  return towards;
 }
 
 std::vector<int> Topology::host_ranks() const {
@@ -78,6 +90,12 @@ Topology make_topology(int rank, const std::vector<int>& host_of) {
   topology.rank = rank;
   topology.size = size;
   topology.host_of = number_by_first_appearance(host_of);
+  topology.leaders.clear();
+  for (int other = 0; other < size; ++other) {
+    const bool is_first_of_host =
+        topology.host_of[static_cast<std::size_t>(other)] == std::ssize(topology.leaders);
+    if (is_first_of_host) topology.leaders.push_back(other);
+  }
 
   const auto own = topology.host_of.begin() + rank;
   topology.local_rank = static_cast<int>(std::count(topology.host_of.begin(), own, *own));

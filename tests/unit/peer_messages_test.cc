@@ -30,7 +30,7 @@ Incoming from_rank_1(const Message& message) {
 
 /// The exchanges of a start in which all agree.
 std::vector<std::string> exchanges() {
-  return {group_wide_fingerprint(test_config()), ""};
+  return {config_digest(group_wide_fingerprint(test_config())), ""};
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ TEST_CASE("a rank that meets the others with what makes no sense is named") {
       {from_rank_1(BootstrapMessage{3, {""}}), "it speaks for rank 3, which is not below it"},
       {from_rank_1(BootstrapMessage{4, {""}}), "it speaks for rank 4"},
       {from_rank_1(BootstrapMessage{-1, {""}}), "it speaks for rank -1"},
-      {from_rank_1(BootstrapMessage{1, {}}), "without its parts"},
+      {from_rank_1(BootstrapMessage{1, {}}), "without its part"},
       {from_rank_1(FinishedMessage{}), "wrong time"},
       {{Incoming::Kind::Message, 1, "\xff"}, "unknown type"}};
   for (const auto& [incoming, text] : rows) {

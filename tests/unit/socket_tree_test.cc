@@ -371,6 +371,18 @@ TEST_CASE("what a rank sends while the trees meet and cannot be read is its erro
   }
 }
 
+TEST_CASE("a rank that cannot let the others connect says why to all of them") {
+  ThreadExchange exchange(2);
+  std::jthread root([&] {
+    exchange(0, introduction("host"));
+    exchange(0, ronde::net::pack({"it needs 20000 open files"}));
+  });
+  const Death death = death_of([&] {
+    SocketTree({.rank = 1, .size = 2}, [&](std::string_view blob) { return exchange(1, blob); });
+  });
+  CHECK(death == Death{0, "rank 0 cannot let the others connect to it: it needs 20000 open files"});
+}
+
 TEST_CASE("children that never come are lost, with a text that names all of them") {
   ThreadExchange exchange(4);
   std::latch together(4);

@@ -43,6 +43,19 @@ TEST_CASE("leaders of hosts speak with rank 0, the others with their leader") {
   CHECK(Topology().parent() == -1);
 }
 
+TEST_CASE("the children towards some ranks are those that lead to them") {
+  const std::vector<int> hosts = {8, 9, 9, 8, 7, 9};
+  const auto towards = [&](int rank, const std::vector<int>& ranks) {
+    return make_topology(rank, hosts).children_towards(ranks);
+  };
+  CHECK(towards(0, {0, 1, 2, 3, 4, 5}) == std::vector<int>{1, 3, 4});
+  CHECK(towards(0, {5, 2}) == std::vector<int>{1});
+  CHECK(towards(0, {0}).empty());
+  CHECK(towards(1, {0, 1, 3, 4, 5}) == std::vector<int>{5});
+  CHECK(towards(2, {0, 1, 2, 3, 4, 5}).empty());
+  CHECK(make_topology(3, hosts).leaders == std::vector<int>{0, 1, 4});
+}
+
 TEST_CASE("a rank outside the group has no topology") {
   CHECK_THROWS_AS(make_topology(2, {0, 0}), ronde::UsageError);
   CHECK_THROWS_AS(make_topology(-1, {0, 0}), ronde::UsageError);

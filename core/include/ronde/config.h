@@ -104,6 +104,9 @@ LoadedConfig load_config_from_environment();
 /// The group-wide values as "NAME=value" lines, equal on ranks that may work together.
 std::string group_wide_fingerprint(const Config& config);
 
+/// Short, and equal for equal fingerprints.
+std::string config_digest(const std::string& fingerprint);
+
 /// The fingerprint of a rank that cannot start, for the reason `text` (nonsense in its environment,
 /// an unknown backend): so that the other ranks learn why, instead of waiting for it.
 std::string failed_fingerprint(const std::string& text);

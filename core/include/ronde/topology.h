@@ -22,6 +22,8 @@ struct Topology {
   int local_cores = 1;
   /// Index of the host of every rank, by rank: hosts are numbered by first appearance.
   std::vector<int> host_of = {0};
+  /// The leader of every host.
+  std::vector<int> leaders = {0};
 
   /// How many hosts there are.
   int hosts() const noexcept;
@@ -34,6 +36,8 @@ struct Topology {
   int parent() const { return parent_of(rank); }
   /// The ranks below this one, ascending.
   std::vector<int> children() const;
+  /// Those of them that are among `ranks`, or lead to some.
+  std::vector<int> children_towards(const std::vector<int>& ranks) const;
   /// The ranks of this rank's host, ascending.
   std::vector<int> host_ranks() const;
 };
