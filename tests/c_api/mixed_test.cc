@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C and the C++ interface in one process serve one group.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 #include "tests/support/captured_errors.h"
+#include "tests/unit/fake_device.h"
 
 // Each case is a process of its own: MPI starts once, and hooks and counters stay.
 
@@ -153,4 +159,45 @@ TEST_CASE("what C++ code throws does not get through C", "[own]") {
   options.size = 1;
   CHECK(ronde_init(&options) == RONDE_E_INTERNAL);
   CHECK_THAT(ronde_last_error(), Contains("ronde_init: hook failed"));
+}
+
+// A fake GPU, whose memory is the host's.
+TEST_CASE("a result on cuda that does not fit is lost to its rank alone", "[own]") {
+  const auto device = std::make_shared<ronde::test::FakeDevice>(0);
+  ronde::register_backend("fake", ronde::test::fake_device_factory(device));
+  REQUIRE(setenv("RONDE_GPU_BACKEND", "fake", 1) == 0);
+  ronde::init();
+  const bool lacks = ronde::rank() == 0;
+  const auto ranks = static_cast<std::size_t>(ronde::size());
+  const std::vector<float> rows(2 * ranks, 1);
+  const auto count = static_cast<std::int64_t>(rows.size());
+  ronde_tensor in = RONDE_TENSOR_INIT;
+  in.data = const_cast<float*>(rows.data());
+  in.shape = &count;
+  in.dims = 1;
+  in.dtype = RONDE_F32;
+  in.device = 0;
+  in.stream = ronde::test::FakeDevice::stream('A');
+  const auto check = [&](auto* start, std::size_t result_count, float value) {
+    std::vector<float> result(result_count + 4, -5);
+    ronde_tensor out = in;
+    out.data = result.data();
+    out.capacity = static_cast<std::int64_t>(result_count - (lacks ? 1 : 0));
+    ronde_work work = nullptr;
+    REQUIRE(start(&in, &out, nullptr, &work) == RONDE_OK);
+    CHECK(ronde_work_wait(work, -1) == (lacks ? RONDE_E_TOO_SMALL : RONDE_OK));
+    CHECK(ronde_work_free(work) == RONDE_OK);
+    std::vector<float> expected(result_count + 4, -5);
+    if (!lacks) std::fill_n(expected.begin(), result_count, value);
+    CHECK(result == expected);
+  };
+  for (int round = 0; round < 2; ++round) {
+    check(ronde_allgather, ranks * rows.size(), 1);
+    check(ronde_alltoall, rows.size(), 1);
+    check(ronde_reducescatter, 2, static_cast<float>(ranks));
+  }
+  ronde_work work = nullptr;
+  CHECK(ronde_allgather(&in, nullptr, nullptr, &work) == RONDE_E_UNSUPPORTED);
+  sum_both_ways(true);
+  ronde::shutdown();
 }

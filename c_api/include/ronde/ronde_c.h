@@ -154,11 +154,11 @@ RONDE_C_API int ronde_process_set_included(uint32_t set, int* included);
  * - in, out: `out` may be `in`, or have the same data. For allgather, alltoall and reducescatter on
  *   the CPU the data may overlap anywhere, which costs a copy of the input but where the smaller of
  *   both is this rank's own part of the larger; in all others, and on a GPU, they are equal or
- *   apart. Both have the same dtype, device and stream. The structs are needed during the call
- * only, and are not changed; their data until the work is done.
- * - A result that has more elements than `out` has room for is a RONDE_E_TOO_SMALL of this rank
- *   alone, and nothing is written: of the call where this rank knows the size of the result
- *   (allreduce, broadcast, recv), else of the work. The other ranks get theirs.
+ *   apart. Both have the same dtype, device and stream. The call does not change the structs, and
+ *   needs them no longer than it runs; the work needs the data until it is done.
+ * - A result that has more elements than `out` has room for is a RONDE_E_TOO_SMALL, and nothing is
+ *   written. Of allreduce, broadcast and recv it is that of the call, which starts nothing; of the
+ *   others that of the work, on this rank alone: the other ranks get their results.
  * - For allgather, alltoall and reducescatter on the CPU `out` may be NULL: then the work owns the
  *   result, see ronde_work_output(). On a GPU that is RONDE_E_UNSUPPORTED.
  * - options: NULL means RONDE_OPERATION_OPTIONS_INIT.

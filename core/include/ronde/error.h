@@ -18,15 +18,17 @@ class UsageError : public Error {
  public:
   /// Mistakes that programs tell apart.
   enum class Kind {
-    Other,
+    Other,              ///< any that is not below
     DuplicateName,      ///< the name of an operation that is still in flight
     UnknownProcessSet,  ///< never made with this rank, or removed
     NotAMember,         ///< a process set that this rank is not in
   };
 
+  /// `text` says what is wrong and what to do.
   explicit UsageError(const std::string& text, Kind kind = Kind::Other)
       : Error(text), kind_(kind) {}
 
+  /// Which of these it is.
   Kind kind() const noexcept { return kind_; }
 
  private:
