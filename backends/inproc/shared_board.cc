@@ -15,6 +15,12 @@ class InprocBoard final : public Board {
 
   std::span<Word> words() noexcept override { return shared_->words(); }
   void set_asleep(Sleep sleep) noexcept override { shared_->set_asleep(rank_, sleep); }
+  bool has_sleepers(Whom whom) noexcept override {
+    for (int other = 0; other < shared_->size(); ++other) {
+      if (other != rank_ && is_meant(shared_->sleep_of(other), whom)) return true;
+    }
+    return false;
+  }
   void ring(Whom whom) noexcept override {
     for (int other = 0; other < shared_->size(); ++other) {
       if (other != rank_ && is_meant(shared_->sleep_of(other), whom)) shared_->wake(other);

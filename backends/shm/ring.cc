@@ -106,7 +106,12 @@ bool Ring::reached(Step step, std::uint64_t round) {
 void Ring::publish(Step step, std::uint64_t count) {
   own_[step] = count;
   header(rank_).steps[step].count.store(count, std::memory_order_release);
-  ring_peers_();
+  has_news_ = true;
+}
+
+void Ring::ring_peers() {
+  if (has_news_) ring_peers_();
+  has_news_ = false;
 }
 
 void Ring::publish_staged(std::uint64_t round, const AbsentPieces& absent) {

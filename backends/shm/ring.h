@@ -50,7 +50,7 @@ class Ring {
  public:
   /// `memory` is common to the ranks, aligned to a page, zeroed, shape.bytes() long, and outlives
   /// this. Touches this rank's part. Nothing else may be called before every rank has made its own.
-  /// `ring_peers`: called after every change that a peer may wait for.
+  /// `ring_peers`: wakes the peers that sleep.
   Ring(std::span<std::byte> memory, const RingShape& shape, std::size_t rank,
        std::function<void()> ring_peers);
 
@@ -75,6 +75,10 @@ class Ring {
   void publish_staged(std::uint64_t round, const AbsentPieces& absent = {});
   void publish_reduced(std::uint64_t round) { publish(kReduced, round + 1); }
   void publish_consumed(std::uint64_t round) { publish(kConsumed, round + 1); }
+
+  /// Wakes the peers that sleep, if anything was published since the last call. To be called before
+  /// this rank waits; not after each publish, as it waits until all stores before it are done.
+  void ring_peers();
 
   std::byte* slot(std::size_t rank, std::uint64_t round) const noexcept;
   /// What `rank` told with the round; null where it contributes to every piece.
@@ -103,6 +107,7 @@ class Ring {
   const std::size_t rank_;
   const std::function<void()> ring_peers_;
   std::uint64_t next_round_ = 0;
+  bool has_news_ = false;  ///< for peers
   std::array<std::uint64_t, kSteps> own_ = {};
   /// What the others' counters were when last looked at, by rank: reading them costs a cache miss.
   std::array<std::vector<std::uint64_t>, kSteps> seen_;

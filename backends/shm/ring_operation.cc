@@ -20,6 +20,14 @@ RingOperation::RingOperation(std::shared_ptr<RingContext> context)
 }
 
 bool RingOperation::poll() {
+  // Peers that came long before sleep: they wake while this rank goes on with the next rounds.
+  if (staged_ == 0 && step()) ring().ring_peers();
+  const bool has_finished = advance();
+  ring().ring_peers();
+  return has_finished;
+}
+
+bool RingOperation::advance() {
   while (!finished_) {
     if (all_staged() && all_consumed()) {
       finished_ = true;

@@ -84,6 +84,7 @@ class RingOperation : public Operation {
   std::uint64_t absolute(std::uint64_t round) const noexcept { return first_round_ + round; }
 
  private:
+  bool advance();
   bool step();
   bool try_stage();
 

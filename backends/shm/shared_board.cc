@@ -36,11 +36,11 @@ class SharedBoard final : public Board {
     // Zero bytes are words of zero, of whichever rank comes first.
     auto* const words = reinterpret_cast<Word*>(memory_.bytes().data());
     words_ = {words, kWords};
-    asleep_ = {words + kWords, bells_.size()};
+    asleep_ = {reinterpret_cast<std::atomic<Sleep>*>(words + kWords), bells_.size()};
   }
 
   static std::size_t bytes_for(int ranks) {
-    return (kWords + static_cast<std::size_t>(ranks)) * sizeof(Word);
+    return kWords * sizeof(Word) + static_cast<std::size_t>(ranks);
   }
 
   std::span<Word> words() noexcept override { return words_; }
@@ -48,21 +48,35 @@ class SharedBoard final : public Board {
   // Note [Asleep, then look]: of "say asleep, then look at the change" and "change, then look who
   // sleeps" at least one sees the other, as a full fence stands in the middle of both.
   void set_asleep(Sleep sleep) noexcept override {
-    asleep_[rank_].value.store(static_cast<std::uint64_t>(sleep), std::memory_order_relaxed);
+    asleep_[rank_].store(sleep, std::memory_order_relaxed);
     full_fence();
+  }
+
+  bool has_sleepers(Whom whom) noexcept override {
+    full_fence();
+    return next_sleeper(0, whom) < asleep_.size();
   }
 
   void ring(Whom whom) noexcept override {
     full_fence();
-    for (std::size_t other = 0; other < asleep_.size(); ++other) {
-      std::atomic<std::uint64_t>& asleep = asleep_[other].value;
-      const auto sleep = static_cast<Sleep>(asleep.load(std::memory_order_relaxed));
-      if (other == rank_ || !is_meant(sleep, whom)) continue;
-      if (asleep.exchange(0, std::memory_order_relaxed) != 0) wake(bells_[other]);
+    for (std::size_t other = next_sleeper(0, whom); other < asleep_.size();
+         other = next_sleeper(other + 1, whom)) {
+      if (asleep_[other].exchange(Sleep::None, std::memory_order_relaxed) != Sleep::None) {
+        wake(bells_[other]);
+      }
     }
   }
 
  private:
+  /// The first rank from `rank` on that sleeps and is meant, or the number of ranks.
+  std::size_t next_sleeper(std::size_t rank, Whom whom) const noexcept {
+    while (rank < asleep_.size() &&
+           (rank == rank_ || !is_meant(asleep_[rank].load(std::memory_order_relaxed), whom))) {
+      ++rank;
+    }
+    return rank;
+  }
+
   static void wake(const net::UniqueFd& bell) noexcept {
     const std::uint64_t one = 1;
     // Fails only if the counter is full: then a wake is pending anyway.
@@ -73,7 +87,9 @@ class SharedBoard final : public Board {
   const shm::SharedMemory memory_;
   const std::vector<net::UniqueFd> bells_;  ///< by local rank
   std::span<Word> words_;
-  std::span<Word> asleep_;  ///< by local rank
+  /// By local rank. One byte each: ring() looks at all of them after every chunk, so a line holds
+  /// those of 64 ranks.
+  std::span<std::atomic<Sleep>> asleep_;
 };
 
 }  // namespace

@@ -154,7 +154,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   [[noreturn]] void rethrow_as_of_this_rank(const UsageError& error) const;
   SetPlace place_in(const Request& request) const;
   std::shared_ptr<const DeviceEvent> ready_point(const Request& request,
-                                                 const std::string& name) const;
+                                                 const RequestMeta& meta) const;
   Submission submission_of(Request request);
 
   // coordinator_start.cc: before the loop.

@@ -197,10 +197,10 @@ std::vector<Work> Coordinator::submit_group(std::vector<Request> requests) try {
 
 /// What has to run before the buffers of an operation of this name are touched.
 std::shared_ptr<const DeviceEvent> Coordinator::ready_point(const Request& request,
-                                                            const std::string& name) const try {
+                                                            const RequestMeta& meta) const try {
   return device_streams_->mark(request.device.index, request.stream);
 } catch (const UsageError& error) {
-  throw UsageError(name + ": " + error.what());
+  throw UsageError(display_name(meta, request.name) + ": " + error.what());
 }
 
 Submission Coordinator::submission_of(Request request) {
@@ -214,7 +214,6 @@ Submission Coordinator::submission_of(Request request) {
       request.input == nullptr) {
     request.input = request.output;
   }
-  const std::string name = display_name(submission.meta, request.name);
   // A timeout that the clock cannot hold is none.
   const Clock::time_point now = Clock::now();
   if (request.timeout.count() > 0 && request.timeout < Clock::time_point::max() - now) {
@@ -222,9 +221,10 @@ Submission Coordinator::submission_of(Request request) {
   }
   // Where there is no such backend, the ranks say so together.
   if (request.device.kind != DeviceKind::Cpu && !moves_no_data(request.kind) && device_streams_) {
-    submission.ready = ready_point(request, name);
+    submission.ready = ready_point(request, submission.meta);
   }
-  submission.work = std::make_shared<WorkState>(name, weak_from_this(), log_);
+  submission.work =
+      std::make_shared<WorkState>(submission.meta, request.name, weak_from_this(), log_);
   submission.request = std::move(request);
   return submission;
 }

@@ -45,25 +45,29 @@ void FrozenSchedule::reset() {
 }
 
 FrozenSchedule::Intake FrozenSchedule::accept(Submission& submission) {
-  Intake intake = Intake::Deviates;
-  bool is_lazy = false;
-  bool is_due = true;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!frozen_) return Intake::Deviates;
-    const Place* const place = thawing_ ? nullptr : find(submission);
-    if (place != nullptr) {
-      intake = put(*place, submission);
-      is_lazy = buckets_[place->bucket].lazy;
-      is_due = thawing_ || next_is_due();
-    }
-    if (intake == Intake::Deviates && !thawing_) {
-      thaw_locked(Thaw::Submission, display_name(submission.meta, submission.key));
-    }
+  const std::lock_guard lock(mutex_);
+  if (!frozen_) return Intake::Deviates;
+  // Before the word is raised: a peer that raises it last need not wake this rank's engine, which
+  // would take the core and the loop from the caller that comes to drive it.
+  if (submission.request.caller_waits) board_.set_asleep(Board::Sleep::None);
+  const Place* const place = thawing_ ? nullptr : find(submission);
+  if (place == nullptr) {
+    if (!thawing_) thaw_locked(Thaw::Submission, display_name(submission.meta, submission.key));
+    return Intake::Deviates;
   }
+  const Intake intake = put(*place, submission);
   if (intake != Intake::Committed) return intake;
-  board_.ring(is_lazy ? Board::Whom::Waiting : Board::Whom::All);
-  return is_due ? Intake::Committed : Intake::Taken;
+  const bool rings =
+      note_change(buckets_[place->bucket].lazy ? Board::Whom::Waiting : Board::Whom::All);
+  return rings || thawing_ || next_is_due() ? Intake::Committed : Intake::Taken;
+}
+
+/// The loop of this rank rings: a system call for each peer that sleeps is too much for the thread
+/// that submits, and for the locks that it holds. False if nobody has to be woken.
+bool FrozenSchedule::note_change(Board::Whom whom) {
+  if (!board_.has_sleepers(whom)) return false;
+  if (ring_due_ != Board::Whom::All) ring_due_ = whom;
+  return true;
 }
 
 const FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) const {
@@ -152,7 +156,7 @@ void FrozenSchedule::thaw_locked(Thaw reason, std::string cause) {
   if (reason == Thaw::Wait) counters_.thaws_by_wait.add();
   if (reason == Thaw::Submission) counters_.thaws_by_submission.add();
   if (reason == Thaw::TimeLimit) counters_.thaws_by_time_limit.add();
-  board_.ring(Board::Whom::All);
+  note_change(Board::Whom::All);
 }
 
 std::optional<FrozenSchedule::Clock::time_point> FrozenSchedule::due() const {
@@ -203,15 +207,20 @@ bool FrozenSchedule::next_is_due() const {
 
 bool FrozenSchedule::has_news() const {
   const std::lock_guard lock(mutex_);
-  return frozen_ && (words_.closed(generation_) || next_is_due());
+  return ring_due_ || (frozen_ && (words_.closed(generation_) || next_is_due()));
 }
 
 std::optional<std::vector<Agreed>> FrozenSchedule::take() {
-  const std::lock_guard lock(mutex_);
-  if (!frozen_ || !next_is_due()) return std::nullopt;
-  std::vector<Agreed> agreed = empty(buckets_[next_]);
-  next_ = (next_ + 1) % buckets_.size();
-  if (roused_ > 0) --roused_;
+  std::unique_lock lock(mutex_);
+  const std::optional<Board::Whom> whom = std::exchange(ring_due_, std::nullopt);
+  std::optional<std::vector<Agreed>> agreed;
+  if (frozen_ && next_is_due()) {
+    agreed = empty(buckets_[next_]);
+    next_ = (next_ + 1) % buckets_.size();
+    if (roused_ > 0) --roused_;
+  }
+  lock.unlock();
+  if (whom) board_.ring(*whom);
   return agreed;
 }
 

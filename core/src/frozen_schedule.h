@@ -26,8 +26,8 @@ namespace ronde {
 /// Rank 0 has seen the same operations several times and has told all ranks to keep their order and
 /// their buckets. From then on a submission is ticked off here, on the thread that submits it. The
 /// last one of a bucket raises the bucket's arrival word (Note [Arrival words]); the last rank to
-/// do so commits the bucket and wakes the others. Every rank runs committed buckets in the order of
-/// the plan, round after round.
+/// do so commits the bucket, and its loop wakes the others. Every rank runs committed buckets in
+/// the order of the plan, round after round.
 ///
 /// Whatever does not fit thaws the schedule: another operation or another shape, shutdown, a wait
 /// for what can only run after something that this rank has not submitted, a time limit. The rank
@@ -78,7 +78,7 @@ class FrozenSchedule {
     Deviates,  ///< it does not belong to the plan, which is given up for it
     Taken,
     Watched,   ///< taken, and due() is earlier because of it
-    Committed  ///< taken, and its bucket can run
+    Committed  ///< taken, and the loop has to run, for its bucket or to wake peers
   };
   /// Takes the submission over if it belongs to the plan.
   Intake accept(Submission& submission);
@@ -105,7 +105,8 @@ class FrozenSchedule {
   /// Something is to be taken, or the end of a thaw.
   bool has_news() const;
 
-  /// The next bucket that all ranks run.
+  /// The next bucket that all ranks run. Wakes the peers that sleep, if something was changed for
+  /// them since the last call.
   std::optional<std::vector<Agreed>> take();
 
   /// What a thaw leaves: buckets to run, in this order, and submissions to negotiate. Nothing while
@@ -147,7 +148,7 @@ class FrozenSchedule {
 
   const Place* find(const Submission& submission) const;
   Intake put(Place place, Submission& submission);
-  bool raise(std::size_t bucket);
+  bool note_change(Board::Whom whom);
   void thaw_locked(Thaw reason, std::string cause = {});
   bool committed(std::size_t bucket) const;
   bool next_is_due() const;
@@ -174,6 +175,7 @@ class FrozenSchedule {
   std::unordered_map<std::string, Place> places_;  ///< by name
   std::vector<Place> unnamed_;                     ///< in the order of calls
   std::size_t next_unnamed_ = 0;
+  std::optional<Board::Whom> ring_due_;  ///< whom the loop has to wake
 };
 
 }  // namespace ronde

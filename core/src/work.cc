@@ -16,12 +16,22 @@ WorkState::WorkState(std::string name, std::weak_ptr<WaitHelper> engine,
       log_(std::move(log)),
       fork_depth_(fork_depth()) {}
 
+WorkState::WorkState(const RequestMeta& meta, std::string key, std::weak_ptr<WaitHelper> engine,
+                     std::shared_ptr<Logger> log)
+    : WorkState(std::move(key), std::move(engine), std::move(log)) {
+  RequestMeta& named = operation_.emplace();
+  named.kind = meta.kind;
+  named.set = meta.set;
+  named.peer = meta.peer;
+  named.tag = meta.tag;
+}
+
 WorkState::~WorkState() {
   if (!error_ || error_read_ || fork_depth() != fork_depth_) return;
   try {
     std::rethrow_exception(error_);
   } catch (...) {
-    log_->warning(name_ + " failed and nobody asked: " + exception_text());
+    log_->warning(name() + " failed and nobody asked: " + exception_text());
   }
 }
 
@@ -49,13 +59,13 @@ void WorkState::complete(std::exception_ptr error, bool contributed) {
     try {
       callback();
     } catch (...) {
-      log_->error("a callback of " + name_ + " threw, which it must not: " + exception_text());
+      log_->error("a callback of " + name() + " threw, which it must not: " + exception_text());
     }
   }
 }
 
 void WorkState::expect_own_process(const char* function) const {
-  if (fork_depth() != fork_depth_) throw error_after_fork(name_ + ": " + function);
+  if (fork_depth() != fork_depth_) throw error_after_fork(name() + ": " + function);
 }
 
 bool WorkState::ask() const noexcept {
@@ -89,7 +99,7 @@ void WorkState::set_source(int rank) {
 
 void WorkState::expect_success(const char* asked) {
   if (stage() == Stage::Pending) {
-    throw UsageError(name_ + ": " + asked + " was called while it is pending; wait() first");
+    throw UsageError(name() + ": " + asked + " was called while it is pending; wait() first");
   }
   if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "request_meta.h"
 #include "ronde/device.h"
 #include "ronde/log.h"
 
@@ -54,6 +55,9 @@ class WorkState {
  public:
   /// `name` is for texts. `log` takes an error that nobody read.
   WorkState(std::string name, std::weak_ptr<WaitHelper> engine, std::shared_ptr<Logger> log);
+  /// Of an operation: its name is put together only where a text needs it.
+  WorkState(const RequestMeta& meta, std::string key, std::weak_ptr<WaitHelper> engine,
+            std::shared_ptr<Logger> log);
   ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
@@ -85,7 +89,7 @@ class WorkState {
   void wait_on(void* stream);
   void on_done(std::function<void()> callback);
 
-  const std::string& name() const noexcept { return name_; }
+  std::string name() const { return operation_ ? display_name(*operation_, name_) : name_; }
 
   /// Note [After fork]: throws UsageError in a child; `function` is called there.
   void expect_own_process(const char* function) const;
@@ -109,10 +113,13 @@ class WorkState {
   void expect_success(const char* asked);
 
   // Constant after construction.
-  const std::string name_;
+  const std::string name_;  ///< or the key of operation_
   const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
   const int fork_depth_;
+
+  /// What a name needs of it. Not changed after construction.
+  std::optional<RequestMeta> operation_;
 
   std::atomic<std::size_t> bucket_{0};  ///< plus one
   /// Written under mutex_, after what it stands for.

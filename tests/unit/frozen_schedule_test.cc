@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/frozen_schedule.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/src/submission_queue.h"
@@ -91,4 +94,36 @@ TEST_CASE("a schedule without a limit waits for late peers") {
   const auto later = Clock::now() + 3 * kPatience;
   while (Clock::now() < later) fixture.schedule.inspect(Clock::now());
   CHECK_FALSE(fixture.schedule.has_news());
+}
+
+TEST_CASE("a caller that waits is awake for its peers before they can start its bucket") {
+  Fixture fixture;
+  fixture.queue.freeze(Fixture::plan({"first"}), {});
+  std::vector<std::pair<Board::Sleep, std::uint64_t>> said;  // and what the arrival word was then
+  std::atomic<std::uint64_t>& word = fixture.board.words()[1].value;
+  fixture.board.on_asleep = [&](Board::Sleep sleep) { said.emplace_back(sleep, word.load()); };
+  Submission waited = submitted("first");
+  waited.request.caller_waits = true;
+  CHECK(fixture.schedule.accept(waited) == FrozenSchedule::Intake::Taken);
+  CHECK(said == std::vector{std::pair{Board::Sleep::None, std::uint64_t{0}}});
+  CHECK(word.load() != 0);
+}
+
+TEST_CASE("the loop wakes peers that sleep, not the thread that submits last") {
+  Fixture fixture;
+  FrozenSchedule peer(fixture.board, 1, 2, std::chrono::hours(0));
+  for (FrozenSchedule* schedule : {&peer, &fixture.schedule}) {
+    schedule->freeze(Fixture::plan({"first"}));
+  }
+  Submission early = submitted("first");
+  CHECK(peer.accept(early) == FrozenSchedule::Intake::Taken);
+  fixture.board.peers_sleep = true;
+  Submission late = submitted("first");
+  CHECK(fixture.schedule.accept(late) == FrozenSchedule::Intake::Committed);
+  CHECK(fixture.schedule.has_news());
+  CHECK(fixture.board.rings == 0);
+  CHECK(fixture.schedule.take());
+  CHECK(fixture.board.rings == 1);
+  CHECK_FALSE(fixture.schedule.take());
+  CHECK(fixture.board.rings == 1);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -9,13 +10,20 @@
 
 namespace ronde::test {
 
-/// Words in plain memory, and nobody to wake.
+/// Words in plain memory. Counts the rings, and tells what is said of this rank.
 class PlainBoard final : public Board {
  public:
   explicit PlainBoard(std::size_t words) : words_(words) {}
   std::span<Word> words() noexcept override { return words_; }
-  void set_asleep(Sleep) noexcept override {}
-  void ring(Whom) noexcept override {}
+  void set_asleep(Sleep sleep) noexcept override {
+    if (on_asleep) on_asleep(sleep);
+  }
+  bool has_sleepers(Whom) noexcept override { return peers_sleep; }
+  void ring(Whom) noexcept override { ++rings; }
+
+  bool peers_sleep = false;
+  int rings = 0;
+  std::function<void(Sleep)> on_asleep;
 
  private:
   std::vector<Word> words_;

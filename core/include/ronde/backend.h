@@ -190,8 +190,8 @@ struct Capabilities {
   /// Packed backends: half types are widened to f32 before a reduction sees them. Broadcast,
   /// allgather, alltoall, send and recv always move plain bytes there (dtype U8).
   bool widen_halves = true;
-  /// The backend calls BackendContext::ring_peers whenever a peer's poll() may get on because of
-  /// it, so that Ronde may sleep between two polls. False: it is polled until it is finished.
+  /// The backend calls BackendContext::ring_peers before its poll() returns if a peer's may get on
+  /// because of it, so that Ronde may sleep between two polls. False: it is polled until finished.
   bool rings_peers = false;
   /// One that does not, but whose operations tell their progress(): while they tell none, Ronde
   /// pauses between two polls, for a fraction of what a slow network takes, and leaves the core to

@@ -35,7 +35,7 @@ class Board {
   virtual std::span<Word> words() noexcept = 0;
 
   /// How a rank sleeps.
-  enum class Sleep : std::uint64_t {
+  enum class Sleep : std::uint8_t {
     None,     ///< it is awake
     Waiting,  ///< somebody waits there, or an operation is in progress: every change matters
     Idle,     ///< what the others can do without it does not matter
@@ -47,6 +47,9 @@ class Board {
 
   /// Which of the ranks that sleep ring() wakes: all of them, or those with Sleep::Waiting.
   enum class Whom { All, Waiting };
+
+  /// Whether ring() would wake anybody. Called after the change has been stored; a full fence.
+  virtual bool has_sleepers(Whom whom) noexcept = 0;
 
   /// Wakes every other rank that said it sleeps, or those alone that wait. Called after the change
   /// has been stored; a full fence. Cheap where nobody sleeps.
