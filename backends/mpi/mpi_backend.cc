@@ -166,7 +166,6 @@ Capabilities MpiBackend::capabilities() const {
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = true;
   capabilities.widen_halves = true;
-  capabilities.tells_progress = true;
   return capabilities;
 }
 

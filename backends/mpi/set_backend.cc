@@ -94,7 +94,6 @@ SetBackend::SetBackend(SetChannel channel, int rank)
 Capabilities SetBackend::capabilities() const {
   Capabilities capabilities;
   capabilities.dtypes.set();
-  capabilities.tells_progress = true;
   return capabilities;
 }
 
