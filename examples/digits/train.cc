@@ -2,9 +2,9 @@
 #include <ronde/torch.h>
 
 #include <cstdio>
+#include <string_view>
 
-#include "common/checksum.h"
-#include "common/digits.h"
+#include "digits.h"  // the data set
 
 constexpr int kEpochs = 10;
 constexpr int kBatch = 48;  // of all ranks together
@@ -21,8 +21,7 @@ torch::Tensor share_read_right(torch::nn::Sequential net, const torch::data::Exa
   return (net->forward(digits.data).argmax(1) == digits.target).to(torch::kDouble).mean();
 }
 
-int main() try {
-  ronde::init();
+void learn() {
   const int rank = ronde::rank();
   const int ranks = ronde::size();
   const auto [train, test] = example::read_digits();  // 1440 images to learn from, 357 others
@@ -53,10 +52,14 @@ int main() try {
                   mean["loss"], 100 * mean["right"]);
     }
   }
-  const bool equal = example::parameters_identical(*net);
-  if (rank == 0) std::printf("%d ranks, equal to the last bit: %s\n", ranks, equal ? "yes" : "NO");
-  ronde::shutdown();
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "digits: %s\n", error.what());
-  return 1;
+  ronde::check_replicas(*net);  // throws where a parameter differs
+  if (rank == 0) std::printf("%d ranks, equal to the last bit\n", ranks);
+}
+
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    std::puts("digits: learns to read handwritten digits, alone or under mpiexec; no options");
+    return std::string_view(argv[1]) == "--help" ? 0 : 2;
+  }
+  return ronde::main(learn);  // an error of one rank ends all, with its reason
 }

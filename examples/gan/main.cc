@@ -3,10 +3,8 @@
 #include <ronde/torch.h>
 
 #include <cstdio>
-#include <stdexcept>
 #include <vector>
 
-#include "common/checksum.h"
 #include "common/files.h"
 #include "common/program.h"
 #include "options.h"
@@ -15,22 +13,17 @@
 namespace gan {
 namespace {
 
-void check_copies(const Networks& networks) {
-  const bool generators = example::parameters_identical(*networks.generator);
-  const bool discriminators = example::parameters_identical(*networks.discriminator);
-  if (!generators || !discriminators) throw std::logic_error("the parameters differ between ranks");
-  if (ronde::rank() == 0) {
-    std::printf("%d ranks hold the same networks to the last bit\n", ronde::size());
-  }
-}
-
 int run(const Options& options) {
   const bool writes = ronde::rank() == 0 && !options.losses.empty();
   if (writes) example::prepare_file(options.losses, "--losses");
   torch::manual_seed(options.seed);
   const Networks networks = make_networks();
   const std::vector<double> losses = train(networks, options);
-  check_copies(networks);
+  ronde::check_replicas(*networks.generator);
+  ronde::check_replicas(*networks.discriminator);
+  if (ronde::rank() == 0) {
+    std::printf("%d ranks hold the same networks to the last bit\n", ronde::size());
+  }
   if (writes) example::write_csv(options.losses, losses, 2);
   return 0;
 }

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "common/digits.h"
+#include "digits/digits.h"
 
 namespace hybrid {
 namespace {

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/digits.h"
+#include "digits/digits.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/digits.h"
+#include "digits/digits.h"
 
 #include <torch/torch.h>
 // LibTorch defines a CHECK of its own; in the tests it is Catch2's.

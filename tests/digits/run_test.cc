@@ -5,6 +5,7 @@
 #include <regex>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/launch.h"
@@ -34,7 +35,7 @@ std::vector<Epoch> read_epochs(const std::string& text, int ranks) {
     epochs.push_back({std::stod(parts[2]), std::stod(parts[3])});
     CHECK(std::stoul(parts[1]) == epochs.size());
   }
-  CHECK(line == std::to_string(ranks) + " ranks, equal to the last bit: yes");
+  CHECK(line == std::to_string(ranks) + " ranks, equal to the last bit");
   CHECK_FALSE(std::getline(lines, line));
   return epochs;
 }
@@ -65,9 +66,19 @@ TEST_CASE("without its data it says how to get them, and refuses other data") {
   const auto output = [&] {
     return ronde::test::launch_badly(2, {}, {{"XDG_CACHE_HOME", cache.path().string()}});
   };
-  CHECK_THAT(output(), Contains("digits: the handwritten digits are not at " + file) &&
-                           Contains("scripts/deps.sh"));
+  CHECK_THAT(output(), Contains("\ndigits: the handwritten digits are not at " + file) &&
+                           Contains("scripts/deps.sh") && Contains(" aborted: the handwritten"));
   std::filesystem::create_directory(cache / "ronde");
   ronde::test::write_bytes(file, "1,2,3\n4,5,6\n");
   CHECK_THAT(output(), Contains("does not hold 1797 images") && Contains(file));
+}
+
+TEST_CASE("with options it says what it is, and does not train") {
+  for (const auto& [option, exit_code] : {std::pair("--help", 0), std::pair("--epochs", 2)}) {
+    const ronde::test::CommandResult result = ronde::test::launch(1, {option});
+    INFO(option << result.err);
+    CHECK(result.exit_code == exit_code);
+    CHECK_THAT(result.out, Contains("digits: ") && Contains("no options") && !Contains("epoch "));
+    CHECK(result.err.empty());
+  }
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/digits.h"
+#include "digits/digits.h"
 #include "tests/support/launch.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/digits.h"
+#include "digits.h"
 
 #include <cstdint>
 #include <filesystem>
