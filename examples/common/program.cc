@@ -6,30 +6,25 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <exception>
+#include <stdexcept>
 #include <string_view>
 
 namespace example {
 namespace {
 
-/// Without shutdown: leaving so tells the other ranks, and they stop with a GroupError.
-int fail(const std::string& name, int rank, const std::exception& error) {
-  std::fprintf(stderr, "%s: rank %d: %s\n", name.c_str(), rank, error.what());
-  return 1;
-}
-
 /// Wrong options: the same on every rank, so rank 0 alone says it.
-int explain(const std::string& name, int rank, const CLI::ParseError& error) {
-  const bool help = error.get_exit_code() == 0;
-  if (!help && rank == 0) std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
+int explain(const std::string& name, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return 0;  // --help
+  const bool speaks = !ronde::is_initialized() || ronde::rank() == 0;
+  if (speaks) std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
   try {
     ronde::shutdown();
-  } catch (const std::exception& shutdown_error) {
+  } catch (const ronde::GroupError&) {
     // Another rank's options were right, or it died: rank 0 may not have said what is wrong here.
-    if (!help && rank != 0) fail(name, rank, error);
-    return fail(name, rank, shutdown_error);
+    if (!speaks) throw std::runtime_error(error.what());
+    throw;
   }
-  return help ? 0 : 2;
+  return 2;
 }
 
 bool asks_for_help(int argc, const char* const* argv) {
@@ -42,20 +37,14 @@ bool asks_for_help(int argc, const char* const* argv) {
 int run_program(const std::string& name, int argc, const char* const* argv,
                 const Program& program) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  int rank = 0;
-  try {
-    if (!asks_for_help(argc, argv)) {
-      ronde::init();
-      rank = ronde::rank();
+  const auto run = [&] {
+    try {
+      return program(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return explain(name, error);
     }
-    const int status = program(argc, argv);
-    ronde::shutdown();
-    return status;
-  } catch (const CLI::ParseError& error) {
-    return explain(name, rank, error);
-  } catch (const std::exception& error) {
-    return fail(name, rank, error);
-  }
+  };
+  return asks_for_help(argc, argv) ? run() : ronde::main(run);
 }
 
 int ranks_to_parse_for() {

@@ -13,11 +13,9 @@ namespace example {
 /// Parses the command line, does the work on this rank, and gives the exit status.
 using Program = std::function<int(int argc, const char* const* argv)>;
 
-/// The main() of an example: starts Ronde, runs `program` and shuts Ronde down. With --help among
-/// the options Ronde does not start, and every rank prints the text. Returns what the program
-/// returned; 0 after --help; 2 after a wrong option (CLI::ParseError), which rank 0 alone
-/// explains, as it is the same on every rank; 1 after any other exception, said by each rank that
-/// had one.
+/// The main() of an example: ronde::main, but for a wrong option (CLI::ParseError), which is the
+/// same on every rank. So rank 0 alone explains it, and all return 2. With --help among the options
+/// Ronde does not start, and every rank prints the text and returns 0.
 int run_program(const std::string& name, int argc, const char* const* argv, const Program& program);
 
 /// How many ranks there are; 1 for the text of --help, which is printed before Ronde starts.

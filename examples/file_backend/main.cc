@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
-#include <exception>
 #include <iostream>
-#include <vector>
+#include <utility>
 
 #include "file_backend.h"
 #include "ronde/ronde.h"
@@ -10,9 +8,8 @@
 /// Averages one number over the ranks with a backend that this program brings along:
 ///   RONDE_CPU_BACKEND=file mpiexec -n 3 file_backend
 int main() {
-  try {
-    ronde::register_backend("file", file_backend::file_backend_factory());
-    ronde::init();
+  ronde::register_backend("file", file_backend::file_backend_factory());
+  return ronde::main([] {
     float value = static_cast<float>(ronde::rank());
     ronde::Request request;
     request.name = "value";
@@ -22,10 +19,5 @@ int main() {
     ronde::submit(std::move(request)).wait();
     std::cout << "rank " << ronde::rank() << ": " << value << " by "
               << ronde::default_runtime().backend_name(ronde::DeviceKind::Cpu) << std::endl;
-    ronde::shutdown();
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
-  return EXIT_SUCCESS;
+  });
 }
