@@ -198,22 +198,16 @@ void expect_source(const Request& request) {
                                    std::to_string(ranks - 1) + ", or RONDE_ANY");
 }
 
-/// Barriers and joins have a process set alone.
-Operation operation_in(Collective kind, std::uint32_t set) {
-  Operation operation;
-  operation.request.kind = kind;
-  operation.request.set.id = set;
-  return operation;
+ronde_operation_options options_of(const ronde_operation_options* given) {
+  const ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
+  return given == nullptr ? options : known_part(*given, options, "ronde_operation_options");
 }
 
 Operation operation_of(Collective kind, const ronde_tensor* given_in, const ronde_tensor* given_out,
                        const ronde_operation_options* given_options) {
   const std::optional<ronde_tensor> in = tensor_of(given_in);
   const std::optional<ronde_tensor> out = tensor_of(given_out);
-  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
-  if (given_options != nullptr) {
-    options = known_part(*given_options, options, "ronde_operation_options");
-  }
+  const ronde_operation_options options = options_of(given_options);
   const bool sends = kind == Collective::Send;
   const bool receives = kind == Collective::Recv;
   const bool may_own = kind == Collective::Allgather || kind == Collective::Alltoall ||
@@ -315,10 +309,23 @@ int ronde_recv(const ronde_tensor* in, ronde_tensor* out, const ronde_operation_
                 [&] { return operation_of(Collective::Recv, in, out, options); });
 }
 
-int ronde_barrier(uint32_t set, ronde_work* work) {
-  return submit("ronde_barrier", work, [&] { return operation_in(Collective::Barrier, set); });
+int ronde_barrier(const ronde_operation_options* given, ronde_work* work) {
+  return submit("ronde_barrier", work, [&] {
+    const ronde_operation_options options = options_of(given);
+    Operation operation;
+    operation.request.kind = Collective::Barrier;
+    if (options.name != nullptr) operation.request.name = options.name;
+    operation.request.set.id = options.process_set;
+    operation.request.timeout = timeout_of(options.timeout_s);
+    return operation;
+  });
 }
 
 int ronde_join(uint32_t set, ronde_work* work) {
-  return submit("ronde_join", work, [&] { return operation_in(Collective::Join, set); });
+  return submit("ronde_join", work, [&] {
+    Operation operation;
+    operation.request.kind = Collective::Join;
+    operation.request.set.id = set;
+    return operation;
+  });
 }

@@ -108,7 +108,7 @@ static void arguments_that_are_missing_or_too_many(void) {
     INVALID("in and out differ", one->start(in, &other, NULL, &refused));
   }
   INVALID("out is NULL", ronde_broadcast(NULL, NULL, NULL, &refused));
-  INVALID("work is NULL", ronde_barrier(kSet, NULL));
+  INVALID("work is NULL", ronde_barrier(NULL, NULL));
   INVALID("work is NULL", ronde_join(kSet, NULL));
   CHECK(refused == NULL);
   check_job_goes_on();
@@ -131,7 +131,7 @@ static void arguments_of_other_functions(void) {
   CHECK_FAILS(RONDE_E_UNSUPPORTED, "no timeline", ronde_timeline_start("/tmp/timeline", 0));
   CHECK_FAILS(RONDE_E_UNSUPPORTED, "no timeline", ronde_timeline_stop());
   CHECK_FAILS(RONDE_E_TOO_SMALL, "bytes, size is 8", ronde_stats_json(small, sizeof(small)));
-  CHECK_OK(ronde_barrier(kSet, &work));
+  CHECK_OK(ronde_barrier(NULL, &work));
   INVALID("NULL", ronde_work_done(work, NULL));
   INVALID("not a number", ronde_work_wait(work, NAN));
   INVALID("NULL", ronde_work_splits(work, NULL));
@@ -314,6 +314,10 @@ static void a_timeout_of_an_operation(void) {
   if (own_rank() == 0) {
     CHECK_OK(ronde_allreduce(&in, &out, &options, &work));
     CHECK_FAILS(RONDE_E_USAGE, "allreduce 'too late' timed out on rank 0", finish(work));
+    options.name = "too late, too";
+    CHECK_OK(ronde_barrier(&options, &work));
+    CHECK_FAILS(RONDE_E_USAGE, "barrier 'too late, too' timed out on rank 0", finish(work));
+    options.name = "too late";
   }
   barrier_of(kSet);
   if (own_rank() != 0) {

@@ -128,7 +128,9 @@ static inline int all_ranks(void) {
 
 static inline void barrier_of(uint32_t set) {
   ronde_work work = NULL;
-  CHECK_OK(ronde_barrier(set, &work));
+  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
+  options.process_set = set;
+  CHECK_OK(ronde_barrier(&options, &work));
   CHECK_OK(finish(work));
 }
 

@@ -42,7 +42,7 @@ static void expect_not_initialized(void) {
   NEEDS_INIT(ronde_reducescatter(&tensor, &tensor, NULL, &none));
   NEEDS_INIT(ronde_send(&tensor, NULL, NULL, &none));
   NEEDS_INIT(ronde_recv(NULL, &tensor, NULL, &none));
-  NEEDS_INIT(ronde_barrier(0, &none));
+  NEEDS_INIT(ronde_barrier(NULL, &none));
   NEEDS_INIT(ronde_join(0, &none));
   NEEDS_INIT(ronde_group_begin(0));
   CHECK_FAILS(RONDE_E_USAGE, "no group open", ronde_group_cancel());

@@ -208,8 +208,9 @@ RONDE_C_API int ronde_send(const ronde_tensor* in, ronde_tensor* out,
 RONDE_C_API int ronde_recv(const ronde_tensor* in, ronde_tensor* out,
                            const ronde_operation_options* options, ronde_work* work);
 
-/** Done once every rank of the set has called it. */
-RONDE_C_API int ronde_barrier(uint32_t set, ronde_work* work);
+/** Done once every rank of the set has called it. Of the options name, process_set and timeout_s
+ * count. */
+RONDE_C_API int ronde_barrier(const ronde_operation_options* options, ronde_work* work);
 
 /** This rank has no more data: until all ranks of the set have joined, it contributes the neutral
  * element to their reductions. Done when all have; see ronde_work_last_rank().
