@@ -296,8 +296,8 @@ RONDE_C_API int ronde_work_free(ronde_work work);
  */
 
 /** What this rank did so far: a JSON object of "layout_version" and parts, each an object of
- * counters, with a NUL at its end. RONDE_E_TOO_SMALL if that is longer than `size` bytes, and nothing is written; 16384 mostly
- * do. */
+ * counters, with a NUL at its end. RONDE_E_TOO_SMALL if that is longer than `size` bytes, and
+ * nothing is written; 16384 mostly do. */
 RONDE_C_API int ronde_stats_json(char* buffer, size_t size);
 
 /** There is no timeline in this version: RONDE_E_UNSUPPORTED.
