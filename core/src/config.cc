@@ -183,6 +183,11 @@ std::vector<ConfigEntry> engine_entries() {
                   .unit = "ranks",
                   .text = "Process sets that init makes, numbered from 1: their ranks separated by "
                           "commas, the sets by semicolons, such as 0,1;2,3."}),
+  };
+}
+
+std::vector<ConfigEntry> training_entries() {
+  return {
       text_entry(&Config::join_average, checked_join_average,
                  {.name = "RONDE_JOIN_AVERAGE",
                   .horovod_twin = "",
@@ -351,8 +356,8 @@ std::vector<ConfigEntry> process_entries() {
 
 std::vector<ConfigEntry> make_table() {
   std::vector<ConfigEntry> table = engine_entries();
-  for (std::vector<ConfigEntry> part :
-       {gpu_entries(), gpu_resource_entries(), failure_entries(), process_entries()}) {
+  for (std::vector<ConfigEntry> part : {training_entries(), gpu_entries(), gpu_resource_entries(),
+                                        failure_entries(), process_entries()}) {
     std::move(part.begin(), part.end(), std::back_inserter(table));
   }
   return table;
