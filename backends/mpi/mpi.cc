@@ -31,6 +31,7 @@ std::unique_ptr<Backend> make_set_backend(std::shared_ptr<mpi::MpiEnvironment> e
   channel.peers = context.ranks;
   channel.tag = static_cast<int>(context.set);
   channel.max_count = max_count;
+  channel.between_hosts = context.topology->hosts() > 1;
   return std::make_unique<mpi::SetBackend>(std::move(channel), context.topology->rank);
 }
 
@@ -59,7 +60,9 @@ BackendFactory mpi_backend_factory(const MpiOptions& options) {
     if (context.set == 0) {
       return std::make_unique<mpi::MpiBackend>(
           std::move(environment),
-          mpi::MpiBackendOptions{.deadline = context.deadline, .max_count = max_count});
+          mpi::MpiBackendOptions{.deadline = context.deadline,
+                                 .max_count = max_count,
+                                 .between_hosts = context.topology->hosts() > 1});
     }
     return make_set_backend(std::move(environment), context, max_count);
   };

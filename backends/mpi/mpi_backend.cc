@@ -151,7 +151,8 @@ class MpiBackend::PendingCalls final : public Operation {
 MpiBackend::MpiBackend(std::shared_ptr<MpiEnvironment> environment,
                        const MpiBackendOptions& options)
     : mpi_(std::move(environment)),
-      max_count_(std::clamp<std::size_t>(options.max_count, 1, INT_MAX)) {
+      max_count_(std::clamp<std::size_t>(options.max_count, 1, INT_MAX)),
+      between_hosts_(options.between_hosts) {
   communicator_ = mpi_->duplicate(options.deadline);
   constexpr int kCommutes = 1;
   for (std::size_t i = 0; i < own_ops_.size(); ++i) {
@@ -166,6 +167,7 @@ Capabilities MpiBackend::capabilities() const {
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = true;
   capabilities.widen_halves = true;
+  capabilities.tells_progress = between_hosts_;
   return capabilities;
 }
 

@@ -21,6 +21,8 @@ struct MpiBackendOptions {
   Clock::time_point deadline = Clock::time_point::max();
   /// Most elements in one MPI call, which counts in int.
   std::size_t max_count = INT_MAX;
+  /// The ranks are on several hosts, so that data takes its time without a core.
+  bool between_hosts = false;
 };
 
 /// Moves and reduces host memory by non-blocking MPI calls on a communicator of its own, one
@@ -72,6 +74,7 @@ class MpiBackend final : public Backend {
 
   MpiMembership mpi_;
   const std::size_t max_count_;
+  const bool between_hosts_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
   std::array<MPI_Op, kOwnOperatorCount> own_ops_ = {};  ///< in the order of own_operators()
   /// Shared with operations, which may outlive the backend after an abort.

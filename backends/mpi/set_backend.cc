@@ -94,6 +94,7 @@ SetBackend::SetBackend(SetChannel channel, int rank)
 Capabilities SetBackend::capabilities() const {
   Capabilities capabilities;
   capabilities.dtypes.set();
+  capabilities.tells_progress = channel_->between_hosts;
   return capabilities;
 }
 

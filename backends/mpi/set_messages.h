@@ -23,7 +23,8 @@ struct SetChannel {
   MPI_Comm communicator = MPI_COMM_NULL;
   std::vector<int> peers;  ///< ranks of the communicator, by rank in the set
   int tag = 0;
-  std::size_t max_count = 0;  ///< bytes of one MPI call
+  std::size_t max_count = 0;   ///< bytes of one MPI call
+  bool between_hosts = false;  ///< the ranks are on several hosts
 };
 
 /// An operation in steps, each of which posts messages and may use what those before it brought.

@@ -73,6 +73,8 @@ TEST_CASE("an allreduce above the largest count goes in chunks that cover it") {
   CHECK(operation->progress() == 0);
   CHECK(operation->poll());
   CHECK(operation->progress() == 3);
+  CHECK_FALSE(backend.capabilities().tells_progress);
+  CHECK(MpiBackend(fake.environment(), {.between_hosts = true}).capabilities().tells_progress);
   CHECK(counter(backend.stats(), "collective_calls") == 3);
   CHECK(counter(backend.stats(), "payload_bytes") == 10'000);
 }
