@@ -114,12 +114,13 @@ void make_room_for_files(std::size_t more) {
   const auto needed =
       static_cast<rlim_t>(std::distance(begin(entries), end(entries))) + more + kOthers;
   if (needed <= limit.rlim_cur) return;
-  const rlim_t allowed = limit.rlim_max;
-  limit.rlim_cur = needed;
-  if (needed <= allowed && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  const bool has_room = needed - kOthers <= limit.rlim_cur;
+  if (has_room && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
   throw Error("it needs " + std::to_string(needed) + " open files at once, " +
               std::to_string(more) + " of them for the ranks that connect to it, and may have " +
-              std::to_string(allowed) +
+              std::to_string(limit.rlim_max) +
               " (ulimit -Hn): raise that limit for the job, or run more ranks on each host");
 }
 

@@ -4,6 +4,7 @@
 #include "backends/socket/host.h"
 
 namespace ronde::net {
+
 std::string pack_invitation(const Invitation& invitation) {
   std::vector<std::string> fields = {invitation.unix_name, std::to_string(invitation.port),
                                      invitation.hello_token, invitation.reply_token};

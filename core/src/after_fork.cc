@@ -27,10 +27,8 @@ int fork_depth() {
 
 UsageError error_after_fork(const std::string& what) {
   return UsageError(what +
-                    " was called in a child of fork(): the group is "
-                    "that of its parent, which goes "
-                    "on. A child that needs Ronde is forked before "
-                    "ronde::init(), or calls exec()");
+                    " was called in a child of fork(): the group is that of its parent, which goes "
+                    "on. A child that needs Ronde is forked before ronde::init(), or calls exec()");
 }
 
 }  // namespace ronde

@@ -141,6 +141,11 @@ void Coordinator::handle_from_above(const Message& message, std::string_view byt
     if (set.combiner) set.combiner->pass(*decision);
     if (set.announcer) apply(set, *decision);
   } else if (const auto* reply = std::get_if<ExchangeReply>(&message)) {
+    const auto exists = [this](int rank) { return rank >= 0 && rank < topology_.size; };
+    if (!std::all_of(reply->to.begin(), reply->to.end(), exists)) {
+      const Error error("it answers a rank that does not exist");
+      throw GroupFailure{{parent_, nonsense_of(parent_, error)}};
+    }
     send_to(topology_.children_towards(reply->to), bytes);
     handle_reply(*reply);
   } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
@@ -255,8 +260,10 @@ void Coordinator::decide() {
   answer_exchanges();
   for (bool decided = true; decided;) {
     decided = false;
-    for (const auto& [id, set] : sets_) decided = decide(*set) || decided;
-    if (departure_) return;
+    for (const auto& [id, set] : sets_) {
+      decided = decide(*set) || decided;
+      if (departure_) return;
+    }
     // What one set decides on may make another's ranks announce something.
     decided = decided && sets_.size() > 1;
   }
@@ -349,8 +356,10 @@ bool Coordinator::busy() const {
 void Coordinator::conclude() {
   if (agreed_to_stop_ && !told_finished_ && !busy()) {
     for (SetEngine* set : running_) {
-      if (departure_) break;  // they are aborted
-      for (auto& [device, backend] : set->backends) backend->let_go();
+      // After a departure they are aborted.
+      for (auto& [device, backend] : set->backends) {
+        if (!departure_) backend->let_go();
+      }
     }
     told_finished_ = true;
     newly_finished_.push_back(topology_.rank);
@@ -427,9 +436,14 @@ bool Coordinator::wait_ended(Clock::time_point deadline) {
   return changed_.wait_until(lock, deadline, [this] { return ended_; });
 }
 
-void Coordinator::wait_loop_ended() {
+void Coordinator::wait_loop_ended(Clock::duration limit) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return loop_ended_ || ended_; });
+  const auto has_ended = [this] { return loop_ended_ || ended_; };
+  if (limit > Clock::duration::zero()) {
+    changed_.wait_for(lock, limit, has_ended);
+  } else {
+    changed_.wait(lock, has_ended);
+  }
 }
 
 std::exception_ptr Coordinator::failure() const {

@@ -101,8 +101,9 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool wait_started(Clock::time_point deadline);
   /// Blocks until run() has ended, at most until `deadline`.
   bool wait_ended(Clock::time_point deadline);
-  /// Blocks until the loop has ended, because all ranks have agreed to stop or the group is dead.
-  void wait_loop_ended();
+  /// Blocks until the loop has ended, because all ranks have agreed to stop or the group is dead;
+  /// for no longer than `limit`, unless that is zero.
+  void wait_loop_ended(Clock::duration limit);
   /// What this rank is in by itself that keeps its start from ending; nothing if it waits for
   /// others.
   std::optional<GroupError> hanging_start() const;

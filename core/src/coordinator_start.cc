@@ -278,6 +278,10 @@ void Coordinator::make_device_backend() {
 }
 
 void Coordinator::agree_on_errors(const std::string& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    making_.clear();  // also where it could not be made
+  }
   int failed = -1;
   const std::string word = first_word(error, failed);
   if (word.empty()) return;

@@ -106,6 +106,7 @@ FailureMessage Coordinator::reach_verdict(const GroupFailure& seen) {
     }
   }
   verdict.certain = true;
+  verdict.in_order = false;
   send_down(verdict);
   return verdict;
 }
@@ -144,7 +145,8 @@ FailureMessage Coordinator::ask_for_verdict(const FailureMessage& seen) {
     if (incoming.kind != Incoming::Kind::Message) continue;
     const Message message = decode(incoming.bytes);
     const auto* failure = std::get_if<FailureMessage>(&message);
-    if (failure == nullptr) continue;
+    // A departure may have been on its way; it is not the answer.
+    if (failure == nullptr || (from_above && failure->in_order)) continue;
     if (from_above) return *failure;
     send_up(*failure);
   }

@@ -80,11 +80,17 @@ class Runtime::Impl {
 
   void shutdown() {
     if (is_of_parent()) return;
+    if (coordinator_->is_loop_of_this_thread()) {
+      throw UsageError(
+          "shutdown() was called in a callback of an operation, which it would wait for: call it "
+          "where the program ends");
+    }
     const std::lock_guard lock(shutdown_mutex_);
     if (!thread_.joinable()) return;
     const bool was_dead = coordinator_->failure() != nullptr;
     coordinator_->request_shutdown();
-    coordinator_->wait_loop_ended();
+    // Twice: once for all ranks to come, once for the last operations.
+    coordinator_->wait_loop_ended(2 * from_s(coordinator_->config().shutdown_timeout_s));
     if (!join(Clock::now() + Coordinator::kClosingTime + kSlack)) {
       throw GroupError(-1,
                        "shutdown() did not end in time: a rank died while the transport closed");
@@ -203,7 +209,7 @@ void Runtime::abort(const std::string& text) {
 }
 
 std::exception_ptr Runtime::failure() const {
-  return impl_->coordinator().failure();
+  return impl_->usable_coordinator().failure();
 }
 
 void Runtime::add_stats(std::function<StatsGroup()> part) {
@@ -211,7 +217,7 @@ void Runtime::add_stats(std::function<StatsGroup()> part) {
 }
 
 std::uint64_t Runtime::joins(ProcessSet set) const {
-  return impl_->coordinator().joins(set);
+  return impl_->usable_coordinator().joins(set);
 }
 
 std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
