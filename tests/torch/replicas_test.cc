@@ -71,6 +71,16 @@ TEST_CASE("local parameters, and the options of their groups, may differ", "[n2]
   CHECK(near(own, full({4}, 0.0), 1e-14));
 }
 
+TEST_CASE("parameters that are added later are compared in the next step", "[n2]") {
+  WrappedToy toy({.name = "toy"});
+  train(toy);
+  change(toy.add("late"), ronde::rank());
+  toy.optimizer.add_parameters(toy.names);
+  check_refused([&] { train(toy); }, {"rank 1 has \"parameter late: f64 [4]"});
+  ronde::broadcast_parameters(toy.names);
+  train(toy);
+}
+
 TEST_CASE("ranks that join before their first step compare once all have joined", "[n2]") {
   WrappedToy toy({.name = "toy"});
   if (ronde::rank() == 0) train(toy, 2);

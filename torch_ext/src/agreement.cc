@@ -182,35 +182,56 @@ Agreement agree(const std::string& subject, const Statement& mine, ProcessSet se
 
 Comparison::Comparison(std::string subject, const Statement& mine, ProcessSet set,
                        AgreementOptions options)
-    : subject_(std::move(subject)),
-      text_(encode(mine)),
-      has_problem_(!mine.problem.empty()),
-      set_(set),
-      options_(std::move(options)) {
-  const auto hash = static_cast<std::int64_t>(fingerprint(text_));
+    : subject_(std::move(subject)), mine_(mine), set_(set), options_(std::move(options)) {
+  const auto hash = static_cast<std::int64_t>(fingerprint(encode(mine_)));
   // The least hash is the complement of the greatest complement.
   brief_ = std::make_shared<std::vector<std::int64_t>>(
-      std::vector{hash, ~hash, static_cast<std::int64_t>(text_.size())});
+      std::vector{hash, ~hash, static_cast<std::int64_t>(mine_.lines.size())});
   work_ =
       reduce_to_greatest(subject_ + "/comparison", DataType::I64, brief_, set_, options_.timeout);
 }
 
 std::string Comparison::difference() const {
   work_.wait();
-  if (brief_->at(0) == ~brief_->at(1) && !has_problem_) return {};
-  // Each rank's text in a row of its own; that of a rank that has joined stays empty.
-  const auto longest = static_cast<std::size_t>(brief_->at(2));
+  if (brief_->at(0) == ~brief_->at(1) && mine_.problem.empty()) return {};
+  const std::size_t first = first_unequal_line(static_cast<std::size_t>(brief_->at(2)));
+  Statement shown = mine_;
+  shown.lines.erase(shown.lines.begin(), shown.lines.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                                   first, shown.lines.size())));
+  // Each rank's text from there on in a row of its own; that of a rank that has joined stays empty.
+  constexpr std::size_t kRow = 4096;
+  const std::string text = encode(shown).substr(0, kRow);
   const std::vector<int> ranks = ranks_of(set_);
-  const auto rows = std::make_shared<std::vector<std::uint8_t>>(longest * ranks.size());
-  std::copy(text_.begin(), text_.end(),
-            rows->begin() + static_cast<std::ptrdiff_t>(longest) * rank_in(set_).value());
+  const auto rows = std::make_shared<std::vector<std::uint8_t>>(kRow * ranks.size());
+  std::copy(text.begin(), text.end(),
+            rows->begin() + static_cast<std::ptrdiff_t>(kRow) * rank_in(set_).value());
   reduce_to_greatest(subject_ + "/compared", DataType::U8, rows, set_, options_.timeout).wait();
   std::vector<Statement> all;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const std::string row(rows->data() + i * longest, rows->data() + (i + 1) * longest);
+    const std::string row(rows->data() + i * kRow, rows->data() + (i + 1) * kRow);
     all.push_back(decode(row.substr(0, row.find('\0'))));
   }
-  return disagreement(subject_, all, ranks, options_.advice);
+  const std::string difference = disagreement(subject_, all, ranks, options_.advice);
+  // Lines may differ behind what fits a row.
+  return difference.empty() ? subject_ + ": the ranks differ. " + options_.advice : difference;
+}
+
+/// Of `count` lines; that of a problem comes before all of them. Lines that a rank does not have
+/// count as empty.
+std::size_t Comparison::first_unequal_line(std::size_t count) const {
+  const auto hashes = std::make_shared<std::vector<std::int64_t>>();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string line = !mine_.problem.empty()   ? mine_.problem
+                             : i < mine_.lines.size() ? mine_.lines[i]
+                                                      : "";
+    const auto hash = static_cast<std::int64_t>(fingerprint(line));
+    hashes->insert(hashes->end(), {hash, ~hash});
+  }
+  if (count == 0) return 0;
+  reduce_to_greatest(subject_ + "/lines", DataType::I64, hashes, set_, options_.timeout).wait();
+  std::size_t first = 0;
+  while (first < count && hashes->at(2 * first) == ~hashes->at(2 * first + 1)) ++first;
+  return first == count ? 0 : first;
 }
 
 }  // namespace ronde::detail

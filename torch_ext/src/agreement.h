@@ -56,13 +56,14 @@ class Comparison {
   Comparison(std::string subject, const Statement& mine, ProcessSet set, AgreementOptions options);
 
   /// Waits. The text of the error that agree() would throw, on all ranks alike; empty if they
-  /// agree. To be called once.
+  /// agree. Then 16 bytes a line travel, and 4 KiB a rank. To be called once.
   std::string difference() const;
 
  private:
+  std::size_t first_unequal_line(std::size_t count) const;
+
   std::string subject_;
-  std::string text_;
-  bool has_problem_;
+  Statement mine_;
   ProcessSet set_;
   AgreementOptions options_;
   std::shared_ptr<std::vector<std::int64_t>> brief_;

@@ -32,8 +32,8 @@ void apply_thread_rule(Runtime& runtime) {
     reason = "left alone, as OMP_NUM_THREADS is set";
   }
   const Logger log(parse_log_level(runtime.config().log_level), topology.rank);
-  log.info("threads of LibTorch on this rank: " + std::to_string(at::get_num_threads()) + " (" +
-           reason + ")");
+  log.debug("threads of LibTorch on this rank: " + std::to_string(at::get_num_threads()) + " (" +
+            reason + ")");
 }
 
 }  // namespace

@@ -19,8 +19,7 @@ inline constexpr const char* kGradientReplaced =
     "its gradient was cleared or replaced while it was being reduced. Between backward() and "
     "step() call neither zero_grad() nor set gradients";
 inline constexpr const char* kGradientWritten =
-    "its gradient was written while it was being reduced, which the other ranks' were not. Call "
-    "synchronize() first";
+    "its gradient was written while it was being reduced. Call synchronize() first";
 
 /// Of which parameter texts speak.
 struct ParameterSubject {

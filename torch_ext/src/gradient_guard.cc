@@ -10,8 +10,9 @@ namespace {
 
 constexpr const char* kInFlight =
     "its gradient is being reduced, and can be neither read nor written. Call synchronize() of the "
-    "DistributedOptimizer first (before clip_grad_norm_, say); to step, call step() of the "
-    "DistributedOptimizer, not of the inner optimizer";
+    "DistributedOptimizer first (before clip_grad_norm_, say), and grad() again for a handle that "
+    "was taken before it; to step, call step() of the DistributedOptimizer, not of the inner "
+    "optimizer";
 
 at::Tensor make_stand_in(const ParameterSubject& subject, const at::Tensor& parameter) {
   at::Tensor tensor = at::for_blob(nullptr, parameter.sizes())
@@ -41,7 +42,8 @@ bool GradientGuard::restore(const at::Tensor& parameter) {
   if (!gradient_.defined()) return true;
   const at::Tensor gradient = std::exchange(gradient_, {});
   if (parameter.grad().is_same(stand_in_)) parameter.mutable_grad() = gradient;
-  return version_of(gradient) == version_;
+  // Views of one buffer share a counter, which moves where another's gradient is accumulated.
+  return gradient.is_view() || version_of(gradient) == version_;
 }
 
 }  // namespace ronde::detail

@@ -62,6 +62,7 @@ ReplicaCheck::ReplicaCheck(const torch::optim::Optimizer& inner, ProcessSet set)
 void ReplicaCheck::watch(const std::vector<NamedParameter>& parameters) {
   std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(parameters_),
                [](const NamedParameter& named) { return !named.is_local; });
+  reductions_ = 0;  // on all ranks, which add the same ones: they compare in the next reduction
 }
 
 /// Note [Comparing replicas].
