@@ -35,11 +35,17 @@ std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
   return failure;
 }
 
+/// What the current exception says, without the stack that LibTorch's errors have at their end.
+std::string text_of_exception() {
+  const std::string text = exception_text();
+  return text.substr(0, text.find("\nException raised from "));
+}
+
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (...) {
-    return exception_text();
+    return text_of_exception();
   }
 }
 
@@ -52,7 +58,7 @@ int main(const std::function<int()>& program, const InitOptions& options) {
     if (const auto failure = leave_group()) std::rethrow_exception(failure);
     return status;
   } catch (...) {
-    const std::string reason = exception_text();
+    const std::string reason = text_of_exception();
     say(reason);
     const std::exception_ptr failure = leave_group(reason);
     const std::string cause = failure ? text_of(failure) : reason;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "core/src/after_fork.h"
 #include "errors.h"
 
 namespace ronde::c {
@@ -16,6 +17,9 @@ static_assert(sizeof(ronde_work) == sizeof(std::uint64_t), "a handle holds two n
 
 WorkTable& WorkTable::instance() {
   static auto* const table = new WorkTable();
+  static const int depth = fork_depth();
+  // Before mutex_ is asked for: Note [After fork].
+  if (fork_depth() != depth) throw error_after_fork("a function of works");
   return *table;
 }
 

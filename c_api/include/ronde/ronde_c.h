@@ -273,7 +273,7 @@ RONDE_C_API int ronde_work_on_done(ronde_work work, ronde_done_fn fn, void* cont
 /** Of a work that succeeded: where its result is, its shape (room for RONDE_MAX_DIMS numbers) and
  * type. Each pointer may be NULL. Where the work owns the result (`out` was NULL) the memory is
  * valid until ronde_work_free(); it is aligned to 64 bytes, and NULL where there are no elements.
- * Else it is the `out` (or the buffer) of the call. Not for barriers, sends, joins and groups:
+ * Else it is the data of `out`. Not for barriers, sends, joins and groups:
  * RONDE_E_INVALID_ARGUMENT, as for the following three. */
 RONDE_C_API int ronde_work_output(ronde_work work, void** data, int* dims, int64_t* shape,
                                   int* dtype);
