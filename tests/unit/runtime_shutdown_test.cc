@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <latch>
 #include <memory>
 #include <string>
@@ -39,6 +40,22 @@ TEST_CASE("shutdown can be called again, and by several threads; leaving then ch
     check(!runtime.leave(), "it has ended by agreement");
     check_contains(text_of<UsageError>([&] { runtime.submit(barrier_request()); }),
                    "shutdown() has been called");
+  });
+}
+
+TEST_CASE("a shutdown in a callback, which it would wait for, is refused") {
+  std::latch registered(1);
+  run_group(2, [&](int rank, Runtime& runtime) {
+    if (rank == 1) registered.wait();
+    const Work work = runtime.submit(barrier_request());
+    std::promise<std::string> told;
+    if (rank == 0) {
+      work.on_done([&] { told.set_value(text_of<UsageError>([&] { runtime.shutdown(); })); });
+      registered.count_down();
+    }
+    work.wait();
+    if (rank == 0) check_contains(told.get_future().get(), "called in a callback");
+    runtime.shutdown();
   });
 }
 
