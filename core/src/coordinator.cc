@@ -341,10 +341,13 @@ void Coordinator::advance_operations() {
     for (SetEngine* set : running_) ended = (set->busy() && set->executor->poll()) || ended;
     if (!ended && Clock::now() >= slice_end) break;
   }
-  if (progress() != before) hot_until_ = Clock::now() + patience();
-  // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
-  // this one to get on.
-  if (busy()) std::this_thread::yield();
+  if (progress() != before) {
+    hot_until_ = Clock::now() + patience();
+  } else if (busy()) {
+    // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
+    // this one to get on.
+    std::this_thread::yield();
+  }
 }
 
 bool Coordinator::busy() const {
