@@ -107,8 +107,8 @@ void SubmissionQueue::expect_order(Lane& lane, const Submission& submission) {
   const bool in_callback = EngineScope::is_inside();
   if (!in_callback && is_this_thread(lane.caller_without_names)) return;
   throw UsageError(
-      text_of(submission) + ": operations without a name are matched by the order of calls, " +
-      (in_callback ? "and callbacks run at no certain place in it. Give those of callbacks a name"
+      text_of(submission) + " is matched by the order of calls, " +
+      (in_callback ? "in which callbacks have no certain place. Give those of callbacks a name"
                    : "which is that of another thread of this rank until it ends. Give those of "
                      "other threads a name"));
 }

@@ -63,7 +63,8 @@ std::uint64_t counter(const ronde::StatsGroup& group, const std::string& name) {
 
 TEST_CASE("an allreduce above the largest count goes in chunks that cover it") {
   FakeMpi fake;
-  MpiBackend backend(fake.environment(), {.max_count = 1000});
+  const auto environment = fake.environment();
+  MpiBackend backend(environment, {.max_count = 1000});
   const Sum sum(2500);
   const auto operation = backend.allreduce(sum.call);
   const float* const data = sum.data.data();
@@ -74,7 +75,7 @@ TEST_CASE("an allreduce above the largest count goes in chunks that cover it") {
   CHECK(operation->poll());
   CHECK(operation->progress() == 3);
   CHECK_FALSE(backend.capabilities().tells_progress);
-  CHECK(MpiBackend(fake.environment(), {.between_hosts = true}).capabilities().tells_progress);
+  CHECK(MpiBackend(environment, {.between_hosts = true}).capabilities().tells_progress);
   CHECK(counter(backend.stats(), "collective_calls") == 3);
   CHECK(counter(backend.stats(), "payload_bytes") == 10'000);
 }

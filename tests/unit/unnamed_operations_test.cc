@@ -59,7 +59,7 @@ TEST_CASE("the first thread that leaves names out is the only one until it ends"
     for (int round = 0; round < 3; ++round) {
       beside_first_thread(runtime, [&] {
         const std::string text = refusal(runtime);
-        check_contains(text, "rank " + std::to_string(rank) + ": allreduce without a name: ");
+        check_contains(text, "rank " + std::to_string(rank) + ": allreduce without a name is matched");
         check_contains(text, "another thread of this rank until it ends");
         check_contains(text_of<UsageError>([&] { runtime.submit(barrier_request()); }),
                        "barrier without a name");
@@ -117,7 +117,7 @@ TEST_CASE("a callback cannot leave a name out, whichever thread runs it") {
       });
       if (waits) work.wait();
       called.wait();
-      check_contains(text, "barrier without a name: ");
+      check_contains(text, "barrier without a name is matched");
       check_contains(text, "Give those of callbacks a name");
     };
     for (const char* const owner : {"nobody", "this thread"}) {
