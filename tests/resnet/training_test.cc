@@ -57,7 +57,9 @@ TEST_CASE("connected ranks exchange every gradient and stay bit-identical, uncon
     const auto before = example::parameter_checksum(trainer.module());
     trainer.run(2);
     CHECK(trainer.time(1) > 0);
-    CHECK(operations() - made == (connected ? 3 * 62 : 0));
+    // In the first step replicas are compared as well.
+    const std::uint64_t comparisons = ronde::size() > 1 ? 1 : 0;
+    CHECK(operations() - made == (connected ? 3 * 62 + comparisons : 0));
     CHECK(example::parameter_checksum(trainer.module()) != before);
     CHECK(different_ranks(trainer) == (connected ? 1U : static_cast<unsigned>(ronde::size())));
     CHECK(example::parameters_identical(trainer.module()) == (connected || ronde::size() == 1));

@@ -59,7 +59,8 @@ TEST_CASE("the first thread that leaves names out is the only one until it ends"
     for (int round = 0; round < 3; ++round) {
       beside_first_thread(runtime, [&] {
         const std::string text = refusal(runtime);
-        check_contains(text, "rank " + std::to_string(rank) + ": allreduce without a name is matched");
+        check_contains(text,
+                       "rank " + std::to_string(rank) + ": allreduce without a name is matched");
         check_contains(text, "another thread of this rank until it ends");
         check_contains(text_of<UsageError>([&] { runtime.submit(barrier_request()); }),
                        "barrier without a name");
