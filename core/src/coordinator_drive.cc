@@ -147,7 +147,7 @@ void Coordinator::look_on(const WorkState& work, Stage goal, TimePoint deadline)
   for (unsigned round = 0; !driver_failure_ && work.stage() < goal; ++round) {
     // Looking for messages costs a system call; a frozen schedule needs none.
     const bool looks_for_messages =
-        !schedule_ || !schedule_->is_frozen() || round % kRoundsWithoutMessages == 1;
+        !schedule_ || !schedule_->is_frozen() || round % kRoundsWithoutMessages == kRoundsWithoutMessages - 1;
     if (!looks_for_messages) {
       follow_schedule();
       advance_operations();
