@@ -146,8 +146,8 @@ void Coordinator::look_on(const WorkState& work, Stage goal, TimePoint deadline)
   TimePoint give_up = Clock::now() + patience();
   for (unsigned round = 0; !driver_failure_ && work.stage() < goal; ++round) {
     // Looking for messages costs a system call; a frozen schedule needs none.
-    const bool looks_for_messages =
-        !schedule_ || !schedule_->is_frozen() || round % kRoundsWithoutMessages == kRoundsWithoutMessages - 1;
+    const bool looks_for_messages = !schedule_ || !schedule_->is_frozen() ||
+                                    round % kRoundsWithoutMessages == kRoundsWithoutMessages - 1;
     if (!looks_for_messages) {
       follow_schedule();
       advance_operations();
