@@ -59,13 +59,11 @@ constexpr Result kAlreadyMapped = 208;
 constexpr Result kPeerAccessUnsupported = 217;
 constexpr Result kInvalidHandle = 400;
 constexpr Result kNotReady = 600;
-constexpr Result kPeerAccessAlreadyEnabled = 704;
 constexpr Result kHostMemoryAlreadyRegistered = 712;
 constexpr Result kNotSupported = 801;
 constexpr Result kCaptureImplicit = 906;
 
 constexpr unsigned kStreamNonBlocking = 1;
-constexpr unsigned kEventBlockingSync = 1;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kEventInterprocess = 4;
 constexpr unsigned kIpcLazyEnablePeerAccess = 1;
@@ -83,7 +81,6 @@ constexpr std::uintptr_t kStreamPerThread = 2;
 
 /// CUdevice_attribute
 constexpr int kAttributeMultiprocessorCount = 16;
-constexpr int kAttributeUnifiedAddressing = 41;
 constexpr int kAttributeComputeCapabilityMajor = 75;
 constexpr int kAttributeComputeCapabilityMinor = 76;
 
@@ -103,8 +100,6 @@ struct DriverApi : DeviceQueryApi {
   using Call = vendor::Entry<Result, Arguments...>;
 
   Call<int*, int, DeviceHandle> device_attribute{*this, "cuDeviceGetAttribute"};
-  Call<DeviceHandle*, const char*> device_by_pci_id{*this, "cuDeviceGetByPCIBusId"};
-  Call<int*, DeviceHandle, DeviceHandle> can_access_peer{*this, "cuDeviceCanAccessPeer"};
 
   Call<ContextHandle*, DeviceHandle> primary_context_retain{*this, "cuDevicePrimaryCtxRetain"};
   Call<DeviceHandle> primary_context_release{*this, "cuDevicePrimaryCtxRelease_v2"};
@@ -112,7 +107,6 @@ struct DriverApi : DeviceQueryApi {
   Call<ContextHandle*> context_pop{*this, "cuCtxPopCurrent_v2"};
   Call<int*> exchange_capture_mode{*this, "cuThreadExchangeStreamCaptureMode"};
   Call<StreamHandle, int*> stream_is_capturing{*this, "cuStreamIsCapturing"};
-  Call<ContextHandle, unsigned> enable_peer_access{*this, "cuCtxEnablePeerAccess"};
 
   Call<DevicePointer*, std::size_t> allocate{*this, "cuMemAlloc_v2"};
   Call<DevicePointer> free{*this, "cuMemFree_v2"};

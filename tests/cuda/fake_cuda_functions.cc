@@ -75,15 +75,9 @@ void add_queries(Functions& functions) {
       functions, [](State&, int* value, int attribute, DeviceHandle) {
         *value = attribute == kAttributeComputeCapabilityMajor ? 9
                  : attribute == kAttributeMultiprocessorCount  ? 132
-                 : attribute == kAttributeUnifiedAddressing    ? 1
                                                                : 0;
         return kSuccess;
       });
-  // Of the table, but not called.
-  for (const char* const symbol :
-       {"cuDeviceGetByPCIBusId", "cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess"}) {
-    functions[symbol] = address(+[] { return kNotSupported; });
-  }
 }
 
 void add_contexts(Functions& functions) {
