@@ -27,7 +27,6 @@ namespace {
 
 /// Of what Config has checked.
 IpcHandover ipc_handover(std::string_view name) {
-  if (name == "events") return IpcHandover::Events;
   if (name == "flags") return IpcHandover::Flags;
   return name == "kernels" ? IpcHandover::Kernels : IpcHandover::Auto;
 }
@@ -154,7 +153,6 @@ BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& sym
           {"mpi-reg", with(false, true)},
           {"mpi-opt", with(true, true)},
           {"mpi-opt-nocache", with(true, false)},
-          {"mpi-opt-events", handing_over(IpcHandover::Events)},
           {"mpi-opt-flags", handing_over(IpcHandover::Flags)},
           {"mpi-opt-kernels", handing_over(IpcHandover::Kernels)},
           {"nccl", nccl_backend_factory(nccl)}};

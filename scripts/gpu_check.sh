@@ -252,7 +252,7 @@ measurements_bench() {
     done
   done
   for ranks in 2 4; do
-    echo "ways to hand over|$ranks|ronde|bench setups --setup mpi-opt-events,mpi-opt-flags,mpi-opt-kernels" \
+    echo "ways to hand over|$ranks|ronde|bench setups --setup mpi-opt-flags,mpi-opt-kernels" \
       "--min 32KiB --max 64MiB --model edsr --json $kResults/hand_overs.$ranks.json"
   done
   echo "packing|0|gpu_pack|resnet50"

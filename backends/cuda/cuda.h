@@ -17,8 +17,7 @@ namespace ronde {
 
 /// How the streams of ranks on one host wait for each other.
 enum class IpcHandover {
-  Auto,  ///< by kernels where each rank has a GPU of its own, else by flags; if that fails, events
-  Events,   ///< of CUDA, shared with the other processes
+  Auto,     ///< by kernels where each rank has a GPU of its own, else by flags
   Flags,    ///< in host memory, which streams write and wait for
   Kernels,  ///< which write and look at flags in the memory of GPUs
 };

@@ -112,7 +112,7 @@ CudaBackend::~CudaBackend() {
   // A trial that nothing has released hangs for good.
   const auto bound = is_dead_ ? kLastBound : std::chrono::seconds{0};
   const bool direct_hangs = direct_link_ && direct_link_->hangs();
-  if (is_over && !direct_hangs && gpu_->peers.trials_end(bound)) return;
+  if (is_over && !direct_hangs && gpu_->peers.trial_ends(bound)) return;
   device::abandon(std::move(gpu_));
   device::abandon(std::move(cache_));
 }
@@ -142,16 +142,11 @@ device::Steps CudaBackend::find_ways(int device) {
   Problems problems;
   has_ipc_ = false;
   if (why_never_ipc().empty()) {
-    IpcPeers::Findings findings;
     device::Steps connecting =
-        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, findings);
+        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problems.of_ipc);
     co_await connecting;
-    has_ipc_ = findings.problem.empty();
-    problems.of_ipc = findings.problem;
-    if (has_ipc_) {
-      problems.of_flags = findings.remark;
-      gpu(device).bench.mover().reserve(kUsualSegments);
-    }
+    has_ipc_ = problems.of_ipc.empty();
+    if (has_ipc_) gpu(device).bench.mover().reserve(kUsualSegments);
   }
   if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
     device::Steps proving = prove_direct_link(device, problems.of_mpi);
@@ -176,19 +171,13 @@ device::Steps CudaBackend::prove_direct_link(int device, std::string& problem) {
 
 /// In one line for what moves data, once all is known.
 void CudaBackend::tell(const Problems& problems) const {
-  if (!problems.of_flags.empty()) {
-    warn_(
-        "ranks hand over by CUDA's events (RONDE_CUDA_IPC_HANDOVER=events spares the trial), "
-        "as what is faster does not work: " +
-        problems.of_flags);
-  }
   if (problems.of_ipc.empty() && problems.of_mpi.empty()) return;
   const std::string instead = direct_ ? "left to MPI" : "staged through host memory";
   const std::string what = has_ipc_ ? "what CUDA IPC does not move" : "what is on GPUs";
   std::string text;
   if (!problems.of_ipc.empty()) {
     text = "CUDA IPC cannot be used, and what is on GPUs is " + instead + ": " + problems.of_ipc +
-           (problems.of_mpi.empty() ? "" : "; ");
+           " (RONDE_CUDA_IPC=0 spares the trial)" + (problems.of_mpi.empty() ? "" : "; ");
   }
   if (!problems.of_mpi.empty()) {
     text += "the MPI library says that it takes addresses of GPUs, but a trial failed, and " +
@@ -279,7 +268,7 @@ void CudaBackend::abort() noexcept {
   is_dead_ = true;
   if (!gpu_) return;
   streams_->end_waits_by([this] { gpu_->peers.release(); });
-  gpu_->peers.release_trials();
+  gpu_->peers.release_trial();
 }
 
 void CudaBackend::let_go() {

@@ -85,7 +85,7 @@ class CudaBackend final : public Backend {
 
   /// Why ways that were tried are none, as far as they are.
   struct Problems {
-    std::string of_ipc, of_flags, of_mpi;
+    std::string of_ipc, of_mpi;
   };
 
   /// `device`: an ordinal, or negative: any that this rank may use.

@@ -29,9 +29,6 @@ using FunctionHandle = FunctionTag*;
 struct IpcMemHandle {
   std::array<char, 64> reserved;
 };
-struct IpcEventHandle {
-  std::array<char, 64> reserved;
-};
 
 /// CUstreamBatchMemOpParams: a 32-bit word that a stream writes, or waits for.
 struct StreamMemoryOperation {
@@ -65,7 +62,6 @@ constexpr Result kCaptureImplicit = 906;
 
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
-constexpr unsigned kEventInterprocess = 4;
 constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 constexpr unsigned kHostRegisterPortable = 1;
 constexpr unsigned kHostRegisterMapped = 2;
@@ -140,8 +136,6 @@ struct DriverApi : DeviceQueryApi {
   Call<IpcMemHandle*, DevicePointer> ipc_get_memory{*this, "cuIpcGetMemHandle"};
   Call<DevicePointer*, IpcMemHandle, unsigned> ipc_open_memory{*this, "cuIpcOpenMemHandle_v2"};
   Call<DevicePointer> ipc_close_memory{*this, "cuIpcCloseMemHandle"};
-  Call<IpcEventHandle*, EventHandle> ipc_get_event{*this, "cuIpcGetEventHandle"};
-  Call<EventHandle*, IpcEventHandle> ipc_open_event{*this, "cuIpcOpenEventHandle"};
 
   Call<ModuleHandle*, const void*> module_load{*this, "cuModuleLoadData"};
   Call<ModuleHandle> module_unload{*this, "cuModuleUnload"};

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "backends/cuda/poll_until.h"
-#include "backends/cuda/verdict.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {
@@ -17,61 +16,12 @@ namespace {
 constexpr std::size_t kLook = 16;
 static_assert(kLook <= kSightBytes);
 
-constexpr const char* kNoAnswer = "the memory of other ranks does not answer";
-
-/// In texts of what is wrong with it.
-std::string text_of(IpcHandover handover) {
-  if (handover == IpcHandover::Events) return "by events: ";
-  return handover == IpcHandover::Kernels ? "by kernels: " : "by flags: ";
-}
-
 /// What a rank writes for the others to see.
 unsigned char sight_of(std::size_t rank) {
   return static_cast<unsigned char>(rank + 1);
 }
 
 }  // namespace
-
-/// What all ranks do at the same time when they connect: none goes on where one could not.
-class IpcPeers::Meeting {
- public:
-  Meeting(IpcPeers& peers, device::HostExchange& exchange, std::chrono::milliseconds patience)
-      : peers_(peers), exchange_(exchange), patience_(patience) {}
-
-  /// Tells the others why this rank cannot go on; leaves in `problem` that of the first that
-  /// cannot.
-  device::Steps agree(std::string& problem) {
-    exchange_.start(Verdict(problem));
-    co_await device::until([this] { return exchange_.poll(); });
-    problem = first_problem(exchange_.all<Verdict>(), peers_.ranks_);
-  }
-  /// Of this host, by rank.
-  device::Steps greet(const Greeting& own) {
-    exchange_.start(own);
-    co_await device::until([this] { return exchange_.poll(); });
-    greetings.clear();
-    for (const std::size_t rank : peers_.here_) greetings.push_back(exchange_.of<Greeting>(rank));
-  }
-  /// Until the last trial's stream has run all, unless there is a problem.
-  device::Steps finish(std::string& problem) {
-    bool is_over = false;
-    const auto deadline = std::chrono::steady_clock::now() + patience_;
-    co_await device::until([&] {
-      if (problem.empty()) {
-        problem = problem_of([&] { is_over = peers_.trials_.back()->stream.is_idle(); });
-      }
-      return is_over || !problem.empty() || std::chrono::steady_clock::now() >= deadline;
-    });
-    if (problem.empty() && !is_over) problem = kNoAnswer;
-  }
-
-  std::vector<Greeting> greetings;
-
- private:
-  IpcPeers& peers_;
-  device::HostExchange& exchange_;
-  const std::chrono::milliseconds patience_;
-};
 
 IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
                    IpcHandover handover, bool are_all, std::vector<int> ranks,
@@ -89,41 +39,66 @@ IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<O
       are_all_(are_all) {}
 
 device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDevices& visible,
-                                std::chrono::milliseconds patience, Findings& findings) {
+                                std::chrono::milliseconds patience, std::string& problem) {
   if (ranks_.size() == 1) {
     addresses_[0] = bench_.fusion();
     co_return;
   }
-  Meeting meeting(*this, exchange, patience);
-  std::string& problem = findings.problem;
+  device::Steps trying = try_out(exchange, visible, patience, problem);
+  co_await trying;
+  offered_.reset();
+  if (!problem.empty()) {
+    release();
+    co_return forget();
+  }
+  end_trial();
+  let();
+}
+
+/// Whether ranks see in each other's memory what was written before a recorded mark. No rank goes
+/// on where one could not.
+device::Steps IpcPeers::try_out(device::HostExchange& exchange, const VisibleDevices& visible,
+                                std::chrono::milliseconds patience, std::string& problem) {
   Greeting greeting;
   problem = problem_of([&] { greet(greeting); });
-  device::Steps greeting_all = meeting.greet(greeting);
-  co_await greeting_all;
-  if (problem.empty()) {
-    device::Steps writing = meeting.finish(problem);
-    co_await writing;
-  }
-  device::Steps agreeing = meeting.agree(problem);
-  co_await agreeing;
-  if (!problem.empty()) co_return forget();
+  device::Steps writing = finish_trial(patience, problem);
+  co_await writing;
+  greeting.verdict = Verdict(problem);
+  exchange.start(greeting);
+  co_await device::until([&exchange] { return exchange.poll(); });
+  std::vector<Verdict> verdicts;
+  for (const Greeting& each : exchange.all<Greeting>()) verdicts.push_back(each.verdict);
+  problem = first_problem(verdicts, ranks_);
+  if (!problem.empty()) co_return;
 
-  problem = problem_of([&] { open(meeting.greetings, visible); });
-  device::Steps opening = meeting.agree(problem);
+  problem = problem_of([&] {
+    std::vector<Greeting> greetings;
+    for (const std::size_t rank : here_) greetings.push_back(exchange.of<Greeting>(rank));
+    open(greetings, visible);
+    choose(greetings);
+  });
+  device::Steps opening = agree(exchange, problem);
   co_await opening;
-  if (!problem.empty()) co_return forget();
+  if (!problem.empty()) co_return;
 
-  for (const IpcHandover choice : choices(meeting.greetings)) {
-    findings.remark = std::exchange(problem, {});
-    device::Steps trying = try_out(meeting, choice, problem);
-    co_await trying;
-    if (problem.empty()) break;
+  problem = problem_of([&] { look_at_peers(); });
+  device::Steps looking = finish_trial(patience, problem);
+  co_await looking;
+  if (problem.empty()) problem = problem_of([&] { check_sight(); });
+  device::Steps agreeing = agree(exchange, problem);
+  co_await agreeing;
+}
+
+/// Tells the others why this rank cannot go on; leaves in `problem` that of the first that cannot.
+device::Steps IpcPeers::agree(device::HostExchange& exchange, std::string& problem) {
+  if (!problem.empty() && handover_ == IpcHandover::Kernels) {
+    problem = "by kernels (RONDE_CUDA_IPC_HANDOVER=flags may work): " + problem;
+  } else if (!problem.empty() && handover_ == IpcHandover::Flags) {
+    problem = "by flags: " + problem;
   }
-  offered_.reset();
-  if (!problem.empty()) co_return forget();
-  events_.reset();
-  end_trials();
-  let();
+  exchange.start(Verdict(problem));
+  co_await device::until([&exchange] { return exchange.poll(); });
+  problem = first_problem(exchange.all<Verdict>(), ranks_);
 }
 
 /// Exports what the others need, and writes what they will look for; nobody has recorded anything.
@@ -134,37 +109,18 @@ void IpcPeers::greet(Greeting& greeting) {
   const auto exported = export_memory(*context, bench_.fusion(), bench_.fusion_bytes());
   if (!exported) throw Error("CUDA cannot export the fusion buffer of this GPU");
   greeting.fusion = *exported;
-  prepare(greeting);
-  begin_trial();
-  const Stream& stream = trials_.back()->stream;
+  if (own_ == 0 && wanted_ != IpcHandover::Kernels) {
+    offered_ = std::make_unique<shm::OfferedMemory>(size() * kFlagBytes);
+    greeting.flags = offered_->offer();
+  }
+  trial_ = std::make_unique<Trial>(context);
   const Current current(*context);
   const auto fill = [&](DevicePointer at, unsigned char value, std::size_t bytes) {
     ronde::cuda::check(context->api(), "writing to the fusion buffer", context->api().fill, at,
-                       value, bytes, stream.handle());
+                       value, bytes, trial_->stream.handle());
   };
   fill(place_of_sight(own_), sight_of(own_), kLook);
   fill(place_of_sight(own_) + kSightBytes, 0, kFlagBytes);
-}
-
-/// What others need of this rank for the ways to hand over that may be chosen. What does not work
-/// is told when it is.
-void IpcPeers::prepare(Greeting& greeting) {
-  const auto may_be = [&](IpcHandover handover) {
-    return wanted_ == IpcHandover::Auto || wanted_ == handover;
-  };
-  if (may_be(IpcHandover::Events)) {
-    problem_of_events_ = problem_of([&] {
-      events_ = std::make_unique<EventSignals>(bench_.context(), size(), own_);
-      greeting.events = events_->exported();
-      greeting.has_events = true;
-    });
-  }
-  if (own_ == 0 && may_be(IpcHandover::Flags)) {
-    problem_of_flags_ = problem_of([&] {
-      offered_ = std::make_unique<shm::OfferedMemory>(size() * kFlagBytes);
-      greeting.flags = offered_->offer();
-    });
-  }
 }
 
 void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices& visible) {
@@ -182,88 +138,42 @@ void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices
   hold();
 }
 
-/// How the ranks of this host may hand over, what is best first; of all hosts as many.
-std::vector<IpcHandover> IpcPeers::choices(const std::vector<Greeting>& greetings) const {
-  if (wanted_ != IpcHandover::Auto) return {wanted_};
+/// Chooses how the ranks of this host wait for each other, as each of them does, and records.
+void IpcPeers::choose(const std::vector<Greeting>& greetings) {
   std::set<std::string> gpus;
   for (const Greeting& greeting : greetings) gpus.insert(greeting.uuid.data());
   const bool have_one_each = are_all_ && gpus.size() == greetings.size();
-  return {have_one_each ? IpcHandover::Kernels : IpcHandover::Flags, IpcHandover::Events};
-}
-
-void IpcPeers::choose(IpcHandover handover, const std::vector<Greeting>& greetings) {
-  handover_ = handover;
-  given_up_ = std::move(signals_);
-  if (handover == IpcHandover::Events) {
-    if (!problem_of_events_.empty()) throw Error(problem_of_events_);
-    for (std::size_t rank = 0; rank < size(); ++rank) {
-      // A rank that has none says so itself.
-      if (rank != own_ && greetings[rank].has_events)
-        events_->open(rank, greetings[rank].events, name_of(rank));
-    }
-    signals_ = std::move(events_);
-  } else if (handover == IpcHandover::Flags) {
-    if (!problem_of_flags_.empty()) throw Error(problem_of_flags_);
-    auto memory =
-        std::make_shared<const shm::SharedMemory>(shm::map_offered(greetings.front().flags));
-    auto pinned = std::make_shared<const PinnedRange>(bench_.context(), memory->bytes().data(),
-                                                      memory->bytes().size());
-    signals_ = std::make_unique<StreamFlags>(std::move(memory), std::move(pinned), size(), own_);
+  handover_ = wanted_ != IpcHandover::Auto ? wanted_
+              : have_one_each              ? IpcHandover::Kernels
+                                           : IpcHandover::Flags;
+  if (handover_ == IpcHandover::Flags) {
+    signals_ = std::make_unique<PeerSignals>(
+        bench_.context(), shm::map_offered(greetings.front().flags), size(), own_);
   } else {
-    signals_ = std::make_unique<KernelFlags>(
+    signals_ = std::make_unique<PeerSignals>(
         bench_.kernels(), bench_.pinned().take(sizeof(std::uint32_t)),
         [this](std::size_t rank) { return place_of_sight(rank) + kSightBytes; }, size(), own_);
   }
-}
-
-/// Whether ranks see what others have written before they handed over so.
-device::Steps IpcPeers::try_out(Meeting& meeting, IpcHandover handover, std::string& problem) {
-  // Other hosts may be at another kind.
-  const auto tell_kind = [&] {
-    if (!problem.empty()) problem = text_of(handover) + problem;
-  };
-  problem = problem_of([&] {
-    choose(handover, meeting.greetings);
-    begin_trial();
-    signals_->record(Mark::Packed, 0, trials_.back()->stream);
-  });
-  tell_kind();
-  device::Steps recording = meeting.agree(problem);
-  co_await recording;
-  if (problem.empty()) {
-    problem = problem_of([&] { look_at_peers(); });
-    device::Steps looking = meeting.finish(problem);
-    co_await looking;
-    if (problem.empty()) problem = problem_of([&] { check_sight(); });
-    tell_kind();
-    device::Steps agreeing = meeting.agree(problem);
-    co_await agreeing;
-  }
-  if (!problem.empty()) release();
-}
-
-/// After this, what hangs is of others before.
-void IpcPeers::begin_trial() {
-  end_trials();
-  trials_.push_back(std::make_unique<Trial>(bench_.context()));
-  trials_.back()->mappings = mappings_;
+  // What was queued for the trial before has run.
+  trial_ = std::make_unique<Trial>(bench_.context());
+  trial_->mappings = mappings_;
+  signals_->record(Mark::Packed, 0, trial_->stream);
 }
 
 /// Queues copies of what the others have written.
 void IpcPeers::look_at_peers() {
-  Trial& trial = *trials_.back();
-  trial.sight = bench_.pinned().take(size() * kLook);
-  std::memset(trial.sight.data(), 0, trial.sight.bytes());
-  signals_->wait_for_all(Mark::Packed, 0, trial.stream);
+  trial_->sight = bench_.pinned().take(size() * kLook);
+  std::memset(trial_->sight.data(), 0, trial_->sight.bytes());
+  signals_->wait_for_all(Mark::Packed, 0, trial_->stream);
   for (std::size_t rank = 0; rank < size(); ++rank) {
-    trial.stream.copy(trial.sight.address() + rank * kLook, place_of_sight(rank), kLook,
-                      "reading the fusion buffer of rank " + std::to_string(name_of(rank)));
+    trial_->stream.copy(trial_->sight.address() + rank * kLook, place_of_sight(rank), kLook,
+                        "reading the fusion buffer of rank " + std::to_string(name_of(rank)));
   }
 }
 
 void IpcPeers::check_sight() const {
   for (std::size_t rank = 0; rank < size(); ++rank) {
-    const std::byte* const bytes = trials_.back()->sight.data() + rank * kLook;
+    const std::byte* const bytes = trial_->sight.data() + rank * kLook;
     const bool is_right = std::all_of(
         bytes, bytes + kLook, [&](std::byte byte) { return byte == std::byte{sight_of(rank)}; });
     if (is_right) continue;
@@ -272,31 +182,37 @@ void IpcPeers::check_sight() const {
   }
 }
 
-void IpcPeers::end_trials() noexcept {
-  std::erase_if(trials_, [](const std::unique_ptr<Trial>& trial) {
-    try {
-      return trial->stream.is_idle();
-    } catch (const Error&) {
-      return false;  // the GPU has failed: what it still does is not known
-    }
+/// Waits until the trial's stream has run all, unless there is a problem.
+device::Steps IpcPeers::finish_trial(std::chrono::milliseconds patience, std::string& problem) {
+  bool is_over = false;
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  co_await device::until([&] {
+    if (problem.empty()) problem = problem_of([&] { is_over = trial_->stream.is_idle(); });
+    return is_over || !problem.empty() || std::chrono::steady_clock::now() >= deadline;
   });
+  if (problem.empty() && !is_over) problem = "the memory of other ranks does not answer";
 }
 
-bool IpcPeers::trials_end(std::chrono::nanoseconds bound) noexcept {
+void IpcPeers::end_trial() noexcept {
+  try {
+    if (trial_ && trial_->stream.is_idle()) trial_.reset();
+  } catch (const Error&) {
+    // The GPU has failed: what it still does is not known.
+  }
+}
+
+bool IpcPeers::trial_ends(std::chrono::nanoseconds bound) noexcept {
   return poll_until(std::chrono::steady_clock::now() + bound, [this] {
-    end_trials();
-    return trials_.empty();
+    end_trial();
+    return trial_ == nullptr;
   });
 }
 
 void IpcPeers::forget() noexcept {
-  end_trials();
+  end_trial();
   let();
   offered_.reset();
   for (const int rank : ranks_) cache_.drop(rank);
-  for (PeerSignals* const each : {static_cast<PeerSignals*>(events_.get()), signals_.get()}) {
-    if (each != nullptr) each->forget();
-  }
 }
 
 void IpcPeers::hold() {

@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "backends/cuda/cuda.h"
-#include "backends/cuda/event_signals.h"
-#include "backends/cuda/flag_signals.h"
 #include "backends/cuda/peer_signals.h"
 #include "backends/cuda/registration_cache.h"
 #include "backends/cuda/registrations.h"
+#include "backends/cuda/verdict.h"
 #include "backends/cuda/visible_devices.h"
 #include "backends/cuda/workbench.h"
 #include "backends/device/host_exchange.h"
@@ -21,28 +20,19 @@
 
 namespace ronde::cuda {
 
-/// Bytes behind the fusion buffer: what ranks try out whether they reach each other's by, and
-/// KernelFlags.
+/// Bytes behind the fusion buffer: what ranks try out whether they reach each other by, and the
+/// flags that kernels look at.
 constexpr std::size_t kSightBytes = 256;
 constexpr std::size_t kBytesBehind = kSightBytes + kFlagBytes;
-
-/// What this rank tells the others when they meet: plain bytes.
-struct Greeting {
-  std::array<char, 48> uuid{};  ///< of its GPU
-  ExportedMemory fusion;
-  EventHandles events{};
-  bool has_events = false;
-  shm::MemoryOffer flags;  ///< of StreamFlags, from the first rank of a host
-};
 
 /// Ranks of one host that reach each other's fusion buffers by CUDA IPC, and are ordered by
 /// PeerSignals.
 ///
 /// Note [Who closes first]
-/// What a rank has exported, memory and events, it destroys with this object: others may have work
-/// queued that uses it until they have closed their side, which they do before (forget()). Where a
-/// group has died nobody waits for that: what others then still read or write is taken to live on
-/// with their mappings, which CUDA does not promise.
+/// What a rank has exported it destroys with this object: others may have work queued that uses it
+/// until they have closed their side, which they do before (forget()). Where a group has died
+/// nobody waits for that: what others then still read or write is taken to live on with their
+/// mappings, which CUDA does not promise.
 ///
 /// Thread-safety: one thread at a time.
 class IpcPeers {
@@ -59,14 +49,10 @@ class IpcPeers {
   IpcPeers& operator=(const IpcPeers&) = delete;
 
   /// All ranks, also those of other hosts, meet; those of a host open what they need of each other,
-  /// and try it out, with no step of it for longer than `patience`. What is found out is the same
-  /// on every rank.
-  struct Findings {
-    std::string problem;  ///< why it cannot be used; empty if it can
-    std::string remark;   ///< why ranks do not hand over as they would best, or empty
-  };
+  /// and try it out, with no step of it for longer than `patience`. `problem`: why it cannot be
+  /// used, the same on every rank; empty if it can.
   device::Steps connect(device::HostExchange& exchange, const VisibleDevices& visible,
-                        std::chrono::milliseconds patience, Findings& findings);
+                        std::chrono::milliseconds patience, std::string& problem);
 
   /// The ranks of this host, as which they are numbered here.
   /// @{
@@ -89,21 +75,19 @@ class IpcPeers {
 
   /// Closes all that was opened; nothing that is queued uses it, but for a trial that hangs.
   void forget() noexcept;
-  /// The group is dead: lets this GPU's waits for others end where they can.
-  /// @{
+  /// The group is dead: ends this GPU's waits for others.
   void release() noexcept {
     if (signals_) signals_->release();
   }
-  /// Those of trials alone, behind which is nothing of the program's.
-  void release_trials() noexcept {
-    if (!trials_.empty()) release();
+  /// Ends those of a trial alone, behind which is nothing of the program's.
+  void release_trial() noexcept {
+    if (trial_) release();
   }
-  /// @}
-  /// Whether no trial uses memory any more, also of those that failed. Waits for that, for no
-  /// longer than `bound`.
-  bool trials_end(std::chrono::nanoseconds bound) noexcept;
+  /// Whether no trial uses memory any more, also one that failed. Waits for that, for no longer
+  /// than `bound`.
+  bool trial_ends(std::chrono::nanoseconds bound) noexcept;
 
-  /// How the ranks hand over; Auto while they have not found out.
+  /// How the ranks wait for each other; Auto while they have not found out.
   IpcHandover handover() const noexcept { return handover_; }
 
   /// Records what this rank has done, behind all that is queued.
@@ -116,6 +100,13 @@ class IpcPeers {
   }
 
  private:
+  /// What a rank tells the others when they meet.
+  struct Greeting {
+    Verdict verdict;              ///< why it cannot go on
+    std::array<char, 48> uuid{};  ///< of its GPU
+    ExportedMemory fusion;
+    shm::MemoryOffer flags;  ///< from the first rank of a host
+  };
   /// Work that may never end, as it depends on others for the first time: it has a stream of its
   /// own, touches no memory that operations use, and what it uses lives on with it.
   struct Trial {
@@ -125,18 +116,16 @@ class IpcPeers {
     std::vector<std::shared_ptr<MappedMemory>> mappings;
   };
 
-  class Meeting;
-
   void greet(Greeting& greeting);
-  void prepare(Greeting& greeting);
   void open(const std::vector<Greeting>& greetings, const VisibleDevices& visible);
-  std::vector<IpcHandover> choices(const std::vector<Greeting>& greetings) const;
-  void choose(IpcHandover handover, const std::vector<Greeting>& greetings);
-  device::Steps try_out(Meeting& meeting, IpcHandover handover, std::string& problem);
-  void begin_trial();
+  void choose(const std::vector<Greeting>& greetings);
   void look_at_peers();
   void check_sight() const;
-  void end_trials() noexcept;
+  device::Steps finish_trial(std::chrono::milliseconds patience, std::string& problem);
+  device::Steps try_out(device::HostExchange& exchange, const VisibleDevices& visible,
+                        std::chrono::milliseconds patience, std::string& problem);
+  device::Steps agree(device::HostExchange& exchange, std::string& problem);
+  void end_trial() noexcept;
   DevicePointer place_of_sight(std::size_t rank) const noexcept {
     return addresses_[rank] + bench_.fusion_bytes();
   }
@@ -150,11 +139,8 @@ class IpcPeers {
   std::vector<ExportedMemory> memories_;                 ///< by rank
   std::vector<std::shared_ptr<MappedMemory>> mappings_;  ///< by rank; null for the own one
   std::vector<DevicePointer> addresses_;                 ///< by rank
-  std::vector<std::unique_ptr<Trial>> trials_;           ///< the last one, and those that hang
-  std::string problem_of_events_, problem_of_flags_;     ///< of this rank, if they are chosen
-  std::unique_ptr<EventSignals> events_;                 ///< until they are chosen, or not
+  std::unique_ptr<Trial> trial_;                         ///< in progress, or one that hangs
   std::unique_ptr<PeerSignals> signals_;                 ///< null where there are no others
-  std::unique_ptr<PeerSignals> given_up_;                ///< that failed the trial before
   const IpcHandover wanted_;
   const bool are_all_;
   std::unique_ptr<const shm::OfferedMemory> offered_;  ///< until the others have mapped it

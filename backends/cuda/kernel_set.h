@@ -16,7 +16,7 @@
 namespace ronde::cuda {
 
 /// So long a kernel waits for another rank: far longer than a group takes to find out that it is
-/// dead, which ends the wait (KernelFlags::release).
+/// dead, which ends the wait (PeerSignals::release).
 constexpr std::chrono::minutes kAwaitLimit{60};
 
 /// Ronde's kernels on one GPU. All are loaded at once: loading one later might wait for what is

@@ -128,7 +128,7 @@ std::string checked_replica_check(std::string_view text) {
 }
 
 std::string checked_handover(std::string_view text) {
-  return parse_choice(text, "how ranks hand over", {"auto", "events", "flags", "kernels"});
+  return parse_choice(text, "how ranks hand over", {"auto", "flags", "kernels"});
 }
 
 std::string checked_process_sets(std::string_view text) {
@@ -226,10 +226,9 @@ std::vector<ConfigEntry> gpu_entries() {
                  {.name = "RONDE_CUDA_IPC_HANDOVER",
                   .horovod_twin = "",
                   .unit = "",
-                  .text = "How the streams of the ranks of a host wait for each other: events (of "
-                          "CUDA), flags (in host memory, awaited by streams), kernels (which look "
-                          "at flags in GPU memory). auto: kernels where no two ranks share a GPU, "
-                          "else flags; events where a trial of these fails."}),
+                  .text = "How the streams of the ranks of a host wait for each other: flags (in "
+                          "host memory, awaited by streams), kernels (which look at flags in GPU "
+                          "memory). auto: kernels where no two ranks share a GPU, else flags."}),
       bytes_entry(&Config::cuda_ipc_direct_bytes, kLargestFusion,
                   {.name = "RONDE_CUDA_IPC_DIRECT_BYTES",
                    .horovod_twin = "",

@@ -58,7 +58,6 @@ const std::vector<Way> kWays = {
     {.name = "ipc, nothing registered", .cache = false},
     {.name = "ipc, mapped each time", .cache = false, .direct_bytes = 1},
     {.name = "staged, nothing kept", .ipc = false, .cache = false},
-    {.name = "ipc by events", .handover = IpcHandover::Events},
     {.name = "ipc by flags", .handover = IpcHandover::Flags},
     {.name = "ipc by kernels", .handover = IpcHandover::Kernels}};
 

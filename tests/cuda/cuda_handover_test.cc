@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks that reach each other by CUDA IPC wait for each other: by events, by flags, or by
-// kernels.
+// How ranks that reach each other by CUDA IPC wait for each other: by flags or by kernels.
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -10,7 +9,6 @@
 
 #include "backends/cuda/kernels/flags.h"
 #include "gpu_ranks.h"
-#include "tests/support/captured_errors.h"
 #include "tests/support/requests.h"
 
 namespace {
@@ -20,36 +18,11 @@ using namespace ronde::test;
 
 constexpr std::size_t kCount = 20'000;
 
-/// Why what is faster than events is not used: words that get lost, or a call that fails.
-struct Obstacle {
-  const char* text;  ///< of the line
-  const char* symbol = nullptr;
-  int skipped = 0;
-  IpcHandover handover = IpcHandover::Flags;
-  FakeCuda::Options machine = {};
-};
-
-const std::vector<Obstacle> kObstacles = {
-    {"CUDA failed while telling the other ranks: cuStreamBatchMemOp_v2", "cuStreamBatchMemOp_v2"},
-    {"CUDA failed while waiting for the other ranks: cuStreamBatchMemOp_v2",
-     "cuStreamBatchMemOp_v2", 2},
-    {"cuMemHostRegister_v2", "cuMemHostRegister_v2"},
-    {.text = "rank 0: by flags: the memory of other ranks does not answer",
-     .machine = {.written_words_show = false}},
-    {.text = "rank 1: by kernels: CUDA failed while launching ronde_signal: cuLaunchKernel",
-     .symbol = "cuLaunchKernel",
-     .handover = IpcHandover::Kernels,
-     .machine = {.devices = 2}},
-};
-
 }  // namespace
 
 TEST_CASE("cuda ipc handover: kernels where each rank has a GPU, flags where two share one") {
-  // Flags are also used where events cannot be shared.
-  const auto [devices, has_events] =
-      GENERATE(std::pair(1, true), std::pair(2, true), std::pair(3, true), std::pair(1, false));
+  const int devices = GENERATE(1, 2, 3);
   FakeMachine machine({.devices = devices});
-  if (!has_events) machine.cuda.fail("cuIpcGetEventHandle", cuda::kInvalidHandle, 1000);
   const IpcHandover expected = devices == 3 ? IpcHandover::Kernels : IpcHandover::Flags;
   run_gpu_ranks(machine, 3, devices, cuda_options_of(machine),
                 [&](Runtime& runtime, ProgramGpu& gpu) {
@@ -76,35 +49,6 @@ TEST_CASE("cuda ipc handover: flags that go past the largest number are ahead of
   CHECK(has_reached(2, 0xffff'fffe));
   CHECK_FALSE(has_reached(0xffff'fffe, 2));
   CHECK(has_reached(0x3fff'ffff, 0xffff'ffff));
-}
-
-TEST_CASE("cuda ipc handover: where flags fail, events take over with one line, or nothing does") {
-  const Obstacle obstacle = GENERATE(from_range(kObstacles));
-  const bool by_name = GENERATE(false, true);
-  INFO(obstacle.text << ", by name " << by_name);
-  const CapturedErrors errors;
-  FakeMachine machine(obstacle.machine);
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc_patience = std::chrono::milliseconds(100);
-  if (by_name) options.ipc_handover = obstacle.handover;
-  if (obstacle.symbol != nullptr) {
-    // Of the last GPU's rank, if each has one.
-    const int device = obstacle.machine.devices - 1;
-    machine.cuda.fail_on(device, obstacle.symbol, cuda::kNotSupported, 1, obstacle.skipped);
-  }
-  run_gpu_ranks(machine, 2, obstacle.machine.devices, options,
-                [&](Runtime& runtime, ProgramGpu& gpu) {
-                  for (int step = 0; step < 4; ++step) sum_on_gpu(runtime, gpu, kCount);
-                  check_counters(runtime, {{"ipc_operations", by_name ? 0 : 4}});
-                  if (!by_name) check_handovers(runtime, IpcHandover::Events);
-                });
-  CHECK(occurrences(errors.text(), "\n") == 1);
-  CHECK_THAT(errors.text(), Catch::Contains(obstacle.text) &&
-                                Catch::Contains(by_name ? "warning: CUDA IPC cannot be used"
-                                                        : "warning: ranks hand over by CUDA's "
-                                                          "events (RONDE_CUDA_IPC_HANDOVER=events "
-                                                          "spares the trial), as what is faster "
-                                                          "does not work: rank "));
 }
 
 namespace {

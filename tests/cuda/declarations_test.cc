@@ -95,8 +95,6 @@ TEST_CASE("the cuda functions that Ronde declares are those of the toolkit") {
   CHECK_CALL(ipc_get_memory, cuIpcGetMemHandle);
   CHECK_CALL(ipc_open_memory, cuIpcOpenMemHandle_v2);
   CHECK_CALL(ipc_close_memory, cuIpcCloseMemHandle);
-  CHECK_CALL(ipc_get_event, cuIpcGetEventHandle);
-  CHECK_CALL(ipc_open_event, cuIpcOpenEventHandle);
   CHECK_CALL(module_load, cuModuleLoadData);
   CHECK_CALL(module_unload, cuModuleUnload);
   CHECK_CALL(module_function, cuModuleGetFunction);
@@ -162,7 +160,6 @@ TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {
   CHECK(kCaptureNone == CU_STREAM_CAPTURE_STATUS_NONE);
   CHECK(kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
   CHECK(kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
-  CHECK(kEventInterprocess == CU_EVENT_INTERPROCESS);
   CHECK(kIpcLazyEnablePeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   CHECK(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
   CHECK(kHostRegisterMapped == CU_MEMHOSTREGISTER_DEVICEMAP);

@@ -21,17 +21,14 @@ void* map_memory(int descriptor, std::size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-/// What the handle of memory, or of an event, holds.
-template <typename Handle>
-std::uint64_t number_in(const Handle& handle) {
+std::uint64_t number_in(const IpcMemHandle& handle) {
   std::uint64_t number = 0;
   std::memcpy(&number, handle.reserved.data(), sizeof number);
   return number;
 }
 
-template <typename Handle>
-Handle handle_of(std::uint64_t number) {
-  Handle handle = {};
+IpcMemHandle handle_of(std::uint64_t number) {
+  IpcMemHandle handle = {};
   std::memcpy(handle.reserved.data(), &number, sizeof number);
   return handle;
 }
@@ -188,7 +185,7 @@ void add_ipc(Functions& functions) {
   define<"cuIpcGetMemHandle">(functions, [](State& s, IpcMemHandle* handle, DevicePointer memory) {
     const auto found = holder_of(s.allocations, memory);
     if (found == s.allocations.end() || !found->second.is_ipc_capable) return kInvalidValue;
-    return *handle = handle_of<IpcMemHandle>(found->second.buffer_id), kSuccess;
+    return *handle = handle_of(found->second.buffer_id), kSuccess;
   });
   define<"cuIpcOpenMemHandle_v2">(functions, [](State& s, DevicePointer* mapped,
                                                 IpcMemHandle handle, unsigned) {
@@ -211,19 +208,6 @@ void add_ipc(Functions& functions) {
     munmap(pointer_to(mapped), found->second.bytes);
     return s.mappings.erase(found), kSuccess;
   });
-  define<"cuIpcGetEventHandle">(functions, [](State& s, IpcEventHandle* handle, EventHandle event) {
-    const auto found = s.events.find(event);
-    if (found == s.events.end()) return kInvalidHandle;
-    *handle = handle_of<IpcEventHandle>(found->second->number);
-    return s.shared_events[found->second->number] = found->second, kSuccess;
-  });
-  define<"cuIpcOpenEventHandle">(functions,
-                                 [](State& s, EventHandle* event, IpcEventHandle handle) {
-                                   const auto state = s.shared_events[number_in(handle)].lock();
-                                   if (!state) return kInvalidHandle;
-                                   *event = s.new_handle<EventHandle>();
-                                   return s.events[*event] = state, kSuccess;
-                                 });
 }
 
 void add_streams(Functions& functions) {

@@ -106,7 +106,6 @@ struct FakeCuda::State {
   std::vector<int> retained;
   std::map<StreamHandle, fake::Stream> streams;
   std::map<EventHandle, std::shared_ptr<fake::EventState>> events;
-  std::map<std::uint64_t, std::weak_ptr<fake::EventState>> shared_events;
   std::map<DevicePointer, fake::Allocation> allocations;
   std::map<DevicePointer, fake::Mapping> mappings;
   std::map<DevicePointer, fake::HostMemory> host_allocations, host_registrations;

@@ -47,8 +47,9 @@ TEST_CASE("the cuda driver is found, asked for its version and initialised") {
 
 TEST_CASE("the cuda driver needs no function that Ronde does not call") {
   CHECK(ronde::cuda::load_driver(
-            library_with(good_driver(), {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess",
-                                         "cuDeviceGetByPCIBusId"}))
+            library_with(good_driver(),
+                         {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuDeviceGetByPCIBusId",
+                          "cuIpcGetEventHandle", "cuIpcOpenEventHandle"}))
             .api);
 }
 

@@ -136,8 +136,3 @@ TEST_CASE("gpu: a rank is killed within an ipc operation, by flags, and no GPU w
 TEST_CASE("gpu: a rank is killed within an ipc operation, by kernels, and no GPU waits for it") {
   check_is_through(survivors_text("kernels"));
 }
-
-TEST_CASE("gpu: a rank is killed within an ipc operation, by events, and the others raise") {
-  // Whether their GPU is through is the driver's: it is only told.
-  std::cout << survivors_text("events");
-}

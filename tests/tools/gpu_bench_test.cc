@@ -56,11 +56,11 @@ TEST_CASE(
 TEST_CASE("bench setups: the ways to hand over between cuda streams are measured if asked for") {
   const JsonFile file;
   const CommandResult result =
-      run_setups(1, {"--setup", "mpi-opt-events,mpi-opt-kernels", "--json", file.path()});
+      run_setups(1, {"--setup", "mpi-opt-flags,mpi-opt-kernels", "--json", file.path()});
   INFO(result.out << result.err);
   REQUIRE(result.exit_code == 0);
   const nlohmann::json row = row_with(file.rows(), "bytes", 8192);
-  CHECK(row.at("mpi-opt-events_us").is_number());
+  CHECK(row.at("mpi-opt-flags_us").is_number());
   CHECK(row.at("mpi-opt-kernels_us").is_number());
   CHECK_FALSE(row.contains("mpi_us"));
   CHECK_THAT(result.out, Contains("mpi-opt-kernels us"));

@@ -159,7 +159,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
       {"RONDE_CHECK_REPLICAS", {"", "0", "-1", "1.5", "First", "never", "off ", "1000000001"}},
-      {"RONDE_CUDA_IPC_HANDOVER", {"", "event", "Flags", "1"}},
+      {"RONDE_CUDA_IPC_HANDOVER", {"", "events", "Flags", "1"}},
       {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
       {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},
       {"RONDE_CUDA_IPC_DIRECT_BYTES", {"", "-1", "never"}},

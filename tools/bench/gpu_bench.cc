@@ -89,11 +89,11 @@ std::vector<std::size_t> GpuBench::connect() {
   const cuda::VisibleDevices all;
   std::vector<std::size_t> working;
   for (std::size_t which = 0; which < pairs_.size(); ++which) {
-    cuda::IpcPeers::Findings findings;
+    std::string problem;
     device::Steps steps =
-        pairs_[which]->peers.connect(exchange_, all, CudaOptions().ipc_patience, findings);
+        pairs_[which]->peers.connect(exchange_, all, CudaOptions().ipc_patience, problem);
     session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
-    if (!findings.problem.empty()) continue;
+    if (!problem.empty()) continue;
     pairs_[which]->peers.hold();
     working.push_back(which);
   }
@@ -103,12 +103,8 @@ std::vector<std::size_t> GpuBench::connect() {
 void GpuBench::hand_over(std::size_t which) {
   Pair& pair = *pairs_[which];
   pair.peers.record(cuda::Mark::Packed, 0);
-  if (kHandOvers[which] == IpcHandover::Events) {
-    // A wait for an event is for its last recording, which has to be the one that is meant. Flags
-    // have numbers, and each rank has a process of its own, whose streams nobody else waits for.
-    exchange_.start(device_);
-    session_.raw().wait_until([&] { return exchange_.poll(); }, "a hand-over");
-  }
+  // Without the exchange between the ranks' threads that an operation makes: each rank has a
+  // process of its own, whose streams nobody else waits for.
   pair.peers.wait_for_all(cuda::Mark::Packed, 0);
   wait(*streams_->mark(pair.bench.stream()), "a hand-over on the GPU");
 }

@@ -18,9 +18,9 @@
 namespace ronde::tool {
 
 /// How a bare hand-over can be made: IpcHandover, and what it is called.
-constexpr std::array kHandOvers = {IpcHandover::Events, IpcHandover::Flags, IpcHandover::Kernels};
-inline const std::array<std::string, kHandOvers.size()> kHandOverNames = {
-    "hand-over-events", "hand-over-flags", "hand-over-kernels"};
+constexpr std::array kHandOvers = {IpcHandover::Flags, IpcHandover::Kernels};
+inline const std::array<std::string, kHandOvers.size()> kHandOverNames = {"hand-over-flags",
+                                                                          "hand-over-kernels"};
 
 /// The GPU of this rank, with memory to reduce, and what there is to measure on it.
 class GpuBench {

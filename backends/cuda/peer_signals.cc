@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/peer_signals.h"
+
+#include <atomic>
+#include <utility>
+
+namespace ronde::cuda {
+namespace {
+
+/// Further than anybody comes until all are released, and not so far that it seems to be behind.
+constexpr std::uint32_t kFarAhead = std::uint32_t{1} << 30;
+
+/// To a word that GPUs look at.
+void store(std::byte* word, std::uint32_t value) noexcept {
+  std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word)).store(value, std::memory_order_release);
+}
+
+}  // namespace
+
+PeerSignals::PeerSignals(const std::shared_ptr<const DeviceContext>& context,
+                         shm::SharedMemory memory, std::size_t size, std::size_t own)
+    : size_(size),
+      own_(own),
+      flags_([this](std::size_t rank) { return pinned_->address() + rank * kFlagBytes; }),
+      memory_(std::move(memory)),
+      pinned_(std::make_unique<const PinnedRange>(context, memory_.bytes().data(),
+                                                  memory_.bytes().size())) {}
+
+PeerSignals::PeerSignals(KernelSet& kernels, PinnedBlock released, Flags flags, std::size_t size,
+                         std::size_t own)
+    : size_(size),
+      own_(own),
+      flags_(std::move(flags)),
+      kernels_(&kernels),
+      released_(std::move(released)) {
+  store(released_.data(), 0);
+}
+
+void PeerSignals::record(Mark mark, std::size_t half, Stream& stream) {
+  const std::size_t index = index_of(mark, half);
+  ++recorded_[index];
+  std::vector<DevicePointer> at_others;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    if (rank != own_) at_others.push_back(flags_(rank) + offset_of(index, own_));
+  }
+  if (kernels_ != nullptr) {
+    kernels_->signal(stream, at_others, recorded(index));
+  } else {
+    stream.write(at_others, recorded(index));
+  }
+}
+
+/// The others record as often as this rank does.
+void PeerSignals::wait_for_all(Mark mark, std::size_t half, Stream& stream) {
+  const std::size_t index = index_of(mark, half);
+  if (recorded_[index] == 0) return;
+  std::vector<DevicePointer> of_others;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    if (rank != own_) of_others.push_back(flags_(own_) + offset_of(index, rank));
+  }
+  if (kernels_ != nullptr) {
+    kernels_->await(stream, of_others, recorded(index), released_.address());
+  } else if (!is_released_) {
+    stream.wait_for(of_others, recorded(index));
+  }
+}
+
+void PeerSignals::release() noexcept {
+  if (kernels_ != nullptr) return store(released_.data(), 1);
+  is_released_ = true;
+  std::byte* const own = memory_.bytes().data() + own_ * kFlagBytes;
+  for (std::size_t index = 0; index < kMarks * kHalves; ++index) {
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+      store(own + offset_of(index, rank), recorded(index) + kFarAhead);
+    }
+  }
+}
+
+}  // namespace ronde::cuda
