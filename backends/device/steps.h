@@ -69,8 +69,9 @@ class Steps {
     return promise.progress + (waits ? promise.progress_of(promise.condition) : 0);
   }
 
-  /// `co_await` waits until these have ended, and throws what they throw. They have to live on.
-  UntilEnded operator co_await() & noexcept;
+  /// `co_await` waits until these have ended, and throws what they throw. A temporary lives for as
+  /// long as that takes.
+  UntilEnded operator co_await() noexcept;
 
  private:
   using Handle = std::coroutine_handle<promise_type>;
@@ -137,7 +138,7 @@ class UntilEnded : public Wait<UntilEnded> {
   Steps& steps_;
 };
 
-inline UntilEnded Steps::operator co_await() & noexcept {
+inline UntilEnded Steps::operator co_await() noexcept {
   return UntilEnded(*this);
 }
 

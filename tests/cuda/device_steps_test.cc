@@ -31,8 +31,7 @@ Steps inner_steps(const bool& may_go_on, std::vector<std::string>& log) {
 
 Steps outer_steps(const bool& may_go_on, std::vector<std::string>& log) {
   const Guard guard{&log, "outer gone"};
-  Steps inner = inner_steps(may_go_on, log);
-  co_await inner;
+  co_await inner_steps(may_go_on, log);
   log.emplace_back("outer ends");
 }
 
