@@ -74,9 +74,8 @@ CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
       between(has_two_levels(owner.topology_)
                   ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
                   : std::nullopt),
-      peers(bench, *owner.cache_, owner.handles_, owner.options_.ipc_handover, owner.is_of_all_,
-            owner.ranks_, ranks_here(owner.topology_),
-            static_cast<std::size_t>(owner.topology_.local_rank)),
+      peers(bench, owner.handles_, owner.options_.ipc_handover, owner.is_of_all_, owner.ranks_,
+            ranks_here(owner.topology_), static_cast<std::size_t>(owner.topology_.local_rank)),
       ipc(bench, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
           owner.counters_, owner.options_, owner.warn_),
       staged(bench, pipe, owner.host_, owner.counters_, owner.topology_.rank) {}
@@ -299,6 +298,7 @@ StatsGroup CudaBackend::stats() const {
                     {"handovers", counters_.handovers},
                     {"flag_handovers", counters_.flag_handovers},
                     {"kernel_handovers", counters_.kernel_handovers},
+                    {"fusion_mappings", counters_.fusion_mappings},
                     {"packed_bytes", counters_.packed_bytes},
                     {"staged_bytes", counters_.staged_bytes}}};
   for (auto& [name, value] : cache_->stats().counters) {

@@ -8,7 +8,7 @@
 namespace ronde::cuda {
 
 device::Steps IpcOperations::broadcast(BroadcastCall call) {
-  peers_.hold();
+  begin_operation();
   const auto root = static_cast<std::size_t>(call.root);
   const bool is_root = root == peers_.own();
   const Travel travel{.from = call.dtype, .dtype = call.dtype};
@@ -16,72 +16,56 @@ device::Steps IpcOperations::broadcast(BroadcastCall call) {
   while (layout.next()) {
     begin_chunk();
     if (is_root) pack(layout, travel);
-    hand_over(Mark::Packed);
-    co_await device::until([this] { return has_come(); });
-    peers_.wait_for_all(Mark::Packed, half_);
+    co_await meet(Mark::Packed);
     moves_.clear();
-    for (const device::Piece& piece : layout.pieces()) {
-      void* const output = piece.segment->output;
-      if (output == nullptr || (is_root && output == piece.segment->input)) continue;
-      moves_.push_back({.source = pointer_to(base(root) + piece.position * travel.width()),
-                        .target = at(output, piece.offset, travel.width()),
-                        .count = piece.count});
-    }
-    bench_.mover().move(moves_, {.from = call.dtype, .to = call.dtype});
+    plan_unpacking(layout, travel, base(root), {0, layout.extent()}, is_root);
+    move_out(travel);
     end_chunk();
   }
-  device::Steps end = end_operation();
-  co_await end;
+  co_await end_operation();
 }
 
 device::Steps IpcOperations::allgather(AllgatherCall call) {
-  peers_.hold();
-  const std::size_t width = size_of(call.dtype);
+  begin_operation();
+  const Travel travel{.from = call.dtype, .dtype = call.dtype};
   const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
-  const std::size_t each = elements_of_half(width);
+  const std::size_t each = elements_of_half(travel.width());
   for (std::size_t done = 0; done < most; done += each) {
     const RankParts parts{call.counts, done, each};
     begin_chunk();
-    moves_.assign(1, {.source = at(call.input, done, width),
+    moves_.assign(1, {.source = at(call.input, done, travel.width()),
                       .target = writable(base(peers_.own())),
                       .count = parts.piece(peers_.own())});
-    bench_.mover().move(moves_, {.from = call.dtype, .to = call.dtype});
-    hand_over(Mark::Packed);
-    co_await device::until([this] { return has_come(); });
-    peers_.wait_for_all(Mark::Packed, half_);
-    unpack_parts(call.output, parts, 0, call.dtype);
+    move_in(travel);
+    co_await meet(Mark::Packed);
+    unpack_parts(call.output, parts, 0, travel);
     end_chunk();
   }
-  device::Steps end = end_operation();
-  co_await end;
+  co_await end_operation();
 }
 
 device::Steps IpcOperations::alltoall(AlltoallCall call) {
-  peers_.hold();
-  const std::size_t width = size_of(call.dtype);
+  begin_operation();
+  const Travel travel{.from = call.dtype, .dtype = call.dtype};
   // As far apart on every rank, whatever each sends.
-  const std::size_t each = elements_of_part(width);
+  const std::size_t each = elements_of_part(travel.width());
   for (std::size_t done = 0; done < call.largest_count; done += each) {
-    begin_chunk();
     const RankParts sent{call.send_counts, done, each};
-    moves_ = sent.moves_in(call.input, width, base(peers_.own()), width);
-    bench_.mover().move(moves_, {.from = call.dtype, .to = call.dtype});
-    hand_over(Mark::Packed);
-    co_await device::until([this] { return has_come(); });
-    peers_.wait_for_all(Mark::Packed, half_);
-    unpack_parts(call.output, {call.receive_counts, done, each}, peers_.own() * each * width,
-                 call.dtype);
+    begin_chunk();
+    moves_ = sent.moves_in(call.input, travel.width(), base(peers_.own()), travel.width());
+    move_in(travel);
+    co_await meet(Mark::Packed);
+    unpack_parts(call.output, {call.receive_counts, done, each},
+                 peers_.own() * each * travel.width(), travel);
     end_chunk();
   }
-  device::Steps end = end_operation();
-  co_await end;
+  co_await end_operation();
 }
 
 device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
-  peers_.hold();
-  const std::size_t ranks = peers_.size();
+  begin_operation();
   const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
-                                  call.divisor(ranks), std::nullopt);
+                                  call.divisor(peers_.size()), std::nullopt);
   const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
   const std::size_t each = elements_of_part(travel.width());
   for (std::size_t done = 0; done < most; done += each) {
@@ -89,47 +73,35 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
     const std::size_t own = parts.piece(peers_.own());
     begin_chunk();
     moves_ = parts.moves_in(call.input, size_of(travel.from), base(peers_.own()), travel.width());
-    bench_.mover().move(moves_, {.from = travel.from,
-                                 .to = travel.dtype,
-                                 .scaling = {travel.pack_scale, 1.0},
-                                 .op = travel.op});
-    hand_over(Mark::Packed);
-    co_await device::until([this] { return has_come(); });
-    peers_.wait_for_all(Mark::Packed, half_);
+    move_in(travel);
+    co_await meet(Mark::Packed);
     if (call.output != nullptr && own > 0) {
-      reduce_part(peers_.own() * each * travel.width(), own, travel,
-                  at(call.output, done, size_of(travel.from)));
+      void* const output = at(call.output, done, size_of(travel.from));
+      const std::size_t offset = peers_.own() * each * travel.width();
+      const bool converts = travel.from != travel.dtype;
+      // Nobody else reads that part of this rank's buffer.
+      const DevicePointer target = converts ? base(peers_.own()) + offset : address_of(output);
+      reduce(target, offset, own, travel);
+      moves_.assign(1, {.source = pointer_to(target), .target = output, .count = own});
+      if (converts) move_out(travel);
     }
     end_chunk();
   }
-  device::Steps end = end_operation();
-  co_await end;
+  co_await end_operation();
 }
 
 /// Each rank's part to its place in the output, from `offset` bytes behind where that rank's half
 /// begins.
 void IpcOperations::unpack_parts(void* output, const RankParts& parts, std::size_t offset,
-                                 DataType dtype) {
+                                 const Travel& travel) {
   if (output == nullptr) return;
   moves_.clear();
   parts.for_each([&](std::size_t rank, std::size_t element) {
     moves_.push_back({.source = pointer_to(base(rank) + offset),
-                      .target = at(output, element, size_of(dtype)),
+                      .target = at(output, element, travel.width()),
                       .count = parts.piece(rank)});
   });
-  bench_.mover().move(moves_, {.from = dtype, .to = dtype});
-}
-
-/// What lies `offset` bytes behind the beginning of each rank's half; of the own one nobody else
-/// reads it.
-void IpcOperations::reduce_part(std::size_t offset, std::size_t count, const Travel& travel,
-                                void* output) {
-  const bool converts = travel.from != travel.dtype;
-  const DevicePointer target = converts ? base(peers_.own()) + offset : address_of(output);
-  bench_.kernels().reduce(bench_.stream(), target, inputs(offset), count, travel.reduction());
-  if (!converts) return;
-  moves_.assign(1, {.source = pointer_to(target), .target = output, .count = count});
-  bench_.mover().move(moves_, {.from = travel.dtype, .to = travel.from});
+  move_out(travel);
 }
 
 }  // namespace ronde::cuda

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -28,14 +27,14 @@ namespace ronde::cuda {
 struct CudaCounters {
   std::atomic<std::uint64_t> ipc_operations{0}, staged_operations{0}, one_shots{0}, two_shots{0},
       across_hosts{0}, direct{0}, handovers{0}, flag_handovers{0}, kernel_handovers{0},
-      packed_bytes{0}, staged_bytes{0};
+      fusion_mappings{0}, packed_bytes{0}, staged_bytes{0};
 };
 
 /// The operations of ranks that reach each other's fusion buffers (IpcPeers). All work in chunks:
-/// each rank packs what it brings into a half of its buffer, tells the others by PeerSignals and an
-/// exchange, and reads from theirs what it needs.
+/// each rank packs what it brings into a half of its buffer, meets the others, and reads from
+/// theirs what it needs.
 ///
-/// An allreduce is a one-shot where it is small (everybody reduces everything, after one handover)
+/// An allreduce is a one-shot where it is small (everybody reduces everything, after one meeting)
 /// and a two-shot where it is large (everybody reduces a share, and then reads those of the others:
 /// each byte crosses as rarely as possible). Where there are several hosts, it is a two-shot within
 /// each, between whose halves the shares are combined with those of the other hosts; nothing else
@@ -43,9 +42,9 @@ struct CudaCounters {
 ///
 /// Note [Halves]
 /// A half is packed again in the next chunk but one, once the others have read it. They record that
-/// in their streams before they come to the handover of the chunk in between, and this rank passes
-/// that handover too: so their events have been recorded by the time it waits for them. Nor are
-/// those recorded again before: that is for the next chunk but one, and so behind the handover in
+/// in their streams before they come to the meeting of the chunk in between, and this rank passes
+/// that meeting too: so their marks have been recorded by the time it waits for them. Nor are
+/// those recorded again before: that is for the next chunk but one, and so behind the meeting in
 /// between, to which this rank comes only once its wait is queued.
 ///
 /// Thread-safety: one thread at a time, one operation at a time.
@@ -68,14 +67,15 @@ class IpcOperations {
   device::Steps reducescatter(ReducescatterCall call);
   /// @}
 
-  /// Closes what it has mapped; nothing that is queued uses it.
+  /// Closes the tensors that it has mapped; nothing that is queued uses them.
   void forget() noexcept;
 
  private:
-  /// What ranks tell each other at each handover.
-  struct Handover {
-    std::uint64_t number = 0;
-    std::uint64_t refuses = 0;  ///< to go on as planned
+  /// Elements of a chunk.
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::size_t count() const noexcept { return end - begin; }
   };
   /// What a rank offers to the others in place of its fusion buffer.
   struct Offer {
@@ -87,34 +87,39 @@ class IpcOperations {
     Event read;
   };
 
+  void begin_operation();
   void begin_chunk();
-  void hand_over(Mark mark, bool refuses = false);
-  bool has_come();
-  void end_chunk();
-  void let_go_of_read();
+  void record(Mark mark);
+  device::Steps meet(Mark mark);
+  void end_chunk() { peers_.record(Mark::Read, half_); }
   device::Steps end_operation();
+  void let_go_of_read();
 
   DevicePointer base(std::size_t rank) const;
   DevicePointer scratch() const;
   std::size_t elements_of_half(std::size_t width) const noexcept { return half_bytes_ / width; }
   /// The same where each rank has a part in it.
   std::size_t elements_of_part(std::size_t width) const noexcept;
+  /// The elements that a rank reduces for all.
+  Range share_of(std::size_t rank, std::size_t extent, const Travel& travel) const noexcept;
+
+  void move_in(const Travel& travel);
+  void move_out(const Travel& travel);
   void pack(const device::ChunkLayout& layout, const Travel& travel);
+  void plan_unpacking(const device::ChunkLayout& layout, const Travel& travel, DevicePointer chunk,
+                      Range range, bool skips_in_place = false);
+  void unpack_parts(void* output, const RankParts& parts, std::size_t offset, const Travel& travel);
+  void reduce(DevicePointer target, std::size_t offset_bytes, std::size_t count,
+              const Travel& travel);
   void reduce_all(const device::ChunkLayout& layout, const Travel& travel);
   void reduce_share(std::size_t extent, const Travel& travel, DevicePointer target);
-  void unpack_shares(const device::ChunkLayout& layout, const Travel& travel);
-  void unpack_parts(void* output, const RankParts& parts, std::size_t offset, DataType dtype);
-  void reduce_part(std::size_t offset, std::size_t count, const Travel& travel, void* output);
-  std::vector<DevicePointer> inputs(std::size_t offset_bytes) const;
-  Offer offer_of(const Segment& segment, std::size_t bytes) const;
-  void map_all(const std::vector<Offer>& offers);
-  device::Steps agree_on_mapping(const Segment& segment, std::size_t bytes, bool& agreed);
-  std::string try_to_map(const std::vector<Offer>& offers, bool& was_open);
-  device::Steps give_mapping_up(std::string problem);
-  void drop_mapping();
-  device::Steps allreduce_directly(AllreduceCall call, Travel travel, bool& was_done);
   device::Steps combine_shares(const device::ChunkLayout& layout, const Travel& travel,
                                const std::optional<Reduction>& over_hosts);
+
+  Offer offer_of(const Segment& segment, std::size_t bytes) const;
+  std::string try_to_map(const std::vector<Offer>& offers, bool& was_open);
+  device::Steps map_tensors(const Segment& segment, std::size_t bytes, bool& was_done);
+  device::Steps allreduce_directly(const Segment& segment, const Travel& travel, bool& was_done);
 
   Workbench& bench_;
   IpcPeers& peers_;
@@ -129,7 +134,7 @@ class IpcOperations {
   const std::size_t one_shot_bytes_;
   const std::size_t half_bytes_;
   std::size_t half_ = 0;        ///< of the chunk in progress
-  std::uint64_t handover_ = 0;  ///< counts them, equally on every rank
+  std::uint64_t meetings_ = 0;  ///< counts them, equally on every rank
   std::vector<SegmentMover::Move> moves_;
   std::vector<DevicePointer> direct_;  ///< where each rank's tensor is
   std::vector<std::shared_ptr<MappedMemory>> mapped_;

@@ -23,11 +23,10 @@ unsigned char sight_of(std::size_t rank) {
 
 }  // namespace
 
-IpcPeers::IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
-                   IpcHandover handover, bool are_all, std::vector<int> ranks,
-                   std::vector<std::size_t> here, std::size_t own)
+IpcPeers::IpcPeers(Workbench& bench, std::shared_ptr<OpenHandles> handles, IpcHandover handover,
+                   bool are_all, std::vector<int> ranks, std::vector<std::size_t> here,
+                   std::size_t own)
     : bench_(bench),
-      cache_(cache),
       handles_(std::move(handles)),
       ranks_(std::move(ranks)),
       here_(std::move(here)),
@@ -52,7 +51,6 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
     co_return forget();
   }
   end_trial();
-  let();
 }
 
 /// Whether ranks see in each other's memory what was written before a recorded mark. No rank goes
@@ -212,20 +210,23 @@ void IpcPeers::forget() noexcept {
   end_trial();
   let();
   offered_.reset();
-  for (const int rank : ranks_) cache_.drop(rank);
 }
 
-void IpcPeers::hold() {
-  addresses_[own_] = bench_.fusion();
+std::size_t IpcPeers::hold() {
+  std::size_t mapped = 0;
   for (std::size_t rank = 0; rank < size(); ++rank) {
-    if (rank == own_) continue;
-    mappings_[rank] = map(memories_[rank], rank);
+    if (rank == own_ || mappings_[rank]) continue;
+    mappings_[rank] =
+        std::make_shared<MappedMemory>(bench_.context(), handles_, memories_[rank], name_of(rank));
     addresses_[rank] = mappings_[rank]->address_of(memories_[rank]);
+    ++mapped;
   }
+  return mapped;
 }
 
-std::shared_ptr<MappedMemory> IpcPeers::map(const ExportedMemory& memory, std::size_t rank) {
-  return map_memory(cache_, *handles_, bench_.context(), memory, name_of(rank));
+std::shared_ptr<MappedMemory> IpcPeers::map(RegistrationCache& cache, const ExportedMemory& memory,
+                                            std::size_t rank) const {
+  return map_memory(cache, handles_, bench_.context(), memory, name_of(rank));
 }
 
 void IpcPeers::let() noexcept {

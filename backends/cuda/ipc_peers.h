@@ -10,7 +10,6 @@
 
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/peer_signals.h"
-#include "backends/cuda/registration_cache.h"
 #include "backends/cuda/registrations.h"
 #include "backends/cuda/verdict.h"
 #include "backends/cuda/visible_devices.h"
@@ -38,11 +37,10 @@ constexpr std::size_t kBytesBehind = kSightBytes + kFlagBytes;
 class IpcPeers {
  public:
   /// Those at `here` among `ranks`, who are all that meet, and as what they are known in texts. Of
-  /// `here`, this is the rank at `own`. The first two outlive it. `are_all`: no other
-  /// ranks of the group are on the hosts, whose GPUs kernels that wait might keep busy.
-  IpcPeers(Workbench& bench, RegistrationCache& cache, std::shared_ptr<OpenHandles> handles,
-           IpcHandover handover, bool are_all, std::vector<int> ranks,
-           std::vector<std::size_t> here, std::size_t own);
+  /// `here`, this is the rank at `own`. `bench` outlives it. `are_all`: no other ranks of the
+  /// group are on the hosts, whose GPUs kernels that wait might keep busy.
+  IpcPeers(Workbench& bench, std::shared_ptr<OpenHandles> handles, IpcHandover handover,
+           bool are_all, std::vector<int> ranks, std::vector<std::size_t> here, std::size_t own);
   /// Nothing that is queued may use it; where a trial hangs, it is to be abandoned.
   ~IpcPeers() = default;
   IpcPeers(const IpcPeers&) = delete;
@@ -63,14 +61,15 @@ class IpcPeers {
   /// What all ranks are called in texts.
   const std::vector<int>& names() const noexcept { return ranks_; }
 
-  /// Maps what is not mapped (RegistrationCache). To be called before each operation, and let() to
-  /// be called once its work is over, where nothing is kept.
-  void hold();
+  /// Maps the fusion buffers that are not mapped, and returns how many: after connect() and
+  /// hold() all are, until let(), which closes them, once nothing that is queued uses them.
+  std::size_t hold();
   void let() noexcept;
   /// Other memory of a rank's, from the cache or opened. Throws DriverError.
-  std::shared_ptr<MappedMemory> map(const ExportedMemory& memory, std::size_t rank);
+  std::shared_ptr<MappedMemory> map(RegistrationCache& cache, const ExportedMemory& memory,
+                                    std::size_t rank) const;
 
-  /// The fusion buffer of a rank. Between hold() and let().
+  /// The fusion buffer of a rank, while it is mapped.
   DevicePointer fusion(std::size_t rank) const noexcept { return addresses_[rank]; }
 
   /// Closes all that was opened; nothing that is queued uses it, but for a trial that hangs.
@@ -131,7 +130,6 @@ class IpcPeers {
   }
 
   Workbench& bench_;
-  RegistrationCache& cache_;
   const std::shared_ptr<OpenHandles> handles_;
   const std::vector<int> ranks_;
   const std::vector<std::size_t> here_;

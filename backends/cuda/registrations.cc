@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/registrations.h"
 
-#include <condition_variable>
-#include <cstring>
-#include <map>
-#include <mutex>
+#include <string>
 #include <utility>
 
 namespace ronde::cuda {
@@ -35,49 +32,44 @@ std::optional<ExportedMemory> export_memory(const DeviceContext& context, Device
   return memory;
 }
 
-OpenHandle::OpenHandle(std::shared_ptr<const DeviceContext> context, const IpcMemHandle& handle,
-                       int owner)
-    : context_(std::move(context)) {
-  const Current current(*context_);
-  check(context_->api(), "mapping memory of rank " + std::to_string(owner),
-        context_->api().ipc_open_memory, &base_, handle, kIpcLazyEnablePeerAccess);
-}
-
-OpenHandle::~OpenHandle() {
-  context_->release(context_->api().ipc_close_memory, base_);
-}
-
-struct OpenHandles::Shared {
-  std::recursive_mutex mutex;  ///< held while something is opened or closed
-  std::condition_variable_any closed;
-  std::map<std::string, std::weak_ptr<const OpenHandle>> open;  ///< by handle, until it is closed
-};
-
-OpenHandles::OpenHandles() : shared_(std::make_shared<Shared>()) {}
-
-std::shared_ptr<const OpenHandle> OpenHandles::open(
-    const std::shared_ptr<const DeviceContext>& context, const IpcMemHandle& handle, int owner) {
-  const std::string name(handle.reserved.data(), handle.reserved.size());
-  std::unique_lock lock(shared_->mutex);
-  for (;;) {
-    const auto known = shared_->open.find(name);
-    if (known == shared_->open.end()) break;
-    if (auto opened = known->second.lock()) return opened;
-    shared_->closed.wait(lock);  // its last user is about to close it
+DevicePointer OpenHandles::open(const DeviceContext& context, const IpcMemHandle& handle,
+                                int owner) {
+  const std::lock_guard lock(mutex_);
+  const auto known = open_.find(handle.reserved);
+  if (known != open_.end()) {
+    ++known->second.users;
+    return known->second.base;
   }
-  auto made = std::make_unique<OpenHandle>(context, handle, owner);
-  const std::shared_ptr<const OpenHandle> opened(
-      made.release(), [shared = shared_, name](const OpenHandle* closing) {
-        const std::lock_guard closes(shared->mutex);
-        delete closing;
-        shared->open.erase(name);
-        shared->closed.notify_all();
-      });
-  shared_->open[name] = opened;
-  return opened;
+  DevicePointer base = 0;
+  const Current current(context);
+  check(context.api(), "mapping memory of rank " + std::to_string(owner),
+        context.api().ipc_open_memory, &base, handle, kIpcLazyEnablePeerAccess);
+  open_[handle.reserved] = {base, 1};
+  return base;
 }
 
-std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache, OpenHandles& handles,
+void OpenHandles::close(const DeviceContext& context, const IpcMemHandle& handle) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto known = open_.find(handle.reserved);
+  if (--known->second.users > 0) return;
+  context.release(context.api().ipc_close_memory, known->second.base);
+  open_.erase(known);
+}
+
+MappedMemory::MappedMemory(std::shared_ptr<const DeviceContext> context,
+                           std::shared_ptr<OpenHandles> handles, const ExportedMemory& memory,
+                           int owner)
+    : context_(std::move(context)),
+      handles_(std::move(handles)),
+      handle_(memory.handle),
+      base_(handles_->open(*context_, handle_, owner)) {}
+
+MappedMemory::~MappedMemory() {
+  handles_->close(*context_, handle_);
+}
+
+std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
+                                         const std::shared_ptr<OpenHandles>& handles,
                                          const std::shared_ptr<const DeviceContext>& context,
                                          const ExportedMemory& memory, int owner) {
   // The handle as well as the id: either may repeat where a process ends and another has its place.
@@ -87,9 +79,8 @@ std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache, OpenHandles& 
                       .base = memory.base,
                       .bytes = static_cast<std::size_t>(memory.size),
                       .identity = std::move(identity)};
-  const auto registration = cache.get(region, [&] {
-    return std::make_shared<MappedMemory>(handles.open(context, memory.handle, owner));
-  });
+  const auto registration = cache.get(
+      region, [&] { return std::make_shared<MappedMemory>(context, handles, memory, owner); });
   return std::static_pointer_cast<MappedMemory>(registration);
 }
 

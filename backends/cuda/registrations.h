@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "backends/cuda/device_context.h"
 #include "backends/cuda/registration_cache.h"
@@ -28,65 +31,60 @@ struct ExportedMemory {
 std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
                                             std::size_t bytes);
 
-/// An allocation of a peer's that is open in this process.
+/// The allocations of peers that are open in this process, whichever process set uses them: some
+/// drivers open none twice.
 ///
-/// Thread-safety: as a pointer.
-class OpenHandle {
- public:
-  /// Of a device that need not be visible here. Throws DriverError. `owner`: for texts.
-  OpenHandle(std::shared_ptr<const DeviceContext> context, const IpcMemHandle& handle, int owner);
-  ~OpenHandle();
-  OpenHandle(const OpenHandle&) = delete;
-  OpenHandle& operator=(const OpenHandle&) = delete;
-
-  DevicePointer base() const noexcept { return base_; }
-
- private:
-  const std::shared_ptr<const DeviceContext> context_;
-  DevicePointer base_ = 0;
-};
-
-/// The allocations that are open, whichever process set uses them: some drivers open none twice.
-///
-/// Thread-safety: full. What it has opened may outlive it.
+/// Thread-safety: full.
 class OpenHandles {
  public:
-  OpenHandles();
-
-  /// Opens it unless it is open.
-  std::shared_ptr<const OpenHandle> open(const std::shared_ptr<const DeviceContext>& context,
-                                         const IpcMemHandle& handle, int owner);
+  /// Where the allocation is; opens it unless it is open. Its GPU need not be visible here. Throws
+  /// DriverError. `owner`: for texts. Each call is to be followed by one of close().
+  DevicePointer open(const DeviceContext& context, const IpcMemHandle& handle, int owner);
+  void close(const DeviceContext& context, const IpcMemHandle& handle) noexcept;
 
  private:
-  struct Shared;
-  const std::shared_ptr<Shared> shared_;
+  struct Open {
+    DevicePointer base = 0;
+    std::size_t users = 0;
+  };
+  std::mutex mutex_;  ///< held while something is opened or closed
+  std::map<std::array<char, 64>, Open> open_;
 };
 
 /// A peer's memory at an address of this process.
 class MappedMemory final : public Registration {
  public:
-  explicit MappedMemory(std::shared_ptr<const OpenHandle> handle) : handle_(std::move(handle)) {}
+  /// Maps the allocation that `memory` is in, of rank `owner`. Throws DriverError.
+  MappedMemory(std::shared_ptr<const DeviceContext> context, std::shared_ptr<OpenHandles> handles,
+               const ExportedMemory& memory, int owner);
+  ~MappedMemory() override;
 
   /// Where `memory` is, which is of the same allocation.
   DevicePointer address_of(const ExportedMemory& memory) const noexcept {
-    return handle_->base() + memory.offset;
+    return base_ + memory.offset;
   }
 
  private:
-  const std::shared_ptr<const OpenHandle> handle_;
+  const std::shared_ptr<const DeviceContext> context_;
+  const std::shared_ptr<OpenHandles> handles_;
+  const IpcMemHandle handle_;
+  const DevicePointer base_;
 };
 
 /// The memory of rank `owner`, from the cache, or opened. Throws DriverError.
-std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache, OpenHandles& handles,
+std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
+                                         const std::shared_ptr<OpenHandles>& handles,
                                          const std::shared_ptr<const DeviceContext>& context,
                                          const ExportedMemory& memory, int owner);
 
 /// Host memory that is page-locked meanwhile.
-class PinnedRange final : public Registration {
+class PinnedRange {
  public:
   /// Throws DriverError, with result() kHostMemoryAlreadyRegistered if some of it is page-locked.
   PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory, std::size_t bytes);
-  ~PinnedRange() override;
+  ~PinnedRange();
+  PinnedRange(const PinnedRange&) = delete;
+  PinnedRange& operator=(const PinnedRange&) = delete;
 
   /// Where the GPU finds it.
   DevicePointer address() const noexcept { return address_; }

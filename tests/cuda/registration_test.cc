@@ -162,7 +162,7 @@ struct CudaFixture {
   FakeCuda cuda;
   std::shared_ptr<const DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
   RegistrationCache cache{true, 1 << 30};
-  OpenHandles handles;
+  const std::shared_ptr<OpenHandles> handles = std::make_shared<OpenHandles>();
 
   ExportedMemory exported(const DeviceMemory& memory, std::size_t offset, std::size_t bytes) {
     const auto all = export_memory(*context, memory.address() + offset, bytes);
@@ -235,26 +235,6 @@ TEST_CASE_METHOD(CudaFixture,
   const int calls = cuda.calls("cuIpcGetMemHandle");
   CHECK_FALSE(export_memory(*context, memory.address(), 100));
   CHECK(cuda.calls("cuIpcGetMemHandle") == calls);
-}
-
-TEST_CASE_METHOD(CudaFixture, "registration of host memory ends with its last user") {
-  std::vector<char> memory(10000);
-  const auto base = reinterpret_cast<std::uint64_t>(memory.data());
-  const auto pin = [&](std::size_t offset, std::size_t bytes, const std::string& identity) {
-    return cache.get({0, base + offset, bytes, identity}, [&] {
-      return std::make_shared<PinnedRange>(context, memory.data() + offset, bytes);
-    });
-  };
-  pin(0, 4096, "1");
-  pin(0, 4096, "1");
-  CHECK(cuda.calls("cuMemHostRegister_v2") == 1);
-  // Closed before what overlaps it is opened: the driver takes no page twice.
-  pin(2048, 4096, "2");
-  CHECK(cuda.live().host_registrations == 1);
-  const auto used = pin(2048, 4096, "2");
-  CHECK_THROWS_WITH(pin(0, 4096, "1"), Contains("pinning 4096 bytes of host memory"));
-  cache.clear();
-  CHECK(cuda.live().host_registrations == 1);
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST_CASE("helper: gpu memory of another process is mapped", "[.ipc]") {
   file.read(reinterpret_cast<char*>(&shown), sizeof(shown));
   REQUIRE(file);
   RegistrationCache cache(true, std::size_t{1} << 40);
-  OpenHandles handles;
+  const auto handles = std::make_shared<OpenHandles>();
   for (int i = 0; i < 3; ++i) {
     const auto mapped = map_memory(cache, handles, machine.context, shown, 0);
     const SharedBytes bytes(machine, shown.bytes);

@@ -32,8 +32,6 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
       stream_(streams_->make_stream(device_)),
       buffer_(streams_->context(device_), bytes),
       other_(streams_->context(device_), bytes),
-      cache_(true, kHandOvers.size() * cuda::kBlockBytes *
-                       static_cast<std::size_t>(session.topology().size)),
       exchange_(session.raw().host(), session.topology().size) {
   const void* const image =
       access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image();
@@ -46,7 +44,7 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
 GpuBench::Pair::Pair(GpuBench& owner, const void* image,
                      const std::shared_ptr<cuda::OpenHandles>& handles, IpcHandover handover)
     : bench(*owner.streams_, owner.device_, image, kHandOverBytes, cuda::kBytesBehind),
-      peers(bench, owner.cache_, handles, handover, true, all_ranks<int>(owner.session_.topology()),
+      peers(bench, handles, handover, true, all_ranks<int>(owner.session_.topology()),
             all_ranks<std::size_t>(owner.session_.topology()),
             static_cast<std::size_t>(owner.session_.topology().rank)) {}
 
@@ -94,7 +92,6 @@ std::vector<std::size_t> GpuBench::connect() {
         pairs_[which]->peers.connect(exchange_, all, CudaOptions().ipc_patience, problem);
     session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
     if (!problem.empty()) continue;
-    pairs_[which]->peers.hold();
     working.push_back(which);
   }
   return working;

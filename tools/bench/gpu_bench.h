@@ -64,7 +64,6 @@ class GpuBench {
   const std::shared_ptr<cuda::Stream> stream_;  ///< the program's
   cuda::DeviceMemory buffer_;
   cuda::DeviceMemory other_;
-  cuda::RegistrationCache cache_;
   /// What hands over in one way: memory and flags of its own.
   struct Pair {
     Pair(GpuBench& owner, const void* image, const std::shared_ptr<cuda::OpenHandles>& handles,
