@@ -96,11 +96,13 @@ void IpcOperations::unpack_parts(void* output, const RankParts& parts, std::size
                                  const Travel& travel) {
   if (output == nullptr) return;
   moves_.clear();
-  parts.for_each([&](std::size_t rank, std::size_t element) {
-    moves_.push_back({.source = pointer_to(base(rank) + offset),
-                      .target = at(output, element, travel.width()),
-                      .count = parts.piece(rank)});
-  });
+  parts.for_each(
+      [&](std::size_t rank, std::size_t element) {
+        moves_.push_back({.source = pointer_to(base(rank) + offset),
+                          .target = at(output, element, travel.width()),
+                          .count = parts.piece(rank)});
+      },
+      source(0));
   move_out(travel);
 }
 

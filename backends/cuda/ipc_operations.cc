@@ -208,7 +208,8 @@ device::Steps IpcOperations::combine_shares(const device::ChunkLayout& layout, c
   }
   co_await meet(Mark::Reduced);
   moves_.clear();
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+  for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
+    const std::size_t rank = source(turn);
     plan_unpacking(layout, travel, base(rank), share_of(rank, extent, travel));
   }
   move_out(travel);
@@ -328,7 +329,8 @@ device::Steps IpcOperations::allreduce_directly(const Segment& segment, const Tr
   const DevicePointer own = direct_[peers_.own()];
   reduce_share(segment.count, travel, own);
   co_await meet(Mark::Reduced);
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+  for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
+    const std::size_t rank = source(turn);
     const Range share = share_of(rank, segment.count, travel);
     if (rank == peers_.own() || share.count() == 0) continue;
     const std::size_t offset = share.begin * travel.width();

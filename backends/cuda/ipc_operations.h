@@ -40,6 +40,10 @@ struct CudaCounters {
 /// each, between whose halves the shares are combined with those of the other hosts; nothing else
 /// is done across hosts.
 ///
+/// Ranks gather from the others in turn, each beginning with the one after itself: if all began
+/// with the same rank, its link would limit them. They reduce in the order of ranks, for equal
+/// bits.
+///
 /// Note [Halves]
 /// A half is packed again in the next chunk but one, once the others have read it. They record that
 /// in their streams before they come to the meeting of the chunk in between, and this rank passes
@@ -100,6 +104,10 @@ class IpcOperations {
   std::size_t elements_of_half(std::size_t width) const noexcept { return half_bytes_ / width; }
   /// The same where each rank has a part in it.
   std::size_t elements_of_part(std::size_t width) const noexcept;
+  /// The ranks in the order in which this one reads from them: itself last.
+  std::size_t source(std::size_t turn) const noexcept {
+    return (peers_.own() + 1 + turn) % peers_.size();
+  }
   /// The elements that a rank reduces for all.
   Range share_of(std::size_t rank, std::size_t extent, const Travel& travel) const noexcept;
 

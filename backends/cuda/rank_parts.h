@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -25,11 +26,14 @@ struct RankParts {
   }
 
   /// Calls `visit(rank, element)` for those that have some: the first one of the chunk, in the
-  /// tensor.
+  /// tensor. Begins with the rank `first`, and goes on from the last rank to rank 0.
   template <typename Visit>
-  void for_each(Visit visit) const {
-    std::size_t before = 0;
-    for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+  void for_each(Visit visit, std::size_t first = 0) const {
+    std::size_t before = std::accumulate(
+        counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(first), std::size_t{0});
+    for (std::size_t turn = 0; turn < counts.size(); ++turn) {
+      const std::size_t rank = (first + turn) % counts.size();
+      if (rank == 0) before = 0;
       if (piece(rank) > 0) visit(rank, before + done);
       before += counts[rank];
     }

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which order ranks read from each other by CUDA IPC.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "backends/cuda/kernels/segments.h"
+#include "gpu_ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+constexpr int kRanks = 3;
+constexpr std::size_t kEach = 800;    // elements of a tensor
+constexpr std::size_t kShare = 1600;  // elements of a rank's share of six of them
+constexpr std::size_t kTensors = 6;
+
+/// What kernels that copy bytes have copied: where to, and the first element as a float.
+class Copies {
+ public:
+  explicit Copies(FakeCuda& cuda) {
+    cuda.add_kernel("ronde_copy_u8_u8", [this](const FakeCuda::Launch& launch) -> FakeCuda::Action {
+      return {.run = [this, segments = launch.argument<const cuda::kernels::SegmentCopy*>(0),
+                      count = launch.argument<std::uint32_t>(1)] {
+        for (std::uint32_t i = 0; i < count; ++i) run(segments[i]);
+      }};
+    });
+  }
+
+  /// Of the copies into tensors of so many elements, the values, without repetitions.
+  std::vector<float> values_into(const std::deque<GpuTensor>& tensors, std::size_t elements) {
+    const std::lock_guard lock(mutex_);
+    std::vector<float> values;
+    for (const auto& [target, value] : copies_) {
+      const bool is_here = std::any_of(tensors.begin(), tensors.end(), [&](const GpuTensor& each) {
+        const auto offset =
+            static_cast<const std::byte*>(target) - static_cast<const std::byte*>(each.data());
+        return offset >= 0 && offset < static_cast<std::ptrdiff_t>(elements * sizeof(float));
+      });
+      if (is_here && (values.empty() || values.back() != value)) values.push_back(value);
+    }
+    return values;
+  }
+
+ private:
+  void run(const cuda::kernels::SegmentCopy& segment) {
+    std::memcpy(segment.target, segment.source, segment.count);
+    float value = 0;
+    std::memcpy(&value, segment.source, sizeof value);
+    const std::lock_guard lock(mutex_);
+    copies_.emplace_back(segment.target, value);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::pair<const void*, float>> copies_;
+};
+
+Bytes bytes_of(const std::vector<float>& values) {
+  Bytes bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+/// Throws CheckFailed unless a rank has read from the others in turn, beginning with the next one,
+/// and itself last: what it reads from rank r is `unit` times r.
+void check_order(const std::vector<float>& values, int rank, float unit) {
+  std::vector<float> expected;
+  for (int turn = 1; turn <= kRanks; ++turn) {
+    expected.push_back(unit * static_cast<float>((rank + turn) % kRanks));
+  }
+  check(values == expected, "rank " + std::to_string(rank) + " reads in another order");
+}
+
+}  // namespace
+
+TEST_CASE("cuda ipc: each rank reads the shares of a sum from the next rank on, itself last") {
+  FakeMachine machine({.devices = kRanks});
+  Copies copies(machine.cuda);
+  run_gpu_ranks(machine, kRanks, kRanks, cuda_options_of(machine),
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  std::deque<GpuTensor> tensors;
+                  std::vector<Request> requests;
+                  for (std::size_t i = 0; i < kTensors; ++i) {
+                    std::vector<float> values(kEach);
+                    for (std::size_t j = 0; j < kEach; ++j) {
+                      values[j] = static_cast<float>((i * kEach + j) / kShare);
+                    }
+                    GpuTensor& tensor = tensors.emplace_back(gpu, bytes_of(values));
+                    Request& request = requests.emplace_back();
+                    request.shape = {static_cast<std::int64_t>(kEach)};
+                    request.input = request.output = tensor.data();
+                    gpu.place(request);
+                  }
+                  for (const Work& work : runtime.submit_group(std::move(requests))) work.wait();
+                  tensors.front().read();
+                  check_order(copies.values_into(tensors, kEach), runtime.topology().rank, kRanks);
+                });
+}
+
+TEST_CASE("cuda ipc: each rank gathers from the next rank on, itself last") {
+  FakeMachine machine({.devices = kRanks});
+  Copies copies(machine.cuda);
+  run_gpu_ranks(
+      machine, kRanks, kRanks, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+        const int rank = runtime.topology().rank;
+        const GpuTensor input(gpu, bytes_of(std::vector<float>(kEach, static_cast<float>(rank))));
+        std::deque<GpuTensor> output;
+        output.emplace_back(gpu, kRanks * kEach * sizeof(float));
+        Request request;
+        request.kind = Collective::Allgather;
+        request.shape = {static_cast<std::int64_t>(kEach)};
+        request.input = input.data();
+        request.output = output.front().data();
+        gpu.place(request);
+        runtime.submit(std::move(request)).wait();
+        output.front().read();
+        check_order(copies.values_into(output, kRanks * kEach), rank, 1);
+      });
+}
