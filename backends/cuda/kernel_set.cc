@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/kernel_set.h"
 
-#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "backends/cuda/kernels/flags.h"
 #include "backends/cuda/kernels/kernel_list.h"
@@ -38,14 +38,11 @@ kernels::Operation operation_of(ReduceOp op) {
   throw Error("no kernel reduces with " + std::string(to_string(op)));
 }
 
-void check_count(std::size_t inputs) {
-  if (inputs <= kernels::kMostInputs) return;
-  throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " inputs at most, not " +
-              std::to_string(inputs));
-}
-
 kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std::uint32_t value) {
-  check_count(flags.size());
+  if (flags.size() > kernels::kMostInputs) {
+    throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " flags at most, not " +
+                std::to_string(flags.size()));
+  }
   kernels::FlagArguments how{};
   for (std::size_t i = 0; i < flags.size(); ++i) {
     how.flags[i] = reinterpret_cast<std::uint32_t*>(flags[i]);
@@ -57,8 +54,9 @@ kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std:
 
 }  // namespace
 
-KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image)
-    : context_(std::move(context)) {
+KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image,
+                     std::size_t most_inputs)
+    : context_(std::move(context)), most_inputs_(most_inputs) {
   if (image == nullptr) {
     throw Error(
         "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with "
@@ -104,7 +102,19 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output,
                        std::span<const DevicePointer> inputs, std::size_t count,
                        const Reduction& reduction) {
   if (count == 0) return;
-  check_count(inputs.size());
+  Reduction partial = reduction;
+  partial.final = {};
+  std::vector<DevicePointer> left(inputs.begin(), inputs.end());
+  while (left.size() > most_inputs_) {
+    reduce_at_once(stream, left[0], std::span(left).first(most_inputs_), count, partial);
+    left.erase(left.begin() + 1, left.begin() + static_cast<std::ptrdiff_t>(most_inputs_));
+  }
+  reduce_at_once(stream, output, left, count, reduction);
+}
+
+void KernelSet::reduce_at_once(const Stream& stream, DevicePointer output,
+                               std::span<const DevicePointer> inputs, std::size_t count,
+                               const Reduction& reduction) {
   kernels::ReductionArguments how{};
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     how.inputs[i] = reinterpret_cast<const void*>(inputs[i]);

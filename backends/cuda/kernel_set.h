@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "backends/cuda/device_context.h"
@@ -26,13 +27,17 @@ constexpr std::chrono::minutes kAwaitLimit{60};
 class KernelSet {
  public:
   /// `image`: that of kernel_image(). Throws Error if there is none, DriverError if it has no code
-  /// for this GPU.
-  KernelSet(std::shared_ptr<const DeviceContext> context, const void* image);
+  /// for this GPU. `most_inputs`: of one launch of a reduction, from 2 to kMostInputs; tests lower
+  /// it.
+  KernelSet(std::shared_ptr<const DeviceContext> context, const void* image,
+            std::size_t most_inputs = kernels::kMostInputs);
   ~KernelSet();
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
   const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
+  /// Inputs that one launch reduces.
+  std::size_t most_inputs() const noexcept { return most_inputs_; }
 
   /// Whether there is a copying kernel between the two types: equal ones, or a half type and F32 or
   /// F64.
@@ -52,8 +57,11 @@ class KernelSet {
   };
   void copy(const Stream& stream, const CopyLaunch& launch);
 
-  /// Queues the reduction of `inputs` (addresses of the GPU, kMostInputs at most) in their order;
-  /// 0 stands for the neutral element. As Kernels::reduce in core, to the bit.
+  /// Queues the reduction of `inputs` (addresses of the GPU) in their order; 0 stands for the
+  /// neutral element. As Kernels::reduce in core, to the bit. More than most_inputs() inputs take
+  /// several launches, of which all but the last overwrite the first input with the result so far:
+  /// then the caller owns that memory, the first input is not 0, `reduction` has no prescale, and
+  /// its type is no half type, whose sums would be rounded at each launch.
   void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
               std::size_t count, const Reduction& reduction);
 
@@ -68,10 +76,14 @@ class KernelSet {
 
  private:
   void load(const char* name);
+  void reduce_at_once(const Stream& stream, DevicePointer output,
+                      std::span<const DevicePointer> inputs, std::size_t count,
+                      const Reduction& reduction);
   void launch(const Stream& stream, const std::string& name, std::uint64_t blocks,
               std::span<void*> arguments);
 
   const std::shared_ptr<const DeviceContext> context_;
+  const std::size_t most_inputs_;
   ModuleHandle module_ = nullptr;
   std::map<std::string, FunctionHandle> functions_;  ///< all that there are
 };

@@ -110,7 +110,7 @@ TEST_CASE("cuda kernels signal by flags, and wait for flags until they are reach
   machine.kernels.await(machine.stream, three, 10, ended.address());
   machine.finish();
   CHECK_THROWS_WITH(machine.kernels.signal(machine.stream, std::vector<DevicePointer>(65), 1),
-                    "a kernel takes 64 inputs at most, not 65");
+                    "a kernel takes 64 flags at most, not 65");
 }
 
 TEST_CASE("a cuda reduction may write into one of its inputs, or have none") {
@@ -131,9 +131,28 @@ TEST_CASE("a cuda reduction may write into one of its inputs, or have none") {
   expected.resize(6);
   best_kernels().reduce(expected.data(), {}, 3, smallest, Store::Regular);
   CHECK(first.equals(expected));
-  CHECK_THROWS_WITH(machine.kernels.reduce(machine.stream, addresses[0],
-                                           std::vector<DevicePointer>(65), 3, smallest),
-                    "a kernel takes 64 inputs at most, not 65");
+}
+
+TEST_CASE("a cuda reduction of more inputs than a launch takes has the bits of one launch") {
+  Machine machine;
+  constexpr std::size_t kCount = 300;
+  for (const std::size_t ranks : {64U, 65U, 127U, 128U, 200U}) {
+    CAPTURE(ranks);
+    std::vector<SharedBytes> values;
+    std::vector<const void*> pointers;
+    std::vector<DevicePointer> addresses;
+    for (std::size_t i = 0; i < ranks; ++i) {
+      values.emplace_back(machine, values_of(DataType::F32, kCount, static_cast<unsigned>(i)));
+      pointers.push_back(values[i].at(0));
+      addresses.push_back(values[i].address());
+    }
+    const Reduction reduction{.dtype = DataType::F32, .op = ReduceOp::Sum, .final = {0.5, 3.0}};
+    Bytes expected(kCount * 4);
+    best_kernels().reduce(expected.data(), pointers, kCount, reduction, Store::Regular);
+    machine.kernels.reduce(machine.stream, addresses.back(), addresses, kCount, reduction);
+    machine.finish();
+    CHECK(values.back().equals(expected));
+  }
 }
 
 /// Segments of these counts, one behind the other on one side, with gaps on the other.
