@@ -129,7 +129,7 @@ void KernelSet::reduce_at_once(const Stream& stream, DevicePointer output,
   how.final_scale = {reduction.final.factor, reduction.final.divisor};
   std::array<void*, 1> arguments = {&how};
   launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
-         kernels::tiles_of(count), arguments);
+         kernels::tiles_of(count, size_of(reduction.dtype)), arguments);
 }
 
 void KernelSet::signal(const Stream& stream, std::span<const DevicePointer> flags,

@@ -28,9 +28,10 @@ void SegmentMover::move(std::span<const Move> moves, const How& how) {
     for (kernels::SegmentCopy& copy : copies_) copy.count *= size_of(how.from);
     launch.from = launch.to = DataType::U8;
   }
+  const std::size_t width = std::max(size_of(launch.from), size_of(launch.to));
   for (kernels::SegmentCopy& copy : copies_) {
     copy.first_tile = launch.tiles;
-    launch.tiles += kernels::tiles_of(copy.count);
+    launch.tiles += kernels::tiles_of(copy.count, width);
   }
   if (copies_.empty()) return;
   launch.table = upload(copies_);

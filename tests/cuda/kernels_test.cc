@@ -45,15 +45,16 @@ Bytes values_of(DataType dtype, std::size_t count, unsigned seed) {
   return bytes;
 }
 
-/// Counts around those of a tile and of a chunk.
-constexpr std::array<std::size_t, 6> kCounts = {1, 7, 255, 8192, 8193, 20001};
+/// Counts around those of a chunk, and of a tile of f64, f32, a half type and bytes.
+constexpr std::array<std::size_t, 8> kCounts = {1, 7, 4097, 255, 8192, 16385, 8193, 32769};
 
 TEST_CASE("cuda reductions have the bits of those on the CPU") {
   Machine machine;
   for (const DataType dtype : kAllDataTypes) {
     for (const ReduceOp op : kOps) {
       for (const std::size_t inputs : {1U, 2U, 3U, 5U}) {
-        const std::size_t count = kCounts[(inputs + static_cast<std::size_t>(op)) % kCounts.size()];
+        const std::size_t count =
+            kCounts[(inputs + 2 * static_cast<std::size_t>(op)) % kCounts.size()];
         CAPTURE(to_string(dtype), to_string(op), inputs, count);
         std::vector<SharedBytes> values;
         std::vector<const void*> pointers;
@@ -157,7 +158,7 @@ TEST_CASE("a cuda reduction of more inputs than a launch takes has the bits of o
 
 /// Segments of these counts, one behind the other on one side, with gaps on the other.
 struct Layout {
-  std::vector<std::size_t> counts = {5, 8192, 0, 1, 8200, 300, 16384, 3};
+  std::vector<std::size_t> counts = {5, 8192, 0, 1, 8200, 300, 32800, 3};
   std::size_t total = 0;
   std::vector<std::size_t> packed;
   std::vector<std::size_t> spread;

@@ -11,9 +11,10 @@
 
 namespace ronde::cuda::kernels {
 
-/// Elements that a block of threads deals with.
-constexpr std::uint64_t kTileElements = 8192;
 constexpr unsigned kThreads = 256;
+/// Work of a block, in bytes of the wider type: eight accesses of 16 bytes a thread, so that a
+/// copy of bytes has as many of them as one of f32.
+constexpr std::uint64_t kTileBytes = 32768;
 /// Most inputs of a reduction: ranks of a host.
 constexpr unsigned kMostInputs = 64;
 
@@ -25,9 +26,9 @@ struct SegmentCopy {
   std::uint64_t first_tile;  ///< of this segment, among the tiles of all
 };
 
-/// Tiles of a segment.
-RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count) {
-  return (count + kTileElements - 1) / kTileElements;
+/// Tiles of a segment whose wider type has `width` bytes.
+RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count, std::size_t width) {
+  return (count * width + kTileBytes - 1) / kTileBytes;
 }
 
 /// Which of `count` segments a tile belongs to.
@@ -58,9 +59,14 @@ RONDE_EVERYWHERE bool is_aligned(const void* pointer) {
 }
 
 template <typename From, typename To>
-constexpr unsigned kChunk = 16 / (sizeof(typename From::Storage) > sizeof(typename To::Storage)
-                                      ? sizeof(typename From::Storage)
-                                      : sizeof(typename To::Storage));
+constexpr unsigned kWidth = sizeof(typename From::Storage) > sizeof(typename To::Storage)
+                                ? sizeof(typename From::Storage)
+                                : sizeof(typename To::Storage);
+/// Elements of a chunk, and of a tile.
+template <typename From, typename To>
+constexpr unsigned kChunk = 16 / kWidth<From, To>;
+template <typename From, typename To>
+constexpr std::uint64_t kTile = kTileBytes / kWidth<From, To>;
 
 template <typename From, typename To>
 RONDE_EVERYWHERE typename To::Storage convert(typename From::Storage value, Scale scale) {
@@ -76,9 +82,9 @@ RONDE_EVERYWHERE typename To::Storage convert(typename From::Storage value, Scal
 template <typename From, typename To>
 RONDE_EVERYWHERE void copy_tile(const SegmentCopy& segment, std::uint64_t tile, unsigned thread,
                                 Scale scale, Operation neutral_of) {
-  const std::uint64_t begin = (tile - segment.first_tile) * kTileElements;
+  const std::uint64_t begin = (tile - segment.first_tile) * kTile<From, To>;
   const std::uint64_t end =
-      segment.count < begin + kTileElements ? segment.count : begin + kTileElements;
+      segment.count < begin + kTile<From, To> ? segment.count : begin + kTile<From, To>;
   const auto* const source = static_cast<const typename From::Storage*>(segment.source);
   auto* const target = static_cast<typename To::Storage*>(segment.target);
   if (source == nullptr) {
@@ -151,8 +157,9 @@ RONDE_EVERYWHERE void reduce_tile(const ReductionArguments& how, std::uint64_t t
   using Storage = typename Element::Storage;
   constexpr unsigned kCount = kChunk<Element, Element>;
   using Loaded = Chunk<Storage, kCount>;
-  const std::uint64_t begin = tile * kTileElements;
-  const std::uint64_t end = how.count < begin + kTileElements ? how.count : begin + kTileElements;
+  constexpr std::uint64_t kElements = kTile<Element, Element>;
+  const std::uint64_t begin = tile * kElements;
+  const std::uint64_t end = how.count < begin + kElements ? how.count : begin + kElements;
   bool aligned = is_aligned<Loaded>(how.output);
   for (std::uint32_t i = 0; i < how.input_count; ++i) {
     aligned = aligned && is_aligned<Loaded>(how.inputs[i]);
