@@ -20,6 +20,12 @@ namespace ronde::cuda {
 /// dead, which ends the wait (KernelFlags::release).
 constexpr std::chrono::minutes kAwaitLimit{60};
 
+/// What limits a launch, and so how many blocks it gets.
+enum class Traffic : std::uint8_t {
+  Local,  ///< the memory of this GPU alone, or none that is slower: all multiprocessors work
+  Link,   ///< the link to other GPUs, which few blocks saturate: the others stay free
+};
+
 /// Ronde's kernels on one GPU. All are loaded at once: loading one later might wait for what is
 /// queued, and that for other ranks.
 ///
@@ -54,6 +60,7 @@ class KernelSet {
     Scaling scaling = {};
     /// What a segment without a source is filled with, is neutral for it.
     ReduceOp op = ReduceOp::Sum;
+    Traffic traffic = Traffic::Local;
   };
   void copy(const Stream& stream, const CopyLaunch& launch);
 
@@ -63,7 +70,7 @@ class KernelSet {
   /// then the caller owns that memory, the first input is not 0, `reduction` has no prescale, and
   /// its type is no half type, whose sums would be rounded at each launch.
   void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
-              std::size_t count, const Reduction& reduction);
+              std::size_t count, const Reduction& reduction, Traffic traffic = Traffic::Local);
 
   /// Queues what writes `value` to flags (kMostInputs at most), also of other GPUs, once all that
   /// is queued now has run, and shows.
@@ -78,8 +85,9 @@ class KernelSet {
   void load(const char* name);
   void reduce_at_once(const Stream& stream, DevicePointer output,
                       std::span<const DevicePointer> inputs, std::size_t count,
-                      const Reduction& reduction);
-  void launch(const Stream& stream, const std::string& name, std::uint64_t blocks,
+                      const Reduction& reduction, Traffic traffic);
+  unsigned blocks_for(std::uint64_t tiles, Traffic traffic) const;
+  void launch(const Stream& stream, const std::string& name, unsigned blocks,
               std::span<void*> arguments);
 
   const std::shared_ptr<const DeviceContext> context_;

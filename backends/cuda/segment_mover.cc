@@ -14,7 +14,7 @@ SegmentMover::SegmentMover(KernelSet& kernels, Stream& stream, EventPool& events
 
 void SegmentMover::move(std::span<const Move> moves, const How& how) {
   KernelSet::CopyLaunch launch{
-      .from = how.from, .to = how.to, .scaling = how.scaling, .op = how.op};
+      .from = how.from, .to = how.to, .scaling = how.scaling, .op = how.op, .traffic = how.traffic};
   copies_.clear();
   bool fills = false;
   for (const Move& move : moves) {

@@ -45,8 +45,21 @@ Bytes values_of(DataType dtype, std::size_t count, unsigned seed) {
   return bytes;
 }
 
-/// Counts around those of a chunk, and of a tile of f64, f32, a half type and bytes.
-constexpr std::array<std::size_t, 8> kCounts = {1, 7, 4097, 255, 8192, 16385, 8193, 32769};
+/// Counts around those of a chunk, and of tiles of all types, also of more than a grid has blocks.
+constexpr std::array<std::size_t, 8> kCounts = {1, 7, 4097, 255, 8192, 150001, 8193, 32769};
+
+TEST_CASE("blocks of a cuda grid have ranges of neighbouring tiles, as equal as can be") {
+  const auto tiles = GENERATE(as<std::uint64_t>(), 1, 31, 32, 33, 97, std::uint64_t{1} << 40);
+  const auto blocks = GENERATE(1U, 2U, 31U, 32U, 528U);
+  std::uint64_t next = 0;
+  for (unsigned block = 0; block < blocks; ++block) {
+    const auto [begin, end] = kernels::tiles_of_block(tiles, {block, blocks, 0});
+    CHECK(begin == next);
+    CHECK((end - begin == tiles / blocks || end - begin == tiles / blocks + 1));
+    next = end;
+  }
+  CHECK(next == tiles);
+}
 
 TEST_CASE("cuda reductions have the bits of those on the CPU") {
   Machine machine;
@@ -74,7 +87,9 @@ TEST_CASE("cuda reductions have the bits of those on the CPU") {
         Bytes expected(count * size_of(dtype));
         const SharedBytes reduced(machine, count * size_of(dtype));
         best_kernels().reduce(expected.data(), pointers, count, reduction, Store::Regular);
-        machine.kernels.reduce(machine.stream, reduced.address(), addresses, count, reduction);
+        const Traffic traffic = inputs % 2 == 0 ? Traffic::Local : Traffic::Link;
+        machine.kernels.reduce(machine.stream, reduced.address(), addresses, count, reduction,
+                               traffic);
         machine.finish();
         CHECK(reduced.equals(expected));
       }
@@ -158,7 +173,7 @@ TEST_CASE("a cuda reduction of more inputs than a launch takes has the bits of o
 
 /// Segments of these counts, one behind the other on one side, with gaps on the other.
 struct Layout {
-  std::vector<std::size_t> counts = {5, 8192, 0, 1, 8200, 300, 32800, 3};
+  std::vector<std::size_t> counts = {5, 8192, 0, 1, 8200, 300, 32800, 3, 70001};
   std::size_t total = 0;
   std::vector<std::size_t> packed;
   std::vector<std::size_t> spread;
@@ -222,7 +237,11 @@ TEST_CASE("cuda packs and unpacks segments by one kernel, with the bits of the C
           moves.push_back({input, packed.at(offset), layout.counts[i]});
           convert(expected.data() + offset, input, layout.counts[i], {from, to}, scaling);
         }
-        machine.mover.move(moves, {.from = from, .to = to, .scaling = scaling, .canonical = true});
+        machine.mover.move(moves, {.from = from,
+                                   .to = to,
+                                   .scaling = scaling,
+                                   .canonical = true,
+                                   .traffic = gap == 0 ? Traffic::Local : Traffic::Link});
         machine.finish();
         CHECK(packed.equals(expected));
       }

@@ -55,7 +55,7 @@ TEST_CASE("hundreds of segments are one cuda launch, and none is none") {
   CHECK(machine.launches() == launches);
 }
 
-TEST_CASE_METHOD(Parts, "a cuda copy has as many blocks for as many bytes, whatever they are") {
+TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a link limits it") {
   std::vector<unsigned> blocks;
   for (const char* const name : {"ronde_copy_u8_u8", "ronde_copy_f32_f32", "ronde_copy_f32_f16"}) {
     cuda.add_kernel(name, [&blocks](const FakeCuda::Launch& launch) {
@@ -68,7 +68,12 @@ TEST_CASE_METHOD(Parts, "a cuda copy has as many blocks for as many bytes, whate
   mover.move(move, {});
   mover.move(move, {.scaling = Scaling{2.0, 1.0}});
   mover.move(move, {.to = DataType::F16});
-  CHECK(blocks == std::vector<unsigned>{5, 5, 5});
+  CHECK(blocks == std::vector<unsigned>{20, 20, 20});
+  // The fake GPU has 132 multiprocessors.
+  const std::vector<SegmentMover::Move> large = {{source.data(), target.data(), 40'000'000}};
+  mover.move(large, {});
+  mover.move(large, {.traffic = Traffic::Link});
+  CHECK(std::vector(blocks.begin() + 3, blocks.end()) == std::vector<unsigned>{4 * 132, 32});
 }
 
 TEST_CASE_METHOD(
