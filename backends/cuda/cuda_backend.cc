@@ -67,7 +67,7 @@ class CudaBackend::Run final : public device::SteppedOperation {
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
     : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
-            kBytesBehind),
+            kBytesBehind, owner.options_.most_inputs),
       pipe(bench, owner.streams_->make_stream(device),
            static_cast<std::size_t>(owner.options_.staged_piece_bytes),
            owner.options_.registration_cache ? kKeepPinned : 0, owner.counters_.staged_bytes),
@@ -130,8 +130,9 @@ std::string CudaBackend::why_never_ipc() const {
   if (topology_.hosts() > 1 && !has_two_levels(topology_)) {
     return "the hosts have a single rank each, or different numbers of them";
   }
-  if (static_cast<std::size_t>(topology_.local_size) > kernels::kMostInputs) {
-    return "there are more than " + std::to_string(kernels::kMostInputs) + " ranks on a host";
+  // Reductions of more inputs overwrite the first, which may be another rank's memory.
+  if (static_cast<std::size_t>(topology_.local_size) > options_.most_inputs) {
+    return "there are more than " + std::to_string(options_.most_inputs) + " ranks on a host";
   }
   return {};
 }
@@ -165,7 +166,7 @@ device::Steps CudaBackend::prove_direct_link(int device, std::string& problem) {
               " ranks: choose a larger RONDE_FUSION_BYTES";
   }
   if (!problem.empty()) co_return;
-  direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_, options_);
+  direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_);
 }
 
 /// In one line for what moves data, once all is known.

@@ -27,14 +27,12 @@ std::size_t piece_of(std::size_t count, std::size_t done, std::size_t each) {
 
 }  // namespace
 
-DirectOperations::DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters,
-                                   const CudaOptions& options)
+DirectOperations::DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters)
     : bench_(bench),
       link_(link),
       counters_(counters),
       ranks_(link.size()),
       own_(link.own()),
-      most_inputs_(options.most_inputs),
       half_bytes_(half_of(bench.fusion_bytes())) {}
 
 bool DirectOperations::has_room(std::size_t fusion_bytes, std::size_t ranks) noexcept {
@@ -51,7 +49,7 @@ DirectOperations::Plan DirectOperations::plan_of(DataType dtype, ReduceOp op, do
                                                  double postscale, int divisor,
                                                  std::optional<DataType> wire_dtype) const {
   Plan plan{.travel = travel_of(dtype, op, prescale, postscale, divisor, wire_dtype)};
-  if (ranks_ <= most_inputs_) return plan;
+  if (ranks_ <= bench_.kernels().most_inputs()) return plan;
   Travel& travel = plan.travel;
   travel.pack_scale = prescale;
   travel.reduce_scale = 1.0;
@@ -147,22 +145,11 @@ device::Steps DirectOperations::exchange(Exchange exchange) {
 /// received.
 void DirectOperations::reduce(std::size_t part_bytes, DevicePointer target, std::size_t count,
                               const Travel& travel) {
-  std::vector<DevicePointer> left;
+  std::vector<DevicePointer> inputs;
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
-    left.push_back((rank == own_ ? packed() : received()) + rank * part_bytes);
+    inputs.push_back((rank == own_ ? packed() : received()) + rank * part_bytes);
   }
-  Reduction reduction = travel.reduction();
-  reduction.final = {};
-  while (!left.empty()) {
-    const std::size_t inputs = std::min(left.size(), most_inputs_);
-    const bool is_last = inputs == left.size();
-    if (is_last) reduction.final = travel.final;
-    // What the ranks so far make takes the place of the first of them meanwhile.
-    bench_.kernels().reduce(bench_.stream(), is_last ? target : left.front(),
-                            std::span(left).first(inputs), count, reduction);
-    left.erase(left.begin() + (is_last ? 0 : 1),
-               left.begin() + static_cast<std::ptrdiff_t>(inputs));
-  }
+  bench_.kernels().reduce(bench_.stream(), target, inputs, count, travel.reduction());
 }
 
 device::Steps DirectOperations::allreduce(AllreduceCall call) {

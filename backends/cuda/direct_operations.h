@@ -29,9 +29,8 @@ namespace ronde::cuda {
 /// Thread-safety: one thread at a time, one operation at a time.
 class DirectOperations {
  public:
-  /// All but `options` outlive it; `link` is proven.
-  DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters,
-                   const CudaOptions& options);
+  /// All outlive it; `link` is proven.
+  DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters);
 
   /// Whether a fusion buffer of that size has room for so many ranks.
   static bool has_room(std::size_t fusion_bytes, std::size_t ranks) noexcept;
@@ -91,7 +90,6 @@ class DirectOperations {
   CudaCounters& counters_;
   const std::size_t ranks_;
   const std::size_t own_;
-  const std::size_t most_inputs_;
   const std::size_t half_bytes_;
   std::vector<SegmentMover::Move> moves_;
 };

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
+#include <vector>
 
 #include "backends/cuda/kernels/flags.h"
 #include "backends/cuda/kernels/kernel_list.h"
@@ -15,7 +15,12 @@ namespace {
 
 constexpr const char* kSignal = "ronde_signal";
 constexpr const char* kAwait = "ronde_await";
-constexpr std::uint64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
+/// A thread has up to 128 bytes on the way, a grid of 32 blocks 2 MiB, of which at least half come
+/// from other GPUs: more than a link's bandwidth times its latency (450 GB/s, 2 us). They take a
+/// quarter of an H100.
+constexpr std::uint64_t kLinkBlocks = 32;
+/// As many as are resident at the same time.
+constexpr std::uint64_t kBlocksOfMultiprocessor = 2048 / kernels::kThreads;
 
 std::string copy_name(DataType from, DataType to) {
   return "ronde_copy_" + std::string(to_string(from)) + "_" + std::string(to_string(to));
@@ -38,14 +43,11 @@ kernels::Operation operation_of(ReduceOp op) {
   throw Error("no kernel reduces with " + std::string(to_string(op)));
 }
 
-void check_count(std::size_t inputs) {
-  if (inputs <= kernels::kMostInputs) return;
-  throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " inputs at most, not " +
-              std::to_string(inputs));
-}
-
 kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std::uint32_t value) {
-  check_count(flags.size());
+  if (flags.size() > kernels::kMostInputs) {
+    throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " flags at most, not " +
+                std::to_string(flags.size()));
+  }
   kernels::FlagArguments how{};
   for (std::size_t i = 0; i < flags.size(); ++i) {
     how.flags[i] = reinterpret_cast<std::uint32_t*>(flags[i]);
@@ -57,8 +59,9 @@ kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std:
 
 }  // namespace
 
-KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image)
-    : context_(std::move(context)) {
+KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image,
+                     std::size_t most_inputs)
+    : context_(std::move(context)), most_inputs_(most_inputs) {
   if (image == nullptr) {
     throw Error(
         "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with "
@@ -96,15 +99,29 @@ void KernelSet::copy(const Stream& stream, const CopyLaunch& launch) {
   std::uint32_t count = launch.count;
   kernels::Scale scale{launch.scaling.factor, launch.scaling.divisor};
   kernels::Operation operation = operation_of(launch.op);
-  std::array<void*, 4> arguments = {&table, &count, &scale, &operation};
-  this->launch(stream, copy_name(launch.from, launch.to), launch.tiles, arguments);
+  std::uint64_t tiles = launch.tiles;
+  std::array<void*, 5> arguments = {&table, &count, &tiles, &scale, &operation};
+  this->launch(stream, copy_name(launch.from, launch.to), blocks_for(tiles, launch.traffic),
+               arguments);
 }
 
 void KernelSet::reduce(const Stream& stream, DevicePointer output,
                        std::span<const DevicePointer> inputs, std::size_t count,
-                       const Reduction& reduction) {
+                       const Reduction& reduction, Traffic traffic) {
   if (count == 0) return;
-  check_count(inputs.size());
+  Reduction partial = reduction;
+  partial.final = {};
+  std::vector<DevicePointer> left(inputs.begin(), inputs.end());
+  while (left.size() > most_inputs_) {
+    reduce_at_once(stream, left[0], std::span(left).first(most_inputs_), count, partial, traffic);
+    left.erase(left.begin() + 1, left.begin() + static_cast<std::ptrdiff_t>(most_inputs_));
+  }
+  reduce_at_once(stream, output, left, count, reduction, traffic);
+}
+
+void KernelSet::reduce_at_once(const Stream& stream, DevicePointer output,
+                               std::span<const DevicePointer> inputs, std::size_t count,
+                               const Reduction& reduction, Traffic traffic) {
   kernels::ReductionArguments how{};
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     how.inputs[i] = reinterpret_cast<const void*>(inputs[i]);
@@ -119,7 +136,7 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output,
   how.final_scale = {reduction.final.factor, reduction.final.divisor};
   std::array<void*, 1> arguments = {&how};
   launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
-         kernels::tiles_of(count), arguments);
+         blocks_for(kernels::tiles_of(count, size_of(reduction.dtype)), traffic), arguments);
 }
 
 void KernelSet::signal(const Stream& stream, std::span<const DevicePointer> flags,
@@ -150,16 +167,19 @@ void KernelSet::load(const char* name) {
   }
 }
 
-void KernelSet::launch(const Stream& stream, const std::string& name, std::uint64_t blocks,
+unsigned KernelSet::blocks_for(std::uint64_t tiles, Traffic traffic) const {
+  const auto multiprocessors = static_cast<std::uint64_t>(context_->multiprocessors());
+  const std::uint64_t most =
+      traffic == Traffic::Link ? kLinkBlocks : multiprocessors * kBlocksOfMultiprocessor;
+  return static_cast<unsigned>(std::min(tiles, most));
+}
+
+void KernelSet::launch(const Stream& stream, const std::string& name, unsigned blocks,
                        std::span<void*> arguments) {
-  if (blocks > kMostBlocks) {
-    throw Error("a launch of " + name + " has " + std::to_string(blocks) + " blocks, " +
-                std::to_string(kMostBlocks) + " are possible");
-  }
   const Current current(*context_);
-  check(context_->api(), "launching " + name, context_->api().launch, functions_.at(name),
-        static_cast<unsigned>(blocks), 1U, 1U, kernels::kThreads, 1U, 1U, 0U, stream.handle(),
-        arguments.data(), static_cast<void**>(nullptr));
+  check(context_->api(), "launching " + name, context_->api().launch, functions_.at(name), blocks,
+        1U, 1U, kernels::kThreads, 1U, 1U, 0U, stream.handle(), arguments.data(),
+        static_cast<void**>(nullptr));
 }
 
 }  // namespace ronde::cuda

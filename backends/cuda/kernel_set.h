@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "backends/cuda/device_context.h"
@@ -19,6 +20,12 @@ namespace ronde::cuda {
 /// dead, which ends the wait (PeerSignals::release).
 constexpr std::chrono::minutes kAwaitLimit{60};
 
+/// What limits a launch, and so how many blocks it gets.
+enum class Traffic : std::uint8_t {
+  Local,  ///< the memory of this GPU alone, or none that is slower: all multiprocessors work
+  Link,   ///< the link to other GPUs, which few blocks saturate: the others stay free
+};
+
 /// Ronde's kernels on one GPU. All are loaded at once: loading one later might wait for what is
 /// queued, and that for other ranks.
 ///
@@ -26,13 +33,17 @@ constexpr std::chrono::minutes kAwaitLimit{60};
 class KernelSet {
  public:
   /// `image`: that of kernel_image(). Throws Error if there is none, DriverError if it has no code
-  /// for this GPU.
-  KernelSet(std::shared_ptr<const DeviceContext> context, const void* image);
+  /// for this GPU. `most_inputs`: of one launch of a reduction, from 2 to kMostInputs; tests lower
+  /// it.
+  KernelSet(std::shared_ptr<const DeviceContext> context, const void* image,
+            std::size_t most_inputs = kernels::kMostInputs);
   ~KernelSet();
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
   const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
+  /// Inputs that one launch reduces.
+  std::size_t most_inputs() const noexcept { return most_inputs_; }
 
   /// Whether there is a copying kernel between the two types: equal ones, or a half type and F32 or
   /// F64.
@@ -49,13 +60,17 @@ class KernelSet {
     Scaling scaling = {};
     /// What a segment without a source is filled with, is neutral for it.
     ReduceOp op = ReduceOp::Sum;
+    Traffic traffic = Traffic::Local;
   };
   void copy(const Stream& stream, const CopyLaunch& launch);
 
-  /// Queues the reduction of `inputs` (addresses of the GPU, kMostInputs at most) in their order;
-  /// 0 stands for the neutral element. As Kernels::reduce in core, to the bit.
+  /// Queues the reduction of `inputs` (addresses of the GPU) in their order; 0 stands for the
+  /// neutral element. As Kernels::reduce in core, to the bit. More than most_inputs() inputs take
+  /// several launches, of which all but the last overwrite the first input with the result so far:
+  /// then the caller owns that memory, the first input is not 0, `reduction` has no prescale, and
+  /// its type is no half type, whose sums would be rounded at each launch.
   void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
-              std::size_t count, const Reduction& reduction);
+              std::size_t count, const Reduction& reduction, Traffic traffic = Traffic::Local);
 
   /// Queues what writes `value` to flags (kMostInputs at most), also of other GPUs, once all that
   /// is queued now has run, and shows.
@@ -68,10 +83,15 @@ class KernelSet {
 
  private:
   void load(const char* name);
-  void launch(const Stream& stream, const std::string& name, std::uint64_t blocks,
+  void reduce_at_once(const Stream& stream, DevicePointer output,
+                      std::span<const DevicePointer> inputs, std::size_t count,
+                      const Reduction& reduction, Traffic traffic);
+  unsigned blocks_for(std::uint64_t tiles, Traffic traffic) const;
+  void launch(const Stream& stream, const std::string& name, unsigned blocks,
               std::span<void*> arguments);
 
   const std::shared_ptr<const DeviceContext> context_;
+  const std::size_t most_inputs_;
   ModuleHandle module_ = nullptr;
   std::map<std::string, FunctionHandle> functions_;  ///< all that there are
 };

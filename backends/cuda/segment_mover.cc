@@ -14,7 +14,7 @@ SegmentMover::SegmentMover(KernelSet& kernels, Stream& stream, EventPool& events
 
 void SegmentMover::move(std::span<const Move> moves, const How& how) {
   KernelSet::CopyLaunch launch{
-      .from = how.from, .to = how.to, .scaling = how.scaling, .op = how.op};
+      .from = how.from, .to = how.to, .scaling = how.scaling, .op = how.op, .traffic = how.traffic};
   copies_.clear();
   bool fills = false;
   for (const Move& move : moves) {
@@ -28,9 +28,10 @@ void SegmentMover::move(std::span<const Move> moves, const How& how) {
     for (kernels::SegmentCopy& copy : copies_) copy.count *= size_of(how.from);
     launch.from = launch.to = DataType::U8;
   }
+  const std::size_t width = std::max(size_of(launch.from), size_of(launch.to));
   for (kernels::SegmentCopy& copy : copies_) {
     copy.first_tile = launch.tiles;
-    launch.tiles += kernels::tiles_of(copy.count);
+    launch.tiles += kernels::tiles_of(copy.count, width);
   }
   if (copies_.empty()) return;
   launch.table = upload(copies_);

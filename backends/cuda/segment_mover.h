@@ -34,6 +34,7 @@ class SegmentMover {
     ReduceOp op = ReduceOp::Sum;
     /// Any NaN becomes the one quiet NaN, where it would be copied as it is otherwise.
     bool canonical = false;
+    Traffic traffic = Traffic::Local;
   };
   /// Makes what moves of up to so many segments need, also with several of them queued: making it
   /// later might wait for what is queued. Throws DriverError.

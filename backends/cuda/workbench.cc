@@ -13,11 +13,11 @@ constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
 }  // namespace
 
 Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes,
-                     std::size_t bytes_behind)
+                     std::size_t bytes_behind, std::size_t most_inputs)
     : context_(streams.context(device)),
       fusion_bytes_(fusion_bytes),
       bytes_behind_(bytes_behind),
-      kernels_(context_, image),
+      kernels_(context_, image, most_inputs),
       events_(context_),
       pinned_(context_, kKeepPinned),
       stream_(streams.make_stream(device)),

@@ -20,9 +20,10 @@ namespace ronde::cuda {
 class Workbench {
  public:
   /// `image`: as in KernelSet. `fusion_bytes`: of the fusion buffer, a multiple of 16.
-  /// `bytes_behind`: of memory behind it that operations leave alone.
+  /// `bytes_behind`: of memory behind it that operations leave alone. `most_inputs`: as in
+  /// KernelSet.
   Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes,
-            std::size_t bytes_behind = 0);
+            std::size_t bytes_behind = 0, std::size_t most_inputs = kernels::kMostInputs);
   /// Queued work has to be over (CudaStreams::settle); where it never is, it is to be abandoned.
   ~Workbench();
   Workbench(const Workbench&) = delete;

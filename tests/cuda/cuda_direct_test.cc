@@ -165,6 +165,15 @@ TEST_CASE("cuda direct: ranks on several hosts need not ask for CUDA IPC to go t
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
+TEST_CASE("cuda direct: more ranks on a host than a kernel has inputs do not use CUDA IPC") {
+  FakeMachine machine;
+  DirectMessages messages(3);
+  CudaOptions options = direct_options(machine, messages);
+  options.ipc = true;
+  options.most_inputs = 2;
+  run_gpu_ranks(machine, 3, 1, options, after_first_sum(exercise_sizes));
+}
+
 TEST_CASE(
     "cuda direct: CUDA IPC goes before MPI, and where it fails one line says where all goes") {
   struct Row {

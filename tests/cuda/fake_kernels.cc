@@ -17,7 +17,7 @@ template <typename Thread>
 FakeCuda::Action grid_of(const FakeCuda::Launch& launch, Thread thread) {
   return {.run = [blocks = launch.blocks, threads = launch.threads, thread] {
     for (unsigned block = 0; block < blocks; ++block) {
-      for (unsigned i = 0; i < threads; ++i) thread(block, i);
+      for (unsigned i = 0; i < threads; ++i) thread(Place{block, blocks, i});
     }
   }};
 }
@@ -26,25 +26,24 @@ template <typename From, typename To>
 FakeCuda::Action run_copy(const FakeCuda::Launch& launch) {
   const auto* const segments = launch.argument<const SegmentCopy*>(0);
   const auto count = launch.argument<std::uint32_t>(1);
-  const auto scale = launch.argument<Scale>(2);
-  const auto operation = launch.argument<Operation>(3);
-  return grid_of(launch, [=](unsigned block, unsigned thread) {
-    const SegmentCopy& segment = segments[segment_of(segments, count, block)];
-    copy_tile<From, To>(segment, block, thread, scale, operation);
+  const auto tiles = launch.argument<std::uint64_t>(2);
+  const auto scale = launch.argument<Scale>(3);
+  const auto operation = launch.argument<Operation>(4);
+  return grid_of(launch, [=](const Place& place) {
+    copy_segments<From, To>(segments, count, tiles, place, scale, operation);
   });
 }
 
 template <typename Element>
 FakeCuda::Action run_reduce(const FakeCuda::Launch& launch) {
-  return grid_of(launch,
-                 [how = launch.argument<ReductionArguments>(0)](unsigned block, unsigned thread) {
-                   reduce_tile<Element>(how, block, thread);
-                 });
+  return grid_of(launch, [how = launch.argument<ReductionArguments>(0)](const Place& place) {
+    reduce_elements<Element>(how, place);
+  });
 }
 
 FakeCuda::Action run_signal(const FakeCuda::Launch& launch) {
-  return grid_of(launch, [how = launch.argument<FlagArguments>(0)](unsigned, unsigned thread) {
-    if (thread < how.count) *how.flags[thread] = how.value;
+  return grid_of(launch, [how = launch.argument<FlagArguments>(0)](const Place& place) {
+    if (place.thread < how.count) *how.flags[place.thread] = how.value;
   });
 }
 

@@ -45,15 +45,29 @@ Bytes values_of(DataType dtype, std::size_t count, unsigned seed) {
   return bytes;
 }
 
-/// Counts around those of a tile and of a chunk.
-constexpr std::array<std::size_t, 6> kCounts = {1, 7, 255, 8192, 8193, 20001};
+/// Counts around those of a chunk, and of tiles of all types, also of more than a grid has blocks.
+constexpr std::array<std::size_t, 8> kCounts = {1, 7, 4097, 255, 8192, 150001, 8193, 32769};
+
+TEST_CASE("blocks of a cuda grid have ranges of neighbouring tiles, as equal as can be") {
+  const auto tiles = GENERATE(as<std::uint64_t>(), 1, 31, 32, 33, 97, std::uint64_t{1} << 40);
+  const auto blocks = GENERATE(1U, 2U, 31U, 32U, 528U);
+  std::uint64_t next = 0;
+  for (unsigned block = 0; block < blocks; ++block) {
+    const auto [begin, end] = kernels::tiles_of_block(tiles, {block, blocks, 0});
+    CHECK(begin == next);
+    CHECK((end - begin == tiles / blocks || end - begin == tiles / blocks + 1));
+    next = end;
+  }
+  CHECK(next == tiles);
+}
 
 TEST_CASE("cuda reductions have the bits of those on the CPU") {
   Machine machine;
   for (const DataType dtype : kAllDataTypes) {
     for (const ReduceOp op : kOps) {
       for (const std::size_t inputs : {1U, 2U, 3U, 5U}) {
-        const std::size_t count = kCounts[(inputs + static_cast<std::size_t>(op)) % kCounts.size()];
+        const std::size_t count =
+            kCounts[(inputs + 2 * static_cast<std::size_t>(op)) % kCounts.size()];
         CAPTURE(to_string(dtype), to_string(op), inputs, count);
         std::vector<SharedBytes> values;
         std::vector<const void*> pointers;
@@ -73,7 +87,9 @@ TEST_CASE("cuda reductions have the bits of those on the CPU") {
         Bytes expected(count * size_of(dtype));
         const SharedBytes reduced(machine, count * size_of(dtype));
         best_kernels().reduce(expected.data(), pointers, count, reduction, Store::Regular);
-        machine.kernels.reduce(machine.stream, reduced.address(), addresses, count, reduction);
+        const Traffic traffic = inputs % 2 == 0 ? Traffic::Local : Traffic::Link;
+        machine.kernels.reduce(machine.stream, reduced.address(), addresses, count, reduction,
+                               traffic);
         machine.finish();
         CHECK(reduced.equals(expected));
       }
@@ -110,7 +126,7 @@ TEST_CASE("cuda kernels signal by flags, and wait for flags until they are reach
   machine.kernels.await(machine.stream, three, 10, ended.address());
   machine.finish();
   CHECK_THROWS_WITH(machine.kernels.signal(machine.stream, std::vector<DevicePointer>(65), 1),
-                    "a kernel takes 64 inputs at most, not 65");
+                    "a kernel takes 64 flags at most, not 65");
 }
 
 TEST_CASE("a cuda reduction may write into one of its inputs, or have none") {
@@ -131,14 +147,33 @@ TEST_CASE("a cuda reduction may write into one of its inputs, or have none") {
   expected.resize(6);
   best_kernels().reduce(expected.data(), {}, 3, smallest, Store::Regular);
   CHECK(first.equals(expected));
-  CHECK_THROWS_WITH(machine.kernels.reduce(machine.stream, addresses[0],
-                                           std::vector<DevicePointer>(65), 3, smallest),
-                    "a kernel takes 64 inputs at most, not 65");
+}
+
+TEST_CASE("a cuda reduction of more inputs than a launch takes has the bits of one launch") {
+  Machine machine;
+  constexpr std::size_t kCount = 300;
+  for (const std::size_t ranks : {64U, 65U, 127U, 128U, 200U}) {
+    CAPTURE(ranks);
+    std::vector<SharedBytes> values;
+    std::vector<const void*> pointers;
+    std::vector<DevicePointer> addresses;
+    for (std::size_t i = 0; i < ranks; ++i) {
+      values.emplace_back(machine, values_of(DataType::F32, kCount, static_cast<unsigned>(i)));
+      pointers.push_back(values[i].at(0));
+      addresses.push_back(values[i].address());
+    }
+    const Reduction reduction{.dtype = DataType::F32, .op = ReduceOp::Sum, .final = {0.5, 3.0}};
+    Bytes expected(kCount * 4);
+    best_kernels().reduce(expected.data(), pointers, kCount, reduction, Store::Regular);
+    machine.kernels.reduce(machine.stream, addresses.back(), addresses, kCount, reduction);
+    machine.finish();
+    CHECK(values.back().equals(expected));
+  }
 }
 
 /// Segments of these counts, one behind the other on one side, with gaps on the other.
 struct Layout {
-  std::vector<std::size_t> counts = {5, 8192, 0, 1, 8200, 300, 16384, 3};
+  std::vector<std::size_t> counts = {5, 8192, 0, 1, 8200, 300, 32800, 3, 70001};
   std::size_t total = 0;
   std::vector<std::size_t> packed;
   std::vector<std::size_t> spread;
@@ -202,7 +237,11 @@ TEST_CASE("cuda packs and unpacks segments by one kernel, with the bits of the C
           moves.push_back({input, packed.at(offset), layout.counts[i]});
           convert(expected.data() + offset, input, layout.counts[i], {from, to}, scaling);
         }
-        machine.mover.move(moves, {.from = from, .to = to, .scaling = scaling, .canonical = true});
+        machine.mover.move(moves, {.from = from,
+                                   .to = to,
+                                   .scaling = scaling,
+                                   .canonical = true,
+                                   .traffic = gap == 0 ? Traffic::Local : Traffic::Link});
         machine.finish();
         CHECK(packed.equals(expected));
       }

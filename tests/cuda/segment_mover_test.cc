@@ -12,6 +12,7 @@
 namespace {
 
 using namespace ronde::cuda;
+using ronde::DataType;
 using ronde::Scaling;
 using ronde::test::FakeCuda;
 using ronde::test::FakeMachine;
@@ -52,6 +53,27 @@ TEST_CASE("hundreds of segments are one cuda launch, and none is none") {
   machine.mover.move({}, {});
   machine.mover.move({moves.data(), 1}, {});  // of no elements
   CHECK(machine.launches() == launches);
+}
+
+TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a link limits it") {
+  std::vector<unsigned> blocks;
+  for (const char* const name : {"ronde_copy_u8_u8", "ronde_copy_f32_f32", "ronde_copy_f32_f16"}) {
+    cuda.add_kernel(name, [&blocks](const FakeCuda::Launch& launch) {
+      blocks.push_back(launch.blocks);
+      return FakeCuda::Action{.run = [] {}};
+    });
+  }
+  SegmentMover mover(kernels, stream, events, pinned);
+  const std::vector<SegmentMover::Move> move = {{source.data(), target.data(), 40000}};
+  mover.move(move, {});
+  mover.move(move, {.scaling = Scaling{2.0, 1.0}});
+  mover.move(move, {.to = DataType::F16});
+  CHECK(blocks == std::vector<unsigned>{20, 20, 20});
+  // The fake GPU has 132 multiprocessors.
+  const std::vector<SegmentMover::Move> large = {{source.data(), target.data(), 40'000'000}};
+  mover.move(large, {});
+  mover.move(large, {.traffic = Traffic::Link});
+  CHECK(std::vector(blocks.begin() + 3, blocks.end()) == std::vector<unsigned>{4 * 132, 32});
 }
 
 TEST_CASE_METHOD(

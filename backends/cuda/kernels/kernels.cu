@@ -8,19 +8,23 @@
 
 using namespace ronde::cuda::kernels;
 
-// `segments` is in memory of the GPU. A grid of as many blocks as there are tiles.
-#define RONDE_COPY(name, From, To)                                                               \
-  extern "C" __global__ void __launch_bounds__(kThreads)                                         \
-      name(const SegmentCopy* segments, std::uint32_t count, Scale scale, Operation operation) { \
-    const SegmentCopy segment = segments[segment_of(segments, count, blockIdx.x)];               \
-    copy_tile<From, To>(segment, blockIdx.x, threadIdx.x, scale, operation);                     \
+__device__ inline Place place() {
+  return {blockIdx.x, gridDim.x, threadIdx.x};
+}
+
+// `segments` is in memory of the GPU.
+#define RONDE_COPY(name, From, To)                                                             \
+  extern "C" __global__ void __launch_bounds__(kThreads)                                       \
+      name(const SegmentCopy* segments, std::uint32_t count, std::uint64_t tiles, Scale scale, \
+           Operation operation) {                                                              \
+    copy_segments<From, To>(segments, count, tiles, place(), scale, operation);                \
   }
 RONDE_COPY_KERNELS(RONDE_COPY)
 
 #define RONDE_REDUCE(name, Element)                          \
   extern "C" __global__ void __launch_bounds__(kThreads)     \
       name(const __grid_constant__ ReductionArguments how) { \
-    reduce_tile<Element>(how, blockIdx.x, threadIdx.x);      \
+    reduce_elements<Element>(how, place());                  \
   }
 RONDE_REDUCE_KERNELS(RONDE_REDUCE)
 

@@ -6,16 +6,35 @@
 
 #include "elements.h"
 
-// What the threads of a block do, as functions of their numbers: the kernels call them on a GPU,
+// What the threads of a grid do, as functions of their numbers: the kernels call them on a GPU,
 // and tests on the CPU.
 
 namespace ronde::cuda::kernels {
 
-/// Elements that a block of threads deals with.
-constexpr std::uint64_t kTileElements = 8192;
-constexpr unsigned kThreads = 256;
+constexpr unsigned kThreads = 512;
+/// What blocks divide among them is whole tiles, of so many bytes of the wider type: one access of
+/// 16 bytes by each thread, so that small messages are spread over many blocks.
+constexpr std::uint64_t kTileBytes = 16 * kThreads;
 /// Most inputs of a reduction: ranks of a host.
 constexpr unsigned kMostInputs = 64;
+
+/// A thread of a grid of any size.
+struct Place {
+  unsigned block;
+  unsigned blocks;
+  unsigned thread;  ///< of kThreads in its block
+};
+
+struct Range {
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+
+/// Tiles of a block. They are neighbours, so that the blocks, which run at the same time, are
+/// spread over the memory of all ranks.
+RONDE_EVERYWHERE Range tiles_of_block(std::uint64_t tiles, const Place& place) {
+  return {tiles * place.block / place.blocks, tiles * (place.block + 1) / place.blocks};
+}
 
 /// A piece of a tensor on its way into the fusion buffer, or out of it.
 struct SegmentCopy {
@@ -25,9 +44,9 @@ struct SegmentCopy {
   std::uint64_t first_tile;  ///< of this segment, among the tiles of all
 };
 
-/// Tiles of a segment.
-RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count) {
-  return (count + kTileElements - 1) / kTileElements;
+/// Tiles of a segment whose wider type has `width` bytes.
+RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count, std::size_t width) {
+  return (count * width + kTileBytes - 1) / kTileBytes;
 }
 
 /// Which of `count` segments a tile belongs to.
@@ -58,9 +77,14 @@ RONDE_EVERYWHERE bool is_aligned(const void* pointer) {
 }
 
 template <typename From, typename To>
-constexpr unsigned kChunk = 16 / (sizeof(typename From::Storage) > sizeof(typename To::Storage)
-                                      ? sizeof(typename From::Storage)
-                                      : sizeof(typename To::Storage));
+constexpr unsigned kWidth = sizeof(typename From::Storage) > sizeof(typename To::Storage)
+                                ? sizeof(typename From::Storage)
+                                : sizeof(typename To::Storage);
+/// Elements of a chunk, and of a tile.
+template <typename From, typename To>
+constexpr unsigned kChunk = 16 / kWidth<From, To>;
+template <typename From, typename To>
+constexpr std::uint64_t kTile = kTileBytes / kWidth<From, To>;
 
 template <typename From, typename To>
 RONDE_EVERYWHERE typename To::Storage convert(typename From::Storage value, Scale scale) {
@@ -72,13 +96,11 @@ RONDE_EVERYWHERE typename To::Storage convert(typename From::Storage value, Scal
   }
 }
 
-/// `thread` is one of kThreads.
+/// Elements of a segment from the beginning of a tile, by all threads of a block.
 template <typename From, typename To>
-RONDE_EVERYWHERE void copy_tile(const SegmentCopy& segment, std::uint64_t tile, unsigned thread,
-                                Scale scale, Operation neutral_of) {
-  const std::uint64_t begin = (tile - segment.first_tile) * kTileElements;
-  const std::uint64_t end =
-      segment.count < begin + kTileElements ? segment.count : begin + kTileElements;
+RONDE_EVERYWHERE void copy_elements(const SegmentCopy& segment, Range elements, unsigned thread,
+                                    Scale scale, Operation neutral_of) {
+  const auto [begin, end] = elements;
   const auto* const source = static_cast<const typename From::Storage*>(segment.source);
   auto* const target = static_cast<typename To::Storage*>(segment.target);
   if (source == nullptr) {
@@ -104,6 +126,21 @@ RONDE_EVERYWHERE void copy_tile(const SegmentCopy& segment, std::uint64_t tile, 
   }
   for (std::uint64_t i = done + thread; i < end; i += kThreads) {
     target[i] = convert<From, To>(source[i], scale);
+  }
+}
+
+template <typename From, typename To>
+RONDE_EVERYWHERE void copy_segments(const SegmentCopy* segments, std::uint32_t count,
+                                    std::uint64_t tiles, const Place& place, Scale scale,
+                                    Operation neutral_of) {
+  const Range own = tiles_of_block(tiles, place);
+  for (std::uint32_t i = segment_of(segments, count, own.begin);
+       i < count && segments[i].first_tile < own.end; ++i) {
+    const std::uint64_t first = segments[i].first_tile;
+    const std::uint64_t begin = (own.begin > first ? own.begin - first : 0) * kTile<From, To>;
+    const std::uint64_t end = (own.end - first) * kTile<From, To>;
+    copy_elements<From, To>(segments[i], {begin, end < segments[i].count ? end : segments[i].count},
+                            place.thread, scale, neutral_of);
   }
 }
 
@@ -146,22 +183,22 @@ RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t 
 }
 
 template <typename Element>
-RONDE_EVERYWHERE void reduce_tile(const ReductionArguments& how, std::uint64_t tile,
-                                  unsigned thread) {
-  using Storage = typename Element::Storage;
+RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place& place) {
   constexpr unsigned kCount = kChunk<Element, Element>;
-  using Loaded = Chunk<Storage, kCount>;
-  const std::uint64_t begin = tile * kTileElements;
-  const std::uint64_t end = how.count < begin + kTileElements ? how.count : begin + kTileElements;
+  using Loaded = Chunk<typename Element::Storage, kCount>;
+  const Range tiles = tiles_of_block(tiles_of(how.count, sizeof(typename Element::Storage)), place);
+  const std::uint64_t begin = tiles.begin * kTile<Element, Element>;
+  const std::uint64_t limit = tiles.end * kTile<Element, Element>;
+  const std::uint64_t end = limit < how.count ? limit : how.count;
   bool aligned = is_aligned<Loaded>(how.output);
   for (std::uint32_t i = 0; i < how.input_count; ++i) {
     aligned = aligned && is_aligned<Loaded>(how.inputs[i]);
   }
   const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
-  for (std::uint64_t i = thread; i < chunks; i += kThreads) {
+  for (std::uint64_t i = place.thread; i < chunks; i += kThreads) {
     reduce_chunk<Element, kCount>(how, begin + i * kCount);
   }
-  for (std::uint64_t i = begin + chunks * kCount + thread; i < end; i += kThreads) {
+  for (std::uint64_t i = begin + chunks * kCount + place.thread; i < end; i += kThreads) {
     reduce_chunk<Element, 1>(how, i);
   }
 }
