@@ -19,7 +19,7 @@ device::Steps IpcOperations::broadcast(BroadcastCall call) {
     co_await meet(Mark::Packed);
     moves_.clear();
     plan_unpacking(layout, travel, base(root), {0, layout.extent()}, is_root);
-    move_out(travel);
+    move_out(travel, peers_.traffic());
     end_chunk();
   }
   co_await end_operation();
@@ -83,7 +83,7 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
       const DevicePointer target = converts ? base(peers_.own()) + offset : address_of(output);
       reduce(target, offset, own, travel);
       moves_.assign(1, {.source = pointer_to(target), .target = output, .count = own});
-      if (converts) move_out(travel);
+      if (converts) move_out(travel, Traffic::Local);
     }
     end_chunk();
   }
@@ -103,7 +103,7 @@ void IpcOperations::unpack_parts(void* output, const RankParts& parts, std::size
                           .count = parts.piece(rank)});
       },
       source(0));
-  move_out(travel);
+  move_out(travel, peers_.traffic());
 }
 
 }  // namespace ronde::cuda

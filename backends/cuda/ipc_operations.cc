@@ -129,8 +129,8 @@ void IpcOperations::move_in(const Travel& travel) {
                                .op = travel.op});
 }
 
-void IpcOperations::move_out(const Travel& travel) {
-  bench_.mover().move(moves_, {.from = travel.dtype, .to = travel.from});
+void IpcOperations::move_out(const Travel& travel, Traffic traffic) {
+  bench_.mover().move(moves_, {.from = travel.dtype, .to = travel.from, .traffic = traffic});
 }
 
 void IpcOperations::pack(const device::ChunkLayout& layout, const Travel& travel) {
@@ -169,7 +169,8 @@ void IpcOperations::reduce(DevicePointer target, std::size_t offset_bytes, std::
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
     inputs.push_back((direct_.empty() ? base(rank) : direct_[rank]) + offset_bytes);
   }
-  bench_.kernels().reduce(bench_.stream(), target, inputs, count, travel.reduction());
+  bench_.kernels().reduce(bench_.stream(), target, inputs, count, travel.reduction(),
+                          peers_.traffic());
 }
 
 void IpcOperations::reduce_all(const device::ChunkLayout& layout, const Travel& travel) {
@@ -183,7 +184,7 @@ void IpcOperations::reduce_all(const device::ChunkLayout& layout, const Travel& 
   reduce(scratch(), 0, layout.extent(), travel);
   moves_.clear();
   plan_unpacking(layout, travel, scratch(), {0, layout.extent()});
-  move_out(travel);
+  move_out(travel, Traffic::Local);
 }
 
 /// Of the chunk at `target` and at the same place of all ranks' buffers.
@@ -212,7 +213,7 @@ device::Steps IpcOperations::combine_shares(const device::ChunkLayout& layout, c
     const std::size_t rank = source(turn);
     plan_unpacking(layout, travel, base(rank), share_of(rank, extent, travel));
   }
-  move_out(travel);
+  move_out(travel, peers_.traffic());
 }
 
 device::Steps IpcOperations::allreduce(AllreduceCall call) {

@@ -112,7 +112,7 @@ class IpcOperations {
   Range share_of(std::size_t rank, std::size_t extent, const Travel& travel) const noexcept;
 
   void move_in(const Travel& travel);
-  void move_out(const Travel& travel);
+  void move_out(const Travel& travel, Traffic traffic);
   void pack(const device::ChunkLayout& layout, const Travel& travel);
   void plan_unpacking(const device::ChunkLayout& layout, const Travel& travel, DevicePointer chunk,
                       Range range, bool skips_in_place = false);

@@ -125,13 +125,13 @@ void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices
   const std::string own_uuid = bench_.context()->gpu().uuid;
   for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
     if (rank == own_) continue;
-    const std::string uuid = greetings[rank].uuid.data();
-    // What the rank itself uses needs no permission.
-    if (uuid != own_uuid && !visible.allows(uuid)) {
-      throw Error("RONDE_VISIBLE_DEVICES does not name the GPU of rank " +
-                  std::to_string(name_of(rank)) + " (" + uuid + ")");
-    }
     memories_[rank] = greetings[rank].fusion;
+    const std::string uuid = greetings[rank].uuid.data();
+    if (uuid == own_uuid) continue;  // what the rank itself uses needs no permission
+    traffic_ = Traffic::Link;
+    if (visible.allows(uuid)) continue;
+    throw Error("RONDE_VISIBLE_DEVICES does not name the GPU of rank " +
+                std::to_string(name_of(rank)) + " (" + uuid + ")");
   }
   hold();
 }

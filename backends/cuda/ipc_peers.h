@@ -69,6 +69,9 @@ class IpcPeers {
   std::shared_ptr<MappedMemory> map(RegistrationCache& cache, const ExportedMemory& memory,
                                     std::size_t rank) const;
 
+  /// What limits the reading of other ranks' memory.
+  Traffic traffic() const noexcept { return traffic_; }
+
   /// The fusion buffer of a rank, while it is mapped.
   DevicePointer fusion(std::size_t rank) const noexcept { return addresses_[rank]; }
 
@@ -143,6 +146,7 @@ class IpcPeers {
   const bool are_all_;
   std::unique_ptr<const shm::OfferedMemory> offered_;  ///< until the others have mapped it
   IpcHandover handover_ = IpcHandover::Auto;
+  Traffic traffic_ = Traffic::Local;
 };
 
 }  // namespace ronde::cuda

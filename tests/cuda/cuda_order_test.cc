@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which order ranks read from each other by CUDA IPC.
+// How ranks read from each other by CUDA IPC: in which order, and by how many blocks.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "backends/cuda/kernels/segments.h"
@@ -121,4 +122,35 @@ TEST_CASE("cuda ipc: each rank gathers from the next rank on, itself last") {
         output.front().read();
         check_order(copies.values_into(output, kRanks * kEach), rank, 1);
       });
+}
+
+TEST_CASE("cuda ipc: few blocks read over a link between GPUs, and many within a GPU") {
+  constexpr std::size_t kCount = 1 << 18;  // floats: tiles for more than a hundred blocks
+  const int devices = GENERATE(1, 2);
+  FakeMachine machine({.devices = devices});
+  std::mutex mutex;
+  std::set<unsigned> reducing, copying;
+  machine.cuda.add_kernel("ronde_reduce_f32",
+                          [&](const FakeCuda::Launch& launch) -> FakeCuda::Action {
+                            const std::lock_guard lock(mutex);
+                            reducing.insert(launch.blocks);
+                            return {.run = [] {}};
+                          });
+  machine.cuda.add_kernel("ronde_copy_u8_u8",
+                          [&](const FakeCuda::Launch& launch) -> FakeCuda::Action {
+                            const std::lock_guard lock(mutex);
+                            copying.insert(launch.blocks);
+                            return {.run = [] {}};
+                          });
+  CudaOptions options = cuda_options_of(machine);
+  options.fusion_bytes = kCount * sizeof(float);
+  run_gpu_ranks(machine, 2, devices, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kCount);
+    sum.start().wait();
+  });
+  const bool has_links = devices == 2;
+  CHECK((*reducing.rbegin() <= 32) == has_links);
+  // A rank packs within its GPU, and reads the other's share over the link.
+  CHECK(*copying.rbegin() > 32);
+  CHECK((*copying.begin() <= 32) == has_links);
 }
