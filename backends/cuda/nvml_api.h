@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "backends/vendor/api_table.h"
 
 namespace ronde::cuda {
@@ -27,9 +24,5 @@ struct NvmlApi : vendor::ApiTable {
                                                                    "nvmlDeviceGetHandleByIndex_v2"};
   vendor::Entry<NvmlResult, NvmlDevice, char*, unsigned> device_uuid{*this, "nvmlDeviceGetUUID"};
 };
-
-/// The UUIDs of all GPUs of the machine, in the order of their PCI addresses. Throws UsageError if
-/// NVML is not there or does not answer.
-std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols);
 
 }  // namespace ronde::cuda

@@ -34,19 +34,27 @@ RegistrationCache::~RegistrationCache() {
 
 std::shared_ptr<Registration> RegistrationCache::get(const Region& region, const Open& open) {
   const std::lock_guard lock(mutex_);
-  auto entry = first_overlapping(region);
-  if (entry != entries_.end() && holds(entry->second.region, region)) {
-    ++counts_.hits;
-    entry->second.last_used = ++uses_;
-    return entry->second.registration;
+  // Entries of an owner do not overlap: what holds the region is the only one that overlaps it.
+  auto entry = entries_.upper_bound({region.owner, region.base});
+  if (entry != entries_.begin()) --entry;
+  while (entry != entries_.end() && entry->first < std::pair(region.owner, end_of(region))) {
+    const Region& known = entry->second.region;
+    if (known.owner != region.owner || end_of(known) <= region.base) {
+      ++entry;
+    } else if (holds(known, region)) {
+      ++counts_.hits;
+      entry->second.last_used = ++uses_;
+      return entry->second.registration;
+    } else {
+      // Freed since, or less than is needed now. Closed first: some memory cannot be open twice.
+      ++counts_.evicted_for_overlap;
+      entry = close(entry);
+    }
   }
-  // Freed since, or less than is needed now. Closed first: some memory cannot be open twice.
-  while (entry != entries_.end()) {
-    ++counts_.evicted_for_overlap;
-    close(entry);
-    entry = first_overlapping(region);
-  }
-  const std::shared_ptr<Registration> registration = this->open(open);
+  ++counts_.misses;
+  const Clock::time_point begin = Clock::now();
+  std::shared_ptr<Registration> registration = open();
+  counts_.open_ns += nanoseconds_since(begin);
   if (enabled_) {
     entries_[{region.owner, region.base}] = {region, registration, ++uses_};
     bytes_ += region.bytes;
@@ -66,28 +74,6 @@ void RegistrationCache::clear() {
   for (auto entry = entries_.begin(); entry != entries_.end();) entry = close(entry);
 }
 
-std::shared_ptr<Registration> RegistrationCache::open(const Open& open) {
-  ++counts_.misses;
-  const Clock::time_point begin = Clock::now();
-  std::shared_ptr<Registration> registration = open();
-  counts_.open_ns += nanoseconds_since(begin);
-  return registration;
-}
-
-/// No two overlap, so that it is the one before the region's base or the first behind it.
-RegistrationCache::Entries::iterator RegistrationCache::first_overlapping(const Region& region) {
-  auto next = entries_.upper_bound({region.owner, region.base});
-  if (next != entries_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first.first == region.owner && end_of(before->second.region) > region.base) {
-      return before;
-    }
-  }
-  const bool overlaps = next != entries_.end() && next->first.first == region.owner &&
-                        next->first.second < end_of(region);
-  return overlaps ? next : entries_.end();
-}
-
 /// Of one that is in use only the cache's hold ends.
 RegistrationCache::Entries::iterator RegistrationCache::close(Entries::iterator entry) {
   bytes_ -= entry->second.region.bytes;
@@ -101,11 +87,10 @@ void RegistrationCache::make_room() {
   while (bytes_ > limit_bytes_) {
     auto oldest = entries_.end();
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-      const bool is_in_use = entry->second.registration.use_count() > 1;
-      if (is_in_use) continue;
-      if (oldest == entries_.end() || entry->second.last_used < oldest->second.last_used) {
-        oldest = entry;
-      }
+      if (entry->second.registration.use_count() > 1) continue;  // in use
+      const bool is_older =
+          oldest == entries_.end() || entry->second.last_used < oldest->second.last_used;
+      if (is_older) oldest = entry;
     }
     if (oldest == entries_.end()) return;
     ++counts_.evicted_for_room;

@@ -16,7 +16,7 @@
 namespace ronde::cuda {
 
 /// Something that is expensive to open and to close, of a range of memory: a mapping of a peer's,
-/// a page-locked range, a registration with NCCL. Closes it when destroyed.
+/// or a registration with NCCL. Closes it when destroyed.
 class Registration {
  public:
   virtual ~Registration() = default;
@@ -74,16 +74,10 @@ class RegistrationCache {
   /// By owner and base; no two of an owner overlap.
   using Entries = std::map<std::pair<std::int64_t, std::uint64_t>, Entry>;
   struct Counts {
-    std::uint64_t hits = 0;
-    std::uint64_t misses = 0;
-    std::uint64_t evicted_for_room = 0;
-    std::uint64_t evicted_for_overlap = 0;
-    std::uint64_t open_ns = 0;
-    std::uint64_t close_ns = 0;
+    std::uint64_t hits = 0, misses = 0, evicted_for_room = 0, evicted_for_overlap = 0, open_ns = 0,
+                  close_ns = 0;
   };
 
-  std::shared_ptr<Registration> open(const Open& open);
-  Entries::iterator first_overlapping(const Region& region);
   Entries::iterator close(Entries::iterator entry);
   void make_room();
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cstddef>
+#include <memory>
 
 #include "backends/cuda/nvml_api.h"
 #include "ronde/error.h"
@@ -19,38 +20,15 @@ bool is_uuid(const std::string& entry) {
   return entry.starts_with("GPU-");
 }
 
-/// Ends NVML, once it has begun.
-struct NvmlSession {
-  explicit NvmlSession(const NvmlApi& nvml) : api(nvml) {}
-  ~NvmlSession() {
-    // It is only counted, and there is nothing to do where it fails.
-    static_cast<void>(api.shutdown());
-  }
-  NvmlSession(const NvmlSession&) = delete;
-  NvmlSession& operator=(const NvmlSession&) = delete;
-
-  const NvmlApi& api;
-};
-
-}  // namespace
-
-std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols) {
-  NvmlApi api;
-  const std::string instead = ". Write UUIDs instead of ordinals (`nvidia-smi -L`)";
-  const auto refuse = [&](const std::string& problem) {
-    throw UsageError(std::string(kVariable) +
-                     ": ordinals count the GPUs of the machine, which NVML would know, but " +
-                     problem + instead);
-  };
-  if (const std::string problem = api.load(symbols, kNvmlLibrary); !problem.empty()) {
-    refuse(problem);
-  }
+/// What NVML says, between its beginning and its end; throws Error.
+std::vector<std::string> ask(const NvmlApi& api) {
   const auto expect = [&](const char* symbol, NvmlResult result) {
-    if (result == kNvmlSuccess) return;
-    refuse(std::string(symbol) + ": " + api.error_string(result));
+    if (result != kNvmlSuccess) throw Error(std::string(symbol) + ": " + api.error_string(result));
   };
   expect(api.init.symbol(), api.init());
-  const NvmlSession session(api);
+  // It counts how often it has begun. There is nothing to do where its end fails.
+  const auto end = [](const NvmlApi* begun) { static_cast<void>(begun->shutdown()); };
+  const std::unique_ptr<const NvmlApi, decltype(end)> session(&api, end);
   unsigned count = 0;
   expect(api.device_count.symbol(), api.device_count(&count));
   std::vector<std::string> uuids;
@@ -64,6 +42,23 @@ std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols) {
   }
   return uuids;
 }
+
+/// The UUIDs of all GPUs of the machine, in the order of their PCI addresses.
+std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols) {
+  NvmlApi api;
+  try {
+    if (const std::string problem = api.load(symbols, kNvmlLibrary); !problem.empty()) {
+      throw Error(problem);
+    }
+    return ask(api);
+  } catch (const Error& error) {
+    throw UsageError(std::string(kVariable) +
+                     ": ordinals count the GPUs of the machine, which NVML would know, but " +
+                     error.what() + ". Write UUIDs instead of ordinals (`nvidia-smi -L`)");
+  }
+}
+
+}  // namespace
 
 VisibleDevices::VisibleDevices(const std::vector<std::string>& entries,
                                const vendor::SymbolLookup& symbols)
