@@ -43,8 +43,7 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
     addresses_[0] = bench_.fusion();
     co_return;
   }
-  device::Steps trying = try_out(exchange, visible, patience, problem);
-  co_await trying;
+  co_await try_out(exchange, visible, patience, problem);
   offered_.reset();
   if (!problem.empty()) {
     release();
@@ -59,8 +58,7 @@ device::Steps IpcPeers::try_out(device::HostExchange& exchange, const VisibleDev
                                 std::chrono::milliseconds patience, std::string& problem) {
   Greeting greeting;
   problem = problem_of([&] { greet(greeting); });
-  device::Steps writing = finish_trial(patience, problem);
-  co_await writing;
+  co_await finish_trial(patience, problem);
   greeting.verdict = Verdict(problem);
   exchange.start(greeting);
   co_await device::until([&exchange] { return exchange.poll(); });
@@ -75,16 +73,13 @@ device::Steps IpcPeers::try_out(device::HostExchange& exchange, const VisibleDev
     open(greetings, visible);
     choose(greetings);
   });
-  device::Steps opening = agree(exchange, problem);
-  co_await opening;
+  co_await agree(exchange, problem);
   if (!problem.empty()) co_return;
 
   problem = problem_of([&] { look_at_peers(); });
-  device::Steps looking = finish_trial(patience, problem);
-  co_await looking;
+  co_await finish_trial(patience, problem);
   if (problem.empty()) problem = problem_of([&] { check_sight(); });
-  device::Steps agreeing = agree(exchange, problem);
-  co_await agreeing;
+  co_await agree(exchange, problem);
 }
 
 /// Tells the others why this rank cannot go on; leaves in `problem` that of the first that cannot.
