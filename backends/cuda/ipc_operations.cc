@@ -187,25 +187,19 @@ void IpcOperations::reduce_all(const device::ChunkLayout& layout, const Travel& 
   move_out(travel, Traffic::Local);
 }
 
-/// Of the chunk at `target` and at the same place of all ranks' buffers.
-void IpcOperations::reduce_share(std::size_t extent, const Travel& travel, DevicePointer target) {
-  const Range share = share_of(peers_.own(), extent, travel);
-  const std::size_t offset = share.begin * travel.width();
-  reduce(target + offset, offset, share.count(), travel);
-}
-
 /// The second part of a two-shot: everybody reduces a share, and reads those of the others.
 device::Steps IpcOperations::combine_shares(const device::ChunkLayout& layout, const Travel& travel,
                                             const std::optional<Reduction>& over_hosts) {
   counters_.two_shots.fetch_add(1, std::memory_order_relaxed);
   const std::size_t extent = layout.extent();
-  const DevicePointer target = base(peers_.own());
-  reduce_share(extent, travel, target);
+  const Range share = share_of(peers_.own(), extent, travel);
+  const std::size_t offset = share.begin * travel.width();
+  const DevicePointer target = base(peers_.own()) + offset;
+  reduce(target, offset, share.count(), travel);
   if (over_hosts) {
     counters_.across_hosts.fetch_add(1, std::memory_order_relaxed);
-    const Range share = share_of(peers_.own(), extent, travel);
-    co_await between_->reduce(target + share.begin * travel.width(), share.count(),
-                              share_of(0, extent, travel).count(), *over_hosts);
+    const std::size_t longest = share_of(0, extent, travel).count();
+    co_await between_->reduce(target, share.count(), longest, *over_hosts);
   }
   co_await meet(Mark::Reduced);
   moves_.clear();
@@ -251,34 +245,29 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
   co_await end_operation();
 }
 
-IpcOperations::Offer IpcOperations::offer_of(const Segment& segment, std::size_t bytes) const {
+/// The tensor, as the other ranks can map it; of no bytes: they cannot.
+ExportedMemory IpcOperations::offer_of(const Segment& segment, std::size_t bytes) const {
   if (segment.input == nullptr || segment.input != segment.output) return {};
   try {
     const auto exported = export_memory(*bench_.context(), address_of(segment.input), bytes);
     if (!exported) return {};
     const bool is_whole = exported->base % block_bytes_ == 0 && exported->size % block_bytes_ == 0;
-    return is_whole ? Offer{.can = true, .memory = *exported} : Offer{};
+    return is_whole ? *exported : ExportedMemory{};
   } catch (const DriverError&) {
     return {};  // memory of a kind that has no handle: it is packed
   }
 }
 
-/// Why it does not work, or an empty text. `was_open`: the driver takes it for what is open.
-std::string IpcOperations::try_to_map(const std::vector<Offer>& offers, bool& was_open) {
-  mapped_.assign(offers.size(), nullptr);
-  direct_.assign(offers.size(), 0);
+/// Why it does not work, or an empty text.
+std::string IpcOperations::try_to_map(const std::vector<ExportedMemory>& tensors) {
+  mapped_.assign(tensors.size(), nullptr);
+  direct_.assign(tensors.size(), 0);
   return problem_of([&] {
-    for (std::size_t rank = 0; rank < offers.size(); ++rank) {
-      const ExportedMemory& memory = offers[rank].memory;
-      direct_[rank] = memory.base + memory.offset;
+    for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
+      direct_[rank] = tensors[rank].base + tensors[rank].offset;
       if (rank == peers_.own()) continue;
-      try {
-        mapped_[rank] = peers_.map(cache_, memory, rank);
-      } catch (const DriverError& error) {
-        was_open = error.result() == kAlreadyMapped;
-        throw;
-      }
-      direct_[rank] = mapped_[rank]->address_of(memory);
+      mapped_[rank] = peers_.map(cache_, tensors[rank], rank);
+      direct_[rank] = mapped_[rank]->address_of(tensors[rank]);
     }
   });
 }
@@ -289,18 +278,18 @@ device::Steps IpcOperations::map_tensors(const Segment& segment, std::size_t byt
                                          bool& was_done) {
   exchange_.start(offer_of(segment, bytes));
   co_await device::until([this] { return exchange_.poll(); });
-  const std::vector<Offer> offers = exchange_.all<Offer>();
-  if (!std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.can; })) {
-    co_return;
+  const auto tensors = exchange_.all<ExportedMemory>();
+  for (const ExportedMemory& tensor : tensors) {
+    if (tensor.bytes == 0) co_return;
   }
   let_go_of_read();  // so that there is room
-  bool was_open = false;
-  std::string problem = try_to_map(offers, was_open);
-  if (was_open) {
-    // Of memory that its owner has freed, and that is still read here.
+  std::string problem = try_to_map(tensors);
+  if (!problem.empty()) {
+    // Older drivers refuse memory that they take for some that is still open: its owner has freed
+    // that, and it is still read here.
     co_await device::until([this] { return in_use_.empty() || in_use_.back().read.is_done(); });
     forget();
-    problem = try_to_map(offers, was_open);
+    problem = try_to_map(tensors);
   }
   begin_chunk();
   record(Mark::Packed);
@@ -328,7 +317,9 @@ device::Steps IpcOperations::allreduce_directly(const Segment& segment, const Tr
   if (!was_done) co_return;
   counters_.direct.fetch_add(1, std::memory_order_relaxed);
   const DevicePointer own = direct_[peers_.own()];
-  reduce_share(segment.count, travel, own);
+  const Range mine = share_of(peers_.own(), segment.count, travel);
+  const std::size_t begin = mine.begin * travel.width();
+  reduce(own + begin, begin, mine.count(), travel);
   co_await meet(Mark::Reduced);
   for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
     const std::size_t rank = source(turn);

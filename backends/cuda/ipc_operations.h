@@ -81,11 +81,6 @@ class IpcOperations {
     std::size_t end = 0;
     std::size_t count() const noexcept { return end - begin; }
   };
-  /// What a rank offers to the others in place of its fusion buffer.
-  struct Offer {
-    bool can = false;
-    ExportedMemory memory;
-  };
   struct InUse {
     std::vector<std::shared_ptr<MappedMemory>> mappings;
     Event read;
@@ -120,12 +115,11 @@ class IpcOperations {
   void reduce(DevicePointer target, std::size_t offset_bytes, std::size_t count,
               const Travel& travel);
   void reduce_all(const device::ChunkLayout& layout, const Travel& travel);
-  void reduce_share(std::size_t extent, const Travel& travel, DevicePointer target);
   device::Steps combine_shares(const device::ChunkLayout& layout, const Travel& travel,
                                const std::optional<Reduction>& over_hosts);
 
-  Offer offer_of(const Segment& segment, std::size_t bytes) const;
-  std::string try_to_map(const std::vector<Offer>& offers, bool& was_open);
+  ExportedMemory offer_of(const Segment& segment, std::size_t bytes) const;
+  std::string try_to_map(const std::vector<ExportedMemory>& tensors);
   device::Steps map_tensors(const Segment& segment, std::size_t bytes, bool& was_done);
   device::Steps allreduce_directly(const Segment& segment, const Travel& travel, bool& was_done);
 
