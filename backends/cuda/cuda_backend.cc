@@ -18,8 +18,6 @@ namespace {
 constexpr std::chrono::seconds kLastBound{2};
 /// Page-locked memory that is kept between operations.
 constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
-/// Of what is fused, more than nearly all models have in a bucket.
-constexpr std::size_t kUsualSegments = 1024;
 /// Below NCCL.
 constexpr int kPriority = 10;
 
@@ -146,7 +144,6 @@ device::Steps CudaBackend::find_ways(int device) {
         gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problems.of_ipc);
     co_await connecting;
     has_ipc_ = problems.of_ipc.empty();
-    if (has_ipc_) gpu(device).bench.mover().reserve(kUsualSegments);
   }
   if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
     device::Steps proving = prove_direct_link(device, problems.of_mpi);

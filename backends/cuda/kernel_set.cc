@@ -93,16 +93,17 @@ bool KernelSet::can_copy(DataType from, DataType to) noexcept {
   return from == to || (is_half(from) && is_full(to)) || (is_full(from) && is_half(to));
 }
 
-void KernelSet::copy(const Stream& stream, const CopyLaunch& launch) {
-  if (launch.count == 0) return;
-  DevicePointer table = launch.table;
-  std::uint32_t count = launch.count;
-  kernels::Scale scale{launch.scaling.factor, launch.scaling.divisor};
-  kernels::Operation operation = operation_of(launch.op);
-  std::uint64_t tiles = launch.tiles;
-  std::array<void*, 5> arguments = {&table, &count, &tiles, &scale, &operation};
-  this->launch(stream, copy_name(launch.from, launch.to), blocks_for(tiles, launch.traffic),
-               arguments);
+void KernelSet::copy(const Stream& stream, const Copy& how, kernels::CopyArguments& table) {
+  table.scale = {how.scaling.factor, how.scaling.divisor};
+  table.neutral_of = operation_of(how.op);
+  const bool fills = std::any_of(table.segments, table.segments + table.count,
+                                 [](const auto& segment) { return segment.source == nullptr; });
+  const bool normalises = how.from == DataType::Bool || (how.canonical && is_floating(how.from));
+  const bool moves = how.from == how.to && how.scaling.is_identity() && !normalises && !fills;
+  std::array<void*, 1> arguments = {&table};
+  launch(stream,
+         moves ? "ronde_move_" + std::to_string(size_of(how.from)) : copy_name(how.from, how.to),
+         blocks_for(table.tiles, how.traffic), arguments);
 }
 
 void KernelSet::reduce(const Stream& stream, DevicePointer output,

@@ -49,20 +49,18 @@ class KernelSet {
   /// F64.
   static bool can_copy(DataType from, DataType to) noexcept;
 
-  /// Queues the copies of `count` segments of `tiles` tiles in all, on a table in memory of the
-  /// GPU.
-  struct CopyLaunch {
-    DevicePointer table = 0;
-    std::uint32_t count = 0;
-    std::uint64_t tiles = 0;
+  struct Copy {
     DataType from = DataType::F32;
-    DataType to = DataType::F32;
+    DataType to = DataType::F32;  ///< can_copy
     Scaling scaling = {};
     /// What a segment without a source is filled with, is neutral for it.
     ReduceOp op = ReduceOp::Sum;
+    /// Any NaN becomes the one quiet NaN, where it would be copied as it is otherwise.
+    bool canonical = false;
     Traffic traffic = Traffic::Local;
   };
-  void copy(const Stream& stream, const CopyLaunch& launch);
+  /// Queues the copies of a table of segments, of which this fills in `scale` and `neutral_of`.
+  void copy(const Stream& stream, const Copy& how, kernels::CopyArguments& table);
 
   /// Queues the reduction of `inputs` (addresses of the GPU) in their order; 0 stands for the
   /// neutral element. As Kernels::reduce in core, to the bit. More than most_inputs() inputs take

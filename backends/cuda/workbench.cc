@@ -6,8 +6,7 @@
 namespace ronde::cuda {
 namespace {
 
-/// Of page-locked memory that nobody uses at the moment: two large pieces of what is staged, and
-/// tables of segments.
+/// Of page-locked memory that nobody uses at the moment: large pieces of what is staged.
 constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
 
 }  // namespace
@@ -21,7 +20,7 @@ Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::s
       events_(context_),
       pinned_(context_, kKeepPinned),
       stream_(streams.make_stream(device)),
-      mover_(kernels_, *stream_, events_, pinned_) {}
+      mover_(kernels_, *stream_) {}
 
 Workbench::~Workbench() = default;
 

@@ -244,7 +244,7 @@ TEST_CASE("cuda streams: steps are queued ahead of a held stream, as many as one
 TEST_CASE("cuda streams: a step of training waits for no GPU, and makes nothing that was there") {
   const Way way = GENERATE(kIpc, kDirect, kStaged);
   INFO(way.name);
-  constexpr int kTensors = 600;  // more than the first table of segments holds
+  constexpr int kTensors = 600;  // more than one launch packs
   const std::vector<const char*> unwanted = {
       "cuStreamSynchronize", "cuEventSynchronize",    "cuMemAlloc_v2",
       "cuMemFree_v2",        "cuMemHostAlloc",        "cuMemFreeHost",

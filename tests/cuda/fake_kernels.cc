@@ -24,13 +24,8 @@ FakeCuda::Action grid_of(const FakeCuda::Launch& launch, Thread thread) {
 
 template <typename From, typename To>
 FakeCuda::Action run_copy(const FakeCuda::Launch& launch) {
-  const auto* const segments = launch.argument<const SegmentCopy*>(0);
-  const auto count = launch.argument<std::uint32_t>(1);
-  const auto tiles = launch.argument<std::uint64_t>(2);
-  const auto scale = launch.argument<Scale>(3);
-  const auto operation = launch.argument<Operation>(4);
-  return grid_of(launch, [=](const Place& place) {
-    copy_segments<From, To>(segments, count, tiles, place, scale, operation);
+  return grid_of(launch, [how = launch.argument<CopyArguments>(0)](const Place& place) {
+    copy_segments<From, To>(how, place);
   });
 }
 

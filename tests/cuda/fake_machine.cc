@@ -17,7 +17,7 @@ Machine::Machine()
       stream(context),
       events(context),
       pinned(context, 1 << 20),
-      mover(kernels, stream, events, pinned) {}
+      mover(kernels, stream) {}
 
 Machine::~Machine() = default;
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/cuda/memory.h"
 #include "backends/cuda/segment_mover.h"
 
 namespace ronde::test {

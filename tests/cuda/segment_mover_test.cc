@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How segments are moved, over a driver that is a fake: launches, tables, and what fails.
+// How segments are moved, over a driver that is a fake: launches, their tables, and what fails.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
@@ -29,41 +29,44 @@ struct Parts {
   const std::shared_ptr<DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
   KernelSet kernels{context, "an image"};
   Stream stream{context};
-  EventPool events{context};
-  PinnedPool pinned{context, 4 << 20};
   std::vector<int> source = std::vector<int>(4000, 7);
   std::vector<int> target = std::vector<int>(4000);
   std::vector<SegmentMover::Move> moves;
 };
 
-TEST_CASE("hundreds of segments are one cuda launch, and none is none") {
+TEST_CASE("a cuda launch moves 169 segments, more take several, and none is none") {
   Machine machine;
-  const SharedBytes source(machine, 300 * 400);
-  const SharedBytes target(machine, 300 * 400);
+  const SharedBytes source(machine, 500 * 400);
+  const SharedBytes target(machine, 500 * 400);
   std::vector<SegmentMover::Move> moves;
-  for (std::size_t i = 0; i < 300; ++i) {
-    moves.push_back({source.at(400 * i), target.at(400 * i), i % 101});
+  for (std::size_t i = 0; i < 500; ++i) {
+    moves.push_back({source.at(400 * i), target.at(400 * i), 1 + i % 100});
   }
+  const auto launches_of = [&](std::size_t count, double factor) {
+    const int before = machine.launches();
+    machine.mover.move({moves.data(), count}, {.scaling = Scaling{factor, 1.0}});
+    return machine.launches() - before;
+  };
   for (const double factor : {1.0, 2.0}) {
-    const int launches = machine.launches();
-    machine.mover.move(moves, {.scaling = Scaling{factor, 1.0}});
-    CHECK(machine.launches() == launches + 1);
+    CHECK(launches_of(169, factor) == 1);
+    CHECK(launches_of(170, factor) == 2);
+    CHECK(launches_of(500, factor) == 3);
   }
-  const int launches = machine.launches();
-  machine.mover.move({}, {});
-  machine.mover.move({moves.data(), 1}, {});  // of no elements
-  CHECK(machine.launches() == launches);
+  moves[0].count = 0;
+  CHECK(launches_of(0, 1.0) == 0);
+  CHECK(launches_of(1, 1.0) == 0);
+  CHECK(launches_of(170, 1.0) == 1);
 }
 
 TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a link limits it") {
   std::vector<unsigned> blocks;
-  for (const char* const name : {"ronde_copy_u8_u8", "ronde_copy_f32_f32", "ronde_copy_f32_f16"}) {
+  for (const char* const name : {"ronde_move_4", "ronde_copy_f32_f32", "ronde_copy_f32_f16"}) {
     cuda.add_kernel(name, [&blocks](const FakeCuda::Launch& launch) {
       blocks.push_back(launch.blocks);
       return FakeCuda::Action{.run = [] {}};
     });
   }
-  SegmentMover mover(kernels, stream, events, pinned);
+  SegmentMover mover(kernels, stream);
   const std::vector<SegmentMover::Move> move = {{source.data(), target.data(), 40000}};
   mover.move(move, {});
   mover.move(move, {.scaling = Scaling{2.0, 1.0}});
@@ -76,52 +79,42 @@ TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a li
   CHECK(std::vector(blocks.begin() + 3, blocks.end()) == std::vector<unsigned>{4 * 132, 32});
 }
 
-TEST_CASE_METHOD(
-    Parts, "a cuda table of segments is not overwritten while a kernel still waits to read it") {
-  SegmentMover mover(kernels, stream, events, pinned);
+TEST_CASE_METHOD(Parts, "cuda moves of any number of segments that wait acquire nothing") {
+  SegmentMover mover(kernels, stream);
   std::vector<int> second(4000);
-  cuda.hold(stream.handle());
-  mover.move(std::vector<SegmentMover::Move>{{source.data(), target.data(), 4000}}, {});
-  mover.move(std::vector<SegmentMover::Move>{{target.data(), second.data(), 4000}}, {});
-  CHECK(pinned.counts().misses == 2);  // both are in flight
-  cuda.release(stream.handle());
-  CHECK(target == source);
-  CHECK(second == source);
-  mover.move(std::vector<SegmentMover::Move>{{source.data(), target.data(), 4000}}, {});
-  CHECK(pinned.counts().misses == 2);
-  CHECK(pinned.counts().hits == 1);
-}
-
-TEST_CASE_METHOD(
-    Parts, "a cuda table of segments grows while the stream is held, and nobody waits for it") {
-  {
-    SegmentMover mover(kernels, stream, events, pinned);
-    cuda.hold(stream.handle());
-    mover.move(std::span(moves).first(1), {});
-    mover.move(std::span(moves).subspan(1), {});
-    CHECK(cuda.calls("cuMemFree_v2") == 0);
-    cuda.release(stream.handle());
-    CHECK(target == source);
-    CHECK(cuda.live().allocations == 2);
-  }
-  CHECK(cuda.live().allocations == 0);
-}
-
-TEST_CASE_METHOD(Parts,
-                 "cuda moves of up to as many segments as were reserved acquire nothing more") {
-  SegmentMover mover(kernels, stream, events, pinned);
-  mover.reserve(4000);
+  std::vector<SegmentMover::Move> onwards;
+  for (std::size_t i = 0; i < second.size(); ++i) onwards.push_back({&target[i], &second[i], 1});
   const auto acquired = [&] { return cuda.calls("cuMemAlloc_v2") + cuda.calls("cuMemHostAlloc"); };
   const int before = acquired();
-  CHECK(before > 1);
   cuda.hold(stream.handle());
-  for (const std::size_t count : {1, 40, 161, 600, 4000}) {
-    mover.move(std::span(moves).first(count), {});
-    mover.move(std::span(moves).first(count), {});
-  }
+  mover.move(moves, {});
+  mover.move(onwards, {});
   CHECK(acquired() == before);
+  CHECK(target != source);
   cuda.release(stream.handle());
-  CHECK(target == source);
+  CHECK(second == source);
+}
+
+TEST_CASE_METHOD(Parts, "a cuda segment of more elements than a launch counts is split") {
+  std::vector<kernels::SegmentCopy> seen;
+  cuda.add_kernel("ronde_copy_f32_f16", [&seen](const FakeCuda::Launch& launch) {
+    const auto table = launch.argument<kernels::CopyArguments>(0);
+    seen.assign(table.segments, table.segments + table.count);
+    return FakeCuda::Action{.run = [] {}};
+  });
+  SegmentMover mover(kernels, stream);
+  const std::vector<SegmentMover::Move> large = {
+      {source.data(), target.data(), (std::size_t{5} << 30) + 1}};
+  mover.move(large, {.to = DataType::F16});
+  REQUIRE(seen.size() == 3);
+  constexpr std::uint32_t kMost = std::uint32_t{1} << 31;
+  for (std::size_t i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    CHECK(seen[i].source == reinterpret_cast<std::byte*>(source.data()) + i * 4 * kMost);
+    CHECK(seen[i].target == reinterpret_cast<std::byte*>(target.data()) + i * 2 * kMost);
+    CHECK(seen[i].count == (i < 2 ? kMost : kMost / 2 + 1));
+    CHECK(seen[i].first_tile == i * (kMost / 2048));
+  }
 }
 
 TEST_CASE("cuda kernels that are missing are an error that says what to do") {
@@ -134,7 +127,7 @@ TEST_CASE("cuda kernels that are missing are an error that says what to do") {
   CHECK_THROWS_WITH(KernelSet(context, "an image"),
                     Catch::Contains("loading Ronde's kernels onto GPU 0: cuModuleLoadData"));
   CHECK_THROWS_WITH(KernelSet(context, "an image"),
-                    Catch::Contains("looking for the kernel ronde_copy_u8_u8"));
+                    Catch::Contains("looking for the kernel ronde_move_1"));
   CHECK(cuda.live().modules == 0);
 }
 

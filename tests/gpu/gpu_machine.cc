@@ -54,7 +54,7 @@ Machine::Machine()
       stream(context),
       events(context),
       pinned(context, 64 << 20),
-      mover(kernels, stream, events, pinned) {}
+      mover(kernels, stream) {}
 
 Machine::~Machine() = default;
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/cuda/kernel_image.h"
+#include "backends/cuda/memory.h"
 #include "backends/cuda/segment_mover.h"
 #include "tests/perf/rounds.h"
 #include "tools/bench/gradient_lists.h"
@@ -37,8 +38,7 @@ void run(const std::string& model) {
   KernelSet kernels(context, kernel_image());
   Stream stream(context);
   EventPool events(context);
-  PinnedPool pinned(context, 1 << 20);
-  SegmentMover mover(kernels, stream, events, pinned);
+  SegmentMover mover(kernels, stream);
 
   const tool::GradientList& list = tool::gradient_list(model);
   const std::vector<std::size_t>& counts = list.tensors;

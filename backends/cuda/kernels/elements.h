@@ -94,6 +94,16 @@ struct Boolean {
   RONDE_EVERYWHERE static Storage narrow(Wide value) { return value; }
 };
 
+/// Of which only the bits matter.
+template <typename Bits>
+struct Raw {
+  using Storage = Bits;
+  using Wide = Bits;
+  static constexpr bool kScales = false;
+  RONDE_EVERYWHERE static Wide widen(Storage value) { return value; }
+  RONDE_EVERYWHERE static Storage narrow(Wide value) { return value; }
+};
+
 /// Any NaN becomes the one quiet NaN.
 template <typename Wide>
 RONDE_EVERYWHERE Wide canonical(Wide value) {

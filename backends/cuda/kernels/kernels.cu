@@ -12,12 +12,10 @@ __device__ inline Place place() {
   return {blockIdx.x, gridDim.x, threadIdx.x};
 }
 
-// `segments` is in memory of the GPU.
-#define RONDE_COPY(name, From, To)                                                             \
-  extern "C" __global__ void __launch_bounds__(kThreads)                                       \
-      name(const SegmentCopy* segments, std::uint32_t count, std::uint64_t tiles, Scale scale, \
-           Operation operation) {                                                              \
-    copy_segments<From, To>(segments, count, tiles, place(), scale, operation);                \
+#define RONDE_COPY(name, From, To)                       \
+  extern "C" __global__ void __launch_bounds__(kThreads) \
+      name(const __grid_constant__ CopyArguments how) {  \
+    copy_segments<From, To>(how, place());               \
   }
 RONDE_COPY_KERNELS(RONDE_COPY)
 

@@ -40,22 +40,36 @@ RONDE_EVERYWHERE Range tiles_of_block(std::uint64_t tiles, const Place& place) {
 struct SegmentCopy {
   const void* source;  ///< null: there is nothing, and the neutral element is written
   void* target;
-  std::uint64_t count;       ///< of elements, not 0
-  std::uint64_t first_tile;  ///< of this segment, among the tiles of all
+  std::uint32_t count;       ///< of elements, not 0
+  std::uint32_t first_tile;  ///< of this segment, among the tiles of all
 };
+
+/// Segments of a launch: what fits into the 4 KiB of parameters that every driver takes.
+constexpr unsigned kMostSegments = 169;
+/// Elements of a segment; a multiple of a chunk, as longer ones are split.
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 31;
+
+struct CopyArguments {
+  Scale scale;
+  Operation neutral_of;
+  std::uint32_t count;  ///< of segments
+  std::uint32_t tiles;
+  SegmentCopy segments[kMostSegments];
+};
+static_assert(sizeof(CopyArguments) <= 4096);
 
 /// Tiles of a segment whose wider type has `width` bytes.
 RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count, std::size_t width) {
   return (count * width + kTileBytes - 1) / kTileBytes;
 }
 
-/// Which of `count` segments a tile belongs to.
-RONDE_EVERYWHERE std::uint32_t segment_of(const SegmentCopy* segments, std::uint32_t count,
-                                          std::uint64_t tile) {
+/// Which segment a tile belongs to.
+RONDE_EVERYWHERE std::uint32_t segment_of(const CopyArguments& how, std::uint64_t tile) {
   std::uint32_t first = 0;
+  std::uint32_t count = how.count;
   while (count > 1) {
     const std::uint32_t half = count / 2;
-    if (segments[first + half].first_tile <= tile) {
+    if (how.segments[first + half].first_tile <= tile) {
       first += half;
       count -= half;
     } else {
@@ -130,17 +144,16 @@ RONDE_EVERYWHERE void copy_elements(const SegmentCopy& segment, Range elements, 
 }
 
 template <typename From, typename To>
-RONDE_EVERYWHERE void copy_segments(const SegmentCopy* segments, std::uint32_t count,
-                                    std::uint64_t tiles, const Place& place, Scale scale,
-                                    Operation neutral_of) {
-  const Range own = tiles_of_block(tiles, place);
-  for (std::uint32_t i = segment_of(segments, count, own.begin);
-       i < count && segments[i].first_tile < own.end; ++i) {
-    const std::uint64_t first = segments[i].first_tile;
+RONDE_EVERYWHERE void copy_segments(const CopyArguments& how, const Place& place) {
+  const Range own = tiles_of_block(how.tiles, place);
+  for (std::uint32_t i = segment_of(how, own.begin);
+       i < how.count && how.segments[i].first_tile < own.end; ++i) {
+    const SegmentCopy& segment = how.segments[i];
+    const std::uint64_t first = segment.first_tile;
     const std::uint64_t begin = (own.begin > first ? own.begin - first : 0) * kTile<From, To>;
     const std::uint64_t end = (own.end - first) * kTile<From, To>;
-    copy_elements<From, To>(segments[i], {begin, end < segments[i].count ? end : segments[i].count},
-                            place.thread, scale, neutral_of);
+    copy_elements<From, To>(segment, {begin, end < segment.count ? end : segment.count},
+                            place.thread, how.scale, how.neutral_of);
   }
 }
 
