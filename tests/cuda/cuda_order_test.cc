@@ -21,14 +21,13 @@ constexpr std::size_t kEach = 800;    // elements of a tensor
 constexpr std::size_t kShare = 1600;  // elements of a rank's share of six of them
 constexpr std::size_t kTensors = 6;
 
-/// What kernels that copy bytes have copied: where to, and the first element as a float.
+/// What kernels that move words have copied: where to, and the first element as a float.
 class Copies {
  public:
   explicit Copies(FakeCuda& cuda) {
-    cuda.add_kernel("ronde_copy_u8_u8", [this](const FakeCuda::Launch& launch) -> FakeCuda::Action {
-      return {.run = [this, segments = launch.argument<const cuda::kernels::SegmentCopy*>(0),
-                      count = launch.argument<std::uint32_t>(1)] {
-        for (std::uint32_t i = 0; i < count; ++i) run(segments[i]);
+    cuda.add_kernel("ronde_move_4", [this](const FakeCuda::Launch& launch) -> FakeCuda::Action {
+      return {.run = [this, how = launch.argument<cuda::kernels::CopyArguments>(0)] {
+        for (std::uint32_t i = 0; i < how.count; ++i) run(how.segments[i]);
       }};
     });
   }
@@ -50,7 +49,7 @@ class Copies {
 
  private:
   void run(const cuda::kernels::SegmentCopy& segment) {
-    std::memcpy(segment.target, segment.source, segment.count);
+    std::memcpy(segment.target, segment.source, segment.count * sizeof(float));
     float value = 0;
     std::memcpy(&value, segment.source, sizeof value);
     const std::lock_guard lock(mutex_);
@@ -136,12 +135,11 @@ TEST_CASE("cuda ipc: few blocks read over a link between GPUs, and many within a
                             reducing.insert(launch.blocks);
                             return {.run = [] {}};
                           });
-  machine.cuda.add_kernel("ronde_copy_u8_u8",
-                          [&](const FakeCuda::Launch& launch) -> FakeCuda::Action {
-                            const std::lock_guard lock(mutex);
-                            copying.insert(launch.blocks);
-                            return {.run = [] {}};
-                          });
+  machine.cuda.add_kernel("ronde_move_4", [&](const FakeCuda::Launch& launch) -> FakeCuda::Action {
+    const std::lock_guard lock(mutex);
+    copying.insert(launch.blocks);
+    return {.run = [] {}};
+  });
   CudaOptions options = cuda_options_of(machine);
   options.fusion_bytes = kCount * sizeof(float);
   run_gpu_ranks(machine, 2, devices, options, [&](Runtime& runtime, ProgramGpu& gpu) {
