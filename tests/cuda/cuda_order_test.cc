@@ -146,6 +146,8 @@ TEST_CASE("cuda ipc: few blocks read over a link between GPUs, and many within a
     GpuSum sum(runtime, gpu, kCount);
     sum.start().wait();
   });
+  REQUIRE_FALSE(reducing.empty());
+  REQUIRE_FALSE(copying.empty());
   const bool has_links = devices == 2;
   CHECK((*reducing.rbegin() <= 32) == has_links);
   // A rank packs within its GPU, and reads the other's share over the link.
