@@ -50,8 +50,6 @@ class HostPipe {
   /// Ends once everything has been copied, and gives its memory back.
   device::Steps settle();
 
-  /// That of the GPU's other way.
-  Stream& up() noexcept { return *up_; }
   PinnedPool& pinned() noexcept { return pinned_; }
 
  private:

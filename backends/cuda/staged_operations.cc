@@ -129,107 +129,67 @@ device::Steps StagedOperations::broadcast(BroadcastCall call) {
   co_await steps;
 }
 
-device::Steps StagedOperations::pass_whole(Whole whole) {
-  for (const auto& event : whole.after) event->order(pipe_.up().handle());
+template <typename Call>
+device::Steps StagedOperations::pass_whole(
+    Call call, std::size_t input_bytes, std::size_t output_bytes,
+    std::unique_ptr<Operation> (Backend::*start)(const Call& call)) {
   const Event moved = bench_.events().take();
-  if (whole.input != nullptr && whole.input_bytes > 0) {
-    whole_input_ = pipe_.pinned().take(whole.input_bytes);
-    bench_.stream().copy(whole_input_.address(), address_of(whole.input), whole.input_bytes,
-                         "copying from the GPU");
+  Call on_host = call;
+  on_host.place = {};
+  if constexpr (requires { call.input; }) {
+    if (call.input != nullptr && input_bytes > 0) {
+      whole_input_ = pipe_.pinned().take(input_bytes);
+      bench_.stream().copy(whole_input_.address(), address_of(call.input), input_bytes,
+                           "copying from the GPU");
+      bench_.stream().record(moved);
+      co_await device::until([&moved] { return moved.is_done(); });
+    }
+    on_host.input = whole_input_.data();
+  }
+  if constexpr (requires { call.output; }) {
+    if (call.output != nullptr && output_bytes > 0) {
+      whole_output_ = pipe_.pinned().take(output_bytes);
+    }
+    on_host.output = whole_output_.data();
+  }
+  const std::unique_ptr<Operation> operation = (host_.*start)(on_host);
+  co_await device::until_finished(*operation);
+  counters_.staged_bytes.fetch_add(input_bytes + output_bytes, std::memory_order_relaxed);
+  whole_input_ = {};
+  if constexpr (requires { call.output; }) {
+    if (whole_output_.data() == nullptr) co_return;
+    bench_.stream().copy(address_of(call.output), whole_output_.address(), output_bytes,
+                         "copying to the GPU");
     bench_.stream().record(moved);
     co_await device::until([&moved] { return moved.is_done(); });
+    whole_output_ = {};
   }
-  if (whole.output != nullptr && whole.output_bytes > 0) {
-    whole_output_ = pipe_.pinned().take(whole.output_bytes);
-  }
-  const std::unique_ptr<Operation> operation =
-      whole.launch(whole_input_.data(), whole_output_.data());
-  co_await device::until_finished(*operation);
-  counters_.staged_bytes.fetch_add(whole.input_bytes + whole.output_bytes,
-                                   std::memory_order_relaxed);
-  whole_input_ = {};
-  if (whole_output_.data() == nullptr) co_return;
-  pipe_.up().copy(address_of(whole.output), whole_output_.address(), whole.output_bytes,
-                  "copying to the GPU");
-  pipe_.up().record(moved);
-  bench_.stream().wait_for(moved);
-  co_await device::until([&moved] { return moved.is_done(); });
-  whole_output_ = {};
 }
 
 device::Steps StagedOperations::allgather(AllgatherCall call) {
   const std::size_t width = size_of(call.dtype);
-  const std::size_t own = call.counts[static_cast<std::size_t>(rank_)];
-  Whole whole{.input = call.input,
-              .input_bytes = own * width,
-              .output = call.output,
-              .output_bytes = sum(call.counts) * width,
-              .after = call.place.after};
-  whole.launch = [this, call](const void* input, void* output) {
-    return host_.allgather(
-        {.input = input, .output = output, .counts = call.counts, .dtype = call.dtype});
-  };
-  return pass_whole(std::move(whole));
+  return pass_whole(call, call.counts[static_cast<std::size_t>(rank_)] * width,
+                    sum(call.counts) * width, &Backend::allgather);
 }
 
 device::Steps StagedOperations::alltoall(AlltoallCall call) {
   const std::size_t width = size_of(call.dtype);
-  Whole whole{.input = call.input,
-              .input_bytes = sum(call.send_counts) * width,
-              .output = call.output,
-              .output_bytes = sum(call.receive_counts) * width,
-              .after = call.place.after};
-  whole.launch = [this, call](const void* input, void* output) {
-    return host_.alltoall({.input = input,
-                           .output = output,
-                           .send_counts = call.send_counts,
-                           .receive_counts = call.receive_counts,
-                           .largest_count = call.largest_count,
-                           .dtype = call.dtype});
-  };
-  return pass_whole(std::move(whole));
+  return pass_whole(call, sum(call.send_counts) * width, sum(call.receive_counts) * width,
+                    &Backend::alltoall);
 }
 
 device::Steps StagedOperations::reducescatter(ReducescatterCall call) {
   const std::size_t width = size_of(call.dtype);
-  Whole whole{.input = call.input,
-              .input_bytes = sum(call.counts) * width,
-              .output = call.output,
-              .output_bytes = call.counts[static_cast<std::size_t>(rank_)] * width,
-              .after = call.place.after};
-  whole.launch = [this, call](const void* input, void* output) {
-    return host_.reducescatter({.input = input,
-                                .output = output,
-                                .counts = call.counts,
-                                .dtype = call.dtype,
-                                .op = call.op,
-                                .prescale = call.prescale,
-                                .postscale = call.postscale,
-                                .average_over = call.average_over});
-  };
-  return pass_whole(std::move(whole));
+  return pass_whole(call, sum(call.counts) * width,
+                    call.counts[static_cast<std::size_t>(rank_)] * width, &Backend::reducescatter);
 }
 
 device::Steps StagedOperations::send(SendCall call) {
-  Whole whole{.input = call.input,
-              .input_bytes = call.count * size_of(call.dtype),
-              .after = call.place.after};
-  whole.launch = [this, call](const void* input, void*) {
-    return host_.send(
-        {.input = input, .count = call.count, .dtype = call.dtype, .peer = call.peer});
-  };
-  return pass_whole(std::move(whole));
+  return pass_whole(call, call.count * size_of(call.dtype), 0, &Backend::send);
 }
 
 device::Steps StagedOperations::recv(RecvCall call) {
-  Whole whole{.output = call.output,
-              .output_bytes = call.count * size_of(call.dtype),
-              .after = call.place.after};
-  whole.launch = [this, call](const void*, void* output) {
-    return host_.recv(
-        {.output = output, .count = call.count, .dtype = call.dtype, .peer = call.peer});
-  };
-  return pass_whole(std::move(whole));
+  return pass_whole(call, 0, call.count * size_of(call.dtype), &Backend::recv);
 }
 
 }  // namespace ronde::cuda

@@ -58,16 +58,10 @@ class StagedOperations {
   std::span<const Segment> host_pieces(const device::ChunkLayout& layout,
                                        const HostPipe::Piece& piece, std::size_t width);
 
-  /// Input down, `launch` on the host, output up. Either may be null, and nothing is copied then.
-  struct Whole {
-    const void* input = nullptr;
-    std::size_t input_bytes = 0;
-    void* output = nullptr;
-    std::size_t output_bytes = 0;
-    DeviceEvents after = {};
-    std::function<std::unique_ptr<Operation>(const void* input, void* output)> launch = {};
-  };
-  device::Steps pass_whole(Whole whole);
+  /// Input down, the same call on the host, output up; a null one is not copied.
+  template <typename Call>
+  device::Steps pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
+                           std::unique_ptr<Operation> (Backend::*start)(const Call& call));
 
   Workbench& bench_;
   HostPipe& pipe_;
