@@ -32,9 +32,9 @@ std::vector<std::size_t> ranks_here(const Topology& topology) {
 class CudaBackend::Run final : public device::SteppedOperation {
  public:
   /// `choose`: the operation's steps, once the ways are known.
-  Run(CudaBackend& owner, Placement place, Reach reach,
+  Run(CudaBackend& owner, Placement place, Ways ways,
       std::function<device::Steps(Gpu& gpu, Path path)> choose)
-      : owner_(owner), place_(place), reach_(reach), choose_(std::move(choose)) {
+      : owner_(owner), place_(place), ways_(ways), choose_(std::move(choose)) {
     begin(run());
   }
   /// Half-way only where the group is dead.
@@ -45,11 +45,11 @@ class CudaBackend::Run final : public device::SteppedOperation {
  private:
   device::Steps run() {
     Gpu& gpu = owner_.gpu(place_.device.index);
-    if (reach_ != Reach::Message && !owner_.has_ways_) {
+    if ((ways_.ipc || ways_.mpi) && !owner_.has_ways_) {
       device::Steps finding = owner_.find_ways(place_.device.index);
       co_await finding;
     }
-    const Path path = owner_.path_of(reach_);
+    const Path path = owner_.path_of(ways_);
     owner_.count(path);
     gpu.bench.run_after(place_.after);
     device::Steps steps = choose_(gpu, path);
@@ -59,7 +59,7 @@ class CudaBackend::Run final : public device::SteppedOperation {
 
   CudaBackend& owner_;
   const Placement place_;
-  const Reach reach_;
+  const Ways ways_;
   const std::function<device::Steps(Gpu&, Path)> choose_;
 };
 
@@ -146,24 +146,14 @@ device::Steps CudaBackend::find_ways(int device) {
     has_ipc_ = problems.of_ipc.empty();
   }
   if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
-    device::Steps proving = prove_direct_link(device, problems.of_mpi);
-    co_await proving;
+    Workbench& bench = gpu(device).bench;
+    co_await direct_link_->prove(bench, exchange_, options_.ipc_patience, problems.of_mpi);
+    if (problems.of_mpi.empty()) {
+      direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_);
+    }
   }
   tell(problems);
   has_ways_ = true;
-}
-
-device::Steps CudaBackend::prove_direct_link(int device, std::string& problem) {
-  Workbench& bench = gpu(device).bench;
-  if (DirectOperations::has_room(bench.fusion_bytes(), ranks_.size())) {
-    device::Steps proving = direct_link_->prove(bench, exchange_, options_.ipc_patience, problem);
-    co_await proving;
-  } else {
-    problem = "the fusion buffer has no room for " + std::to_string(topology_.size) +
-              " ranks: choose a larger RONDE_FUSION_BYTES";
-  }
-  if (!problem.empty()) co_return;
-  direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_);
 }
 
 /// In one line for what moves data, once all is known.
@@ -187,16 +177,16 @@ void CudaBackend::tell(const Problems& problems) const {
   warn_(text);
 }
 
-CudaBackend::Path CudaBackend::path_of(Reach reach) const noexcept {
-  if (has_ipc_ && reach == Reach::Shared) return Path::Ipc;
-  return direct_ ? Path::Direct : Path::Staged;
+CudaBackend::Path CudaBackend::path_of(Ways ways) const noexcept {
+  if (has_ipc_ && ways.ipc) return Path::Ipc;
+  return direct_ && ways.mpi ? Path::Direct : Path::Staged;
 }
 
 /// Across hosts CUDA IPC serves large sums alone: smaller ones are not worth several exchanges
 /// between hosts.
-CudaBackend::Reach CudaBackend::reach_of_sum(std::size_t bytes) const {
+CudaBackend::Ways CudaBackend::ways_of_sum(std::size_t bytes) const {
   const bool crosses = has_two_levels(topology_) && bytes > options_.one_shot_bytes;
-  return is_on_one_host() || crosses ? Reach::Shared : Reach::Everywhere;
+  return {.ipc = is_on_one_host() || crosses, .mpi = true};
 }
 
 void CudaBackend::count(Path path) noexcept {
@@ -209,7 +199,7 @@ void CudaBackend::count(Path path) noexcept {
 std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
   const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
   return std::make_unique<Run>(
-      *this, call.place, reach_of_sum(bytes),
+      *this, call.place, ways_of_sum(bytes),
       [this, call, ranks = static_cast<std::size_t>(topology_.size)](Gpu& gpu, Path path) {
         if (path == Path::Direct) return direct_->allreduce(call);
         return path == Path::Ipc ? gpu.ipc.allreduce(call) : gpu.staged.allreduce(call, ranks);
@@ -217,45 +207,41 @@ std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
 }
 
 std::unique_ptr<Operation> CudaBackend::broadcast(const BroadcastCall& call) {
-  return std::make_unique<Run>(*this, call.place, reach(), [this, call](Gpu& gpu, Path path) {
-    if (path == Path::Direct) return direct_->broadcast(call);
-    return path == Path::Ipc ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
-  });
+  return std::make_unique<Run>(
+      *this, call.place, Ways{.ipc = is_on_one_host()}, [call](Gpu& gpu, Path path) {
+        return path == Path::Ipc ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
+      });
 }
 
 std::unique_ptr<Operation> CudaBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Run>(*this, call.place, reach(), [this, call](Gpu& gpu, Path path) {
+  return std::make_unique<Run>(*this, call.place, ways(), [this, call](Gpu& gpu, Path path) {
     if (path == Path::Direct) return direct_->allgather(call);
     return path == Path::Ipc ? gpu.ipc.allgather(call) : gpu.staged.allgather(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::alltoall(const AlltoallCall& call) {
-  return std::make_unique<Run>(*this, call.place, reach(), [this, call](Gpu& gpu, Path path) {
+  return std::make_unique<Run>(*this, call.place, ways(), [this, call](Gpu& gpu, Path path) {
     if (path == Path::Direct) return direct_->alltoall(call);
     return path == Path::Ipc ? gpu.ipc.alltoall(call) : gpu.staged.alltoall(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::reducescatter(const ReducescatterCall& call) {
-  return std::make_unique<Run>(*this, call.place, reach(), [this, call](Gpu& gpu, Path path) {
+  return std::make_unique<Run>(*this, call.place, ways(), [this, call](Gpu& gpu, Path path) {
     if (path == Path::Direct) return direct_->reducescatter(call);
     return path == Path::Ipc ? gpu.ipc.reducescatter(call) : gpu.staged.reducescatter(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::send(const SendCall& call) {
-  return std::make_unique<Run>(
-      *this, call.place, Reach::Message, [this, call](Gpu& gpu, Path path) {
-        return path == Path::Direct ? direct_->send(call) : gpu.staged.send(call);
-      });
+  return std::make_unique<Run>(*this, call.place, Ways{},
+                               [call](Gpu& gpu, Path) { return gpu.staged.send(call); });
 }
 
 std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
-  return std::make_unique<Run>(
-      *this, call.place, Reach::Message, [this, call](Gpu& gpu, Path path) {
-        return path == Path::Direct ? direct_->recv(call) : gpu.staged.recv(call);
-      });
+  return std::make_unique<Run>(*this, call.place, Ways{},
+                               [call](Gpu& gpu, Path) { return gpu.staged.recv(call); });
 }
 
 /// What is queued runs on, and may be made not to wait for what a peer would have to do

@@ -75,12 +75,12 @@ class CudaBackend final : public Backend {
   /// How an operation goes: by CUDA IPC, directly by an MPI that takes addresses of GPUs, or
   /// through the host.
   enum class Path { Ipc, Direct, Staged };
-  /// Who takes part in an operation. A message is between two: before a collective has found a way
-  /// for it, it is staged.
-  enum class Reach {
-    Message,
-    Shared,      ///< all ranks; CUDA IPC serves it, where that works
-    Everywhere,  ///< all ranks; it does not
+  /// What may serve an operation beside the host, which serves all. Messages are staged, also where
+  /// all else is not: the ranks find out what works in a collective of all of them. Broadcasts
+  /// across hosts are staged: they happen once, before training.
+  struct Ways {
+    bool ipc = false;
+    bool mpi = false;
   };
 
   /// Why ways that were tried are none, as far as they are.
@@ -91,13 +91,12 @@ class CudaBackend final : public Backend {
   /// `device`: an ordinal, or negative: any that this rank may use.
   Gpu& gpu(int device);
   device::Steps find_ways(int device);
-  device::Steps prove_direct_link(int device, std::string& problem);
   void tell(const Problems& problems) const;
   std::string why_never_ipc() const;
-  Path path_of(Reach reach) const noexcept;
+  Path path_of(Ways ways) const noexcept;
   bool is_on_one_host() const { return topology_.hosts() == 1; }
-  Reach reach() const { return is_on_one_host() ? Reach::Shared : Reach::Everywhere; }
-  Reach reach_of_sum(std::size_t bytes) const;
+  Ways ways() const { return {.ipc = is_on_one_host(), .mpi = true}; }
+  Ways ways_of_sum(std::size_t bytes) const;
   void count(Path path) noexcept;
 
   const CudaOptions options_;

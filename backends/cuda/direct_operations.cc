@@ -20,11 +20,6 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Elements of a part of `count` that lie in a chunk which begins behind the first `done` ones.
-std::size_t piece_of(std::size_t count, std::size_t done, std::size_t each) {
-  return count > done ? std::min(count - done, each) : 0;
-}
-
 }  // namespace
 
 DirectOperations::DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters)
@@ -34,10 +29,6 @@ DirectOperations::DirectOperations(Workbench& bench, DirectLink& link, CudaCount
       ranks_(link.size()),
       own_(link.own()),
       half_bytes_(half_of(bench.fusion_bytes())) {}
-
-bool DirectOperations::has_room(std::size_t fusion_bytes, std::size_t ranks) noexcept {
-  return half_of(fusion_bytes) >= ranks * kAlignment;
-}
 
 std::size_t DirectOperations::elements_of_part(std::size_t width) const noexcept {
   return half_bytes_ / ranks_ / kAlignment * kAlignment / width;
@@ -183,45 +174,6 @@ device::Steps DirectOperations::allreduce(AllreduceCall call) {
   }
 }
 
-/// What lies packed at the root gets to all ranks: they count from the root, and one whose lowest
-/// set bit is b has its parent b below, and its children at the distances below b.
-device::Steps DirectOperations::pass_down_tree(std::size_t root, std::size_t bytes) {
-  device::Steps reaching = reach_gpu();
-  co_await reaching;
-  const std::size_t distance = (own_ + ranks_ - root) % ranks_;
-  std::size_t lowest = 1;
-  while (lowest < ranks_ && (distance & lowest) == 0) lowest *= 2;
-  if (distance > 0) {
-    link_.receive((root + distance - lowest) % ranks_, packed(), bytes);
-    co_await device::until([this] { return link_.have_ended(); });
-  }
-  for (std::size_t step = lowest / 2; step > 0; step /= 2) {
-    if (distance + step < ranks_) link_.send((root + distance + step) % ranks_, packed(), bytes);
-  }
-  co_await device::until([this] { return link_.have_ended(); });
-}
-
-device::Steps DirectOperations::broadcast(BroadcastCall call) {
-  const auto root = static_cast<std::size_t>(call.root);
-  const Plan plan{.travel = {.from = call.dtype, .dtype = call.dtype}};
-  const std::size_t width = size_of(call.dtype);
-  device::ChunkLayout layout(call.segments, elements_of_half(width), plan.travel.alignment());
-  while (layout.next()) {
-    if (own_ == root) pack(layout, plan);
-    device::Steps passing = pass_down_tree(root, layout.extent() * width);
-    co_await passing;
-    moves_.clear();
-    for (const device::Piece& piece : layout.pieces()) {
-      void* const output = piece.segment->output;
-      if (output == nullptr || (own_ == root && output == piece.segment->input)) continue;
-      moves_.push_back({.source = pointer_to(packed() + piece.position * width),
-                        .target = at(output, piece.offset, width),
-                        .count = piece.count});
-    }
-    move_all(moves_, call.dtype);
-  }
-}
-
 device::Steps DirectOperations::allgather(AllgatherCall call) {
   const std::size_t width = size_of(call.dtype);
   const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
@@ -292,32 +244,6 @@ device::Steps DirectOperations::reducescatter(ReducescatterCall call) {
     const DevicePointer target = converts ? packed() + own_ * stride : address_of(output);
     reduce(stride, target, own, travel);
     if (converts) convert(target, travel.dtype, address_of(output), travel.from, own);
-  }
-}
-
-device::Steps DirectOperations::send(SendCall call) {
-  const std::size_t width = size_of(call.dtype);
-  const std::size_t each = elements_of_half(width);
-  for (std::size_t done = 0; done < call.count; done += each) {
-    const std::size_t count = piece_of(call.count, done, each);
-    convert(address_of(at(call.input, done, width)), call.dtype, packed(), call.dtype, count);
-    device::Steps reaching = reach_gpu();
-    co_await reaching;
-    link_.send(static_cast<std::size_t>(call.peer), packed(), count * width);
-    co_await device::until([this] { return link_.have_ended(); });
-  }
-}
-
-device::Steps DirectOperations::recv(RecvCall call) {
-  const std::size_t width = size_of(call.dtype);
-  const std::size_t each = elements_of_half(width);
-  for (std::size_t done = 0; done < call.count; done += each) {
-    const std::size_t count = piece_of(call.count, done, each);
-    device::Steps reaching = reach_gpu();
-    co_await reaching;
-    link_.receive(static_cast<std::size_t>(call.peer), received(), count * width);
-    co_await device::until([this] { return link_.have_ended(); });
-    convert(received(), call.dtype, address_of(at(call.output, done, width)), call.dtype, count);
   }
 }
 

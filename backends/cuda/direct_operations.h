@@ -17,7 +17,8 @@
 
 namespace ronde::cuda {
 
-/// The operations of ranks whose MPI takes addresses of GPUs. All work in chunks through the fusion
+/// The operations of ranks whose MPI takes addresses of GPUs, in which each rank has something for
+/// every other one. All work in chunks through the fusion
 /// buffer: what a rank brings is packed into its first half, what comes from others arrives in the
 /// second one, but for what is a result already. No thread waits: MPI is called once the GPU is
 /// through with what it will touch.
@@ -32,18 +33,12 @@ class DirectOperations {
   /// All outlive it; `link` is proven.
   DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters);
 
-  /// Whether a fusion buffer of that size has room for so many ranks.
-  static bool has_room(std::size_t fusion_bytes, std::size_t ranks) noexcept;
-
   /// Each ends once all is queued on the stream of the workbench.
   /// @{
   device::Steps allreduce(AllreduceCall call);
-  device::Steps broadcast(BroadcastCall call);
   device::Steps allgather(AllgatherCall call);
   device::Steps alltoall(AlltoallCall call);
   device::Steps reducescatter(ReducescatterCall call);
-  device::Steps send(SendCall call);
-  device::Steps recv(RecvCall call);
   /// @}
 
  private:
@@ -68,8 +63,8 @@ class DirectOperations {
                std::optional<DataType> wire_dtype) const;
   DevicePointer packed() const { return bench_.fusion(); }
   DevicePointer received() const { return bench_.fusion() + half_bytes_; }
-  std::size_t elements_of_half(std::size_t width) const noexcept { return half_bytes_ / width; }
-  /// The same where each rank has a part in it.
+  /// Of a half in which each rank has a part; at least one, as a half has 256 KiB
+  /// (IpcOperations::buffer_bytes).
   std::size_t elements_of_part(std::size_t width) const noexcept;
 
   void pack(const device::ChunkLayout& layout, const Plan& plan);
@@ -83,7 +78,6 @@ class DirectOperations {
               const Travel& travel);
   device::Steps reach_gpu();
   device::Steps exchange(Exchange exchange);
-  device::Steps pass_down_tree(std::size_t root, std::size_t bytes);
 
   Workbench& bench_;
   DirectLink& link_;

@@ -65,10 +65,10 @@ bool calls_have_context() {
 void check_went_directly(const Runtime& runtime) {
   const bool is_alone = runtime.topology().size == 1;
   CHECK((cuda_counter(runtime, "mpi_operations") > 0) != is_alone);
-  CHECK((cuda_counter(runtime, "staged_operations") == 0) != is_alone);
 }
 
-/// Everything goes directly, with the bits of that backend of the CPU.
+/// Reductions and exchanges go directly, and all else is staged, with the bits of that backend of
+/// the CPU.
 void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend,
                        void (*more)(Runtime& runtime, ProgramGpu& gpu) = nullptr) {
   FakeMachine machine;
