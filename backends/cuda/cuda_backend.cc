@@ -112,6 +112,8 @@ CudaBackend::~CudaBackend() {
   if (is_over && !direct_hangs && gpu_->peers.trial_ends(bound)) return;
   device::abandon(std::move(gpu_));
   device::abandon(std::move(cache_));
+  // With the memory of a trial that the GPU has not ended.
+  if (!is_over) device::abandon(std::move(direct_link_));
 }
 
 CudaBackend::Gpu& CudaBackend::gpu(int device) {

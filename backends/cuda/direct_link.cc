@@ -15,8 +15,6 @@
 namespace ronde::cuda {
 namespace {
 
-constexpr const char* kNotArrived = "messages of the trial do not arrive";
-
 using Clock = std::chrono::steady_clock;
 
 // Of the trial's messages: MPI libraries send large ones in another way than small ones.
@@ -43,20 +41,26 @@ std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory,
 
 /// What the trial works with, apart from operations: where it does not end, it is abandoned.
 struct DirectLink::Trial {
-  Trial(Workbench& bench, std::size_t ranks)
-      : stream(bench.context()),
-        memory(bench.context(), 2 * kLarge + ranks * kSmall),
+  /// Queues the writing of what the others will look for.
+  Trial(Workbench& bench, std::size_t ranks, std::size_t own)
+      : memory(bench.context(), 2 * kLarge + ranks * kSmall),
         seen(bench.pinned().take(kLarge + ranks * kSmall)),
-        queued(bench.events().take()) {}
+        queued(bench.events().take()) {
+    const DriverApi& api = bench.context()->api();
+    const Current current(*bench.context());
+    const auto fill = [&](DevicePointer to, unsigned char value, std::size_t bytes) {
+      check(api, "writing to the memory of the trial", api.fill, to, value, bytes,
+            bench.stream().handle());
+    };
+    fill(sent(), content_of(own), kLarge);
+    fill(received(), 0, kLarge + ranks * kSmall);
+    bench.stream().record(queued);
+  }
 
   DevicePointer sent() const noexcept { return memory.address(); }
   /// From the rank before, and behind it the small ones of all.
   DevicePointer received() const noexcept { return memory.address() + kLarge; }
-  DevicePointer received_small(std::size_t rank) const noexcept {
-    return received() + kLarge + rank * kSmall;
-  }
 
-  Stream stream;
   DeviceMemory memory;
   PinnedBlock seen;
   Event queued;
@@ -64,9 +68,8 @@ struct DirectLink::Trial {
 
 /// What each rank says after the trial.
 struct DirectLink::Outcome {
-  Verdict verdict;
-  bool has_waited = false;  ///< nothing worse: another rank may know the cause
-  bool hangs = false;       ///< MPI may still use memory, or has failed: it must not be asked again
+  Verdict verdict;     ///< none where messages have merely not arrived: another rank knows why
+  bool hangs = false;  ///< MPI may still use memory, or has failed: it must not be asked again
 };
 
 DirectLink::DirectLink(std::unique_ptr<Backend> messages, vendor::SurroundCalls surround,
@@ -83,111 +86,40 @@ DirectLink::~DirectLink() {
 
 device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange,
                                 std::chrono::milliseconds patience, std::string& problem) {
-  const auto has_come = [&exchange] { return exchange.poll(); };
+  trial_ = std::make_unique<Trial>(bench, size(), own_);
+  surround_calls(bench.context());
+  const auto is_queue_done = [this] { return trial_->queued.is_done(); };
+  co_await device::until(is_queue_done);
   const Clock::time_point deadline = Clock::now() + patience;
-  context_ = bench.context();
-  std::string failure = problem_of([&] { prepare(bench); });
-  if (failure.empty()) {
-    device::Steps preparing = wait_for_gpu(deadline, failure);
-    co_await preparing;
+  std::string failure;
+  for (const bool is_large : {true, false}) {
+    if (!failure.empty() || hangs()) break;
+    failure = problem_of([&] { begin_trial(is_large); });
+    co_await device::until([&] {
+      if (failure.empty()) failure = problem_of([this] { have_ended(); });
+      return !failure.empty() || !hangs() || Clock::now() >= deadline;
+    });
   }
-  exchange.start(Verdict(failure));
-  co_await device::until(has_come);
-  problem = first_problem(exchange.all<Verdict>(), ranks_);
-  if (!problem.empty()) {
-    end_surroundings();
-    co_return drop_trial();
+  if (failure.empty() && !hangs()) {
+    bench.stream().copy(trial_->seen.address(), trial_->received(), kLarge + size() * kSmall,
+                        "copying from the GPU");
+    bench.stream().record(trial_->queued);
+    co_await device::until(is_queue_done);
+    failure = problem_of([this] { check_trial(); });
   }
-  device::Steps trying = run_trial(Clock::now() + patience, failure);
-  co_await trying;
-  exchange.start(Outcome{Verdict(failure), failure == kNotArrived, hangs()});
-  co_await device::until(has_come);
-  const auto outcomes = exchange.all<Outcome>();
-  problem = problem_in(outcomes);
-  const bool one_hangs = std::any_of(outcomes.begin(), outcomes.end(),
-                                     [](const Outcome& outcome) { return outcome.hangs; });
-  if (one_hangs) abort();
-  if (!problem.empty()) end_surroundings();
-  drop_trial();
-  // What MPI has of them stays with MPI.
-  pending_.clear();
+  exchange.start(Outcome{Verdict(failure), hangs()});
+  co_await device::until([&exchange] { return exchange.poll(); });
+  problem = end_trial(exchange.all<Outcome>());
 }
 
-/// Where messages do not arrive, what failed on another rank tells more.
-std::string DirectLink::problem_in(const std::vector<Outcome>& outcomes) const {
-  std::vector<Verdict> all;
-  std::vector<Verdict> causes;
-  for (const Outcome& outcome : outcomes) {
-    all.push_back(outcome.verdict);
-    causes.push_back(outcome.has_waited ? Verdict() : outcome.verdict);
-  }
-  const std::string cause = first_problem(causes, ranks_);
-  return cause.empty() ? first_problem(all, ranks_) : cause;
-}
-
-/// Writes what the others will look for.
-void DirectLink::prepare(Workbench& bench) {
-  trial_ = std::make_unique<Trial>(bench, size());
-  surround_calls();
-  const Current current(*context_);
-  check(context_->api(), "writing to the memory of the trial", context_->api().fill, trial_->sent(),
-        content_of(own_), kLarge, trial_->stream.handle());
-  check(context_->api(), "writing to the memory of the trial", context_->api().fill,
-        trial_->received(), static_cast<unsigned char>(0), kLarge + size() * kSmall,
-        trial_->stream.handle());
-  trial_->stream.record(trial_->queued);
-}
-
-device::Steps DirectLink::wait_for_gpu(Clock::time_point deadline, std::string& failure) {
-  bool is_done = false;
-  co_await device::until([&] {
-    failure = problem_of([&] { is_done = trial_->queued.is_done(); });
-    return is_done || !failure.empty() || Clock::now() >= deadline;
-  });
-  if (failure.empty() && !is_done) failure = "the GPU does not answer";
-}
-
-device::Steps DirectLink::wait_for_messages(Clock::time_point deadline, std::string& failure) {
-  bool have_come = false;
-  co_await device::until([&] {
-    failure = problem_of([&] { have_come = have_ended(); });
-    return have_come || !failure.empty() || Clock::now() >= deadline;
-  });
-  if (failure.empty() && !have_come) failure = kNotArrived;
-}
-
-device::Steps DirectLink::run_trial(Clock::time_point deadline, std::string& failure) {
-  for (void (DirectLink::*const begin)() : {&DirectLink::send_around, &DirectLink::send_to_all}) {
-    failure = problem_of([&] { (this->*begin)(); });
-    if (!failure.empty()) co_return;
-    device::Steps waiting = wait_for_messages(deadline, failure);
-    co_await waiting;
-    if (!failure.empty()) co_return;
-  }
-  failure = problem_of([&] { read_trial(); });
-  if (!failure.empty()) co_return;
-  device::Steps reading = wait_for_gpu(deadline, failure);
-  co_await reading;
-  if (failure.empty()) failure = problem_of([&] { check_trial(); });
-}
-
-void DirectLink::send_around() {
-  receive((own_ + size() - 1) % size(), trial_->received(), kLarge);
-  send((own_ + 1) % size(), trial_->sent(), kLarge);
-}
-
-void DirectLink::send_to_all() {
-  for (std::size_t i = 1; i < size(); ++i) {
+/// A large message to the next rank, or a small one to every other one.
+void DirectLink::begin_trial(bool is_large) {
+  for (std::size_t i = 1; i < (is_large ? 2 : size()); ++i) {
     const std::size_t from = (own_ + size() - i) % size();
-    receive(from, trial_->received_small(from), kSmall);
-    send((own_ + i) % size(), trial_->sent(), kSmall);
+    const std::size_t bytes = is_large ? kLarge : kSmall;
+    receive(from, trial_->received() + (is_large ? 0 : kLarge + from * kSmall), bytes);
+    send((own_ + i) % size(), trial_->sent(), bytes);
   }
-}
-
-void DirectLink::read_trial() {
-  trial_->stream.copy(trial_->seen.address(), trial_->received(), kLarge + size() * kSmall,
-                      "copying from the GPU");
-  trial_->stream.record(trial_->queued);
 }
 
 void DirectLink::check_trial() const {
@@ -205,25 +137,35 @@ void DirectLink::check_trial() const {
   }
 }
 
-/// What MPI or the GPU may still use lives on.
-void DirectLink::drop_trial() noexcept {
-  if (!trial_) return;
-  bool is_over = false;
-  try {
-    is_over = !hangs() && trial_->stream.is_idle();
-  } catch (const Error&) {
-    // The GPU has failed: what it still does is not known.
+/// Why MPI cannot be used, or an empty text. What it may still use lives on.
+std::string DirectLink::end_trial(const std::vector<Outcome>& outcomes) {
+  std::vector<Verdict> verdicts;
+  bool one_hangs = false;
+  for (const Outcome& outcome : outcomes) {
+    verdicts.push_back(outcome.verdict);
+    one_hangs = one_hangs || outcome.hangs;
   }
-  if (is_over) {
-    trial_.reset();
-  } else {
+  std::string problem = first_problem(verdicts, ranks_);
+  if (problem.empty() && one_hangs) problem = "messages of the trial do not arrive";
+  if (one_hangs) abort();
+  if (!problem.empty()) end_surroundings();
+  drop_trial();
+  // What MPI has of them stays with MPI.
+  pending_.clear();
+  return problem;
+}
+
+void DirectLink::drop_trial() noexcept {
+  if (hangs()) {
     device::abandon(std::move(trial_));
+  } else {
+    trial_.reset();
   }
 }
 
-void DirectLink::surround_calls() {
+void DirectLink::surround_calls(std::shared_ptr<const DeviceContext> context) {
   if (!surround_) return;
-  surrounded_ = surround_([context = context_](const std::function<void()>& call) {
+  surrounded_ = surround_([context = std::move(context)](const std::function<void()>& call) {
     std::optional<Current> current;
     try {
       current.emplace(*context);

@@ -57,7 +57,8 @@ class DirectLink {
   DirectLink(const DirectLink&) = delete;
   DirectLink& operator=(const DirectLink&) = delete;
 
-  /// All ranks try it out, for about as long as `patience` at most. Leaves in `problem` why it
+  /// All ranks try it out; messages have `patience` to arrive. Throws Error where the GPU itself
+  /// fails. Leaves in `problem` why it
   /// cannot be used, the same on every rank; an empty text if it can.
   device::Steps prove(Workbench& bench, device::HostExchange& exchange,
                       std::chrono::milliseconds patience, std::string& problem);
@@ -92,25 +93,17 @@ class DirectLink {
   struct Trial;
   struct Outcome;
 
-  device::Steps run_trial(std::chrono::steady_clock::time_point deadline, std::string& failure);
-  device::Steps wait_for_gpu(std::chrono::steady_clock::time_point deadline, std::string& failure);
-  device::Steps wait_for_messages(std::chrono::steady_clock::time_point deadline,
-                                  std::string& failure);
-  std::string problem_in(const std::vector<Outcome>& outcomes) const;
-  void prepare(Workbench& bench);
-  void send_around();
-  void send_to_all();
-  void read_trial();
+  void begin_trial(bool is_large);
   void check_trial() const;
+  std::string end_trial(const std::vector<Outcome>& outcomes);
   void drop_trial() noexcept;
-  void surround_calls();
+  void surround_calls(std::shared_ptr<const DeviceContext> context);
   void end_surroundings() noexcept;
 
   const std::unique_ptr<Backend> messages_;
   const vendor::SurroundCalls surround_;
   const std::vector<int> ranks_;
   const std::size_t own_;
-  std::shared_ptr<const DeviceContext> context_;
   std::unique_ptr<vendor::Surrounded> surrounded_;  ///< Note [Context of MPI's calls]
   std::unique_ptr<Trial> trial_;
   std::deque<std::unique_ptr<Operation>> pending_;
