@@ -20,11 +20,7 @@ TwoLevelTravel two_level_travel(const AllreduceCall& call, int divisor, std::siz
   Travel travel =
       travel_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
   // Rounded to the half type once, when it is complete, but for what is to save bytes.
-  if (is_half(travel.dtype) && !call.wire_dtype) {
-    travel.dtype = DataType::F32;
-    travel.pack_scale = travel.reduce_scale;
-    travel.reduce_scale = 1.0;
-  }
+  if (is_half(travel.dtype) && !call.wire_dtype) travel = in_steps(travel);
   const Scaling final = final_scaling(travel.dtype, call.op, call.postscale, divisor);
   const hierarchical::FinalSteps steps =
       hierarchical::final_steps(call.op, call.wire_dtype.has_value(), final, largest_host);

@@ -186,9 +186,12 @@ CudaBackend::Path CudaBackend::path_of(Ways ways) const noexcept {
 
 /// Across hosts CUDA IPC serves large sums alone: smaller ones are not worth several exchanges
 /// between hosts.
-CudaBackend::Ways CudaBackend::ways_of_sum(std::size_t bytes) const {
+CudaBackend::Ways CudaBackend::ways_of_sum(const AllreduceCall& call) const {
+  const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
   const bool crosses = has_two_levels(topology_) && bytes > options_.one_shot_bytes;
-  return {.ipc = is_on_one_host() || crosses, .mpi = true};
+  // Steps between which nothing is rounded would not travel as the type that was asked for.
+  const bool takes_steps = static_cast<std::size_t>(topology_.size) > options_.most_inputs;
+  return {.ipc = is_on_one_host() || crosses, .mpi = !(call.wire_dtype && takes_steps)};
 }
 
 void CudaBackend::count(Path path) noexcept {
@@ -199,9 +202,8 @@ void CudaBackend::count(Path path) noexcept {
 }
 
 std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
-  const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
   return std::make_unique<Run>(
-      *this, call.place, ways_of_sum(bytes),
+      *this, call.place, ways_of_sum(call),
       [this, call, ranks = static_cast<std::size_t>(topology_.size)](Gpu& gpu, Path path) {
         if (path == Path::Direct) return direct_->allreduce(call);
         return path == Path::Ipc ? gpu.ipc.allreduce(call) : gpu.staged.allreduce(call, ranks);

@@ -96,7 +96,7 @@ class CudaBackend final : public Backend {
   Path path_of(Ways ways) const noexcept;
   bool is_on_one_host() const { return topology_.hosts() == 1; }
   Ways ways() const { return {.ipc = is_on_one_host(), .mpi = true}; }
-  Ways ways_of_sum(std::size_t bytes) const;
+  Ways ways_of_sum(const AllreduceCall& call) const;
   void count(Path path) noexcept;
 
   const CudaOptions options_;

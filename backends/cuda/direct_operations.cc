@@ -34,20 +34,8 @@ std::size_t DirectOperations::elements_of_part(std::size_t width) const noexcept
   return half_bytes_ / ranks_ / kAlignment * kAlignment / width;
 }
 
-/// Where a kernel does not take the elements of all ranks, there are several rounds. Between those
-/// nothing may be scaled, or rounded to a half type.
-DirectOperations::Plan DirectOperations::plan_of(DataType dtype, ReduceOp op, double prescale,
-                                                 double postscale, int divisor,
-                                                 std::optional<DataType> wire_dtype) const {
-  Plan plan{.travel = travel_of(dtype, op, prescale, postscale, divisor, wire_dtype)};
-  if (ranks_ <= bench_.kernels().most_inputs()) return plan;
-  Travel& travel = plan.travel;
-  travel.pack_scale = prescale;
-  travel.reduce_scale = 1.0;
-  if (!is_half(travel.dtype)) return plan;
-  if (wire_dtype) plan.rounded = wire_dtype;
-  travel.dtype = DataType::F32;
-  return plan;
+Travel DirectOperations::travel_for(Travel travel) const {
+  return ranks_ > bench_.kernels().most_inputs() ? in_steps(travel) : travel;
 }
 
 void DirectOperations::move_all(std::span<const SegmentMover::Move> moves, DataType dtype) {
@@ -60,38 +48,31 @@ void DirectOperations::convert(DevicePointer from, DataType from_dtype, DevicePo
   bench_.mover().move({&move, 1}, {.from = from_dtype, .to = to_dtype});
 }
 
-void DirectOperations::pack(const device::ChunkLayout& layout, const Plan& plan) {
-  const Travel& travel = plan.travel;
-  const DataType narrow = plan.rounded.value_or(travel.dtype);
-  const DevicePointer target = plan.rounded ? received() : packed();
+void DirectOperations::pack(const device::ChunkLayout& layout, const Travel& travel) {
   moves_.clear();
   for (const device::Piece& piece : layout.pieces()) {
     const void* const input = piece.segment->input;
     moves_.push_back(
         {.source = input != nullptr ? at(input, piece.offset, size_of(travel.from)) : nullptr,
-         .target = writable(target + piece.position * size_of(narrow)),
+         .target = writable(packed() + piece.position * travel.width()),
          .count = piece.count});
   }
-  bench_.mover().move(
-      moves_,
-      {.from = travel.from, .to = narrow, .scaling = {travel.pack_scale, 1.0}, .op = travel.op});
-  if (plan.rounded) convert(target, narrow, packed(), travel.dtype, layout.extent());
+  bench_.mover().move(moves_, {.from = travel.from,
+                               .to = travel.dtype,
+                               .scaling = {travel.pack_scale, 1.0},
+                               .op = travel.op});
   counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
 }
 
-void DirectOperations::unpack(const device::ChunkLayout& layout, const Plan& plan) {
-  const Travel& travel = plan.travel;
-  const DataType narrow = plan.rounded.value_or(travel.dtype);
-  const DevicePointer source = plan.rounded ? received() : packed();
-  if (plan.rounded) convert(packed(), travel.dtype, source, narrow, layout.extent());
+void DirectOperations::unpack(const device::ChunkLayout& layout, const Travel& travel) {
   moves_.clear();
   for (const device::Piece& piece : layout.pieces()) {
     if (piece.segment->output == nullptr) continue;
-    moves_.push_back({.source = pointer_to(source + piece.position * size_of(narrow)),
+    moves_.push_back({.source = pointer_to(packed() + piece.position * travel.width()),
                       .target = at(piece.segment->output, piece.offset, size_of(travel.from)),
                       .count = piece.count});
   }
-  bench_.mover().move(moves_, {.from = narrow, .to = travel.from});
+  bench_.mover().move(moves_, {.from = travel.dtype, .to = travel.from});
 }
 
 void DirectOperations::unpack_parts(void* output, const RankParts& parts, DevicePointer own,
@@ -144,17 +125,15 @@ void DirectOperations::reduce(std::size_t part_bytes, DevicePointer target, std:
 }
 
 device::Steps DirectOperations::allreduce(AllreduceCall call) {
-  const Plan plan = plan_of(call.dtype, call.op, call.prescale, call.postscale,
-                            call.divisor(ranks_), call.wire_dtype);
-  const std::size_t width = plan.travel.width();
-  device::ChunkLayout layout(call.segments, elements_of_part(width) * ranks_,
-                             plan.travel.alignment());
+  const Travel travel = travel_for(travel_of(call.dtype, call.op, call.prescale, call.postscale,
+                                             call.divisor(ranks_), call.wire_dtype));
+  const std::size_t width = travel.width();
+  device::ChunkLayout layout(call.segments, elements_of_part(width) * ranks_, travel.alignment());
   while (layout.next()) {
-    const std::size_t share =
-        round_up((layout.extent() + ranks_ - 1) / ranks_, plan.travel.alignment());
+    const std::size_t share = round_up((layout.extent() + ranks_ - 1) / ranks_, travel.alignment());
     const std::size_t bytes = share * width;
     const auto one_share = [bytes](std::size_t) { return bytes; };
-    pack(layout, plan);
+    pack(layout, travel);
     device::Steps scattering = exchange({.from = packed(),
                                          .from_stride = bytes,
                                          .bytes_to = one_share,
@@ -163,14 +142,14 @@ device::Steps DirectOperations::allreduce(AllreduceCall call) {
                                          .bytes_from = one_share});
     co_await scattering;
     const DevicePointer own_share = packed() + own_ * bytes;
-    reduce(bytes, own_share, share, plan.travel);
+    reduce(bytes, own_share, share, travel);
     device::Steps gathering = exchange({.from = own_share,
                                         .bytes_to = one_share,
                                         .to = packed(),
                                         .to_stride = bytes,
                                         .bytes_from = one_share});
     co_await gathering;
-    unpack(layout, plan);
+    unpack(layout, travel);
   }
 }
 
@@ -216,9 +195,8 @@ device::Steps DirectOperations::alltoall(AlltoallCall call) {
 }
 
 device::Steps DirectOperations::reducescatter(ReducescatterCall call) {
-  const Travel travel = plan_of(call.dtype, call.op, call.prescale, call.postscale,
-                                call.divisor(ranks_), std::nullopt)
-                            .travel;
+  const Travel travel = travel_for(travel_of(call.dtype, call.op, call.prescale, call.postscale,
+                                             call.divisor(ranks_), std::nullopt));
   const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
   const std::size_t each = elements_of_part(travel.width());
   const std::size_t stride = each * travel.width();

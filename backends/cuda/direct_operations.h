@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,12 +41,6 @@ class DirectOperations {
   /// @}
 
  private:
-  struct Plan {
-    Travel travel;
-    /// A half type that elements are rounded to before they travel as what is wider, and so is the
-    /// result.
-    std::optional<DataType> rounded = {};
-  };
   /// What each rank gives to, and gets from, every other one. Memory of the rank with number r is
   /// `stride` bytes times r behind the beginning.
   struct Exchange {
@@ -59,16 +52,16 @@ class DirectOperations {
     std::function<std::size_t(std::size_t rank)> bytes_from = {};
   };
 
-  Plan plan_of(DataType dtype, ReduceOp op, double prescale, double postscale, int divisor,
-               std::optional<DataType> wire_dtype) const;
+  /// Where a kernel does not take the elements of all ranks, they are combined in steps.
+  Travel travel_for(Travel travel) const;
   DevicePointer packed() const { return bench_.fusion(); }
   DevicePointer received() const { return bench_.fusion() + half_bytes_; }
   /// Of a half in which each rank has a part; at least one, as a half has 256 KiB
   /// (IpcOperations::buffer_bytes).
   std::size_t elements_of_part(std::size_t width) const noexcept;
 
-  void pack(const device::ChunkLayout& layout, const Plan& plan);
-  void unpack(const device::ChunkLayout& layout, const Plan& plan);
+  void pack(const device::ChunkLayout& layout, const Travel& travel);
+  void unpack(const device::ChunkLayout& layout, const Travel& travel);
   /// Each rank's part to its place in the output: from where it was received, and from `own`.
   void unpack_parts(void* output, const RankParts& parts, DevicePointer own, DataType dtype);
   void move_all(std::span<const SegmentMover::Move> moves, DataType dtype);

@@ -56,4 +56,13 @@ inline Travel travel_of(DataType dtype, ReduceOp op, double prescale, double pos
   return travel;
 }
 
+/// The same for elements that are combined in several steps, between which nothing may be scaled,
+/// or rounded to a half type: it is done once, before and after all of them.
+inline Travel in_steps(Travel travel) {
+  travel.pack_scale *= travel.reduce_scale;  // one of the two is 1
+  travel.reduce_scale = 1.0;
+  if (is_half(travel.dtype)) travel.dtype = DataType::F32;
+  return travel;
+}
+
 }  // namespace ronde::cuda
