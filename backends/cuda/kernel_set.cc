@@ -15,11 +15,11 @@ namespace {
 
 constexpr const char* kSignal = "ronde_signal";
 constexpr const char* kAwait = "ronde_await";
-/// A thread has up to 128 bytes on the way, a grid of 32 blocks 2 MiB, of which at least half come
-/// from other GPUs: more than a link's bandwidth times its latency (450 GB/s, 2 us). They take a
-/// quarter of an H100.
+/// Each thread has 64 bytes or more from other GPUs on the way, 32 blocks have 1 MiB: more than a
+/// link's bandwidth times its latency (NVLink 4: 450 GB/s, about 2 us). They take a quarter of the
+/// multiprocessors of an H100.
 constexpr std::uint64_t kLinkBlocks = 32;
-/// As many as are resident at the same time.
+/// As many as can be resident at the same time.
 constexpr std::uint64_t kBlocksOfMultiprocessor = 2048 / kernels::kThreads;
 
 std::string copy_name(DataType from, DataType to) {

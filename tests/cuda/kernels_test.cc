@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels compute: the bits of core's loops, which are tested against double precision.
 // Here their threads run on the CPU one by one; tests/gpu runs the same cases on a GPU.
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -94,6 +95,45 @@ TEST_CASE("cuda reductions have the bits of those on the CPU") {
         CHECK(reduced.equals(expected));
       }
     }
+  }
+}
+
+/// So many elements that each of the 32 blocks of a link has more than four tiles, and a tail.
+std::size_t large_count(std::size_t width) {
+  return 150 * kernels::kTileBytes / width + 3;
+}
+
+TEST_CASE("cuda reductions of many inputs by loads at once have the bits of those on the CPU") {
+  Machine machine;
+  for (const DataType dtype : kAllDataTypes) {
+    const std::size_t count = large_count(size_of(dtype));
+    std::vector<SharedBytes> values;
+    std::vector<const void*> pointers;
+    std::vector<DevicePointer> addresses;
+    for (unsigned i = 0; i < 8; ++i) {
+      values.emplace_back(machine, values_of(dtype, count, i));
+      pointers.push_back(values[i].at(0));
+      addresses.push_back(values[i].address());
+    }
+    const SharedBytes reduced(machine, count * size_of(dtype));
+    Bytes expected(count * size_of(dtype));
+    const auto check_first = [&](std::size_t inputs, const Reduction& reduction) {
+      CAPTURE(to_string(dtype), inputs, reduction.prescale, reduction.final.divisor);
+      best_kernels().reduce(expected.data(), {pointers.data(), inputs}, count, reduction,
+                            Store::Regular);
+      machine.kernels.reduce(machine.stream, reduced.address(), {addresses.data(), inputs}, count,
+                             reduction, Traffic::Link);
+      machine.finish();
+      CHECK(reduced.equals(expected));
+    };
+    for (const std::size_t inputs : {2U, 4U, 7U, 8U}) {
+      check_first(inputs, {.dtype = dtype});
+      check_first(inputs, {.dtype = dtype, .prescale = 0.75, .final = {0.5, 1.0}});
+      check_first(inputs, {.dtype = dtype, .final = {1.0, 3.0}});
+    }
+    pointers[1] = nullptr;  // it has nothing to add
+    addresses[1] = 0;
+    check_first(4, {.dtype = dtype});
   }
 }
 
@@ -245,6 +285,28 @@ TEST_CASE("cuda packs and unpacks segments by one kernel, with the bits of the C
         machine.finish();
         CHECK(packed.equals(expected));
       }
+    }
+  }
+}
+
+TEST_CASE("cuda copies of large segments by loads at once have the bits of the CPU's conversions") {
+  Machine machine;
+  for (const auto& [from, to] : pairs()) {
+    CAPTURE(to_string(from), to_string(to));
+    const std::size_t count = large_count(std::max(size_of(from), size_of(to)));
+    const SharedBytes source(machine, values_of(from, count, 9));
+    const SharedBytes target(machine, count * size_of(to));
+    Bytes expected(count * size_of(to));
+    const std::vector<SegmentMover::Move> moves = {{source.at(0), target.at(0), count}};
+    for (const Scaling& scaling : {Scaling{}, Scaling{0.3, 7.0}}) {
+      convert(expected.data(), source.at(0), count, {from, to}, scaling);
+      machine.mover.move(moves, {.from = from,
+                                 .to = to,
+                                 .scaling = scaling,
+                                 .canonical = true,
+                                 .traffic = Traffic::Link});
+      machine.finish();
+      CHECK(target.equals(expected));
     }
   }
 }

@@ -12,8 +12,10 @@
 
 #ifdef __CUDACC__
 #define RONDE_EVERYWHERE __host__ __device__ inline
+#define RONDE_UNROLL _Pragma("unroll")  // arrays that it indexes are then in registers
 #else
 #define RONDE_EVERYWHERE inline
+#define RONDE_UNROLL
 #endif
 
 namespace ronde::cuda::kernels {

@@ -66,15 +66,11 @@ RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count, std::size_t width) 
 /// Which segment a tile belongs to.
 RONDE_EVERYWHERE std::uint32_t segment_of(const CopyArguments& how, std::uint64_t tile) {
   std::uint32_t first = 0;
-  std::uint32_t count = how.count;
-  while (count > 1) {
+  for (std::uint32_t count = how.count; count > 1;) {
     const std::uint32_t half = count / 2;
-    if (how.segments[first + half].first_tile <= tile) {
-      first += half;
-      count -= half;
-    } else {
-      count = half;
-    }
+    const bool is_behind = how.segments[first + half].first_tile <= tile;
+    first += is_behind ? half : 0;
+    count = is_behind ? count - half : half;
   }
   return first;
 }
@@ -84,6 +80,29 @@ template <typename Storage, unsigned kCount>
 struct alignas(sizeof(Storage) * kCount < 16 ? sizeof(Storage) * kCount : 16) Chunk {
   Storage values[kCount];
 };
+
+/// By one access. Of several stores of chunks nvcc 13 makes stores of elements for the first,
+/// unless they are written like this.
+template <typename Stored>
+RONDE_EVERYWHERE void store(void* to, const Stored& stored) {
+#ifdef __CUDACC__
+  const auto address = __cvta_generic_to_global(to);
+  if constexpr (sizeof(Stored) == 16) {
+    const auto words = bits_as<uint4>(stored);
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words.x),
+                 "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+  } else if constexpr (sizeof(Stored) == 8) {
+    const auto words = bits_as<uint2>(stored);
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(words.x), "r"(words.y)
+                 : "memory");
+  } else if constexpr (sizeof(Stored) == 4) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(bits_as<unsigned>(stored))
+                 : "memory");
+  } else
+#endif
+    *static_cast<Stored*>(to) = stored;
+}
 
 template <typename Type>
 RONDE_EVERYWHERE bool is_aligned(const void* pointer) {
@@ -110,36 +129,56 @@ RONDE_EVERYWHERE typename To::Storage convert(typename From::Storage value, Scal
   }
 }
 
-/// Elements of a segment from the beginning of a tile, by all threads of a block.
+/// `kChunks` chunks, each kThreads chunks behind the one before. All are on the way before the
+/// first is stored: a compiler cannot know that stores do not change what is loaded next.
+template <typename From, typename To, unsigned kChunks>
+RONDE_EVERYWHERE void copy_chunks(const typename From::Storage* source,
+                                  typename To::Storage* target, Scale scale) {
+  constexpr unsigned kCount = kChunk<From, To>;
+  using Loaded = Chunk<typename From::Storage, kCount>;
+  using Stored = Chunk<typename To::Storage, kCount>;
+  Loaded loaded[kChunks];
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    loaded[c] = *reinterpret_cast<const Loaded*>(source + c * kThreads * kCount);
+  }
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    Stored stored;
+    for (unsigned k = 0; k < kCount; ++k) {
+      stored.values[k] = convert<From, To>(loaded[c].values[k], scale);
+    }
+    store(target + c * kThreads * kCount, stored);
+  }
+}
+
+/// A thread's part of the elements of a segment from `begin`, where a tile begins, to `end`.
 template <typename From, typename To>
-RONDE_EVERYWHERE void copy_elements(const SegmentCopy& segment, Range elements, unsigned thread,
-                                    Scale scale, Operation neutral_of) {
-  const auto [begin, end] = elements;
+RONDE_EVERYWHERE void copy_elements(const CopyArguments& how, const SegmentCopy& segment,
+                                    std::uint64_t begin, std::uint64_t end, unsigned thread) {
+  constexpr unsigned kCount = kChunk<From, To>;
+  constexpr unsigned kTogether = 4;
   const auto* const source = static_cast<const typename From::Storage*>(segment.source);
   auto* const target = static_cast<typename To::Storage*>(segment.target);
   if (source == nullptr) {
-    const auto value = To::narrow(neutral<To>(neutral_of));
+    const auto value = To::narrow(neutral<To>(how.neutral_of));
     for (std::uint64_t i = begin + thread; i < end; i += kThreads) target[i] = value;
     return;
   }
-  using Loaded = Chunk<typename From::Storage, kChunk<From, To>>;
-  using Stored = Chunk<typename To::Storage, kChunk<From, To>>;
-  std::uint64_t done = begin;
-  if (is_aligned<Loaded>(source) && is_aligned<Stored>(target)) {
-    const std::uint64_t chunks = (end - begin) / kChunk<From, To>;
-    for (std::uint64_t i = thread; i < chunks; i += kThreads) {
-      const std::uint64_t at = begin + i * kChunk<From, To>;
-      const Loaded loaded = *reinterpret_cast<const Loaded*>(source + at);
-      Stored stored;
-      for (unsigned k = 0; k < kChunk<From, To>; ++k) {
-        stored.values[k] = convert<From, To>(loaded.values[k], scale);
-      }
-      *reinterpret_cast<Stored*>(target + at) = stored;
-    }
-    done += chunks * kChunk<From, To>;
+  const bool aligned = is_aligned<Chunk<typename From::Storage, kCount>>(source) &&
+                       is_aligned<Chunk<typename To::Storage, kCount>>(target);
+  const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
+  std::uint64_t i = thread;
+  for (; i + (kTogether - 1) * kThreads < chunks; i += kTogether * kThreads) {
+    const std::uint64_t at = begin + i * kCount;
+    copy_chunks<From, To, kTogether>(source + at, target + at, how.scale);
   }
-  for (std::uint64_t i = done + thread; i < end; i += kThreads) {
-    target[i] = convert<From, To>(source[i], scale);
+  for (; i < chunks; i += kThreads) {
+    const std::uint64_t at = begin + i * kCount;
+    copy_chunks<From, To, 1>(source + at, target + at, how.scale);
+  }
+  for (i = begin + chunks * kCount + thread; i < end; i += kThreads) {
+    target[i] = convert<From, To>(source[i], how.scale);
   }
 }
 
@@ -152,8 +191,8 @@ RONDE_EVERYWHERE void copy_segments(const CopyArguments& how, const Place& place
     const std::uint64_t first = segment.first_tile;
     const std::uint64_t begin = (own.begin > first ? own.begin - first : 0) * kTile<From, To>;
     const std::uint64_t end = (own.end - first) * kTile<From, To>;
-    copy_elements<From, To>(segment, {begin, end < segment.count ? end : segment.count},
-                            place.thread, how.scale, how.neutral_of);
+    copy_elements<From, To>(how, segment, begin, end < segment.count ? end : segment.count,
+                            place.thread);
   }
 }
 
@@ -170,29 +209,96 @@ struct ReductionArguments {
   Scale final_scale;
 };
 
-/// Elements `at` to `at + kCount`, with loads and stores of chunks.
+template <typename Element, unsigned kCount>
+RONDE_EVERYWHERE Chunk<typename Element::Storage, kCount> input_chunk(const ReductionArguments& how,
+                                                                      unsigned input,
+                                                                      std::uint64_t at) {
+  using Storage = typename Element::Storage;
+  const auto* const values = static_cast<const Storage*>(how.inputs[input]) + at;
+  return *reinterpret_cast<const Chunk<Storage, kCount>*>(values);
+}
+
+template <typename Element, unsigned kCount>
+RONDE_EVERYWHERE void store_results(const ReductionArguments& how, std::uint64_t at,
+                                    const typename Element::Wide (&results)[kCount], Scale scale) {
+  using Storage = typename Element::Storage;
+  Chunk<Storage, kCount> stored;
+  for (unsigned k = 0; k < kCount; ++k) {
+    stored.values[k] = Element::narrow(canonical(scaled<Element>(results[k], scale)));
+  }
+  store(static_cast<Storage*>(how.output) + at, stored);
+}
+
+/// Elements `at` to `at + kCount`, whatever there is to do.
 template <typename Element, unsigned kCount>
 RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t at) {
-  using Storage = typename Element::Storage;
-  using Loaded = Chunk<Storage, kCount>;
   typename Element::Wide results[kCount];
   for (unsigned k = 0; k < kCount; ++k) results[k] = neutral<Element>(how.operation);
   bool has_result = how.starts_neutral != 0;
   for (std::uint32_t input = 0; input < how.input_count; ++input) {
     if (how.inputs[input] == nullptr) continue;
-    const auto* const values = static_cast<const Storage*>(how.inputs[input]) + at;
-    const Loaded loaded = *reinterpret_cast<const Loaded*>(values);
+    const auto loaded = input_chunk<Element, kCount>(how, input, at);
     for (unsigned k = 0; k < kCount; ++k) {
       const auto operand = scaled<Element>(Element::widen(loaded.values[k]), how.prescale);
       results[k] = has_result ? combined<Element>(results[k], operand, how.operation) : operand;
     }
     has_result = true;
   }
-  Loaded stored;
-  for (unsigned k = 0; k < kCount; ++k) {
-    stored.values[k] = Element::narrow(canonical(scaled<Element>(results[k], how.final_scale)));
+  store_results<Element, kCount>(how, at, results, how.final_scale);
+}
+
+/// What sum_chunks() can do: sums of what all ranks have, of floating-point numbers with scales but
+/// without a division, which an average over 2, 4 or 8 ranks does not need.
+template <typename Element>
+RONDE_EVERYWHERE bool is_simple_sum(const ReductionArguments& how) {
+  const bool has_scale = how.prescale.factor != 1.0 || how.final_scale.factor != 1.0;
+  return how.operation == Operation::Sum && how.starts_neutral == 0 &&
+         how.final_scale.divisor == 1.0 &&
+         (!has_scale || std::is_floating_point_v<typename Element::Wide>);
+}
+
+/// Sums of `kChunks` chunks, each kThreads chunks behind the one before, in rank order. All loads
+/// are on the way before the first sum, and nothing is decided in between: the code of all that
+/// could be done, 16 times over, would be larger than the instruction cache.
+template <typename Element, unsigned kInputs, unsigned kChunks>
+RONDE_EVERYWHERE void sum_chunks(const ReductionArguments& how, std::uint64_t at) {
+  using Wide = typename Element::Wide;
+  constexpr bool kScales = std::is_floating_point_v<Wide>;
+  const Scale prescale{kScales ? how.prescale.factor : 1.0, 1.0};
+  const Scale final_scale{kScales ? how.final_scale.factor : 1.0, 1.0};
+  constexpr unsigned kCount = kChunk<Element, Element>;
+  Chunk<typename Element::Storage, kCount> loaded[kChunks][kInputs];
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    RONDE_UNROLL
+    for (unsigned input = 0; input < kInputs; ++input) {
+      loaded[c][input] = input_chunk<Element, kCount>(how, input, at + c * kThreads * kCount);
+    }
   }
-  *reinterpret_cast<Loaded*>(static_cast<Storage*>(how.output) + at) = stored;
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    Wide results[kCount];
+    for (unsigned k = 0; k < kCount; ++k) {
+      for (unsigned input = 0; input < kInputs; ++input) {
+        const Wide operand = scaled<Element>(Element::widen(loaded[c][input].values[k]), prescale);
+        results[k] = input > 0 ? combined<Element>(results[k], operand, Operation::Sum) : operand;
+      }
+    }
+    store_results<Element, kCount>(how, at + c * kThreads * kCount, results, final_scale);
+  }
+}
+
+/// A thread's part of so many chunks from the element `begin` on, with eight loads at once.
+template <typename Element, unsigned kInputs>
+RONDE_EVERYWHERE void sum_inputs(const ReductionArguments& how, std::uint64_t begin,
+                                 std::uint64_t chunks, unsigned thread) {
+  constexpr unsigned kCount = kChunk<Element, Element>;
+  constexpr unsigned kTogether = 8 / kInputs;
+  std::uint64_t i = thread;
+  for (; i + (kTogether - 1) * kThreads < chunks; i += kTogether * kThreads) {
+    sum_chunks<Element, kInputs, kTogether>(how, begin + i * kCount);
+  }
+  for (; i < chunks; i += kThreads) sum_chunks<Element, kInputs, 1>(how, begin + i * kCount);
 }
 
 template <typename Element>
@@ -208,8 +314,20 @@ RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place
     aligned = aligned && is_aligned<Loaded>(how.inputs[i]);
   }
   const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
-  for (std::uint64_t i = place.thread; i < chunks; i += kThreads) {
-    reduce_chunk<Element, kCount>(how, begin + i * kCount);
+  switch (is_simple_sum<Element>(how) ? how.input_count : 0) {
+    case 2:
+      sum_inputs<Element, 2>(how, begin, chunks, place.thread);
+      break;
+    case 4:
+      sum_inputs<Element, 4>(how, begin, chunks, place.thread);
+      break;
+    case 8:
+      sum_inputs<Element, 8>(how, begin, chunks, place.thread);
+      break;
+    default:
+      for (std::uint64_t i = place.thread; i < chunks; i += kThreads) {
+        reduce_chunk<Element, kCount>(how, begin + i * kCount);
+      }
   }
   for (std::uint64_t i = begin + chunks * kCount + place.thread; i < end; i += kThreads) {
     reduce_chunk<Element, 1>(how, i);
