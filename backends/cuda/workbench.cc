@@ -6,7 +6,8 @@
 namespace ronde::cuda {
 namespace {
 
-/// Of page-locked memory that nobody uses at the moment: large pieces of what is staged.
+/// Of page-locked memory that nobody uses at the moment, as after trials: freeing it might wait for
+/// the GPU.
 constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
 
 }  // namespace

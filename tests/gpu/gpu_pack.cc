@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs and unpacks a model's gradients on a GPU, beside one copy of as many bytes within it.
+// Packs and unpacks a model's gradients on a GPU, and sums as many bytes of several ranks, beside
+// one copy of as many bytes within it. Grids for links to other GPUs run on the GPU's own memory,
+// too: they take no more than that from a link.
 //
 //   gpu_pack [model]        resnet50 (default), or another that tools/bench/gradient_lists.h knows
 #include <chrono>
@@ -27,6 +29,7 @@ constexpr int kRepeats = 20;  // in a row, for one time
 
 struct Contender {
   std::string name;
+  double moved;  ///< bytes read and written, in those of the gradients
   std::function<void()> queue;
   std::vector<double> us = {};
 };
@@ -61,11 +64,28 @@ void run(const std::string& model) {
   const SegmentMover::How averaged{.scaling = {0.5, 1.0}, .canonical = true};
   const SegmentMover::How narrowed{.from = DataType::F32, .to = DataType::F16};
   std::vector<Contender> contenders;
-  contenders.push_back({"one copy within the GPU",
+  contenders.push_back({"one copy within the GPU", 2.0,
                         [&] { stream.copy(other.address(), buffer.address(), at, "copying"); }});
-  contenders.push_back({"pack", [&] { mover.move(pack, plain); }});
-  contenders.push_back({"unpack, averaged", [&] { mover.move(unpack, averaged); }});
-  contenders.push_back({"pack to f16", [&] { mover.move(pack, narrowed); }});
+  contenders.push_back({"pack", 2.0, [&] { mover.move(pack, plain); }});
+  contenders.push_back({"unpack, averaged", 2.0, [&] { mover.move(unpack, averaged); }});
+  contenders.push_back({"pack to f16", 1.5, [&] { mover.move(pack, narrowed); }});
+  const SegmentMover::How few{.traffic = Traffic::Link};
+  contenders.push_back({"pack, grid of a link", 2.0, [&] { mover.move(pack, few); }});
+  for (const Traffic traffic : {Traffic::Local, Traffic::Link}) {
+    for (const std::size_t ranks : {2U, 8U}) {
+      // The buffer is that of all ranks, one behind the other.
+      contenders.push_back(
+          {"sum of " + std::to_string(ranks) + (traffic == Traffic::Link ? ", grid of a link" : ""),
+           1.0 + 1.0 / static_cast<double>(ranks), [&, ranks, traffic] {
+             const std::size_t each = total / ranks / 4 * 4;
+             std::vector<DevicePointer> inputs;
+             for (std::size_t i = 0; i < ranks; ++i) {
+               inputs.push_back(buffer.address() + i * each * sizeof(float));
+             }
+             kernels.reduce(stream, other.address(), inputs, each, {}, traffic);
+           }});
+    }
+  }
   const Event done = events.take();
   for (int round = 0; round < kRounds; ++round) {
     for (Contender& contender : contenders) {
@@ -82,7 +102,9 @@ void run(const std::string& model) {
               static_cast<double>(at) / (1 << 20), context->gpu().name.c_str());
   for (const Contender& contender : contenders) {
     const double us = perf::median(contender.us);
-    std::printf("  %-24s %8.1f us  %5.2f x the copy\n", contender.name.c_str(), us, us / copy);
+    const double rate = contender.moved * static_cast<double>(at) / us / 1e3;
+    std::printf("  %-26s %8.1f us  %5.2f x the copy  %7.1f GB/s\n", contender.name.c_str(), us,
+                us / copy, rate);
   }
 }
 
