@@ -44,7 +44,6 @@ CudaOptions cuda_options(const Config& config) {
 NcclOptions nccl_options(const Config& config) {
   NcclOptions options;
   options.streams = config.nccl_streams;
-  options.hierarchical = config.nccl_hierarchical;
   options.fusion_bytes = config.fusion_bytes;
   options.registration_cache = config.registration_cache;
   options.registration_cache_bytes = config.registration_cache_bytes;

@@ -71,13 +71,11 @@ class ChannelOperation : public device::SteppedOperation {
 /// One of all ranks, on the lane whose turn it is.
 class LaneOperation : public ChannelOperation {
  protected:
-  /// `channel`: which of the lane's.
-  LaneOperation(Links& links, std::string doing, Channel Lane::*channel = &Lane::channel)
-      : LaneOperation(links, links.next_lane(), std::move(doing), channel) {}
+  LaneOperation(Links& links, std::string doing)
+      : LaneOperation(links, links.next_lane(), std::move(doing)) {}
 
   std::size_t size() const noexcept { return links().size(); }
   std::size_t rank() const noexcept { return links().rank(); }
-  Lane& lane() const noexcept { return lane_; }
   std::size_t fusion_bytes() const noexcept { return bench().fusion_bytes(); }
 
   /// Makes and registers the fusion buffer if it is not yet. NCCL has to have finished what was
@@ -87,8 +85,8 @@ class LaneOperation : public ChannelOperation {
   std::byte* fusion() const noexcept { return fusion_; }
 
  private:
-  LaneOperation(Links& links, Lane& lane, std::string doing, Channel Lane::*channel)
-      : ChannelOperation(links, lane.*channel, std::move(doing)), lane_(lane) {}
+  LaneOperation(Links& links, Lane& lane, std::string doing)
+      : ChannelOperation(links, lane.channel, std::move(doing)), lane_(lane) {}
 
   Lane& lane_;
   std::byte* fusion_ = nullptr;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "backends/device/abandon.h"
-#include "ronde/segment_cursor.h"
 
 namespace ronde::nccl {
 namespace {
@@ -38,21 +37,6 @@ class HostMessage {
  private:
   std::unique_ptr<Operation> operation_;
 };
-
-/// Page-locked memory that is kept between operations.
-constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
-
-/// Why NCCL moves everything although it is asked not to, or an empty text; the same on every rank.
-std::string why_one_level(const Topology& topology, std::size_t most_inputs) {
-  if (topology.hosts() == 1) return "all ranks are on one host";
-  if (!cuda::has_two_levels(topology)) {
-    return "the hosts have a single rank each, or different numbers of them";
-  }
-  if (static_cast<std::size_t>(topology.local_size) > most_inputs) {
-    return "there are more than " + std::to_string(most_inputs) + " ranks on a host";
-  }
-  return {};
-}
 
 template <typename Value>
 std::span<std::byte> bytes_of(Value& value) {
@@ -94,13 +78,6 @@ class Links::Streams final : public DeviceStreams {
   std::shared_ptr<DeviceStreams> more_;  ///< guarded by mutex_
 };
 
-Crossing::Crossing(cuda::Workbench& bench, std::shared_ptr<cuda::Stream> up,
-                   const NcclOptions& options, const BackendContext& context,
-                   std::atomic<std::uint64_t>& staged_bytes)
-    : pipe(bench, std::move(up), static_cast<std::size_t>(options.staged_piece_bytes),
-           options.registration_cache ? kKeepPinned : 0, staged_bytes),
-      between(pipe, *context.host, *context.topology) {}
-
 Links::Links(Libraries libraries, const NcclOptions& options, const BackendContext& context)
     : libraries_(std::move(libraries)),
       options_(options),
@@ -121,7 +98,6 @@ Links::~Links() {
   for (Lane& lane : lanes_) {
     if (is_settled) continue;
     if (lane.fusion) lane.fusion->abandon();
-    if (lane.crossing) device::abandon(std::move(lane.crossing));
     if (lane.bench) device::abandon(std::move(lane.bench));
   }
 }
@@ -216,13 +192,9 @@ device::Steps Links::connect_all(int device) {
     is_replaced_ = true;
     co_return;
   }
-  decide_levels();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     device::Steps connecting = connect_lane(lanes_[i], bench(i, device), exchange);
     co_await connecting;
-    if (!has_two_levels_) continue;
-    device::Steps connecting_hosts = connect_hosts(lanes_[i], exchange);
-    co_await connecting_hosts;
   }
 }
 
@@ -234,36 +206,6 @@ device::Steps Links::connect_lane(Lane& lane, cuda::Workbench& bench,
                                                static_cast<int>(size_), static_cast<int>(rank_));
   lane.channel = Channel(bench, communicator);
   co_await device::until([&] { return communicator->is_connected(); });
-}
-
-/// What all ranks know alike. A process set is what it is: nobody is told of it.
-void Links::decide_levels() {
-  if (!options_.hierarchical) return;
-  const std::string why_not = why_one_level(topology(), options_.most_inputs);
-  has_two_levels_ = why_not.empty();
-  if (has_two_levels_ || context_.set != 0) return;
-  context_.warn("RONDE_NCCL_HIERARCHICAL=1 has no effect, and NCCL moves everything: " + why_not);
-}
-
-/// The first rank of each host speaks for it.
-device::Steps Links::connect_hosts(Lane& lane, device::HostExchange& exchange) {
-  const int first = topology().host_ranks().front();
-  const bool speaks = first == topology().rank;
-  exchange.start(speaks ? new_id(*lane.bench->context()) : UniqueId{});
-  co_await device::until([&] { return exchange.poll(); });
-  const auto communicator =
-      begin_communicator(*lane.bench, exchange.of<UniqueId>(static_cast<std::size_t>(first)),
-                         topology().local_size, topology().local_rank);
-  lane.within_host = Channel(*lane.bench, communicator);
-  co_await device::until([&] { return communicator->is_connected(); });
-  lane.crossing =
-      std::make_unique<Crossing>(*lane.bench, streams_->make_stream(lane.bench->context()->index()),
-                                 options_, context_, counts_.staged_bytes);
-}
-
-bool Links::is_two_level(const AllreduceCall& call) const {
-  const std::uint64_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
-  return has_two_levels_ && bytes > options_.hierarchical_above_bytes;
 }
 
 bool Links::connect_to(int peer, int device) {
@@ -350,8 +292,6 @@ StatsGroup Links::stats() const {
                     {"direct_chunks", counts_.direct_chunks},
                     {"packed_chunks", counts_.packed_chunks},
                     {"chunks_in_order", counts_.chunks_in_order},
-                    {"across_hosts", counts_.across_hosts},
-                    {"staged_bytes", counts_.staged_bytes},
                     {"communicators", counts_.communicators}}};
   const auto add = [&](const StatsGroup& more, const std::string& prefix) {
     for (const auto& [name, value] : more.counters) {

@@ -9,9 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/between_hosts.h"
 #include "backends/cuda/cuda_streams.h"
-#include "backends/cuda/host_pipe.h"
 #include "backends/cuda/registration_cache.h"
 #include "backends/device/host_exchange.h"
 #include "backends/device/steps.h"
@@ -30,25 +28,11 @@ struct Libraries {
   int nccl_version = 0;
 };
 
-/// The way of a lane to the other hosts.
-struct Crossing {
-  Crossing(cuda::Workbench& bench, std::shared_ptr<cuda::Stream> up, const NcclOptions& options,
-           const BackendContext& context, std::atomic<std::uint64_t>& staged_bytes);
-
-  cuda::HostPipe pipe;
-  cuda::BetweenHosts between;
-};
-
 /// A channel between all ranks with what collectives work in.
 struct Lane {
   /// Outlives what is below.
   std::unique_ptr<cuda::Workbench> bench;
   Channel channel;
-  /// Of what NCCL does within each host alone, on the same stream; where it does.
-  /// @{
-  Channel within_host;
-  std::unique_ptr<Crossing> crossing;
-  /// @}
   std::unique_ptr<FusionMemory> fusion;
 };
 
@@ -56,9 +40,6 @@ struct Lane {
 /// GPU: the ranks of a collective tell each other who they are, and connect a lane for each stream.
 /// A message has two ranks alone, which must not make the others take part: each pair that
 /// exchanges messages connects by itself, with the first one.
-///
-/// With NcclOptions::hierarchical and hosts of as many ranks each, every lane has a second channel,
-/// between the ranks of each host.
 ///
 /// Where ranks share a GPU, another backend takes over for good (NcclOptions::fallback). What two
 /// ranks have found out for their messages changes with the first collective; as both start all
@@ -74,7 +55,6 @@ class Links {
 
   std::size_t size() const noexcept { return size_; }
   std::size_t rank() const noexcept { return rank_; }
-  const Topology& topology() const noexcept { return *context_.topology; }
   const NcclOptions& options() const noexcept { return options_; }
   cuda::CudaStreams& streams() const noexcept { return *streams_; }
   /// Those of the fallback included.
@@ -92,10 +72,6 @@ class Links {
   Backend* fallback_to(int peer) const;
   /// @}
 
-  /// Whether NCCL does it within each host alone, once the ranks are connected; the same on all of
-  /// them.
-  bool is_two_level(const AllreduceCall& call) const;
-
   /// They take turns; every rank asks once for each collective.
   Lane& next_lane();
   /// Of messages: its stream is that of the first lane.
@@ -110,7 +86,7 @@ class Links {
 
   struct Counts {
     std::atomic<std::uint64_t> collectives{0}, messages{0}, bytes{0}, direct_chunks{0},
-        packed_chunks{0}, chunks_in_order{0}, across_hosts{0}, staged_bytes{0}, communicators{0};
+        packed_chunks{0}, chunks_in_order{0}, communicators{0};
   };
   Counts& counts() noexcept { return counts_; }
   StatsGroup stats() const;
@@ -128,9 +104,6 @@ class Links {
 
   device::Steps connect_all(int device);
   device::Steps connect_lane(Lane& lane, cuda::Workbench& bench, device::HostExchange& exchange);
-  /// Between the ranks of each host.
-  device::Steps connect_hosts(Lane& lane, device::HostExchange& exchange);
-  void decide_levels();
   device::Steps connect_pair(int peer, int device, Pair& pair);
   cuda::Workbench& bench(std::size_t lane, int device);
   Candidate candidate(std::size_t rank, const Identity& identity) const;
@@ -145,9 +118,7 @@ class Links {
   template <typename Visit>
   void for_each_communicator(Visit visit) const {
     for (const Lane& lane : lanes_) {
-      for (const Channel* const each : {&lane.channel, &lane.within_host}) {
-        if (each->communicator()) visit(*each->communicator());
-      }
+      if (lane.channel.communicator()) visit(*lane.channel.communicator());
     }
     for (const auto& [peer, pair] : pairs_) {
       if (pair.channel.communicator()) visit(*pair.channel.communicator());
@@ -166,7 +137,6 @@ class Links {
   bool is_connecting_ = false;
   bool is_connected_ = false;
   bool is_replaced_ = false;
-  bool has_two_levels_ = false;
   std::vector<Lane> lanes_;
   std::map<int, Pair> pairs_;
   std::uint64_t turn_ = 0;

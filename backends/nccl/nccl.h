@@ -19,13 +19,6 @@ struct NcclOptions {
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;  ///< RONDE_FUSION_BYTES
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
-  /// RONDE_NCCL_HIERARCHICAL: allreduces of more bytes than the limit go through host memory
-  /// between hosts, in pieces of a multiple of 16 bytes; what is smaller has no bytes to save.
-  /// @{
-  bool hierarchical = false;
-  std::uint64_t hierarchical_above_bytes = std::uint64_t{512} << 10;
-  std::uint64_t staged_piece_bytes = std::uint64_t{2} << 20;
-  /// @}
   /// How long to wait for the other ranks, in seconds (RONDE_INIT_TIMEOUT_S).
   double init_timeout_s = 120.0;
   /// How long NCCL may take to end what is in progress once the group is dead, and to close

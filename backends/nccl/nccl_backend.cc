@@ -5,7 +5,6 @@
 
 #include "backends/nccl/movements.h"
 #include "backends/nccl/reductions.h"
-#include "backends/nccl/two_level.h"
 
 namespace ronde::nccl {
 namespace {
@@ -47,11 +46,6 @@ std::unique_ptr<Operation> made(Links& links, const Call& call) {
   return std::make_unique<Own>(links, call);
 }
 
-std::unique_ptr<Operation> made_allreduce(Links& links, const AllreduceCall& call) {
-  if (links.is_two_level(call)) return std::make_unique<TwoLevelAllreduce>(links, call);
-  return std::make_unique<Allreduce>(links, call);
-}
-
 /// One of all ranks: by NCCL, as `make` makes it, or by the fallback's `method`.
 template <typename Call>
 std::unique_ptr<Operation> collective(Links& links, const Call& call,
@@ -81,7 +75,7 @@ std::unique_ptr<Operation> message(Links& links, const Call& call,
 }  // namespace
 
 std::unique_ptr<Operation> NcclBackend::allreduce(const AllreduceCall& call) {
-  return collective(links_, call, &Backend::allreduce, made_allreduce);
+  return collective(links_, call, &Backend::allreduce, made<Allreduce, AllreduceCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::broadcast(const BroadcastCall& call) {

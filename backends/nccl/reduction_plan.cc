@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "backends/cuda/between_hosts.h"
 #include "backends/cuda/travel.h"
 #include "ronde/error.h"
 
@@ -83,22 +82,6 @@ ReductionPlan plan_reduction(const ReductionRequest& request, bool has_rounds) {
   // Between two rounds there must be no rounding to a half type.
   if (has_rounds) plan.travel = DataType::F32;
   return plan;
-}
-
-TwoLevelPlan plan_two_levels(const AllreduceCall& call, int divisor, std::size_t host_ranks) {
-  const cuda::TwoLevelTravel levels = cuda::two_level_travel(call, divisor, host_ranks);
-  const cuda::Travel& travel = levels.within_host;
-  ReductionPlan plan{.from = travel.from, .travel = travel.dtype, .op = travel.op};
-  // Halves that are widened keep the order of ranks all the same.
-  plan.by_nccl = is_reduced_by_nccl(call.travelling_dtype(), call.op);
-  plan.pack = {travel.pack_scale, 1.0};
-  plan.final = travel.final;
-  if (plan.by_nccl) {
-    plan.pack.factor *= travel.reduce_scale;  // one of the two is 1
-  } else {
-    plan.prescale = travel.reduce_scale;
-  }
-  return {plan, levels.over_hosts};
 }
 
 }  // namespace ronde::nccl

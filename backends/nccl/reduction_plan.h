@@ -59,14 +59,4 @@ struct ReductionRequest {
 /// `has_rounds`: there are more ranks than a kernel takes inputs (reduce_in_order).
 ReductionPlan plan_reduction(const ReductionRequest& request, bool has_rounds);
 
-/// A reduction over several hosts: by NCCL or the ranks within each, and then between the hosts.
-struct TwoLevelPlan {
-  ReductionPlan within_host;
-  Reduction over_hosts;
-};
-
-/// `divisor`: of an average, over all ranks. `host_ranks`: of each host, no more than a kernel
-/// takes inputs.
-TwoLevelPlan plan_two_levels(const AllreduceCall& call, int divisor, std::size_t host_ranks);
-
 }  // namespace ronde::nccl

@@ -30,6 +30,12 @@ ReductionRequest request_of(const ReducescatterCall& call, std::size_t ranks) {
           .divisor = call.divisor(ranks)};
 }
 
+std::string text_of(const AllreduceCall& call) {
+  return "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
+         std::to_string(total_elements(call.segments)) + " elements of " +
+         std::string(to_string(call.dtype));
+}
+
 std::string text_of(const ReducescatterCall& call) {
   const std::size_t total = std::accumulate(call.counts.begin(), call.counts.end(), std::size_t{0});
   return "reducing and scattering " + std::to_string(total) + " elements of " +
@@ -42,12 +48,6 @@ std::byte* beside_of(const void* memory, const std::byte* buffer, std::byte* bes
 }
 
 }  // namespace
-
-std::string text_of(const AllreduceCall& call) {
-  return "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
-         std::to_string(total_elements(call.segments)) + " elements of " +
-         std::string(to_string(call.dtype));
-}
 
 void ReductionOperation::pack(const Moves& moves, std::byte* buffer, std::byte* beside) const {
   const DataType rounded = plan_.rounded.value_or(plan_.travel);

@@ -12,9 +12,6 @@
 
 namespace ronde::nccl {
 
-/// What an allreduce is about, for texts.
-std::string text_of(const AllreduceCall& call);
-
 /// What the reductions have in common: chunks of a buffer that are packed, combined and unpacked.
 class ReductionOperation : public LaneOperation {
  protected:

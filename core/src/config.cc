@@ -271,14 +271,6 @@ std::vector<ConfigEntry> gpu_resource_entries() {
                    .unit = "streams",
                    .text = "Streams, each with a communicator of its own, that operations take "
                            "turns on."}),
-      flag_entry(&Config::nccl_hierarchical,
-                 {.name = "RONDE_NCCL_HIERARCHICAL",
-                  .horovod_twin = "",
-                  .unit = "",
-                  .text = "1: under RONDE_GPU_BACKEND=nccl, allreduces of more than 512 KiB go by "
-                          "NCCL within each host and through host memory and RONDE_CPU_BACKEND "
-                          "between hosts, for where MPI has a fast network and NCCL has none. 0: "
-                          "NCCL moves everything."}),
       text_entry(&Config::visible_devices, checked_device_list,
                  {.name = "RONDE_VISIBLE_DEVICES",
                   .horovod_twin = "",

@@ -71,30 +71,4 @@ void NcclRanks::check_recovery() {
   run([](Runtime& runtime, ProgramGpu& own) { sum_on_gpu(runtime, own, 3001); });
 }
 
-NcclHosts::NcclHosts(const std::vector<int>& host_of, const FakeNccl::Options& nccl_options,
-                     unsigned disorder)
-    : NcclRanks(static_cast<int>(host_of.size()), nccl_options,
-                {.devices = static_cast<int>(host_of.size()), .disorder = disorder}),
-      host_of_(host_of) {
-  config.cpu_backend = "hosts";
-  options.hierarchical = true;
-  options.hierarchical_above_bytes = 0;
-  options.staged_piece_bytes = 256;
-  begin_job();
-}
-
-void NcclHosts::begin_job() {
-  hosts_ = std::make_unique<HostsBackends>(host_of_);
-  group = hosts_->group();
-  faults_.clear();
-  for (int rank = 0; rank < size(); ++rank) faults_.push_back(std::make_shared<Faults>());
-}
-
-RuntimeOptions NcclHosts::runtime_options(int rank) {
-  RuntimeOptions runtime = NcclRanks::runtime_options(rank);
-  runtime.backends["hosts"] =
-      faulty_factory(hosts_->factory(), faults_[static_cast<std::size_t>(rank)]);
-  return runtime;
-}
-
 }  // namespace ronde::test

@@ -10,8 +10,6 @@
 #include "backends/nccl/nccl.h"
 #include "fake_nccl.h"
 #include "gpu_ranks.h"
-#include "hosts_backend.h"
-#include "tests/support/faulty_backend.h"
 
 namespace ronde::test {
 
@@ -23,7 +21,6 @@ class NcclRanks {
 
   explicit NcclRanks(int size, const FakeNccl::Options& nccl = {},
                      const FakeCuda::Options& cuda = {.devices = 4});
-  virtual ~NcclRanks() = default;
 
   /// `body` on each, between start and shutdown; then nothing may be left of what was acquired, and
   /// nothing have been misused.
@@ -38,9 +35,9 @@ class NcclRanks {
   int size() const noexcept { return static_cast<int>(device_of.size()); }
   ProgramGpu gpu(int rank) const { return {cuda.api(), device_of[static_cast<std::size_t>(rank)]}; }
   /// Of a rank of the current job.
-  virtual RuntimeOptions runtime_options(int rank);
+  RuntimeOptions runtime_options(int rank);
   /// run() does it by itself.
-  virtual void begin_job() { group = inproc::Group(size()); }
+  void begin_job() { group = inproc::Group(size()); }
   /// The calling rank of the current job dies.
   void kill(int rank) { group.kill(rank); }
 
@@ -53,31 +50,10 @@ class NcclRanks {
   Config config = test_config();
   std::vector<int> device_of;  ///< by rank
 
- protected:
-  inproc::Group group;  ///< of the current job
-
  private:
+  inproc::Group group;  ///< of the current job
   mutable std::mutex mutex_;
   std::vector<std::string> warnings_;  ///< guarded by mutex_
-};
-
-/// The same as if on several hosts. NCCL serves each host; between hosts goes a backend of the CPU
-/// with the bits of the hierarchical one. All allreduces cross hosts so, however small.
-class NcclHosts final : public NcclRanks {
- public:
-  /// `host_of`: that of each rank.
-  explicit NcclHosts(const std::vector<int>& host_of, const FakeNccl::Options& nccl = {},
-                     unsigned disorder = 0);
-
-  RuntimeOptions runtime_options(int rank) override;
-  /// Of the CPU's backend of this rank, in the current job.
-  Faults& faults(int rank) { return *faults_[static_cast<std::size_t>(rank)]; }
-  void begin_job() override;
-
- private:
-  const std::vector<int> host_of_;
-  std::unique_ptr<HostsBackends> hosts_;
-  std::vector<std::shared_ptr<Faults>> faults_;
 };
 
 inline std::uint64_t nccl_counter(const Runtime& runtime, const std::string& name) {

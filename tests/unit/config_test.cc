@@ -85,7 +85,6 @@ const Environment kOther = {
     {"RONDE_REGISTRATION_CACHE", "0"},
     {"RONDE_REGISTRATION_CACHE_BYTES", "7MiB"},
     {"RONDE_NCCL_STREAMS", "4"},
-    {"RONDE_NCCL_HIERARCHICAL", "1"},
     {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
     {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
     {"RONDE_GPU_AWARE_MPI", "0"},
@@ -118,7 +117,6 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK_FALSE(config.registration_cache);
   CHECK(config.registration_cache_bytes == 7ull << 20);
   CHECK(config.nccl_streams == 4);
-  CHECK(config.nccl_hierarchical);
   CHECK(ronde::visible_devices(config) == std::vector<std::string>{"GPU-8a3f", "1"});
   CHECK(ronde::static_process_sets(config) == std::vector<std::vector<int>>{{0, 1}, {2}});
   for (const ConfigEntry& entry : ronde::config_table()) {
@@ -167,7 +165,6 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_REGISTRATION_CACHE", {"", "yes", "true", "01"}},
       {"RONDE_REGISTRATION_CACHE_BYTES", {"", "-1", "2TiB"}},
       {"RONDE_NCCL_STREAMS", {"0", "-1", "17", "two"}},
-      {"RONDE_NCCL_HIERARCHICAL", {"", "2", "auto", "-1"}},
       {"RONDE_VISIBLE_DEVICES",
        {",", "0,", ",0", "-1", "0, 1", "GPU-", "MIG-1", "GPU-XY", "12345"}},
       {"RONDE_PROCESS_SETS", {";", "0;", ";0", "0,;1", "-1", "0 1", "all"}},

@@ -30,7 +30,6 @@ struct Config {
   bool registration_cache = true;
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
   std::uint64_t nccl_streams = 1;
-  bool nccl_hierarchical = false;
   std::string visible_devices;
   std::string process_sets;
   std::string join_average = "contributing";
