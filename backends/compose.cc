@@ -46,7 +46,6 @@ NcclOptions nccl_options(const Config& config) {
   options.streams = config.nccl_streams;
   options.fusion_bytes = config.fusion_bytes;
   options.registration_cache = config.registration_cache;
-  options.registration_cache_bytes = config.registration_cache_bytes;
   options.init_timeout_s = config.init_timeout_s;
   options.kernel_image = cuda::kernel_image();
   return options;

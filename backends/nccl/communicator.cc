@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/nccl/communicator.h"
 
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -10,106 +12,123 @@ namespace {
 /// Of an abort that nobody gave a bound.
 constexpr std::chrono::seconds kLastBound{2};
 
-/// Between two looks at what NCCL does. It tells nobody when it is done.
-constexpr std::chrono::microseconds kPause{100};
+/// So long an abort waits for a call that is about to return: what does not blocks in NCCL, which
+/// an abort ends, but must not find freed memory.
+constexpr std::chrono::milliseconds kGrace{10};
 
 }  // namespace
 
-NonBlockingCommunicator::NonBlockingCommunicator(std::shared_ptr<const NcclApi> api,
-                                                 const UniqueId& id, int size, int rank,
-                                                 Clock::time_point deadline)
-    : api_(std::move(api)), size_(size), deadline_(deadline) {
-  CommunicatorConfig config;
-  config.blocking = 0;
-  const Result begun = api_->init_rank(&handle_, size, id, rank, &config);
-  if (begun == kSuccess || begun == kInProgress) return;
-  const NcclError error(*api_, api_->init_rank.symbol(), begun, handle_,
-                        "connecting " + std::to_string(size) + " ranks");
-  static_cast<void>(abort(kLastBound));
-  throw error;
+struct BlockingCommunicator::State {
+  std::mutex mutex;
+  std::condition_variable left;
+  // Guarded by mutex.
+  Stage stage = Stage::Connecting;
+  Communicator handle = nullptr;
+  int uses = 0;
+};
+
+BlockingCommunicator::BlockingCommunicator(std::shared_ptr<const NcclApi> api, int size)
+    : api_(std::move(api)), size_(size), state_(std::make_shared<State>()) {}
+
+BlockingCommunicator::~BlockingCommunicator() {
+  begin_abort();
+  static_cast<void>(has_aborted(Clock::now() + kLastBound));
 }
 
-NonBlockingCommunicator::~NonBlockingCommunicator() {
-  static_cast<void>(abort(kLastBound));
-}
-
-bool NonBlockingCommunicator::goes_on(const char* symbol, Result result,
-                                      const std::string& doing) const {
-  if (result == kInProgress) return true;
-  if (result == kSuccess) return false;
-  throw NcclError(*api_, symbol, result, handle_, doing);
-}
-
-void NonBlockingCommunicator::check(const char* symbol, Result result,
-                                    const std::string& doing) const {
-  static_cast<void>(goes_on(symbol, result, doing));
-}
-
-bool NonBlockingCommunicator::ends(const char* symbol, Result result, const std::string& doing,
-                                   Clock::time_point deadline) const {
-  if (!goes_on(symbol, result, doing)) return true;
-  while (!is_issued(doing)) {
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(kPause);
-  }
-  return true;
-}
-
-void NonBlockingCommunicator::finish(const char* symbol, Result result, const std::string& doing,
-                                     Clock::time_point deadline) const {
-  if (ends(symbol, result, doing, deadline)) return;
-  throw Error("NCCL failed while " + doing + ": " + symbol + " has not ended in time");
-}
-
-bool NonBlockingCommunicator::is_connected() const {
+void BlockingCommunicator::connect(const UniqueId& id, int rank) {
   const std::string doing = "connecting " + std::to_string(size_) + " ranks";
-  if (is_issued(doing)) return true;
-  if (Clock::now() < deadline_) return false;
-  throw Error("NCCL failed while " + doing + ": not all of the " + std::to_string(size_) +
-              " ranks have come in time");
+  CommunicatorConfig config;
+  config.blocking = 1;
+  Communicator made = nullptr;
+  const Result result = api_->init_rank(&made, size_, id, rank, &config);
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (result == kSuccess && state_->stage == Stage::Connecting) {
+      state_->handle = made;
+      state_->stage = Stage::Open;
+      return;
+    }
+    state_->stage = Stage::Aborted;
+  }
+  const NcclError error(*api_, api_->init_rank.symbol(), result, made, doing);
+  if (made != nullptr) static_cast<void>(api_->abort(made));
+  if (result != kSuccess) throw error;
+  require_open(doing);
 }
 
-bool NonBlockingCommunicator::is_issued(const std::string& doing) const {
-  const std::lock_guard lock(mutex_);
-  if (state_ == State::Closed) return true;
-  if (state_ == State::Aborted) throw Error("NCCL failed while " + doing + ": it was aborted");
+void BlockingCommunicator::require_open(const std::string& doing) const {
+  if (state_->stage != Stage::Open) {
+    throw Error("NCCL failed while " + doing + ": it was aborted");
+  }
+}
+
+BlockingCommunicator::Use::Use(const BlockingCommunicator& communicator, const std::string& doing)
+    : communicator_(communicator) {
+  const std::lock_guard lock(communicator_.state_->mutex);
+  communicator_.require_open(doing);
+  ++communicator_.state_->uses;
+}
+
+BlockingCommunicator::Use::~Use() {
+  const std::lock_guard lock(communicator_.state_->mutex);
+  if (--communicator_.state_->uses == 0) communicator_.state_->left.notify_all();
+}
+
+Communicator BlockingCommunicator::Use::handle() const noexcept {
+  return communicator_.state_->handle;  // constant while there is a use
+}
+
+void BlockingCommunicator::check(const char* symbol, Result result,
+                                 const std::string& doing) const {
+  if (result == kSuccess) return;
+  const std::lock_guard lock(state_->mutex);  // the handle ends with the stage
+  const Communicator asked = state_->stage == Stage::Open ? state_->handle : nullptr;
+  throw NcclError(*api_, symbol, result, asked, doing);
+}
+
+void BlockingCommunicator::watch(const std::string& doing) const {
+  Result result = kSuccess;
   Result issued = kSuccess;
-  const char* const symbol = api_->async_error.symbol();
-  check(symbol, api_->async_error(handle_, &issued), doing);
-  return !goes_on(symbol, issued, doing);
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->stage == Stage::Closed) return;
+    require_open(doing);
+    result = api_->async_error(state_->handle, &issued);
+  }
+  check(api_->async_error.symbol(), result, doing);
+  if (issued != kInProgress) check(api_->async_error.symbol(), issued, doing);
 }
 
-bool NonBlockingCommunicator::is_open() const {
-  const std::lock_guard lock(mutex_);
-  return state_ == State::Open;
-}
-
-void NonBlockingCommunicator::close(Clock::time_point deadline) {
+void BlockingCommunicator::close() {
   const std::string doing = "closing a communicator";
-  if (!ends(api_->finalize.symbol(), api_->finalize(handle_), doing, deadline)) {
-    throw Error("NCCL failed while " + doing +
-                ": what is in progress has not ended in time, or not all ranks close theirs");
-  }
+  const Use use(*this, doing);
+  check(api_->finalize.symbol(), api_->finalize(use.handle()), doing);
   {
-    const std::lock_guard lock(mutex_);
-    state_ = State::Closed;
+    const std::lock_guard lock(state_->mutex);
+    require_open(doing);
+    state_->stage = Stage::Closed;
   }
-  check(api_->destroy.symbol(), api_->destroy(handle_), doing);
+  check(api_->destroy.symbol(), api_->destroy(use.handle()), doing);
 }
 
-void NonBlockingCommunicator::begin_abort() noexcept {
+void BlockingCommunicator::begin_abort() noexcept {
   {
-    const std::lock_guard lock(mutex_);
-    if (state_ != State::Open || handle_ == nullptr) return;
-    state_ = State::Aborted;
+    const std::lock_guard lock(state_->mutex);
+    const bool is_open = state_->stage == Stage::Open;
+    if (is_open || state_->stage == Stage::Connecting) state_->stage = Stage::Aborted;
+    if (!is_open) return;
   }
   was_abort_begun_ = true;
   try {
     std::promise<void> promise;
     std::future<void> returned = promise.get_future();
-    std::thread([api = api_, handle = handle_, done = std::move(promise)]() mutable {
+    std::thread([api = api_, state = state_, done = std::move(promise)]() mutable {
+      {
+        std::unique_lock lock(state->mutex);
+        state->left.wait_for(lock, kGrace, [&] { return state->uses == 0; });
+      }
       // Of one that has failed, the abort's own result says nothing more.
-      static_cast<void>(api->abort(handle));
+      static_cast<void>(api->abort(state->handle));
       done.set_value();
     }).detach();
     aborting_ = std::move(returned);
@@ -118,15 +137,9 @@ void NonBlockingCommunicator::begin_abort() noexcept {
   }
 }
 
-bool NonBlockingCommunicator::has_aborted(Clock::time_point deadline) noexcept {
+bool BlockingCommunicator::has_aborted(Clock::time_point deadline) noexcept {
   if (!was_abort_begun_) return true;
   return aborting_.valid() && aborting_.wait_until(deadline) == std::future_status::ready;
-}
-
-bool NonBlockingCommunicator::abort(std::chrono::nanoseconds bound) noexcept {
-  const bool was_begun = was_abort_begun_;
-  begin_abort();
-  return was_begun || has_aborted(Clock::now() + bound);
 }
 
 }  // namespace ronde::nccl

@@ -2,47 +2,40 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
 
-#include "backends/cuda/registration_cache.h"
 #include "backends/nccl/channel.h"
 
 namespace ronde::nccl {
 
-/// The fusion buffer of the channels of a stream. With registrations NCCL allocates it where it
-/// can, and is told of it by each, so that it reads and writes it without copies of its own.
+/// The fusion buffer of a channel where registrations are on: NCCL allocates it and knows it, so
+/// that it reads and writes it without copies of its own.
 ///
-/// Thread-safety: one thread at a time.
+/// Thread-safety: the channel's thread; the destructor: any, once that has stopped.
 class FusionMemory {
  public:
-  /// `cache`: of registrations; outlives it; null: there are to be none, and the memory is that of
-  /// the channel's workbench.
-  explicit FusionMemory(cuda::RegistrationCache* cache) : cache_(cache) {}
-  ~FusionMemory() { free(); }
+  /// Throws NcclError where the GPU has too little memory.
+  FusionMemory(const Channel& channel, std::shared_ptr<const cuda::DeviceContext> context,
+               std::size_t bytes);
+  /// Frees it. The registration has ended, by itself or with the communicator.
+  ~FusionMemory();
   FusionMemory(const FusionMemory&) = delete;
   FusionMemory& operator=(const FusionMemory&) = delete;
 
-  /// Where it begins, of Workbench::fusion_bytes(); made by the first call. Throws DriverError or
-  /// NcclError where the GPU has too little memory.
-  std::byte* use(const Channel& channel);
+  std::byte* begin() const noexcept { return static_cast<std::byte*>(memory_); }
 
-  /// Ends the registrations, before the communicators are closed.
-  void deregister() noexcept { registrations_.clear(); }
-
-  /// Of a GPU that hangs: neither frees nor deregisters it.
-  void abandon() noexcept { memory_ = nullptr; }
+  /// Registers it, and ends that before the communicator is closed; all ranks do together.
+  /// @{
+  void enter(const Channel& channel);
+  void leave(const Channel& channel);
+  /// @}
 
  private:
-  void allocate(const Channel& channel);
-  void free() noexcept;
-
-  cuda::RegistrationCache* const cache_;
-  std::shared_ptr<const NcclApi> api_;  ///< of what NCCL has allocated, with its context
-  std::shared_ptr<const cuda::DeviceContext> context_;
-  void* memory_ = nullptr;  ///< what NCCL has allocated
-  std::byte* begin_ = nullptr;
-  std::map<Communicator, std::shared_ptr<cuda::Registration>> registrations_;
+  const std::shared_ptr<const cuda::DeviceContext> context_;
+  const std::shared_ptr<const NcclApi> api_;
+  const std::size_t bytes_;
+  void* memory_ = nullptr;
+  void* registration_ = nullptr;
 };
 
 }  // namespace ronde::nccl

@@ -32,7 +32,7 @@ std::size_t most_of_share(std::size_t fusion_bytes, std::size_t ranks, std::size
 
 void exchange_shares(const Channel& channel, const Shares& shares, std::size_t rank,
                      std::size_t ranks, const std::string& doing) {
-  const NcclApi& api = channel.communicator()->api();
+  const NcclApi& api = channel.communicator->api();
   CallGroup group(channel, doing);
   for (std::size_t i = 1; i < ranks; ++i) {
     // Each begins with another one.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backends/cuda/workbench.h"
-#include "backends/nccl/lane_operation.h"
+#include "backends/nccl/operation.h"
 #include "backends/nccl/reduction_plan.h"
 
 namespace ronde::nccl {

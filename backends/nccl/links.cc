@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "backends/cuda/poll_until.h"
 #include "backends/device/abandon.h"
 
 namespace ronde::nccl {
 namespace {
 
-using Clock = NonBlockingCommunicator::Clock;
+using Clock = std::chrono::steady_clock;
 
 /// Bytes of the fusion buffer: shares of all ranks, of wide accesses, in two halves.
 std::size_t buffer_bytes(std::uint64_t wanted, std::size_t ranks) {
@@ -19,28 +20,14 @@ std::size_t buffer_bytes(std::uint64_t wanted, std::size_t ranks) {
   return std::max(bytes / 16 * 16, least);
 }
 
-/// A blob from `from` to the other one of two ranks, by the backend of the host.
-class HostMessage {
- public:
-  HostMessage(Backend& host, int peer, bool sends, std::span<std::byte> blob) {
-    operation_ =
-        sends
-            ? host.send(
-                  {.input = blob.data(), .count = blob.size(), .dtype = DataType::U8, .peer = peer})
-            : host.recv({.output = blob.data(),
-                         .count = blob.size(),
-                         .dtype = DataType::U8,
-                         .peer = peer});
-  }
-  bool poll() { return operation_->poll(); }
-
- private:
-  std::unique_ptr<Operation> operation_;
-};
-
+/// A value from the lower rank to the higher one, or back, by the backend of the host.
 template <typename Value>
-std::span<std::byte> bytes_of(Value& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
+std::unique_ptr<Operation> host_message(Backend& host, int peer, bool sends, Value& value) {
+  constexpr DataType kBytes = DataType::U8;
+  if (sends) {
+    return host.send({.input = &value, .count = sizeof value, .dtype = kBytes, .peer = peer});
+  }
+  return host.recv({.output = &value, .count = sizeof value, .dtype = kBytes, .peer = peer});
 }
 
 }  // namespace
@@ -53,6 +40,11 @@ class Links::Streams final : public DeviceStreams {
     const std::lock_guard lock(mutex_);
     more_ = std::move(more);
   }
+  /// One that has not stopped in time, and may still queue work.
+  void add(std::shared_ptr<IssuingThread> late) {
+    const std::lock_guard lock(mutex_);
+    late_.push_back(std::move(late));
+  }
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override {
     return own_->mark(device, stream);
@@ -60,10 +52,13 @@ class Links::Streams final : public DeviceStreams {
 
   Rest settle(std::chrono::nanoseconds bound) noexcept override {
     const auto deadline = Clock::now() + bound;
-    const Rest own = own_->settle(bound);
     const std::lock_guard lock(mutex_);
-    const auto left = std::max<Clock::duration>(deadline - Clock::now(), Clock::duration::zero());
-    return more_ ? std::max(own, more_->settle(left)) : own;
+    for (const auto& thread : late_) {
+      if (!thread->has_stopped(deadline)) return Rest::NotYet;
+    }
+    const auto left = [&] { return std::max(deadline - Clock::now(), Clock::duration::zero()); };
+    const Rest own = own_->settle(left());
+    return more_ ? std::max(own, more_->settle(left())) : own;
   }
 
   void end_waits() noexcept override {
@@ -75,46 +70,32 @@ class Links::Streams final : public DeviceStreams {
  private:
   const std::shared_ptr<cuda::CudaStreams> own_;
   std::mutex mutex_;
-  std::shared_ptr<DeviceStreams> more_;  ///< guarded by mutex_
+  // Guarded by mutex_.
+  std::shared_ptr<DeviceStreams> more_;
+  std::vector<std::shared_ptr<IssuingThread>> late_;
 };
 
-Links::Links(Libraries libraries, const NcclOptions& options, const BackendContext& context)
-    : libraries_(std::move(libraries)),
-      options_(options),
-      context_(context),
-      size_(static_cast<std::size_t>(context.topology->size)),
-      rank_(static_cast<std::size_t>(context.topology->rank)),
-      streams_(std::make_shared<cuda::CudaStreams>(libraries_.driver)),
-      all_streams_(std::make_shared<Streams>(streams_)),
-      registrations_(options.registration_cache,
-                     static_cast<std::size_t>(options.registration_cache_bytes)),
-      lanes_(static_cast<std::size_t>(std::max<std::uint64_t>(options.streams, 1))) {
+Links::Links(const Libraries& libraries, const NcclOptions& options, const BackendContext& context)
+    : context_(context),
+      shared_(new Shared{.libraries = libraries,
+                         .options = options,
+                         .size = static_cast<std::size_t>(context.topology->size),
+                         .rank = static_cast<std::size_t>(context.topology->rank),
+                         .streams = std::make_shared<cuda::CudaStreams>(libraries.driver)}),
+      streams_(std::make_shared<Streams>(shared_->streams)) {
   context_.exchange = nullptr;  // of those who make backends, while they do
 }
 
 Links::~Links() {
-  registrations_.clear();
-  const bool is_settled = streams_->settle(options_.abort_bound) == Rest::Reached;
-  for (Lane& lane : lanes_) {
-    if (is_settled) continue;
-    if (lane.fusion) lane.fusion->abandon();
-    if (lane.bench) device::abandon(std::move(lane.bench));
+  end_channels();
+  if (streams_->settle(options().abort_bound) == Rest::Reached) return;
+  for (auto& lane : lanes_) {
+    device::abandon(std::make_unique<std::shared_ptr<Lane>>(std::move(lane)));
   }
 }
 
 std::shared_ptr<DeviceStreams> Links::device_streams() const {
-  return all_streams_;
-}
-
-cuda::Workbench& Links::bench(std::size_t index, int device) {
-  Lane& lane = lanes_[index];
-  if (!lane.bench) {
-    lane.bench = std::make_unique<cuda::Workbench>(*streams_, device, options_.kernel_image,
-                                                   buffer_bytes(options_.fusion_bytes, size_));
-    lane.fusion =
-        std::make_unique<FusionMemory>(options_.registration_cache ? &registrations_ : nullptr);
-  }
-  return *lane.bench;
+  return streams_;
 }
 
 Candidate Links::candidate(std::size_t rank, const Identity& identity) const {
@@ -129,10 +110,10 @@ bool Links::can_connect(const std::vector<Candidate>& candidates) {
     if (!mixed.empty()) throw Error(mixed);
     return true;
   }
-  if (!options_.fallback) throw Error(shared_gpu_error(shared));
+  if (!options().fallback) throw Error(shared_gpu_error(shared));
   if (!fallback_) {
-    std::unique_ptr<Backend> made = options_.fallback(context_);
-    all_streams_->add(made->device_streams());
+    std::unique_ptr<Backend> made = options().fallback(context_);
+    streams_->add(made->device_streams());
     context_.warn(shared + ", which NCCL cannot serve: the backend '" + std::string(made->name()) +
                   "' moves their tensors (RONDE_GPU_BACKEND)");
     const std::lock_guard lock(mutex_);
@@ -141,26 +122,14 @@ bool Links::can_connect(const std::vector<Candidate>& candidates) {
   return false;
 }
 
-UniqueId Links::new_id(const cuda::DeviceContext& context) const {
+UniqueId Links::new_id(int device) const {
   UniqueId id{};
-  const cuda::Current current(context);
-  const auto& function = libraries_.nccl->get_unique_id;
-  if (const Result result = function(&id); result != kSuccess) {
-    throw NcclError(*libraries_.nccl, function.symbol(), result, nullptr, "connecting the ranks");
+  const NcclApi& api = *shared_->libraries.nccl;
+  const cuda::Current current(*shared_->streams->context(device));
+  if (const Result result = api.get_unique_id(&id); result != kSuccess) {
+    throw NcclError(api, api.get_unique_id.symbol(), result, nullptr, "connecting the ranks");
   }
   return id;
-}
-
-std::shared_ptr<NonBlockingCommunicator> Links::begin_communicator(cuda::Workbench& bench,
-                                                                   const UniqueId& id, int size,
-                                                                   int rank) {
-  const auto patience = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(options_.init_timeout_s));
-  const cuda::Current current(*bench.context());
-  auto communicator = std::make_shared<NonBlockingCommunicator>(libraries_.nccl, id, size, rank,
-                                                                Clock::now() + patience);
-  ++counts_.communicators;
-  return communicator;
 }
 
 bool Links::connect(int device) {
@@ -169,9 +138,10 @@ bool Links::connect(int device) {
     is_connecting_ = true;
     // A rank that has joined does not know of a tensor.
     const int local = context_.topology->local_rank;
+    cuda::CudaStreams& streams = *shared_->streams;
     const bool is_known = device != kNoDevice;
     connecting_ =
-        connect_all(is_known ? device : streams_->own_device(local % streams_->device_count()));
+        connect_all(is_known ? device : streams.own_device(local % streams.device_count()));
   }
   if (!connecting_.poll()) return false;
   connecting_ = {};
@@ -180,32 +150,65 @@ bool Links::connect(int device) {
 
 /// One lane after the other: NCCL connects each over what the ones before have found out.
 device::Steps Links::connect_all(int device) {
-  const Identity own = identity_of(streams_->context(device)->gpu(), libraries_.nccl_version);
-  device::HostExchange exchange(*context_.host, static_cast<int>(size_));
+  const Identity own =
+      identity_of(shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
+  device::HostExchange exchange(*context_.host, static_cast<int>(shared_->size));
   exchange.start(own);
   co_await device::until([&] { return exchange.poll(); });
   std::vector<Candidate> candidates;
-  for (std::size_t rank = 0; rank < size_; ++rank) {
+  for (std::size_t rank = 0; rank < shared_->size; ++rank) {
     candidates.push_back(candidate(rank, exchange.of<Identity>(rank)));
   }
   if (!can_connect(candidates)) {
     is_replaced_ = true;
     co_return;
   }
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    device::Steps connecting = connect_lane(lanes_[i], bench(i, device), exchange);
+  const auto thread = std::make_shared<IssuingThread>();
+  const std::size_t count = std::max<std::size_t>(options().streams, 1);
+  while (lanes_.size() < count) {
+    exchange.start(own_rank() == 0 ? new_id(device) : UniqueId{});
+    co_await device::until([&] { return exchange.poll(); });
+    const std::shared_ptr<Lane> lane = lanes_.emplace_back(make_lane(device, thread));
+    device::Steps connecting =
+        connect_channel(lane->channel, exchange.of<UniqueId>(0), own_rank(), lane);
     co_await connecting;
   }
 }
 
-device::Steps Links::connect_lane(Lane& lane, cuda::Workbench& bench,
-                                  device::HostExchange& exchange) {
-  exchange.start(rank_ == 0 ? new_id(*bench.context()) : UniqueId{});
-  co_await device::until([&] { return exchange.poll(); });
-  const auto communicator = begin_communicator(bench, exchange.of<UniqueId>(0),
-                                               static_cast<int>(size_), static_cast<int>(rank_));
-  lane.channel = Channel(bench, communicator);
-  co_await device::until([&] { return communicator->is_connected(); });
+std::shared_ptr<Lane> Links::make_lane(int device, const std::shared_ptr<IssuingThread>& thread) {
+  auto lane = std::make_shared<Lane>();
+  lane->bench =
+      std::make_shared<cuda::Workbench>(*shared_->streams, device, options().kernel_image,
+                                        buffer_bytes(options().fusion_bytes, shared_->size));
+  lane->channel = {thread, std::shared_ptr<cuda::Stream>(lane->bench, &lane->bench->stream()),
+                   std::make_shared<BlockingCommunicator>(shared_->libraries.nccl,
+                                                          static_cast<int>(shared_->size))};
+  return lane;
+}
+
+/// `lane`: whose channel it is; null: that of a pair.
+device::Steps Links::connect_channel(const Channel& channel, UniqueId id, int rank,
+                                     std::shared_ptr<Lane> lane) {
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(options().init_timeout_s));
+  ++counts().communicators;
+  const auto task =
+      channel.thread->submit(IssuingThread::Kind::Connect,
+                             [channel, id, rank, lane, registers = options().registration_cache] {
+                               const cuda::Current current(channel.stream->context());
+                               channel.communicator->connect(id, rank);
+                               if (!lane || !registers) return;
+                               lane->fusion_memory = std::make_unique<FusionMemory>(
+                                   channel, lane->bench->context(), lane->bench->fusion_bytes());
+                               lane->fusion_memory->enter(channel);
+                             });
+  co_await device::until([&] {
+    if (task->poll()) return true;
+    if (Clock::now() < deadline) return false;
+    const std::string ranks = std::to_string(lane ? shared_->size : 2) + " ranks";
+    throw Error("NCCL failed while connecting " + ranks + ": not all of the " + ranks +
+                " have come in time");
+  });
 }
 
 bool Links::connect_to(int peer, int device) {
@@ -223,49 +226,64 @@ bool Links::connect_to(int peer, int device) {
 
 /// The lower rank speaks first, and is the first of the two in NCCL.
 device::Steps Links::connect_pair(int peer, int device, Pair& pair) {
-  const bool is_first = static_cast<int>(rank_) < peer;
-  Identity own = identity_of(streams_->context(device)->gpu(), libraries_.nccl_version);
+  const bool is_first = own_rank() < peer;
+  Identity own =
+      identity_of(shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
   Identity others{};
-  for (int turn = 0; turn < 2; ++turn) {
-    const bool sends = is_first == (turn == 0);
-    HostMessage message(*context_.host, peer, sends, bytes_of(sends ? own : others));
-    co_await device::until([&] { return message.poll(); });
+  for (const bool sends : {is_first, !is_first}) {
+    const auto message = host_message(*context_.host, peer, sends, sends ? own : others);
+    co_await device::until_finished(*message);
   }
-  const Candidate here = candidate(rank_, own);
+  const Candidate here = candidate(shared_->rank, own);
   const Candidate there = candidate(static_cast<std::size_t>(peer), others);
   if (!can_connect(is_first ? std::vector{here, there} : std::vector{there, here})) {
     pair.by_fallback = true;
     co_return;
   }
-  UniqueId id = is_first ? new_id(*streams_->context(device)) : UniqueId{};
-  HostMessage message(*context_.host, peer, is_first, bytes_of(id));
-  co_await device::until([&] { return message.poll(); });
-  cuda::Workbench& bench = this->bench(0, device);
-  pair.channel = Channel(bench, begin_communicator(bench, id, 2, is_first ? 0 : 1));
-  co_await device::until([&] { return pair.channel.communicator()->is_connected(); });
+  UniqueId id = is_first ? new_id(device) : UniqueId{};
+  const auto message = host_message(*context_.host, peer, is_first, id);
+  co_await device::until_finished(*message);
+  pair.channel = {std::make_shared<IssuingThread>(), shared_->streams->make_stream(device),
+                  std::make_shared<BlockingCommunicator>(shared_->libraries.nccl, 2)};
+  device::Steps connecting = connect_channel(pair.channel, id, is_first ? 0 : 1, nullptr);
+  co_await connecting;
 }
 
 Backend* Links::fallback_to(int peer) const {
   return is_replaced_ || pairs_.at(peer).by_fallback ? fallback_.get() : nullptr;
 }
 
-Lane& Links::next_lane() {
+const std::shared_ptr<Lane>& Links::next_lane() {
   return lanes_[turn_++ % lanes_.size()];
 }
 
-const Channel& Links::channel_to(int peer) const {
-  return pairs_.at(peer).channel;
+std::vector<Channel> Links::channels() const {
+  std::vector<Channel> all;
+  for (const auto& lane : lanes_) all.push_back(lane->channel);
+  for (const auto& [peer, pair] : pairs_) {
+    if (pair.channel.communicator) all.push_back(pair.channel);
+  }
+  return all;
+}
+
+/// Within the bound of an abort. A thread that does not come back is left to itself, as is an abort
+/// that does not return: both leave work in streams, which DeviceStreams::settle() tells.
+void Links::end_channels() noexcept {
+  const auto deadline = Clock::now() + options().abort_bound;
+  const std::vector<Channel> all = channels();
+  for (const Channel& each : all) each.thread->stop();
+  for (const Channel& each : all) each.communicator->begin_abort();
+  for (const Channel& each : all) {
+    static_cast<void>(each.communicator->has_aborted(deadline));
+    if (!each.thread->has_stopped(deadline)) streams_->add(each.thread);
+  }
 }
 
 void Links::abort() noexcept {
   // What waits for the host's backend, which may be gone before this is.
   connecting_ = {};
   for (auto& [peer, pair] : pairs_) pair.connecting = {};
-  const auto deadline = Clock::now() + options_.abort_bound;
-  for_each_communicator([](NonBlockingCommunicator& each) { each.begin_abort(); });
-  // One that does not return leaves work in its stream, which DeviceStreams::settle() tells.
-  for_each_communicator(
-      [&](NonBlockingCommunicator& each) { static_cast<void>(each.has_aborted(deadline)); });
+  end_channels();
   if (fallback_) fallback_->abort();
 }
 
@@ -273,33 +291,47 @@ void Links::let_go() {
   if (fallback_) fallback_->let_go();
 }
 
+/// All at once, as pairs may wait for each other.
 void Links::close() {
   connecting_ = {};
-  for (Lane& lane : lanes_) {
-    if (lane.fusion) lane.fusion->deregister();
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (const auto& lane : lanes_) {
+    tasks.push_back(lane->channel.thread->submit(IssuingThread::Kind::Work, [lane] {
+      if (lane->fusion_memory) lane->fusion_memory->leave(lane->channel);
+      lane->channel.close();
+    }));
   }
-  registrations_.clear();
-  const auto deadline = Clock::now() + options_.close_bound;
-  for_each_communicator([&](NonBlockingCommunicator& each) { each.close(deadline); });
+  for (const auto& [peer, pair] : pairs_) {
+    if (!pair.channel.communicator) continue;
+    tasks.push_back(pair.channel.thread->submit(IssuingThread::Kind::Work,
+                                                [channel = pair.channel] { channel.close(); }));
+  }
+  const auto deadline = Clock::now() + options().close_bound;
+  for (const auto& task : tasks) {
+    if (cuda::poll_until(deadline, [&] { return task->poll(); })) continue;
+    throw Error(
+        "NCCL failed while closing a communicator: what is in progress has not ended in time, or "
+        "not all ranks close theirs");
+  }
   if (fallback_) fallback_->close();
 }
 
 StatsGroup Links::stats() const {
+  const Counts& counts = shared_->counts;
   StatsGroup group{"nccl",
-                   {{"collectives", counts_.collectives},
-                    {"messages", counts_.messages},
-                    {"bytes", counts_.bytes},
-                    {"direct_chunks", counts_.direct_chunks},
-                    {"packed_chunks", counts_.packed_chunks},
-                    {"chunks_in_order", counts_.chunks_in_order},
-                    {"communicators", counts_.communicators}}};
+                   {{"collectives", counts.collectives},
+                    {"messages", counts.messages},
+                    {"bytes", counts.bytes},
+                    {"direct_chunks", counts.direct_chunks},
+                    {"packed_chunks", counts.packed_chunks},
+                    {"chunks_in_order", counts.chunks_in_order},
+                    {"communicators", counts.communicators}}};
   const auto add = [&](const StatsGroup& more, const std::string& prefix) {
     for (const auto& [name, value] : more.counters) {
       group.counters.emplace_back(prefix + name, value);
     }
   };
-  add(registrations_.stats(), "registration_");
-  add(streams_->stats(), "");
+  add(shared_->streams->stats(), "");
   const std::lock_guard lock(mutex_);
   group.counters.emplace_back("fallback", fallback_ ? 1 : 0);
   if (fallback_) add(fallback_->stats(), "fallback_");

@@ -6,11 +6,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "backends/cuda/cuda_streams.h"
-#include "backends/cuda/registration_cache.h"
+#include "backends/cuda/workbench.h"
 #include "backends/device/host_exchange.h"
 #include "backends/device/steps.h"
 #include "backends/nccl/channel.h"
@@ -28,18 +27,42 @@ struct Libraries {
   int nccl_version = 0;
 };
 
+struct Counts {
+  std::atomic<std::uint64_t> collectives{0}, messages{0}, bytes{0}, direct_chunks{0},
+      packed_chunks{0}, chunks_in_order{0}, communicators{0};
+};
+
+/// What operations need of the backend.
+struct Shared {
+  const Libraries libraries;
+  const NcclOptions options;
+  const std::size_t size;
+  const std::size_t rank;
+  const std::shared_ptr<cuda::CudaStreams> streams;
+  Counts counts = {};
+};
+
 /// A channel between all ranks with what collectives work in.
 struct Lane {
-  /// Outlives what is below.
-  std::unique_ptr<cuda::Workbench> bench;
+  std::shared_ptr<cuda::Workbench> bench;
   Channel channel;
-  std::unique_ptr<FusionMemory> fusion;
+  std::unique_ptr<FusionMemory> fusion_memory;  ///< none: that of the bench
+
+  /// The fusion buffer, of Workbench::fusion_bytes(). Throws Error where there is too little
+  /// memory.
+  std::byte* fusion() const {
+    if (fusion_memory) return fusion_memory->begin();
+    return reinterpret_cast<std::byte*>(bench->fusion());
+  }
 };
 
 /// How a rank is linked with the others. It all begins with the first operation, which tells the
 /// GPU: the ranks of a collective tell each other who they are, and connect a lane for each stream.
+/// One thread makes the calls of all lanes, so that all ranks make them in the same order.
+///
 /// A message has two ranks alone, which must not make the others take part: each pair that
-/// exchanges messages connects by itself, with the first one.
+/// exchanges messages connects by itself, with the first one. It has a stream, in which messages
+/// wait for no collective, and a thread, as pairs that connect may wait for each other in a circle.
 ///
 /// Where ranks share a GPU, another backend takes over for good (NcclOptions::fallback). What two
 /// ranks have found out for their messages changes with the first collective; as both start all
@@ -48,15 +71,13 @@ struct Lane {
 /// Thread-safety: as Backend; stats() and device_streams(): any thread.
 class Links {
  public:
-  Links(Libraries libraries, const NcclOptions& options, const BackendContext& context);
+  Links(const Libraries& libraries, const NcclOptions& options, const BackendContext& context);
   ~Links();
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
-  std::size_t size() const noexcept { return size_; }
-  std::size_t rank() const noexcept { return rank_; }
-  const NcclOptions& options() const noexcept { return options_; }
-  cuda::CudaStreams& streams() const noexcept { return *streams_; }
+  const std::shared_ptr<Shared>& shared() const noexcept { return shared_; }
+  Counts& counts() noexcept { return shared_->counts; }
   /// Those of the fallback included.
   std::shared_ptr<DeviceStreams> device_streams() const;
 
@@ -73,23 +94,16 @@ class Links {
   /// @}
 
   /// They take turns; every rank asks once for each collective.
-  Lane& next_lane();
-  /// Of messages: its stream is that of the first lane.
-  const Channel& channel_to(int peer) const;
+  const std::shared_ptr<Lane>& next_lane();
+  const Channel& channel_to(int peer) const { return pairs_.at(peer).channel; }
 
   /// See Backend.
   /// @{
   void abort() noexcept;
   void let_go();
   void close();
-  /// @}
-
-  struct Counts {
-    std::atomic<std::uint64_t> collectives{0}, messages{0}, bytes{0}, direct_chunks{0},
-        packed_chunks{0}, chunks_in_order{0}, communicators{0};
-  };
-  Counts& counts() noexcept { return counts_; }
   StatsGroup stats() const;
+  /// @}
 
  private:
   struct Pair {
@@ -102,45 +116,33 @@ class Links {
   /// Those of this backend and of the fallback, as one.
   class Streams;
 
+  const NcclOptions& options() const noexcept { return shared_->options; }
+  int own_rank() const noexcept { return static_cast<int>(shared_->rank); }
   device::Steps connect_all(int device);
-  device::Steps connect_lane(Lane& lane, cuda::Workbench& bench, device::HostExchange& exchange);
   device::Steps connect_pair(int peer, int device, Pair& pair);
-  cuda::Workbench& bench(std::size_t lane, int device);
+  /// Waits until the ranks have come, for no longer than the deadline of init.
+  device::Steps connect_channel(const Channel& channel, UniqueId id, int rank,
+                                std::shared_ptr<Lane> lane);
+  std::shared_ptr<Lane> make_lane(int device, const std::shared_ptr<IssuingThread>& thread);
   Candidate candidate(std::size_t rank, const Identity& identity) const;
   /// True if nobody shares a GPU; else the fallback is there. Throws Error if there is none, or the
   /// ranks cannot be connected at all.
   bool can_connect(const std::vector<Candidate>& candidates);
-  UniqueId new_id(const cuda::DeviceContext& context) const;
-  std::shared_ptr<NonBlockingCommunicator> begin_communicator(cuda::Workbench& bench,
-                                                              const UniqueId& id, int size,
-                                                              int rank);
+  UniqueId new_id(int device) const;
   /// In the same order on the two or more ranks of each.
-  template <typename Visit>
-  void for_each_communicator(Visit visit) const {
-    for (const Lane& lane : lanes_) {
-      if (lane.channel.communicator()) visit(*lane.channel.communicator());
-    }
-    for (const auto& [peer, pair] : pairs_) {
-      if (pair.channel.communicator()) visit(*pair.channel.communicator());
-    }
-  }
+  std::vector<Channel> channels() const;
+  void end_channels() noexcept;
 
-  const Libraries libraries_;
-  const NcclOptions options_;
   BackendContext context_;
-  const std::size_t size_;
-  const std::size_t rank_;
-  const std::shared_ptr<cuda::CudaStreams> streams_;
-  const std::shared_ptr<Streams> all_streams_;
-  cuda::RegistrationCache registrations_;
+  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Streams> streams_;
   device::Steps connecting_;
   bool is_connecting_ = false;
   bool is_connected_ = false;
   bool is_replaced_ = false;
-  std::vector<Lane> lanes_;
+  std::vector<std::shared_ptr<Lane>> lanes_;
   std::map<int, Pair> pairs_;
   std::uint64_t turn_ = 0;
-  Counts counts_;
   mutable std::mutex mutex_;           ///< of who may be asked for stats() meanwhile
   std::unique_ptr<Backend> fallback_;  ///< made under mutex_
 };

@@ -18,7 +18,6 @@ struct NcclOptions {
   std::uint64_t streams = 1;                             ///< RONDE_NCCL_STREAMS
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;  ///< RONDE_FUSION_BYTES
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
-  std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
   /// How long to wait for the other ranks, in seconds (RONDE_INIT_TIMEOUT_S).
   double init_timeout_s = 120.0;
   /// How long NCCL may take to end what is in progress once the group is dead, and to close

@@ -60,7 +60,7 @@ struct CommunicatorConfig {
   std::size_t size = sizeof(CommunicatorConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = 21900;
-  int blocking = kUndefined;  ///< 0: calls return at once, and the result is asked for
+  int blocking = kUndefined;  ///< 1: calls return once they have ended
   int cga_cluster_size = kUndefined;
   int min_ctas = kUndefined;
   int max_ctas = kUndefined;
@@ -76,7 +76,6 @@ struct NcclApi : vendor::ApiTable {
   template <typename... Arguments>
   using Call = vendor::Entry<Result, Arguments...>;
   using Stream = cuda::StreamHandle;
-  static constexpr vendor::Need kOptional = vendor::Need::Optional;
 
   Call<int*> get_version{*this, "ncclGetVersion"};
   vendor::Entry<const char*, Result> error_string{*this, "ncclGetErrorString"};
@@ -96,8 +95,6 @@ struct NcclApi : vendor::ApiTable {
       all_reduce{*this, "ncclAllReduce"};
   Call<const void*, void*, std::size_t, DataTypeNumber, ReductionNumber, Communicator, Stream>
       reduce_scatter{*this, "ncclReduceScatter"};
-  Call<const void*, void*, std::size_t, DataTypeNumber, ReductionNumber, int, Communicator, Stream>
-      reduce{*this, "ncclReduce"};
   Call<const void*, void*, std::size_t, DataTypeNumber, int, Communicator, Stream> broadcast{
       *this, "ncclBroadcast"};
   Call<const void*, void*, std::size_t, DataTypeNumber, Communicator, Stream> all_gather{
@@ -105,21 +102,10 @@ struct NcclApi : vendor::ApiTable {
   Call<const void*, std::size_t, DataTypeNumber, int, Communicator, Stream> send{*this, "ncclSend"};
   Call<void*, std::size_t, DataTypeNumber, int, Communicator, Stream> recv{*this, "ncclRecv"};
 
-  Call<Communicator, void*, std::size_t, void**> register_memory{*this, "ncclCommRegister",
-                                                                 kOptional};
-  Call<Communicator, void*> deregister_memory{*this, "ncclCommDeregister", kOptional};
-  Call<void**, std::size_t> allocate{*this, "ncclMemAlloc", kOptional};
-  Call<void*> free{*this, "ncclMemFree", kOptional};
-  Call<const void*, void*, std::size_t, DataTypeNumber, Communicator, Stream> all_to_all{
-      *this, "ncclAlltoAll", kOptional};
-
-  /// What the library has beyond the least that Ronde needs, by its functions and not by its
-  /// version.
-  /// @{
-  bool can_register() const noexcept { return register_memory && deregister_memory; }
-  bool can_allocate() const noexcept { return allocate && free; }
-  bool has_all_to_all() const noexcept { return static_cast<bool>(all_to_all); }
-  /// @}
+  Call<void**, std::size_t> allocate{*this, "ncclMemAlloc"};
+  Call<void*> free{*this, "ncclMemFree"};
+  Call<Communicator, void*, std::size_t, void**> register_memory{*this, "ncclCommRegister"};
+  Call<Communicator, void*> deregister_memory{*this, "ncclCommDeregister"};
 };
 
 /// A call of NCCL's that failed.

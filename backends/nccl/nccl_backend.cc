@@ -41,9 +41,24 @@ std::unique_ptr<Operation> connecting(Connect connect, Start start) {
   return std::make_unique<Connecting<Connect, Start>>(std::move(connect), std::move(start));
 }
 
+/// Queued by the thread of its channel.
+class IssuedOperation final : public Operation {
+ public:
+  explicit IssuedOperation(const std::shared_ptr<Work>& work)
+      : work_(work),
+        task_(work->channel().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); })) {}
+
+  bool poll() override { return task_->poll(); }
+  std::shared_ptr<const DeviceEvent> event() const override { return work_->event(); }
+
+ private:
+  const std::shared_ptr<Work> work_;
+  const std::shared_ptr<Task> task_;
+};
+
 template <typename Own, typename Call>
-std::unique_ptr<Operation> made(Links& links, const Call& call) {
-  return std::make_unique<Own>(links, call);
+std::unique_ptr<Operation> issued(Links& links, const Call& call) {
+  return std::make_unique<IssuedOperation>(std::make_shared<Own>(links, call));
 }
 
 /// One of all ranks: by NCCL, as `make` makes it, or by the fallback's `method`.
@@ -68,30 +83,31 @@ std::unique_ptr<Operation> message(Links& links, const Call& call,
   };
   return connecting(connect, [&links, call, method]() -> std::unique_ptr<Operation> {
     if (Backend* const other = links.fallback_to(call.peer)) return (other->*method)(call);
-    return std::make_unique<Message>(links, call);
+    return issued<Message>(links, call);
   });
 }
 
 }  // namespace
 
 std::unique_ptr<Operation> NcclBackend::allreduce(const AllreduceCall& call) {
-  return collective(links_, call, &Backend::allreduce, made<Allreduce, AllreduceCall>);
+  return collective(links_, call, &Backend::allreduce, issued<Allreduce, AllreduceCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::broadcast(const BroadcastCall& call) {
-  return collective(links_, call, &Backend::broadcast, made<Broadcast, BroadcastCall>);
+  return collective(links_, call, &Backend::broadcast, issued<Broadcast, BroadcastCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::allgather(const AllgatherCall& call) {
-  return collective(links_, call, &Backend::allgather, made<Allgather, AllgatherCall>);
+  return collective(links_, call, &Backend::allgather, issued<Allgather, AllgatherCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::alltoall(const AlltoallCall& call) {
-  return collective(links_, call, &Backend::alltoall, made<Alltoall, AlltoallCall>);
+  return collective(links_, call, &Backend::alltoall, issued<Alltoall, AlltoallCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::reducescatter(const ReducescatterCall& call) {
-  return collective(links_, call, &Backend::reducescatter, made<Reducescatter, ReducescatterCall>);
+  return collective(links_, call, &Backend::reducescatter,
+                    issued<Reducescatter, ReducescatterCall>);
 }
 
 std::unique_ptr<Operation> NcclBackend::send(const SendCall& call) {

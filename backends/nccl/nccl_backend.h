@@ -15,8 +15,8 @@ namespace ronde::nccl {
 /// Thread-safety: as Backend.
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(Libraries libraries, const NcclOptions& options, const BackendContext& context)
-      : links_(std::move(libraries), options, context) {}
+  NcclBackend(const Libraries& libraries, const NcclOptions& options, const BackendContext& context)
+      : links_(libraries, options, context) {}
 
   std::string_view name() const noexcept override { return "nccl"; }
   Capabilities capabilities() const override { return cuda::gpu_capabilities(); }

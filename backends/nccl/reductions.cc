@@ -4,13 +4,18 @@
 #include <algorithm>
 #include <numeric>
 
-#include "backends/nccl/chunk_moves.h"
 #include "ronde/segment_cursor.h"
 
 namespace ronde::nccl {
 namespace {
 
 using cuda::SegmentMover;
+
+std::vector<std::size_t> begins_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> begins(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::size_t{0});
+  return begins;
+}
 
 ReductionRequest request_of(const AllreduceCall& call, std::size_t ranks) {
   return {.dtype = call.dtype,
@@ -49,7 +54,7 @@ std::byte* beside_of(const void* memory, const std::byte* buffer, std::byte* bes
 
 }  // namespace
 
-void ReductionOperation::pack(const Moves& moves, std::byte* buffer, std::byte* beside) const {
+void ReductionWork::pack(const Moves& moves, std::byte* buffer, std::byte* beside) const {
   const DataType rounded = plan_.rounded.value_or(plan_.travel);
   const SegmentMover::How how{
       .from = plan_.from, .to = rounded, .scaling = plan_.pack, .op = plan_.op};
@@ -64,7 +69,7 @@ void ReductionOperation::pack(const Moves& moves, std::byte* buffer, std::byte* 
   move(second, {.from = rounded, .to = plan_.travel});
 }
 
-void ReductionOperation::unpack(const Moves& moves, std::byte* buffer, std::byte* beside) const {
+void ReductionWork::unpack(const Moves& moves, std::byte* buffer, std::byte* beside) const {
   const DataType rounded = plan_.rounded.value_or(plan_.travel);
   // The ranks' own combining leaves it scaled, with the one NaN that there is.
   SegmentMover::How how{.from = rounded, .to = plan_.from};
@@ -84,43 +89,34 @@ void ReductionOperation::unpack(const Moves& moves, std::byte* buffer, std::byte
 }
 
 Allreduce::Allreduce(Links& links, const AllreduceCall& call)
-    : ReductionOperation(links, text_of(call), request_of(call, links.size())),
-      call_(call),
+    : ReductionWork(links, call.place, text_of(call), request_of(call, links.shared()->size)),
+      owned_(call),
       layout_(call_.segments, plan().by_nccl ? fusion_bytes() / width() : most_share() * size(),
-              16 / width()) {
-  begin(run());
-}
+              16 / width()) {}
 
-device::Steps Allreduce::run() {
-  enter(call_.place);
+void Allreduce::issue() {
   while (layout_.next()) {
-    links().counts().bytes += layout_.extent() * width();
+    counts().bytes += layout_.extent() * width();
     if (is_direct()) {
-      ++links().counts().direct_chunks;
+      ++counts().direct_chunks;
       reduce_directly();
-      co_await device::until([&] { return is_issued(); });
       scale_directly();
       continue;
     }
-    prepare_fusion();
-    co_await device::until([&] { return is_issued(); });
     shares_ = lay_out(fusion(), share_of(layout_.extent(), size(), width()), size(), width());
     pack_chunk();
     if (plan().by_nccl) {
-      ++links().counts().packed_chunks;
+      ++counts().packed_chunks;
       call(api().all_reduce, fusion(), fusion(), layout_.extent(), number_of(plan().travel).value(),
            number_of(plan().op));
     } else {
-      ++links().counts().chunks_in_order;
+      ++counts().chunks_in_order;
       exchange_shares(channel(), shares_, rank(), size(), doing());
-      co_await device::until([&] { return is_issued(); });
-      reduce_in_order(bench(), shares_, rank(), size(), plan(), links().options().most_inputs);
+      reduce_in_order(bench(), shares_, rank(), size(), plan(), options().most_inputs);
       call(api().all_gather, shares_.packed_of(rank()), shares_.packed, shares_.bytes, kUint8);
     }
-    co_await device::until([&] { return is_issued(); });
     unpack_chunk();
   }
-  leave();
 }
 
 bool Allreduce::is_direct() const {
@@ -131,22 +127,21 @@ bool Allreduce::is_direct() const {
 
 void Allreduce::reduce_directly() {
   const device::Piece& piece = layout_.pieces().front();
-  const std::size_t offset = piece.offset * width();
-  call(api().all_reduce, advanced(piece.segment->input, offset),
-       advanced(piece.segment->output, offset), piece.count, number_of(plan().travel).value(),
-       number_of(plan().op));
+  call(api().all_reduce, cuda::at(piece.segment->input, piece.offset, width()),
+       cuda::at(piece.segment->output, piece.offset, width()), piece.count,
+       number_of(plan().travel).value(), number_of(plan().op));
 }
 
 void Allreduce::scale_directly() const {
   if (plan().final.is_identity()) return;
   const device::Piece& piece = layout_.pieces().front();
-  void* const result = advanced(piece.segment->output, piece.offset * width());
-  const SegmentMover::Move in_place{result, result, piece.count};
-  move({&in_place, 1}, {.from = plan().from,
-                        .to = plan().from,
-                        .scaling = plan().final,
-                        .op = plan().op,
-                        .canonical = true});
+  void* const result = cuda::at(piece.segment->output, piece.offset, width());
+  const Moves in_place{{result, result, piece.count}};
+  move(in_place, {.from = plan().from,
+                  .to = plan().from,
+                  .scaling = plan().final,
+                  .op = plan().op,
+                  .canonical = true});
 }
 
 void Allreduce::pack_chunk() const {
@@ -160,75 +155,68 @@ void Allreduce::unpack_chunk() const {
 }
 
 Reducescatter::Reducescatter(Links& links, const ReducescatterCall& call)
-    : ReductionOperation(links, text_of(call), request_of(call, links.size())),
+    : ReductionWork(links, call.place, text_of(call), request_of(call, links.shared()->size)),
+      counts_(call.counts.begin(), call.counts.end()),
       call_(call),
       longest_(*std::max_element(call.counts.begin(), call.counts.end())),
-      begin_(begins_of(call.counts)) {
-  begin(run());
-}
+      begin_(begins_of(call.counts)) {}
 
-device::Steps Reducescatter::run() {
-  enter(call_.place);
+void Reducescatter::issue() {
   const std::size_t most = plan().by_nccl ? fusion_bytes() / (size() * width()) : most_share();
   for (; done_ < longest_; done_ += most) {
     share_ = std::min(most, longest_ - done_);
-    links().counts().bytes += share_ * size() * width();
+    counts().bytes += share_ * size() * width();
     if (is_direct()) {
-      ++links().counts().direct_chunks;
+      ++counts().direct_chunks;
       call(api().reduce_scatter, call_.input, call_.output, share_,
            number_of(plan().travel).value(), number_of(plan().op));
-      co_await device::until([&] { return is_issued(); });
       if (!plan().final.is_identity()) {
-        const SegmentMover::Move in_place{call_.output, call_.output, share_};
-        move({&in_place, 1}, {.from = plan().from,
-                              .to = plan().from,
-                              .scaling = plan().final,
-                              .op = plan().op,
-                              .canonical = true});
+        const Moves in_place{{call_.output, call_.output, share_}};
+        move(in_place, {.from = plan().from,
+                        .to = plan().from,
+                        .scaling = plan().final,
+                        .op = plan().op,
+                        .canonical = true});
       }
       continue;
     }
-    prepare_fusion();
-    co_await device::until([&] { return is_issued(); });
     if (!plan().by_nccl) share_ = share_of(share_ * size(), size(), width());
     shares_ = lay_out(fusion(), share_, size(), width());
     pack_chunk();
     if (plan().by_nccl) {
-      ++links().counts().packed_chunks;
+      ++counts().packed_chunks;
       call(api().reduce_scatter, shares_.packed, shares_.packed_of(rank()), share_,
            number_of(plan().travel).value(), number_of(plan().op));
-      co_await device::until([&] { return is_issued(); });
     } else {
-      ++links().counts().chunks_in_order;
+      ++counts().chunks_in_order;
       exchange_shares(channel(), shares_, rank(), size(), doing());
-      co_await device::until([&] { return is_issued(); });
-      reduce_in_order(bench(), shares_, rank(), size(), plan(), links().options().most_inputs);
+      reduce_in_order(bench(), shares_, rank(), size(), plan(), options().most_inputs);
     }
     unpack_chunk();
   }
-  leave();
 }
 
 /// Only where all fits into one chunk, so that the ranks that have no memory for it can take part.
 bool Reducescatter::is_direct() const {
   const bool is_whole = done_ == 0 && share_ == longest_;
-  const bool is_even = std::all_of(call_.counts.begin(), call_.counts.end(),
+  const bool is_even = std::all_of(counts_.begin(), counts_.end(),
                                    [&](std::size_t count) { return count == longest_; });
   return plan().by_nccl && plan().pack.is_identity() && is_whole && is_even &&
          call_.input != nullptr && call_.output != nullptr;
 }
 
 std::size_t Reducescatter::piece_of(std::size_t rank) const {
-  const std::size_t count = call_.counts[rank];
+  const std::size_t count = counts_[rank];
   return count > done_ ? std::min(count - done_, share_) : 0;
 }
 
 void Reducescatter::pack_chunk() const {
   Moves moves;
   for (std::size_t to = 0; to < size(); ++to) {
-    const std::size_t offset = (begin_[to] + done_) * size_of(plan().from);
-    moves.push_back({call_.input != nullptr ? advanced(call_.input, offset) : nullptr,
-                     shares_.packed_of(to), piece_of(to)});
+    const std::size_t from = begin_[to] + done_;
+    moves.push_back(
+        {call_.input != nullptr ? cuda::at(call_.input, from, size_of(plan().from)) : nullptr,
+         shares_.packed_of(to), piece_of(to)});
   }
   pack(moves, shares_.packed, shares_.received);
 }
@@ -236,7 +224,7 @@ void Reducescatter::pack_chunk() const {
 void Reducescatter::unpack_chunk() const {
   if (call_.output == nullptr) return;
   const Moves moves = {{shares_.packed_of(rank()),
-                        advanced(call_.output, done_ * size_of(plan().from)), piece_of(rank())}};
+                        cuda::at(call_.output, done_, size_of(plan().from)), piece_of(rank())}};
   unpack(moves, shares_.packed, shares_.received);
 }
 

@@ -7,20 +7,19 @@
 
 #include "backends/device/chunk_layout.h"
 #include "backends/nccl/in_order.h"
-#include "backends/nccl/lane_operation.h"
+#include "backends/nccl/operation.h"
 #include "backends/nccl/reduction_plan.h"
 
 namespace ronde::nccl {
 
 /// What the reductions have in common: chunks of a buffer that are packed, combined and unpacked.
-class ReductionOperation : public LaneOperation {
+class ReductionWork : public LaneWork {
  protected:
-  ReductionOperation(Links& links, std::string doing, const ReductionRequest& request)
-      : LaneOperation(links, std::move(doing)),
-        plan_(plan_reduction(request, links.size() > links.options().most_inputs)),
+  ReductionWork(Links& links, const Placement& place, std::string doing,
+                const ReductionRequest& request)
+      : LaneWork(links, place, std::move(doing)),
+        plan_(plan_reduction(request, size() > options().most_inputs)),
         width_(size_of(plan_.travel)) {}
-
-  using Moves = std::vector<cuda::SegmentMover::Move>;
 
   const ReductionPlan& plan() const noexcept { return plan_; }
   /// Bytes of an element on its way between the ranks.
@@ -43,12 +42,12 @@ class ReductionOperation : public LaneOperation {
 /// Chunk by chunk: one that is a piece of a single tensor, and is not to be changed before, is
 /// reduced where it is; the rest is packed. Which of them is this rank's own affair: NCCL sees the
 /// same counts.
-class Allreduce final : public ReductionOperation {
+class Allreduce final : public ReductionWork {
  public:
   Allreduce(Links& links, const AllreduceCall& call);
 
  private:
-  device::Steps run();
+  void issue() override;
   bool is_direct() const;
   void reduce_directly();
   void scale_directly() const;
@@ -56,26 +55,28 @@ class Allreduce final : public ReductionOperation {
   void pack_chunk() const;
   void unpack_chunk() const;
 
-  const AllreduceCall call_;
+  const OwnedCall<AllreduceCall> owned_;
+  const AllreduceCall& call_ = owned_.call;
   device::ChunkLayout layout_;
   Shares shares_;
 };
 
 /// A chunk holds a piece of every rank's part, the same number of elements of each: parts that are
 /// shorter leave some unused.
-class Reducescatter final : public ReductionOperation {
+class Reducescatter final : public ReductionWork {
  public:
   Reducescatter(Links& links, const ReducescatterCall& call);
 
  private:
-  device::Steps run();
+  void issue() override;
   bool is_direct() const;
   void pack_chunk() const;
   void unpack_chunk() const;
   /// Elements of a part in this chunk.
   std::size_t piece_of(std::size_t rank) const;
 
-  const ReducescatterCall call_;
+  const std::vector<std::size_t> counts_;
+  const ReducescatterCall call_;    ///< but for its counts
   const std::size_t longest_;       ///< part
   std::vector<std::size_t> begin_;  ///< of each part
   std::size_t done_ = 0;            ///< of each part

@@ -99,7 +99,6 @@ void add_calls(Functions& functions) {
                     ReductionNumber op, Communicator communicator, StreamHandle stream) {
         return s.take({Kind::ReduceScatter, input, output, count, type, op}, communicator, stream);
       });
-  define<"ncclReduce">(functions, [](S&) { return kInvalidUsage; });  // not called
   define<"ncclBroadcast">(functions, [](S& s, const void* input, void* output, std::size_t count,
                                         DataTypeNumber type, int root, Communicator communicator,
                                         StreamHandle stream) {
@@ -136,18 +135,16 @@ void add_memory(Functions& functions) {
   });
   define<"ncclCommRegister">(
       functions, [](S& s, Communicator communicator, void*, std::size_t, void** handle) {
-        const auto caller = s.member(communicator, "registering");
-        if (!caller) return kInvalidArgument;
+        if (!s.caller(communicator, "registering")) return kInvalidArgument;
         const std::lock_guard lock(s.mutex);
         *handle = reinterpret_cast<void*>(++s.last_number);
         s.registrations[*handle] = communicator;
-        return s.go_on(*caller);
+        return nccl::kSuccess;
       });
   define<"ncclCommDeregister">(functions, [](S& s, Communicator communicator, void* handle) {
-    const auto caller = s.member(communicator, "deregistering");
-    if (!caller) return kInvalidArgument;
+    if (!s.caller(communicator, "deregistering")) return kInvalidArgument;
     const std::lock_guard lock(s.mutex);
-    return s.registrations.erase(handle) == 1 ? s.go_on(*caller) : kInvalidArgument;
+    return s.registrations.erase(handle) == 1 ? nccl::kSuccess : kInvalidArgument;
   });
 }
 
@@ -172,75 +169,81 @@ std::shared_ptr<Member> FakeNccl::State::member(Communicator communicator, const
   return nullptr;
 }
 
+std::shared_ptr<Member> FakeNccl::State::caller(Communicator communicator, const char* what) {
+  std::shared_ptr<Member> found = member(communicator, what);
+  if (found && found->thread != std::this_thread::get_id()) {
+    misuses.add(std::string(what) + " by another thread than the one that has connected");
+  }
+  return found;
+}
+
+Result FakeNccl::State::meet(Ranks& ranks, int rank, const std::string& what,
+                             const Member* member) {
+  std::unique_lock lock(mutex);
+  const int ended = connecting_ended;
+  std::set<int>& came = ranks.came[what];
+  came.insert(rank);
+  changed.notify_all();
+  const auto fails = [&] {
+    return broken != nccl::kSuccess ||
+           (member != nullptr ? member->is_aborted.load() : connecting_ended != ended);
+  };
+  const auto is_complete = [&] {
+    const bool lacks_one =
+        lacks_a_rank_of && (*lacks_a_rank_of == 0 || *lacks_a_rank_of == ranks.size);
+    const bool is_held = holds_calls && member != nullptr;
+    return !lacks_one && !is_held && static_cast<int>(came.size()) == ranks.size;
+  };
+  changed.wait(lock, [&] { return fails() || is_complete(); });
+  if (!fails()) return nccl::kSuccess;
+  return broken != nccl::kSuccess ? broken : kSystemError;
+}
+
 Result FakeNccl::State::init(Communicator* communicator, int size, const UniqueId& id, int rank,
                              const CommunicatorConfig& config) {
   const int device = fake::current_device();
+  std::shared_ptr<Ranks> ranks;
+  {
+    const std::lock_guard lock(mutex);
+    if (config.blocking != 1) misuses.add("a communicator that does not block");
+    auto& group = groups[std::string(id.bytes.data(), id.bytes.size())];
+    if (!group) group = std::make_shared<Ranks>(size, misuses);
+    ranks = group;
+    ranks->device_of[rank] = device;
+  }
+  if (const Result met = meet(*ranks, rank, "connecting", nullptr); met != nccl::kSuccess) {
+    return met;
+  }
   const std::lock_guard lock(mutex);
-  if (config.blocking != 0) misuses.add("a communicator that blocks");
-  auto& ranks = groups[std::string(id.bytes.data(), id.bytes.size())];
-  if (!ranks) ranks = std::make_shared<Ranks>(size, misuses);
+  std::set<int> devices;
+  for (const auto& [each, on] : ranks->device_of) devices.insert(on);
+  if (static_cast<int>(devices.size()) < ranks->size) {
+    misuses.add("two ranks on one GPU");
+    return kInvalidUsage;
+  }
   const auto made = std::make_shared<Member>();
   made->ranks = ranks;
   made->rank = rank;
-  made->looks_left = options.looks;
-  ranks->device_of[rank] = device;
+  made->thread = std::this_thread::get_id();
   *communicator = reinterpret_cast<Communicator>(0x1000 + 16 * ++last_number);
   members[*communicator] = made;
-  return nccl::kInProgress;
-}
-
-bool FakeNccl::State::is_complete(const Ranks& ranks) const {
-  const bool lacks_one =
-      lacks_a_rank_of && (*lacks_a_rank_of == 0 || *lacks_a_rank_of == ranks.size);
-  return !lacks_one && static_cast<int>(ranks.device_of.size()) == ranks.size;
-}
-
-Result FakeNccl::State::look(Communicator communicator, Result* result) {
-  const std::shared_ptr<Member> looker = member(communicator, "looking");
-  if (!looker) return kInvalidArgument;
-  std::vector<Launch> launches;
-  {
-    const std::lock_guard lock(mutex);
-    *result = nccl::kInProgress;
-    const Ranks& ranks = *looker->ranks;
-    if (broken != nccl::kSuccess) return *result = broken, nccl::kSuccess;
-    if (!is_complete(ranks)) return nccl::kSuccess;
-    std::set<int> devices;
-    for (const auto& [rank, device] : ranks.device_of) devices.insert(device);
-    if (static_cast<int>(devices.size()) < ranks.size) {
-      misuses.add("two ranks on one GPU");
-      return *result = kInvalidUsage, nccl::kSuccess;
-    }
-    if (looker->has_finalized && ranks.finalized < ranks.size) return nccl::kSuccess;
-    if (looker->looks_left-- > 0) return nccl::kSuccess;
-    looker->looks_left = 0;
-    *result = nccl::kSuccess;
-    launches = std::exchange(looker->pending, {});
-  }
-  for (Launch& launch : launches) queue(looker, std::move(launch));
   return nccl::kSuccess;
 }
 
-Result FakeNccl::State::go_on(fake_nccl::Member& member) {
-  if (!member.pending.empty() || member.looks_left > 0 || member.has_finalized) {
-    misuses.add("a call while another one goes on");
-    return kInvalidUsage;
-  }
-  if (options.looks == 0) return nccl::kSuccess;
-  member.looks_left = options.looks;
-  return nccl::kInProgress;
+Result FakeNccl::State::look(Communicator communicator, Result* result) {
+  if (!member(communicator, "looking")) return kInvalidArgument;
+  const std::lock_guard lock(mutex);
+  return *result = broken, nccl::kSuccess;
 }
 
 Result FakeNccl::State::launch(Communicator communicator, Launch launch) {
-  const std::shared_ptr<Member> caller = member(communicator, "calling");
-  if (!caller) return kInvalidArgument;
-  {
-    const std::lock_guard lock(mutex);
-    const Result result = go_on(*caller);
-    if (result == nccl::kInProgress) caller->pending.push_back(std::move(launch));
-    if (result != nccl::kSuccess) return result;
+  const std::shared_ptr<Member> launcher = caller(communicator, "calling");
+  if (!launcher) return kInvalidArgument;
+  if (!std::exchange(launcher->has_called, true) || holds_calls) {
+    const Result met = meet(*launcher->ranks, launcher->rank, "the first call", launcher.get());
+    if (met != nccl::kSuccess) return met;
   }
-  queue(caller, std::move(launch));
+  queue(launcher, std::move(launch));
   return nccl::kSuccess;
 }
 
@@ -259,13 +262,10 @@ void FakeNccl::State::queue(const std::shared_ptr<Member>& member, Launch launch
 }
 
 Result FakeNccl::State::finalize(Communicator communicator) {
-  const std::shared_ptr<Member> caller = member(communicator, "finalizing");
-  if (!caller) return kInvalidArgument;
-  const std::lock_guard lock(mutex);
-  if (caller->looks_left > 0) misuses.add("the end of a communicator while a call goes on");
-  caller->has_finalized = true;
-  ++caller->ranks->finalized;
-  return nccl::kInProgress;
+  const std::shared_ptr<Member> finalizing = caller(communicator, "finalizing");
+  if (!finalizing) return kInvalidArgument;
+  finalizing->has_finalized = true;
+  return meet(*finalizing->ranks, finalizing->rank, "finalizing", finalizing.get());
 }
 
 Result FakeNccl::State::end(Communicator communicator, bool aborts) {
@@ -278,7 +278,11 @@ Result FakeNccl::State::end(Communicator communicator, bool aborts) {
   }
   if (until.valid()) until.wait();
   if (aborts) {
-    ending->is_aborted = true;
+    {
+      const std::lock_guard lock(mutex);
+      ending->is_aborted = true;
+    }
+    changed.notify_all();
     ending->ranks->is_torn = true;
     cuda.ask_again();
   }
@@ -305,6 +309,7 @@ FakeNccl::FakeNccl(FakeCuda& cuda, const Options& options)
 }
 
 FakeNccl::~FakeNccl() {
+  end_connecting();
   // An abort that nobody waits for may just be returning.
   while (state_->calls_in_progress > 0) std::this_thread::yield();
   the_one = nullptr;
@@ -321,9 +326,21 @@ void FakeNccl::lose_a_rank(int ranks) {
   state_->lacks_a_rank_of = ranks;
 }
 
+void FakeNccl::end_connecting() {
+  const std::lock_guard lock(state_->mutex);
+  ++state_->connecting_ended;
+  state_->changed.notify_all();
+}
+
+void FakeNccl::hold_calls() {
+  const std::lock_guard lock(state_->mutex);
+  state_->holds_calls = true;
+}
+
 void FakeNccl::break_down(Result result) {
   const std::lock_guard lock(state_->mutex);
   state_->broken = result;
+  state_->changed.notify_all();
   for (const auto& [handle, member] : state_->members) member->is_broken = true;
 }
 

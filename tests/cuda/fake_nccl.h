@@ -11,9 +11,10 @@
 
 namespace ronde::test {
 
-/// An NCCL for ranks that are threads, over the memory and the streams of a FakeCuda: what is
-/// called is queued once NCCL was asked for it often enough, begins when the stream comes to it,
-/// and ends when all ranks have come. It reduces as NCCL does: rank by rank, but not in their
+/// An NCCL for ranks that are threads, over the memory and the streams of a FakeCuda. Calls block
+/// until all ranks have made theirs where NCCL's do: those that connect, register or finalize, and
+/// the first one on a communicator. What is called is queued then, begins when the stream comes to
+/// it, and ends when all ranks have come. It reduces as NCCL does: rank by rank, but not in their
 /// order, in the type itself, and without NaN in min and max. Ranks on one GPU do not connect.
 ///
 /// There is one at a time, for NCCL's functions are not members.
@@ -24,7 +25,6 @@ class FakeNccl {
   struct Options {
     int version = 22809;
     std::vector<std::string> lacks = {};  ///< functions
-    int looks = 2;                        ///< before what goes on is over; 0: calls end at once
   };
   FakeNccl(FakeCuda& cuda, const Options& options);
   ~FakeNccl();
@@ -37,6 +37,10 @@ class FakeNccl {
   /// All that connect from now on wait for a rank that does not come. `ranks`: only those that are
   /// so many; 0: all.
   void lose_a_rank(int ranks = 0);
+  /// The connecting that blocks now fails.
+  void end_connecting();
+  /// Calls on all communicators block until these are aborted.
+  void hold_calls();
   /// Every communicator says so when it is asked, and work that is queued does not end.
   void break_down(nccl::Result result);
   /// Aborts do not return before that.
@@ -50,8 +54,9 @@ class FakeNccl {
     friend bool operator==(const Live&, const Live&) = default;
   };
   Live live() const;
-  /// What NCCL forbids, and would not tell in time: calls while another goes on, on communicators
-  /// that have ended, that do not fit those of the other ranks, or registrations that are left.
+  /// What NCCL forbids, and would not tell in time: calls of another thread than the one that has
+  /// connected, on communicators that have ended, or that do not fit those of the other ranks, and
+  /// registrations that are left.
   std::vector<std::string> misuses() const;
 
   struct State;

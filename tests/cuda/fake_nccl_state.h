@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -62,8 +64,8 @@ struct Ranks {
 
   const int size;
   Misuses& misuses;
-  std::map<int, int> device_of;  ///< of those that have come; under FakeNccl's lock
-  int finalized = 0;             ///< the same
+  std::map<int, int> device_of;               ///< of those that have come; under FakeNccl's lock
+  std::map<std::string, std::set<int>> came;  ///< the same: the ranks that have called it
   /// A rank has aborted: nothing that the others do with it ends any more.
   std::atomic<bool> is_torn{false};
   std::map<int, std::uint64_t> collectives_of;
@@ -82,9 +84,9 @@ struct Launch {
 struct Member {
   std::shared_ptr<Ranks> ranks;
   int rank = 0;
+  std::thread::id thread;  ///< that connected, and makes all calls
+  bool has_called = false;
   bool has_finalized = false;
-  int looks_left = 0;
-  std::vector<Launch> pending;  ///< called, and not in the streams
   std::atomic<bool> is_aborted{false};
   std::atomic<bool> is_broken{false};
 };
@@ -105,14 +107,16 @@ struct FakeNccl::State {
                     cuda::StreamHandle stream);
   /// Of one call, or of a group of them.
   nccl::Result launch(nccl::Communicator communicator, fake_nccl::Launch launch);
-  /// Begins a call, under the lock.
-  nccl::Result go_on(fake_nccl::Member& member);
   nccl::Result finalize(nccl::Communicator communicator);
   nccl::Result end(nccl::Communicator communicator, bool aborts);
+  /// Of a call that may block. Null: it is misused.
+  std::shared_ptr<fake_nccl::Member> caller(nccl::Communicator communicator, const char* what);
   std::shared_ptr<fake_nccl::Member> member(nccl::Communicator communicator, const char* what);
+  /// Blocks until all ranks have come to `what`, or what blocks is ended. `member`: none while it
+  /// connects, which no abort ends.
+  nccl::Result meet(fake_nccl::Ranks& ranks, int rank, const std::string& what,
+                    const fake_nccl::Member* member);
   void queue(const std::shared_ptr<fake_nccl::Member>& member, fake_nccl::Launch launch);
-  /// Whether all have come; under the lock.
-  bool is_complete(const fake_nccl::Ranks& ranks) const;
 
   FakeCuda& cuda;
   const Options options;
@@ -126,6 +130,9 @@ struct FakeNccl::State {
   nccl::Result broken = nccl::kSuccess;
   std::optional<int> lacks_a_rank_of;  ///< so many; 0: of whatever
   std::shared_future<void> aborts_return;
+  std::atomic<bool> holds_calls{false};
+  int connecting_ended = 0;         ///< so often
+  std::condition_variable changed;  ///< anything of these, of members, and of who has come
   std::uint64_t last_number = 0;
   std::atomic<int> calls_in_progress{0};
 };

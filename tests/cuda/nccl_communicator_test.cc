@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator over an NCCL that is a fake: what is late, fails or hangs ends in time.
+// A communicator over an NCCL that is a fake: what blocks, fails or hangs is ended in time.
 #include "backends/nccl/communicator.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
 #include <memory>
+#include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "backends/cuda/device_context.h"
+#include "backends/nccl/issuing_thread.h"
 #include "fake_nccl.h"
 
 namespace {
@@ -19,70 +22,39 @@ using Catch::Contains;
 using ronde::test::FakeCuda;
 using ronde::test::FakeNccl;
 
-NonBlockingCommunicator::Clock::time_point in(std::chrono::milliseconds time) {
-  return NonBlockingCommunicator::Clock::now() + time;
+IssuingThread::Clock::time_point in(std::chrono::milliseconds time) {
+  return IssuingThread::Clock::now() + time;
 }
 
 struct Fixture {
-  static constexpr int kLooks = 3;  ///< before a call is over
-
   FakeCuda cuda;
-  FakeNccl nccl{cuda, {.looks = kLooks}};
+  FakeNccl nccl{cuda, {}};
   std::shared_ptr<const NcclApi> api = load_nccl(nccl.lookup()).api;
   ronde::cuda::DeviceContext context{cuda.api(), 0};
   ronde::cuda::Current current{context};
 
-  /// Waits until all `size` ranks are there; there is one, whatever the size.
-  std::unique_ptr<NonBlockingCommunicator> connected(int size = 1,
-                                                     std::chrono::milliseconds patience = 60s) {
-    auto communicator =
-        std::make_unique<NonBlockingCommunicator>(api, UniqueId{}, size, 0, in(patience));
-    while (!communicator->is_connected()) std::this_thread::yield();
+  /// The only one of `size` ranks.
+  std::unique_ptr<BlockingCommunicator> connected(int size = 1) {
+    auto communicator = std::make_unique<BlockingCommunicator>(api, size);
+    communicator->connect({}, 0);
     return communicator;
-  }
-
-  /// A call that goes on in NCCL's threads.
-  void check_goes_on(const NonBlockingCommunicator& communicator, Result result) {
-    communicator.check("a call", result, "registering");
-    for (int look = 0; look < kLooks; ++look) CHECK_FALSE(communicator.is_issued("registering"));
-    CHECK(communicator.is_issued("registering"));
   }
 };
 
-TEST_CASE_METHOD(Fixture, "an nccl communicator does not block, and is closed once it is done") {
-  NonBlockingCommunicator communicator(api, {}, 1, 0, in(60s));
-  for (int look = 0; look < kLooks; ++look) CHECK_FALSE(communicator.is_connected());
-  CHECK(communicator.is_connected());
+TEST_CASE_METHOD(Fixture,
+                 "an nccl communicator is closed once it is done, and nobody asks it then") {
+  const auto communicator = connected();
   CHECK(nccl.live().communicators == 1);
-  CHECK(communicator.is_issued("reducing"));
-  void* registered = nullptr;
-  check_goes_on(communicator,
-                api->register_memory(communicator.handle(), &context, 8, &registered));
-  check_goes_on(communicator, api->deregister_memory(communicator.handle(), registered));
-  CHECK(communicator.is_open());
-  communicator.close(in(60s));
+  communicator->watch("reducing");
+  communicator->close();
   CHECK(nccl.live().communicators == 0);
-  CHECK_FALSE(communicator.is_open());
-  // Nobody is asked any more.
   nccl.break_down(kRemoteError);
-  CHECK(communicator.is_issued("reducing"));
+  communicator->watch("reducing");
+  CHECK_THROWS_WITH(BlockingCommunicator::Use(*communicator, "reducing"), Contains("was aborted"));
+  communicator->begin_abort();
+  CHECK(communicator->has_aborted(in(0ms)));
   CHECK(cuda.calls("ncclCommAbort") == 0);
   CHECK(nccl.misuses().empty());
-}
-
-TEST_CASE_METHOD(Fixture,
-                 "nccl whose ranks do not all come is aborted at the deadline, or before") {
-  CHECK_THROWS_WITH(
-      connected(4, 20ms),
-      "NCCL failed while connecting 4 ranks: not all of the 4 ranks have come in time");
-  CHECK(nccl.live().communicators == 0);
-  CHECK(cuda.calls("ncclCommAbort") == 1);
-  {
-    const NonBlockingCommunicator given_up(api, {}, 4, 1, in(60s));
-    CHECK_FALSE(given_up.is_connected());
-  }
-  CHECK(nccl.live().communicators == 0);
-  CHECK(cuda.calls("ncclCommAbort") == 2);
 }
 
 TEST_CASE_METHOD(Fixture, "nccl errors are told, those that come later as well") {
@@ -96,7 +68,7 @@ TEST_CASE_METHOD(Fixture, "nccl errors are told, those that come later as well")
                     "NCCL failed while reducing 3 tensors: ncclAllReduce: the fake says so (4)");
   nccl.break_down(kRemoteError);
   try {
-    static_cast<void>(communicator->is_issued("reducing 3 tensors"));
+    communicator->watch("reducing 3 tensors");
     FAIL("it did not throw");
   } catch (const NcclError& error) {
     CHECK(error.result() == kRemoteError);
@@ -108,25 +80,71 @@ TEST_CASE_METHOD(Fixture, "nccl's abort may hang: it ends at its bound, and its 
   std::promise<void> returns;
   nccl.hold_aborts(returns.get_future().share());
   auto communicator = connected();
-  CHECK_FALSE(communicator->abort(20ms));
-  CHECK_THROWS_WITH(communicator->is_issued("reducing"),
-                    "NCCL failed while reducing: it was aborted");
-  CHECK(communicator->abort(20ms));  // once is enough
-  communicator.reset();
-  CHECK(cuda.calls("ncclCommAbort") == 1);
+  communicator->begin_abort();
+  CHECK_FALSE(communicator->has_aborted(in(20ms)));
+  CHECK_THROWS_WITH(communicator->watch("reducing"), "NCCL failed while reducing: it was aborted");
   CHECK(nccl.live().communicators == 1);
   returns.set_value();
-  // The thread that was left to itself goes on with the table that it holds.
-  while (nccl.live().communicators > 0) std::this_thread::yield();
+  communicator.reset();
+  CHECK(cuda.calls("ncclCommAbort") == 1);
+  CHECK(nccl.live().communicators == 0);
 }
 
-TEST_CASE_METHOD(Fixture, "nccl that does not end what is in progress is not waited for for ever") {
-  const auto communicator = connected();
-  nccl.lose_a_rank();
-  CHECK_THROWS_WITH(
-      communicator->close(in(20ms)),
-      "NCCL failed while closing a communicator: what is in progress has not ended in time, or not "
-      "all ranks close theirs");
+TEST_CASE_METHOD(Fixture, "nccl that connects when nobody waits any more is aborted by itself") {
+  BlockingCommunicator communicator(api, 1);
+  communicator.begin_abort();
+  CHECK_THROWS_WITH(communicator.connect({}, 0), Contains("it was aborted"));
+  CHECK(cuda.calls("ncclCommAbort") == 1);
+  CHECK(nccl.live().communicators == 0);
+}
+
+TEST_CASE("an nccl thread runs tasks in their order, tells what they throw, and drops the rest") {
+  IssuingThread thread;
+  std::promise<void> begins;
+  std::promise<void> goes_on;
+  std::vector<int> ran;
+  const auto first = thread.submit(IssuingThread::Kind::Work, [&] {
+    begins.set_value();
+    goes_on.get_future().wait();
+    ran.push_back(1);
+  });
+  const auto second =
+      thread.submit(IssuingThread::Kind::Work, [] { throw std::runtime_error("two"); });
+  begins.get_future().wait();
+  CHECK_FALSE(first->poll());
+  goes_on.set_value();
+  while (!first->poll()) std::this_thread::yield();
+  const auto two = [&] {
+    while (!second->poll()) std::this_thread::yield();
+  };
+  CHECK_THROWS_WITH(two(), "two");
+  thread.stop();
+  CHECK(thread.has_stopped(in(60s)));
+  const auto late = thread.submit(IssuingThread::Kind::Work, [&] { ran.push_back(3); });
+  CHECK_FALSE(late->poll());
+  CHECK(ran == std::vector{1});
+}
+
+TEST_CASE("an nccl thread whose task does not return is not waited for") {
+  const auto kind = GENERATE(IssuingThread::Kind::Connect, IssuingThread::Kind::Work);
+  auto begins = std::make_shared<std::promise<void>>();
+  auto returns = std::make_shared<std::promise<void>>();
+  std::future<void> has_begun = begins->get_future();
+  std::shared_ptr<Task> task;
+  {
+    IssuingThread thread;
+    task = thread.submit(kind, [begins, until = returns->get_future().share()] {
+      begins->set_value();
+      until.wait();
+    });
+    has_begun.wait();
+    thread.stop();
+    // One that connects touches no tensor.
+    CHECK(thread.has_stopped(in(10ms)) == (kind == IssuingThread::Kind::Connect));
+  }
+  CHECK_FALSE(task->poll());
+  returns->set_value();
+  while (!task->poll()) std::this_thread::yield();
 }
 
 }  // namespace

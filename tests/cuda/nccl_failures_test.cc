@@ -90,6 +90,7 @@ TEST_CASE("nccl errors of calls end the group in their own words, and another on
       check_contains(death.text, row.words + row.symbol);
       if (row.symbol != "ncclCommRegister") check_contains(death.text, ": the fake says so (3)");
     });
+    machine.end_connecting();
     machine.check_clean();
     machine.check_recovery();
   }
@@ -118,19 +119,53 @@ TEST_CASE("nccl that waits for a rank to connect gives up at its deadline, or wh
   NcclRanks machine(2);
   if (!dies) machine.options.init_timeout_s = 0.05;
   machine.nccl.lose_a_rank(2);
-  const int last = 1;
   machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
     std::weak_ptr<void> memory;
     const Work work = start_owned(runtime, gpu, kCount, memory);
     while (dies && machine.cuda.calls("ncclCommInitRankConfig") < 2) std::this_thread::yield();
-    if (dies && runtime.topology().rank == last) return machine.kill(last);
+    if (dies && runtime.topology().rank == 1) return machine.kill(1);
     const Death death = death_of([&] { work.wait(); });
-    if (dies) check(death.rank == last, "the one that died is named: " + death.text);
+    if (dies) check(death.rank == 1, "the one that died is named: " + death.text);
     if (!dies) {
       check_contains(death.text, "connecting 2 ranks: not all of the 2 ranks have come in time");
     }
     check(memory.expired(), "the memory was handed back");
   });
+  // The threads that nobody waits for any more still connect, and give back all that they hold.
+  CHECK(machine.cuda.live().contexts > 0);
+  machine.end_connecting();
+  machine.check_clean();
+}
+
+TEST_CASE("nccl calls that block when a rank dies are ended by abort, or left within its bound") {
+  const bool abort_hangs = GENERATE(false, true);
+  CAPTURE(abort_hangs);
+  NcclRanks machine(2);
+  machine.options.abort_bound = 50ms;
+  std::promise<void> returns;
+  if (abort_hangs) machine.nccl.hold_aborts(returns.get_future().share());
+  std::barrier together(2);
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    const int before = machine.cuda.calls("ncclAllReduce");
+    if (runtime.topology().rank == 0) machine.nccl.hold_calls();
+    together.arrive_and_wait();
+    std::weak_ptr<void> memory;
+    const Work work = start_owned(runtime, gpu, kCount, memory);
+    while (machine.cuda.calls("ncclAllReduce") < before + 2) std::this_thread::yield();
+    if (runtime.topology().rank == 1) return machine.kill(1);
+    check(death_of([&] { work.wait(); }).rank == 1, "the one that died is named");
+    // The call may still queue work on it.
+    check(memory.expired() == !abort_hangs, "the memory is kept while NCCL has it");
+  });
+  if (abort_hangs) {
+    CHECK(machine.nccl.live().communicators == 2);
+    returns.set_value();
+    while (machine.nccl.live().communicators > 0) std::this_thread::yield();
+    CHECK(machine.nccl.misuses() == std::vector<std::string>{});
+    return;
+  }
   machine.check_clean();
 }
 
@@ -194,7 +229,7 @@ TEST_CASE("nccl whose abort hangs is left to itself within bounds, with memory t
     check(!sum.is_handed_back(), "NCCL may still write there: the memory is kept");
   });
   CHECK(machine.nccl.live().communicators == 2);
-  CHECK(machine.nccl.live().allocations == 0);  // no fusion buffer was needed
+  CHECK(machine.nccl.live().allocations == 2);  // the fusion buffers, which NCCL may still use
   CHECK(machine.cuda.live().streams >= machine.size());
   returns.set_value();
   while (machine.nccl.live().communicators > 0) std::this_thread::yield();

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <numeric>
+#include <thread>
 
 #include "backends/shm/shm.h"
 
@@ -59,6 +60,11 @@ void NcclRanks::run_to_its_death(const Body& body) {
     body(runtime, own);
   });
   begin_job();
+}
+
+void NcclRanks::end_connecting() {
+  nccl.end_connecting();
+  while (cuda.live().contexts > 0) std::this_thread::yield();
 }
 
 void NcclRanks::check_clean() const {

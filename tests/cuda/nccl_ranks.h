@@ -27,6 +27,8 @@ class NcclRanks {
   void run(const Body& body);
   /// The same without these checks, and without a shutdown.
   void run_to_its_death(const Body& body);
+  /// Ends the threads that nobody waits for any more, as they connect with ranks that are gone.
+  void end_connecting();
   /// What a test ends with.
   void check_clean() const;
   /// A next job sums.

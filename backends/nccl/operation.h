@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda/addresses.h"
+#include "backends/cuda/segment_mover.h"
+#include "backends/device/chunk_layout.h"
+#include "backends/nccl/links.h"
+
+namespace ronde::nccl {
+
+using Moves = std::vector<cuda::SegmentMover::Move>;
+
+/// What an operation queues on a channel's stream, all of it at once, on the channel's thread. That
+/// thread may outlive the operation and its backend, so this owns all but the tensors, for which
+/// see DeviceStreams::settle().
+///
+/// Thread-safety: one thread at a time.
+class Work {
+ public:
+  virtual ~Work() = default;
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  /// Queues it, after all that the buffers wait for. Blocks as NCCL does.
+  void run();
+  const Channel& channel() const noexcept { return channel_; }
+  /// After run(): the end of it. While that has not passed, NCCL is asked whether something has
+  /// gone wrong: its kernels do not end then.
+  const std::shared_ptr<const DeviceEvent>& event() const noexcept { return event_; }
+
+ protected:
+  /// `doing`: for texts, as in "reducing 3 tensors".
+  Work(const Links& links, Channel channel, const Placement& place, std::string doing)
+      : shared_(links.shared()),
+        channel_(std::move(channel)),
+        after_(place.after.begin(), place.after.end()),
+        doing_(std::move(doing)) {}
+
+  virtual void issue() = 0;
+
+  const NcclOptions& options() const noexcept { return shared_->options; }
+  Counts& counts() const noexcept { return shared_->counts; }
+  std::size_t size() const noexcept { return shared_->size; }
+  std::size_t rank() const noexcept { return shared_->rank; }
+  const NcclApi& api() const noexcept { return channel_.communicator->api(); }
+  const std::string& doing() const noexcept { return doing_; }
+
+  /// As Channel::call.
+  template <typename... Arguments, typename... Given>
+  void call(const vendor::Entry<Result, Arguments...>& function, Given... given) const {
+    channel_.call(doing_, function, given...);
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const Channel channel_;
+  const std::vector<std::shared_ptr<const DeviceEvent>> after_;
+  const std::string doing_;
+  std::shared_ptr<const DeviceEvent> event_;
+};
+
+/// One of all ranks, on the lane whose turn it is.
+class LaneWork : public Work {
+ protected:
+  LaneWork(Links& links, const Placement& place, std::string doing)
+      : LaneWork(links, links.next_lane(), place, std::move(doing)) {}
+
+  cuda::Workbench& bench() const noexcept { return *lane_->bench; }
+  std::size_t fusion_bytes() const noexcept { return bench().fusion_bytes(); }
+  std::byte* fusion() const { return lane_->fusion(); }
+  void move(const Moves& moves, const cuda::SegmentMover::How& how) const {
+    bench().mover().move(moves, how);
+  }
+
+ private:
+  LaneWork(const Links& links, const std::shared_ptr<Lane>& lane, const Placement& place,
+           std::string doing)
+      : Work(links, lane->channel, place, std::move(doing)), lane_(lane) {}
+
+  const std::shared_ptr<Lane> lane_;
+};
+
+/// A call with segments of its own.
+template <typename Call>
+struct OwnedCall {
+  explicit OwnedCall(const Call& given)
+      : segments(given.segments.begin(), given.segments.end()), call(given) {
+    call.segments = segments;
+    call.place.after = {};
+  }
+  OwnedCall(const OwnedCall&) = delete;
+  OwnedCall& operator=(const OwnedCall&) = delete;
+
+  const std::vector<Segment> segments;
+  Call call;
+};
+
+/// The ways of a chunk's pieces into a buffer, and out of it: elements have `tensor_width` bytes in
+/// the tensors, and `width` there. Where there is no input neutral elements come from nowhere, and
+/// where there is no output nothing is taken out.
+/// @{
+inline Moves moves_in(std::span<const device::Piece> pieces, std::byte* buffer,
+                      std::size_t tensor_width, std::size_t width) {
+  Moves moves;
+  for (const device::Piece& piece : pieces) {
+    const void* const input = piece.segment->input;
+    moves.push_back({input != nullptr ? cuda::at(input, piece.offset, tensor_width) : nullptr,
+                     buffer + piece.position * width, piece.count});
+  }
+  return moves;
+}
+
+inline Moves moves_out(std::span<const device::Piece> pieces, const std::byte* buffer,
+                       std::size_t tensor_width, std::size_t width) {
+  Moves moves;
+  for (const device::Piece& piece : pieces) {
+    void* const output = piece.segment->output;
+    if (output == nullptr) continue;
+    moves.push_back({buffer + piece.position * width, cuda::at(output, piece.offset, tensor_width),
+                     piece.count});
+  }
+  return moves;
+}
+/// @}
+
+}  // namespace ronde::nccl
