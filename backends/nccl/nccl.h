@@ -18,6 +18,8 @@ struct NcclOptions {
   std::uint64_t streams = 1;                             ///< RONDE_NCCL_STREAMS
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;  ///< RONDE_FUSION_BYTES
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
+  /// RONDE_EXACT: floating types are reduced in the order of ranks, by Ronde's kernels.
+  bool exact = false;
   /// How long to wait for the other ranks, in seconds (RONDE_INIT_TIMEOUT_S).
   double init_timeout_s = 120.0;
   /// How long NCCL may take to end what is in progress once the group is dead, and to close

@@ -45,6 +45,8 @@ constexpr ReductionNumber kMax = 2;
 constexpr ReductionNumber kMin = 3;
 constexpr ReductionNumber kAverage = 4;
 
+constexpr int kHostScalar = 1;  ///< ncclScalarHostImmediate
+
 struct CommunicatorTag;
 using Communicator = CommunicatorTag*;
 
@@ -88,6 +90,10 @@ struct NcclApi : vendor::ApiTable {
   Call<Communicator> destroy{*this, "ncclCommDestroy"};
   Call<Communicator> abort{*this, "ncclCommAbort"};
   Call<Communicator, Result*> async_error{*this, "ncclCommGetAsyncError"};
+
+  Call<ReductionNumber*, void*, DataTypeNumber, int, Communicator> make_scaled_sum{
+      *this, "ncclRedOpCreatePreMulSum"};
+  Call<ReductionNumber, Communicator> destroy_reduction{*this, "ncclRedOpDestroy"};
 
   Call<> group_start{*this, "ncclGroupStart"};
   Call<> group_end{*this, "ncclGroupEnd"};

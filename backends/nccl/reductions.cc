@@ -54,10 +54,12 @@ std::byte* beside_of(const void* memory, const std::byte* buffer, std::byte* bes
 
 }  // namespace
 
-void ReductionWork::pack(const Moves& moves, std::byte* buffer, std::byte* beside) const {
+void ReductionWork::pack(const Moves& moves, std::byte* buffer, std::byte* beside,
+                         bool scales_by_nccl) const {
   const DataType rounded = plan_.rounded.value_or(plan_.travel);
+  const Scaling scaling = scales_by_nccl ? Scaling{} : plan_.pack;
   const SegmentMover::How how{
-      .from = plan_.from, .to = rounded, .scaling = plan_.pack, .op = plan_.op};
+      .from = plan_.from, .to = rounded, .scaling = scaling, .op = plan_.op};
   if (!plan_.rounded) return move(moves, how);
   Moves first = moves;
   Moves second = moves;
@@ -97,56 +99,44 @@ Allreduce::Allreduce(Links& links, const AllreduceCall& call)
 void Allreduce::issue() {
   while (layout_.next()) {
     counts().bytes += layout_.extent() * width();
-    if (is_direct()) {
-      ++counts().direct_chunks;
-      reduce_directly();
-      scale_directly();
-      continue;
-    }
-    shares_ = lay_out(fusion(), share_of(layout_.extent(), size(), width()), size(), width());
-    pack_chunk();
     if (plan().by_nccl) {
-      ++counts().packed_chunks;
-      call(api().all_reduce, fusion(), fusion(), layout_.extent(), number_of(plan().travel).value(),
-           number_of(plan().op));
+      reduce_by_nccl();
     } else {
-      ++counts().chunks_in_order;
-      exchange_shares(channel(), shares_, rank(), size(), doing());
-      reduce_in_order(bench(), shares_, rank(), size(), plan(), options().most_inputs);
-      call(api().all_gather, shares_.packed_of(rank()), shares_.packed, shares_.bytes, kUint8);
+      combine_shares();
     }
-    unpack_chunk();
   }
 }
 
-bool Allreduce::is_direct() const {
-  const std::span<const device::Piece> pieces = layout_.pieces();
-  return plan().by_nccl && plan().pack.is_identity() && pieces.size() == 1 &&
-         pieces.front().segment->input != nullptr && pieces.front().segment->output != nullptr;
+void Allreduce::reduce_by_nccl() {
+  const bool is_single = layout_.pieces().size() == 1;
+  const Operator op(channel(), plan(), is_single, doing());
+  const DataTypeNumber type = number_of(plan().travel).value();
+  const device::Piece& first = layout_.pieces().front();
+  const Segment& segment = *first.segment;
+  if (plan().is_plain(is_single) && segment.input != nullptr && segment.output != nullptr) {
+    ++counts().direct_chunks;
+    return call(api().all_reduce, cuda::at(segment.input, first.offset, width()),
+                cuda::at(segment.output, first.offset, width()), first.count, type, op.number());
+  }
+  ++counts().packed_chunks;
+  pack_chunk(plan().scales_by_nccl(is_single));
+  call(api().all_reduce, fusion(), fusion(), layout_.extent(), type, op.number());
+  unpack_chunk();
 }
 
-void Allreduce::reduce_directly() {
-  const device::Piece& piece = layout_.pieces().front();
-  call(api().all_reduce, cuda::at(piece.segment->input, piece.offset, width()),
-       cuda::at(piece.segment->output, piece.offset, width()), piece.count,
-       number_of(plan().travel).value(), number_of(plan().op));
+void Allreduce::combine_shares() {
+  ++counts().chunks_in_order;
+  shares_ = lay_out(fusion(), share_of(layout_.extent(), size(), width()), size(), width());
+  pack_chunk(false);
+  exchange_shares(channel(), shares_, rank(), size(), doing());
+  reduce_in_order(bench(), shares_, rank(), size(), plan(), options().most_inputs);
+  call(api().all_gather, shares_.packed_of(rank()), shares_.packed, shares_.bytes, kUint8);
+  unpack_chunk();
 }
 
-void Allreduce::scale_directly() const {
-  if (plan().final.is_identity()) return;
-  const device::Piece& piece = layout_.pieces().front();
-  void* const result = cuda::at(piece.segment->output, piece.offset, width());
-  const Moves in_place{{result, result, piece.count}};
-  move(in_place, {.from = plan().from,
-                  .to = plan().from,
-                  .scaling = plan().final,
-                  .op = plan().op,
-                  .canonical = true});
-}
-
-void Allreduce::pack_chunk() const {
+void Allreduce::pack_chunk(bool scales_by_nccl) const {
   pack(moves_in(layout_.pieces(), fusion(), size_of(plan().from), width()), fusion(),
-       shares_.received);
+       shares_.received, scales_by_nccl);
 }
 
 void Allreduce::unpack_chunk() const {
@@ -166,27 +156,21 @@ void Reducescatter::issue() {
   for (; done_ < longest_; done_ += most) {
     share_ = std::min(most, longest_ - done_);
     counts().bytes += share_ * size() * width();
-    if (is_direct()) {
+    const Operator op(channel(), plan(), is_single(), doing());
+    if (plan().is_plain(is_single()) && call_.input != nullptr && call_.output != nullptr) {
       ++counts().direct_chunks;
       call(api().reduce_scatter, call_.input, call_.output, share_,
-           number_of(plan().travel).value(), number_of(plan().op));
-      if (!plan().final.is_identity()) {
-        const Moves in_place{{call_.output, call_.output, share_}};
-        move(in_place, {.from = plan().from,
-                        .to = plan().from,
-                        .scaling = plan().final,
-                        .op = plan().op,
-                        .canonical = true});
-      }
+           number_of(plan().travel).value(), op.number());
       continue;
     }
+    const bool scales_by_nccl = plan().scales_by_nccl(is_single());
     if (!plan().by_nccl) share_ = share_of(share_ * size(), size(), width());
     shares_ = lay_out(fusion(), share_, size(), width());
-    pack_chunk();
+    pack_chunk(scales_by_nccl);
     if (plan().by_nccl) {
       ++counts().packed_chunks;
       call(api().reduce_scatter, shares_.packed, shares_.packed_of(rank()), share_,
-           number_of(plan().travel).value(), number_of(plan().op));
+           number_of(plan().travel).value(), op.number());
     } else {
       ++counts().chunks_in_order;
       exchange_shares(channel(), shares_, rank(), size(), doing());
@@ -196,13 +180,12 @@ void Reducescatter::issue() {
   }
 }
 
-/// Only where all fits into one chunk, so that the ranks that have no memory for it can take part.
-bool Reducescatter::is_direct() const {
-  const bool is_whole = done_ == 0 && share_ == longest_;
-  const bool is_even = std::all_of(counts_.begin(), counts_.end(),
-                                   [&](std::size_t count) { return count == longest_; });
-  return plan().by_nccl && plan().pack.is_identity() && is_whole && is_even &&
-         call_.input != nullptr && call_.output != nullptr;
+/// All is in one chunk, where equal parts lie as in the tensor. Ranks without memory for it see it
+/// alike.
+bool Reducescatter::is_single() const {
+  return done_ == 0 && share_ == longest_ &&
+         std::all_of(counts_.begin(), counts_.end(),
+                     [&](std::size_t count) { return count == longest_; });
 }
 
 std::size_t Reducescatter::piece_of(std::size_t rank) const {
@@ -210,7 +193,7 @@ std::size_t Reducescatter::piece_of(std::size_t rank) const {
   return count > done_ ? std::min(count - done_, share_) : 0;
 }
 
-void Reducescatter::pack_chunk() const {
+void Reducescatter::pack_chunk(bool scales_by_nccl) const {
   Moves moves;
   for (std::size_t to = 0; to < size(); ++to) {
     const std::size_t from = begin_[to] + done_;
@@ -218,7 +201,7 @@ void Reducescatter::pack_chunk() const {
         {call_.input != nullptr ? cuda::at(call_.input, from, size_of(plan().from)) : nullptr,
          shares_.packed_of(to), piece_of(to)});
   }
-  pack(moves, shares_.packed, shares_.received);
+  pack(moves, shares_.packed, shares_.received, scales_by_nccl);
 }
 
 void Reducescatter::unpack_chunk() const {

@@ -18,7 +18,7 @@ class ReductionWork : public LaneWork {
   ReductionWork(Links& links, const Placement& place, std::string doing,
                 const ReductionRequest& request)
       : LaneWork(links, place, std::move(doing)),
-        plan_(plan_reduction(request, size() > options().most_inputs)),
+        plan_(plan_reduction(request, size(), size() > options().most_inputs, options().exact)),
         width_(size_of(plan_.travel)) {}
 
   const ReductionPlan& plan() const noexcept { return plan_; }
@@ -30,7 +30,8 @@ class ReductionWork : public LaneWork {
   /// Queues the way into the buffer, and the one out of it. `beside`: as much memory of the buffer
   /// as the moves' own there, for what is rounded between.
   /// @{
-  void pack(const Moves& moves, std::byte* buffer, std::byte* beside) const;
+  void pack(const Moves& moves, std::byte* buffer, std::byte* beside,
+            bool scales_by_nccl = false) const;
   void unpack(const Moves& moves, std::byte* buffer, std::byte* beside) const;
   /// @}
 
@@ -39,20 +40,18 @@ class ReductionWork : public LaneWork {
   const std::size_t width_;
 };
 
-/// Chunk by chunk: one that is a piece of a single tensor, and is not to be changed before, is
-/// reduced where it is; the rest is packed. Which of them is this rank's own affair: NCCL sees the
-/// same counts.
+/// Chunk by chunk: one that is a piece of a single tensor, and of which NCCL does all, is reduced
+/// where it is; the rest is packed. A rank that adds nothing, or keeps nothing, packs all the same,
+/// by itself: NCCL sees the same counts.
 class Allreduce final : public ReductionWork {
  public:
   Allreduce(Links& links, const AllreduceCall& call);
 
  private:
   void issue() override;
-  bool is_direct() const;
-  void reduce_directly();
-  void scale_directly() const;
-  Moves moves(bool in) const;
-  void pack_chunk() const;
+  void reduce_by_nccl();
+  void combine_shares();
+  void pack_chunk(bool scales_by_nccl) const;
   void unpack_chunk() const;
 
   const OwnedCall<AllreduceCall> owned_;
@@ -69,8 +68,8 @@ class Reducescatter final : public ReductionWork {
 
  private:
   void issue() override;
-  bool is_direct() const;
-  void pack_chunk() const;
+  bool is_single() const;
+  void pack_chunk(bool scales_by_nccl) const;
   void unpack_chunk() const;
   /// Elements of a part in this chunk.
   std::size_t piece_of(std::size_t rank) const;

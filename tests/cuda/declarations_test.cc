@@ -119,6 +119,8 @@ TEST_CASE("the nccl functions that Ronde declares are those of the installed one
   CHECK_CALL(destroy, ncclCommDestroy);
   CHECK_CALL(abort, ncclCommAbort);
   CHECK_CALL(async_error, ncclCommGetAsyncError);
+  CHECK_CALL(make_scaled_sum, ncclRedOpCreatePreMulSum);
+  CHECK_CALL(destroy_reduction, ncclRedOpDestroy);
   CHECK_CALL(group_start, ncclGroupStart);
   CHECK_CALL(group_end, ncclGroupEnd);
   CHECK_CALL(all_reduce, ncclAllReduce);
@@ -204,6 +206,7 @@ TEST_CASE("the nccl numbers and structures that Ronde declares are those of the 
   CHECK(kMax == ncclMax);
   CHECK(kMin == ncclMin);
   CHECK(kAverage == ncclAvg);
+  CHECK(kHostScalar == ncclScalarHostImmediate);
   CHECK(kUndefined == NCCL_CONFIG_UNDEF_INT);
   const CommunicatorConfig ours;
   const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;

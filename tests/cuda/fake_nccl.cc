@@ -119,6 +119,25 @@ void add_calls(Functions& functions) {
   });
 }
 
+void add_operators(Functions& functions) {
+  define<"ncclRedOpCreatePreMulSum">(
+      functions, [](S& s, ReductionNumber* op, void* factor, DataTypeNumber type, int residence,
+                    Communicator communicator) {
+        if (!s.caller(communicator, "making an operator") || residence != kHostScalar) {
+          return kInvalidArgument;
+        }
+        const std::lock_guard lock(s.mutex);
+        *op = ++s.last_operator;
+        s.factors[*op] = number_at(factor, type);
+        return nccl::kSuccess;
+      });
+  define<"ncclRedOpDestroy">(functions, [](S& s, ReductionNumber op, Communicator communicator) {
+    if (!s.caller(communicator, "destroying an operator")) return kInvalidArgument;
+    const std::lock_guard lock(s.mutex);
+    return s.factors.erase(op) == 1 ? nccl::kSuccess : kInvalidArgument;
+  });
+}
+
 void add_memory(Functions& functions) {
   define<"ncclMemAlloc">(functions, [](S& s, void** memory, std::size_t bytes) {
     cuda::DevicePointer allocated = 0;
@@ -155,10 +174,25 @@ Result FakeNccl::State::take(const Call& call, Communicator communicator, Stream
   Launch& launched = mine.launches[communicator];
   launched.stream = stream;
   launched.calls.push_back(std::make_shared<Call>(call));
+  if (const std::string problem = resolve(*launched.calls.back(), communicator); !problem.empty()) {
+    misuses.add(problem);
+  }
   if (mine.depth > 0) return nccl::kSuccess;
   Launch whole = std::move(launched);
   mine.launches.erase(communicator);
   return launch(communicator, std::move(whole));
+}
+
+std::string FakeNccl::State::resolve(Call& call, Communicator communicator) {
+  const auto caller = member(communicator, "reducing");
+  if (!caller || call.op < kAverage) return {};
+  const bool is_floating = call.type >= kFloat16;
+  const std::lock_guard lock(mutex);
+  const auto own = factors.find(call.op);
+  if (call.op > kAverage && own == factors.end()) return "an operator that there is not";
+  call.factor = call.op == kAverage ? 1.0 / caller->ranks->size : own->second;
+  call.op = kSum;
+  return is_floating ? "" : "integers that are scaled";
 }
 
 std::shared_ptr<Member> FakeNccl::State::member(Communicator communicator, const char* what) {
@@ -305,6 +339,7 @@ FakeNccl::FakeNccl(FakeCuda& cuda, const Options& options)
   Functions& functions = fake::current_state()->symbols;
   add_communicators(functions);
   add_calls(functions);
+  add_operators(functions);
   add_memory(functions);
 }
 
@@ -352,7 +387,8 @@ void FakeNccl::hold_aborts(std::shared_future<void> until) {
 FakeNccl::Live FakeNccl::live() const {
   const std::lock_guard lock(state_->mutex);
   const auto count = [](const auto& items) { return static_cast<int>(items.size()); };
-  return {count(state_->members), count(state_->registrations), count(state_->allocations)};
+  return {count(state_->members), count(state_->registrations), count(state_->allocations),
+          count(state_->factors)};
 }
 
 std::vector<std::string> FakeNccl::misuses() const {

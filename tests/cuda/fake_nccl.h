@@ -51,6 +51,7 @@ class FakeNccl {
     int communicators = 0;
     int registrations = 0;
     int allocations = 0;
+    int operators = 0;
     friend bool operator==(const Live&, const Live&) = default;
   };
   Live live() const;

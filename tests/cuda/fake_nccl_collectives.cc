@@ -40,6 +40,16 @@ Number combined(Number a, Number b, ReductionNumber op) {
   }
 }
 
+/// Both are of the type, and so is the result.
+template <typename Number>
+Number scaled(Number value, double factor) {
+  if constexpr (std::is_class_v<Number>) {
+    return Number::of(value * static_cast<float>(Number::of(static_cast<float>(factor))));
+  } else {
+    return static_cast<Number>(value * static_cast<Number>(factor));
+  }
+}
+
 /// Calls `visit` with a zero of the type.
 template <typename Visit>
 void with_type(DataTypeNumber type, Visit visit) {
@@ -69,7 +79,7 @@ std::vector<char> reduced(const Calls& calls, std::size_t first, std::size_t cou
       Number value;
       std::memcpy(&value, static_cast<const char*>(calls[rank]->input) + i * sizeof value,
                   sizeof value);
-      return value;
+      return any.factor != 1.0 ? scaled(value, any.factor) : value;
     };
     for (std::size_t i = 0; i < count; ++i) {
       // A ring begins somewhere else for each part.
@@ -95,10 +105,19 @@ std::vector<char> taken(const Call& call) {
 
 bool fits(const Call& a, const Call& b) {
   return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op &&
-         a.other == b.other;
+         a.other == b.other && a.factor == b.factor;
 }
 
 }  // namespace
+
+double number_at(const void* value, DataTypeNumber type) {
+  double number = 0.0;
+  with_type(type, [&](auto element) {
+    std::memcpy(&element, value, sizeof element);
+    number = static_cast<double>(element);
+  });
+  return number;
+}
 
 void run_collective(const Calls& calls, Misuses& misuses) {
   const Call& first = *calls.front();

@@ -33,7 +33,8 @@ struct Call {
   std::size_t count = 0;
   DataTypeNumber type = kUint8;
   ReductionNumber op = kSum;
-  int other = -1;  ///< the root, or the peer
+  int other = -1;       ///< the root, or the peer
+  double factor = 1.0;  ///< of each rank's elements, in their type
   bool is_done = false;
 };
 using Calls = std::vector<std::shared_ptr<Call>>;
@@ -73,6 +74,9 @@ struct Ranks {
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Call>>> sends, receives;
 };
 
+/// The number that is at `value`.
+double number_at(const void* value, DataTypeNumber type);
+
 /// Moves and reduces for all ranks, whose calls these are in their order.
 void run_collective(const Calls& calls, Misuses& misuses);
 
@@ -105,6 +109,8 @@ struct FakeNccl::State {
   /// Of the calling thread: goes into its group, or is launched.
   nccl::Result take(const fake_nccl::Call& call, nccl::Communicator communicator,
                     cuda::StreamHandle stream);
+  /// Scaled sums are sums of scaled elements. What is wrong with its operator, or nothing.
+  std::string resolve(fake_nccl::Call& call, nccl::Communicator communicator);
   /// Of one call, or of a group of them.
   nccl::Result launch(nccl::Communicator communicator, fake_nccl::Launch launch);
   nccl::Result finalize(nccl::Communicator communicator);
@@ -126,6 +132,8 @@ struct FakeNccl::State {
   std::map<std::string, std::shared_ptr<fake_nccl::Ranks>> groups;  ///< by their ids
   std::map<nccl::Communicator, std::shared_ptr<fake_nccl::Member>> members;
   std::map<void*, nccl::Communicator> registrations;
+  std::map<nccl::ReductionNumber, double> factors;  ///< of operators that were made
+  nccl::ReductionNumber last_operator = nccl::kAverage;
   std::set<void*> allocations;
   nccl::Result broken = nccl::kSuccess;
   std::optional<int> lacks_a_rank_of;  ///< so many; 0: of whatever

@@ -175,20 +175,21 @@ class Twins {
               std::string(to_string(twin.input.dtype())) + " on rank " + std::to_string(rank()));
   }
 
-  /// NCCL sums and multiplies more than two ranks' f32 and f64 in an order of its own.
+  /// NCCL sums and multiplies in an order and with roundings of its own.
   bool is_in_any_order(const Request& request) const {
     const bool is_reduction =
         request.kind == Collective::Allreduce || request.kind == Collective::Reducescatter;
-    const bool is_full = request.dtype == DataType::F32 || request.dtype == DataType::F64;
-    const bool is_extreme = request.op == ReduceOp::Min || request.op == ReduceOp::Max;
-    return is_reduction && is_full && !request.wire_dtype && !is_extreme &&
-           runtime_.backend_name(DeviceKind::Cuda) == "nccl" && runtime_.topology().local_size > 2;
+    return is_reduction && is_floating(request.dtype) && request.op != ReduceOp::Min &&
+           request.op != ReduceOp::Max && !gpu_.is_exact &&
+           runtime_.backend_name(DeviceKind::Cuda) == "nccl";
   }
 
   bool is_close(const Bytes& seen, const TensorValues& expected, const Request& request) const {
     TensorValues values(expected.dtype(), expected.count());
     if (!seen.empty()) std::memcpy(values.data(), seen.data(), seen.size());
-    const double epsilon = expected.dtype() == DataType::F32 ? 0x1p-23 : 0x1p-52;
+    const DataType type = request.wire_dtype.value_or(expected.dtype());
+    const int digits = type == DataType::F16 ? 10 : type == DataType::BF16 ? 7 : 23;
+    const double epsilon = type == DataType::F64 ? 0x1p-52 : std::ldexp(1.0, -digits);
     const double largest_sum = size() * kLargest * std::abs(request.prescale * request.postscale);
     for (std::size_t i = 0; i < expected.count(); ++i) {
       const double right = expected.get(i);
@@ -441,9 +442,9 @@ const NcclRow kNcclRows[] = {
     {Collective::Allreduce, DataType::F32, ReduceOp::Sum, 1.0, 3.0},
     {Collective::Allreduce, DataType::F64, ReduceOp::Product, 0.5, 1.0, "packed_chunks"},
     {Collective::Allreduce, DataType::I32, ReduceOp::Max, 2.0, 3.0, "packed_chunks"},
-    {Collective::Allreduce, DataType::F16, ReduceOp::Sum, 0.5, 1.0, "chunks_in_order"},
+    {Collective::Allreduce, DataType::F16, ReduceOp::Sum, 0.5, 1.0},
     {Collective::Allreduce, DataType::F32, ReduceOp::Min, 1.0, -2.0, "chunks_in_order"},
-    {Collective::Allreduce, DataType::BF16, ReduceOp::Average, 2.0, 0.25, "chunks_in_order"},
+    {Collective::Allreduce, DataType::BF16, ReduceOp::Average, 2.0, 0.25},
     {Collective::Reducescatter, DataType::F32, ReduceOp::Average, 0.25, 8.0, "collectives"},
     {Collective::Reducescatter, DataType::I16, ReduceOp::Sum, 3.0, 1.0, "collectives"},
     {Collective::Broadcast},
@@ -454,8 +455,7 @@ const NcclRow kNcclRows[] = {
 /// Numbers from 1 on that all types have, also scaled.
 TensorValues numbers(DataType dtype, double scale) {
   TensorValues values(dtype, kNcclCount);
-  for (std::size_t i = 0; i < kNcclCount; ++i)
-    values.set(i, static_cast<double>(i % 16 + 1) * 4 * scale);
+  for (std::size_t i = 0; i < kNcclCount; ++i) values.set(i, double(i % 16 + 1) * 4 * scale);
   return values;
 }
 

@@ -10,8 +10,8 @@
 namespace ronde::test {
 
 // What operations on a GPU give, compared bit by bit with the same on the CPU, which other tests
-// compare with the truth; closely where NCCL sums or multiplies the f32 or f64 of more than two
-// ranks, as their order is its own. All ranks call them alike; a fake GPU will do as well as a real
+// compare with the truth; closely where NCCL sums or multiplies floating numbers, as
+// their order is its own. All ranks call them alike; a fake GPU will do as well as a real
 // one. They throw CheckFailed.
 
 /// All dtypes, ops and scales, alone and fused, also where a rank adds nothing.

@@ -28,6 +28,8 @@ struct ProgramGpu {
 
   std::shared_ptr<const cuda::DeviceContext> context;
   cuda::Stream stream;
+  /// What NCCL reduces there has the bits of the CPU's.
+  bool is_exact = false;
   /// Tensors have whole blocks of so many bytes to themselves.
   std::size_t block_bytes = 1;
 };

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations over an NCCL that is a fake, beside the same over shared memory, whose bits they have
 // wherever the design says so.
+#include <barrier>
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "gpu_exercise.h"
 #include "nccl_ranks.h"
 #include "tests/support/case_table.h"
+#include "tests/support/requests.h"
 #include "tests/support/sanitizers.h"
 
 namespace {
@@ -16,18 +19,27 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
+Bytes bytes_of(const TensorValues& values) {
+  Bytes bytes(values.bytes());
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
 struct SetUp {
   int ranks;
   std::size_t most_inputs = NcclOptions().most_inputs;  ///< of a kernel
+  bool exact = false;
 };
 
 /// As usual; and with kernels that take fewer inputs than there are ranks, which reduce in rounds.
 void run_exercise(Exercise exercise) {
-  const SetUp set_up = GENERATE(SetUp{1}, SetUp{2}, SetUp{3}, SetUp{3, 2}, SetUp{4, 3});
-  CAPTURE(set_up.ranks, set_up.most_inputs);
+  const SetUp set_up = GENERATE(SetUp{1}, SetUp{2}, SetUp{3}, SetUp{3, 2}, SetUp{2, 64, true},
+                                SetUp{3, 64, true}, SetUp{4, 3, true});
+  CAPTURE(set_up.ranks, set_up.most_inputs, set_up.exact);
   if (kIsSanitized && set_up.ranks < 3) return;
   NcclRanks machine(set_up.ranks);
   machine.options.most_inputs = set_up.most_inputs;
+  machine.options.exact = set_up.exact;
   machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     exercise(runtime, gpu);
     if (exercise != exercise_allreduces || set_up.ranks != 2) return;
@@ -64,6 +76,50 @@ TEST_CASE("nccl averages halves whose sum is beyond them") {
     runtime.run(std::move(request));
     check(tensor.read() == large, "the average of equal numbers is that number");
   });
+}
+
+TEST_CASE("nccl sums, averages and scales a single tensor where it is, without a kernel") {
+  struct Row {
+    DataType dtype;
+    ReduceOp op;
+    double prescale, postscale;
+    double expected;  ///< of 1 and 2
+  };
+  const Row rows[] = {{DataType::BF16, ReduceOp::Sum, 1.0, 1.0, 3.0},
+                      {DataType::BF16, ReduceOp::Average, 1.0, 1.0, 1.5},
+                      {DataType::F16, ReduceOp::Average, 4.0, 0.5, 3.0},
+                      {DataType::F32, ReduceOp::Sum, 0.5, 1.0, 1.5},
+                      {DataType::F64, ReduceOp::Average, 1.0, 1.0, 1.5}};
+  const bool is_exact = GENERATE(false, true);
+  CAPTURE(is_exact);
+  NcclRanks machine(2);
+  machine.options.exact = is_exact;
+  std::barrier together(2);
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
+    for (const Row& row : rows) {
+      TensorValues values(row.dtype, 900);
+      values.fill(runtime.topology().rank + 1);
+      const GpuTensor tensor(gpu, bytes_of(values));
+      Request request;
+      request.dtype = row.dtype;
+      request.shape = {900};
+      request.op = row.op;
+      request.prescale = row.prescale;
+      request.postscale = row.postscale;
+      gpu.place(request);
+      request.input = request.output = tensor.data();
+      together.arrive_and_wait();
+      const int before = machine.cuda.calls("cuLaunchKernel");
+      together.arrive_and_wait();
+      runtime.run(std::move(request));
+      together.arrive_and_wait();
+      check((machine.cuda.calls("cuLaunchKernel") > before) == is_exact, "kernels of Ronde's");
+      values.fill(row.expected);
+      check(tensor.read() == bytes_of(values),
+            std::string(to_string(row.op)) + " of " + std::string(to_string(row.dtype)));
+    }
+  });
+  CHECK((machine.cuda.calls("ncclRedOpCreatePreMulSum") > 0) == !is_exact);
 }
 
 TEST_CASE("nccl has one communicator for each stream and for each pair that sends") {

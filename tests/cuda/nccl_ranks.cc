@@ -2,6 +2,8 @@
 #include "nccl_ranks.h"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <thread>
 
@@ -9,12 +11,21 @@
 
 namespace ronde::test {
 
+namespace {
+
+std::ptrdiff_t thread_count() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
+
+}  // namespace
+
 NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options,
                      const FakeCuda::Options& cuda_options)
     : cuda(cuda_options),
       nccl(cuda, nccl_options),
       device_of(static_cast<std::size_t>(size)),
-      group(size) {
+      group(size),
+      threads_before_(thread_count()) {
   add_ronde_kernels(cuda);
   std::iota(device_of.begin(), device_of.end(), 0);
   config.cpu_backend = "shm";
@@ -56,15 +67,20 @@ void NcclRanks::run(const Body& body) {
 void NcclRanks::run_to_its_death(const Body& body) {
   run_ranks(size(), [&](int rank) {
     ProgramGpu own = gpu(rank);
+    own.is_exact = options.exact;
     Runtime runtime(runtime_options(rank));
     body(runtime, own);
   });
   begin_job();
 }
 
+void NcclRanks::wait_for_threads() const {
+  while (thread_count() > threads_before_) std::this_thread::yield();
+}
+
 void NcclRanks::end_connecting() {
   nccl.end_connecting();
-  while (cuda.live().contexts > 0) std::this_thread::yield();
+  wait_for_threads();
 }
 
 void NcclRanks::check_clean() const {

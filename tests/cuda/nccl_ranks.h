@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,8 @@ class NcclRanks {
   void run_to_its_death(const Body& body);
   /// Ends the threads that nobody waits for any more, as they connect with ranks that are gone.
   void end_connecting();
+  /// Until those that were left to themselves have ended, as what they hold is of the fakes.
+  void wait_for_threads() const;
   /// What a test ends with.
   void check_clean() const;
   /// A next job sums.
@@ -54,6 +57,7 @@ class NcclRanks {
 
  private:
   inproc::Group group;  ///< of the current job
+  const std::ptrdiff_t threads_before_;
   mutable std::mutex mutex_;
   std::vector<std::string> warnings_;  ///< guarded by mutex_
 };
