@@ -30,6 +30,13 @@ void FusionMemory::enter(const Channel& channel) {
   const std::string doing = "registering " + buffer_text(bytes_);
   const cuda::Current current(*context_);
   const BlockingCommunicator::Use use(*channel.communicator, doing);
+  if (api_->has_windows()) {
+    const auto& function = api_->register_window;
+    channel.communicator->check(function.symbol(),
+                                function(use.handle(), memory_, bytes_, &window_, kSymmetricWindow),
+                                doing);
+  }
+  if (window_ != nullptr) return;
   const auto& function = api_->register_memory;
   channel.communicator->check(function.symbol(),
                               function(use.handle(), memory_, bytes_, &registration_), doing);
@@ -39,6 +46,10 @@ void FusionMemory::leave(const Channel& channel) {
   const std::string doing = "deregistering " + buffer_text(bytes_);
   const cuda::Current current(*context_);
   const BlockingCommunicator::Use use(*channel.communicator, doing);
+  if (window_ != nullptr) {
+    const auto& function = api_->deregister_window;
+    return channel.communicator->check(function.symbol(), function(use.handle(), window_), doing);
+  }
   const auto& function = api_->deregister_memory;
   channel.communicator->check(function.symbol(), function(use.handle(), registration_), doing);
 }

@@ -9,7 +9,9 @@
 namespace ronde::nccl {
 
 /// The fusion buffer of a channel where registrations are on: NCCL allocates it and knows it, so
-/// that it reads and writes it without copies of its own.
+/// that it reads and writes it without copies of its own. Where NCCL has windows it is a symmetric
+/// one, at the same place in the window of each rank, for NCCL's symmetric kernels and reductions
+/// in switches. The ranks' versions of NCCL are equal, so all have windows or none.
 ///
 /// Thread-safety: the channel's thread; the destructor: any, once that has stopped.
 class FusionMemory {
@@ -35,7 +37,8 @@ class FusionMemory {
   const std::shared_ptr<const NcclApi> api_;
   const std::size_t bytes_;
   void* memory_ = nullptr;
-  void* registration_ = nullptr;
+  Window window_ = nullptr;       ///< NCCL makes none where the GPUs do not reach each other
+  void* registration_ = nullptr;  ///< where there is no window
 };
 
 }  // namespace ronde::nccl

@@ -47,6 +47,10 @@ constexpr ReductionNumber kAverage = 4;
 
 constexpr int kHostScalar = 1;  ///< ncclScalarHostImmediate
 
+constexpr int kSymmetricWindow = 1;  ///< NCCL_WIN_COLL_SYMMETRIC
+
+struct WindowTag;
+using Window = WindowTag*;
 struct CommunicatorTag;
 using Communicator = CommunicatorTag*;
 
@@ -112,6 +116,14 @@ struct NcclApi : vendor::ApiTable {
   Call<void*> free{*this, "ncclMemFree"};
   Call<Communicator, void*, std::size_t, void**> register_memory{*this, "ncclCommRegister"};
   Call<Communicator, void*> deregister_memory{*this, "ncclCommDeregister"};
+  /// Of NCCL 2.27 and newer.
+  /// @{
+  Call<Communicator, void*, std::size_t, Window*, int> register_window{
+      *this, "ncclCommWindowRegister", vendor::Need::Optional};
+  Call<Communicator, Window> deregister_window{*this, "ncclCommWindowDeregister",
+                                               vendor::Need::Optional};
+  bool has_windows() const noexcept { return register_window && deregister_window; }
+  /// @}
 };
 
 /// A call of NCCL's that failed.

@@ -131,6 +131,8 @@ TEST_CASE("the nccl functions that Ronde declares are those of the installed one
   CHECK_CALL(recv, ncclRecv);
   CHECK_CALL(register_memory, ncclCommRegister);
   CHECK_CALL(deregister_memory, ncclCommDeregister);
+  CHECK_CALL(register_window, ncclCommWindowRegister);
+  CHECK_CALL(deregister_window, ncclCommWindowDeregister);
   CHECK_CALL(allocate, ncclMemAlloc);
   CHECK_CALL(free, ncclMemFree);
   CHECK(checked == size_of<ronde::nccl::NcclApi>());
@@ -207,6 +209,7 @@ TEST_CASE("the nccl numbers and structures that Ronde declares are those of the 
   CHECK(kMin == ncclMin);
   CHECK(kAverage == ncclAvg);
   CHECK(kHostScalar == ncclScalarHostImmediate);
+  CHECK(kSymmetricWindow == NCCL_WIN_COLL_SYMMETRIC);
   CHECK(kUndefined == NCCL_CONFIG_UNDEF_INT);
   const CommunicatorConfig ours;
   const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;

@@ -160,6 +160,25 @@ void add_memory(Functions& functions) {
         s.registrations[*handle] = communicator;
         return nccl::kSuccess;
       });
+  define<"ncclCommWindowRegister">(functions, [](S& s, Communicator communicator, void* memory,
+                                                 std::size_t bytes, Window* window, int flags) {
+    const auto caller = s.caller(communicator, "registering a window");
+    if (!caller || flags != kSymmetricWindow) return kInvalidArgument;
+    // All ranks bring as much.
+    const std::string what = "a window of " + std::to_string(bytes);
+    const Result met = s.meet(*caller->ranks, caller->rank, what, caller.get());
+    if (met != nccl::kSuccess || !s.options.makes_windows) return met;
+    const std::lock_guard lock(s.mutex);
+    if (s.allocations.count(memory) == 0) s.misuses.add("a window of memory that is not NCCL's");
+    *window = reinterpret_cast<Window>(++s.last_number);
+    s.registrations[*window] = communicator;
+    return nccl::kSuccess;
+  });
+  define<"ncclCommWindowDeregister">(functions, [](S& s, Communicator communicator, Window window) {
+    if (!s.caller(communicator, "deregistering a window")) return kInvalidArgument;
+    const std::lock_guard lock(s.mutex);
+    return s.registrations.erase(window) == 1 ? nccl::kSuccess : kInvalidArgument;
+  });
   define<"ncclCommDeregister">(functions, [](S& s, Communicator communicator, void* handle) {
     if (!s.caller(communicator, "deregistering")) return kInvalidArgument;
     const std::lock_guard lock(s.mutex);

@@ -25,6 +25,7 @@ class FakeNccl {
   struct Options {
     int version = 22809;
     std::vector<std::string> lacks = {};  ///< functions
+    bool makes_windows = true;            ///< else as where GPUs do not reach each other
   };
   FakeNccl(FakeCuda& cuda, const Options& options);
   ~FakeNccl();

@@ -85,14 +85,24 @@ TEST_CASE("nccl touches no GPU before the first operation") {
 }
 
 TEST_CASE("nccl registers the fusion buffer once, and nothing where registrations are off") {
-  const bool is_on = GENERATE(true, false);
-  NcclRanks machine(2);
-  machine.options.registration_cache = is_on;
-  machine.options.streams = 2;
-  machine.run(exercise_sizes);
-  const int made = is_on ? 2 * 2 : 0;
-  for (const char* const name : {"ncclMemAlloc", "ncclCommRegister", "ncclCommDeregister"}) {
-    CHECK(machine.cuda.calls(name) == made);
+  struct Row {
+    bool is_on;
+    FakeNccl::Options nccl;
+    int allocations, windows, registrations;  ///< of two lanes of two ranks
+  };
+  const Row rows[] = {{true, {}, 4, 4, 0},
+                      {true, {.lacks = {"ncclCommWindowRegister"}}, 4, 0, 4},
+                      {true, {.makes_windows = false}, 4, 0, 4},
+                      {false, {}, 0, 0, 0}};
+  for (const Row& row : rows) {
+    NcclRanks machine(2, row.nccl);
+    machine.options.registration_cache = row.is_on;
+    machine.options.streams = 2;
+    machine.run(exercise_sizes);
+    CHECK(machine.cuda.calls("ncclMemAlloc") == row.allocations);
+    CHECK(machine.cuda.calls("ncclCommWindowDeregister") == row.windows);
+    CHECK(machine.cuda.calls("ncclCommRegister") == row.registrations);
+    CHECK(machine.cuda.calls("ncclCommDeregister") == row.registrations);
   }
 }
 

@@ -112,12 +112,17 @@ TEST_CASE("a cuda error that the driver has no words for has its number") {
   CHECK(driver.problem == "cuInit: unknown error: unknown error (12345)");
 }
 
-TEST_CASE("nccl is found, with its version") {
+TEST_CASE("nccl is found, with what its version has beyond the least") {
   const auto newest =
       ronde::nccl::load_nccl(library_with(nccl_of(+[](int* v) { return *v = 22809, 0; })));
   CHECK(newest.problem.empty());
   CHECK(newest.version == 22809);
   REQUIRE(newest.api);
+  CHECK(newest.api->has_windows());
+  const auto oldest = ronde::nccl::load_nccl(
+      library_with(nccl_of(+[](int* v) { return *v = 21903, 0; }), {"ncclCommWindowDeregister"}));
+  REQUIRE(oldest.api);
+  CHECK_FALSE(oldest.api->has_windows());
 }
 
 TEST_CASE("an nccl that is missing, too old or lacks a function is not used, and why is said") {
