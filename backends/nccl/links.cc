@@ -90,6 +90,7 @@ Links::~Links() {
   end_channels();
   if (streams_->settle(options().abort_bound) == Rest::Reached) return;
   for (auto& lane : lanes_) {
+    lane->channel.thread.reset();  // which is left to itself, and not kept
     device::abandon(std::make_unique<std::shared_ptr<Lane>>(std::move(lane)));
   }
 }
