@@ -36,6 +36,7 @@ CudaOptions cuda_options(const Config& config) {
           .ipc = config.cuda_ipc,
           .ipc_handover = ipc_handover(config.cuda_ipc_handover),
           .ipc_direct_bytes = config.cuda_ipc_direct_bytes,
+          .exact = config.exact,
           .registration_cache = config.registration_cache,
           .registration_cache_bytes = config.registration_cache_bytes,
           .visible_devices = visible_devices(config)};
@@ -75,6 +76,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   MpiOptions options;
   options.ranks = {.communicator = ranks.mpi_communicator, .of_world = ranks.mpi_ranks};
   options.init_timeout_s = config.init_timeout_s;
+  options.exact = config.exact;
   options.host = config.host_id;
   // Hosts that bear names may be one machine.
   options.offer_loopback = !config.host_id.empty();

@@ -28,6 +28,7 @@ struct CudaOptions {
   bool ipc = true;                                       ///< RONDE_CUDA_IPC
   IpcHandover ipc_handover = IpcHandover::Auto;          ///< RONDE_CUDA_IPC_HANDOVER
   std::uint64_t ipc_direct_bytes = 0;                    ///< RONDE_CUDA_IPC_DIRECT_BYTES
+  bool exact = false;                                    ///< RONDE_EXACT
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
   std::vector<std::string> visible_devices;  ///< RONDE_VISIBLE_DEVICES

@@ -28,6 +28,8 @@ struct MpiRanks {
 struct MpiOptions {
   /// How long to wait for the other ranks, in seconds (RONDE_INIT_TIMEOUT_S).
   double init_timeout_s = 120.0;
+  /// Sums and products of floats are computed in rank order, never by MPI (RONDE_EXACT).
+  bool exact = false;
   /// Most elements in one MPI call; tests lower it to see the chunks.
   std::size_t max_count = std::numeric_limits<int>::max();
   /// An identity other than this host's (RONDE_HOST_ID). Ranks of different ones use TCP.

@@ -188,6 +188,13 @@ std::vector<ConfigEntry> engine_entries() {
 
 std::vector<ConfigEntry> training_entries() {
   return {
+      flag_entry(&Config::exact,
+                 {.name = "RONDE_EXACT",
+                  .horovod_twin = "",
+                  .unit = "",
+                  .text = "1: the order of every reduction depends on ranks and hosts alone, not "
+                          "on the time, the size, or the place in a bucket. 0: libraries may "
+                          "choose (MPI_Allreduce, NCCL), which can be faster."}),
       text_entry(&Config::join_average, checked_join_average,
                  {.name = "RONDE_JOIN_AVERAGE",
                   .horovod_twin = "",

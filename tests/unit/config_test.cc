@@ -77,6 +77,7 @@ const Environment kOther = {
     {"RONDE_HOST_ID", "node-1.example"},
     {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
     {"RONDE_PROCESS_SETS", "0,1;2"},
+    {"RONDE_EXACT", "1"},
     {"RONDE_JOIN_AVERAGE", "all"},
     {"RONDE_CHECK_REPLICAS", "100"},
     {"RONDE_CUDA_IPC_HANDOVER", "flags"},
@@ -107,6 +108,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.compute_threads == 3);
   CHECK(config.thread_affinity == "4,0,12");
   CHECK(config.host_id == "node-1.example");
+  CHECK(config.exact);
   CHECK(config.join_average == "all");
   CHECK(ronde::replica_check_period(config) == 100);
   CHECK(config.gpu_backend == "nccl");
@@ -155,6 +157,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_SHUTDOWN_TIMEOUT_S", {"", "-1", "soon"}},
       {"RONDE_LOG_LEVEL", {"", "INF", "verbose", "2"}},
       {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
+      {"RONDE_EXACT", {"", "2", "yes", "-1"}},
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
       {"RONDE_CHECK_REPLICAS", {"", "0", "-1", "1.5", "First", "never", "off ", "1000000001"}},
       {"RONDE_CUDA_IPC_HANDOVER", {"", "events", "Flags", "1"}},

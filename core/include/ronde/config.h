@@ -32,6 +32,7 @@ struct Config {
   std::uint64_t nccl_streams = 1;
   std::string visible_devices;
   std::string process_sets;
+  bool exact = false;
   std::string join_average = "contributing";
   std::string check_replicas = "first";
   double stall_warn_s = 30.0;
