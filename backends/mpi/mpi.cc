@@ -54,15 +54,16 @@ BackendFactory mpi_backend_factory(const MpiOptions& options) {
   factory.device = DeviceKind::Cpu;
   factory.priority = kPriority;
   factory.serves_sets = true;
-  factory.create = [max_count =
-                        options.max_count](BackendContext& context) -> std::unique_ptr<Backend> {
+  factory.create = [max_count = options.max_count,
+                    exact = options.exact](BackendContext& context) -> std::unique_ptr<Backend> {
     auto environment = mpi::MpiEnvironment::of_process();
     if (context.set == 0) {
       return std::make_unique<mpi::MpiBackend>(
           std::move(environment),
           mpi::MpiBackendOptions{.deadline = context.deadline,
                                  .max_count = max_count,
-                                 .between_hosts = context.topology->hosts() > 1});
+                                 .between_hosts = context.topology->hosts() > 1,
+                                 .exact = exact});
     }
     return make_set_backend(std::move(environment), context, max_count);
   };

@@ -17,6 +17,7 @@ namespace {
 // in the same order: so all those of a kind can have the same tag.
 constexpr int kPairTag = 0;
 constexpr int kMessageTag = 1;
+constexpr int kReductionTag = 2;
 
 /// The type in which MPI reduces. Integer sums and products are left to the unsigned type of the
 /// same width: there they wrap by definition, and the bits are those of the signed result.
@@ -154,6 +155,16 @@ MpiBackend::MpiBackend(std::shared_ptr<MpiEnvironment> environment,
       max_count_(std::clamp<std::size_t>(options.max_count, 1, INT_MAX)),
       between_hosts_(options.between_hosts) {
   communicator_ = mpi_->duplicate(options.deadline);
+  if (options.exact) {
+    SetChannel channel{.environment = mpi_.environment(),
+                       .communicator = communicator_,
+                       .peers = std::vector<int>(static_cast<std::size_t>(mpi_->size())),
+                       .tag = kReductionTag,
+                       .max_count = max_count_,
+                       .between_hosts = between_hosts_};
+    std::iota(channel.peers.begin(), channel.peers.end(), 0);
+    in_order_ = std::make_unique<SetBackend>(std::move(channel), mpi_->rank());
+  }
   constexpr int kCommutes = 1;
   for (std::size_t i = 0; i < own_ops_.size(); ++i) {
     mpi_->call("MPI_Op_create", mpi_->api().op_create, own_operators()[i].function, kCommutes,
@@ -199,11 +210,17 @@ MPI_Op MpiBackend::operator_for(DataType dtype, ReduceOp op) const {
               ": Ronde does that around it");
 }
 
+/// Whether the order of operands matters, and MPI may not choose it.
+bool MpiBackend::reduces_in_order(DataType dtype, ReduceOp op) const {
+  return in_order_ && is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
+}
+
 std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
   const Segment& segment = only_segment(call.segments);
   if (segment.input != segment.output || call.prescale != 1.0 || call.postscale != 1.0) {
     throw Error("the mpi backend reduces in place and does not scale");
   }
+  if (reduces_in_order(call.dtype, call.op)) return in_order_->allreduce(call);
   const MPI_Datatype type = reduction_type(call.dtype, call.op);
   const MPI_Op op = operator_for(call.dtype, call.op);
   const std::size_t element_bytes = size_of(call.dtype);
@@ -357,6 +374,7 @@ std::unique_ptr<Operation> MpiBackend::reducescatter(const ReducescatterCall& ca
   if (call.input == nullptr || call.prescale != 1.0 || call.postscale != 1.0) {
     throw Error("the mpi backend does not scale, and needs an input");
   }
+  if (reduces_in_order(call.dtype, call.op)) return in_order_->reducescatter(call);
   const MPI_Datatype type = reduction_type(call.dtype, call.op);
   const MPI_Op op = operator_for(call.dtype, call.op);
   const std::size_t element_bytes = size_of(call.dtype);
@@ -403,11 +421,16 @@ void MpiBackend::close() {
 }
 
 StatsGroup MpiBackend::stats() const {
-  return {"mpi",
-          {{"operations", counters_->operations},
-           {"collective_calls", counters_->collective_calls},
-           {"polls", counters_->polls},
-           {"payload_bytes", counters_->payload_bytes}}};
+  StatsGroup group{"mpi",
+                   {{"operations", counters_->operations},
+                    {"collective_calls", counters_->collective_calls},
+                    {"polls", counters_->polls},
+                    {"payload_bytes", counters_->payload_bytes}}};
+  if (!in_order_) return group;
+  for (const auto& [name, value] : in_order_->stats().counters) {
+    group.counters.emplace_back("in_rank_order_" + name, value);
+  }
+  return group;
 }
 
 }  // namespace ronde::mpi

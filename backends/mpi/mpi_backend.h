@@ -12,6 +12,7 @@
 
 #include "backends/mpi/mpi_environment.h"
 #include "backends/mpi/own_operators.h"
+#include "backends/mpi/set_backend.h"
 #include "ronde/backend.h"
 
 namespace ronde::mpi {
@@ -23,13 +24,17 @@ struct MpiBackendOptions {
   std::size_t max_count = INT_MAX;
   /// The ranks are on several hosts, so that data takes its time without a core.
   bool between_hosts = false;
+  /// MpiOptions::exact.
+  bool exact = false;
 };
 
 /// Moves and reduces host memory by non-blocking MPI calls on a communicator of its own, one
 /// contiguous buffer at a time (Ronde packs). Operations are started here and advanced by poll().
 ///
 /// Results are the same bits on every rank as far as the MPI library combines operands in one order
-/// for all (MPICH and Open MPI do) or by commuted pairs; min and max do not depend on it.
+/// for all (MPICH and Open MPI do) or by commuted pairs; min and max do not depend on it. MPI
+/// chooses that order by the size of a buffer and the place of an element in it. Where reductions
+/// must be exact, sums and products of floats are those of SetBackend instead, in rank order.
 ///
 /// Thread-safety: as Backend.
 class MpiBackend final : public Backend {
@@ -60,6 +65,7 @@ class MpiBackend final : public Backend {
   class PendingCalls;
 
   std::unique_ptr<PendingCalls> begin(std::size_t bytes);
+  bool reduces_in_order(DataType dtype, ReduceOp op) const;
   MPI_Op operator_for(DataType dtype, ReduceOp op) const;
   void broadcast_chunks(PendingCalls& pending, std::byte* data, std::size_t count,
                         std::size_t element_bytes, int root);
@@ -76,6 +82,7 @@ class MpiBackend final : public Backend {
   const std::size_t max_count_;
   const bool between_hosts_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
+  std::unique_ptr<SetBackend> in_order_;  ///< of all ranks; null: reductions need not be exact
   std::array<MPI_Op, kOwnOperatorCount> own_ops_ = {};  ///< in the order of own_operators()
   /// Shared with operations, which may outlive the backend after an abort.
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();

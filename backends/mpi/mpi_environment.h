@@ -128,6 +128,7 @@ class MpiMembership {
 
   MpiEnvironment& operator*() const noexcept { return *environment_; }
   MpiEnvironment* operator->() const noexcept { return environment_.get(); }
+  const std::shared_ptr<MpiEnvironment>& environment() const noexcept { return environment_; }
 
   void leave(bool graceful);
 

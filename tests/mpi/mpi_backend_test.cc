@@ -80,6 +80,31 @@ TEST_CASE("an allreduce above the largest count goes in chunks that cover it") {
   CHECK(counter(backend.stats(), "payload_bytes") == 10'000);
 }
 
+TEST_CASE("exact sums and products of floats are messages; MPI reduces what has no order") {
+  FakeMpi fake;
+  fake.size = 3;
+  MpiBackend backend(fake.environment(), {.exact = true});
+  std::vector<double> data(6);
+  const Segment segment{data.data(), data.data(), data.size()};
+  const std::vector<std::size_t> counts = {2, 2, 2};
+  const auto dtype = GENERATE(DataType::F32, DataType::F64, DataType::I32);
+  const auto op = GENERATE(ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min);
+  const bool has_order = dtype != DataType::I32 && op != ReduceOp::Min;
+  CHECK(backend.allreduce({.segments = {&segment, 1}, .dtype = dtype, .op = op})->poll());
+  CHECK(fake.calls["iallreduce"] == (has_order ? 0 : 1));
+  CHECK(fake.calls["isend"] == (has_order ? 4 : 0));
+  std::vector<double> output(2);
+  CHECK(backend
+            .reducescatter({.input = data.data(),
+                            .output = output.data(),
+                            .counts = counts,
+                            .dtype = dtype,
+                            .op = op})
+            ->poll());
+  CHECK(fake.calls["ireduce_scatter"] == (has_order ? 0 : 1));
+  CHECK(counter(backend.stats(), "in_rank_order_operations") == (has_order ? 2 : 0));
+}
+
 TEST_CASE("an allgather above the largest count becomes broadcasts of every rank's part") {
   FakeMpi fake;
   fake.size = 3;
