@@ -185,10 +185,12 @@ CudaBackend::Path CudaBackend::path_of(Ways ways) const noexcept {
 }
 
 /// Across hosts CUDA IPC serves large sums alone: smaller ones are not worth several exchanges
-/// between hosts.
+/// between hosts. Where sums must be exact it serves all, as the other ways may add in another
+/// order.
 CudaBackend::Ways CudaBackend::ways_of_sum(const AllreduceCall& call) const {
   const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
-  const bool crosses = has_two_levels(topology_) && bytes > options_.one_shot_bytes;
+  const bool crosses =
+      has_two_levels(topology_) && (options_.exact || bytes > options_.one_shot_bytes);
   // Steps between which nothing is rounded would not travel as the type that was asked for.
   const bool takes_steps = static_cast<std::size_t>(topology_.size) > options_.most_inputs;
   return {.ipc = is_on_one_host() || crosses, .mpi = !(call.wire_dtype && takes_steps)};

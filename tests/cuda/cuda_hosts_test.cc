@@ -137,6 +137,20 @@ TEST_CASE("cuda hosts: beside CUDA IPC, an MPI that takes addresses of GPUs serv
   });
 }
 
+TEST_CASE("cuda hosts: exact sums of all sizes have one order, that of the CPU's backend") {
+  FakeMachine machine({.devices = 2});
+  const std::vector<int> host_of = {0, 1, 1, 0};
+  DirectMessages messages(inproc::Group(host_of).backend_factory());  // in the order of ranks
+  CudaOptions options = cuda_options_of(machine);
+  options.gpu_aware_mpi = messages.factory();
+  options.exact = true;
+  const auto body = GENERATE(exercise_allreduces, exercise_wire_dtypes, exercise_sizes);
+  run_gpu_hosts(machine, host_of, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    body(runtime, gpu);
+    check_counters(runtime, {{"mpi_operations", 0}, {"staged_operations", 0}});
+  });
+}
+
 TEST_CASE("cuda hosts: where CUDA IPC fails on one host, all hosts stage") {
   const CapturedErrors errors;
   FakeMachine machine({.devices = 2});
