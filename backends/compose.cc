@@ -49,6 +49,7 @@ NcclOptions nccl_options(const Config& config) {
   options.registration_cache = config.registration_cache;
   options.init_timeout_s = config.init_timeout_s;
   options.kernel_image = cuda::kernel_image();
+  options.exact = config.exact;
   return options;
 }
 
