@@ -12,6 +12,7 @@
 
 #include "common/benchmark.h"
 #include "common/checksum.h"
+#include "common/device.h"
 #include "common/errors.h"
 #include "common/files.h"
 #include "common/program.h"
@@ -109,6 +110,8 @@ void prepare_output(const Options& options) {
 
 int run(const Options& options) {
   check_batch(options);
+  // Before anything asks LibTorch for CUDA, as the seed below does.
+  const torch::Device device = example::choose_device(options.benchmark.device);
   prepare_output(options);
   const Data data = load_data(options);
 
@@ -121,7 +124,7 @@ int run(const Options& options) {
                 static_cast<long long>(options.batch), static_cast<long long>(options.patch),
                 static_cast<long long>(options.patch));
   }
-  const TrainingResult training = train(network, data.training, options);
+  const TrainingResult training = train(network, data.training, device, options);
 
   Report report;
   report.ranks = ronde::size();

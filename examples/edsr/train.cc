@@ -145,9 +145,8 @@ RunConfig run_config(const Options& options, std::size_t photographs) {
 }
 
 TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph>> photographs,
-                     const Options& options) {
+                     torch::Device device, const Options& options) {
   const RunConfig config = run_config(options, photographs->size());
-  const torch::Device device = example::choose_device(options.benchmark.device);
   network->to(device);
   torch::optim::Adam adam(network->parameters(), options.learning_rate);
   ronde::DistributedOptimizer optimizer(adam, network->named_parameters());

@@ -27,11 +27,11 @@ struct TrainingResult {
 /// What of the run must stay the same for its checkpoint to be resumed.
 RunConfig run_config(const Options& options, std::size_t photographs);
 
-/// Trains with Adam on the mean absolute error until the budget of steps or minutes is used, and
-/// leaves a checkpoint in options.output. Collective; every rank holds the same photographs and
-/// gets the same result. Throws InputError (resuming is refused, output cannot be written, training
-/// diverges) and ronde::GroupError when another rank fails.
+/// Trains on `device` with Adam on the mean absolute error until the budget of steps or minutes is
+/// used, and leaves a checkpoint in options.output. Collective; every rank holds the same
+/// photographs and gets the same result. Throws InputError (resuming is refused, output cannot be
+/// written, training diverges) and ronde::GroupError when another rank fails.
 TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph>> photographs,
-                     const Options& options);
+                     torch::Device device, const Options& options);
 
 }  // namespace edsr

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "run.h"
+#include "tests/support/late_cuda.h"
 
 namespace edsr::testing {
 namespace {
@@ -84,6 +85,15 @@ TEST_CASE("a diverging run ends with the way out, a wrong option is explained on
   CHECK_THAT(launch_badly(2, here.options("out", "--steps 60 --lr 1e30")),
              Contains("diverged") && Contains("lower --lr"));
   ronde::test::check_refused_once(2, {"--data", "x", "--scale", "7"}, "edsr: --scale");
+}
+
+TEST_CASE("a run with --device cuda opens libtorch_cuda before it asks LibTorch for a GPU") {
+  const Workspace here;
+  for (const Words& options : {here.options("out", "--steps 5 --device cuda"),
+                               split("--efficiency --device cuda --blocks 1 --features 4")}) {
+    CHECK_THAT(launch_badly(1, options, ronde::test::with_late_cuda()),
+               Contains("--device cuda: Ronde has no backend for GPUs here"));
+  }
 }
 
 }  // namespace edsr::testing

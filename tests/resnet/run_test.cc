@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/late_cuda.h"
 #include "tests/support/launch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -124,4 +125,9 @@ TEST_CASE("what cannot be done ends the run before training, in words that help"
              Contains("--json") && Contains("is a folder") && !Contains("Running"));
   CHECK_THAT(launch_badly(1, small({"--device", "cuda"}), {{"CUDA_VISIBLE_DEVICES", ""}}),
              Contains("--device cuda: ") && Contains("leave --device out"));
+}
+
+TEST_CASE("the program opens libtorch_cuda before it asks LibTorch for a GPU") {
+  CHECK_THAT(launch_badly(1, small({"--device", "cuda"}), ronde::test::with_late_cuda()),
+             Contains("--device cuda: Ronde has no backend for GPUs here"));
 }

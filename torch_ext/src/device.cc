@@ -2,13 +2,16 @@
 #include "ronde/torch/device.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/cuda.h>
 
 #include <algorithm>
 #include <string>
+#include <typeinfo>
 
 #include "gradient_views.h"
 #include "ronde/config.h"
+#include "ronde/error.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
 #include "sync_batch_norm.h"
@@ -36,13 +39,49 @@ void apply_thread_rule(Runtime& runtime) {
             reason + ")");
 }
 
+// Note [LibTorch's CUDA hooks]
+// The first call of ATen that asks for CUDA keeps what is registered by then for the rest of the
+// process: the hooks of libtorch_cuda, or, if it is not loaded yet, the interface itself, which has
+// no GPU. A library that is loaded later registers its hooks in vain.
+
+/// Asks for no hooks, so that libtorch_cuda can still be loaded.
+bool libtorch_cuda_is_loaded() {
+  return at::CUDAHooksRegistry()->Has("CUDAHooks");
+}
+
+/// Note [LibTorch's CUDA hooks].
+void require_hooks_of_cuda() {
+  const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
+  if (typeid(hooks) != typeid(at::CUDAHooksInterface)) return;
+  throw UsageError(
+      "local_device(): this program loaded libtorch_cuda after LibTorch had been asked for CUDA, "
+      "by "
+      "torch::manual_seed() for example, and then LibTorch finds no GPU for as long as the process "
+      "lives; link libtorch_cuda, or open it with dlopen() before any other call of LibTorch");
+}
+
+void warn_that_cuda_is_not_loaded(const Runtime& runtime) {
+  if (runtime.topology().rank != 0) return;
+  const Logger log(parse_log_level(runtime.config().log_level), runtime.topology().rank);
+  log.warning(
+      "local_device() is the CPU, though Ronde has a backend for GPUs: libtorch_cuda is not "
+      "loaded. "
+      "Link it (-Wl,--no-as-needed -ltorch_cuda), or open it with dlopen() before any other call "
+      "of "
+      "LibTorch");
+}
+
 }  // namespace
 
 c10::Device local_device() {
   const Runtime& runtime = default_runtime();
-  if (runtime.backend_name(DeviceKind::Cuda).empty() || !torch::cuda::is_available()) {
+  if (runtime.backend_name(DeviceKind::Cuda).empty()) return c10::Device(c10::kCPU);
+  if (!libtorch_cuda_is_loaded()) {
+    warn_that_cuda_is_not_loaded(runtime);
     return c10::Device(c10::kCPU);
   }
+  require_hooks_of_cuda();
+  if (!torch::cuda::is_available()) return c10::Device(c10::kCPU);
   const int visible = static_cast<int>(torch::cuda::device_count());
   const int index = runtime.topology().local_rank % visible;
   return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));

@@ -6,7 +6,9 @@
 namespace ronde {
 
 /// The device this rank should train on: GPU number (local rank modulo visible GPUs) if LibTorch
-/// sees GPUs and Ronde has a backend for them, else the CPU. Throws UsageError before init.
+/// sees GPUs and Ronde has a backend for them, else the CPU; if only libtorch_cuda is missing, rank
+/// 0 logs a warning. Throws UsageError before init, and where libtorch_cuda was loaded too late:
+/// after a call of LibTorch that asks for CUDA, such as torch::manual_seed().
 c10::Device local_device();
 
 namespace detail {
