@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts, streams, events and memory of GPUs, over a driver that is a fake: what is acquired is
-// given back, whatever fails, and streams are ordered as asked.
+// given back, whatever fails.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
@@ -21,21 +21,7 @@ using ronde::test::FakeCuda;
 struct Fixture {
   FakeCuda cuda;
   std::shared_ptr<const DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
-
-  /// A device's `bytes`, filled on a stream of their own.
-  DeviceMemory filled(std::size_t bytes, unsigned char value) {
-    DeviceMemory memory(context, bytes);
-    Stream stream(context);
-    const Current current(*context);
-    check(context->api(), "filling", context->api().fill, memory.address(), value, bytes,
-          stream.handle());
-    return memory;
-  }
 };
-
-unsigned char first_byte(const DeviceMemory& memory) {
-  return *reinterpret_cast<const unsigned char*>(memory.address());
-}
 
 TEST_CASE("a cuda context knows its GPU, and is given back with all that was made in it") {
   FakeCuda cuda({.devices = 2});
@@ -97,23 +83,6 @@ TEST_CASE("cuda contexts of a thread come back in their order") {
   CHECK(device_of_new_memory() == 0);
 }
 
-TEST_CASE("cuda calls leave the graph captures of other threads alone, and the thread's mode") {
-  constexpr int kThreadLocal = 1;
-  FakeCuda cuda;
-  const auto context = std::make_shared<DeviceContext>(cuda.api(), 0);
-  const DriverApi& api = context->api();
-  const auto exchange = [&](int mode) {
-    check(api, "asking for the mode", api.exchange_capture_mode, &mode);
-    return mode;
-  };
-  CHECK(exchange(kThreadLocal) == 0);
-  {
-    const Current current(*context);
-    CHECK(exchange(kCaptureRelaxed) == kCaptureRelaxed);
-  }
-  CHECK(exchange(0) == kThreadLocal);
-}
-
 TEST_CASE("cuda kernels that the driver does not load, or the GPU not run, are told beforehand") {
   CHECK(why_no_kernels(90, 13000, 13).empty());
   CHECK(why_no_kernels(80, 12080, 12).empty());
@@ -121,68 +90,6 @@ TEST_CASE("cuda kernels that the driver does not load, or the GPU not run, are t
   CHECK_THAT(why_no_kernels(90, 12080, 13),
              Contains("CUDA Toolkit 13") && Contains("driver of CUDA 12.8"));
   CHECK_THAT(why_no_kernels(75, 13000, 13), Contains("compute capability 7.5"));
-}
-
-TEST_CASE_METHOD(Fixture, "cuda streams are ordered by events, and not by waiting for the device") {
-  const DeviceMemory source = filled(64, 1);
-  const DeviceMemory target = filled(64, 2);
-  Stream framework(context);
-  Stream own(context);
-  EventPool events(context);
-  // The framework's work is late: what Ronde queues behind it must not overtake it.
-  cuda.hold(framework.handle());
-  {
-    const Current current(*context);
-    check(context->api(), "filling", context->api().fill, source.address(),
-          static_cast<unsigned char>(7), std::size_t{64}, framework.handle());
-  }
-  own.run_after(framework.handle(), events);
-  own.copy(target.address(), source.address(), 64, "copying");
-  own.run_before(framework.handle(), events);
-  const Event done = events.take();
-  framework.record(done);
-  CHECK_FALSE(own.is_idle());
-  CHECK_FALSE(done.is_done());
-  CHECK(first_byte(target) == 2);
-  cuda.release(framework.handle());
-  done.synchronize();
-  CHECK(own.is_idle());
-  CHECK(first_byte(target) == 7);
-  CHECK(events.counts().made == 1);  // used again at once
-  CHECK(cuda.calls("cuStreamSynchronize") == 0);
-}
-
-TEST_CASE_METHOD(Fixture, "work on a cuda stream that is destroyed runs on, behind its waits") {
-  const DeviceMemory source = filled(64, 1);
-  const DeviceMemory target = filled(64, 2);
-  Stream late(context);
-  EventPool events(context);
-  cuda.hold(late.handle());
-  {
-    Stream destroyed(context);
-    destroyed.run_after(late.handle(), events);
-    destroyed.copy(target.address(), source.address(), 64, "copying");
-  }
-  CHECK(cuda.live().streams == 1);
-  CHECK(first_byte(target) == 2);
-  cuda.release(late.handle());
-  CHECK(first_byte(target) == 1);
-}
-
-TEST_CASE_METHOD(Fixture, "a cuda event stands for its last recording") {
-  Stream stream(context);
-  EventPool events(context);
-  const Event event = events.take();
-  CHECK(event.is_done());  // never recorded
-  stream.record(event);
-  CHECK(event.is_done());
-  cuda.hold(stream.handle());
-  stream.record(event);
-  CHECK_FALSE(event.is_done());
-  std::thread releaser([&] { cuda.release(stream.handle()); });
-  event.synchronize();
-  releaser.join();
-  CHECK(event.is_done());
 }
 
 TEST_CASE_METHOD(Fixture, "cuda events and pinned blocks may outlive their pools, and move") {
