@@ -13,7 +13,13 @@ namespace ronde::test {
 
 /// A CUDA driver without GPUs, for tests of the logic around it: memory is that of the host,
 /// streams are queues, and what was opened from an IPC handle has another address than its owner's.
-/// Streams can be held, calls can be made to fail, and whatever is acquired is counted.
+/// Streams can be held, calls can be made to fail, and whatever is acquired is counted. What it has
+/// in common with a real driver is in driver_semantics_test.cc, which runs on both.
+///
+/// All work of all streams runs under the one mutex that every call takes. ThreadSanitizer so sees
+/// races between Ronde's threads, but none between streams: a missing wait leaves the accesses to
+/// device memory ordered by that mutex. Missing waits show as wrong results in some order of the
+/// streams, which `disorder` draws: ordering_test.cc runs the collectives over many seeds.
 ///
 /// Ranks may be threads: contexts are current for a thread, as in the driver. There is one at a
 /// time, for the driver's functions are not members.
@@ -35,7 +41,7 @@ class FakeCuda {
     /// What streams write to words shows; else it gets lost.
     bool written_words_show = true;
     /// Not 0: work runs late and in any order that streams and events leave, drawn with this seed,
-    /// whenever the driver is called; else at once.
+    /// whenever the driver is called, some streams much later than others; else at once.
     unsigned disorder = 0;
   };
   FakeCuda();

@@ -55,6 +55,7 @@ struct Work {
 struct Stream {
   std::deque<Work> queue;
   bool is_held = false;
+  bool is_late = false;       ///< in disorder, for a while
   bool is_blocking = false;   ///< made without kStreamNonBlocking
   bool is_destroyed = false;  ///< gone once what is queued has run
 };
@@ -117,6 +118,7 @@ struct FakeCuda::State {
   std::uint64_t last_number = 0;
   std::map<int, int> held_devices;  ///< streams made there are held, after so many
   std::mt19937 random;              ///< of the disorder
+  unsigned calls_to_come = 0;       ///< until other streams are late
 
   /// Opaque handles, never dereferenced.
   template <typename Handle>
@@ -128,7 +130,8 @@ struct FakeCuda::State {
   /// unrecorded event stays.
   void run() {
     const bool is_in_order = options.disorder == 0;
-    for (unsigned left = random() % 4; (is_in_order || left-- > 0) && run_one();) continue;
+    if (!is_in_order) choose_late_streams();
+    for (unsigned left = random() % 4; (is_in_order || left-- > 0) && run_one(false);) continue;
     std::erase_if(streams, [](const auto& each) {
       return each.second.is_destroyed && each.second.queue.empty();
     });
@@ -139,11 +142,18 @@ struct FakeCuda::State {
     return !stream.is_held && !stream.queue.empty() && stream.queue.front().is_ready();
   }
 
+  /// Some streams come to nothing during hundreds of calls, so that others get far ahead.
+  void choose_late_streams() {
+    if (calls_to_come-- > 0) return;
+    calls_to_come = random() % 256;
+    for (auto& [handle, stream] : streams) stream.is_late = random() % 2 == 0;
+  }
+
   /// The next work of a stream that can run, in disorder of any; false if there is none.
-  bool run_one() {
+  bool run_one(bool also_late) {
     std::vector<fake::Stream*> ready;
     for (auto& [handle, stream] : streams) {
-      if (can_run(stream)) ready.push_back(&stream);
+      if (can_run(stream) && (also_late || !stream.is_late)) ready.push_back(&stream);
       if (options.disorder == 0 && !ready.empty()) break;
     }
     if (ready.empty()) return false;
@@ -158,7 +168,7 @@ struct FakeCuda::State {
   template <typename Condition>
   Result wait_until(Condition is_over) {
     while (!is_over()) {
-      if (options.disorder == 0 || !run_one()) something_ran.wait(mutex);
+      if (options.disorder == 0 || !(run_one(false) || run_one(true))) something_ran.wait(mutex);
     }
     something_ran.notify_all();
     return kSuccess;
