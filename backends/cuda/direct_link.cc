@@ -86,12 +86,22 @@ DirectLink::~DirectLink() {
 
 device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange,
                                 std::chrono::milliseconds patience, std::string& problem) {
-  trial_ = std::make_unique<Trial>(bench, size(), own_);
-  surround_calls(bench.context());
+  std::string failure = problem_of([&] {
+    trial_ = std::make_unique<Trial>(bench, size(), own_);
+    surround_calls(bench.context());
+  });
   const auto is_queue_done = [this] { return trial_->queued.is_done(); };
-  co_await device::until(is_queue_done);
+  if (failure.empty()) co_await device::until(is_queue_done);
+  // No message is sent, and no deadline runs, before every rank is ready for its own: a rank may
+  // have taken long to load the kernels.
+  exchange.start(Verdict(failure));
+  co_await device::until([&exchange] { return exchange.poll(); });
+  problem = first_problem(exchange.all<Verdict>(), ranks_);
+  if (!problem.empty()) {
+    end_surroundings();
+    co_return drop_trial();
+  }
   const Clock::time_point deadline = Clock::now() + patience;
-  std::string failure;
   for (const bool is_large : {true, false}) {
     if (!failure.empty() || hangs()) break;
     failure = problem_of([&] { begin_trial(is_large); });
