@@ -49,6 +49,7 @@ TEST_CASE(
   const nlohmann::json all = row_with(rows, "class", "all");
   CHECK(all.at("bytes") == 5'479'436);
   CHECK(is_time(all, "mpi-opt_ms"));
+  CHECK((result.out.find("ranks share this GPU") != std::string::npos) == (ranks > 1));
   // Each process has a GPU of its own, in truth: the trial finds that out.
   if (ranks == 2) CHECK_THAT(result.err, Contains("CUDA IPC cannot be used"));
 }

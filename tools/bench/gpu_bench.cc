@@ -50,6 +50,10 @@ GpuBench::Pair::Pair(GpuBench& owner, const void* image,
 
 GpuBench::~GpuBench() = default;
 
+bool GpuBench::is_shared() const {
+  return session_.topology().local_size > streams_->device_count();
+}
+
 void GpuBench::wait(const DeviceEvent& event, std::string_view what) {
   session_.raw().wait_until([&] { return event.passed(); }, what);
 }
@@ -100,8 +104,9 @@ std::vector<std::size_t> GpuBench::connect() {
 void GpuBench::hand_over(std::size_t which) {
   Pair& pair = *pairs_[which];
   pair.peers.record(cuda::Mark::Packed, 0);
-  // Without the exchange between the ranks' threads that an operation makes: each rank has a
-  // process of its own, whose streams nobody else waits for.
+  // As in an operation, the ranks' threads tell each other that all have queued theirs.
+  exchange_.start(device_);
+  session_.raw().wait_until([&] { return exchange_.poll(); }, "a hand-over");
   pair.peers.wait_for_all(cuda::Mark::Packed, 0);
   wait(*streams_->mark(pair.bench.stream()), "a hand-over on the GPU");
 }

@@ -33,6 +33,8 @@ class GpuBench {
   GpuBench& operator=(const GpuBench&) = delete;
 
   const std::string& gpu_name() const { return streams_->context(device_)->gpu().name; }
+  /// Whether ranks of this host share GPUs.
+  bool is_shared() const;
 
   /// Sums the first `bytes` of the buffer, of f32, as segments of these elements, and waits until
   /// the sum is there.
@@ -42,7 +44,8 @@ class GpuBench {
   void copy(std::size_t bytes);
   /// Which of kHandOvers work; the same on all ranks. Collective.
   std::vector<std::size_t> connect();
-  /// A bare hand-over: this rank's stream waits for those of all others.
+  /// A bare hand-over: once all ranks' threads have come, this rank's stream waits for those of all
+  /// others.
   void hand_over(std::size_t which);
   /// Lets go of what belongs to other ranks, and waits until they have, so that this can be
   /// destroyed. Nothing is measured afterwards. Collective.

@@ -264,6 +264,11 @@ void sweep(Session& session, Setups& setups, std::vector<Json>& rows) {
   Report report = session.report(table.columns);
   report.say("allreduce, f32, " + session.description() + ", on " + setups.bench().gpu_name());
   for (const std::string& text : setups.left_out()) report.say("left out: " + text);
+  if (setups.bench().is_shared()) {
+    report.say(
+        "ranks share this GPU and run on it in turns: waiting for each other costs them time "
+        "slices, most of all by kernels. Which way is faster with a GPU each, this cannot tell.");
+  }
   report.print_titles();
   const BenchOptions& options = session.options();
   for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 2) {
