@@ -58,7 +58,7 @@ void reduce_in_order(cuda::Workbench& bench, const Shares& shares, std::size_t r
     if (is_last) reduction.final = plan.final;
     // This rank's own elements may have to wait for their round: the result goes to the place of
     // the first input meanwhile.
-    const cuda::DevicePointer output = is_last ? address_of(shares.packed_of(rank)) : left.front();
+    const cuda::DevicePointer output = is_last ? address_of(shares.received) : left.front();
     bench.kernels().reduce(bench.stream(), output, std::span(left).first(count), shares.elements,
                            reduction);
     left.erase(left.begin() + (is_last ? 0 : 1), left.begin() + static_cast<std::ptrdiff_t>(count));

@@ -37,8 +37,9 @@ std::size_t most_of_share(std::size_t fusion_bytes, std::size_t ranks, std::size
 void exchange_shares(const Channel& channel, const Shares& shares, std::size_t rank,
                      std::size_t ranks, const std::string& doing);
 
-/// Queues the combining of this rank's share of all ranks, into where it is packed. `most_inputs`:
-/// of a kernel, at least 2; more ranks than that take several rounds.
+/// Queues the combining of this rank's share of all ranks, into the first bytes of what is
+/// received, which are as far into the buffer on every rank, as windows of NCCL's ask for.
+/// `most_inputs`: of a kernel, at least 2; more ranks than that take several rounds.
 void reduce_in_order(cuda::Workbench& bench, const Shares& shares, std::size_t rank,
                      std::size_t ranks, const ReductionPlan& plan, std::size_t most_inputs);
 

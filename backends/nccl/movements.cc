@@ -65,7 +65,7 @@ void Broadcast::send_piece(const device::Piece& piece) const {
   if (segment.output != nullptr) {
     output = cuda::at(segment.output, piece.offset, width_);
   } else {
-    output = is_root() ? const_cast<void*>(input) : fusion();  // the root's stays as it is
+    output = is_root() ? const_cast<void*>(input) : unregistered();  // the root's stays
   }
   call(api().broadcast, is_root() ? input : output, output, piece.count * width_, kUint8,
        call_.root);
@@ -91,7 +91,7 @@ void Allgather::issue() {
   const auto [shortest, longest] = std::minmax_element(counts_.begin(), counts_.end());
   const std::size_t most = fusion_bytes() / size() / width_;
   if (*shortest == *longest && *longest > 0 && *longest <= most) {
-    void* const output = output_ != nullptr ? output_ : fusion();
+    void* const output = output_ != nullptr ? output_ : unregistered();
     return call(api().all_gather, input_, output, *longest * width_, kUint8);
   }
   for (std::size_t done = 0; done < *longest; done += most) gather_chunk(done, most);
@@ -102,7 +102,7 @@ void Allgather::gather_chunk(std::size_t done, std::size_t most) const {
   CallGroup group(channel(), doing());
   parts.for_each([&](std::size_t from, std::size_t element) {
     void* const output = output_ != nullptr ? cuda::at(output_, element, width_)
-                                            : cuda::at(fusion(), from * most, width_);
+                                            : cuda::at(unregistered(), from * most, width_);
     const void* const input = from == rank() ? cuda::at(input_, done, width_) : output;
     call(api().broadcast, input, output, parts.piece(from) * width_, kUint8,
          static_cast<int>(from));
@@ -147,7 +147,7 @@ void Alltoall::exchange_chunk(std::size_t done, std::size_t most) const {
   received.for_each([&](std::size_t from, std::size_t element) {
     if (from == rank()) return;
     void* const output = output_ != nullptr ? cuda::at(output_, element, width_)
-                                            : cuda::at(fusion(), from * most, width_);
+                                            : cuda::at(unregistered(), from * most, width_);
     call(api().recv, output, received.piece(from) * width_, kUint8, static_cast<int>(from));
   });
   group.end();

@@ -75,6 +75,10 @@ class LaneWork : public Work {
   cuda::Workbench& bench() const noexcept { return *lane_->bench; }
   std::size_t fusion_bytes() const noexcept { return bench().fusion_bytes(); }
   std::byte* fusion() const { return lane_->fusion(); }
+  /// As much memory that NCCL does not know, for a rank that lacks memory where the others use
+  /// their tensors: NCCL chooses its kernel by whether a rank's own buffers are registered, and all
+  /// ranks have to run the same one.
+  std::byte* unregistered() const { return reinterpret_cast<std::byte*>(bench().fusion()); }
   void move(const Moves& moves, const cuda::SegmentMover::How& how) const {
     bench().mover().move(moves, how);
   }

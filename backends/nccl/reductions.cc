@@ -119,8 +119,9 @@ void Allreduce::reduce_by_nccl() {
                 cuda::at(segment.output, first.offset, width()), first.count, type, op.number());
   }
   ++counts().packed_chunks;
+  shares_ = {.packed = plan().is_plain(is_single) ? unregistered() : fusion()};
   pack_chunk(plan().scales_by_nccl(is_single));
-  call(api().all_reduce, fusion(), fusion(), layout_.extent(), type, op.number());
+  call(api().all_reduce, shares_.packed, shares_.packed, layout_.extent(), type, op.number());
   unpack_chunk();
 }
 
@@ -130,17 +131,17 @@ void Allreduce::combine_shares() {
   pack_chunk(false);
   exchange_shares(channel(), shares_, rank(), size(), doing());
   reduce_in_order(bench(), shares_, rank(), size(), plan(), options().most_inputs);
-  call(api().all_gather, shares_.packed_of(rank()), shares_.packed, shares_.bytes, kUint8);
+  call(api().all_gather, shares_.received, shares_.packed, shares_.bytes, kUint8);
   unpack_chunk();
 }
 
 void Allreduce::pack_chunk(bool scales_by_nccl) const {
-  pack(moves_in(layout_.pieces(), fusion(), size_of(plan().from), width()), fusion(),
+  pack(moves_in(layout_.pieces(), shares_.packed, size_of(plan().from), width()), shares_.packed,
        shares_.received, scales_by_nccl);
 }
 
 void Allreduce::unpack_chunk() const {
-  unpack(moves_out(layout_.pieces(), fusion(), size_of(plan().from), width()), fusion(),
+  unpack(moves_out(layout_.pieces(), shares_.packed, size_of(plan().from), width()), shares_.packed,
          shares_.received);
 }
 
@@ -152,12 +153,15 @@ Reducescatter::Reducescatter(Links& links, const ReducescatterCall& call)
       begin_(begins_of(call.counts)) {}
 
 void Reducescatter::issue() {
-  const std::size_t most = plan().by_nccl ? fusion_bytes() / (size() * width()) : most_share();
+  // What NCCL reduces needs a place for the result behind the shares.
+  const std::size_t most =
+      plan().by_nccl ? fusion_bytes() / ((size() + 1) * width()) : most_share();
   for (; done_ < longest_; done_ += most) {
     share_ = std::min(most, longest_ - done_);
     counts().bytes += share_ * size() * width();
     const Operator op(channel(), plan(), is_single(), doing());
-    if (plan().is_plain(is_single()) && call_.input != nullptr && call_.output != nullptr) {
+    const bool is_plain = plan().is_plain(is_single());
+    if (is_plain && call_.input != nullptr && call_.output != nullptr) {
       ++counts().direct_chunks;
       call(api().reduce_scatter, call_.input, call_.output, share_,
            number_of(plan().travel).value(), op.number());
@@ -165,11 +169,11 @@ void Reducescatter::issue() {
     }
     const bool scales_by_nccl = plan().scales_by_nccl(is_single());
     if (!plan().by_nccl) share_ = share_of(share_ * size(), size(), width());
-    shares_ = lay_out(fusion(), share_, size(), width());
+    shares_ = lay_out(is_plain ? unregistered() : fusion(), share_, size(), width());
     pack_chunk(scales_by_nccl);
     if (plan().by_nccl) {
       ++counts().packed_chunks;
-      call(api().reduce_scatter, shares_.packed, shares_.packed_of(rank()), share_,
+      call(api().reduce_scatter, shares_.packed, shares_.received, share_,
            number_of(plan().travel).value(), op.number());
     } else {
       ++counts().chunks_in_order;
@@ -206,9 +210,9 @@ void Reducescatter::pack_chunk(bool scales_by_nccl) const {
 
 void Reducescatter::unpack_chunk() const {
   if (call_.output == nullptr) return;
-  const Moves moves = {{shares_.packed_of(rank()),
-                        cuda::at(call_.output, done_, size_of(plan().from)), piece_of(rank())}};
-  unpack(moves, shares_.packed, shares_.received);
+  const Moves moves = {
+      {shares_.received, cuda::at(call_.output, done_, size_of(plan().from)), piece_of(rank())}};
+  unpack(moves, shares_.received, shares_.packed);
 }
 
 }  // namespace ronde::nccl

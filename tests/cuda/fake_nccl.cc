@@ -172,11 +172,13 @@ void add_memory(Functions& functions) {
     if (s.allocations.count(memory) == 0) s.misuses.add("a window of memory that is not NCCL's");
     *window = reinterpret_cast<Window>(++s.last_number);
     s.registrations[*window] = communicator;
+    s.windows[*window] = {static_cast<const std::byte*>(memory), bytes};
     return nccl::kSuccess;
   });
   define<"ncclCommWindowDeregister">(functions, [](S& s, Communicator communicator, Window window) {
     if (!s.caller(communicator, "deregistering a window")) return kInvalidArgument;
     const std::lock_guard lock(s.mutex);
+    s.windows.erase(window);
     return s.registrations.erase(window) == 1 ? nccl::kSuccess : kInvalidArgument;
   });
   define<"ncclCommDeregister">(functions, [](S& s, Communicator communicator, void* handle) {
@@ -204,14 +206,25 @@ Result FakeNccl::State::take(const Call& call, Communicator communicator, Stream
 
 std::string FakeNccl::State::resolve(Call& call, Communicator communicator) {
   const auto caller = member(communicator, "reducing");
+  const std::lock_guard lock(mutex);
+  call.input_in_window = place_in_window(call.input);
+  call.output_in_window = place_in_window(call.output);
   if (!caller || call.op < kAverage) return {};
   const bool is_floating = call.type >= kFloat16;
-  const std::lock_guard lock(mutex);
   const auto own = factors.find(call.op);
   if (call.op > kAverage && own == factors.end()) return "an operator that there is not";
   call.factor = call.op == kAverage ? 1.0 / caller->ranks->size : own->second;
   call.op = kSum;
   return is_floating ? "" : "integers that are scaled";
+}
+
+std::ptrdiff_t FakeNccl::State::place_in_window(const void* memory) const {
+  const auto* const begin = static_cast<const std::byte*>(memory);
+  for (const auto& [handle, window] : windows) {
+    const auto& [first, bytes] = window;
+    if (begin >= first && begin < first + bytes) return begin - first;
+  }
+  return -1;
 }
 
 std::shared_ptr<Member> FakeNccl::State::member(Communicator communicator, const char* what) {

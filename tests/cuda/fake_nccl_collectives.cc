@@ -125,6 +125,13 @@ void run_collective(const Calls& calls, Misuses& misuses) {
                    [&](const auto& call) { return fits(first, *call); })) {
     return misuses.add("the ranks' calls do not fit each other");
   }
+  // NCCL chooses a kernel by the windows that a rank's own memory is in.
+  if (!std::all_of(calls.begin(), calls.end(), [&](const auto& call) {
+        return call->input_in_window == first.input_in_window &&
+               call->output_in_window == first.output_in_window;
+      })) {
+    misuses.add("buffers are not at the same place of every rank's window");
+  }
   std::vector<char> gathered;
   for (const auto& call : calls) {
     if (first.kind != Kind::AllGather) break;

@@ -35,6 +35,8 @@ struct Call {
   ReductionNumber op = kSum;
   int other = -1;       ///< the root, or the peer
   double factor = 1.0;  ///< of each rank's elements, in their type
+  /// Bytes from the beginning of a window; -1: in none.
+  std::ptrdiff_t input_in_window = -1, output_in_window = -1;
   bool is_done = false;
 };
 using Calls = std::vector<std::shared_ptr<Call>>;
@@ -111,6 +113,8 @@ struct FakeNccl::State {
                     cuda::StreamHandle stream);
   /// Scaled sums are sums of scaled elements. What is wrong with its operator, or nothing.
   std::string resolve(fake_nccl::Call& call, nccl::Communicator communicator);
+  /// Under the lock.
+  std::ptrdiff_t place_in_window(const void* memory) const;
   /// Of one call, or of a group of them.
   nccl::Result launch(nccl::Communicator communicator, fake_nccl::Launch launch);
   nccl::Result finalize(nccl::Communicator communicator);
@@ -132,6 +136,7 @@ struct FakeNccl::State {
   std::map<std::string, std::shared_ptr<fake_nccl::Ranks>> groups;  ///< by their ids
   std::map<nccl::Communicator, std::shared_ptr<fake_nccl::Member>> members;
   std::map<void*, nccl::Communicator> registrations;
+  std::map<void*, std::pair<const std::byte*, std::size_t>> windows;  ///< memory by handle
   std::map<nccl::ReductionNumber, double> factors;  ///< of operators that were made
   nccl::ReductionNumber last_operator = nccl::kAverage;
   std::set<void*> allocations;
