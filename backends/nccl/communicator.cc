@@ -53,6 +53,7 @@ void BlockingCommunicator::connect(const UniqueId& id, int rank) {
   const NcclError error(*api_, api_->init_rank.symbol(), result, made, doing);
   if (made != nullptr) static_cast<void>(api_->abort(made));
   if (result != kSuccess) throw error;
+  const std::lock_guard lock(state_->mutex);
   require_open(doing);
 }
 

@@ -11,7 +11,7 @@ namespace ronde::nccl {
 
 bool Task::poll() {
   if (!has_run_.load(std::memory_order_acquire)) return false;
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  if (error_) std::rethrow_exception(error_);
   return true;
 }
 

@@ -295,6 +295,7 @@ void Links::let_go() {
 /// All at once, as pairs may wait for each other.
 void Links::close() {
   connecting_ = {};
+  for (auto& [peer, pair] : pairs_) pair.connecting = {};
   std::vector<std::shared_ptr<Task>> tasks;
   for (const auto& lane : lanes_) {
     tasks.push_back(lane->channel.thread->submit(IssuingThread::Kind::Work, [lane] {
