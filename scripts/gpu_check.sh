@@ -1,419 +1,316 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU: builds what needs one, runs its tests, also on several ranks that share it, then
-# the measurements, then tests under compute-sanitizer, and writes all that into a report.
-# Goes on with what can run, and says what was left out and why. Fails if a part failed.
+# On a machine with a GPU: runs what scripts/gpu_kit.sh has put together, in two commands of less than
+# ten minutes each. The report is written as things happen, so that it holds what was done if the command
+# is ended; what fails or is missing leaves the rest alone. Fails if a part failed.
 #
-#   scripts/gpu_check.sh [FOLDER] [STAGE...]
+#   scripts/gpu_check.sh first|second [KIT]
 #
-# FOLDER   what scripts/gpu_deps.sh made, if packages are missing here
-# STAGE    machine, build, ipc (whether memory opens in another process), tests, bench, train, sanitize;
-#          all of them by default, always in this order. Without `build`, what was built before is used.
-# --commands   prints the command lines of the measurements instead
+# first    the machine, CUDA IPC, the tests on one GPU that two ranks share, LibTorch, measurements, deaths
+# second   four ranks, staging, no registration cache, CUDA graphs, memcheck, profiles, MPS
+# KIT      the folder (default: .cache/gpu_kit). A program of it that does not load is built from the
+#          sources, which takes nvcc, cmake and ninja; LibTorch and NCCL are those of the python3 on PATH
 #
-# LibTorch is that of the Python on PATH, if it has one: without it, tensors and training are left out.
-#
-# RONDE_BUILD       the build folder (default: build-gpu)
-# RONDE_JOBS        how many to compile at once (default: the number of cores)
-# RONDE_MINUTES     ends the parts in time for all to be over by then (default: no bound but those of
-#                   the parts)
-# GPU_CHECK_REPORT  the report (default: gpu_report.txt in the build folder); beside it go the logs of
-#                   the build and the measurements as JSON. Where only a folder $OUT comes back:
-#                   $OUT/gpu_report.txt
+# RONDE_MINUTES      all is over by then (default: 9)
+# RONDE_BUILD        where programs are built if they have to be (default: build-gpu)
+# GPU_CHECK_REPORT   the report (default: gpu_report.STAGE.txt in RONDE_BUILD); beside it, with .jsonl for
+#                    .txt, a line of JSON for each measurement
+# GPU_CHECK_FAKES    to try all this without a GPU: a folder of fakes of the driver and of NCCL, which all
+#                    programs but LibTorch's load; sizes are small then
 set -euo pipefail
-
-readonly kStages=(machine build ipc tests bench train sanitize)
-is_stage() { [[ " ${kStages[*]} " == *" $1 "* ]]; }
 
 # It runs itself for each part, so that `timeout` can end it.
 self=$(realpath "${BASH_SOURCE[0]}")
 readonly self
-
 if [[ ${1:-} == --part ]]; then
   # The report, the paths and the PATH are those of the caller.
   shift
   part_of_it=yes
 else
-  deps=
-  if (($# > 0)) && [[ $1 != --commands ]] && ! is_stage "$1"; then
-    if [[ ! -d $1 ]]; then
-      printf 'gpu_check: error: "%s" is neither a folder nor a stage (%s)\n' "$1" "${kStages[*]}" >&2
-      exit 2
-    fi
-    deps=$(realpath "$1")
-    shift
+  if [[ ${1:-} != first && ${1:-} != second ]] || (($# > 2)); then
+    sed -n '3,22s/^# \{0,1\}//p' "$self" >&2
+    exit 2
   fi
-  build=${RONDE_BUILD:-$(dirname "$self")/../build-gpu}
-  GPU_CHECK_BUILD=$(realpath -m "$build")
-  GPU_CHECK_REPORT=$(realpath -m "${GPU_CHECK_REPORT:-$GPU_CHECK_BUILD/gpu_report.txt}")
-  GPU_CHECK_JOBS=${RONDE_JOBS:-$(nproc)}
-  GPU_CHECK_DEPS=$deps
-  seconds=${RONDE_MINUTES:+$((RONDE_MINUTES * 60))}
-  export GPU_CHECK_BUILD GPU_CHECK_REPORT GPU_CHECK_JOBS GPU_CHECK_DEPS
-  for folder in /usr/local/cuda/bin ${deps:+"$deps/mpich/bin"}; do
-    if [[ -d $folder ]]; then PATH="$folder:$PATH"; fi
-  done
-  # In a container all is root's, and ranks may outnumber cores: Open MPI wants to be told.
-  export PATH OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+  GPU_CHECK_KIT=$(realpath -m "${2:-$(dirname "$self")/../.cache/gpu_kit}")
+  if [[ ! -d $GPU_CHECK_KIT/mpich ]]; then
+    printf 'gpu_check: error: there is no %s, which scripts/gpu_kit.sh makes\n' "$GPU_CHECK_KIT" >&2
+    exit 2
+  fi
+  GPU_CHECK_BUILD=$(realpath -m "${RONDE_BUILD:-$(dirname "$self")/../build-gpu}")
+  GPU_CHECK_REPORT=$(realpath -m "${GPU_CHECK_REPORT:-$GPU_CHECK_BUILD/gpu_report.$1.txt}")
+  GPU_CHECK_REBUILT=
+  PATH="$GPU_CHECK_KIT/mpich/bin:$PATH:/usr/local/cuda/bin"
+  # The driver's comes last: its folder may be named in the variable.
+  GPU_CHECK_LIBRARIES="$GPU_CHECK_KIT/lib:$GPU_CHECK_KIT/mpich/lib:$(python3 -c '
+import glob, importlib.util
+torch = importlib.util.find_spec("torch").submodule_search_locations[0]
+print(":".join([torch + "/lib", *sorted(glob.glob(torch + "/../nvidia/*/lib"))]))' ||
+    true)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  export PATH GPU_CHECK_KIT GPU_CHECK_BUILD GPU_CHECK_REPORT GPU_CHECK_REBUILT GPU_CHECK_LIBRARIES
 fi
 cd "$(dirname "$self")/.."
-
-readonly kBin="$GPU_CHECK_BUILD/bin"
-readonly kResults="${GPU_CHECK_REPORT%/*}"
-readonly kJobs="$GPU_CHECK_JOBS"
-failures=0
+readonly kResults="${GPU_CHECK_REPORT%.txt}.jsonl"
+readonly kMost="${GPU_CHECK_FAKES:+64KiB}" kModel="${GPU_CHECK_FAKES:+edsr}"
 
 say() { printf 'gpu_check: %s\n' "$*" | tee -a "$GPU_CHECK_REPORT"; }
 
-# part LIMIT TITLE FUNCTION [ARGUMENT...]: what it prints goes into the report; a failure, or more than
-# LIMIT seconds, is noted, and the rest goes on.
+# --- parts
+
+failures=0
+planned=0  # seconds that all parts so far may take
+verdicts=()
+
+# verdict RESULT TITLE
+verdict() {
+  verdicts+=("$1: $2")
+  say "$1: $2"
+}
+
+# part SECONDS TITLE COMMAND...: what it prints goes into the report. It may take twice as long where parts
+# before it took less than theirs; then it is ended, and the rest goes on.
 part() {
-  local limit=$1 title=$2 status=0
+  local limit title=$2 status=0 begin begun words left=$((minutes * 60 - SECONDS - 10))
+  planned=$((planned + $1))
+  limit=$((planned - SECONDS))
+  limit=$((limit < $1 ? $1 : limit > 2 * $1 ? 2 * $1 : limit))
   shift 2
-  if [[ -n $seconds ]]; then
-    local left=$((seconds - SECONDS - 15))
-    if ((left <= 0)); then
-      say "left out: $title, as RONDE_MINUTES=$RONDE_MINUTES are over"
-      return
-    fi
-    limit=$((left < limit ? left : limit))
+  if ((left <= 0)); then
+    verdict "left out" "$title: $minutes minutes are over"
+    return
   fi
+  limit=$((left < limit ? left : limit))
   say "== $title"
+  begun=$SECONDS
   # Not through a pipe, which a process that is left over would keep open.
-  local begin
   begin=$(stat -c %s "$GPU_CHECK_REPORT")
-  timeout -k 10 "$limit" "$self" --part "$@" >>"$GPU_CHECK_REPORT" 2>&1 </dev/null || status=$?
+  timeout -k 5 "$limit" "$self" --part "$@" >>"$GPU_CHECK_REPORT" 2>&1 </dev/null || status=$?
   tail -c "+$((begin + 1))" "$GPU_CHECK_REPORT"
-  if ((status == 0)); then return; fi
-  failures=$((failures + 1))
-  case $status in
-    124 | 137) say "failed: $title: ended after $limit seconds" ;;
-    *) say "failed: $title (status $status)" ;;
-  esac
+  # By these words a test that could not be run is known, whatever its status.
+  words=$(tail -c "+$((begin + 1))" "$GPU_CHECK_REPORT" | grep -m1 -E '^(skipped: |left out: there is no )' || true)
+  if [[ -n $words ]]; then
+    verdict "left out" "$title: ${words#*: }"
+  elif ((status == 0)); then
+    verdict "passed, $((SECONDS - begun)) s" "$title"
+  else
+    failures=$((failures + 1))
+    case $status in
+      124 | 137) verdict "failed, $limit s" "$title: it was ended" ;;
+      *) verdict "failed, $((SECONDS - begun)) s" "$title: status $status" ;;
+    esac
+  fi
 }
 
-has_mpi() { command -v mpiexec >/dev/null && command -v mpicc >/dev/null; }
-has_torch() {
-  python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null
+# The kit's, or that which was built here in its place.
+path_of() {
+  if [[ " $GPU_CHECK_REBUILT " == *" $1 "* ]]; then echo "$GPU_CHECK_BUILD/bin/$1"; else echo "$GPU_CHECK_KIT/bin/$1"; fi
 }
-is_built() { [[ -x $kBin/$1 ]]; }
-on_off() { if "$@"; then echo ON; else echo OFF; fi; }
 
-# --- machine
+# Where NAME loads from.
+libraries_of() {
+  local fakes=${GPU_CHECK_FAKES:-}
+  if [[ $1 =~ torch|edsr|resnet ]]; then fakes=; fi
+  echo "${fakes:+$fakes:}$GPU_CHECK_LIBRARIES"
+}
+
+# program RANKS NAME ARGUMENT...: 0 ranks: without a launcher.
+program() {
+  local ranks=$1 path libraries
+  local -a launcher=()
+  path=$(path_of "$2")
+  libraries=$(libraries_of "$2")
+  if ((ranks > 0)); then launcher=(mpiexec -n "$ranks"); fi
+  "${launcher[@]}" env LD_LIBRARY_PATH="$libraries" "$path" "${@:3}"
+}
+
+# with_libraries NAME COMMAND...: in this process.
+with_libraries() {
+  LD_LIBRARY_PATH=$(libraries_of "$1")
+  export LD_LIBRARY_PATH
+  exec "${@:2}"
+}
+
+# measure RANKS NAME ARGUMENT...: a program with --json, whose results become one line.
+measure() {
+  local json status=0
+  json=$(mktemp)
+  program "$@" --json "$json" || status=$?
+  if [[ -s $json ]]; then
+    python3 -c '
+import json, sys
+print(json.dumps({"ranks": int(sys.argv[2]), "command": " ".join(sys.argv[3:]), "results": json.load(open(sys.argv[1]))}))
+' "$json" "$@" >>"$kResults"
+  fi
+  rm "$json"
+  return "$status"
+}
+
+# --- the machine
+
+# Hydra connects to this machine by its name.
+make_reachable() {
+  if ! getent hosts "$(hostname)" >/dev/null; then
+    echo "$(hostname) does not resolve"
+    if ((EUID == 0)); then echo "127.0.0.1 $(hostname)" | tee -a /etc/hosts; fi
+  fi
+  if (((16#$(sed s/0x// /sys/class/net/lo/flags) & 1) == 0)); then
+    echo "lo is down"
+    if ((EUID == 0)); then ip link set lo up; fi
+  fi
+}
 
 machine() {
   date -u '+%Y-%m-%d %H:%M UTC'
   uname -srm
-  echo "$(nproc) cores"
-  if command -v nvidia-smi >/dev/null; then
-    nvidia-smi --query-gpu=name,driver_version,memory.total,pci.bus_id,mig.mode.current,compute_mode \
-      --format=csv || echo "nvidia-smi failed"
-  else
-    echo "there is no nvidia-smi"
-  fi
-  if command -v nvcc >/dev/null; then nvcc --version | tail -2; else echo "there is no nvcc"; fi
-  if has_mpi; then mpiexec --version 2>&1 | head -3; else echo "there is no MPI"; fi
-  if has_torch; then
-    # In some containers it takes long to import.
-    timeout 120 python3 -c 'import torch; print("LibTorch", torch.__version__, "CUDA", torch.version.cuda)' ||
-      echo "Python finds torch, but cannot import it"
-  else
-    echo "the Python on PATH has no torch"
-  fi
+  echo "$(nproc) cores, $(df -h --output=avail /dev/shm | tail -1) of /dev/shm"
+  nvidia-smi --query-gpu=name,driver_version,memory.total,pci.bus_id,mig.mode.current,compute_mode --format=csv ||
+    echo "nvidia-smi: status $?"
+  nvcc --version | tail -2 || true
+  make_reachable || echo "this machine may not reach itself"
+  mpiexec -n 1 true || echo "mpiexec: status $?"
+  (with_libraries edsr ldd "$(path_of edsr)") || true
+  program 0 ronde info
 }
 
-# --- build
-
-# The libraries of FOLDER, and NCCL of the Python that has LibTorch, for Ronde's own programs alone: in
-# LD_LIBRARY_PATH they would come before those of cmake, ctest and python as well.
-library_folders() {
-  local -a folders=()
-  if [[ -n $GPU_CHECK_DEPS ]]; then
-    folders+=("$GPU_CHECK_DEPS/usr/lib/x86_64-linux-gnu" "$GPU_CHECK_DEPS/mpich/lib")
-  fi
-  local nccl
-  nccl=$(python3 -c '
-import importlib.util
-spec = importlib.util.find_spec("nvidia.nccl")
-print(list(spec.submodule_search_locations)[0] if spec else "")' 2>/dev/null || true)
-  if [[ -n $nccl && -d $nccl/lib ]]; then folders+=("$nccl/lib"); fi
-  (IFS=';' && echo "${folders[*]}")
+# load_problem NAME: why it does not load; nothing if it does.
+load_problem() {
+  (with_libraries "$1" ldd -r "$(path_of "$1")") 2>&1 |
+    grep -m1 -E "not found|undefined symbol|not a dynamic|No such file" || true
 }
 
-# configure MPI TORCH: each ON or OFF.
-configure() {
-  local -a options=("-DRONDE_WITH_MPI=$1" "-DRONDE_WITH_TORCH=$2" -DRONDE_WERROR=OFF)
-  if [[ $2 == ON ]]; then
-    options+=("-DPython3_EXECUTABLE=$(command -v python3)" -DRONDE_UNITY=ON)
+# With the kit's headers and MPI.
+build_here() {
+  local usr="$GPU_CHECK_KIT/usr" log="${GPU_CHECK_REPORT%.txt}.build.log"
+  local -a options=(-DRONDE_WITH_MPI=ON -DRONDE_WITH_TORCH=OFF -DRONDE_WERROR=OFF -DRONDE_INSTALL=OFF
+    -DCMAKE_SKIP_RPATH=ON "-DCMAKE_PREFIX_PATH=$usr;$usr/lib/x86_64-linux-gnu/cmake"
+    "-DMPI_HOME=$GPU_CHECK_KIT/mpich" "-DMPIEXEC_EXECUTABLE=$GPU_CHECK_KIT/mpich/bin/mpiexec")
+  if [[ "$*" =~ torch|edsr|resnet ]]; then
+    options+=(-DRONDE_WITH_TORCH=ON "-DPython3_EXECUTABLE=$(command -v python3)" -DRONDE_UNITY=ON)
   fi
-  if [[ -n $GPU_CHECK_DEPS ]]; then
-    options+=("-DCMAKE_PREFIX_PATH=$GPU_CHECK_DEPS/usr;$GPU_CHECK_DEPS/usr/lib/x86_64-linux-gnu/cmake")
-  fi
-  if [[ -n $GPU_CHECK_DEPS && $1 == ON ]]; then
-    # The library says itself where its own are; an installed MPI must not be mixed in.
-    options+=("-DMPI_HOME=$GPU_CHECK_DEPS/mpich" "-DMPIEXEC_EXECUTABLE=$GPU_CHECK_DEPS/mpich/bin/mpiexec")
-  fi
-  local folders
-  folders=$(library_folders)
-  if [[ -n $folders ]]; then
-    # DT_RPATH, which also counts for what libraries need and for what is opened at run time.
-    local flags=-Wl,--disable-new-dtags
-    options+=("-DCMAKE_BUILD_RPATH=$folders" "-DCMAKE_EXE_LINKER_FLAGS=$flags"
-      "-DCMAKE_SHARED_LINKER_FLAGS=$flags" "-DCMAKE_MODULE_LINKER_FLAGS=$flags")
-  fi
-  cmake --preset release -B "$GPU_CHECK_BUILD" "${options[@]}"
-}
-
-# With less if it cannot be with all.
-configure_what_can_be() {
-  local mpi torch
-  mpi=$(on_off has_mpi)
-  torch=$(on_off has_torch)
-  if configure "$mpi" "$torch" >"$kResults/configure.log" 2>&1; then return; fi
-  tail -20 "$kResults/configure.log"
-  if [[ $torch == ON ]]; then
-    echo "left out: tensors and training, as Ronde could not be configured with LibTorch"
-    if configure "$mpi" OFF >"$kResults/configure.log" 2>&1; then return; fi
-    tail -20 "$kResults/configure.log"
-  fi
-  if [[ $mpi == ON ]]; then
-    echo "left out: several ranks, as Ronde could not be configured with MPI"
-    if configure OFF OFF >"$kResults/configure.log" 2>&1; then return; fi
-    tail -20 "$kResults/configure.log"
-  fi
-  return 1
-}
-
-# build_targets TARGET...: those of them that there are.
-build_targets() {
-  local log="$kResults/build.$1.log" known target
-  local -a targets=()
-  known=$(cmake --build "$GPU_CHECK_BUILD" --target help)
-  for target; do
-    if grep -q "^$target: phony" <<<"$known"; then
-      targets+=("$target")
-    else
-      echo "left out: $target, which this configuration does not have"
-    fi
-  done
-  if ((${#targets[@]} == 0)); then return; fi
-  if ! cmake --build "$GPU_CHECK_BUILD" --parallel "$kJobs" --target "${targets[@]}" >"$log" 2>&1; then
-    grep -m 5 -A 10 -E 'error:|FAILED|undefined reference' "$log" || tail -30 "$log"
-    echo "the whole log: $log"
+  # Tests are asked for their cases once they are linked.
+  export LD_LIBRARY_PATH="$GPU_CHECK_BUILD/lib:$GPU_CHECK_LIBRARIES"
+  if ! { cmake --preset release -B "$GPU_CHECK_BUILD" "${options[@]}" &&
+    cmake --build "$GPU_CHECK_BUILD" --parallel --target "${@/%ronde/ronde_tool}"; } >"$log" 2>&1; then
+    grep -m 5 -A 10 -E 'CMake Error|error:|FAILED|undefined reference' "$log" || tail -30 "$log"
     return 1
   fi
 }
 
-# --- ipc
-
-# Where a test could not be run; a launcher's variables change its exit status.
-readonly kSkipped='skipped: no GPU'
-
-# The verdict on which all else about ranks that share a GPU hangs. A "no" is no failure of this part.
-ipc() {
-  local output status=0
-  output=$("$kBin/gpu_tests" "gpu: ipc shows memory to another process*" 2>&1) || status=$?
-  if [[ $output == *"$kSkipped"* ]]; then
-    echo "left out: CUDA IPC between two processes: no GPU${output#*"$kSkipped"}"
-  elif ((status == 0)); then
-    echo "CUDA IPC between two processes: yes"
-  else
-    echo "$output"
-    echo "CUDA IPC between two processes: no (status $status)"
-  fi
-}
-
-# --- tests
-
-tests() { ctest --test-dir "$GPU_CHECK_BUILD" --output-on-failure --no-tests=error "$@"; }
-tests_without_gpu() { tests -R '^cuda\.' -E '_is_not_built$' -j "$kJobs"; }
-# Each has a limit of its own; that of ctest is for those that have none.
-tests_on_gpu() { tests -L gpu --timeout 120 "$@"; }
-tests_alone() { tests_on_gpu -E '@n|^gpu\.torch'; }
-tests_of_ranks() { tests_on_gpu -R '@n' -E '^gpu\.torch'; }
-tests_of_tensors() { tests_on_gpu -R '^gpu\.torch'; }
-
-runs_on_gpu() {
-  local output
-  output=$("$kBin/gpu_tests" "a cuda move that follows*" 2>&1) && [[ $output != *"$kSkipped"* ]]
-}
-
-# --- measurements
-
-# What is measured, a line each: TITLE, RANKS (0: without a launcher), PROGRAM, ARGUMENTS; separated by |.
-# tests/tools, tests/edsr and tests/resnet try these lines without a GPU.
-measurements_bench() {
-  local ranks host
-  for ranks in 2 4; do
-    for host in mpi shm; do
-      echo "set-ups, staged for $host|$ranks|ronde|bench setups --backend $host --min 32KiB --max 64MiB" \
-        "--model edsr-full --json $kResults/setups.$host.$ranks.json"
-    done
+# loaded NAME...: those that do not load are built.
+loaded() {
+  local name problem
+  local -a broken=()
+  for name; do
+    problem=$(load_problem "$name")
+    if [[ -z $problem ]]; then continue; fi
+    say "$name does not load: $problem"
+    broken+=("$name")
   done
-  for ranks in 2 4; do
-    echo "ways to hand over|$ranks|ronde|bench setups --setup mpi-opt-flags,mpi-opt-kernels" \
-      "--min 32KiB --max 64MiB --model edsr --json $kResults/hand_overs.$ranks.json"
-  done
-  echo "packing|0|gpu_pack|resnet50"
-  echo "packing|0|gpu_pack|edsr-full"
-  for ranks in 2 4; do
-    echo "allreduce through the engine|$ranks|ronde|bench allreduce --device cuda --backend mpi" \
-      "--min 32KiB --max 64MiB --json $kResults/allreduce.$ranks.json"
-  done
-}
-# Connected and unconnected ranks take turns on the GPU that they share.
-measurements_train() {
-  local steps="--num-warmup-batches 3 --num-batches-per-iter 10 --num-iters 6"
-  local full="--device cuda --efficiency --preset full --batch-size 8 $steps"
-  echo "training EDSR, connected over unconnected ranks|2|edsr|$full --json $kResults/edsr.json"
-  echo "training EDSR in bf16, connected over unconnected ranks|2|edsr|$full --amp" \
-    "--json $kResults/edsr.amp.json"
-  echo "training EDSR, steps as CUDA graphs|2|edsr|$full --cuda-graph --json $kResults/edsr.graph.json"
-  echo "training ResNet-50, connected over unconnected ranks|2|resnet_synthetic|--device cuda --efficiency" \
-    "--model resnet50 --batch-size 16 $steps --json $kResults/resnet50.json"
+  if ((${#broken[@]} == 0)); then return; fi
+  part 240 "building ${broken[*]}" build_here "${broken[@]}"
+  GPU_CHECK_REBUILT+=" ${broken[*]}"
+  GPU_CHECK_LIBRARIES="$GPU_CHECK_BUILD/lib:$GPU_CHECK_LIBRARIES"
 }
 
-# program RANKS PROGRAM ARGUMENT...
-program() {
-  local ranks=$1 name=$2
-  shift 2
-  if ((ranks == 0)); then
-    "$kBin/$name" "$@"
-  else
-    mpiexec -n "$ranks" "$kBin/$name" "$@"
-  fi
+# --- what runs under other tools
+
+on_path() {
+  if command -v "$1" >/dev/null; then return; fi
+  echo "left out: there is no $1"
+  return 1
 }
 
-# run_measurements LIMIT, each, of the lines on standard input.
-run_measurements() {
-  local limit=$1 line title ranks name arguments
-  local -a lines words
-  mapfile -t lines
-  for line in "${lines[@]}"; do
-    IFS='|' read -r title ranks name arguments <<<"$line"
-    if ((ranks > 0)); then title+=", $ranks ranks on one GPU"; else title+=": $arguments"; fi
-    if ! is_built "$name"; then
-      say "left out: $title, as $name is not built"
-    elif ((ranks > 0)) && ! has_mpi; then
-      say "left out: $title, as there is no MPI (scripts/gpu_deps.sh brings one)"
-    elif [[ $arguments == *--cuda-graph* ]] && ! is_built example_cuda_graph.so; then
-      say "left out: $title, as example_cuda_graph.so is not built"
-    else
-      read -ra words <<<"$arguments"
-      part "$limit" "$title" program "$ranks" "$name" "${words[@]}"
-    fi
-  done
+# The cases of one process, without those of NCCL and of memory that is registered twice on purpose.
+memcheck() {
+  on_path compute-sanitizer || return 0
+  with_libraries gpu_tests compute-sanitizer --tool memcheck --error-exitcode 1 \
+    --report-api-errors no --kernel-name regex=ronde_ "$(path_of gpu_tests)" \
+    '~[.]' '~*: ipc*' '~gpu: nccl*' '~*host memory of the program*'
 }
 
-# --- sanitize
-
-# Not the case that registers memory twice on purpose, nor those of several processes and of NCCL.
-sanitized() {
-  compute-sanitizer --tool "$1" --error-exitcode 1 --report-api-errors no \
-    --kernel-name regex=ronde_ "$kBin/gpu_tests" "${@:2}"
+profile() {
+  on_path ncu || return 0
+  with_libraries gpu_pack ncu --clock-control none --kernel-name regex:ronde_ \
+    --launch-count 20 "$(path_of gpu_pack)" "${kModel:-resnet50}"
 }
-readonly kNotSanitized=('~[.]' '~gpu: ipc*' '~gpu: nccl*' '~gpu: host memory of the program*')
 
-probe_sanitizer() { sanitized memcheck "a cuda move that follows*"; }
-
-sanitize() {
-  local output tool
-  if ! command -v compute-sanitizer >/dev/null; then
-    say "left out: compute-sanitizer, which is not on the PATH"
-    return
-  fi
-  # Where calls of the driver go through a sandbox it finds no device.
-  if ! output=$(timeout -k 10 120 "$self" --part probe_sanitizer 2>&1); then
-    tail -15 <<<"$output" | tee -a "$GPU_CHECK_REPORT"
-    say "left out: compute-sanitizer, which does not work here, not even for one case"
-    return
-  fi
-  for tool in memcheck racecheck synccheck; do
-    part 150 "tests under compute-sanitizer --tool $tool" sanitized "$tool" "${kNotSanitized[@]}"
-  done
+# Processes share the GPU at the same time, and not in turns.
+under_mps() {
+  on_path nvidia-cuda-mps-control || return 0
+  CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d)
+  export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY="$CUDA_MPS_PIPE_DIRECTORY"
+  nvidia-cuda-mps-control -d
+  trap 'echo quit | nvidia-cuda-mps-control' EXIT
+  measure "$@"
 }
 
 # --- the stages
 
-wants() { [[ " ${stages[*]} " == *" $1 "* ]]; }
-
-build_all() {
-  part 120 "configuring" configure_what_can_be
-  # The most important first: each may fail without the others.
-  part 420 "building the core and its tests on GPUs" build_targets gpu_tests gpu_pack ronde_tool
-  part 300 "building the tests of several ranks" build_targets gpu_mp_tests gpu_death_tests
-  part 300 "building the tests without a GPU" build_targets cuda_tests
-  part 500 "building the tests of tensors" build_targets gpu_torch_tests
-  part 500 "building the examples" build_targets edsr resnet_synthetic
+# Spares each process the start of the GPU; ends with this one.
+hold_context() {
+  RONDE_TEST_DEADLINE_S=900 with_libraries gpu_tests "$(path_of gpu_tests)" \
+    "helper: a gpu context is held" >/dev/null 2>&1 </dev/null &
 }
 
-test_all() {
-  part 240 "tests on the GPU" tests_alone
-  if is_built gpu_mp_tests; then
-    part 500 "tests of ranks that share the GPU" tests_of_ranks
-  else
-    say "left out: tests of ranks that share the GPU, as gpu_mp_tests is not built"
-  fi
-  if is_built gpu_torch_tests; then
-    part 300 "tests of tensors on the GPU" tests_of_tensors
-  else
-    say "left out: tests of tensors on the GPU, as gpu_torch_tests is not built"
-  fi
-  if is_built cuda_tests; then
-    part 300 "tests without a GPU" tests_without_gpu
-  else
-    say "left out: tests without a GPU, as cuda_tests is not built"
-  fi
+readonly kSetups=(ronde bench setups --min 32KiB --max "${kMost:-64MiB}" --model "${kModel:-edsr-full}")
+readonly kSteps=(--device cuda --efficiency --num-warmup-batches 3 --num-batches-per-iter 5 --num-iters 4)
+readonly kEdsr=(edsr "${kSteps[@]}" --preset full --batch-size 8)
+
+# ranks SECONDS NUMBER TITLE CASE: a case of ranks that share the GPU.
+ranks() { part "$1" "$2 ranks: $3" program "$2" gpu_mp_tests -d yes "$4"; }
+
+first() {
+  part 30 "the machine" machine
+  loaded gpu_tests gpu_mp_tests gpu_death_tests gpu_pack ronde
+  hold_context
+  part 15 "CUDA IPC between two processes" program 0 gpu_tests -d yes 'gpu: ipc shows memory*'
+  part 45 "the tests of one process" program 0 gpu_tests -d yes '~[.]' '~gpu: ipc shows memory*'
+  ranks 60 2 'by CUDA IPC' '*\, by ipc'
+  ranks 40 2 'by CUDA IPC, tensors mapped' '*mapped directly'
+  ranks 30 2 'tensors that come and go' 'gpu: allocations that come and go*'
+  ranks 20 2 'calls that wait for the GPU' 'gpu: cuda steps of training*'
+  loaded gpu_torch_tests edsr
+  part 60 "2 ranks: tensors of LibTorch" program 2 gpu_torch_tests -d yes '~[own]'
+  part 30 "2 ranks: the allocator of LibTorch" program 2 gpu_torch_tests -d yes '[own]'
+  part 60 "2 ranks: set-ups, staged for shm" measure 2 "${kSetups[@]}" --backend shm
+  part 30 "2 ranks: ways to hand over" measure 2 "${kSetups[@]}" --setup mpi-opt-flags,mpi-opt-kernels
+  part 40 "2 ranks: EDSR" measure 2 "${kEdsr[@]}"
+  part 20 "packing and sums" program 0 gpu_pack "${kModel:-resnet50}"
+  part 30 "a rank dies, by flags" program 0 gpu_death_tests -d yes '*\, by flags*'
+  part 30 "a rank dies, by kernels" program 0 gpu_death_tests -d yes '*\, by kernels*'
 }
 
-check() {
-  local stage
-  if wants machine; then part 150 "the machine" machine; fi
-  if wants build; then build_all; fi
-  if ! is_built gpu_tests; then
-    say "left out: all that runs, as there is no $kBin/gpu_tests (the stage \"build\" makes it)"
-    return
-  fi
-  if is_built ronde && wants machine; then part 60 "ronde info" program 0 ronde info; fi
-  if wants ipc; then part 90 "whether memory opens in another process" ipc; fi
-  if wants tests; then test_all; fi
-  if ! wants bench && ! wants train && ! wants sanitize; then return; fi
-  if ! timeout -k 10 60 "$self" --part runs_on_gpu; then
-    for stage in bench train sanitize; do
-      if wants "$stage"; then say "left out: $stage, as no test runs on a GPU here"; fi
-    done
-    return
-  fi
-  if wants bench; then run_measurements 240 < <(measurements_bench); fi
-  if wants train; then run_measurements 300 < <(measurements_train); fi
-  if wants sanitize; then sanitize; fi
+second() {
+  loaded gpu_tests gpu_mp_tests gpu_pack ronde edsr resnet_synthetic
+  hold_context
+  ranks 60 4 'by CUDA IPC' '*\, by ipc'
+  ranks 40 2 'staged' '*\, staged'
+  ranks 40 2 'staged, nothing registered' '*nothing registered'
+  ranks 40 2 'by CUDA IPC, no registration cache' '*without registration cache'
+  part 40 "2 ranks: EDSR by CUDA graphs" measure 2 "${kEdsr[@]}" --cuda-graph
+  part 40 "2 ranks: EDSR in bf16" measure 2 "${kEdsr[@]}" --amp
+  part 40 "2 ranks: ResNet-50" measure 2 resnet_synthetic "${kSteps[@]}" --model resnet50 --batch-size 16
+  part 40 "4 ranks: set-ups, staged for shm" measure 4 "${kSetups[@]}" --backend shm
+  part 40 "2 ranks: set-ups, staged for MPI" measure 2 "${kSetups[@]}" --backend mpi
+  part 20 "2 ranks: allreduce through the engine" measure 2 ronde bench allreduce --device cuda \
+    --backend mpi --min 32KiB --max "${kMost:-64MiB}"
+  part 60 "memcheck" memcheck
+  part 40 "a profile of the kernels" profile
+  part 40 "2 ranks: set-ups by MPS" under_mps 2 "${kSetups[@]}" --backend shm
 }
 
 if [[ ${part_of_it:-} == yes ]]; then
   "$@"
   exit
 fi
-if [[ ${1:-} == --commands ]]; then
-  measurements_bench
-  measurements_train
-  exit
-fi
-stages=("$@")
-for stage in "${stages[@]}"; do
-  is_stage "$stage" && continue
-  printf 'gpu_check: error: there is no stage "%s"; there are: %s\n' "$stage" "${kStages[*]}" >&2
-  exit 2
-done
-if ((${#stages[@]} == 0)); then stages=("${kStages[@]}"); fi
-mkdir -p "$GPU_CHECK_BUILD" "$kResults"
-# What another call has begun is added to.
-if wants machine; then : >"$GPU_CHECK_REPORT"; fi
-touch "$GPU_CHECK_REPORT"
-say "stages: ${stages[*]}"
-check
-if ((failures > 0)); then
-  say "$failures parts failed; the report is $GPU_CHECK_REPORT"
-  exit 1
-fi
-say "nothing failed; the report is $GPU_CHECK_REPORT"
+readonly minutes="${RONDE_MINUTES:-9}"
+mkdir -p "${GPU_CHECK_REPORT%/*}"
+: >"$GPU_CHECK_REPORT"
+rm -f "$kResults"
+# Where modes did not travel; and a name that programs know MPICH by, too.
+chmod -f +x "$GPU_CHECK_KIT"/bin/* "$GPU_CHECK_KIT"/mpich/bin/* || true
+ln -sf libmpi.so.12 "$GPU_CHECK_KIT/mpich/lib/libmpich.so.12"
+"$1"
+say "== summary, after $SECONDS s"
+for line in "${verdicts[@]}"; do say "$line"; done
+say "$failures parts failed; the report is $GPU_CHECK_REPORT, the results are in $kResults"
+((failures == 0))

@@ -34,6 +34,9 @@ class FakeCuda {
     bool memory_is_ipc_capable = true;
     /// Those on other GPUs.
     bool peers_reach_each_other = true;
+    /// IPC opens the memory of other processes, over fakes of their own, and none of its own; else
+    /// the reverse.
+    bool processes_share_memory = false;
     /// What IPC opens shows the owner's memory, and not some other.
     bool mappings_show_memory = true;
     /// What others have mapped cannot be freed: the driver does not say what happens then.

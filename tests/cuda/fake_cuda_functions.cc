@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the driver's functions do.
+#include <fcntl.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
+#include "backends/cuda/memory.h"
 #include "fake_cuda_state.h"
 
 namespace ronde::test::fake {
@@ -14,23 +17,40 @@ DevicePointer address_of(void* pointer) {
   return reinterpret_cast<DevicePointer>(pointer);
 }
 
-/// Null where there is none. Negative `descriptor`: memory that nothing else shows.
+/// Null where there is none. Negative `descriptor`: memory that nothing else shows. Whole blocks
+/// begin where a block does, as in the driver.
 void* map_memory(int descriptor, std::size_t bytes) {
-  const int flags = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  const std::size_t room = bytes % kBlockBytes == 0 ? kBlockBytes : 0;
+  void* const reserved =
+      mmap(nullptr, bytes + room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  char* const begin = static_cast<char*>(reserved);
+  const std::size_t before = room == 0 ? 0 : (room - address_of(begin) % room) % room;
+  if (before > 0) munmap(begin, before);
+  if (before < room) munmap(begin + before + bytes, room - before);
+  const int flags = MAP_FIXED | (descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+  void* const memory = mmap(begin + before, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-std::uint64_t number_in(const IpcMemHandle& handle) {
-  std::uint64_t number = 0;
-  std::memcpy(&number, handle.reserved.data(), sizeof number);
-  return number;
-}
+/// What the handle of memory holds: its number, and where another process finds it.
+struct MemoryName {
+  std::uint64_t buffer_id = 0;
+  std::size_t bytes = 0;
+  pid_t process = 0;
+  int descriptor = -1;
+};
 
-IpcMemHandle handle_of(std::uint64_t number) {
-  IpcMemHandle handle = {};
-  std::memcpy(handle.reserved.data(), &number, sizeof number);
-  return handle;
+/// Maps what another process has named. Its file is open there for as long as the memory lives.
+Result open_foreign(State& s, DevicePointer* mapped, const MemoryName& name) {
+  const std::string path =
+      "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.descriptor);
+  const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return kInvalidHandle;
+  *mapped = address_of(map_memory(descriptor, name.bytes));
+  close(descriptor);
+  if (*mapped == 0) return kMapFailed;
+  return s.mappings[*mapped] = {name.bytes, 0}, kSuccess;
 }
 
 FakeCuda::Action action_of(const StreamMemoryOperation& operation) {
@@ -185,11 +205,20 @@ void add_ipc(Functions& functions) {
   define<"cuIpcGetMemHandle">(functions, [](State& s, IpcMemHandle* handle, DevicePointer memory) {
     const auto found = holder_of(s.allocations, memory);
     if (found == s.allocations.end() || !found->second.is_ipc_capable) return kInvalidValue;
-    return *handle = handle_of(found->second.buffer_id), kSuccess;
+    const Allocation& shown = found->second;
+    const MemoryName name = {shown.buffer_id, shown.bytes, getpid(), shown.descriptor};
+    static_assert(sizeof name <= sizeof handle->reserved);
+    std::memcpy(handle->reserved.data(), &name, sizeof name);
+    return kSuccess;
   });
   define<"cuIpcOpenMemHandle_v2">(functions, [](State& s, DevicePointer* mapped,
                                                 IpcMemHandle handle, unsigned) {
-    const std::uint64_t id = number_in(handle);
+    MemoryName name;
+    std::memcpy(&name, handle.reserved.data(), sizeof name);
+    if (s.options.processes_share_memory) {
+      return name.process == getpid() ? kInvalidHandle : open_foreign(s, mapped, name);
+    }
+    const std::uint64_t id = name.buffer_id;
     const auto found = std::find_if(s.allocations.begin(), s.allocations.end(),
                                     [&](const auto& each) { return each.second.buffer_id == id; });
     if (found == s.allocations.end()) return kInvalidHandle;  // its owner has freed it

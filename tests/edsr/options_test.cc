@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "schedule.h"
-#include "tests/support/gpu_check_lines.h"
 
 namespace edsr {
 namespace {
@@ -126,22 +125,6 @@ TEST_CASE("the learning rate is halved evenly over the budget, or every so many 
     CHECK(every.learning_rate(10, 0) == 4);
     CHECK(every.learning_rate(29, 0) == 2);
   }
-}
-
-TEST_CASE("gpu_check: the command lines that train on a GPU are understood") {
-  int lines = 0;
-  int graphs = 0;
-  for (const auto& line : ronde::test::gpu_check_lines(GPU_CHECK, "report.txt")) {
-    if (line.program != "edsr") continue;
-    ++lines;
-    const Options options = parse_alone(line.arguments());
-    CHECK(options.benchmark.device == "cuda");
-    CHECK(options.benchmark.efficiency);
-    if (options.benchmark.cuda_graph) ++graphs;
-    CHECK(options.network == EdsrOptions{.blocks = 32, .features = 256, .residual_scale = 0.1});
-  }
-  CHECK(lines == 3);
-  CHECK(graphs == 1);
 }
 
 }  // namespace edsr

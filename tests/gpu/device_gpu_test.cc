@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that pack, on as many segments as models have.
+// The kernels that pack, on as many segments as models have; and a process that only holds a GPU.
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstring>
 #include <vector>
 
@@ -18,6 +22,13 @@ void fill(Machine& machine, const Stream& stream, const DeviceMemory& memory, un
   const Current current(*machine.context);
   check(machine.context->api(), "filling", machine.context->api().fill, memory.address(), value,
         memory.bytes(), stream.handle());
+}
+
+TEST_CASE("helper: a gpu context is held", "[.]") {
+  const Machine machine;
+  // Until the process that has started this one ends.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (;;) ::pause();
 }
 
 TEST_CASE("gpu: hundreds of segments of device memory are packed and unpacked") {

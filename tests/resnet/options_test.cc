@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/gpu_check_lines.h"
-
 namespace resnet {
 namespace {
 
@@ -74,19 +72,6 @@ TEST_CASE("nonsense and what cannot be done are refused in words that help") {
     CHECK_THROWS_WITH(parse(row.arguments), Catch::Contains(row.words));
   }
   CHECK_NOTHROW(parse({"--batch-size", "1", "--image-size", "33"}));
-}
-
-TEST_CASE("gpu_check: the command lines that train ResNet on a GPU are understood") {
-  int lines = 0;
-  for (const auto& line : ronde::test::gpu_check_lines(GPU_CHECK, "report.txt")) {
-    if (line.program != "resnet_synthetic") continue;
-    ++lines;
-    const Options options = parse(line.arguments());
-    CHECK(options.benchmark.device == "cuda");
-    CHECK(options.benchmark.efficiency);
-    CHECK(options.model == "resnet50");
-  }
-  CHECK(lines == 1);
 }
 
 }  // namespace resnet

@@ -1,51 +1,184 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command lines of scripts/gpu_check.sh, which needs a GPU: that none of them is refused.
-#include "bench_command.h"
-#include "tests/support/gpu_check_lines.h"
-#include "tests/support/temporary_folder.h"
-#include "tools/bench/gradient_lists.h"
+// scripts/gpu_kit.sh, and both commands of scripts/gpu_check.sh with what it makes, without a GPU:
+// over fakes of the driver and of NCCL, in a folder of its own, the sources and the build hidden.
+#include <unistd.h>
 
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "tests/support/command.h"
+#include "tests/support/temporary_folder.h"
+
+namespace {
+
+namespace fs = std::filesystem;
 using Catch::Contains;
 using namespace ronde::test;
 
-TEST_CASE("gpu_check: every command line for a GPU is understood, and set-ups run on fake ones") {
-  const TemporaryFolder folder;
-  int benches = 0;
-  int setups = 0;
-  int packs = 0;
-  for (const GpuCheckLine& each : gpu_check_lines(GPU_CHECK, folder / "report.txt")) {
-    if (each.program == "gpu_pack") {
-      ++packs;
-      REQUIRE(each.words.size() == 1);
-      CHECK_NOTHROW(ronde::tool::gradient_list(each.words.front()));
-    }
-    if (each.program != "ronde") continue;
-    ++benches;
-    REQUIRE(each.words.front() == "bench");
-    Words words(each.words.begin() + 1, each.words.end());
-    const CommandResult result = run_bench(0, words);
-    INFO(words.front() << ": " << result.out << result.err);
-    // Nothing is wrong with it but that there is no driver. On a GPU it runs.
-    if (result.exit_code != 0) CHECK_THAT(result.err, Contains("libcuda.so.1"));
-    if (words.front() != "setups") continue;
-    ++setups;
-    // Smaller, as the fake is slow.
-    for (std::string& word : words) {
-      if (word == "64MiB" || word == "32KiB") word = "4KiB";
-      if (word == "edsr-full") word = "edsr";
-    }
-    words.insert(words.end(), {"--iters", "1", "--warmup", "0"});
-    const CommandResult faked = run_bench(1, words, FAKE_GPU_BENCH);
-    INFO(faked.out << faked.err);
-    CHECK(faked.exit_code == 0);
-  }
-  CHECK(benches > setups);
-  CHECK(setups > 0);
-  CHECK(packs > 0);
+constexpr const char* kSources = RONDE_SOURCE_DIR;
+/// What LibTorch's own CUDA is needed for.
+const std::set<std::string> kOfLibTorch = {"2 ranks: EDSR", "2 ranks: EDSR by CUDA graphs",
+                                           "2 ranks: EDSR in bf16", "2 ranks: ResNet-50"};
+
+/// A program in place of a tool that takes options, a program, and its arguments.
+void write_tool(const fs::path& path, const std::string& text) {
+  write_bytes(path, "#!/bin/bash\n" + text);
+  fs::permissions(path, fs::perms::owner_all);
 }
 
-TEST_CASE("gpu_check: a stage that there is not is refused before anything is done") {
-  const CommandResult result = run_program({GPU_CHECK, "machine", "nonsense"});
-  CHECK(result.exit_code == 2);
-  CHECK_THAT(result.err, Contains("nonsense") && Contains("sanitize"));
+CommandResult make_kit(const fs::path& folder,
+                       const std::map<std::string, std::string>& environment = {}) {
+  std::map<std::string, std::string> all = environment;
+  all["RONDE_BUILD"] = RONDE_BUILD_DIR;
+  return run_program({std::string(kSources) + "/scripts/gpu_kit.sh", folder.string()}, all);
+}
+
+/// A machine with fakes: the kit, gpu_check.sh and tools that a machine with a GPU has.
+class FakeMachine {
+ public:
+  FakeMachine() {
+    const CommandResult kit = make_kit(folder_ / "kit");
+    INFO(kit.out << kit.err);
+    can_download_ = kit.err.find("cannot be downloaded") == std::string::npos;
+    if (!can_download_) return;
+    REQUIRE(kit.exit_code == 0);
+    for (const char* const name : {"scripts", "fakes", "tools"})
+      fs::create_directory(folder_ / name);
+    fs::copy(std::string(kSources) + "/scripts/gpu_check.sh", folder_ / "scripts");
+    fs::copy(FAKE_GPU_LIBRARY, folder_ / "fakes/libcuda.so.1");
+    fs::create_symlink("libcuda.so.1", folder_ / "fakes/libnccl.so.2");
+    const std::string run = "until [[ -x $1 ]]; do shift; done\n\"$@\"\n";
+    write_tool(folder_ / "tools/nvidia-smi", "echo Fake\n");
+    write_tool(folder_ / "tools/ncu", run);
+    write_tool(folder_ / "tools/compute-sanitizer", run + "exit 9\n");
+  }
+
+  /// Why it cannot be used; nothing if it can.
+  std::string problem() const {
+    if (!can_download_) return "PyPI's MPICH cannot be downloaded";
+    const CommandResult result = run_program({"/usr/bin/unshare", "-rm", "true"});
+    return result.exit_code == 0 ? "" : "mount namespaces cannot be made here";
+  }
+
+  CommandResult check(const std::string& stage) {
+    return run_program(
+        {"/usr/bin/unshare", "-rm", "/bin/bash", "-c",
+         R"(mount -t tmpfs none "$1" && mount -t tmpfs none "$2" && cd / && exec "${@:3}")", "hide",
+         RONDE_BUILD_DIR, kSources, folder_ / "scripts/gpu_check.sh", stage, folder_ / "kit"},
+        {{"GPU_CHECK_FAKES", folder_ / "fakes"},
+         {"GPU_CHECK_REPORT", report(stage).string()},
+         {"PYTHONPATH", LIBTORCH_SITE_PACKAGES},
+         {"OMP_NUM_THREADS", "1"},
+         {"PATH", (folder_ / "tools").string() + ":" + std::getenv("PATH")}});
+  }
+
+  fs::path report(const std::string& stage) const { return folder_ / (stage + ".txt"); }
+  fs::path operator/(const std::string& name) const { return folder_ / name; }
+
+ private:
+  TemporaryFolder folder_;
+  bool can_download_ = false;
+};
+
+/// Of the summary: what became of each part, and its reason.
+std::map<std::string, std::string> verdicts_in(const std::string& report) {
+  const std::regex line(
+      "gpu_check: (passed|failed|left out)(?:, [0-9]+ s)?: (.*?)(: (?:no|there|status|it) .*)?");
+  std::map<std::string, std::string> verdicts;
+  std::istringstream lines(report.substr(report.rfind("gpu_check: == summary")));
+  std::smatch match;
+  for (std::string text; std::getline(lines, text);) {
+    if (std::regex_match(text, match, line)) verdicts[match[2]] = match.str(1) + match.str(3);
+  }
+  return verdicts;
+}
+
+/// Runs one command, all parts of which must do what they do without a GPU; `others` do as told.
+void check_stage(FakeMachine& machine, const std::string& stage,
+                 const std::map<std::string, std::string>& others, std::size_t parts) {
+  const CommandResult result = machine.check(stage);
+  const std::string report = read_text(machine.report(stage));
+  INFO(result.err << report);
+  CHECK(result.exit_code == 1);
+  const auto verdicts = verdicts_in(report);
+  CHECK(verdicts.size() == parts);
+  for (const auto& [title, verdict] : verdicts) {
+    INFO(title << " " << verdict);
+    const auto other = others.find(title);
+    if (kOfLibTorch.contains(title)) {
+      CHECK(verdict.rfind("failed", 0) == 0);
+    } else if (title.find("of LibTorch") != std::string::npos) {
+      CHECK_THAT(verdict, Contains("left out") && Contains("LibTorch finds none"));
+    } else {
+      CHECK(verdict == (other == others.end() ? "passed" : other->second));
+    }
+  }
+  // They fail for want of a GPU alone.
+  CHECK_THAT(report, Contains("--device cuda: LibTorch"));
+}
+
+}  // namespace
+
+TEST_CASE("gpu_check: the kit runs both commands over fake cuda, and goes on after a failure") {
+  FakeMachine machine;
+  if (const std::string problem = machine.problem(); !problem.empty()) {
+    std::cout << "skipped: " << problem << std::endl;
+    return;
+  }
+  check_stage(machine, "first", {}, 15);
+  const std::string report = read_text(machine.report("first"));
+  // Nothing is loaded from here but the system's own libraries and LibTorch's.
+  CHECK_THAT(report, Contains("libspdlog.so.1.10 => " + (machine / "kit/lib").string()) &&
+                         Contains("libmpich.so.12 => " + (machine / "kit/mpich/lib").string()) &&
+                         !Contains(RONDE_BUILD_DIR));
+  std::ifstream lines(fs::path(machine.report("first")).replace_extension("jsonl"));
+  std::set<std::string> commands;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json row = nlohmann::json::parse(line);
+    CHECK(row.at("ranks") == 2);
+    for (const nlohmann::json& each : row.at("results")) {
+      if (each.contains("mpi-opt_us")) CHECK(each.at("mpi-opt_us").is_number());
+    }
+    commands.insert(row.at("command"));
+  }
+  CHECK(commands.size() == 2);
+
+  check_stage(machine, "second",
+              {{"memcheck", "failed: status 9"},
+               {"2 ranks: set-ups by MPS", "left out: there is no nvidia-cuda-mps-control"}},
+              13);
+
+  // A program that does not load is built; where that fails the rest goes on.
+  fs::remove(machine / "kit/bin/gpu_pack");
+  check_stage(
+      machine, "first",
+      {{"building gpu_pack", "failed: status 1"}, {"packing and sums", "failed: status 127"}}, 16);
+  CHECK_THAT(read_text(machine.report("first")), Contains("gpu_pack does not load: "));
+}
+
+TEST_CASE("gpu_check: what is no command, and a kit that is missing or too large, are refused") {
+  const TemporaryFolder folder;
+  const std::string script = std::string(kSources) + "/scripts/gpu_check.sh";
+  const CommandResult nonsense = run_program({script, "nonsense"});
+  CHECK(nonsense.exit_code == 2);
+  CHECK_THAT(nonsense.err, Contains("gpu_check.sh first|second"));
+  const CommandResult missing = run_program({script, "first", folder / "none"});
+  CHECK(missing.exit_code == 2);
+  CHECK_THAT(missing.err, Contains("none, which scripts/gpu_kit.sh makes"));
+  const CommandResult foreign = make_kit(folder.path());
+  CHECK(foreign.exit_code == 1);
+  CHECK_THAT(foreign.err, Contains("not made by this script"));
+  const CommandResult large = make_kit(folder / "kit", {{"GPU_KIT_MEGABYTES", "1"}});
+  if (large.err.find("cannot be downloaded") != std::string::npos) return;
+  CHECK(large.exit_code == 1);
+  CHECK_THAT(large.err, Contains("MB, and may have 1"));
 }

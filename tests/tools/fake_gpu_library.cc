@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fakes of libcuda.so.1 and libnccl.so.2 in one library, for programs that look for these by name:
+// every process has a GPU of its own, whose memory the others open by CUDA IPC.
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "tests/cuda/fake_cuda.h"
+#include "tests/cuda/fake_kernels.h"
+#include "tests/cuda/fake_nccl.h"
+
+namespace {
+
+struct Fakes {
+  ronde::test::FakeCuda cuda{{.processes_share_memory = true}};
+  ronde::test::FakeNccl nccl{cuda, {}};
+
+  Fakes() {
+    ronde::test::add_ronde_kernels(cuda);
+    // What a stream waits for, another process may write at any time.
+    std::thread([this] {
+      for (;;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        cuda.ask_again();
+      }
+    }).detach();
+  }
+
+  void* find(const char* symbol) const {
+    std::string error;
+    void* const function = cuda.lookup()("", symbol, error);
+    return function != nullptr ? function : nccl.lookup()("", symbol, error);
+  }
+};
+
+void* find(const char* symbol) {
+  // Never destroyed: a process may still call it while it ends.
+  static const Fakes& fakes = *new Fakes;
+  return fakes.find(symbol);
+}
+
+}  // namespace
+
+// dlsym() gives what the resolver returns.
+using Function = void();
+#define RONDE_FAKE(symbol)                             \
+  extern "C" Function* resolve_##symbol() {            \
+    return reinterpret_cast<Function*>(find(#symbol)); \
+  }                                                    \
+  extern "C" __attribute__((ifunc("resolve_" #symbol))) void symbol();
+#include "fake_gpu_symbols.inc"
