@@ -1,43 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/nccl/reduction_plan.h"
 
+#include <algorithm>
 #include <array>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <string>
+#include <iterator>
+#include <optional>
+#include <utility>
 
-#include "backends/cuda/travel.h"
 #include "core/src/half.h"
 #include "ronde/error.h"
 
 namespace ronde::nccl {
 namespace {
 
+constexpr std::pair<DataType, DataTypeNumber> kTypes[] = {
+    {DataType::U8, kUint8},    {DataType::I8, kInt8},     {DataType::I32, kInt32},
+    {DataType::I64, kInt64},   {DataType::F16, kFloat16}, {DataType::BF16, kBfloat16},
+    {DataType::F32, kFloat32}, {DataType::F64, kFloat64}};
+
+/// Nothing where NCCL has none.
+std::optional<DataTypeNumber> number_of(DataType dtype) {
+  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const auto& each) { return each.first == dtype; });
+  if (found == std::end(kTypes)) return std::nullopt;
+  return found->second;
+}
+
+ReductionNumber number_of(ReduceOp op) {
+  if (op == ReduceOp::Sum) return kSum;
+  if (op == ReduceOp::Min) return kMin;
+  if (op == ReduceOp::Max) return kMax;
+  if (op == ReduceOp::Product) return kProduct;
+  throw Error("NCCL does not reduce with " + std::string(to_string(op)));
+}
+
+bool is_sum(ReduceOp op) {
+  return op == ReduceOp::Sum || op == ReduceOp::Average;
+}
+
 /// Note [What NCCL reduces].
 bool is_reduced_by_nccl(DataType dtype, ReduceOp op, bool exact) {
   if (!number_of(dtype).has_value()) return false;
   if (!is_floating(dtype)) return true;
-  const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;
-  return !exact && (is_sum || (op == ReduceOp::Product && !is_half(dtype)));
-}
-
-ReductionNumber number_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::Sum:
-    case ReduceOp::Average:
-      return kSum;
-    case ReduceOp::Min:
-      return kMin;
-    case ReduceOp::Max:
-      return kMax;
-    case ReduceOp::Product:
-      return kProduct;
-    case ReduceOp::Adasum:
-      break;
-  }
-  throw Error("NCCL does not reduce with " + std::string(to_string(op)));
+  return !exact && (is_sum(op) || (op == ReduceOp::Product && !is_half(dtype)));
 }
 
 /// A factor as an element of the type, in as many bytes as that has.
@@ -46,114 +55,74 @@ struct Factor {
   bool is_normal = false;  ///< and positive
 };
 
-template <typename Value>
-void set(Factor& factor, Value bits, double value) {
+/// `value`: of the bits. `least`: the smallest positive normal number of the type.
+template <typename Bits>
+Factor factor_of(Bits bits, double value, double least) {
+  Factor factor{.is_normal = value >= least && std::isfinite(value)};
   std::memcpy(factor.bytes.data(), &bits, sizeof bits);
-  factor.is_normal = value > 0.0 && std::isfinite(value);
-}
-
-Factor factor_in(DataType dtype, double value) {
-  Factor factor;
-  const auto single = static_cast<float>(value);
-  if (dtype == DataType::F64) {
-    set(factor, value, value >= std::numeric_limits<double>::min() ? value : 0.0);
-  } else if (dtype == DataType::F32) {
-    set(factor, single, std::isnormal(single) ? double{single} : 0.0);
-  } else if (dtype == DataType::F16) {
-    const std::uint16_t bits = f32_to_f16(single);
-    const float rounded = f16_to_f32(bits);
-    set(factor, bits, rounded >= 0x1p-14F ? double{rounded} : 0.0);
-  } else {
-    const std::uint16_t bits = f32_to_bf16(single);
-    const float rounded = bf16_to_f32(bits);
-    set(factor, bits, std::isnormal(rounded) ? double{rounded} : 0.0);
-  }
   return factor;
 }
 
+Factor factor_in(DataType dtype, double value) {
+  const auto single = static_cast<float>(value);
+  if (dtype == DataType::F64) return factor_of(value, value, DBL_MIN);
+  if (dtype == DataType::F32) return factor_of(single, double{single}, FLT_MIN);
+  if (dtype == DataType::F16) {
+    const std::uint16_t bits = f32_to_f16(single);
+    return factor_of(bits, double{f16_to_f32(bits)}, 0x1p-14);
+  }
+  const std::uint16_t bits = f32_to_bf16(single);
+  return factor_of(bits, double{bf16_to_f32(bits)}, FLT_MIN);
+}
+
 /// Note [Who scales].
-void scale_before(ReductionPlan& plan, const ReductionRequest& request, std::size_t ranks) {
-  const double factor = request.prescale * request.postscale;
-  plan.pack = final_scaling(plan.travel, request.op, factor, request.divisor);
+ReductionPlan scaled_before(const AllreduceCall& call, std::size_t ranks) {
+  const double factor = call.prescale * call.postscale;
+  const int divisor = call.divisor(ranks);
+  ReductionPlan plan{.travel = {.from = call.dtype, .dtype = call.travelling_dtype()}};
+  plan.pack = final_scaling(plan.travel.dtype, call.op, factor, divisor);
   const double whole = plan.pack.factor / plan.pack.divisor;
-  if (request.wire_dtype || !factor_in(plan.travel, whole).is_normal) return;
+  if (call.wire_dtype || !factor_in(plan.travel.dtype, whole).is_normal) return plan;
   plan.nccl_factor = whole;
-  plan.is_nccl_average = request.op == ReduceOp::Average && factor == 1.0 &&
-                         static_cast<std::size_t>(request.divisor) == ranks;
+  plan.is_nccl_average =
+      call.op == ReduceOp::Average && factor == 1.0 && static_cast<std::size_t>(divisor) == ranks;
+  return plan;
 }
 
 }  // namespace
 
-std::optional<DataTypeNumber> number_of(DataType dtype) noexcept {
-  switch (dtype) {
-    case DataType::U8:
-      return kUint8;
-    case DataType::I8:
-      return kInt8;
-    case DataType::I32:
-      return kInt32;
-    case DataType::I64:
-      return kInt64;
-    case DataType::F16:
-      return kFloat16;
-    case DataType::BF16:
-      return kBfloat16;
-    case DataType::F32:
-      return kFloat32;
-    case DataType::F64:
-      return kFloat64;
-    case DataType::I16:
-    case DataType::Bool:
-      break;
-  }
-  return std::nullopt;
-}
-
-ReductionPlan plan_reduction(const ReductionRequest& request, std::size_t ranks, bool has_rounds,
+ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool takes_steps,
                              bool exact) {
-  const DataType narrow = request.wire_dtype.value_or(request.dtype);
-  ReductionPlan plan{.from = request.dtype, .travel = narrow, .op = request.op};
-  plan.by_nccl = is_reduced_by_nccl(narrow, request.op, exact);
-  const bool is_sum = request.op == ReduceOp::Sum || request.op == ReduceOp::Average;
-  if (plan.by_nccl && is_floating(narrow) && is_sum) {
-    scale_before(plan, request, ranks);
-    return plan;
-  }
-  plan.final = final_scaling(narrow, request.op, request.postscale, request.divisor);
-  if (!is_half(narrow)) {
-    plan.pack = {request.prescale, 1.0};
-    return plan;
-  }
-  if (request.wire_dtype) {
-    // Scaled in their own type, and rounded to the half type then.
-    plan.pack = {request.prescale, 1.0};
-    if (has_rounds) plan.rounded = narrow;
-  } else if (!has_rounds && cuda::keeps_neutral(request.op, request.prescale)) {
-    plan.prescale = request.prescale;
-    return plan;
-  } else {
-    plan.pack = {request.prescale, 1.0};
-    plan.travel = DataType::F32;
-  }
-  // Between two rounds there must be no rounding to a half type.
-  if (has_rounds) plan.travel = DataType::F32;
+  const DataType dtype = call.travelling_dtype();
+  const bool by_nccl = is_reduced_by_nccl(dtype, call.op, exact);
+  if (by_nccl && is_floating(dtype) && is_sum(call.op)) return scaled_before(call, ranks);
+  ReductionPlan plan{.travel = cuda::travel_of(call.dtype, call.op, call.prescale, call.postscale,
+                                               call.divisor(ranks), call.wire_dtype),
+                     .by_nccl = by_nccl};
+  if (by_nccl || takes_steps) plan.travel = cuda::in_steps(plan.travel);
+  plan.packed = call.wire_dtype.value_or(plan.travel.dtype);
+  plan.pack = {plan.travel.pack_scale, 1.0};
   return plan;
 }
 
 Operator::Operator(const Channel& channel, const ReductionPlan& plan, bool is_single,
                    const std::string& doing)
-    : channel_(channel), doing_(doing), number_(number_of(plan.op)) {
-  if (!plan.scales_by_nccl(is_single)) return;
+    : channel_(channel),
+      doing_(doing),
+      type_(number_of(plan.travel.dtype).value()),
+      number_(number_of(plan.travel.op)),
+      scales_(is_single && plan.nccl_factor != 1.0),
+      is_plain_(is_single && plan.travel.from == plan.travel.dtype &&
+                plan.travel.final.is_identity() && (plan.pack.is_identity() || scales_)) {
+  if (!scales_) return;
   number_ = kAverage;
   if (plan.is_nccl_average) return;
-  Factor factor = factor_in(plan.travel, plan.nccl_factor);
+  Factor factor = factor_in(plan.travel.dtype, plan.nccl_factor);
   const BlockingCommunicator& communicator = *channel_.communicator;
   const BlockingCommunicator::Use use(communicator, doing_);
   const auto& make = communicator.api().make_scaled_sum;
   communicator.check(make.symbol(),
-                     make(&number_, factor.bytes.data(), nccl::number_of(plan.travel).value(),
-                          kHostScalar, use.handle()),
-                     doing_);
+                     make(&number_, factor.bytes.data(), type_, kHostScalar, use.handle()), doing_);
   is_own_ = true;
 }
 

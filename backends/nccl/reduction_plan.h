@@ -2,19 +2,13 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string>
 
+#include "backends/cuda/travel.h"
 #include "backends/nccl/channel.h"
 #include "ronde/backend.h"
-#include "ronde/collective.h"
-#include "ronde/dtype.h"
-#include "ronde/kernels.h"
 
 namespace ronde::nccl {
-
-/// NCCL's number of a type; nothing where it has none.
-std::optional<DataTypeNumber> number_of(DataType dtype) noexcept;
 
 /// How the elements of a reduction travel, and who combines them.
 ///
@@ -38,46 +32,23 @@ std::optional<DataTypeNumber> number_of(DataType dtype) noexcept;
 /// a factor of the elements' type; one that this type cannot hold as a positive normal number is
 /// always applied on the way.
 struct ReductionPlan {
-  DataType from = DataType::F32;    ///< of the tensors
-  DataType travel = DataType::F32;  ///< between the ranks, and in which they are combined
-  /// Elements are rounded to it before they travel as what is wider, and so is the result.
-  std::optional<DataType> rounded = {};
+  /// Between the ranks. NCCL does not scale as `reduce_scale` does, and leaves `final` to the way
+  /// out of the buffer.
+  cuda::Travel travel;
+  /// What elements are rounded to on their way into the buffer, and the results on their way out:
+  /// `travel.dtype`, or the wire type where that is widened between steps.
+  DataType packed = travel.dtype;
   bool by_nccl = true;
-  ReduceOp op = ReduceOp::Sum;
   /// Of each rank's elements, on their way into the buffer.
   Scaling pack = {};
   /// What NCCL does in place of `pack` to chunks of a single tensor; 1: nothing can.
   double nccl_factor = 1.0;
   bool is_nccl_average = false;  ///< that is what ncclAvg does
-  /// Of each rank's elements when they are combined, and of the result. Where NCCL combines, the
-  /// first is 1, and the second is left to the way out of the buffer.
-  /// @{
-  double prescale = 1.0;
-  Scaling final = {};
-  /// @}
-
-  /// Whether NCCL scales, in a chunk of a single tensor or another one.
-  bool scales_by_nccl(bool is_single) const noexcept { return is_single && nccl_factor != 1.0; }
-  /// Whether NCCL can take the elements from the tensor, and leave the result there.
-  bool is_plain(bool is_single) const noexcept {
-    return by_nccl && is_single && from == travel && final.is_identity() &&
-           (pack.is_identity() || nccl_factor != 1.0);
-  }
 };
 
-/// What a reduction asks for.
-struct ReductionRequest {
-  DataType dtype = DataType::F32;
-  std::optional<DataType> wire_dtype = {};
-  ReduceOp op = ReduceOp::Sum;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  int divisor = 1;  ///< of an average
-};
-
-/// `has_rounds`: there are more ranks than a kernel takes inputs (reduce_in_order). `exact`: of
+/// `takes_steps`: there are more ranks than a launch takes inputs (KernelSet::reduce). `exact`: of
 /// NcclOptions.
-ReductionPlan plan_reduction(const ReductionRequest& request, std::size_t ranks, bool has_rounds,
+ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool takes_steps,
                              bool exact);
 
 /// What NCCL is to do, of a chunk of a single tensor or another one: an operator of its own where
@@ -92,12 +63,20 @@ class Operator {
   Operator(const Operator&) = delete;
   Operator& operator=(const Operator&) = delete;
 
+  DataTypeNumber type() const noexcept { return type_; }
   ReductionNumber number() const noexcept { return number_; }
+  /// Whether it is what scales the elements.
+  bool scales() const noexcept { return scales_; }
+  /// Whether NCCL can take the elements from the tensor, and leave the result there.
+  bool is_plain() const noexcept { return is_plain_; }
 
  private:
   const Channel& channel_;
   const std::string& doing_;
-  ReductionNumber number_ = kSum;
+  const DataTypeNumber type_;
+  ReductionNumber number_;
+  const bool scales_;
+  const bool is_plain_;
   bool is_own_ = false;
 };
 

@@ -9,92 +9,99 @@
 namespace ronde::nccl {
 namespace {
 
-using cuda::SegmentMover;
+constexpr std::size_t kAlignment = 16;
 
-std::vector<std::size_t> begins_of(std::span<const std::size_t> counts) {
-  std::vector<std::size_t> begins(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::size_t{0});
-  return begins;
+std::string elements_text(std::size_t count, DataType dtype) {
+  return std::to_string(count) + " elements of " + std::string(to_string(dtype));
 }
 
-ReductionRequest request_of(const AllreduceCall& call, std::size_t ranks) {
-  return {.dtype = call.dtype,
-          .wire_dtype = call.wire_dtype,
+/// What it asks for of the elements.
+AllreduceCall as_allreduce(const ReducescatterCall& call) {
+  return {.segments = {},
+          .dtype = call.dtype,
           .op = call.op,
           .prescale = call.prescale,
           .postscale = call.postscale,
-          .divisor = call.divisor(ranks)};
-}
-
-ReductionRequest request_of(const ReducescatterCall& call, std::size_t ranks) {
-  return {.dtype = call.dtype,
-          .wire_dtype = {},
-          .op = call.op,
-          .prescale = call.prescale,
-          .postscale = call.postscale,
-          .divisor = call.divisor(ranks)};
-}
-
-std::string text_of(const AllreduceCall& call) {
-  return "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
-         std::to_string(total_elements(call.segments)) + " elements of " +
-         std::string(to_string(call.dtype));
-}
-
-std::string text_of(const ReducescatterCall& call) {
-  const std::size_t total = std::accumulate(call.counts.begin(), call.counts.end(), std::size_t{0});
-  return "reducing and scattering " + std::to_string(total) + " elements of " +
-         std::string(to_string(call.dtype));
-}
-
-/// `memory` is in `buffer`: the place beside that is as far from there.
-std::byte* beside_of(const void* memory, const std::byte* buffer, std::byte* beside) {
-  return beside + (static_cast<const std::byte*>(memory) - buffer);
+          .place = call.place,
+          .average_over = call.average_over};
 }
 
 }  // namespace
 
-void ReductionWork::pack(const Moves& moves, std::byte* buffer, std::byte* beside,
-                         bool scales_by_nccl) const {
-  const DataType rounded = plan_.rounded.value_or(plan_.travel);
-  const Scaling scaling = scales_by_nccl ? Scaling{} : plan_.pack;
-  const SegmentMover::How how{
-      .from = plan_.from, .to = rounded, .scaling = scaling, .op = plan_.op};
-  if (!plan_.rounded) return move(moves, how);
-  Moves first = moves;
-  Moves second = moves;
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    first[i].target = beside_of(moves[i].target, buffer, beside);
-    second[i].source = first[i].target;
-  }
-  move(first, how);
-  move(second, {.from = rounded, .to = plan_.travel});
+ReductionWork::Shares ReductionWork::lay_out(std::byte* buffer,
+                                             std::size_t elements) const noexcept {
+  const std::size_t bytes = elements * width();
+  std::byte* const received = buffer + size() * bytes;
+  const bool is_widened = plan_.packed != plan_.travel.dtype;
+  return {.packed = buffer,
+          .received = received,
+          .entry = is_widened ? received : buffer,
+          .result = is_widened ? received + bytes : received,
+          .elements = elements,
+          .bytes = bytes};
 }
 
-void ReductionWork::unpack(const Moves& moves, std::byte* buffer, std::byte* beside) const {
-  const DataType rounded = plan_.rounded.value_or(plan_.travel);
-  // The ranks' own combining leaves it scaled, with the one NaN that there is.
-  SegmentMover::How how{.from = rounded, .to = plan_.from};
-  if (plan_.by_nccl) {
-    how.scaling = plan_.final;
-    how.canonical = true;
+std::size_t ReductionWork::share_of(std::size_t elements) const noexcept {
+  const std::size_t unit = plan_.travel.alignment();
+  const std::size_t share = (elements + size() - 1) / size();
+  return (share + unit - 1) / unit * unit;
+}
+
+std::size_t ReductionWork::most_of_share() const noexcept {
+  return fusion_bytes() / (2 * size() * kAlignment) * plan_.travel.alignment();
+}
+
+void ReductionWork::combine(const Shares& shares) const {
+  const DataType type = plan_.travel.dtype;
+  const bool is_widened = plan_.packed != type;
+  if (is_widened) {
+    move({{shares.entry, shares.packed, size() * shares.elements}},
+         {.from = plan_.packed, .to = type});
   }
-  if (!plan_.rounded) return move(moves, how);
-  Moves first = moves;
-  Moves second = moves;
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    first[i].target = beside_of(moves[i].source, buffer, beside);
-    second[i].source = first[i].target;
+  std::vector<cuda::DevicePointer> inputs;
+  for (std::size_t from = 0; from < size(); ++from) {
+    std::byte* const begin = from == rank() ? shares.packed : shares.received;
+    inputs.push_back(cuda::address_of(begin + from * shares.bytes));
   }
-  move(first, {.from = plan_.travel, .to = rounded});
-  move(second, how);
+  CallGroup group(channel(), doing());
+  for (std::size_t i = 1; i < size(); ++i) {
+    // Each begins with another one.
+    const std::size_t to = (rank() + i) % size();
+    const std::size_t from = (rank() + size() - i) % size();
+    call(api().send, shares.packed + to * shares.bytes, shares.bytes, kUint8, static_cast<int>(to));
+    call(api().recv, shares.received + from * shares.bytes, shares.bytes, kUint8,
+         static_cast<int>(from));
+  }
+  group.end();
+  bench().kernels().reduce(bench().stream(), cuda::address_of(shares.received), inputs,
+                           shares.elements, plan_.travel.reduction());
+  if (is_widened) {
+    move({{shares.received, shares.result, shares.elements}}, {.from = type, .to = plan_.packed});
+  }
+}
+
+void ReductionWork::pack(const Moves& moves, bool is_scaled_by_nccl) const {
+  move(moves, {.from = plan_.travel.from,
+               .to = plan_.packed,
+               .scaling = is_scaled_by_nccl ? Scaling{} : plan_.pack,
+               .op = plan_.travel.op});
+}
+
+/// The ranks' own combining leaves it scaled, with the one NaN that there is.
+void ReductionWork::unpack(const Moves& moves) const {
+  move(moves, {.from = plan_.packed,
+               .to = plan_.travel.from,
+               .scaling = plan_.by_nccl ? plan_.travel.final : Scaling{},
+               .canonical = plan_.by_nccl});
 }
 
 Allreduce::Allreduce(Links& links, const AllreduceCall& call)
-    : ReductionWork(links, call.place, text_of(call), request_of(call, links.shared()->size)),
+    : ReductionWork(links, call,
+                    "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
+                        elements_text(total_elements(call.segments), call.dtype)),
       owned_(call),
-      layout_(call_.segments, plan().by_nccl ? fusion_bytes() / width() : most_share() * size(),
-              16 / width()) {}
+      layout_(owned_.segments, plan().by_nccl ? fusion_bytes() / width() : most_of_share() * size(),
+              plan().travel.alignment()) {}
 
 void Allreduce::issue() {
   while (layout_.next()) {
@@ -102,117 +109,99 @@ void Allreduce::issue() {
     if (plan().by_nccl) {
       reduce_by_nccl();
     } else {
-      combine_shares();
+      combine_chunk();
     }
   }
 }
 
-void Allreduce::reduce_by_nccl() {
-  const bool is_single = layout_.pieces().size() == 1;
-  const Operator op(channel(), plan(), is_single, doing());
-  const DataTypeNumber type = number_of(plan().travel).value();
+Moves Allreduce::into(std::byte* buffer) const {
+  return moves_in(layout_.pieces(), buffer, tensor_width(), packed_width());
+}
+
+Moves Allreduce::out_of(const std::byte* buffer) const {
+  return moves_out(layout_.pieces(), buffer, tensor_width(), packed_width());
+}
+
+void Allreduce::reduce_by_nccl() const {
+  const Operator op(channel(), plan(), layout_.pieces().size() == 1, doing());
   const device::Piece& first = layout_.pieces().front();
   const Segment& segment = *first.segment;
-  if (plan().is_plain(is_single) && segment.input != nullptr && segment.output != nullptr) {
+  if (op.is_plain() && segment.input != nullptr && segment.output != nullptr) {
     ++counts().direct_chunks;
     return call(api().all_reduce, cuda::at(segment.input, first.offset, width()),
-                cuda::at(segment.output, first.offset, width()), first.count, type, op.number());
+                cuda::at(segment.output, first.offset, width()), first.count, op.type(),
+                op.number());
   }
   ++counts().packed_chunks;
-  shares_ = {.packed = plan().is_plain(is_single) ? unregistered() : fusion()};
-  pack_chunk(plan().scales_by_nccl(is_single));
-  call(api().all_reduce, shares_.packed, shares_.packed, layout_.extent(), type, op.number());
-  unpack_chunk();
+  std::byte* const buffer = op.is_plain() ? unregistered() : fusion();
+  pack(into(buffer), op.scales());
+  call(api().all_reduce, buffer, buffer, layout_.extent(), op.type(), op.number());
+  unpack(out_of(buffer));
 }
 
-void Allreduce::combine_shares() {
+void Allreduce::combine_chunk() const {
   ++counts().chunks_in_order;
-  shares_ = lay_out(fusion(), share_of(layout_.extent(), size(), width()), size(), width());
-  pack_chunk(false);
-  exchange_shares(channel(), shares_, rank(), size(), doing());
-  reduce_in_order(bench(), shares_, rank(), size(), plan(), options().most_inputs);
-  call(api().all_gather, shares_.received, shares_.packed, shares_.bytes, kUint8);
-  unpack_chunk();
-}
-
-void Allreduce::pack_chunk(bool scales_by_nccl) const {
-  pack(moves_in(layout_.pieces(), shares_.packed, size_of(plan().from), width()), shares_.packed,
-       shares_.received, scales_by_nccl);
-}
-
-void Allreduce::unpack_chunk() const {
-  unpack(moves_out(layout_.pieces(), shares_.packed, size_of(plan().from), width()), shares_.packed,
-         shares_.received);
+  const Shares shares = lay_out(fusion(), share_of(layout_.extent()));
+  pack(into(shares.entry));
+  combine(shares);
+  call(api().all_gather, shares.result, shares.packed, shares.elements * packed_width(), kUint8);
+  unpack(out_of(shares.packed));
 }
 
 Reducescatter::Reducescatter(Links& links, const ReducescatterCall& call)
-    : ReductionWork(links, call.place, text_of(call), request_of(call, links.shared()->size)),
-      counts_(call.counts.begin(), call.counts.end()),
-      call_(call),
-      longest_(*std::max_element(call.counts.begin(), call.counts.end())),
-      begin_(begins_of(call.counts)) {}
+    : ReductionWork(
+          links, as_allreduce(call),
+          "reducing and scattering " +
+              elements_text(std::accumulate(call.counts.begin(), call.counts.end(), std::size_t{0}),
+                            call.dtype)),
+      input_(call.input),
+      output_(call.output),
+      counts_(call.counts.begin(), call.counts.end()) {}
 
 void Reducescatter::issue() {
   // What NCCL reduces needs a place for the result behind the shares.
   const std::size_t most =
-      plan().by_nccl ? fusion_bytes() / ((size() + 1) * width()) : most_share();
-  for (; done_ < longest_; done_ += most) {
-    share_ = std::min(most, longest_ - done_);
-    counts().bytes += share_ * size() * width();
-    const Operator op(channel(), plan(), is_single(), doing());
-    const bool is_plain = plan().is_plain(is_single());
-    if (is_plain && call_.input != nullptr && call_.output != nullptr) {
-      ++counts().direct_chunks;
-      call(api().reduce_scatter, call_.input, call_.output, share_,
-           number_of(plan().travel).value(), op.number());
-      continue;
-    }
-    const bool scales_by_nccl = plan().scales_by_nccl(is_single());
-    if (!plan().by_nccl) share_ = share_of(share_ * size(), size(), width());
-    shares_ = lay_out(is_plain ? unregistered() : fusion(), share_, size(), width());
-    pack_chunk(scales_by_nccl);
+      plan().by_nccl ? fusion_bytes() / ((size() + 1) * width()) : most_of_share();
+  const auto [shortest, longest] = std::minmax_element(counts_.begin(), counts_.end());
+  for (std::size_t done = 0; done < *longest; done += most) {
+    const std::size_t share = std::min(most, *longest - done);
+    counts().bytes += share * size() * width();
     if (plan().by_nccl) {
-      ++counts().packed_chunks;
-      call(api().reduce_scatter, shares_.packed, shares_.received, share_,
-           number_of(plan().travel).value(), op.number());
+      reduce_by_nccl({counts_, done, share}, *shortest == *longest && *longest <= most);
     } else {
-      ++counts().chunks_in_order;
-      exchange_shares(channel(), shares_, rank(), size(), doing());
-      reduce_in_order(bench(), shares_, rank(), size(), plan(), options().most_inputs);
+      combine_chunk({counts_, done, share_of(share * size())});
     }
-    unpack_chunk();
   }
 }
 
-/// All is in one chunk, where equal parts lie as in the tensor. Ranks without memory for it see it
-/// alike.
-bool Reducescatter::is_single() const {
-  return done_ == 0 && share_ == longest_ &&
-         std::all_of(counts_.begin(), counts_.end(),
-                     [&](std::size_t count) { return count == longest_; });
-}
-
-std::size_t Reducescatter::piece_of(std::size_t rank) const {
-  const std::size_t count = counts_[rank];
-  return count > done_ ? std::min(count - done_, share_) : 0;
-}
-
-void Reducescatter::pack_chunk(bool scales_by_nccl) const {
-  Moves moves;
-  for (std::size_t to = 0; to < size(); ++to) {
-    const std::size_t from = begin_[to] + done_;
-    moves.push_back(
-        {call_.input != nullptr ? cuda::at(call_.input, from, size_of(plan().from)) : nullptr,
-         shares_.packed_of(to), piece_of(to)});
+void Reducescatter::reduce_by_nccl(const cuda::RankParts& parts, bool is_single) const {
+  const Operator op(channel(), plan(), is_single, doing());
+  if (op.is_plain() && input_ != nullptr && output_ != nullptr) {
+    ++counts().direct_chunks;
+    return call(api().reduce_scatter, input_, output_, parts.each, op.type(), op.number());
   }
-  pack(moves, shares_.packed, shares_.received, scales_by_nccl);
+  ++counts().packed_chunks;
+  const Shares shares = lay_out(op.is_plain() ? unregistered() : fusion(), parts.each);
+  pack(into(shares, parts), op.scales());
+  call(api().reduce_scatter, shares.packed, shares.result, parts.each, op.type(), op.number());
+  keep_part(shares, parts);
 }
 
-void Reducescatter::unpack_chunk() const {
-  if (call_.output == nullptr) return;
-  const Moves moves = {
-      {shares_.received, cuda::at(call_.output, done_, size_of(plan().from)), piece_of(rank())}};
-  unpack(moves, shares_.received, shares_.packed);
+void Reducescatter::combine_chunk(const cuda::RankParts& parts) const {
+  ++counts().chunks_in_order;
+  const Shares shares = lay_out(fusion(), parts.each);
+  pack(into(shares, parts));
+  combine(shares);
+  keep_part(shares, parts);
+}
+
+Moves Reducescatter::into(const Shares& shares, const cuda::RankParts& parts) const {
+  return parts.moves_in(input_, tensor_width(), cuda::address_of(shares.entry), packed_width());
+}
+
+void Reducescatter::keep_part(const Shares& shares, const cuda::RankParts& parts) const {
+  if (output_ == nullptr) return;
+  unpack({{shares.result, cuda::at(output_, parts.done, tensor_width()), parts.piece(rank())}});
 }
 
 }  // namespace ronde::nccl

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "backends/cuda/rank_parts.h"
 #include "backends/device/chunk_layout.h"
-#include "backends/nccl/in_order.h"
 #include "backends/nccl/operation.h"
 #include "backends/nccl/reduction_plan.h"
 
@@ -15,29 +14,50 @@ namespace ronde::nccl {
 /// What the reductions have in common: chunks of a buffer that are packed, combined and unpacked.
 class ReductionWork : public LaneWork {
  protected:
-  ReductionWork(Links& links, const Placement& place, std::string doing,
-                const ReductionRequest& request)
-      : LaneWork(links, place, std::move(doing)),
-        plan_(plan_reduction(request, size(), size() > options().most_inputs, options().exact)),
-        width_(size_of(plan_.travel)) {}
+  /// `call`: without its segments.
+  ReductionWork(Links& links, const AllreduceCall& call, std::string doing)
+      : LaneWork(links, call.place, std::move(doing)),
+        plan_(plan_reduction(call, size(), size() > bench().kernels().most_inputs(),
+                             options().exact)) {}
+
+  /// A chunk in the fusion buffer: a share of the elements for each rank. Where the ranks combine
+  /// them, each gives every other one that one's share, and combines its own of all ranks in their
+  /// order: Note [What NCCL reduces].
+  struct Shares {
+    std::byte* packed = nullptr;    ///< this rank's elements, share after share
+    std::byte* received = nullptr;  ///< the ranks' elements of this rank's share
+    std::byte* entry = nullptr;     ///< where they are packed, as plan().packed
+    std::byte* result = nullptr;    ///< of this rank's share, as plan().packed
+    std::size_t elements = 0;       ///< of a share, those behind the last one included
+    std::size_t bytes = 0;          ///< of a share
+  };
+  Shares lay_out(std::byte* buffer, std::size_t elements) const noexcept;
+  /// Elements of a share of these, where the ranks combine them: shares begin where wide accesses
+  /// may. And the most that there is room for.
+  /// @{
+  std::size_t share_of(std::size_t elements) const noexcept;
+  std::size_t most_of_share() const noexcept;
+  /// @}
+  /// Queues the exchange of the shares, and the combining of this rank's: the result is as far into
+  /// the buffer on every rank, as windows of NCCL's ask for.
+  void combine(const Shares& shares) const;
 
   const ReductionPlan& plan() const noexcept { return plan_; }
-  /// Bytes of an element on its way between the ranks.
-  std::size_t width() const noexcept { return width_; }
-  /// Elements that a share may have at most, where the ranks do it themselves.
-  std::size_t most_share() const noexcept { return most_of_share(fusion_bytes(), size(), width_); }
-
-  /// Queues the way into the buffer, and the one out of it. `beside`: as much memory of the buffer
-  /// as the moves' own there, for what is rounded between.
+  /// Bytes of an element in the tensors, as plan().packed, and on its way between the ranks.
   /// @{
-  void pack(const Moves& moves, std::byte* buffer, std::byte* beside,
-            bool scales_by_nccl = false) const;
-  void unpack(const Moves& moves, std::byte* buffer, std::byte* beside) const;
+  std::size_t tensor_width() const noexcept { return size_of(plan_.travel.from); }
+  std::size_t packed_width() const noexcept { return size_of(plan_.packed); }
+  std::size_t width() const noexcept { return plan_.travel.width(); }
+  /// @}
+
+  /// Queues the way into the buffer, and the one out of it.
+  /// @{
+  void pack(const Moves& moves, bool is_scaled_by_nccl = false) const;
+  void unpack(const Moves& moves) const;
   /// @}
 
  private:
   const ReductionPlan plan_;
-  const std::size_t width_;
 };
 
 /// Chunk by chunk: one that is a piece of a single tensor, and of which NCCL does all, is reduced
@@ -49,15 +69,13 @@ class Allreduce final : public ReductionWork {
 
  private:
   void issue() override;
-  void reduce_by_nccl();
-  void combine_shares();
-  void pack_chunk(bool scales_by_nccl) const;
-  void unpack_chunk() const;
+  void reduce_by_nccl() const;
+  void combine_chunk() const;
+  Moves into(std::byte* buffer) const;
+  Moves out_of(const std::byte* buffer) const;
 
   const OwnedCall<AllreduceCall> owned_;
-  const AllreduceCall& call_ = owned_.call;
   device::ChunkLayout layout_;
-  Shares shares_;
 };
 
 /// A chunk holds a piece of every rank's part, the same number of elements of each: parts that are
@@ -68,19 +86,16 @@ class Reducescatter final : public ReductionWork {
 
  private:
   void issue() override;
-  bool is_single() const;
-  void pack_chunk(bool scales_by_nccl) const;
-  void unpack_chunk() const;
-  /// Elements of a part in this chunk.
-  std::size_t piece_of(std::size_t rank) const;
+  /// `is_single`: all is in one chunk, where equal parts lie as in the tensor. Ranks without memory
+  /// for it see it alike.
+  void reduce_by_nccl(const cuda::RankParts& parts, bool is_single) const;
+  void combine_chunk(const cuda::RankParts& parts) const;
+  Moves into(const Shares& shares, const cuda::RankParts& parts) const;
+  void keep_part(const Shares& shares, const cuda::RankParts& parts) const;
 
+  const void* const input_;
+  void* const output_;
   const std::vector<std::size_t> counts_;
-  const ReducescatterCall call_;    ///< but for its counts
-  const std::size_t longest_;       ///< part
-  std::vector<std::size_t> begin_;  ///< of each part
-  std::size_t done_ = 0;            ///< of each part
-  std::size_t share_ = 0;           ///< of this chunk, each
-  Shares shares_;
 };
 
 }  // namespace ronde::nccl
