@@ -356,6 +356,7 @@ Result FakeNccl::State::end(Communicator communicator, bool aborts) {
     const std::lock_guard lock(mutex);
     const auto is_left = [&](const auto& each) { return each.second == communicator; };
     if (std::erase_if(registrations, is_left) > 0 && !aborts) misuses.add("a registration is left");
+    std::erase_if(windows, [&](const auto& each) { return !registrations.contains(each.first); });
     if (!aborts && !ending->has_finalized) misuses.add("destroyed, but not finalized");
     members.erase(communicator);
   }
@@ -419,8 +420,8 @@ void FakeNccl::hold_aborts(std::shared_future<void> until) {
 FakeNccl::Live FakeNccl::live() const {
   const std::lock_guard lock(state_->mutex);
   const auto count = [](const auto& items) { return static_cast<int>(items.size()); };
-  return {count(state_->members), count(state_->registrations), count(state_->allocations),
-          count(state_->factors)};
+  return {count(state_->members), count(state_->registrations), count(state_->windows),
+          count(state_->allocations), count(state_->factors)};
 }
 
 std::vector<std::string> FakeNccl::misuses() const {

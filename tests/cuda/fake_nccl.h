@@ -51,6 +51,7 @@ class FakeNccl {
   struct Live {
     int communicators = 0;
     int registrations = 0;
+    int windows = 0;  ///< of the registrations
     int allocations = 0;
     int operators = 0;
     friend bool operator==(const Live&, const Live&) = default;
