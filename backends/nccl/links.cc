@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backends/cuda/poll_until.h"
+#include "backends/cuda/verdict.h"
 #include "backends/device/abandon.h"
 
 namespace ronde::nccl {
@@ -30,7 +31,47 @@ std::unique_ptr<Operation> host_message(Backend& host, int peer, bool sends, Val
   return host.recv({.output = &value, .count = sizeof value, .dtype = kBytes, .peer = peer});
 }
 
+std::string name_of(const Candidate& candidate) {
+  return "rank " + std::to_string(candidate.rank);
+}
+
+/// As NCCL sees it, by host and PCI id. Hosts may bear names that make two of one machine: the UUID
+/// tells.
+bool share(const Candidate& a, const Candidate& b) {
+  const bool has_same_place = a.host == b.host && a.identity.pci_id == b.identity.pci_id;
+  return has_same_place || a.identity.uuid == b.identity.uuid;
+}
+
 }  // namespace
+
+Identity identity_of(const cuda::Gpu& gpu, int nccl_version) {
+  Identity identity{.nccl_version = nccl_version};
+  cuda::set_text(identity.pci_id, gpu.pci_id);
+  cuda::set_text(identity.uuid, gpu.uuid);
+  return identity;
+}
+
+std::string shared_gpu(const std::vector<Candidate>& candidates) {
+  for (auto one = candidates.begin(); one != candidates.end(); ++one) {
+    const auto other = std::find_if(one + 1, candidates.end(),
+                                    [&](const Candidate& each) { return share(*one, each); });
+    if (other == candidates.end()) continue;
+    return name_of(*one) + " and " + name_of(*other) + " are both on " + one->identity.uuid.data() +
+           " (" + one->identity.pci_id.data() + ")";
+  }
+  return {};
+}
+
+std::string mixed_versions(const std::vector<Candidate>& candidates) {
+  const Candidate& first = candidates.front();
+  for (const Candidate& other : candidates) {
+    if (other.identity.nccl_version == first.identity.nccl_version) continue;
+    return name_of(first) + " has NCCL " + version_text(first.identity.nccl_version) + ", " +
+           name_of(other) + " has " + version_text(other.identity.nccl_version) +
+           ": they do not connect. Give all ranks the same one";
+  }
+  return {};
+}
 
 class Links::Streams final : public DeviceStreams {
  public:
@@ -111,7 +152,11 @@ bool Links::can_connect(const std::vector<Candidate>& candidates) {
     if (!mixed.empty()) throw Error(mixed);
     return true;
   }
-  if (!options().fallback) throw Error(shared_gpu_error(shared));
+  if (!options().fallback) {
+    throw Error(shared +
+                ", but NCCL needs a GPU for each rank. Set RONDE_GPU_BACKEND=mpi, by which ranks "
+                "share one, or give each rank its own by CUDA_VISIBLE_DEVICES");
+  }
   if (!fallback_) {
     std::unique_ptr<Backend> made = options().fallback(context_);
     streams_->add(made->device_streams());

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "backends/cuda/cuda_streams.h"
+#include "backends/cuda/device_query.h"
 #include "backends/cuda/workbench.h"
 #include "backends/device/host_exchange.h"
 #include "backends/device/steps.h"
 #include "backends/nccl/channel.h"
 #include "backends/nccl/fusion_memory.h"
-#include "backends/nccl/identity.h"
 #include "backends/nccl/nccl.h"
 #include "ronde/backend.h"
 
@@ -26,6 +28,29 @@ struct Libraries {
   std::shared_ptr<const NcclApi> nccl;
   int nccl_version = 0;
 };
+
+/// What a rank tells the others before they connect: plain bytes, for the control plane.
+struct Identity {
+  std::array<char, 16> pci_id{};
+  std::array<char, 48> uuid{};
+  int nccl_version = 0;
+};
+
+Identity identity_of(const cuda::Gpu& gpu, int nccl_version);
+
+/// A rank that is to be connected.
+struct Candidate {
+  int rank = 0;  ///< as it is called in texts
+  int host = 0;
+  Identity identity;
+};
+
+/// Who shares a GPU, which NCCL cannot serve: "rank 0 and rank 1 are both on GPU-... (0000:1b:00.0)
+/// of one host". Empty if nobody does.
+std::string shared_gpu(const std::vector<Candidate>& candidates);
+
+/// Which ranks have different versions of NCCL, which do not connect. Empty if none have.
+std::string mixed_versions(const std::vector<Candidate>& candidates);
 
 struct Counts {
   std::atomic<std::uint64_t> collectives{0}, messages{0}, bytes{0}, direct_chunks{0},

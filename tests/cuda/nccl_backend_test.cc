@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "backends/nccl/identity.h"
+#include "backends/nccl/links.h"
 #include "gpu_exercise.h"
 #include "nccl_ranks.h"
 #include "tests/support/requests.h"
