@@ -103,13 +103,13 @@ void BlockingCommunicator::watch(const std::string& doing) const {
 void BlockingCommunicator::close() {
   const std::string doing = "closing a communicator";
   const Use use(*this, doing);
-  check(api_->finalize.symbol(), api_->finalize(use.handle()), doing);
+  call(doing, api_->finalize, use.handle());
   {
     const std::lock_guard lock(state_->mutex);
     require_open(doing);
     state_->stage = Stage::Closed;
   }
-  check(api_->destroy.symbol(), api_->destroy(use.handle()), doing);
+  call(doing, api_->destroy, use.handle());
 }
 
 void BlockingCommunicator::begin_abort() noexcept {

@@ -48,7 +48,13 @@ class BlockingCommunicator {
     const BlockingCommunicator& communicator_;
   };
 
-  /// Takes the result of a call on this communicator: throws NcclError unless it has succeeded.
+  /// Makes a call on this communicator. Throws NcclError unless it succeeds.
+  template <typename... Arguments, typename... Given>
+  void call(const std::string& doing, const vendor::Entry<Result, Arguments...>& function,
+            Given... given) const {
+    check(function.symbol(), function(given...), doing);
+  }
+  /// Takes the result of one: the same.
   void check(const char* symbol, Result result, const std::string& doing) const;
 
   /// Throws NcclError if anything that was issued has failed since, Error once it was aborted.

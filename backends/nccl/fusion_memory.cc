@@ -13,45 +13,39 @@ std::string buffer_text(std::size_t bytes) {
 
 }  // namespace
 
-FusionMemory::FusionMemory(const Channel& channel,
+FusionMemory::FusionMemory(const BlockingCommunicator& communicator,
                            std::shared_ptr<const cuda::DeviceContext> context, std::size_t bytes)
-    : context_(std::move(context)), api_(channel.communicator->shared_api()), bytes_(bytes) {
+    : context_(std::move(context)), api_(communicator.shared_api()), bytes_(bytes) {
   const cuda::Current current(*context_);
-  channel.communicator->check(
-      api_->allocate.symbol(), api_->allocate(&memory_, bytes_),
-      "allocating " + buffer_text(bytes_) + " on GPU " + std::to_string(context_->index()));
+  communicator.call(
+      "allocating " + buffer_text(bytes_) + " on GPU " + std::to_string(context_->index()),
+      api_->allocate, &memory_, bytes_);
 }
 
 FusionMemory::~FusionMemory() {
   context_->release(api_->free, memory_);
 }
 
-void FusionMemory::enter(const Channel& channel) {
+void FusionMemory::enter(const BlockingCommunicator& communicator) {
   const std::string doing = "registering " + buffer_text(bytes_);
   const cuda::Current current(*context_);
-  const BlockingCommunicator::Use use(*channel.communicator, doing);
+  const BlockingCommunicator::Use use(communicator, doing);
   if (api_->has_windows()) {
-    const auto& function = api_->register_window;
-    channel.communicator->check(function.symbol(),
-                                function(use.handle(), memory_, bytes_, &window_, kSymmetricWindow),
-                                doing);
+    communicator.call(doing, api_->register_window, use.handle(), memory_, bytes_, &window_,
+                      kSymmetricWindow);
   }
   if (window_ != nullptr) return;
-  const auto& function = api_->register_memory;
-  channel.communicator->check(function.symbol(),
-                              function(use.handle(), memory_, bytes_, &registration_), doing);
+  communicator.call(doing, api_->register_memory, use.handle(), memory_, bytes_, &registration_);
 }
 
-void FusionMemory::leave(const Channel& channel) {
+void FusionMemory::leave(const BlockingCommunicator& communicator) {
   const std::string doing = "deregistering " + buffer_text(bytes_);
   const cuda::Current current(*context_);
-  const BlockingCommunicator::Use use(*channel.communicator, doing);
+  const BlockingCommunicator::Use use(communicator, doing);
   if (window_ != nullptr) {
-    const auto& function = api_->deregister_window;
-    return channel.communicator->check(function.symbol(), function(use.handle(), window_), doing);
+    return communicator.call(doing, api_->deregister_window, use.handle(), window_);
   }
-  const auto& function = api_->deregister_memory;
-  channel.communicator->check(function.symbol(), function(use.handle(), registration_), doing);
+  communicator.call(doing, api_->deregister_memory, use.handle(), registration_);
 }
 
 }  // namespace ronde::nccl

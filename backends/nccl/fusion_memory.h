@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "backends/nccl/channel.h"
+#include "backends/cuda/device_context.h"
+#include "backends/nccl/communicator.h"
 
 namespace ronde::nccl {
 
@@ -17,8 +18,8 @@ namespace ronde::nccl {
 class FusionMemory {
  public:
   /// Throws NcclError where the GPU has too little memory.
-  FusionMemory(const Channel& channel, std::shared_ptr<const cuda::DeviceContext> context,
-               std::size_t bytes);
+  FusionMemory(const BlockingCommunicator& communicator,
+               std::shared_ptr<const cuda::DeviceContext> context, std::size_t bytes);
   /// Frees it. The registration has ended, by itself or with the communicator.
   ~FusionMemory();
   FusionMemory(const FusionMemory&) = delete;
@@ -28,8 +29,8 @@ class FusionMemory {
 
   /// Registers it, and ends that before the communicator is closed; all ranks do together.
   /// @{
-  void enter(const Channel& channel);
-  void leave(const Channel& channel);
+  void enter(const BlockingCommunicator& communicator);
+  void leave(const BlockingCommunicator& communicator);
   /// @}
 
  private:

@@ -238,16 +238,16 @@ device::Steps Links::connect_channel(const Channel& channel, UniqueId id, int ra
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(options().init_timeout_s));
   ++counts().communicators;
-  const auto task =
-      channel.thread->submit(IssuingThread::Kind::Connect,
-                             [channel, id, rank, lane, registers = options().registration_cache] {
-                               const cuda::Current current(channel.stream->context());
-                               channel.communicator->connect(id, rank);
-                               if (!lane || !registers) return;
-                               lane->fusion_memory = std::make_unique<FusionMemory>(
-                                   channel, lane->bench->context(), lane->bench->fusion_bytes());
-                               lane->fusion_memory->enter(channel);
-                             });
+  const auto task = channel.thread->submit(
+      IssuingThread::Kind::Connect,
+      [channel, id, rank, lane, registers = options().registration_cache] {
+        const cuda::Current current(channel.stream->context());
+        channel.communicator->connect(id, rank);
+        if (!lane || !registers) return;
+        lane->fusion_memory = std::make_unique<FusionMemory>(
+            *channel.communicator, lane->bench->context(), lane->bench->fusion_bytes());
+        lane->fusion_memory->enter(*channel.communicator);
+      });
   co_await device::until([&] {
     if (task->poll()) return true;
     if (Clock::now() < deadline) return false;
@@ -344,7 +344,7 @@ void Links::close() {
   std::vector<std::shared_ptr<Task>> tasks;
   for (const auto& lane : lanes_) {
     tasks.push_back(lane->channel.thread->submit(IssuingThread::Kind::Work, [lane] {
-      if (lane->fusion_memory) lane->fusion_memory->leave(lane->channel);
+      if (lane->fusion_memory) lane->fusion_memory->leave(*lane->channel.communicator);
       lane->channel.close();
     }));
   }

@@ -99,15 +99,15 @@ void Allgather::issue() {
 
 void Allgather::gather_chunk(std::size_t done, std::size_t most) const {
   const cuda::RankParts parts{.counts = counts_, .done = done, .each = most};
-  CallGroup group(channel(), doing());
-  parts.for_each([&](std::size_t from, std::size_t element) {
-    void* const output = output_ != nullptr ? cuda::at(output_, element, width_)
-                                            : cuda::at(unregistered(), from * most, width_);
-    const void* const input = from == rank() ? cuda::at(input_, done, width_) : output;
-    call(api().broadcast, input, output, parts.piece(from) * width_, kUint8,
-         static_cast<int>(from));
+  call_together([&] {
+    parts.for_each([&](std::size_t from, std::size_t element) {
+      void* const output = output_ != nullptr ? cuda::at(output_, element, width_)
+                                              : cuda::at(unregistered(), from * most, width_);
+      const void* const input = from == rank() ? cuda::at(input_, done, width_) : output;
+      call(api().broadcast, input, output, parts.piece(from) * width_, kUint8,
+           static_cast<int>(from));
+    });
   });
-  group.end();
 }
 
 Alltoall::Alltoall(Links& links, const AlltoallCall& call)
@@ -138,19 +138,19 @@ void Alltoall::keep_own_part() const {
 void Alltoall::exchange_chunk(std::size_t done, std::size_t most) const {
   const cuda::RankParts sent{.counts = send_counts_, .done = done, .each = most};
   const cuda::RankParts received{.counts = receive_counts_, .done = done, .each = most};
-  CallGroup group(channel(), doing());
-  sent.for_each([&](std::size_t to, std::size_t element) {
-    if (to == rank()) return;
-    call(api().send, cuda::at(input_, element, width_), sent.piece(to) * width_, kUint8,
-         static_cast<int>(to));
+  call_together([&] {
+    sent.for_each([&](std::size_t to, std::size_t element) {
+      if (to == rank()) return;
+      call(api().send, cuda::at(input_, element, width_), sent.piece(to) * width_, kUint8,
+           static_cast<int>(to));
+    });
+    received.for_each([&](std::size_t from, std::size_t element) {
+      if (from == rank()) return;
+      void* const output = output_ != nullptr ? cuda::at(output_, element, width_)
+                                              : cuda::at(unregistered(), from * most, width_);
+      call(api().recv, output, received.piece(from) * width_, kUint8, static_cast<int>(from));
+    });
   });
-  received.for_each([&](std::size_t from, std::size_t element) {
-    if (from == rank()) return;
-    void* const output = output_ != nullptr ? cuda::at(output_, element, width_)
-                                            : cuda::at(unregistered(), from * most, width_);
-    call(api().recv, output, received.piece(from) * width_, kUint8, static_cast<int>(from));
-  });
-  group.end();
 }
 
 Message::Message(Links& links, const SendCall& call)

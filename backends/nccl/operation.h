@@ -52,11 +52,17 @@ class Work {
   const NcclApi& api() const noexcept { return channel_.communicator->api(); }
   const std::string& doing() const noexcept { return doing_; }
 
-  /// As Channel::call.
+  /// As those of Channel.
+  /// @{
   template <typename... Arguments, typename... Given>
   void call(const vendor::Entry<Result, Arguments...>& function, Given... given) const {
     channel_.call(doing_, function, given...);
   }
+  template <typename Calls>
+  void call_together(const Calls& calls) const {
+    channel_.call_together(doing_, calls);
+  }
+  /// @}
 
  private:
   const std::shared_ptr<Shared> shared_;

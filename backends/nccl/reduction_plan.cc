@@ -120,9 +120,8 @@ Operator::Operator(const Channel& channel, const ReductionPlan& plan, bool is_si
   Factor factor = factor_in(plan.travel.dtype, plan.nccl_factor);
   const BlockingCommunicator& communicator = *channel_.communicator;
   const BlockingCommunicator::Use use(communicator, doing_);
-  const auto& make = communicator.api().make_scaled_sum;
-  communicator.check(make.symbol(),
-                     make(&number_, factor.bytes.data(), type_, kHostScalar, use.handle()), doing_);
+  communicator.call(doing_, communicator.api().make_scaled_sum, &number_, factor.bytes.data(),
+                    type_, kHostScalar, use.handle());
   is_own_ = true;
 }
 

@@ -63,16 +63,17 @@ void ReductionWork::combine(const Shares& shares) const {
     std::byte* const begin = from == rank() ? shares.packed : shares.received;
     inputs.push_back(cuda::address_of(begin + from * shares.bytes));
   }
-  CallGroup group(channel(), doing());
-  for (std::size_t i = 1; i < size(); ++i) {
-    // Each begins with another one.
-    const std::size_t to = (rank() + i) % size();
-    const std::size_t from = (rank() + size() - i) % size();
-    call(api().send, shares.packed + to * shares.bytes, shares.bytes, kUint8, static_cast<int>(to));
-    call(api().recv, shares.received + from * shares.bytes, shares.bytes, kUint8,
-         static_cast<int>(from));
-  }
-  group.end();
+  call_together([&] {
+    for (std::size_t i = 1; i < size(); ++i) {
+      // Each begins with another one.
+      const std::size_t to = (rank() + i) % size();
+      const std::size_t from = (rank() + size() - i) % size();
+      call(api().send, shares.packed + to * shares.bytes, shares.bytes, kUint8,
+           static_cast<int>(to));
+      call(api().recv, shares.received + from * shares.bytes, shares.bytes, kUint8,
+           static_cast<int>(from));
+    }
+  });
   bench().kernels().reduce(bench().stream(), cuda::address_of(shares.received), inputs,
                            shares.elements, plan_.travel.reduction());
   if (is_widened) {
