@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "backends/cuda/rank_parts.h"
 #include "ronde/segment_cursor.h"
 
 namespace ronde::nccl {
@@ -12,16 +11,8 @@ namespace {
 
 constexpr cuda::SegmentMover::How kBytes{.from = DataType::U8, .to = DataType::U8};
 
-std::vector<std::size_t> owned(std::span<const std::size_t> counts) {
-  return {counts.begin(), counts.end()};
-}
-
 std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
-
-std::string elements_text(std::size_t count, DataType dtype) {
-  return std::to_string(count) + " elements of " + std::string(to_string(dtype));
 }
 
 /// The same moves of plain bytes, of elements of that width.
@@ -41,9 +32,10 @@ Broadcast::Broadcast(Links& links, const BroadcastCall& call)
     : LaneWork(links, call.place,
                "broadcasting " + std::to_string(call.segments.size()) + " tensor(s) of " +
                    elements_text(total_elements(call.segments), call.dtype)),
-      owned_(call),
+      segments_(call.segments.begin(), call.segments.end()),
+      root_(call.root),
       width_(size_of(call.dtype)),
-      layout_(call_.segments, fusion_bytes() / width_, 16 / width_) {}
+      layout_(segments_, fusion_bytes() / width_, 16 / width_) {}
 
 void Broadcast::issue() {
   while (layout_.next()) {
@@ -67,43 +59,39 @@ void Broadcast::send_piece(const device::Piece& piece) const {
   } else {
     output = is_root() ? const_cast<void*>(input) : unregistered();  // the root's stays
   }
-  call(api().broadcast, is_root() ? input : output, output, piece.count * width_, kUint8,
-       call_.root);
+  call(api().broadcast, is_root() ? input : output, output, piece.count * width_, kUint8, root_);
 }
 
 void Broadcast::send_packed() const {
   std::byte* const buffer = fusion();
   if (is_root()) move(as_bytes(moves_in(layout_.pieces(), buffer, width_, width_), width_), kBytes);
-  call(api().broadcast, buffer, buffer, layout_.extent() * width_, kUint8, call_.root);
+  call(api().broadcast, buffer, buffer, layout_.extent() * width_, kUint8, root_);
   move(as_bytes(moves_out(layout_.pieces(), buffer, width_, width_), width_), kBytes);
 }
 
 Allgather::Allgather(Links& links, const AllgatherCall& call)
-    : LaneWork(links, call.place, "gathering " + elements_text(sum(call.counts), call.dtype)),
+    : GatheringWork(links, call.place, "gathering " + elements_text(sum(call.counts), call.dtype),
+                    call.output, call.dtype),
       input_(call.input),
-      output_(call.output),
-      counts_(owned(call.counts)),
-      width_(size_of(call.dtype)) {}
+      counts_(call.counts.begin(), call.counts.end()) {}
 
 void Allgather::issue() {
   counts().bytes += sum(counts_) * width_;
   ++counts().direct_chunks;
   const auto [shortest, longest] = std::minmax_element(counts_.begin(), counts_.end());
-  const std::size_t most = fusion_bytes() / size() / width_;
-  if (*shortest == *longest && *longest > 0 && *longest <= most) {
-    void* const output = output_ != nullptr ? output_ : unregistered();
-    return call(api().all_gather, input_, output, *longest * width_, kUint8);
+  if (*shortest == *longest && *longest > 0 && *longest <= most()) {
+    return call(api().all_gather, input_, place_of(0, 0), *longest * width_, kUint8);
   }
-  for (std::size_t done = 0; done < *longest; done += most) gather_chunk(done, most);
+  for (std::size_t done = 0; done < *longest; done += most()) {
+    gather_chunk({counts_, done, most()});
+  }
 }
 
-void Allgather::gather_chunk(std::size_t done, std::size_t most) const {
-  const cuda::RankParts parts{.counts = counts_, .done = done, .each = most};
+void Allgather::gather_chunk(const cuda::RankParts& parts) const {
   call_together([&] {
     parts.for_each([&](std::size_t from, std::size_t element) {
-      void* const output = output_ != nullptr ? cuda::at(output_, element, width_)
-                                              : cuda::at(unregistered(), from * most, width_);
-      const void* const input = from == rank() ? cuda::at(input_, done, width_) : output;
+      void* const output = place_of(from, element);
+      const void* const input = from == rank() ? cuda::at(input_, parts.done, width_) : output;
       call(api().broadcast, input, output, parts.piece(from) * width_, kUint8,
            static_cast<int>(from));
     });
@@ -111,20 +99,21 @@ void Allgather::gather_chunk(std::size_t done, std::size_t most) const {
 }
 
 Alltoall::Alltoall(Links& links, const AlltoallCall& call)
-    : LaneWork(links, call.place, "exchanging " + elements_text(sum(call.send_counts), call.dtype)),
+    : GatheringWork(links, call.place,
+                    "exchanging " + elements_text(sum(call.send_counts), call.dtype), call.output,
+                    call.dtype),
       input_(call.input),
-      output_(call.output),
-      send_counts_(owned(call.send_counts)),
-      receive_counts_(owned(call.receive_counts)),
-      largest_count_(call.largest_count),
-      width_(size_of(call.dtype)) {}
+      send_counts_(call.send_counts.begin(), call.send_counts.end()),
+      receive_counts_(call.receive_counts.begin(), call.receive_counts.end()),
+      largest_count_(call.largest_count) {}
 
 void Alltoall::issue() {
   counts().bytes += sum(send_counts_) * width_;
   ++counts().direct_chunks;
-  const std::size_t most = fusion_bytes() / size() / width_;
   keep_own_part();
-  for (std::size_t done = 0; done < largest_count_; done += most) exchange_chunk(done, most);
+  for (std::size_t done = 0; done < largest_count_; done += most()) {
+    exchange_chunk({send_counts_, done, most()}, {receive_counts_, done, most()});
+  }
 }
 
 void Alltoall::keep_own_part() const {
@@ -135,9 +124,7 @@ void Alltoall::keep_own_part() const {
   move({{cuda::at(input_, sent, width_), cuda::at(output_, received, width_), bytes}}, kBytes);
 }
 
-void Alltoall::exchange_chunk(std::size_t done, std::size_t most) const {
-  const cuda::RankParts sent{.counts = send_counts_, .done = done, .each = most};
-  const cuda::RankParts received{.counts = receive_counts_, .done = done, .each = most};
+void Alltoall::exchange_chunk(const cuda::RankParts& sent, const cuda::RankParts& received) const {
   call_together([&] {
     sent.for_each([&](std::size_t to, std::size_t element) {
       if (to == rank()) return;
@@ -146,9 +133,8 @@ void Alltoall::exchange_chunk(std::size_t done, std::size_t most) const {
     });
     received.for_each([&](std::size_t from, std::size_t element) {
       if (from == rank()) return;
-      void* const output = output_ != nullptr ? cuda::at(output_, element, width_)
-                                              : cuda::at(unregistered(), from * most, width_);
-      call(api().recv, output, received.piece(from) * width_, kUint8, static_cast<int>(from));
+      call(api().recv, place_of(from, element), received.piece(from) * width_, kUint8,
+           static_cast<int>(from));
     });
   });
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "backends/cuda/rank_parts.h"
 #include "backends/device/chunk_layout.h"
 #include "backends/nccl/operation.h"
 
@@ -16,49 +19,64 @@ class Broadcast final : public LaneWork {
 
  private:
   void issue() override;
-  bool is_root() const noexcept { return static_cast<int>(rank()) == call_.root; }
+  bool is_root() const noexcept { return static_cast<int>(rank()) == root_; }
   void send_piece(const device::Piece& piece) const;
   void send_packed() const;
 
-  const OwnedCall<BroadcastCall> owned_;
-  const BroadcastCall& call_ = owned_.call;
+  const std::vector<Segment> segments_;
+  const int root_;
   const std::size_t width_;
   device::ChunkLayout layout_;
 };
 
+/// What the next two have in common: parts of all ranks.
+class GatheringWork : public LaneWork {
+ protected:
+  GatheringWork(Links& links, const Placement& place, std::string doing, void* output,
+                DataType dtype)
+      : LaneWork(links, place, std::move(doing)), output_(output), width_(size_of(dtype)) {}
+
+  /// Elements of a part in a chunk, at most.
+  std::size_t most() const noexcept { return fusion_bytes() / size() / width_; }
+  /// Where a rank's part of a chunk goes, which begins with that element of the result. A rank
+  /// without memory for that has it written into the fusion buffer.
+  void* place_of(std::size_t from, std::size_t element) const {
+    return output_ != nullptr ? cuda::at(output_, element, width_)
+                              : cuda::at(unregistered(), from * most(), width_);
+  }
+
+  void* const output_;  ///< null: there is no memory for it
+  const std::size_t width_;
+};
+
 /// From memory to memory. Equal parts that are not too many go by one call; else each rank sends
-/// its own to all, chunk by chunk: a rank without memory for the result has the chunks of others
-/// written into the fusion buffer.
-class Allgather final : public LaneWork {
+/// its own to all, chunk by chunk.
+class Allgather final : public GatheringWork {
  public:
   Allgather(Links& links, const AllgatherCall& call);
 
  private:
   void issue() override;
-  void gather_chunk(std::size_t done, std::size_t most) const;
+  void gather_chunk(const cuda::RankParts& parts) const;
 
   const void* const input_;
-  void* const output_;
   const std::vector<std::size_t> counts_;
-  const std::size_t width_;
 };
 
 /// From memory to memory, chunk by chunk as an uneven allgather.
-class Alltoall final : public LaneWork {
+class Alltoall final : public GatheringWork {
  public:
   Alltoall(Links& links, const AlltoallCall& call);
 
  private:
   void issue() override;
-  void exchange_chunk(std::size_t done, std::size_t most) const;
+  void exchange_chunk(const cuda::RankParts& sent, const cuda::RankParts& received) const;
   void keep_own_part() const;
 
   const void* const input_;
-  void* const output_;
   const std::vector<std::size_t> send_counts_;
   const std::vector<std::size_t> receive_counts_;
   const std::size_t largest_count_;
-  const std::size_t width_;
 };
 
 /// Of two ranks, on their own channel.

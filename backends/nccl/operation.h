@@ -97,20 +97,10 @@ class LaneWork : public Work {
   const std::shared_ptr<Lane> lane_;
 };
 
-/// A call with segments of its own.
-template <typename Call>
-struct OwnedCall {
-  explicit OwnedCall(const Call& given)
-      : segments(given.segments.begin(), given.segments.end()), call(given) {
-    call.segments = segments;
-    call.place.after = {};
-  }
-  OwnedCall(const OwnedCall&) = delete;
-  OwnedCall& operator=(const OwnedCall&) = delete;
-
-  const std::vector<Segment> segments;
-  Call call;
-};
+/// "7 elements of f32"
+inline std::string elements_text(std::size_t count, DataType dtype) {
+  return std::to_string(count) + " elements of " + std::string(to_string(dtype));
+}
 
 /// The ways of a chunk's pieces into a buffer, and out of it: elements have `tensor_width` bytes in
 /// the tensors, and `width` there. Where there is no input neutral elements come from nowhere, and

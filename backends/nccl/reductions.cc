@@ -11,10 +11,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;
 
-std::string elements_text(std::size_t count, DataType dtype) {
-  return std::to_string(count) + " elements of " + std::string(to_string(dtype));
-}
-
 /// What it asks for of the elements.
 AllreduceCall as_allreduce(const ReducescatterCall& call) {
   return {.segments = {},
@@ -100,8 +96,8 @@ Allreduce::Allreduce(Links& links, const AllreduceCall& call)
     : ReductionWork(links, call,
                     "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
                         elements_text(total_elements(call.segments), call.dtype)),
-      owned_(call),
-      layout_(owned_.segments, plan().by_nccl ? fusion_bytes() / width() : most_of_share() * size(),
+      segments_(call.segments.begin(), call.segments.end()),
+      layout_(segments_, plan().by_nccl ? fusion_bytes() / width() : most_of_share() * size(),
               plan().travel.alignment()) {}
 
 void Allreduce::issue() {

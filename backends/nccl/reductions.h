@@ -74,7 +74,7 @@ class Allreduce final : public ReductionWork {
   Moves into(std::byte* buffer) const;
   Moves out_of(const std::byte* buffer) const;
 
-  const OwnedCall<AllreduceCall> owned_;
+  const std::vector<Segment> segments_;
   device::ChunkLayout layout_;
 };
 
