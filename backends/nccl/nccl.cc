@@ -2,10 +2,11 @@
 #include "backends/nccl/nccl.h"
 
 #include <mutex>
+#include <optional>
 #include <string>
-#include <utility>
 
 #include "backends/cuda/gpu_backends.h"
+#include "backends/device/steps.h"
 #include "backends/nccl/movements.h"
 #include "backends/nccl/reductions.h"
 
@@ -13,45 +14,35 @@ namespace ronde {
 namespace nccl {
 namespace {
 
-/// An operation that starts once the ranks are connected.
-class Connecting final : public Operation {
+/// Begins once the ranks are connected. By NCCL it is queued by the thread of its channel.
+template <typename Own>
+class LinkedOperation final : public device::SteppedOperation {
  public:
-  using Connect = std::function<bool()>;
-  using Start = std::function<std::unique_ptr<Operation>()>;
-  Connecting(Connect connect, Start start)
-      : connect_(std::move(connect)), start_(std::move(start)) {}
+  /// `method`: the fallback's. `peer`: of a message.
+  template <typename Call, typename Method>
+  LinkedOperation(Links& links, const Call& call, Method method, std::optional<int> peer) {
+    begin(run(links, call, method, peer));
+  }
 
-  bool poll() override {
-    if (!operation_) {
-      if (!connect_()) return false;
-      operation_ = start_();
+ private:
+  template <typename Call, typename Method>
+  device::Steps run(Links& links, Call call, Method method, std::optional<int> peer) {
+    const int device = call.place.device.index;
+    co_await device::until(
+        [&] { return peer ? links.connect_to(*peer, device) : links.connect(device); });
+    Backend* const fallback = peer ? links.fallback_to(*peer) : links.fallback();
+    if (fallback != nullptr) {
+      const std::unique_ptr<Operation> operation = (fallback->*method)(call);
+      co_await device::until_finished(*operation);
+      set_event(operation->event());
+      co_return;
     }
-    return operation_->poll();
+    const auto work = std::make_shared<Own>(links, call);
+    const auto task =
+        work->channel().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); });
+    co_await device::until([&] { return task->poll(); });
+    set_event(work->event());
   }
-  std::uint64_t progress() const override { return operation_ ? 1 + operation_->progress() : 0; }
-  std::shared_ptr<const DeviceEvent> event() const override {
-    return operation_ ? operation_->event() : nullptr;
-  }
-
- private:
-  const Connect connect_;
-  const Start start_;
-  std::unique_ptr<Operation> operation_;
-};
-
-/// Queued by the thread of its channel.
-class IssuedOperation final : public Operation {
- public:
-  explicit IssuedOperation(const std::shared_ptr<Work>& work)
-      : work_(work),
-        task_(work->channel().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); })) {}
-
-  bool poll() override { return task_->poll(); }
-  std::shared_ptr<const DeviceEvent> event() const override { return work_->event(); }
-
- private:
-  const std::shared_ptr<Work> work_;
-  const std::shared_ptr<Task> task_;
 };
 
 /// Moves and reduces what is on GPUs by NCCL, or by the fallback where ranks share a GPU.
@@ -94,34 +85,15 @@ class NcclBackend final : public Backend {
   StatsGroup stats() const override { return links_.stats(); }
 
  private:
-  /// The fallback's.
-  template <typename Call>
-  using Method = std::unique_ptr<Operation> (Backend::*)(const Call&);
-
-  template <typename Own, typename Call>
-  std::unique_ptr<Operation> collective(const Call& call, Method<Call> method) {
+  template <typename Own, typename Call, typename Method>
+  std::unique_ptr<Operation> collective(const Call& call, Method method) {
     ++links_.counts().collectives;
-    return std::make_unique<Connecting>(
-        [this, device = call.place.device.index] { return links_.connect(device); },
-        [this, call, method] { return start<Own>(links_.fallback(), call, method); });
+    return std::make_unique<LinkedOperation<Own>>(links_, call, method, std::nullopt);
   }
-
-  template <typename Call>
-  std::unique_ptr<Operation> message(const Call& call, Method<Call> method) {
+  template <typename Call, typename Method>
+  std::unique_ptr<Operation> message(const Call& call, Method method) {
     ++links_.counts().messages;
-    return std::make_unique<Connecting>(
-        [this, peer = call.peer, device = call.place.device.index] {
-          return links_.connect_to(peer, device);
-        },
-        [this, call, method] {
-          return start<Message>(links_.fallback_to(call.peer), call, method);
-        });
-  }
-
-  template <typename Own, typename Call>
-  std::unique_ptr<Operation> start(Backend* fallback, const Call& call, Method<Call> method) {
-    if (fallback != nullptr) return (fallback->*method)(call);
-    return std::make_unique<IssuedOperation>(std::make_shared<Own>(links_, call));
+    return std::make_unique<LinkedOperation<Message>>(links_, call, method, call.peer);
   }
 
   Links links_;
