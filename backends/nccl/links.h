@@ -16,7 +16,6 @@
 #include "backends/device/host_exchange.h"
 #include "backends/device/steps.h"
 #include "backends/nccl/channel.h"
-#include "backends/nccl/fusion_memory.h"
 #include "backends/nccl/nccl.h"
 #include "ronde/backend.h"
 
@@ -65,20 +64,6 @@ struct Shared {
   const std::size_t rank;
   const std::shared_ptr<cuda::CudaStreams> streams;
   Counts counts = {};
-};
-
-/// A channel between all ranks with what collectives work in.
-struct Lane {
-  std::shared_ptr<cuda::Workbench> bench;
-  Channel channel;
-  std::unique_ptr<FusionMemory> fusion_memory;  ///< none: that of the bench
-
-  /// The fusion buffer, of Workbench::fusion_bytes(). Throws Error where there is too little
-  /// memory.
-  std::byte* fusion() const {
-    if (fusion_memory) return fusion_memory->begin();
-    return reinterpret_cast<std::byte*>(bench->fusion());
-  }
 };
 
 /// How a rank is linked with the others. It all begins with the first operation, which tells the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/nccl/fusion_memory.h"
+#include "backends/nccl/channel.h"
 
 #include <string>
 #include <utility>
