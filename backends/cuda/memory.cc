@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace ronde::cuda {
 namespace {
@@ -13,36 +16,29 @@ constexpr unsigned kForAllContexts = 1;  // CU_MEMHOSTALLOC_PORTABLE
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(std::shared_ptr<const DeviceContext> context, std::size_t bytes)
-    : context_(std::move(context)), bytes_(bytes) {
-  const Current current(*context_);
-  check(
-      context_->api(),
-      "allocating " + std::to_string(bytes) + " bytes on GPU " + std::to_string(context_->index()),
-      context_->api().allocate, &address_, bytes);
+DeviceMemory::DeviceMemory(std::shared_ptr<const DeviceContext> context, std::size_t bytes) {
+  const Current current(*context);
+  DevicePointer address = 0;
+  check(context->api(),
+        "allocating " + std::to_string(bytes) + " bytes on GPU " + std::to_string(context->index()),
+        context->api().allocate, &address, bytes);
+  memory_ = {writable(address), Free{std::move(context), bytes}};
 }
 
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  if (this == &other) return *this;
-  free();
-  context_ = std::move(other.context_);
-  address_ = std::exchange(other.address_, 0);
-  bytes_ = std::exchange(other.bytes_, 0);
-  return *this;
-}
-
-void DeviceMemory::free() noexcept {
-  if (address_ == 0) return;
-  context_->release(context_->api().free, std::exchange(address_, 0));
+void DeviceMemory::Free::operator()(void* memory) const noexcept {
+  context->release(context->api().free, cuda::address_of(memory));
 }
 
 struct PinnedPool::Shared {
+  struct Block {
+    std::byte* memory = nullptr;
+    std::size_t bytes = 0;
+  };
+
   Shared(std::shared_ptr<const DeviceContext> device, std::size_t most)
       : context(std::move(device)), keep_bytes(most) {}
   ~Shared() {
-    for (const auto& [bytes, blocks] : unused) {
-      for (std::byte* block : blocks) unpin(block);
-    }
+    for (const Block& block : unused) unpin(block.memory);
   }
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
@@ -51,68 +47,49 @@ struct PinnedPool::Shared {
 
   const std::shared_ptr<const DeviceContext> context;
   const std::size_t keep_bytes;
-  mutable std::mutex mutex;
-  std::map<std::size_t, std::vector<std::byte*>> unused;  ///< by size
-  std::map<std::size_t, std::size_t> pinned;              ///< how many there are of a size
+  std::mutex mutex;
+  std::vector<Block> unused;  ///< has room for all that are pinned
   std::size_t unused_bytes = 0;
-  Counts counts;
+  std::size_t pinned = 0;  ///< blocks, used or not
 };
 
 PinnedPool::PinnedPool(std::shared_ptr<const DeviceContext> context, std::size_t keep_bytes)
     : shared_(std::make_shared<Shared>(std::move(context), keep_bytes)) {}
 
 PinnedBlock PinnedPool::take(std::size_t bytes) {
+  PinnedBlock block;
   const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestBlock));
   const std::lock_guard lock(shared_->mutex);
-  std::vector<std::byte*>& unused = shared_->unused[size];
-  if (!unused.empty()) {
-    std::byte* const block = unused.back();
+  std::vector<Shared::Block>& unused = shared_->unused;
+  const auto found = std::find_if(unused.begin(), unused.end(),
+                                  [size](const auto& each) { return each.bytes == size; });
+  void* memory = nullptr;
+  if (found != unused.end()) {
+    memory = std::exchange(*found, unused.back()).memory;
     unused.pop_back();
     shared_->unused_bytes -= size;
-    ++shared_->counts.hits;
-    return {shared_, block, size};
-  }
-  // Giving one back must not need memory.
-  std::size_t& pinned = shared_->pinned[size];
-  unused.reserve(pinned + 1);
-  const DeviceContext& context = *shared_->context;
-  const Current current(context);
-  void* memory = nullptr;
-  check(context.api(), "pinning " + std::to_string(size) + " bytes of host memory",
-        context.api().host_allocate, &memory, size, kForAllContexts);
-  ++pinned;
-  ++shared_->counts.misses;
-  shared_->counts.bytes += size;
-  return {shared_, static_cast<std::byte*>(memory), size};
-}
-
-PinnedPool::Counts PinnedPool::counts() const {
-  const std::lock_guard lock(shared_->mutex);
-  return shared_->counts;
-}
-
-PinnedBlock& PinnedBlock::operator=(PinnedBlock&& other) noexcept {
-  if (this == &other) return *this;
-  give_back();
-  pool_ = std::move(other.pool_);
-  memory_ = std::exchange(other.memory_, nullptr);
-  bytes_ = std::exchange(other.bytes_, 0);
-  return *this;
-}
-
-void PinnedBlock::give_back() noexcept {
-  if (memory_ == nullptr) return;
-  PinnedPool::Shared& pool = *pool_;
-  const std::lock_guard lock(pool.mutex);
-  if (pool.unused_bytes + bytes_ <= pool.keep_bytes) {
-    pool.unused.find(bytes_)->second.push_back(memory_);
-    pool.unused_bytes += bytes_;
   } else {
-    pool.unpin(memory_);
-    --pool.pinned.find(bytes_)->second;
-    pool.counts.bytes -= bytes_;
+    // Giving one back must not need memory.
+    unused.reserve(shared_->pinned + 1);
+    const DeviceContext& context = *shared_->context;
+    const Current current(context);
+    check(context.api(), "pinning " + std::to_string(size) + " bytes of host memory",
+          context.api().host_allocate, &memory, size, kForAllContexts);
+    ++shared_->pinned;
   }
-  memory_ = nullptr;
+  block.memory_ = {static_cast<std::byte*>(memory), PinnedBlock::GiveBack{shared_, size}};
+  return block;
+}
+
+void PinnedBlock::GiveBack::operator()(std::byte* memory) const noexcept {
+  const std::lock_guard lock(pool->mutex);
+  if (pool->unused_bytes + bytes <= pool->keep_bytes) {
+    pool->unused.push_back({memory, bytes});
+    pool->unused_bytes += bytes;
+  } else {
+    pool->unpin(memory);
+    --pool->pinned;
+  }
 }
 
 }  // namespace ronde::cuda

@@ -2,13 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <utility>
-#include <vector>
 
+#include "backends/cuda/addresses.h"
 #include "backends/cuda/device_context.h"
 
 namespace ronde::cuda {
@@ -26,22 +22,17 @@ class DeviceMemory {
   DeviceMemory() = default;
   /// `bytes`: not 0. Throws DriverError, with result() kOutOfMemory where there is too little.
   DeviceMemory(std::shared_ptr<const DeviceContext> context, std::size_t bytes);
-  ~DeviceMemory() { free(); }
-  DeviceMemory(DeviceMemory&& other) noexcept
-      : context_(std::move(other.context_)),
-        address_(std::exchange(other.address_, 0)),
-        bytes_(std::exchange(other.bytes_, 0)) {}
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
 
-  DevicePointer address() const noexcept { return address_; }
-  std::size_t bytes() const noexcept { return bytes_; }
+  DevicePointer address() const noexcept { return address_of(memory_.get()); }
+  std::size_t bytes() const noexcept { return memory_.get_deleter().bytes; }
 
  private:
-  void free() noexcept;
-
-  std::shared_ptr<const DeviceContext> context_;
-  DevicePointer address_ = 0;
-  std::size_t bytes_ = 0;
+  struct Free {
+    std::shared_ptr<const DeviceContext> context;
+    std::size_t bytes;  ///< 0 without memory: a unique_ptr initialises its deleter
+    void operator()(void* memory) const noexcept;
+  };
+  std::unique_ptr<void, Free> memory_;
 };
 
 /// Page-locked host memory of a PinnedPool, to which it goes back.
@@ -62,13 +53,6 @@ class PinnedPool {
   /// A block of at least `bytes`, which are at least 1. Throws DriverError.
   PinnedBlock take(std::size_t bytes);
 
-  struct Counts {
-    std::uint64_t hits = 0;    ///< blocks that were there already
-    std::uint64_t misses = 0;  ///< blocks that were pinned
-    std::uint64_t bytes = 0;   ///< pinned at the moment, used or not
-  };
-  Counts counts() const;
-
  private:
   friend class PinnedBlock;
   struct Shared;
@@ -78,28 +62,21 @@ class PinnedPool {
 class PinnedBlock {
  public:
   PinnedBlock() = default;
-  ~PinnedBlock() { give_back(); }
-  PinnedBlock(PinnedBlock&& other) noexcept
-      : pool_(std::move(other.pool_)),
-        memory_(std::exchange(other.memory_, nullptr)),
-        bytes_(std::exchange(other.bytes_, 0)) {}
-  PinnedBlock& operator=(PinnedBlock&& other) noexcept;
 
-  std::byte* data() const noexcept { return memory_; }
+  std::byte* data() const noexcept { return memory_.get(); }
   /// At least those that were asked for.
-  std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t bytes() const noexcept { return memory_.get_deleter().bytes; }
   /// For copies: the driver tells the two kinds of memory apart by their addresses.
-  DevicePointer address() const noexcept { return reinterpret_cast<DevicePointer>(memory_); }
+  DevicePointer address() const noexcept { return address_of(memory_.get()); }
 
  private:
   friend class PinnedPool;
-  PinnedBlock(std::shared_ptr<PinnedPool::Shared> pool, std::byte* memory, std::size_t bytes)
-      : pool_(std::move(pool)), memory_(memory), bytes_(bytes) {}
-  void give_back() noexcept;
-
-  std::shared_ptr<PinnedPool::Shared> pool_;
-  std::byte* memory_ = nullptr;
-  std::size_t bytes_ = 0;
+  struct GiveBack {
+    std::shared_ptr<PinnedPool::Shared> pool;
+    std::size_t bytes;  ///< 0 without memory: a unique_ptr initialises its deleter
+    void operator()(std::byte* memory) const noexcept;
+  };
+  std::unique_ptr<std::byte, GiveBack> memory_;
 };
 
 }  // namespace ronde::cuda

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/stream.h"
 
+#include <mutex>
+#include <utility>
+#include <vector>
+
 namespace ronde::cuda {
 namespace {
 
@@ -49,7 +53,9 @@ Event EventPool::take() {
     shared_->free.pop_back();
   }
   ++shared_->counts.taken;
-  return {shared_, handle};
+  Event event;
+  event.handle_ = {handle, Event::GiveBack{shared_}};
+  return event;
 }
 
 EventPool::Counts EventPool::counts() const {
@@ -57,30 +63,23 @@ EventPool::Counts EventPool::counts() const {
   return shared_->counts;
 }
 
-Event& Event::operator=(Event&& other) noexcept {
-  if (this == &other) return *this;
-  give_back();
-  pool_ = std::move(other.pool_);
-  handle_ = std::exchange(other.handle_, nullptr);
-  return *this;
+void Event::GiveBack::operator()(EventHandle handle) const noexcept {
+  const std::lock_guard lock(pool->mutex);
+  pool->free.push_back(handle);
 }
 
-void Event::give_back() noexcept {
-  if (handle_ == nullptr) return;
-  const std::lock_guard lock(pool_->mutex);
-  pool_->free.push_back(std::exchange(handle_, nullptr));
+const DeviceContext& Event::context() const noexcept {
+  return *handle_.get_deleter().pool->context;
 }
 
 bool Event::is_done() const {
-  const DriverApi& api = pool_->context->api();
-  const Current current(*pool_->context);
-  return is_over(api, api.event_query, handle_);
+  const Current current(context());
+  return is_over(context().api(), context().api().event_query, handle());
 }
 
 void Event::synchronize() const {
-  const DriverApi& api = pool_->context->api();
-  const Current current(*pool_->context);
-  check(api, "waiting for the GPU", api.event_synchronize, handle_);
+  const Current current(context());
+  check(context().api(), "waiting for the GPU", context().api().event_synchronize, handle());
 }
 
 Stream::Stream(std::shared_ptr<const DeviceContext> context) : context_(std::move(context)) {
@@ -106,24 +105,6 @@ void Stream::record(const Event& event) {
   const DriverApi& api = context_->api();
   const Current current(*context_);
   check(api, kOrdering, api.event_record, event.handle(), handle_);
-}
-
-// A wait takes the recording that there is when it is queued, so the event may be used again at
-// once.
-void Stream::run_after(StreamHandle other, EventPool& events) {
-  const DriverApi& api = context_->api();
-  const Current current(*context_);
-  const Event event = events.take();
-  check(api, kOrdering, api.event_record, event.handle(), other);
-  wait_for(event);
-}
-
-void Stream::run_before(StreamHandle other, EventPool& events) {
-  const DriverApi& api = context_->api();
-  const Current current(*context_);
-  const Event event = events.take();
-  record(event);
-  check(api, kOrdering, api.stream_wait_event, other, event.handle(), 0U);
 }
 
 void Stream::copy(DevicePointer to, DevicePointer from, std::size_t bytes,

@@ -4,11 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "backends/cuda/device_context.h"
 
@@ -45,12 +42,8 @@ class EventPool {
 class Event {
  public:
   Event() = default;
-  ~Event() { give_back(); }
-  Event(Event&& other) noexcept
-      : pool_(std::move(other.pool_)), handle_(std::exchange(other.handle_, nullptr)) {}
-  Event& operator=(Event&& other) noexcept;
 
-  EventHandle handle() const noexcept { return handle_; }
+  EventHandle handle() const noexcept { return handle_.get(); }
   /// Whether the stream has come to the last recording. Throws DriverError if what is before it
   /// failed.
   bool is_done() const;
@@ -59,12 +52,13 @@ class Event {
 
  private:
   friend class EventPool;
-  Event(std::shared_ptr<EventPool::Shared> pool, EventHandle handle)
-      : pool_(std::move(pool)), handle_(handle) {}
-  void give_back() noexcept;
+  struct GiveBack {
+    std::shared_ptr<EventPool::Shared> pool;
+    void operator()(EventHandle handle) const noexcept;
+  };
+  const DeviceContext& context() const noexcept;
 
-  std::shared_ptr<EventPool::Shared> pool_;
-  EventHandle handle_ = nullptr;
+  std::unique_ptr<EventTag, GiveBack> handle_;
 };
 
 /// A stream of Ronde's own, beside those of the framework: it is ordered with them by events alone,
@@ -87,11 +81,6 @@ class Stream {
   void wait_for(const Event& event);
   /// The event is done once all that is queued now has run.
   void record(const Event& event);
-  /// What is queued here from now on runs after all that is queued on `other` now, a stream of the
-  /// framework's on the same GPU.
-  void run_after(StreamHandle other, EventPool& events);
-  /// The other way round.
-  void run_before(StreamHandle other, EventPool& events);
 
   /// Writes to each of these words of 32 bits once all that is queued now has run, and shows.
   void write(std::span<const DevicePointer> words, std::uint32_t value);

@@ -64,6 +64,15 @@ void fill(const Machine& machine, StreamHandle stream, const DeviceMemory& memor
         memory.bytes(), stream);
 }
 
+/// What is queued on `second` from now on runs after all that is queued on `first` now.
+void order(Machine& machine, StreamHandle first, StreamHandle second) {
+  const DriverApi& api = machine.context->api();
+  const Current current(*machine.context);
+  const Event event = machine.events.take();
+  check(api, "recording", api.event_record, event.handle(), first);
+  check(api, "waiting", api.stream_wait_event, second, event.handle(), 0U);
+}
+
 /// A stream of the program's with these flags.
 class ProgramStream {
  public:
@@ -150,9 +159,9 @@ TEST_CASE("cuda driver: streams are ordered by events, while the host goes on") 
     const Word word(machine);
     word.hold(framework);
     fill(machine, framework.handle(), source, round);
-    own.run_after(framework.handle(), machine.events);
+    order(machine, framework.handle(), own.handle());
     own.copy(target.address(), source.address(), kBytes, "copying");
-    own.run_before(framework.handle(), machine.events);
+    order(machine, own.handle(), framework.handle());
     framework.copy(result.address(), target.address(), kBytes, "reading");
     framework.record(done);
     CHECK_FALSE(done.is_done());
@@ -228,10 +237,10 @@ TEST_CASE("cuda driver: the legacy default stream and blocking streams wait for 
   const Event beside_done = machine.events.take();
   const Word word(machine);
   word.hold(machine.stream);
-  machine.stream.run_before(first, machine.events);
+  order(machine, machine.stream.handle(), first);
   fill(machine, first, memory, 1);
   fill(machine, second, memory, 2);
-  after.run_after(second, machine.events);
+  order(machine, second, after.handle());
   after.copy(seen.address(), memory.address(), kBytes, "reading");
   after.record(second_done);
   fill(machine, beside.handle(), other, 3);
