@@ -16,8 +16,6 @@ namespace {
 
 /// What a destructor gives work that is still queued.
 constexpr std::chrono::seconds kLastBound{2};
-/// Page-locked memory that is kept between operations.
-constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
 /// Below NCCL.
 constexpr int kPriority = 10;
 
@@ -65,10 +63,10 @@ class CudaBackend::Run final : public device::SteppedOperation {
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
     : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
-            kBytesBehind, owner.options_.most_inputs),
+            kBytesBehind, owner.options_.most_inputs, owner.options_.registration_cache),
       pipe(bench, owner.streams_->make_stream(device),
            static_cast<std::size_t>(owner.options_.staged_piece_bytes),
-           owner.options_.registration_cache ? kKeepPinned : 0, owner.counters_.staged_bytes),
+           owner.counters_.staged_bytes),
       between(has_two_levels(owner.topology_)
                   ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
                   : std::nullopt),

@@ -13,12 +13,8 @@ constexpr std::size_t kSlots = 3;
 }  // namespace
 
 HostPipe::HostPipe(Workbench& bench, std::shared_ptr<Stream> up, std::size_t piece_bytes,
-                   std::size_t keep_bytes, std::atomic<std::uint64_t>& passed)
-    : bench_(bench),
-      up_(std::move(up)),
-      piece_bytes_(piece_bytes),
-      pinned_(bench.context(), keep_bytes),
-      passed_(passed) {}
+                   std::atomic<std::uint64_t>& passed)
+    : bench_(bench), up_(std::move(up)), piece_bytes_(piece_bytes), passed_(passed) {}
 
 void HostPipe::fetch(Slot& slot, const Passage& passage, const Piece& piece) {
   if (slot.is_going_up) bench_.stream().wait_for(slot.up);
@@ -55,7 +51,7 @@ device::Steps HostPipe::pass(Passage passage) {
                  .longest = std::min(each, passage.longest - begin)};
   };
   for (std::size_t slot = 0; slot < std::min(kSlots, count); ++slot) {
-    slots_.push_back({pinned_.take(each), bench_.events().take(), bench_.events().take()});
+    slots_.push_back({bench_.pinned().take(each), bench_.events().take(), bench_.events().take()});
   }
   // All that is copied up lands where something was copied down, or may be written.
   const Event ready = bench_.events().take();

@@ -21,10 +21,9 @@ namespace ronde::cuda {
 class HostPipe {
  public:
   /// `bench` outlives it. `up`: for what is copied to the GPU. `piece_bytes`: of a piece, a
-  /// multiple of 16. `keep_bytes`: of page-locked memory that is kept between passages. `passed`:
-  /// counts bytes.
+  /// multiple of 16. `passed`: counts bytes.
   HostPipe(Workbench& bench, std::shared_ptr<Stream> up, std::size_t piece_bytes,
-           std::size_t keep_bytes, std::atomic<std::uint64_t>& passed);
+           std::atomic<std::uint64_t>& passed);
 
   /// A piece on the host.
   struct Piece {
@@ -50,8 +49,6 @@ class HostPipe {
   /// Ends once everything has been copied, and gives its memory back.
   device::Steps settle();
 
-  PinnedPool& pinned() noexcept { return pinned_; }
-
  private:
   struct Slot {
     PinnedBlock memory;
@@ -67,7 +64,6 @@ class HostPipe {
   Workbench& bench_;
   const std::shared_ptr<Stream> up_;
   const std::size_t piece_bytes_;
-  PinnedPool pinned_;
   std::atomic<std::uint64_t>& passed_;
   // Of the passage in progress: where that ends half-way, the GPU may still copy from and to them,
   // so they live as long as the rest.

@@ -138,7 +138,7 @@ device::Steps StagedOperations::pass_whole(
   on_host.place = {};
   if constexpr (requires { call.input; }) {
     if (call.input != nullptr && input_bytes > 0) {
-      whole_input_ = pipe_.pinned().take(input_bytes);
+      whole_input_ = bench_.pinned().take(input_bytes);
       bench_.stream().copy(whole_input_.address(), address_of(call.input), input_bytes,
                            "copying from the GPU");
       bench_.stream().record(moved);
@@ -148,7 +148,7 @@ device::Steps StagedOperations::pass_whole(
   }
   if constexpr (requires { call.output; }) {
     if (call.output != nullptr && output_bytes > 0) {
-      whole_output_ = pipe_.pinned().take(output_bytes);
+      whole_output_ = bench_.pinned().take(output_bytes);
     }
     on_host.output = whole_output_.data();
   }
