@@ -38,55 +38,16 @@ Travel DirectOperations::travel_for(Travel travel) const {
   return ranks_ > bench_.kernels().most_inputs() ? in_steps(travel) : travel;
 }
 
-void DirectOperations::move_all(std::span<const SegmentMover::Move> moves, DataType dtype) {
-  bench_.mover().move(moves, {.from = dtype, .to = dtype});
-}
-
-void DirectOperations::convert(DevicePointer from, DataType from_dtype, DevicePointer to,
-                               DataType to_dtype, std::size_t count) {
-  const SegmentMover::Move move{.source = pointer_to(from), .target = writable(to), .count = count};
-  bench_.mover().move({&move, 1}, {.from = from_dtype, .to = to_dtype});
-}
-
 void DirectOperations::pack(const device::ChunkLayout& layout, const Travel& travel) {
-  moves_.clear();
-  for (const device::Piece& piece : layout.pieces()) {
-    const void* const input = piece.segment->input;
-    moves_.push_back(
-        {.source = input != nullptr ? at(input, piece.offset, size_of(travel.from)) : nullptr,
-         .target = writable(packed() + piece.position * travel.width()),
-         .count = piece.count});
-  }
-  bench_.mover().move(moves_, {.from = travel.from,
-                               .to = travel.dtype,
-                               .scaling = {travel.pack_scale, 1.0},
-                               .op = travel.op});
+  bench_.mover().move(moves_in(layout.pieces(), packed(), size_of(travel.from), travel.width()),
+                      way_in(travel));
   counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
 }
 
-void DirectOperations::unpack(const device::ChunkLayout& layout, const Travel& travel) {
-  moves_.clear();
-  for (const device::Piece& piece : layout.pieces()) {
-    if (piece.segment->output == nullptr) continue;
-    moves_.push_back({.source = pointer_to(packed() + piece.position * travel.width()),
-                      .target = at(piece.segment->output, piece.offset, size_of(travel.from)),
-                      .count = piece.count});
-  }
-  bench_.mover().move(moves_, {.from = travel.dtype, .to = travel.from});
-}
-
-void DirectOperations::unpack_parts(void* output, const RankParts& parts, DevicePointer own,
-                                    DataType dtype) {
-  if (output == nullptr) return;
-  const std::size_t width = size_of(dtype);
-  moves_.clear();
-  parts.for_each([&](std::size_t rank, std::size_t element) {
-    const DevicePointer source = rank == own_ ? own : received() + rank * parts.each * width;
-    moves_.push_back({.source = pointer_to(source),
-                      .target = at(output, element, width),
-                      .count = parts.piece(rank)});
-  });
-  move_all(moves_, dtype);
+void DirectOperations::unpack_parts(void* output, const RankParts& parts, const Travel& travel) {
+  const std::size_t stride = parts.each * travel.width();
+  const auto source_of = [&](std::size_t rank) { return received() + rank * stride; };
+  bench_.mover().move(parts.moves_out(source_of, output, travel.width()), way_out(travel));
 }
 
 /// Waits until all that is queued has run.
@@ -99,6 +60,12 @@ device::Steps DirectOperations::reach_gpu() {
 device::Steps DirectOperations::exchange(Exchange exchange) {
   device::Steps reaching = reach_gpu();
   co_await reaching;
+  const DevicePointer own_from = exchange.from + own_ * exchange.from_stride;
+  const DevicePointer own_to = exchange.to + own_ * exchange.to_stride;
+  const std::size_t own_bytes = exchange.bytes_to(own_);
+  if (own_bytes > 0 && own_from != own_to) {
+    bench_.stream().copy(own_to, own_from, own_bytes, "copying within the GPU");
+  }
   for (std::size_t i = 1; i < ranks_; ++i) {
     // Each begins with another one.
     const std::size_t from = (own_ + ranks_ - i) % ranks_;
@@ -113,13 +80,11 @@ device::Steps DirectOperations::exchange(Exchange exchange) {
   co_await device::until([this] { return link_.have_ended(); });
 }
 
-/// Combines this rank's part, which lies among the others where it was packed, with those that it
-/// received.
 void DirectOperations::reduce(std::size_t part_bytes, DevicePointer target, std::size_t count,
                               const Travel& travel) {
   std::vector<DevicePointer> inputs;
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
-    inputs.push_back((rank == own_ ? packed() : received()) + rank * part_bytes);
+    inputs.push_back(received() + rank * part_bytes);
   }
   bench_.kernels().reduce(bench_.stream(), target, inputs, count, travel.reduction());
 }
@@ -149,11 +114,13 @@ device::Steps DirectOperations::allreduce(AllreduceCall call) {
                                         .to_stride = bytes,
                                         .bytes_from = one_share});
     co_await gathering;
-    unpack(layout, travel);
+    bench_.mover().move(moves_out(layout.pieces(), packed(), size_of(travel.from), travel.width()),
+                        way_out(travel));
   }
 }
 
 device::Steps DirectOperations::allgather(AllgatherCall call) {
+  const Travel travel{.from = call.dtype, .dtype = call.dtype};
   const std::size_t width = size_of(call.dtype);
   const std::size_t most = *std::max_element(call.counts.begin(), call.counts.end());
   const std::size_t each = elements_of_part(width);
@@ -161,7 +128,9 @@ device::Steps DirectOperations::allgather(AllgatherCall call) {
     const RankParts parts{call.counts, done, each};
     const std::size_t own = parts.piece(own_);
     if (own > 0) {
-      convert(address_of(at(call.input, done, width)), call.dtype, packed(), call.dtype, own);
+      const SegmentMover::Move in{
+          .source = at(call.input, done, width), .target = writable(packed()), .count = own};
+      bench_.mover().move({&in, 1}, way_in(travel));
     }
     device::Steps exchanging =
         exchange({.from = packed(),
@@ -170,18 +139,19 @@ device::Steps DirectOperations::allgather(AllgatherCall call) {
                   .to_stride = each * width,
                   .bytes_from = [&](std::size_t rank) { return parts.piece(rank) * width; }});
     co_await exchanging;
-    unpack_parts(call.output, parts, packed(), call.dtype);
+    unpack_parts(call.output, parts, travel);
   }
 }
 
 device::Steps DirectOperations::alltoall(AlltoallCall call) {
+  const Travel travel{.from = call.dtype, .dtype = call.dtype};
   const std::size_t width = size_of(call.dtype);
   const std::size_t each = elements_of_part(width);
   const std::size_t stride = each * width;
   for (std::size_t done = 0; done < call.largest_count; done += each) {
     const RankParts sent{call.send_counts, done, each};
     const RankParts come{call.receive_counts, done, each};
-    move_all(sent.moves_in(call.input, width, packed(), width), call.dtype);
+    bench_.mover().move(sent.moves_in(call.input, width, packed(), width), way_in(travel));
     device::Steps exchanging =
         exchange({.from = packed(),
                   .from_stride = stride,
@@ -190,7 +160,7 @@ device::Steps DirectOperations::alltoall(AlltoallCall call) {
                   .to_stride = stride,
                   .bytes_from = [&](std::size_t rank) { return come.piece(rank) * width; }});
     co_await exchanging;
-    unpack_parts(call.output, come, packed() + own_ * stride, call.dtype);
+    unpack_parts(call.output, come, travel);
   }
 }
 
@@ -203,11 +173,8 @@ device::Steps DirectOperations::reducescatter(ReducescatterCall call) {
   for (std::size_t done = 0; done < most; done += each) {
     const RankParts parts{call.counts, done, each};
     const std::size_t own = parts.piece(own_);
-    moves_ = parts.moves_in(call.input, size_of(travel.from), packed(), travel.width());
-    bench_.mover().move(moves_, {.from = travel.from,
-                                 .to = travel.dtype,
-                                 .scaling = {travel.pack_scale, 1.0},
-                                 .op = travel.op});
+    bench_.mover().move(parts.moves_in(call.input, size_of(travel.from), packed(), travel.width()),
+                        way_in(travel));
     device::Steps exchanging =
         exchange({.from = packed(),
                   .from_stride = stride,
@@ -221,7 +188,8 @@ device::Steps DirectOperations::reducescatter(ReducescatterCall call) {
     const bool converts = travel.from != travel.dtype;
     const DevicePointer target = converts ? packed() + own_ * stride : address_of(output);
     reduce(stride, target, own, travel);
-    if (converts) convert(target, travel.dtype, address_of(output), travel.from, own);
+    const SegmentMover::Move out{.source = pointer_to(target), .target = output, .count = own};
+    if (converts) bench_.mover().move({&out, 1}, way_out(travel));
   }
 }
 

@@ -8,7 +8,7 @@
 
 #include "backends/cuda/direct_link.h"
 #include "backends/cuda/ipc_operations.h"
-#include "backends/cuda/rank_parts.h"
+#include "backends/cuda/moves.h"
 #include "backends/cuda/travel.h"
 #include "backends/cuda/workbench.h"
 #include "backends/device/chunk_layout.h"
@@ -41,8 +41,8 @@ class DirectOperations {
   /// @}
 
  private:
-  /// What each rank gives to, and gets from, every other one. Memory of the rank with number r is
-  /// `stride` bytes times r behind the beginning.
+  /// What each rank gives to, and gets from, every one; from itself, it is copied within the GPU.
+  /// Memory of the rank with number r is `stride` bytes times r behind the beginning.
   struct Exchange {
     DevicePointer from = 0;
     std::size_t from_stride = 0;
@@ -61,12 +61,9 @@ class DirectOperations {
   std::size_t elements_of_part(std::size_t width) const noexcept;
 
   void pack(const device::ChunkLayout& layout, const Travel& travel);
-  void unpack(const device::ChunkLayout& layout, const Travel& travel);
-  /// Each rank's part to its place in the output: from where it was received, and from `own`.
-  void unpack_parts(void* output, const RankParts& parts, DevicePointer own, DataType dtype);
-  void move_all(std::span<const SegmentMover::Move> moves, DataType dtype);
-  void convert(DevicePointer from, DataType from_dtype, DevicePointer to, DataType to_dtype,
-               std::size_t count);
+  /// Each rank's part to its place in the output.
+  void unpack_parts(void* output, const RankParts& parts, const Travel& travel);
+  /// Combines the parts that were received.
   void reduce(std::size_t part_bytes, DevicePointer target, std::size_t count,
               const Travel& travel);
   device::Steps reach_gpu();
@@ -78,7 +75,6 @@ class DirectOperations {
   const std::size_t ranks_;
   const std::size_t own_;
   const std::size_t half_bytes_;
-  std::vector<SegmentMover::Move> moves_;
 };
 
 }  // namespace ronde::cuda

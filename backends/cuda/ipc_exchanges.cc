@@ -17,9 +17,9 @@ device::Steps IpcOperations::broadcast(BroadcastCall call) {
     begin_chunk();
     if (is_root) pack(layout, travel);
     co_await meet(Mark::Packed);
-    moves_.clear();
-    plan_unpacking(layout, travel, base(root), {0, layout.extent()}, is_root);
-    move_out(travel, peers_.traffic());
+    bench_.mover().move(
+        moves_out(layout.pieces(), base(root), size_of(travel.from), travel.width(), {}, is_root),
+        way_out(travel, peers_.traffic()));
     end_chunk();
   }
   co_await end_operation();
@@ -33,10 +33,10 @@ device::Steps IpcOperations::allgather(AllgatherCall call) {
   for (std::size_t done = 0; done < most; done += each) {
     const RankParts parts{call.counts, done, each};
     begin_chunk();
-    moves_.assign(1, {.source = at(call.input, done, travel.width()),
-                      .target = writable(base(peers_.own())),
-                      .count = parts.piece(peers_.own())});
-    move_in(travel);
+    const SegmentMover::Move own{.source = at(call.input, done, travel.width()),
+                                 .target = writable(base(peers_.own())),
+                                 .count = parts.piece(peers_.own())};
+    bench_.mover().move({&own, 1}, way_in(travel));
     co_await meet(Mark::Packed);
     unpack_parts(call.output, parts, 0, travel);
     end_chunk();
@@ -52,8 +52,9 @@ device::Steps IpcOperations::alltoall(AlltoallCall call) {
   for (std::size_t done = 0; done < call.largest_count; done += each) {
     const RankParts sent{call.send_counts, done, each};
     begin_chunk();
-    moves_ = sent.moves_in(call.input, travel.width(), base(peers_.own()), travel.width());
-    move_in(travel);
+    bench_.mover().move(
+        sent.moves_in(call.input, travel.width(), base(peers_.own()), travel.width()),
+        way_in(travel));
     co_await meet(Mark::Packed);
     unpack_parts(call.output, {call.receive_counts, done, each},
                  peers_.own() * each * travel.width(), travel);
@@ -72,8 +73,9 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
     const RankParts parts{call.counts, done, each};
     const std::size_t own = parts.piece(peers_.own());
     begin_chunk();
-    moves_ = parts.moves_in(call.input, size_of(travel.from), base(peers_.own()), travel.width());
-    move_in(travel);
+    bench_.mover().move(
+        parts.moves_in(call.input, size_of(travel.from), base(peers_.own()), travel.width()),
+        way_in(travel));
     co_await meet(Mark::Packed);
     if (call.output != nullptr && own > 0) {
       void* const output = at(call.output, done, size_of(travel.from));
@@ -82,8 +84,8 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
       // Nobody else reads that part of this rank's buffer.
       const DevicePointer target = converts ? base(peers_.own()) + offset : address_of(output);
       reduce(target, offset, own, travel);
-      moves_.assign(1, {.source = pointer_to(target), .target = output, .count = own});
-      if (converts) move_out(travel, Traffic::Local);
+      const SegmentMover::Move out{.source = pointer_to(target), .target = output, .count = own};
+      if (converts) bench_.mover().move({&out, 1}, way_out(travel));
     }
     end_chunk();
   }
@@ -94,16 +96,9 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
 /// begins.
 void IpcOperations::unpack_parts(void* output, const RankParts& parts, std::size_t offset,
                                  const Travel& travel) {
-  if (output == nullptr) return;
-  moves_.clear();
-  parts.for_each(
-      [&](std::size_t rank, std::size_t element) {
-        moves_.push_back({.source = pointer_to(base(rank) + offset),
-                          .target = at(output, element, travel.width()),
-                          .count = parts.piece(rank)});
-      },
-      source(0));
-  move_out(travel, peers_.traffic());
+  const auto source_of = [&](std::size_t rank) { return base(rank) + offset; };
+  bench_.mover().move(parts.moves_out(source_of, output, travel.width(), source(0)),
+                      way_out(travel, peers_.traffic()));
 }
 
 }  // namespace ronde::cuda

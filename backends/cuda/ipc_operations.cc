@@ -62,8 +62,8 @@ std::size_t IpcOperations::elements_of_part(std::size_t width) const noexcept {
                              : std::max<std::size_t>(bytes / width, 1);
 }
 
-IpcOperations::Range IpcOperations::share_of(std::size_t rank, std::size_t extent,
-                                             const Travel& travel) const noexcept {
+Range IpcOperations::share_of(std::size_t rank, std::size_t extent,
+                              const Travel& travel) const noexcept {
   const std::size_t each =
       round_up((extent + peers_.size() - 1) / peers_.size(), travel.alignment());
   return {std::min(rank * each, extent), std::min((rank + 1) * each, extent)};
@@ -122,44 +122,11 @@ device::Steps IpcOperations::end_operation() {
   peers_.let();
 }
 
-void IpcOperations::move_in(const Travel& travel) {
-  bench_.mover().move(moves_, {.from = travel.from,
-                               .to = travel.dtype,
-                               .scaling = {travel.pack_scale, 1.0},
-                               .op = travel.op});
-}
-
-void IpcOperations::move_out(const Travel& travel, Traffic traffic) {
-  bench_.mover().move(moves_, {.from = travel.dtype, .to = travel.from, .traffic = traffic});
-}
-
 void IpcOperations::pack(const device::ChunkLayout& layout, const Travel& travel) {
-  moves_.clear();
-  for (const device::Piece& piece : layout.pieces()) {
-    const void* const input = piece.segment->input;
-    moves_.push_back(
-        {.source = input != nullptr ? at(input, piece.offset, size_of(travel.from)) : nullptr,
-         .target = writable(base(peers_.own()) + piece.position * travel.width()),
-         .count = piece.count});
-  }
-  move_in(travel);
+  bench_.mover().move(
+      moves_in(layout.pieces(), base(peers_.own()), size_of(travel.from), travel.width()),
+      way_in(travel));
   counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
-}
-
-/// Adds the moves of these elements from `chunk` to where they belong.
-void IpcOperations::plan_unpacking(const device::ChunkLayout& layout, const Travel& travel,
-                                   DevicePointer chunk, Range range, bool skips_in_place) {
-  for (const device::Piece& piece : layout.pieces()) {
-    void* const output = piece.segment->output;
-    const std::size_t begin = std::max(range.begin, piece.position);
-    const std::size_t end = std::min(range.end, piece.position + piece.count);
-    if (output == nullptr || begin >= end) continue;
-    if (skips_in_place && output == piece.segment->input) continue;
-    moves_.push_back(
-        {.source = pointer_to(chunk + begin * travel.width()),
-         .target = at(output, piece.offset + begin - piece.position, size_of(travel.from)),
-         .count = end - begin});
-  }
 }
 
 /// Of what lies `offset_bytes` behind the beginning of each rank's half, or tensor.
@@ -182,9 +149,8 @@ void IpcOperations::reduce_all(const device::ChunkLayout& layout, const Travel& 
     return reduce(address_of(at(output, first.offset, travel.width())), 0, layout.extent(), travel);
   }
   reduce(scratch(), 0, layout.extent(), travel);
-  moves_.clear();
-  plan_unpacking(layout, travel, scratch(), {0, layout.extent()});
-  move_out(travel, Traffic::Local);
+  bench_.mover().move(moves_out(layout.pieces(), scratch(), size_of(travel.from), travel.width()),
+                      way_out(travel));
 }
 
 /// The second part of a two-shot: everybody reduces a share, and reads those of the others.
@@ -202,12 +168,14 @@ device::Steps IpcOperations::combine_shares(const device::ChunkLayout& layout, c
     co_await between_->reduce(target, share.count(), longest, *over_hosts);
   }
   co_await meet(Mark::Reduced);
-  moves_.clear();
+  Moves moves;
   for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
     const std::size_t rank = source(turn);
-    plan_unpacking(layout, travel, base(rank), share_of(rank, extent, travel));
+    const Moves of_share = moves_out(layout.pieces(), base(rank), size_of(travel.from),
+                                     travel.width(), share_of(rank, extent, travel));
+    moves.insert(moves.end(), of_share.begin(), of_share.end());
   }
-  move_out(travel, peers_.traffic());
+  bench_.mover().move(moves, way_out(travel, peers_.traffic()));
 }
 
 device::Steps IpcOperations::allreduce(AllreduceCall call) {

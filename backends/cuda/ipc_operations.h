@@ -14,7 +14,7 @@
 #include "backends/cuda/between_hosts.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/ipc_peers.h"
-#include "backends/cuda/rank_parts.h"
+#include "backends/cuda/moves.h"
 #include "backends/cuda/travel.h"
 #include "backends/cuda/workbench.h"
 #include "backends/device/chunk_layout.h"
@@ -75,12 +75,6 @@ class IpcOperations {
   void forget() noexcept;
 
  private:
-  /// Elements of a chunk.
-  struct Range {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-    std::size_t count() const noexcept { return end - begin; }
-  };
   struct InUse {
     std::vector<std::shared_ptr<MappedMemory>> mappings;
     Event read;
@@ -106,11 +100,7 @@ class IpcOperations {
   /// The elements that a rank reduces for all.
   Range share_of(std::size_t rank, std::size_t extent, const Travel& travel) const noexcept;
 
-  void move_in(const Travel& travel);
-  void move_out(const Travel& travel, Traffic traffic);
   void pack(const device::ChunkLayout& layout, const Travel& travel);
-  void plan_unpacking(const device::ChunkLayout& layout, const Travel& travel, DevicePointer chunk,
-                      Range range, bool skips_in_place = false);
   void unpack_parts(void* output, const RankParts& parts, std::size_t offset, const Travel& travel);
   void reduce(DevicePointer target, std::size_t offset_bytes, std::size_t count,
               const Travel& travel);
@@ -135,9 +125,8 @@ class IpcOperations {
   std::uint64_t direct_bytes_;
   const std::size_t one_shot_bytes_;
   const std::size_t half_bytes_;
-  std::size_t half_ = 0;        ///< of the chunk in progress
-  std::uint64_t meetings_ = 0;  ///< counts them, equally on every rank
-  std::vector<SegmentMover::Move> moves_;
+  std::size_t half_ = 0;               ///< of the chunk in progress
+  std::uint64_t meetings_ = 0;         ///< counts them, equally on every rank
   std::vector<DevicePointer> direct_;  ///< where each rank's tensor is
   std::vector<std::shared_ptr<MappedMemory>> mapped_;
   std::deque<InUse> in_use_;  ///< mappings that queued work reads

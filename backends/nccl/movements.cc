@@ -64,9 +64,12 @@ void Broadcast::send_piece(const device::Piece& piece) const {
 
 void Broadcast::send_packed() const {
   std::byte* const buffer = fusion();
-  if (is_root()) move(as_bytes(moves_in(layout_.pieces(), buffer, width_, width_), width_), kBytes);
+  if (is_root())
+    move(as_bytes(moves_in(layout_.pieces(), cuda::address_of(buffer), width_, width_), width_),
+         kBytes);
   call(api().broadcast, buffer, buffer, layout_.extent() * width_, kUint8, root_);
-  move(as_bytes(moves_out(layout_.pieces(), buffer, width_, width_), width_), kBytes);
+  move(as_bytes(moves_out(layout_.pieces(), cuda::address_of(buffer), width_, width_), width_),
+       kBytes);
 }
 
 Allgather::Allgather(Links& links, const AllgatherCall& call)

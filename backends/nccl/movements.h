@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/rank_parts.h"
+#include "backends/cuda/moves.h"
 #include "backends/device/chunk_layout.h"
 #include "backends/nccl/operation.h"
 

@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "backends/cuda/addresses.h"
-#include "backends/cuda/segment_mover.h"
+#include "backends/cuda/moves.h"
 #include "backends/device/chunk_layout.h"
 #include "backends/nccl/links.h"
 
 namespace ronde::nccl {
 
-using Moves = std::vector<cuda::SegmentMover::Move>;
+using cuda::Moves;
+using cuda::moves_in;
+using cuda::moves_out;
 
 /// What an operation queues on a channel's stream, all of it at once, on the channel's thread. That
 /// thread may outlive the operation and its backend, so this owns all but the tensors, for which
@@ -101,33 +103,5 @@ class LaneWork : public Work {
 inline std::string elements_text(std::size_t count, DataType dtype) {
   return std::to_string(count) + " elements of " + std::string(to_string(dtype));
 }
-
-/// The ways of a chunk's pieces into a buffer, and out of it: elements have `tensor_width` bytes in
-/// the tensors, and `width` there. Where there is no input neutral elements come from nowhere, and
-/// where there is no output nothing is taken out.
-/// @{
-inline Moves moves_in(std::span<const device::Piece> pieces, std::byte* buffer,
-                      std::size_t tensor_width, std::size_t width) {
-  Moves moves;
-  for (const device::Piece& piece : pieces) {
-    const void* const input = piece.segment->input;
-    moves.push_back({input != nullptr ? cuda::at(input, piece.offset, tensor_width) : nullptr,
-                     buffer + piece.position * width, piece.count});
-  }
-  return moves;
-}
-
-inline Moves moves_out(std::span<const device::Piece> pieces, const std::byte* buffer,
-                       std::size_t tensor_width, std::size_t width) {
-  Moves moves;
-  for (const device::Piece& piece : pieces) {
-    void* const output = piece.segment->output;
-    if (output == nullptr) continue;
-    moves.push_back({buffer + piece.position * width, cuda::at(output, piece.offset, tensor_width),
-                     piece.count});
-  }
-  return moves;
-}
-/// @}
 
 }  // namespace ronde::nccl

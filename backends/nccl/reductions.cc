@@ -112,11 +112,11 @@ void Allreduce::issue() {
 }
 
 Moves Allreduce::into(std::byte* buffer) const {
-  return moves_in(layout_.pieces(), buffer, tensor_width(), packed_width());
+  return moves_in(layout_.pieces(), cuda::address_of(buffer), tensor_width(), packed_width());
 }
 
 Moves Allreduce::out_of(const std::byte* buffer) const {
-  return moves_out(layout_.pieces(), buffer, tensor_width(), packed_width());
+  return moves_out(layout_.pieces(), cuda::address_of(buffer), tensor_width(), packed_width());
 }
 
 void Allreduce::reduce_by_nccl() const {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/rank_parts.h"
+#include "backends/cuda/moves.h"
 #include "backends/device/chunk_layout.h"
 #include "backends/nccl/operation.h"
 #include "backends/nccl/reduction_plan.h"
