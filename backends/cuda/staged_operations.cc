@@ -24,89 +24,45 @@ StagedOperations::StagedOperations(Workbench& bench, HostPipe& pipe, Backend& ho
                                    CudaCounters& counters, int rank)
     : bench_(bench), pipe_(pipe), host_(host), counters_(counters), rank_(rank) {}
 
-void StagedOperations::pack(const device::ChunkLayout& layout, const Passage& passage) {
-  if (!passage.reads) return;
-  const std::size_t width = size_of(passage.dtype);
-  moves_.clear();
-  for (const device::Piece& piece : layout.pieces()) {
-    const void* const input = piece.segment->input;
-    if (input == nullptr) continue;  // the host is told so
-    moves_.push_back({.source = at(input, piece.offset, size_of(passage.from)),
-                      .target = writable(bench_.fusion() + piece.position * width),
-                      .count = piece.count});
-  }
-  bench_.mover().move(
-      moves_, {.from = passage.from, .to = passage.dtype, .scaling = {passage.pack_scale, 1.0}});
-}
-
-bool StagedOperations::plan_unpacking(const device::ChunkLayout& layout, const Passage& passage) {
-  const std::size_t width = size_of(passage.dtype);
-  moves_.clear();
-  for (const device::Piece& piece : layout.pieces()) {
-    void* const output = piece.segment->output;
-    const bool is_there = output == piece.segment->input && !passage.writes_in_place;
-    if (output == nullptr || is_there) continue;
-    moves_.push_back({.source = pointer_to(bench_.fusion() + piece.position * width),
-                      .target = at(output, piece.offset, size_of(passage.from)),
-                      .count = piece.count});
-  }
-  return !moves_.empty();
-}
-
-/// What of the segments lies in a piece of the window, as the host sees it.
-std::span<const Segment> StagedOperations::host_pieces(const device::ChunkLayout& layout,
-                                                       const HostPipe::Piece& piece,
-                                                       std::size_t width) {
-  pieces_.clear();
-  for (const device::Piece& part : layout.pieces()) {
-    const std::size_t from = std::max(part.position * width, piece.begin);
-    const std::size_t to =
-        std::min((part.position + part.count) * width, piece.begin + piece.bytes);
-    if (from >= to) continue;
-    std::byte* const memory = piece.memory + (from - piece.begin);
-    const bool has_input = part.segment->input != nullptr;
-    pieces_.push_back({has_input ? memory : nullptr, memory, (to - from) / width});
-  }
-  return pieces_;
-}
-
-device::Steps StagedOperations::pass_window(const device::ChunkLayout& layout,
-                                            const Passage& passage) {
-  const std::size_t width = size_of(passage.dtype);
-  pack(layout, passage);
-  const bool returns = plan_unpacking(layout, passage);
-  HostPipe::Passage through{.memory = bench_.fusion(),
-                            .bytes = layout.extent() * width,
-                            .longest = layout.extent() * width,
-                            .is_copied_down = passage.reads,
-                            .is_copied_up = returns};
-  through.work = [&](const HostPipe::Piece& piece) {
-    return finish(passage.launch(host_pieces(layout, piece, width)));
-  };
-  device::Steps passing = pipe_.pass(std::move(through));
-  co_await passing;
-  if (returns) bench_.mover().move(moves_, {.from = passage.dtype, .to = passage.from});
-  device::Steps settling = pipe_.settle();
-  co_await settling;
-}
-
 device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
-  const std::size_t width = size_of(passage.dtype);
-  device::ChunkLayout layout(segments, bench_.fusion_bytes() / width, 16 / width);
+  const Travel& travel = passage.travel;
+  const std::size_t width = travel.width();
+  const std::size_t tensor_width = size_of(travel.from);
+  device::ChunkLayout layout(segments, bench_.fusion_bytes() / width, travel.alignment());
   while (layout.next()) {
-    device::Steps window = pass_window(layout, passage);
-    co_await window;
+    const DevicePointer chunk = bench_.fusion();
+    if (passage.reads) {
+      bench_.mover().move(moves_in(layout.pieces(), chunk, tensor_width, width), way_in(travel));
+    }
+    const Moves results =
+        moves_out(layout.pieces(), chunk, tensor_width, width, {}, passage.skips_in_place);
+    Segment on_host;
+    HostPipe::Passage through{.memory = chunk,
+                              .bytes = layout.extent() * width,
+                              .longest = layout.extent() * width,
+                              .is_copied_down = passage.reads,
+                              .is_copied_up = !results.empty()};
+    through.work = [&](const HostPipe::Piece& piece) {
+      on_host = {piece.memory, piece.memory, piece.bytes / width};
+      return finish(passage.launch({&on_host, 1}));
+    };
+    device::Steps passing = pipe_.pass(std::move(through));
+    co_await passing;
+    bench_.mover().move(results, way_out(travel));
+    device::Steps settling = pipe_.settle();
+    co_await settling;
   }
 }
 
 device::Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
-  Passage passage{.from = call.dtype, .dtype = call.travelling_dtype()};
-  if (call.wire_dtype) passage.pack_scale = call.prescale;
-  passage.launch = [this, call, ranks](std::span<const Segment> pieces) {
-    return host_.allreduce({.segments = pieces,
-                            .dtype = call.travelling_dtype(),
+  const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
+                                  call.divisor(ranks), call.wire_dtype);
+  Passage passage{.travel = travel};
+  passage.launch = [this, call, travel, ranks](std::span<const Segment> piece) {
+    return host_.allreduce({.segments = piece,
+                            .dtype = travel.dtype,
                             .op = call.op,
-                            .prescale = call.wire_dtype ? 1.0 : call.prescale,
+                            .prescale = travel.reduce_scale,
                             .postscale = call.postscale,
                             .average_over = call.divisor(ranks)});
   };
@@ -114,19 +70,14 @@ device::Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks)
 }
 
 device::Steps StagedOperations::broadcast(BroadcastCall call) {
-  Passage passage{.from = call.dtype, .dtype = call.dtype};
-  passage.reads = call.root == rank_;
-  passage.writes_in_place = call.root != rank_;
-  passage.launch = [&](std::span<const Segment> pieces) {
-    return host_.broadcast({.segments = pieces, .dtype = call.dtype, .root = call.root});
+  const bool is_root = call.root == rank_;
+  Passage passage{.travel = {.from = call.dtype, .dtype = call.dtype},
+                  .reads = is_root,
+                  .skips_in_place = is_root};
+  passage.launch = [this, call](std::span<const Segment> piece) {
+    return host_.broadcast({.segments = piece, .dtype = call.dtype, .root = call.root});
   };
-  // The memory of the others' inputs says nothing.
-  std::vector<Segment> segments(call.segments.begin(), call.segments.end());
-  if (!passage.reads) {
-    for (Segment& segment : segments) segment.input = nullptr;
-  }
-  device::Steps steps = pass(segments, passage);
-  co_await steps;
+  return pass(call.segments, std::move(passage));
 }
 
 template <typename Call>

@@ -5,13 +5,11 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "backends/cuda/host_pipe.h"
 #include "backends/cuda/ipc_operations.h"
-#include "backends/cuda/travel.h"
+#include "backends/cuda/moves.h"
 #include "backends/cuda/workbench.h"
-#include "backends/device/chunk_layout.h"
 #include "backends/device/steps.h"
 
 namespace ronde::cuda {
@@ -42,21 +40,13 @@ class StagedOperations {
  private:
   /// How the elements of segments go through the host.
   struct Passage {
-    DataType from = DataType::F32;   ///< in the segments
-    DataType dtype = DataType::F32;  ///< on the host
-    double pack_scale = 1.0;
+    Travel travel = {};
     bool reads = true;            ///< the inputs are sent
-    bool writes_in_place = true;  ///< also where output and input are the same
-    /// What the host does with pieces of it, in place.
-    std::function<std::unique_ptr<Operation>(std::span<const Segment> pieces)> launch = {};
+    bool skips_in_place = false;  ///< nothing is written where output and input are the same
+    /// What the host does with a piece of it, in place.
+    std::function<std::unique_ptr<Operation>(std::span<const Segment> piece)> launch = {};
   };
   device::Steps pass(std::span<const Segment> segments, Passage passage);
-  device::Steps pass_window(const device::ChunkLayout& layout, const Passage& passage);
-  void pack(const device::ChunkLayout& layout, const Passage& passage);
-  /// Plans how results go into the tensors; false: nobody here wants any of the window.
-  bool plan_unpacking(const device::ChunkLayout& layout, const Passage& passage);
-  std::span<const Segment> host_pieces(const device::ChunkLayout& layout,
-                                       const HostPipe::Piece& piece, std::size_t width);
 
   /// Input down, the same call on the host, output up; a null one is not copied.
   template <typename Call>
@@ -72,8 +62,6 @@ class StagedOperations {
   // them, so they live as long as the rest.
   PinnedBlock whole_input_;
   PinnedBlock whole_output_;
-  std::vector<SegmentMover::Move> moves_;
-  std::vector<Segment> pieces_;
 };
 
 }  // namespace ronde::cuda
