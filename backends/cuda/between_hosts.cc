@@ -16,17 +16,15 @@ constexpr std::size_t kAlignment = 64;
 
 }  // namespace
 
-TwoLevelTravel two_level_travel(const AllreduceCall& call, int divisor, std::size_t largest_host) {
-  Travel travel =
-      travel_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
+Reduction split_over_hosts(Travel& travel, const AllreduceCall& call, int divisor,
+                           std::size_t largest_host) {
   // Rounded to the half type once, when it is complete, but for what is to save bytes.
   if (is_half(travel.dtype) && !call.wire_dtype) travel = in_steps(travel);
   const Scaling final = final_scaling(travel.dtype, call.op, call.postscale, divisor);
   const hierarchical::FinalSteps steps =
       hierarchical::final_steps(call.op, call.wire_dtype.has_value(), final, largest_host);
   travel.final = steps.within_host;
-  return {.within_host = travel,
-          .over_hosts = {.dtype = travel.dtype, .op = travel.op, .final = steps.over_hosts}};
+  return {.dtype = travel.dtype, .op = travel.op, .final = steps.over_hosts};
 }
 
 bool has_two_levels(const Topology& topology) {

@@ -13,15 +13,11 @@
 
 namespace ronde::cuda {
 
-/// A reduction over several hosts: how elements lie in the fusion buffers, what is done to them
-/// within each host, and between the hosts. The results have the bits that the hierarchical backend
-/// of the CPU gives.
-struct TwoLevelTravel {
-  Travel within_host;
-  Reduction over_hosts;
-};
-/// `divisor`: of an average, over all ranks. `largest_host`: its ranks.
-TwoLevelTravel two_level_travel(const AllreduceCall& call, int divisor, std::size_t largest_host);
+/// Of a reduction over several hosts: `travel` becomes what is done within each, and what is done
+/// between them is returned. The results have the bits that the hierarchical backend of the CPU
+/// gives. `divisor`: of an average, over all ranks. `largest_host`: its ranks.
+Reduction split_over_hosts(Travel& travel, const AllreduceCall& call, int divisor,
+                           std::size_t largest_host);
 
 /// Whether hosts have as many ranks each, and more than one: only then the ranks of a host divide
 /// the elements among themselves, each share with an owner on every host.

@@ -60,8 +60,6 @@ class DeviceContext {
     }
     count_lost(result);
   }
-  /// Something could not be given back in another way.
-  void note_lost() const noexcept { lost_.fetch_add(1, std::memory_order_relaxed); }
   /// How many were lost.
   std::uint64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
 

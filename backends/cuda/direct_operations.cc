@@ -50,16 +50,8 @@ void DirectOperations::unpack_parts(void* output, const RankParts& parts, const 
   bench_.mover().move(parts.moves_out(source_of, output, travel.width()), way_out(travel));
 }
 
-/// Waits until all that is queued has run.
-device::Steps DirectOperations::reach_gpu() {
-  const Event over = bench_.events().take();
-  bench_.stream().record(over);
-  co_await device::until([&over] { return over.is_done(); });
-}
-
 device::Steps DirectOperations::exchange(Exchange exchange) {
-  device::Steps reaching = reach_gpu();
-  co_await reaching;
+  co_await bench_.reach();
   const DevicePointer own_from = exchange.from + own_ * exchange.from_stride;
   const DevicePointer own_to = exchange.to + own_ * exchange.to_stride;
   const std::size_t own_bytes = exchange.bytes_to(own_);

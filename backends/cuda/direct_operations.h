@@ -66,7 +66,6 @@ class DirectOperations {
   /// Combines the parts that were received.
   void reduce(std::size_t part_bytes, DevicePointer target, std::size_t count,
               const Travel& travel);
-  device::Steps reach_gpu();
   device::Steps exchange(Exchange exchange);
 
   Workbench& bench_;

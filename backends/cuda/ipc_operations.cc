@@ -115,9 +115,7 @@ void IpcOperations::let_go_of_read() {
 device::Steps IpcOperations::end_operation() {
   let_go_of_read();
   if (keeps_) co_return;
-  const Event over = bench_.events().take();
-  bench_.stream().record(over);
-  co_await device::until([&over] { return over.is_done(); });
+  co_await bench_.reach();
   in_use_.clear();
   peers_.let();
 }
@@ -184,11 +182,7 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
   Travel travel =
       travel_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
   std::optional<Reduction> over_hosts;
-  if (between_ != nullptr) {
-    const TwoLevelTravel levels = two_level_travel(call, divisor, peers_.size());
-    travel = levels.within_host;
-    over_hosts = levels.over_hosts;
-  }
+  if (between_ != nullptr) over_hosts = split_over_hosts(travel, call, divisor, peers_.size());
   const std::size_t bytes =
       call.segments.size() == 1 ? call.segments[0].count * size_of(call.dtype) : 0;
   if (!over_hosts && direct_bytes_ > 0 && bytes >= direct_bytes_ && travel.is_plain()) {

@@ -84,7 +84,6 @@ template <typename Call>
 device::Steps StagedOperations::pass_whole(
     Call call, std::size_t input_bytes, std::size_t output_bytes,
     std::unique_ptr<Operation> (Backend::*start)(const Call& call)) {
-  const Event moved = bench_.events().take();
   Call on_host = call;
   on_host.place = {};
   if constexpr (requires { call.input; }) {
@@ -92,8 +91,7 @@ device::Steps StagedOperations::pass_whole(
       whole_input_ = bench_.pinned().take(input_bytes);
       bench_.stream().copy(whole_input_.address(), address_of(call.input), input_bytes,
                            "copying from the GPU");
-      bench_.stream().record(moved);
-      co_await device::until([&moved] { return moved.is_done(); });
+      co_await bench_.reach();
     }
     on_host.input = whole_input_.data();
   }
@@ -111,8 +109,7 @@ device::Steps StagedOperations::pass_whole(
     if (whole_output_.data() == nullptr) co_return;
     bench_.stream().copy(address_of(call.output), whole_output_.address(), output_bytes,
                          "copying to the GPU");
-    bench_.stream().record(moved);
-    co_await device::until([&moved] { return moved.is_done(); });
+    co_await bench_.reach();
     whole_output_ = {};
   }
 }

@@ -9,6 +9,7 @@
 #include "backends/cuda/memory.h"
 #include "backends/cuda/segment_mover.h"
 #include "backends/cuda/stream.h"
+#include "backends/device/steps.h"
 #include "ronde/device.h"
 
 namespace ronde::cuda {
@@ -45,6 +46,8 @@ class Workbench {
 
   /// What is queued on the stream from now on runs after all of these.
   void run_after(DeviceEvents events);
+  /// Ends once all that is queued on the stream has run.
+  device::Steps reach();
 
  private:
   const std::shared_ptr<const DeviceContext> context_;
