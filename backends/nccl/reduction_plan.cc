@@ -52,14 +52,21 @@ bool is_reduced_by_nccl(DataType dtype, ReduceOp op, bool exact) {
 /// A factor as an element of the type, in as many bytes as that has.
 struct Factor {
   std::array<std::byte, 8> bytes{};
-  bool is_normal = false;  ///< and positive
+  bool is_usable = false;  ///< Note [Who scales]
 };
 
 /// `value`: of the bits. `least`: the smallest positive normal number of the type.
 template <typename Bits>
 Factor factor_of(Bits bits, double value, double least) {
-  Factor factor{.is_normal = value >= least && std::isfinite(value)};
+  Factor factor{.is_usable = value >= least && std::isfinite(value)};
   std::memcpy(factor.bytes.data(), &bits, sizeof bits);
+  return factor;
+}
+
+/// `wanted`: what `value` is rounded from.
+Factor factor_of_half(std::uint16_t bits, float value, float wanted, double least) {
+  Factor factor = factor_of(bits, double{value}, least);
+  factor.is_usable = factor.is_usable && value == wanted;
   return factor;
 }
 
@@ -69,10 +76,10 @@ Factor factor_in(DataType dtype, double value) {
   if (dtype == DataType::F32) return factor_of(single, double{single}, FLT_MIN);
   if (dtype == DataType::F16) {
     const std::uint16_t bits = f32_to_f16(single);
-    return factor_of(bits, double{f16_to_f32(bits)}, 0x1p-14);
+    return factor_of_half(bits, f16_to_f32(bits), single, 0x1p-14);
   }
   const std::uint16_t bits = f32_to_bf16(single);
-  return factor_of(bits, double{bf16_to_f32(bits)}, FLT_MIN);
+  return factor_of_half(bits, bf16_to_f32(bits), single, FLT_MIN);
 }
 
 /// Note [Who scales].
@@ -82,7 +89,7 @@ ReductionPlan scaled_before(const AllreduceCall& call, std::size_t ranks) {
   ReductionPlan plan{.travel = {.from = call.dtype, .dtype = call.travelling_dtype()}};
   plan.pack = final_scaling(plan.travel.dtype, call.op, factor, divisor);
   const double whole = plan.pack.factor / plan.pack.divisor;
-  if (call.wire_dtype || !factor_in(plan.travel.dtype, whole).is_normal) return plan;
+  if (call.wire_dtype || !factor_in(plan.travel.dtype, whole).is_usable) return plan;
   plan.nccl_factor = whole;
   plan.is_nccl_average =
       call.op == ReduceOp::Average && factor == 1.0 && static_cast<std::size_t>(divisor) == ranks;
