@@ -31,6 +31,7 @@ BlockingCommunicator::BlockingCommunicator(std::shared_ptr<const NcclApi> api, i
     : api_(std::move(api)), size_(size), state_(std::make_shared<State>()) {}
 
 BlockingCommunicator::~BlockingCommunicator() {
+  if (was_abort_begun_) return;  // whoever began it has waited
   begin_abort();
   static_cast<void>(has_aborted(Clock::now() + kLastBound));
 }

@@ -129,7 +129,8 @@ Links::Links(const Libraries& libraries, const NcclOptions& options, const Backe
 
 Links::~Links() {
   end_channels();
-  if (streams_->settle(options().abort_bound) == Rest::Reached) return;
+  const auto bound = hangs_ ? std::chrono::milliseconds{0} : options().abort_bound;
+  if (streams_->settle(bound) == Rest::Reached && !hangs_) return;
   for (auto& lane : lanes_) {
     lane->channel.thread.reset();  // which is left to itself, and not kept
     device::abandon(std::make_unique<std::shared_ptr<Lane>>(std::move(lane)));
@@ -312,16 +313,18 @@ std::vector<Channel> Links::channels() const {
   return all;
 }
 
-/// Within the bound of an abort. A thread that does not come back is left to itself, as is an abort
-/// that does not return: both leave work in streams, which DeviceStreams::settle() tells.
+/// Within the bound of an abort, once. A thread that does not come back is left to itself, as is an
+/// abort that does not return. DeviceStreams::settle() tells what they leave in streams.
 void Links::end_channels() noexcept {
-  const auto deadline = Clock::now() + options().abort_bound;
+  const auto deadline = hangs_ ? Clock::now() : Clock::now() + options().abort_bound;
   const std::vector<Channel> all = channels();
   for (const Channel& each : all) each.thread->stop();
   for (const Channel& each : all) each.communicator->begin_abort();
   for (const Channel& each : all) {
-    static_cast<void>(each.communicator->has_aborted(deadline));
-    if (!each.thread->has_stopped(deadline)) streams_->add(each.thread);
+    if (!each.communicator->has_aborted(deadline)) hangs_ = true;
+    if (each.thread->has_stopped(deadline)) continue;
+    hangs_ = true;
+    streams_->add(each.thread);
   }
 }
 

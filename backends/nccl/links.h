@@ -150,6 +150,7 @@ class Links {
   bool is_connecting_ = false;
   bool is_connected_ = false;
   bool is_replaced_ = false;
+  bool hangs_ = false;  ///< NCCL, in a call or in an abort: it may still use the lanes
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::map<int, Pair> pairs_;
   std::uint64_t turn_ = 0;

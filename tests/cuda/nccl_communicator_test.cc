@@ -85,6 +85,7 @@ TEST_CASE_METHOD(Fixture, "nccl's abort may hang: it ends at its bound, and its 
   CHECK_THROWS_WITH(communicator->watch("reducing"), "NCCL failed while reducing: it was aborted");
   CHECK(nccl.live().communicators == 1);
   returns.set_value();
+  CHECK(communicator->has_aborted(in(10s)));
   communicator.reset();
   CHECK(cuda.calls("ncclCommAbort") == 1);
   CHECK(nccl.live().communicators == 0);
