@@ -16,7 +16,7 @@ namespace ronde::nccl {
 /// Thread-safety: one thread waits, another one runs it.
 class Task {
  public:
-  /// True once it has run. Throws what it has thrown, the first time.
+  /// True once it has run. Throws what it has thrown.
   bool poll();
 
  private:
@@ -35,7 +35,7 @@ class IssuingThread {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What a task does, for those who give it up. Connecting queues nothing on a GPU.
+  /// What a task does, for those who give it up. Connecting uses no memory of the program's.
   enum class Kind : std::uint8_t { Connect, Work };
 
   IssuingThread();
@@ -48,7 +48,7 @@ class IssuingThread {
 
   /// Drops the tasks that have not begun. Those submitted from now on are dropped, too.
   void stop() noexcept;
-  /// After stop(): whether no task queues work any more. Waits for that until the deadline.
+  /// After stop(): whether no task of Kind::Work runs any more. Waits for that until the deadline.
   bool has_stopped(Clock::time_point deadline) const noexcept;
 
  private:

@@ -55,9 +55,9 @@ void require_hooks_of_cuda() {
   if (typeid(hooks) != typeid(at::CUDAHooksInterface)) return;
   throw UsageError(
       "local_device(): this program loaded libtorch_cuda after LibTorch had been asked for CUDA, "
-      "by "
-      "torch::manual_seed() for example, and then LibTorch finds no GPU for as long as the process "
-      "lives; link libtorch_cuda, or open it with dlopen() before any other call of LibTorch");
+      "by torch::manual_seed() for example, and then LibTorch finds no GPU for as long as the "
+      "process lives; link libtorch_cuda, or open it with dlopen() before any other call of "
+      "LibTorch");
 }
 
 void warn_that_cuda_is_not_loaded(const Runtime& runtime) {
@@ -65,10 +65,8 @@ void warn_that_cuda_is_not_loaded(const Runtime& runtime) {
   const Logger log(parse_log_level(runtime.config().log_level), runtime.topology().rank);
   log.warning(
       "local_device() is the CPU, though Ronde has a backend for GPUs: libtorch_cuda is not "
-      "loaded. "
-      "Link it (-Wl,--no-as-needed -ltorch_cuda), or open it with dlopen() before any other call "
-      "of "
-      "LibTorch");
+      "loaded. Link it (-Wl,--no-as-needed -ltorch_cuda), or open it with dlopen() before any "
+      "other call of LibTorch");
 }
 
 }  // namespace
