@@ -16,11 +16,10 @@ device::Steps IpcOperations::broadcast(BroadcastCall call) {
   while (layout.next()) {
     begin_chunk();
     if (is_root) pack(layout, travel);
-    co_await meet(Mark::Packed);
+    co_await meet();
     bench_.mover().move(
         moves_out(layout.pieces(), base(root), size_of(travel.from), travel.width(), {}, is_root),
         way_out(travel, peers_.traffic()));
-    end_chunk();
   }
   co_await end_operation();
 }
@@ -37,9 +36,8 @@ device::Steps IpcOperations::allgather(AllgatherCall call) {
                                  .target = writable(base(peers_.own())),
                                  .count = parts.piece(peers_.own())};
     bench_.mover().move({&own, 1}, way_in(travel));
-    co_await meet(Mark::Packed);
+    co_await meet();
     unpack_parts(call.output, parts, 0, travel);
-    end_chunk();
   }
   co_await end_operation();
 }
@@ -55,10 +53,9 @@ device::Steps IpcOperations::alltoall(AlltoallCall call) {
     bench_.mover().move(
         sent.moves_in(call.input, travel.width(), base(peers_.own()), travel.width()),
         way_in(travel));
-    co_await meet(Mark::Packed);
+    co_await meet();
     unpack_parts(call.output, {call.receive_counts, done, each},
                  peers_.own() * each * travel.width(), travel);
-    end_chunk();
   }
   co_await end_operation();
 }
@@ -76,7 +73,7 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
     bench_.mover().move(
         parts.moves_in(call.input, size_of(travel.from), base(peers_.own()), travel.width()),
         way_in(travel));
-    co_await meet(Mark::Packed);
+    co_await meet();
     if (call.output != nullptr && own > 0) {
       void* const output = at(call.output, done, size_of(travel.from));
       const std::size_t offset = peers_.own() * each * travel.width();
@@ -87,7 +84,6 @@ device::Steps IpcOperations::reducescatter(ReducescatterCall call) {
       const SegmentMover::Move out{.source = pointer_to(target), .target = output, .count = own};
       if (converts) bench_.mover().move({&out, 1}, way_out(travel));
     }
-    end_chunk();
   }
   co_await end_operation();
 }

@@ -11,6 +11,8 @@
 namespace ronde::cuda {
 namespace {
 
+/// The parts of the fusion buffer, which chunks use in turn.
+constexpr std::size_t kHalves = 2;
 /// Of a chunk where fusion is off.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kAlignment = 256;  // bytes
@@ -73,15 +75,9 @@ void IpcOperations::begin_operation() {
   counters_.fusion_mappings.fetch_add(peers_.hold(), std::memory_order_relaxed);
 }
 
-/// Note [Halves].
-void IpcOperations::begin_chunk() {
-  half_ = (half_ + 1) % kHalves;
-  peers_.wait_for_all(Mark::Read, half_);
-}
-
 /// To be followed by an exchange, and a wait.
-void IpcOperations::record(Mark mark) {
-  peers_.record(mark, half_);
+void IpcOperations::record() {
+  peers_.record();
   counters_.handovers.fetch_add(1, std::memory_order_relaxed);
   if (peers_.size() == 1) return;
   const bool by_flags = peers_.handover() == IpcHandover::Flags;
@@ -89,16 +85,16 @@ void IpcOperations::record(Mark mark) {
       .fetch_add(1, std::memory_order_relaxed);
 }
 
-/// What is queued from now on runs after all ranks have recorded the mark.
-device::Steps IpcOperations::meet(Mark mark) {
-  record(mark);
+/// What is queued from now on runs after all that the ranks have queued so far.
+device::Steps IpcOperations::meet() {
+  record();
   exchange_.start(++meetings_);
   co_await device::until([this] { return exchange_.poll(); });
   for (std::size_t rank = 0; rank < exchange_.size(); ++rank) {
     if (exchange_.of<std::uint64_t>(rank) == meetings_) continue;
     throw Error("ranks came to different handovers between GPUs: the order of operations differs");
   }
-  peers_.wait_for_all(mark, half_);
+  peers_.wait_for_all();
 }
 
 void IpcOperations::forget() noexcept {
@@ -165,7 +161,7 @@ device::Steps IpcOperations::combine_shares(const device::ChunkLayout& layout, c
     const std::size_t longest = share_of(0, extent, travel).count();
     co_await between_->reduce(target, share.count(), longest, *over_hosts);
   }
-  co_await meet(Mark::Reduced);
+  co_await meet();
   Moves moves;
   for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
     const std::size_t rank = source(turn);
@@ -194,16 +190,15 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
   while (layout.next()) {
     begin_chunk();
     pack(layout, travel);
-    co_await meet(Mark::Packed);
+    co_await meet();
     if (!over_hosts && layout.extent() * travel.width() <= one_shot_bytes_) {
       reduce_all(layout, travel);
     } else {
       co_await combine_shares(layout, travel, over_hosts);
     }
-    end_chunk();
   }
   // The next operation may be one that uses the fusion buffer otherwise.
-  if (over_hosts) co_await meet(Mark::Read);
+  if (over_hosts) co_await meet();
   co_await end_operation();
 }
 
@@ -253,15 +248,13 @@ device::Steps IpcOperations::map_tensors(const Segment& segment, std::size_t byt
     forget();
     problem = try_to_map(tensors);
   }
-  begin_chunk();
-  record(Mark::Packed);
+  record();
   exchange_.start(Verdict(problem));
   co_await device::until([this] { return exchange_.poll(); });
   problem = first_problem(exchange_.all<Verdict>(), peers_.names());
-  peers_.wait_for_all(Mark::Packed, half_);
+  peers_.wait_for_all();
   was_done = problem.empty();
   if (was_done) co_return;
-  end_chunk();
   mapped_.clear();
   direct_.clear();
   direct_bytes_ = 0;  // it would fail again
@@ -282,7 +275,7 @@ device::Steps IpcOperations::allreduce_directly(const Segment& segment, const Tr
   const Range mine = share_of(peers_.own(), segment.count, travel);
   const std::size_t begin = mine.begin * travel.width();
   reduce(own + begin, begin, mine.count(), travel);
-  co_await meet(Mark::Reduced);
+  co_await meet();
   for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
     const std::size_t rank = source(turn);
     const Range share = share_of(rank, segment.count, travel);
@@ -291,7 +284,7 @@ device::Steps IpcOperations::allreduce_directly(const Segment& segment, const Tr
     bench_.stream().copy(own + offset, direct_[rank] + offset, share.count() * travel.width(),
                          "reading the result");
   }
-  co_await meet(Mark::Read);
+  co_await meet();
   Event read = bench_.events().take();
   bench_.stream().record(read);
   in_use_.push_back({std::exchange(mapped_, {}), std::move(read)});

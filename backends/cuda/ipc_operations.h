@@ -45,11 +45,13 @@ struct CudaCounters {
 /// bits.
 ///
 /// Note [Halves]
-/// A half is packed again in the next chunk but one, once the others have read it. They record that
-/// in their streams before they come to the meeting of the chunk in between, and this rank passes
-/// that meeting too: so their marks have been recorded by the time it waits for them. Nor are
-/// those recorded again before: that is for the next chunk but one, and so behind the meeting in
-/// between, to which this rank comes only once its wait is queued.
+/// A rank packs into a half again in the next chunk but one, when the others have to be done with
+/// reading it. Chunk k + 2 needs no synchronisation of its own for that: it is packed behind this
+/// rank's wait for the meeting of chunk k + 1, which each rank records in the one stream that has
+/// read chunk k before. So every chunk begins with a meeting, once it is packed, also where this
+/// rank brings nothing. What writes to memory that others read and is not of the next chunk but one
+/// needs a meeting before it: the program, to tensors that were mapped, and operations that use the
+/// fusion buffer without it being shared, which there are across hosts.
 ///
 /// Thread-safety: one thread at a time, one operation at a time.
 class IpcOperations {
@@ -81,10 +83,10 @@ class IpcOperations {
   };
 
   void begin_operation();
-  void begin_chunk();
-  void record(Mark mark);
-  device::Steps meet(Mark mark);
-  void end_chunk() { peers_.record(Mark::Read, half_); }
+  /// Note [Halves].
+  void begin_chunk() noexcept { half_ = 1 - half_; }
+  void record();
+  device::Steps meet();
   device::Steps end_operation();
   void let_go_of_read();
 

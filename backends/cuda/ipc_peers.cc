@@ -52,8 +52,8 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
   end_trial();
 }
 
-/// Whether ranks see in each other's memory what was written before a recorded mark. No rank goes
-/// on where one could not.
+/// Whether ranks see in each other's memory what was written before a synchronisation. No
+/// rank goes on where one could not.
 device::Steps IpcPeers::try_out(device::HostExchange& exchange, const VisibleDevices& visible,
                                 std::chrono::milliseconds patience, std::string& problem) {
   Greeting greeting;
@@ -150,14 +150,14 @@ void IpcPeers::choose(const std::vector<Greeting>& greetings) {
   // What was queued for the trial before has run.
   trial_ = std::make_unique<Trial>(bench_.context());
   trial_->mappings = mappings_;
-  signals_->record(Mark::Packed, 0, trial_->stream);
+  signals_->record(trial_->stream);
 }
 
 /// Queues copies of what the others have written.
 void IpcPeers::look_at_peers() {
   trial_->sight = bench_.pinned().take(size() * kLook);
   std::memset(trial_->sight.data(), 0, trial_->sight.bytes());
-  signals_->wait_for_all(Mark::Packed, 0, trial_->stream);
+  signals_->wait_for_all(trial_->stream);
   for (std::size_t rank = 0; rank < size(); ++rank) {
     trial_->stream.copy(trial_->sight.address() + rank * kLook, place_of_sight(rank), kLook,
                         "reading the fusion buffer of rank " + std::to_string(name_of(rank)));

@@ -92,14 +92,16 @@ class IpcPeers {
   /// How the ranks wait for each other; Auto while they have not found out.
   IpcHandover handover() const noexcept { return handover_; }
 
-  /// Records what this rank has done, behind all that is queued.
-  void record(Mark mark, std::size_t half) {
-    if (signals_) signals_->record(mark, half, bench_.stream());
+  /// The two parts of a synchronisation (PeerSignals), on the stream of the workbench. All ranks
+  /// are to have called the first one before any calls the second one.
+  /// @{
+  void record() {
+    if (signals_) signals_->record(bench_.stream());
   }
-  /// What is queued from now on runs after all ranks' last recordings.
-  void wait_for_all(Mark mark, std::size_t half) {
-    if (signals_) signals_->wait_for_all(mark, half, bench_.stream());
+  void wait_for_all() {
+    if (signals_) signals_->wait_for_all(bench_.stream());
   }
+  /// @}
 
  private:
   /// What a rank tells the others when they meet.

@@ -36,32 +36,28 @@ PeerSignals::PeerSignals(KernelSet& kernels, PinnedBlock released, Flags flags, 
   store(released_.data(), 0);
 }
 
-void PeerSignals::record(Mark mark, std::size_t half, Stream& stream) {
-  const std::size_t index = index_of(mark, half);
-  ++recorded_[index];
+void PeerSignals::record(Stream& stream) {
+  ++recorded_;
   std::vector<DevicePointer> at_others;
   for (std::size_t rank = 0; rank < size_; ++rank) {
-    if (rank != own_) at_others.push_back(flags_(rank) + offset_of(index, own_));
+    if (rank != own_) at_others.push_back(flags_(rank) + offset_of(own_));
   }
   if (kernels_ != nullptr) {
-    kernels_->signal(stream, at_others, recorded(index));
+    kernels_->signal(stream, at_others, recorded_);
   } else {
-    stream.write(at_others, recorded(index));
+    stream.write(at_others, recorded_);
   }
 }
 
-/// The others record as often as this rank does.
-void PeerSignals::wait_for_all(Mark mark, std::size_t half, Stream& stream) {
-  const std::size_t index = index_of(mark, half);
-  if (recorded_[index] == 0) return;
+void PeerSignals::wait_for_all(Stream& stream) {
   std::vector<DevicePointer> of_others;
   for (std::size_t rank = 0; rank < size_; ++rank) {
-    if (rank != own_) of_others.push_back(flags_(own_) + offset_of(index, rank));
+    if (rank != own_) of_others.push_back(flags_(own_) + offset_of(rank));
   }
   if (kernels_ != nullptr) {
-    kernels_->await(stream, of_others, recorded(index), released_.address());
+    kernels_->await(stream, of_others, recorded_, released_.address());
   } else if (!is_released_) {
-    stream.wait_for(of_others, recorded(index));
+    stream.wait_for(of_others, recorded_);
   }
 }
 
@@ -69,10 +65,8 @@ void PeerSignals::release() noexcept {
   if (kernels_ != nullptr) return store(released_.data(), 1);
   is_released_ = true;
   std::byte* const own = memory_.bytes().data() + own_ * kFlagBytes;
-  for (std::size_t index = 0; index < kMarks * kHalves; ++index) {
-    for (std::size_t rank = 0; rank < size_; ++rank) {
-      store(own + offset_of(index, rank), recorded(index) + kFarAhead);
-    }
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    store(own + offset_of(rank), recorded_ + kFarAhead);
   }
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,24 +16,20 @@
 
 namespace ronde::cuda {
 
-/// The halves of a fusion buffer, which chunks use in turn.
-constexpr std::size_t kHalves = 2;
+/// The size of a rank's flags: a word of 32 bits for each rank of the host.
+constexpr std::size_t kFlagBytes = kernels::kMostInputs * sizeof(std::uint32_t);
 
-/// What a rank has done to a half of its fusion buffer.
-enum class Mark : std::uint8_t {
-  Packed,   ///< its elements are there
-  Reduced,  ///< its share of the result is there
-  Read,     ///< it has read what it needs of the others'
-};
-constexpr std::size_t kMarks = 3;
-
-/// The size of a rank's flags: a word of 32 bits for each mark, half and rank of the host.
-constexpr std::size_t kFlagBytes = kMarks * kHalves * kernels::kMostInputs * sizeof(std::uint32_t);
-
-/// How the streams of a host's ranks tell each other how far they are: each rank has flags into
-/// which the others write how often they have recorded a mark. A rank waits for numbers in its own
-/// flags, so that a wait needs no memory of a rank that has died, and release() can end it. All
-/// ranks record the same marks in the same order.
+/// Synchronises the streams of a host's ranks. The ranks meet again and again, all of them in the
+/// same order: a rank records a meeting in its stream, which writes the number of that meeting to
+/// its flag at each other rank, and then its stream waits until all others have recorded it. A rank
+/// waits for numbers in its own flags, so that a wait needs no memory of a rank that has died, and
+/// release() can end it.
+///
+/// Note [One number a rank]
+/// A single number for each rank is enough, because its stream runs in order: a flag that has
+/// reached a number says that everything the rank queued before that meeting has run, reads of
+/// other ranks' memory included. A rank records the next meeting behind its wait for this one, so a
+/// flag is ahead of a waiting rank by one at most.
 ///
 /// Note [No wait for nothing]
 /// A wait is queued only once all ranks are known to have queued what it is for, which an exchange
@@ -60,33 +55,26 @@ class PeerSignals {
   PeerSignals(KernelSet& kernels, PinnedBlock released, Flags flags, std::size_t size,
               std::size_t own);
 
-  /// Tells the others once the stream has come here.
-  void record(Mark mark, std::size_t half, Stream& stream);
-  /// What is queued on the stream from now on runs after all ranks' last recordings, of which there
-  /// may be none.
-  void wait_for_all(Mark mark, std::size_t half, Stream& stream);
+  /// Records the next meeting: the others are told once the stream has run all that is queued.
+  void record(Stream& stream);
+  /// What is queued on the stream from now on runs after all ranks have come to the meeting that
+  /// this rank has recorded last.
+  void wait_for_all(Stream& stream);
 
   /// The group is dead: ends the waits of this rank, also those to come. It waits for nothing, and
   /// is repeated until all is over, as a rank that dies may still write lower numbers.
   void release() noexcept;
 
  private:
-  static constexpr std::size_t index_of(Mark mark, std::size_t half) noexcept {
-    return static_cast<std::size_t>(mark) * kHalves + half;
-  }
-  /// Of the rank at `writer`, from where a rank's flags begin.
-  static constexpr std::size_t offset_of(std::size_t index, std::size_t writer) noexcept {
-    return (index * kernels::kMostInputs + writer) * sizeof(std::uint32_t);
-  }
-  /// How often this rank has, as flags tell it: they go past the largest number.
-  std::uint32_t recorded(std::size_t index) const noexcept {
-    return static_cast<std::uint32_t>(recorded_[index]);
+  /// Of the flag that the rank at `writer` writes, from where a rank's flags begin.
+  static constexpr std::size_t offset_of(std::size_t writer) noexcept {
+    return writer * sizeof(std::uint32_t);
   }
 
   const std::size_t size_;
   const std::size_t own_;
   const Flags flags_;
-  std::array<std::uint64_t, kMarks * kHalves> recorded_{};  ///< times, by index_of()
+  std::uint32_t recorded_ = 0;  ///< the last meeting; begins again after the largest number
   // By streams.
   const shm::SharedMemory memory_;
   std::unique_ptr<const PinnedRange> pinned_;

@@ -63,7 +63,8 @@ struct Kept {
 };
 
 /// Collectives for which the program's stream waits, and no thread: behind each of them the stream
-/// keeps the result, and writes over input and output, which the next one uses.
+/// keeps the result, and writes over input and output, which the next one uses. Sums are in place,
+/// every other time.
 void exchange(Runtime& runtime, ProgramGpu& gpu) {
   const int rank = runtime.topology().rank;
   std::vector<Kept> kept;
@@ -80,7 +81,9 @@ void exchange(Runtime& runtime, ProgramGpu& gpu) {
         request.kind = kind;
         request.shape = {static_cast<std::int64_t>(is_divided ? all : count)};
         request.input = input.data();
-        request.output = output.data();
+        const bool is_in_place = kind == Collective::Allreduce && step > 0;
+        GpuTensor& written = is_in_place ? input : output;
+        request.output = written.data();
         gpu.place(request);
         input.write(floats(value_of(rank, step), all));
         output.write(floats(-1, all));
@@ -88,7 +91,7 @@ void exchange(Runtime& runtime, ProgramGpu& gpu) {
         std::vector<float> expected = result_of(kind, count, step);
         GpuTensor result(gpu, expected.size() * sizeof(float));
         gpu.stream.copy(reinterpret_cast<cuda::DevicePointer>(result.data()),
-                        reinterpret_cast<cuda::DevicePointer>(output.data()),
+                        reinterpret_cast<cuda::DevicePointer>(written.data()),
                         expected.size() * sizeof(float), "keeping a result");
         input.write(floats(-2, all));
         kept.push_back({std::move(result), std::move(expected),

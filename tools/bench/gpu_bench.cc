@@ -103,11 +103,11 @@ std::vector<std::size_t> GpuBench::connect() {
 
 void GpuBench::hand_over(std::size_t which) {
   Pair& pair = *pairs_[which];
-  pair.peers.record(cuda::Mark::Packed, 0);
+  pair.peers.record();
   // As in an operation, the ranks' threads tell each other that all have queued theirs.
   exchange_.start(device_);
   session_.raw().wait_until([&] { return exchange_.poll(); }, "a hand-over");
-  pair.peers.wait_for_all(cuda::Mark::Packed, 0);
+  pair.peers.wait_for_all();
   wait(*streams_->mark(pair.bench.stream()), "a hand-over on the GPU");
 }
 
