@@ -31,7 +31,7 @@ class CudaBackend::Run final : public device::SteppedOperation {
  public:
   /// `choose`: the operation's steps, once the ways are known.
   Run(CudaBackend& owner, Placement place, Ways ways,
-      std::function<device::Steps(Gpu& gpu, Path path)> choose)
+      std::function<device::Steps(Gpu& gpu, Collectives* between_gpus)> choose)
       : owner_(owner), place_(place), ways_(ways), choose_(std::move(choose)) {
     begin(run());
   }
@@ -47,10 +47,9 @@ class CudaBackend::Run final : public device::SteppedOperation {
       device::Steps finding = owner_.find_ways(place_.device.index);
       co_await finding;
     }
-    const Path path = owner_.path_of(ways_);
-    owner_.count(path);
+    Collectives* const between_gpus = owner_.choose(ways_);
     gpu.bench.run_after(place_.after);
-    device::Steps steps = choose_(gpu, path);
+    device::Steps steps = choose_(gpu, between_gpus);
     co_await steps;
     set_event(owner_.streams_->mark(gpu.bench.stream()));
   }
@@ -58,7 +57,7 @@ class CudaBackend::Run final : public device::SteppedOperation {
   CudaBackend& owner_;
   const Placement place_;
   const Ways ways_;
-  const std::function<device::Steps(Gpu&, Path)> choose_;
+  const std::function<device::Steps(Gpu&, Collectives*)> choose_;
 };
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
@@ -177,9 +176,16 @@ void CudaBackend::tell(const Problems& problems) const {
   warn_(text);
 }
 
-CudaBackend::Path CudaBackend::path_of(Ways ways) const noexcept {
-  if (has_ipc_ && ways.ipc) return Path::Ipc;
-  return direct_ && ways.mpi ? Path::Direct : Path::Staged;
+/// What moves an operation from GPU to GPU, and is counted; null: it is staged.
+Collectives* CudaBackend::choose(Ways ways) noexcept {
+  const bool by_ipc = has_ipc_ && ways.ipc;
+  const bool by_mpi = !by_ipc && direct_ && ways.mpi;
+  (by_ipc   ? counters_.ipc_operations
+   : by_mpi ? counters_.mpi_operations
+            : counters_.staged_operations)
+      .fetch_add(1, std::memory_order_relaxed);
+  if (by_ipc) return &gpu_->ipc;
+  return by_mpi ? direct_.get() : nullptr;
 }
 
 /// Across hosts CUDA IPC serves large sums alone: smaller ones are not worth several exchanges
@@ -194,58 +200,47 @@ CudaBackend::Ways CudaBackend::ways_of_sum(const AllreduceCall& call) const {
   return {.ipc = is_on_one_host() || crosses, .mpi = !(call.wire_dtype && takes_steps)};
 }
 
-void CudaBackend::count(Path path) noexcept {
-  std::atomic<std::uint64_t>& counter = path == Path::Ipc      ? counters_.ipc_operations
-                                        : path == Path::Direct ? direct_operations_
-                                                               : counters_.staged_operations;
-  counter.fetch_add(1, std::memory_order_relaxed);
-}
-
 std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
   return std::make_unique<Run>(
       *this, call.place, ways_of_sum(call),
-      [this, call, ranks = static_cast<std::size_t>(topology_.size)](Gpu& gpu, Path path) {
-        if (path == Path::Direct) return direct_->allreduce(call);
-        return path == Path::Ipc ? gpu.ipc.allreduce(call) : gpu.staged.allreduce(call, ranks);
+      [call, ranks = static_cast<std::size_t>(topology_.size)](Gpu& gpu, Collectives* by) {
+        return by != nullptr ? by->allreduce(call) : gpu.staged.allreduce(call, ranks);
       });
 }
 
 std::unique_ptr<Operation> CudaBackend::broadcast(const BroadcastCall& call) {
   return std::make_unique<Run>(
-      *this, call.place, Ways{.ipc = is_on_one_host()}, [call](Gpu& gpu, Path path) {
-        return path == Path::Ipc ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
+      *this, call.place, Ways{.ipc = is_on_one_host()}, [call](Gpu& gpu, Collectives* by) {
+        return by != nullptr ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
       });
 }
 
 std::unique_ptr<Operation> CudaBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Run>(*this, call.place, ways(), [this, call](Gpu& gpu, Path path) {
-    if (path == Path::Direct) return direct_->allgather(call);
-    return path == Path::Ipc ? gpu.ipc.allgather(call) : gpu.staged.allgather(call);
+  return std::make_unique<Run>(*this, call.place, ways(), [call](Gpu& gpu, Collectives* by) {
+    return by != nullptr ? by->allgather(call) : gpu.staged.allgather(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::alltoall(const AlltoallCall& call) {
-  return std::make_unique<Run>(*this, call.place, ways(), [this, call](Gpu& gpu, Path path) {
-    if (path == Path::Direct) return direct_->alltoall(call);
-    return path == Path::Ipc ? gpu.ipc.alltoall(call) : gpu.staged.alltoall(call);
+  return std::make_unique<Run>(*this, call.place, ways(), [call](Gpu& gpu, Collectives* by) {
+    return by != nullptr ? by->alltoall(call) : gpu.staged.alltoall(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::reducescatter(const ReducescatterCall& call) {
-  return std::make_unique<Run>(*this, call.place, ways(), [this, call](Gpu& gpu, Path path) {
-    if (path == Path::Direct) return direct_->reducescatter(call);
-    return path == Path::Ipc ? gpu.ipc.reducescatter(call) : gpu.staged.reducescatter(call);
+  return std::make_unique<Run>(*this, call.place, ways(), [call](Gpu& gpu, Collectives* by) {
+    return by != nullptr ? by->reducescatter(call) : gpu.staged.reducescatter(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::send(const SendCall& call) {
   return std::make_unique<Run>(*this, call.place, Ways{},
-                               [call](Gpu& gpu, Path) { return gpu.staged.send(call); });
+                               [call](Gpu& gpu, Collectives*) { return gpu.staged.send(call); });
 }
 
 std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
   return std::make_unique<Run>(*this, call.place, Ways{},
-                               [call](Gpu& gpu, Path) { return gpu.staged.recv(call); });
+                               [call](Gpu& gpu, Collectives*) { return gpu.staged.recv(call); });
 }
 
 /// What is queued runs on, and may be made not to wait for what a peer would have to do
@@ -277,13 +272,12 @@ StatsGroup CudaBackend::stats() const {
   StatsGroup group{"cuda",
                    {{"ipc_operations", counters_.ipc_operations},
                     {"staged_operations", counters_.staged_operations},
-                    {"mpi_operations", direct_operations_},
+                    {"mpi_operations", counters_.mpi_operations},
                     {"mpi_sent_bytes", direct_link_ ? direct_link_->sent_bytes() : 0},
                     {"one_shots", counters_.one_shots},
                     {"two_shots", counters_.two_shots},
                     {"across_hosts", counters_.across_hosts},
                     {"direct", counters_.direct},
-                    {"handovers", counters_.handovers},
                     {"flag_handovers", counters_.flag_handovers},
                     {"kernel_handovers", counters_.kernel_handovers},
                     {"fusion_mappings", counters_.fusion_mappings},

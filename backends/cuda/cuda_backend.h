@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -72,9 +71,6 @@ class CudaBackend final : public Backend {
   };
   class Run;
 
-  /// How an operation goes: by CUDA IPC, directly by an MPI that takes addresses of GPUs, or
-  /// through the host.
-  enum class Path { Ipc, Direct, Staged };
   /// What may serve an operation beside the host, which serves all. Messages are staged, also where
   /// all else is not: the ranks find out what works in a collective of all of them. Broadcasts
   /// across hosts are staged: they happen once, before training.
@@ -93,11 +89,10 @@ class CudaBackend final : public Backend {
   device::Steps find_ways(int device);
   void tell(const Problems& problems) const;
   std::string why_never_ipc() const;
-  Path path_of(Ways ways) const noexcept;
+  Collectives* choose(Ways ways) noexcept;
   bool is_on_one_host() const { return topology_.hosts() == 1; }
   Ways ways() const { return {.ipc = is_on_one_host(), .mpi = true}; }
   Ways ways_of_sum(const AllreduceCall& call) const;
-  void count(Path path) noexcept;
 
   const CudaOptions options_;
   const void* const image_;
@@ -113,7 +108,6 @@ class CudaBackend final : public Backend {
   const std::shared_ptr<OpenHandles> handles_;
   device::HostExchange exchange_;
   std::unique_ptr<DirectLink> direct_link_;  ///< null: there is no such MPI
-  std::atomic<std::uint64_t> direct_operations_{0};
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<DirectOperations> direct_;  ///< once it is proven
   bool is_dead_ = false;                      ///< the group is

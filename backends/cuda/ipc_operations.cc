@@ -29,46 +29,24 @@ IpcOperations::IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCach
                              device::HostExchange& exchange, BetweenHosts* between,
                              CudaCounters& counters, const CudaOptions& options,
                              std::function<void(const std::string&)> warn)
-    : bench_(bench),
+    : Collectives(
+          bench, counters, peers.size(), peers.own(),
+          (bench.fusion_bytes() - static_cast<std::size_t>(options.one_shot_bytes)) / kHalves),
       peers_(peers),
       cache_(cache),
       exchange_(exchange),
       between_(between),
-      counters_(counters),
       block_bytes_(options.ipc_block_bytes),
       keeps_(options.registration_cache),
       warn_(std::move(warn)),
       direct_bytes_(options.ipc_direct_bytes),
-      one_shot_bytes_(static_cast<std::size_t>(options.one_shot_bytes)),
-      half_bytes_((bench.fusion_bytes() - one_shot_bytes_) / kHalves) {}
+      one_shot_bytes_(static_cast<std::size_t>(options.one_shot_bytes)) {}
 
 std::size_t IpcOperations::buffer_bytes(const CudaOptions& options) noexcept {
   const auto chunk =
       static_cast<std::size_t>(options.fusion_bytes > 0 ? options.fusion_bytes : kChunkBytes);
   return kHalves * round_up(std::max(chunk, kLeastChunk), kAlignment) +
          static_cast<std::size_t>(options.one_shot_bytes);
-}
-
-DevicePointer IpcOperations::base(std::size_t rank) const {
-  return peers_.fusion(rank) + half_ * half_bytes_;
-}
-
-/// Memory that no other rank looks at.
-DevicePointer IpcOperations::scratch() const {
-  return peers_.fusion(peers_.own()) + kHalves * half_bytes_;
-}
-
-std::size_t IpcOperations::elements_of_part(std::size_t width) const noexcept {
-  const std::size_t bytes = half_bytes_ / peers_.size();
-  return bytes >= kAlignment ? bytes / kAlignment * kAlignment / width
-                             : std::max<std::size_t>(bytes / width, 1);
-}
-
-Range IpcOperations::share_of(std::size_t rank, std::size_t extent,
-                              const Travel& travel) const noexcept {
-  const std::size_t each =
-      round_up((extent + peers_.size() - 1) / peers_.size(), travel.alignment());
-  return {std::min(rank * each, extent), std::min((rank + 1) * each, extent)};
 }
 
 void IpcOperations::begin_operation() {
@@ -78,8 +56,7 @@ void IpcOperations::begin_operation() {
 /// To be followed by an exchange, and a wait.
 void IpcOperations::record() {
   peers_.record();
-  counters_.handovers.fetch_add(1, std::memory_order_relaxed);
-  if (peers_.size() == 1) return;
+  if (ranks_ == 1) return;
   const bool by_flags = peers_.handover() == IpcHandover::Flags;
   (by_flags ? counters_.flag_handovers : counters_.kernel_handovers)
       .fetch_add(1, std::memory_order_relaxed);
@@ -116,60 +93,28 @@ device::Steps IpcOperations::end_operation() {
   peers_.let();
 }
 
-void IpcOperations::pack(const device::ChunkLayout& layout, const Travel& travel) {
-  bench_.mover().move(
-      moves_in(layout.pieces(), base(peers_.own()), size_of(travel.from), travel.width()),
-      way_in(travel));
-  counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
-}
-
-/// Of what lies `offset_bytes` behind the beginning of each rank's half, or tensor.
-void IpcOperations::reduce(DevicePointer target, std::size_t offset_bytes, std::size_t count,
-                           const Travel& travel) {
-  std::vector<DevicePointer> inputs;
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    inputs.push_back((direct_.empty() ? base(rank) : direct_[rank]) + offset_bytes);
+/// As the parts for this rank lie in the buffers of the others, a meeting is all it takes.
+device::Steps IpcOperations::exchange(Pattern pattern, RankParts to, RankParts, std::size_t width) {
+  co_await meet();
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    parts_[rank] = base(rank) + (pattern == Pattern::Scatter ? own_ : rank) * to.each * width;
   }
-  bench_.kernels().reduce(bench_.stream(), target, inputs, count, travel.reduction(),
-                          peers_.traffic());
 }
 
 void IpcOperations::reduce_all(const device::ChunkLayout& layout, const Travel& travel) {
   counters_.one_shots.fetch_add(1, std::memory_order_relaxed);
+  for (std::size_t rank = 0; rank < ranks_; ++rank) parts_[rank] = base(rank);
   const device::Piece& first = layout.pieces().front();
   const bool is_alone = layout.pieces().size() == 1 && travel.from == travel.dtype;
   void* const output = first.segment->output;
   if (is_alone && output != nullptr) {
-    return reduce(address_of(at(output, first.offset, travel.width())), 0, layout.extent(), travel);
+    return reduce(address_of(at(output, first.offset, travel.width())), layout.extent(), travel);
   }
-  reduce(scratch(), 0, layout.extent(), travel);
-  bench_.mover().move(moves_out(layout.pieces(), scratch(), size_of(travel.from), travel.width()),
+  // Memory behind the halves, at which no other rank looks.
+  const DevicePointer result = bench_.fusion() + kHalves * half_bytes_;
+  reduce(result, layout.extent(), travel);
+  bench_.mover().move(moves_out(layout.pieces(), result, size_of(travel.from), travel.width()),
                       way_out(travel));
-}
-
-/// The second part of a two-shot: everybody reduces a share, and reads those of the others.
-device::Steps IpcOperations::combine_shares(const device::ChunkLayout& layout, const Travel& travel,
-                                            const std::optional<Reduction>& over_hosts) {
-  counters_.two_shots.fetch_add(1, std::memory_order_relaxed);
-  const std::size_t extent = layout.extent();
-  const Range share = share_of(peers_.own(), extent, travel);
-  const std::size_t offset = share.begin * travel.width();
-  const DevicePointer target = base(peers_.own()) + offset;
-  reduce(target, offset, share.count(), travel);
-  if (over_hosts) {
-    counters_.across_hosts.fetch_add(1, std::memory_order_relaxed);
-    const std::size_t longest = share_of(0, extent, travel).count();
-    co_await between_->reduce(target, share.count(), longest, *over_hosts);
-  }
-  co_await meet();
-  Moves moves;
-  for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
-    const std::size_t rank = source(turn);
-    const Moves of_share = moves_out(layout.pieces(), base(rank), size_of(travel.from),
-                                     travel.width(), share_of(rank, extent, travel));
-    moves.insert(moves.end(), of_share.begin(), of_share.end());
-  }
-  bench_.mover().move(moves, way_out(travel, peers_.traffic()));
 }
 
 device::Steps IpcOperations::allreduce(AllreduceCall call) {
@@ -178,7 +123,7 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
   Travel travel =
       travel_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
   std::optional<Reduction> over_hosts;
-  if (between_ != nullptr) over_hosts = split_over_hosts(travel, call, divisor, peers_.size());
+  if (between_ != nullptr) over_hosts = split_over_hosts(travel, call, divisor, ranks_);
   const std::size_t bytes =
       call.segments.size() == 1 ? call.segments[0].count * size_of(call.dtype) : 0;
   if (!over_hosts && direct_bytes_ > 0 && bytes >= direct_bytes_ && travel.is_plain()) {
@@ -186,19 +131,44 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
     co_await allreduce_directly(call.segments[0], travel, was_done);
     if (was_done) co_return;
   }
-  device::ChunkLayout layout(call.segments, elements_of_half(travel.width()), travel.alignment());
+  Between between;
+  if (over_hosts) {
+    between = [this, &over_hosts](DevicePointer share, std::size_t count, std::size_t longest) {
+      counters_.across_hosts.fetch_add(1, std::memory_order_relaxed);
+      return between_->reduce(share, count, longest, *over_hosts);
+    };
+  }
+  device::ChunkLayout layout = layout_of(call, travel);
   while (layout.next()) {
     begin_chunk();
     pack(layout, travel);
-    co_await meet();
     if (!over_hosts && layout.extent() * travel.width() <= one_shot_bytes_) {
+      co_await meet();
       reduce_all(layout, travel);
     } else {
-      co_await combine_shares(layout, travel, over_hosts);
+      counters_.two_shots.fetch_add(1, std::memory_order_relaxed);
+      co_await two_shot(layout, travel, between);
     }
   }
   // The next operation may be one that uses the fusion buffer otherwise.
   if (over_hosts) co_await meet();
+  co_await end_operation();
+}
+
+device::Steps IpcOperations::broadcast(BroadcastCall call) {
+  begin_operation();
+  const auto root = static_cast<std::size_t>(call.root);
+  const bool is_root = root == own_;
+  const Travel travel{.from = call.dtype, .dtype = call.dtype};
+  device::ChunkLayout layout(call.segments, half_bytes_ / travel.width(), travel.alignment());
+  while (layout.next()) {
+    begin_chunk();
+    if (is_root) pack(layout, travel);
+    co_await meet();
+    bench_.mover().move(
+        moves_out(layout.pieces(), base(root), size_of(travel.from), travel.width(), {}, is_root),
+        way_out(travel, traffic()));
+  }
   co_await end_operation();
 }
 
@@ -215,16 +185,15 @@ ExportedMemory IpcOperations::offer_of(const Segment& segment, std::size_t bytes
   }
 }
 
-/// Why it does not work, or an empty text.
+/// Leaves at `parts_` where each rank's tensor is here. Why it does not work, or an empty text.
 std::string IpcOperations::try_to_map(const std::vector<ExportedMemory>& tensors) {
   mapped_.assign(tensors.size(), nullptr);
-  direct_.assign(tensors.size(), 0);
   return problem_of([&] {
     for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
-      direct_[rank] = tensors[rank].base + tensors[rank].offset;
-      if (rank == peers_.own()) continue;
+      parts_[rank] = tensors[rank].base + tensors[rank].offset;
+      if (rank == own_) continue;
       mapped_[rank] = peers_.map(cache_, tensors[rank], rank);
-      direct_[rank] = mapped_[rank]->address_of(tensors[rank]);
+      parts_[rank] = mapped_[rank]->address_of(tensors[rank]);
     }
   });
 }
@@ -256,7 +225,6 @@ device::Steps IpcOperations::map_tensors(const Segment& segment, std::size_t byt
   was_done = problem.empty();
   if (was_done) co_return;
   mapped_.clear();
-  direct_.clear();
   direct_bytes_ = 0;  // it would fail again
   warn_(
       "tensors cannot be mapped by other ranks, and are copied into the fusion buffer from now "
@@ -271,24 +239,22 @@ device::Steps IpcOperations::allreduce_directly(const Segment& segment, const Tr
   co_await map_tensors(segment, segment.count * travel.width(), was_done);
   if (!was_done) co_return;
   counters_.direct.fetch_add(1, std::memory_order_relaxed);
-  const DevicePointer own = direct_[peers_.own()];
-  const Range mine = share_of(peers_.own(), segment.count, travel);
-  const std::size_t begin = mine.begin * travel.width();
-  reduce(own + begin, begin, mine.count(), travel);
+  const std::vector<DevicePointer> tensors = parts_;
+  const std::vector<std::size_t> shares = shares_of(segment.count, travel);
+  const std::size_t stride = shares.front() * travel.width();
+  for (DevicePointer& part : parts_) part += own_ * stride;
+  reduce(parts_[own_], shares[own_], travel);
   co_await meet();
-  for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
+  for (std::size_t turn = 0; turn + 1 < ranks_; ++turn) {
     const std::size_t rank = source(turn);
-    const Range share = share_of(rank, segment.count, travel);
-    if (rank == peers_.own() || share.count() == 0) continue;
-    const std::size_t offset = share.begin * travel.width();
-    bench_.stream().copy(own + offset, direct_[rank] + offset, share.count() * travel.width(),
-                         "reading the result");
+    if (shares[rank] == 0) continue;
+    bench_.stream().copy(tensors[own_] + rank * stride, tensors[rank] + rank * stride,
+                         shares[rank] * travel.width(), "reading the result");
   }
   co_await meet();
   Event read = bench_.events().take();
   bench_.stream().record(read);
   in_use_.push_back({std::exchange(mapped_, {}), std::move(read)});
-  direct_.clear();
   co_await end_operation();
 }
 

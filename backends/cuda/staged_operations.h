@@ -6,9 +6,8 @@
 #include <memory>
 #include <span>
 
+#include "backends/cuda/collectives.h"
 #include "backends/cuda/host_pipe.h"
-#include "backends/cuda/ipc_operations.h"
-#include "backends/cuda/moves.h"
 #include "backends/cuda/workbench.h"
 #include "backends/device/steps.h"
 

@@ -128,7 +128,7 @@ TEST_CASE("cuda staged: RONDE_CUDA_IPC=0 stages everything, and says nothing of 
                   check_counters(runtime, {{"staged_operations", 1},
                                            {"staged_bytes", 4 * kCount},
                                            {"ipc_operations", 0},
-                                           {"handovers", 0}});
+                                           {"flag_handovers", 0}});
                 });
   CHECK(errors.text().empty());
   CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
@@ -170,9 +170,9 @@ TEST_CASE("cuda ipc: small allreduces take one handover, large ones two a chunk,
   FakeMachine machine;
   run_gpu_ranks(machine, 3, 1, cuda_options_of(machine), [](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kSmall);
-    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 0}, {"handovers", 1}});
+    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 0}, {"flag_handovers", 1}});
     sum_on_gpu(runtime, gpu, kLarge);
-    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 1}, {"handovers", 3}});
+    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 1}, {"flag_handovers", 3}});
     sum_on_gpu(runtime, gpu, kHuge);  // a two-shot for each of three chunks
     check_counters(runtime, {{"two_shots", 4},
                              {"ipc_operations", 3},

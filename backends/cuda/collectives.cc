@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/collectives.h"
+
+#include <algorithm>
+
+#include "backends/cuda/addresses.h"
+
+namespace ronde::cuda {
+namespace {
+
+/// Bytes at which parts begin, so that all is read and written in the widest steps.
+constexpr std::size_t kAlignment = 16;
+
+std::size_t largest(std::span<const std::size_t> counts) {
+  return *std::max_element(counts.begin(), counts.end());
+}
+
+}  // namespace
+
+Collectives::Collectives(Workbench& bench, CudaCounters& counters, std::size_t ranks,
+                         std::size_t own, std::size_t half_bytes)
+    : bench_(bench),
+      counters_(counters),
+      ranks_(ranks),
+      own_(own),
+      half_bytes_(half_bytes),
+      parts_(ranks) {}
+
+std::size_t Collectives::elements_of_part(std::size_t width) const noexcept {
+  return half_bytes_ / ranks_ / kAlignment * kAlignment / width;
+}
+
+Travel Collectives::travel_for(const Travel& travel) const {
+  return ranks_ > bench_.kernels().most_inputs() ? in_steps(travel) : travel;
+}
+
+device::ChunkLayout Collectives::layout_of(const AllreduceCall& call, const Travel& travel) const {
+  return {call.segments, elements_of_part(travel.width()) * ranks_, travel.alignment()};
+}
+
+void Collectives::pack(const device::ChunkLayout& layout, const Travel& travel) {
+  bench_.mover().move(moves_in(layout.pieces(), packed(), size_of(travel.from), travel.width()),
+                      way_in(travel));
+  counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
+}
+
+void Collectives::unpack(void* output, const RankParts& parts, const Travel& travel) {
+  const auto source_of = [this](std::size_t rank) { return parts_[rank]; };
+  bench_.mover().move(parts.moves_out(source_of, output, travel.width(), source(0)),
+                      way_out(travel, traffic()));
+}
+
+void Collectives::reduce(DevicePointer target, std::size_t count, const Travel& travel) {
+  bench_.kernels().reduce(bench_.stream(), target, parts_, count, travel.reduction(), traffic());
+}
+
+std::vector<std::size_t> Collectives::shares_of(std::size_t extent, const Travel& travel) const {
+  const std::size_t unit = travel.alignment();
+  const std::size_t each = ((extent + ranks_ - 1) / ranks_ + unit - 1) / unit * unit;
+  std::vector<std::size_t> shares(ranks_);
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    shares[rank] = std::min(each, extent - std::min(extent, rank * each));
+  }
+  return shares;
+}
+
+device::Steps Collectives::two_shot(const device::ChunkLayout& layout, const Travel& travel,
+                                    const Between& between) {
+  const std::vector<std::size_t> shares = shares_of(layout.extent(), travel);
+  const std::size_t each = shares.front();
+  const std::vector<std::size_t> own(ranks_, shares[own_]);
+  const RankParts of_all{shares, 0, each};
+  const RankParts of_own{own, 0, each};
+  const std::size_t width = travel.width();
+  co_await exchange(Pattern::Scatter, of_all, of_own, width);
+  const DevicePointer share = packed() + own_ * each * width;
+  reduce(share, shares[own_], travel);
+  if (between) co_await between(share, shares[own_], each);
+  co_await exchange(Pattern::Gather, of_own, of_all, width);
+  Moves moves;
+  for (std::size_t turn = 0; turn < ranks_; ++turn) {
+    const std::size_t rank = source(turn);
+    const std::size_t begin = rank * each;
+    const Moves of_share = moves_out(layout.pieces(), parts_[rank] - begin * width,
+                                     size_of(travel.from), width, {begin, begin + shares[rank]});
+    moves.insert(moves.end(), of_share.begin(), of_share.end());
+  }
+  bench_.mover().move(moves, way_out(travel, traffic()));
+}
+
+device::Steps Collectives::allgather(AllgatherCall call) {
+  begin_operation();
+  const Travel travel{.from = call.dtype, .dtype = call.dtype};
+  const std::size_t width = travel.width();
+  const std::size_t each = elements_of_part(width);
+  const std::vector<std::size_t> own(ranks_, call.counts[own_]);
+  for (std::size_t done = 0; done < largest(call.counts); done += each) {
+    begin_chunk();
+    const RankParts given{own, done, each};
+    const RankParts parts{call.counts, done, each};
+    const SegmentMover::Move in{.source = at(call.input, done, width),
+                                .target = writable(packed() + own_ * each * width),
+                                .count = parts.piece(own_)};
+    bench_.mover().move({&in, 1}, way_in(travel));
+    co_await exchange(Pattern::Gather, given, parts, width);
+    unpack(call.output, parts, travel);
+  }
+  co_await end_operation();
+}
+
+device::Steps Collectives::alltoall(AlltoallCall call) {
+  begin_operation();
+  const Travel travel{.from = call.dtype, .dtype = call.dtype};
+  const std::size_t width = travel.width();
+  const std::size_t each = elements_of_part(width);
+  for (std::size_t done = 0; done < call.largest_count; done += each) {
+    begin_chunk();
+    const RankParts given{call.send_counts, done, each};
+    const RankParts parts{call.receive_counts, done, each};
+    bench_.mover().move(given.moves_in(call.input, width, packed(), width), way_in(travel));
+    co_await exchange(Pattern::Scatter, given, parts, width);
+    unpack(call.output, parts, travel);
+  }
+  co_await end_operation();
+}
+
+device::Steps Collectives::reducescatter(ReducescatterCall call) {
+  begin_operation();
+  const Travel travel = travel_for(travel_of(call.dtype, call.op, call.prescale, call.postscale,
+                                             call.divisor(ranks_), std::nullopt));
+  const std::size_t width = travel.width();
+  const std::size_t each = elements_of_part(width);
+  const std::vector<std::size_t> own(ranks_, call.counts[own_]);
+  for (std::size_t done = 0; done < largest(call.counts); done += each) {
+    begin_chunk();
+    const RankParts given{call.counts, done, each};
+    const RankParts parts{own, done, each};
+    const std::size_t count = parts.piece(own_);
+    bench_.mover().move(given.moves_in(call.input, size_of(travel.from), packed(), width),
+                        way_in(travel));
+    co_await exchange(Pattern::Scatter, given, parts, width);
+    if (call.output == nullptr || count == 0) continue;
+    void* const output = at(call.output, done, size_of(travel.from));
+    const bool converts = travel.from != travel.dtype;
+    // No other rank reads that part of this rank's half.
+    const DevicePointer target = converts ? packed() + own_ * each * width : address_of(output);
+    reduce(target, count, travel);
+    const SegmentMover::Move out{.source = pointer_to(target), .target = output, .count = count};
+    if (converts) bench_.mover().move({&out, 1}, way_out(travel));
+  }
+  co_await end_operation();
+}
+
+}  // namespace ronde::cuda
