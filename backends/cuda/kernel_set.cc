@@ -126,9 +126,7 @@ void KernelSet::reduce_at_once(const Stream& stream, DevicePointer output,
   kernels::ReductionArguments how{};
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     how.inputs[i] = reinterpret_cast<const void*>(inputs[i]);
-    if (inputs[i] == 0) how.starts_neutral = 1;
   }
-  if (inputs.empty()) how.starts_neutral = 1;
   how.output = reinterpret_cast<void*>(output);
   how.count = count;
   how.input_count = static_cast<std::uint32_t>(inputs.size());

@@ -62,11 +62,11 @@ class KernelSet {
   /// Queues the copies of a table of segments, of which this fills in `scale` and `neutral_of`.
   void copy(const Stream& stream, const Copy& how, kernels::CopyArguments& table);
 
-  /// Queues the reduction of `inputs` (addresses of the GPU) in their order; 0 stands for the
-  /// neutral element. As Kernels::reduce in core, to the bit. More than most_inputs() inputs take
-  /// several launches, of which all but the last overwrite the first input with the result so far:
-  /// then the caller owns that memory, the first input is not 0, `reduction` has no prescale, and
-  /// its type is no half type, whose sums would be rounded at each launch.
+  /// Queues the reduction of `inputs` (addresses of the GPU, one or more) in their order. As
+  /// Kernels::reduce in core, to the bit. More than most_inputs() inputs take several launches, of
+  /// which all but the last overwrite the first input with the result so far: then the caller owns
+  /// that memory, `reduction` has no prescale, and its type is no half type, whose sums would be
+  /// rounded at each launch.
   void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
               std::size_t count, const Reduction& reduction, Traffic traffic = Traffic::Local);
 

@@ -198,12 +198,10 @@ RONDE_EVERYWHERE void copy_segments(const CopyArguments& how, const Place& place
 
 /// Inputs of all ranks, in their order, and where the result goes; it may be an input.
 struct ReductionArguments {
-  const void* inputs[kMostInputs];  ///< null: the neutral element
+  const void* inputs[kMostInputs];
   void* output;
   std::uint64_t count;
-  std::uint32_t input_count;
-  /// An input is null. The neutral element is then taken first, wherever that one is.
-  std::uint32_t starts_neutral;
+  std::uint32_t input_count;  ///< 1 or more
   Operation operation;
   Scale prescale;
   Scale final_scale;
@@ -232,28 +230,23 @@ RONDE_EVERYWHERE void store_results(const ReductionArguments& how, std::uint64_t
 /// Elements `at` to `at + kCount`, whatever there is to do.
 template <typename Element, unsigned kCount>
 RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t at) {
-  typename Element::Wide results[kCount];
-  for (unsigned k = 0; k < kCount; ++k) results[k] = neutral<Element>(how.operation);
-  bool has_result = how.starts_neutral != 0;
+  typename Element::Wide results[kCount] = {};
   for (std::uint32_t input = 0; input < how.input_count; ++input) {
-    if (how.inputs[input] == nullptr) continue;
     const auto loaded = input_chunk<Element, kCount>(how, input, at);
     for (unsigned k = 0; k < kCount; ++k) {
       const auto operand = scaled<Element>(Element::widen(loaded.values[k]), how.prescale);
-      results[k] = has_result ? combined<Element>(results[k], operand, how.operation) : operand;
+      results[k] = input > 0 ? combined<Element>(results[k], operand, how.operation) : operand;
     }
-    has_result = true;
   }
   store_results<Element, kCount>(how, at, results, how.final_scale);
 }
 
-/// What sum_chunks() can do: sums of what all ranks have, of floating-point numbers with scales but
-/// without a division, which an average over 2, 4 or 8 ranks does not need.
+/// What sum_chunks() can do: sums, of floating-point numbers with scales but without a division,
+/// which an average over 2, 4 or 8 ranks does not need.
 template <typename Element>
 RONDE_EVERYWHERE bool is_simple_sum(const ReductionArguments& how) {
   const bool has_scale = how.prescale.factor != 1.0 || how.final_scale.factor != 1.0;
-  return how.operation == Operation::Sum && how.starts_neutral == 0 &&
-         how.final_scale.divisor == 1.0 &&
+  return how.operation == Operation::Sum && how.final_scale.divisor == 1.0 &&
          (!has_scale || std::is_floating_point_v<typename Element::Wide>);
 }
 
