@@ -30,10 +30,6 @@ std::size_t Collectives::elements_of_part(std::size_t width) const noexcept {
   return half_bytes_ / ranks_ / kAlignment * kAlignment / width;
 }
 
-Travel Collectives::travel_for(const Travel& travel) const {
-  return ranks_ > bench_.kernels().most_inputs() ? in_steps(travel) : travel;
-}
-
 device::ChunkLayout Collectives::layout_of(const AllreduceCall& call, const Travel& travel) const {
   return {call.segments, elements_of_part(travel.width()) * ranks_, travel.alignment()};
 }
@@ -126,8 +122,8 @@ device::Steps Collectives::alltoall(AlltoallCall call) {
 
 device::Steps Collectives::reducescatter(ReducescatterCall call) {
   begin_operation();
-  const Travel travel = travel_for(travel_of(call.dtype, call.op, call.prescale, call.postscale,
-                                             call.divisor(ranks_), std::nullopt));
+  const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
+                                  call.divisor(ranks_), std::nullopt);
   const std::size_t width = travel.width();
   const std::size_t each = elements_of_part(width);
   const std::vector<std::size_t> own(ranks_, call.counts[own_]);

@@ -72,8 +72,6 @@ class Collectives {
   DevicePointer packed() const { return bench_.fusion() + offset_of_half(); }
   /// The elements in a half where each rank has a part in it.
   std::size_t elements_of_part(std::size_t width) const noexcept;
-  /// Where a kernel does not take the elements of all ranks, they are combined in steps.
-  Travel travel_for(const Travel& travel) const;
   device::ChunkLayout layout_of(const AllreduceCall& call, const Travel& travel) const;
   void pack(const device::ChunkLayout& layout, const Travel& travel);
   /// The elements that each rank reduces for all; those of a rank lie behind as many as the first
@@ -83,7 +81,7 @@ class Collectives {
   /// same rank, its link would limit them.
   std::size_t source(std::size_t turn) const noexcept { return (own_ + 1 + turn) % ranks_; }
   /// Combines what lies at `parts_`.
-  void reduce(DevicePointer target, std::size_t count, const Travel& travel);
+  virtual void reduce(DevicePointer target, std::size_t count, const Travel& travel);
   /// An allreduce of a chunk that is packed. `between`, where there is any, is done to this rank's
   /// share before the others get it; `longest`: elements of the largest share.
   using Between =

@@ -52,9 +52,6 @@ struct CudaOptions {
   /// Of all calls of that MPI, which may go on with messages in memory of GPUs in any of them, and
   /// then needs the GPU's context. Empty: its calls need nothing.
   vendor::SurroundCalls surround_mpi_calls = {};
-  /// Inputs that a kernel reduces at once, at least 2; more ranks take several rounds. Lowered by
-  /// tests.
-  std::size_t most_inputs = 64;
 
   /// Where the driver's functions are found; tests bring their own.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();

@@ -62,7 +62,7 @@ class CudaBackend::Run final : public device::SteppedOperation {
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
     : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
-            kBytesBehind, owner.options_.most_inputs, owner.options_.registration_cache),
+            kBytesBehind, owner.options_.registration_cache),
       pipe(bench, owner.streams_->make_stream(device),
            static_cast<std::size_t>(owner.options_.staged_piece_bytes),
            owner.counters_.staged_bytes),
@@ -127,9 +127,8 @@ std::string CudaBackend::why_never_ipc() const {
   if (topology_.hosts() > 1 && !has_two_levels(topology_)) {
     return "the hosts have a single rank each, or different numbers of them";
   }
-  // Reductions of more inputs overwrite the first, which may be another rank's memory.
-  if (static_cast<std::size_t>(topology_.local_size) > options_.most_inputs) {
-    return "there are more than " + std::to_string(options_.most_inputs) + " ranks on a host";
+  if (static_cast<std::size_t>(topology_.local_size) > kernels::kMostInputs) {
+    return "there are more than " + std::to_string(kernels::kMostInputs) + " ranks on a host";
   }
   return {};
 }
@@ -195,9 +194,7 @@ CudaBackend::Ways CudaBackend::ways_of_sum(const AllreduceCall& call) const {
   const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
   const bool crosses =
       has_two_levels(topology_) && (options_.exact || bytes > options_.one_shot_bytes);
-  // Steps between which nothing is rounded would not travel as the type that was asked for.
-  const bool takes_steps = static_cast<std::size_t>(topology_.size) > options_.most_inputs;
-  return {.ipc = is_on_one_host() || crosses, .mpi = !(call.wire_dtype && takes_steps)};
+  return {.ipc = is_on_one_host() || crosses, .mpi = true};
 }
 
 std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {

@@ -13,6 +13,7 @@ device::Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankPart
   const std::size_t stride = to.each * width;
   const DevicePointer arrivals =
       gathers ? packed() : bench_.fusion() + (half_bytes_ - offset_of_half());
+  arrived_ = {arrivals, stride, ranks_};
   co_await bench_.reach();
   for (std::size_t i = 1; i < ranks_; ++i) {
     // Each begins with another one.
@@ -31,9 +32,16 @@ device::Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankPart
   }
 }
 
+/// The inputs lie at equal distances once this rank's own one is among those that have arrived.
+void DirectOperations::reduce(DevicePointer target, std::size_t count, const Travel& travel) {
+  bench_.stream().copy(arrived_.first + own_ * arrived_.bytes, parts_[own_], count * travel.width(),
+                       "copying within the GPU");
+  bench_.kernels().reduce(bench_.stream(), target, arrived_, count, travel.reduction());
+}
+
 device::Steps DirectOperations::allreduce(AllreduceCall call) {
-  const Travel travel = travel_for(travel_of(call.dtype, call.op, call.prescale, call.postscale,
-                                             call.divisor(ranks_), call.wire_dtype));
+  const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
+                                  call.divisor(ranks_), call.wire_dtype);
   device::ChunkLayout layout = layout_of(call, travel);
   while (layout.next()) {
     begin_chunk();

@@ -22,8 +22,10 @@ class DirectOperations final : public Collectives {
 
  private:
   device::Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) override;
+  void reduce(DevicePointer target, std::size_t count, const Travel& travel) override;
 
   DirectLink& link_;
+  KernelSet::Strided arrived_;  ///< in the exchange before, this rank's own part left out
 };
 
 }  // namespace ronde::cuda

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <utility>
-#include <vector>
 
+#include "backends/cuda/addresses.h"
 #include "backends/cuda/kernels/flags.h"
 #include "backends/cuda/kernels/kernel_list.h"
 #include "ronde/error.h"
@@ -43,11 +43,14 @@ kernels::Operation operation_of(ReduceOp op) {
   throw Error("no kernel reduces with " + std::string(to_string(op)));
 }
 
+void require_few(std::span<const DevicePointer> addresses, const std::string& what) {
+  if (addresses.size() <= kernels::kMostInputs) return;
+  throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " " + what +
+              " at most, not " + std::to_string(addresses.size()));
+}
+
 kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std::uint32_t value) {
-  if (flags.size() > kernels::kMostInputs) {
-    throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " flags at most, not " +
-                std::to_string(flags.size()));
-  }
+  require_few(flags, "flags");
   kernels::FlagArguments how{};
   for (std::size_t i = 0; i < flags.size(); ++i) {
     how.flags[i] = reinterpret_cast<std::uint32_t*>(flags[i]);
@@ -59,9 +62,8 @@ kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std:
 
 }  // namespace
 
-KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image,
-                     std::size_t most_inputs)
-    : context_(std::move(context)), most_inputs_(most_inputs) {
+KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image)
+    : context_(std::move(context)) {
   if (image == nullptr) {
     throw Error(
         "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with "
@@ -109,27 +111,27 @@ void KernelSet::copy(const Stream& stream, const Copy& how, kernels::CopyArgumen
 void KernelSet::reduce(const Stream& stream, DevicePointer output,
                        std::span<const DevicePointer> inputs, std::size_t count,
                        const Reduction& reduction, Traffic traffic) {
-  if (count == 0) return;
-  Reduction partial = reduction;
-  partial.final = {};
-  std::vector<DevicePointer> left(inputs.begin(), inputs.end());
-  while (left.size() > most_inputs_) {
-    reduce_at_once(stream, left[0], std::span(left).first(most_inputs_), count, partial, traffic);
-    left.erase(left.begin() + 1, left.begin() + static_cast<std::ptrdiff_t>(most_inputs_));
-  }
-  reduce_at_once(stream, output, left, count, reduction, traffic);
+  require_few(inputs, "inputs");
+  kernels::ReductionArguments how{};
+  std::transform(inputs.begin(), inputs.end(), how.inputs, pointer_to);
+  how.input_count = static_cast<std::uint32_t>(inputs.size());
+  reduce(stream, output, how, count, reduction, traffic);
 }
 
-void KernelSet::reduce_at_once(const Stream& stream, DevicePointer output,
-                               std::span<const DevicePointer> inputs, std::size_t count,
-                               const Reduction& reduction, Traffic traffic) {
+void KernelSet::reduce(const Stream& stream, DevicePointer output, const Strided& inputs,
+                       std::size_t count, const Reduction& reduction) {
   kernels::ReductionArguments how{};
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    how.inputs[i] = reinterpret_cast<const void*>(inputs[i]);
-  }
-  how.output = reinterpret_cast<void*>(output);
+  how.inputs[0] = pointer_to(inputs.first);
+  how.stride = inputs.bytes;
+  how.input_count = static_cast<std::uint32_t>(inputs.count);
+  reduce(stream, output, how, count, reduction, Traffic::Local);
+}
+
+void KernelSet::reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
+                       std::size_t count, const Reduction& reduction, Traffic traffic) {
+  if (count == 0) return;
+  how.output = writable(output);
   how.count = count;
-  how.input_count = static_cast<std::uint32_t>(inputs.size());
   how.operation = operation_of(reduction.op);
   how.prescale = {reduction.prescale, 1.0};
   how.final_scale = {reduction.final.factor, reduction.final.divisor};

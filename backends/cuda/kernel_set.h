@@ -33,17 +33,13 @@ enum class Traffic : std::uint8_t {
 class KernelSet {
  public:
   /// `image`: that of kernel_image(). Throws Error if there is none, DriverError if it has no code
-  /// for this GPU. `most_inputs`: of one launch of a reduction, from 2 to kMostInputs; tests lower
-  /// it.
-  KernelSet(std::shared_ptr<const DeviceContext> context, const void* image,
-            std::size_t most_inputs = kernels::kMostInputs);
+  /// for this GPU.
+  KernelSet(std::shared_ptr<const DeviceContext> context, const void* image);
   ~KernelSet();
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
   const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
-  /// Inputs that one launch reduces.
-  std::size_t most_inputs() const noexcept { return most_inputs_; }
 
   /// Whether there is a copying kernel between the two types: equal ones, or a half type and F32 or
   /// F64.
@@ -62,13 +58,20 @@ class KernelSet {
   /// Queues the copies of a table of segments, of which this fills in `scale` and `neutral_of`.
   void copy(const Stream& stream, const Copy& how, kernels::CopyArguments& table);
 
-  /// Queues the reduction of `inputs` (addresses of the GPU, one or more) in their order. As
-  /// Kernels::reduce in core, to the bit. More than most_inputs() inputs take several launches, of
-  /// which all but the last overwrite the first input with the result so far: then the caller owns
-  /// that memory, `reduction` has no prescale, and its type is no half type, whose sums would be
-  /// rounded at each launch.
+  /// Inputs of a reduction at equal distances, of any number.
+  struct Strided {
+    DevicePointer first = 0;
+    std::size_t bytes = 0;  ///< from each to the next
+    std::size_t count = 0;
+  };
+  /// Queues the reduction of inputs (one or more; kMostInputs at most if each has an address of its
+  /// own) in their order. As Kernels::reduce in core, to the bit. The output may be an input.
+  /// @{
   void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
               std::size_t count, const Reduction& reduction, Traffic traffic = Traffic::Local);
+  void reduce(const Stream& stream, DevicePointer output, const Strided& inputs, std::size_t count,
+              const Reduction& reduction);
+  /// @}
 
   /// Queues what writes `value` to flags (kMostInputs at most), also of other GPUs, once all that
   /// is queued now has run, and shows.
@@ -81,15 +84,13 @@ class KernelSet {
 
  private:
   void load(const char* name);
-  void reduce_at_once(const Stream& stream, DevicePointer output,
-                      std::span<const DevicePointer> inputs, std::size_t count,
-                      const Reduction& reduction, Traffic traffic);
+  void reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
+              std::size_t count, const Reduction& reduction, Traffic traffic);
   unsigned blocks_for(std::uint64_t tiles, Traffic traffic) const;
   void launch(const Stream& stream, const std::string& name, unsigned blocks,
               std::span<void*> arguments);
 
   const std::shared_ptr<const DeviceContext> context_;
-  const std::size_t most_inputs_;
   ModuleHandle module_ = nullptr;
   std::map<std::string, FunctionHandle> functions_;  ///< all that there are
 };

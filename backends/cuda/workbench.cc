@@ -12,11 +12,11 @@ constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
 }  // namespace
 
 Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes,
-                     std::size_t bytes_behind, std::size_t most_inputs, bool keeps_pinned)
+                     std::size_t bytes_behind, bool keeps_pinned)
     : context_(streams.context(device)),
       fusion_bytes_(fusion_bytes),
       bytes_behind_(bytes_behind),
-      kernels_(context_, image, most_inputs),
+      kernels_(context_, image),
       events_(context_),
       pinned_(context_, keeps_pinned ? kKeepPinned : 0),
       stream_(streams.make_stream(device)),

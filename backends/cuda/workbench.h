@@ -21,12 +21,10 @@ namespace ronde::cuda {
 class Workbench {
  public:
   /// `image`: as in KernelSet. `fusion_bytes`: of the fusion buffer, a multiple of 16.
-  /// `bytes_behind`: of memory behind it that operations leave alone. `most_inputs`: as in
-  /// KernelSet. `keeps_pinned`: page-locked memory that nobody uses at the moment is kept, as
-  /// freeing it might wait for the GPU.
+  /// `bytes_behind`: of memory behind it that operations leave alone. `keeps_pinned`: page-locked
+  /// memory that nobody uses at the moment is kept, as freeing it might wait for the GPU.
   Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes,
-            std::size_t bytes_behind = 0, std::size_t most_inputs = kernels::kMostInputs,
-            bool keeps_pinned = true);
+            std::size_t bytes_behind = 0, bool keeps_pinned = true);
   /// Queued work has to be over (CudaStreams::settle); where it never is, it is to be abandoned.
   ~Workbench();
   Workbench(const Workbench&) = delete;

@@ -224,9 +224,9 @@ device::Steps Links::connect_all(int device) {
 
 std::shared_ptr<Lane> Links::make_lane(int device, const std::shared_ptr<IssuingThread>& thread) {
   auto lane = std::make_shared<Lane>();
-  lane->bench = std::make_shared<cuda::Workbench>(
-      *shared_->streams, device, options().kernel_image,
-      buffer_bytes(options().fusion_bytes, shared_->size), 0, options().most_inputs);
+  lane->bench =
+      std::make_shared<cuda::Workbench>(*shared_->streams, device, options().kernel_image,
+                                        buffer_bytes(options().fusion_bytes, shared_->size));
   lane->channel = {thread, std::shared_ptr<cuda::Stream>(lane->bench, &lane->bench->stream()),
                    std::make_shared<BlockingCommunicator>(shared_->libraries.nccl,
                                                           static_cast<int>(shared_->size))};

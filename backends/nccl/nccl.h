@@ -41,8 +41,6 @@ struct NcclOptions {
   /// @}
   /// cuda::kernel_image(); null: this build has no kernels.
   const void* kernel_image = nullptr;
-  /// Most inputs that a kernel reduces at once; tests lower it.
-  std::size_t most_inputs = 64;
 };
 
 /// Makes the backend, which needs a GPU for each rank; its name is "nccl". Nothing happens on a GPU

@@ -98,16 +98,14 @@ ReductionPlan scaled_before(const AllreduceCall& call, std::size_t ranks) {
 
 }  // namespace
 
-ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool takes_steps,
-                             bool exact) {
+ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool exact) {
   const DataType dtype = call.travelling_dtype();
   const bool by_nccl = is_reduced_by_nccl(dtype, call.op, exact);
   if (by_nccl && is_floating(dtype) && is_sum(call.op)) return scaled_before(call, ranks);
   ReductionPlan plan{.travel = cuda::travel_of(call.dtype, call.op, call.prescale, call.postscale,
                                                call.divisor(ranks), call.wire_dtype),
                      .by_nccl = by_nccl};
-  if (by_nccl || takes_steps) plan.travel = cuda::in_steps(plan.travel);
-  plan.packed = call.wire_dtype.value_or(plan.travel.dtype);
+  if (by_nccl) plan.travel = cuda::in_steps(plan.travel);
   plan.pack = {plan.travel.pack_scale, 1.0};
   return plan;
 }

@@ -36,9 +36,6 @@ struct ReductionPlan {
   /// Between the ranks. NCCL does not scale as `reduce_scale` does, and leaves `final` to the way
   /// out of the buffer.
   cuda::Travel travel;
-  /// What elements are rounded to on their way into the buffer, and the results on their way out:
-  /// `travel.dtype`, or the wire type where that is widened between steps.
-  DataType packed = travel.dtype;
   bool by_nccl = true;
   /// Of each rank's elements, on their way into the buffer.
   Scaling pack = {};
@@ -47,10 +44,8 @@ struct ReductionPlan {
   bool is_nccl_average = false;  ///< that is what ncclAvg does
 };
 
-/// `takes_steps`: there are more ranks than a launch takes inputs (KernelSet::reduce). `exact`: of
-/// NcclOptions.
-ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool takes_steps,
-                             bool exact);
+/// `exact`: of NcclOptions.
+ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool exact);
 
 /// What NCCL is to do, of a chunk of a single tensor or another one: an operator of its own where
 /// it multiplies, which ends with this.

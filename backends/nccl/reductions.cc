@@ -27,14 +27,7 @@ AllreduceCall as_allreduce(const ReducescatterCall& call) {
 ReductionWork::Shares ReductionWork::lay_out(std::byte* buffer,
                                              std::size_t elements) const noexcept {
   const std::size_t bytes = elements * width();
-  std::byte* const received = buffer + size() * bytes;
-  const bool is_widened = plan_.packed != plan_.travel.dtype;
-  return {.packed = buffer,
-          .received = received,
-          .entry = is_widened ? received : buffer,
-          .result = is_widened ? received + bytes : received,
-          .elements = elements,
-          .bytes = bytes};
+  return {buffer, buffer + size() * bytes, elements, bytes};
 }
 
 std::size_t ReductionWork::share_of(std::size_t elements) const noexcept {
@@ -48,17 +41,9 @@ std::size_t ReductionWork::most_of_share() const noexcept {
 }
 
 void ReductionWork::combine(const Shares& shares) const {
-  const DataType type = plan_.travel.dtype;
-  const bool is_widened = plan_.packed != type;
-  if (is_widened) {
-    move({{shares.entry, shares.packed, size() * shares.elements}},
-         {.from = plan_.packed, .to = type});
-  }
-  std::vector<cuda::DevicePointer> inputs;
-  for (std::size_t from = 0; from < size(); ++from) {
-    std::byte* const begin = from == rank() ? shares.packed : shares.received;
-    inputs.push_back(cuda::address_of(begin + from * shares.bytes));
-  }
+  bench().stream().copy(cuda::address_of(shares.received + rank() * shares.bytes),
+                        cuda::address_of(shares.packed + rank() * shares.bytes), shares.bytes,
+                        doing());
   call_together([&] {
     for (std::size_t i = 1; i < size(); ++i) {
       // Each begins with another one.
@@ -70,23 +55,21 @@ void ReductionWork::combine(const Shares& shares) const {
            static_cast<int>(from));
     }
   });
-  bench().kernels().reduce(bench().stream(), cuda::address_of(shares.received), inputs,
+  const cuda::DevicePointer received = cuda::address_of(shares.received);
+  bench().kernels().reduce(bench().stream(), received, {received, shares.bytes, size()},
                            shares.elements, plan_.travel.reduction());
-  if (is_widened) {
-    move({{shares.received, shares.result, shares.elements}}, {.from = type, .to = plan_.packed});
-  }
 }
 
 void ReductionWork::pack(const Moves& moves, bool is_scaled_by_nccl) const {
   move(moves, {.from = plan_.travel.from,
-               .to = plan_.packed,
+               .to = plan_.travel.dtype,
                .scaling = is_scaled_by_nccl ? Scaling{} : plan_.pack,
                .op = plan_.travel.op});
 }
 
 /// The ranks' own combining leaves it scaled, with the one NaN that there is.
 void ReductionWork::unpack(const Moves& moves) const {
-  move(moves, {.from = plan_.packed,
+  move(moves, {.from = plan_.travel.dtype,
                .to = plan_.travel.from,
                .scaling = plan_.by_nccl ? plan_.travel.final : Scaling{},
                .canonical = plan_.by_nccl});
@@ -112,11 +95,11 @@ void Allreduce::issue() {
 }
 
 Moves Allreduce::into(std::byte* buffer) const {
-  return moves_in(layout_.pieces(), cuda::address_of(buffer), tensor_width(), packed_width());
+  return moves_in(layout_.pieces(), cuda::address_of(buffer), tensor_width(), width());
 }
 
 Moves Allreduce::out_of(const std::byte* buffer) const {
-  return moves_out(layout_.pieces(), cuda::address_of(buffer), tensor_width(), packed_width());
+  return moves_out(layout_.pieces(), cuda::address_of(buffer), tensor_width(), width());
 }
 
 void Allreduce::reduce_by_nccl() const {
@@ -139,9 +122,9 @@ void Allreduce::reduce_by_nccl() const {
 void Allreduce::combine_chunk() const {
   ++counts().chunks_in_order;
   const Shares shares = lay_out(fusion(), share_of(layout_.extent()));
-  pack(into(shares.entry));
+  pack(into(shares.packed));
   combine(shares);
-  call(api().all_gather, shares.result, shares.packed, shares.elements * packed_width(), kUint8);
+  call(api().all_gather, shares.received, shares.packed, shares.elements * width(), kUint8);
   unpack(out_of(shares.packed));
 }
 
@@ -180,7 +163,7 @@ void Reducescatter::reduce_by_nccl(const cuda::RankParts& parts, bool is_single)
   ++counts().packed_chunks;
   const Shares shares = lay_out(op.is_plain() ? unregistered() : fusion(), parts.each);
   pack(into(shares, parts), op.scales());
-  call(api().reduce_scatter, shares.packed, shares.result, parts.each, op.type(), op.number());
+  call(api().reduce_scatter, shares.packed, shares.received, parts.each, op.type(), op.number());
   keep_part(shares, parts);
 }
 
@@ -193,12 +176,12 @@ void Reducescatter::combine_chunk(const cuda::RankParts& parts) const {
 }
 
 Moves Reducescatter::into(const Shares& shares, const cuda::RankParts& parts) const {
-  return parts.moves_in(input_, tensor_width(), cuda::address_of(shares.entry), packed_width());
+  return parts.moves_in(input_, tensor_width(), cuda::address_of(shares.packed), width());
 }
 
 void Reducescatter::keep_part(const Shares& shares, const cuda::RankParts& parts) const {
   if (output_ == nullptr) return;
-  unpack({{shares.result, cuda::at(output_, parts.done, tensor_width()), parts.piece(rank())}});
+  unpack({{shares.received, cuda::at(output_, parts.done, tensor_width()), parts.piece(rank())}});
 }
 
 }  // namespace ronde::nccl

@@ -17,17 +17,14 @@ class ReductionWork : public LaneWork {
   /// `call`: without its segments.
   ReductionWork(Links& links, const AllreduceCall& call, std::string doing)
       : LaneWork(links, call.place, std::move(doing)),
-        plan_(plan_reduction(call, size(), size() > bench().kernels().most_inputs(),
-                             options().exact)) {}
+        plan_(plan_reduction(call, size(), options().exact)) {}
 
   /// A chunk in the fusion buffer: a share of the elements for each rank. Where the ranks combine
   /// them, each gives every other one that one's share, and combines its own of all ranks in their
   /// order: Note [What NCCL reduces].
   struct Shares {
     std::byte* packed = nullptr;    ///< this rank's elements, share after share
-    std::byte* received = nullptr;  ///< the ranks' elements of this rank's share
-    std::byte* entry = nullptr;     ///< where they are packed, as plan().packed
-    std::byte* result = nullptr;    ///< of this rank's share, as plan().packed
+    std::byte* received = nullptr;  ///< the ranks' elements of this rank's share, then the result
     std::size_t elements = 0;       ///< of a share, those behind the last one included
     std::size_t bytes = 0;          ///< of a share
   };
@@ -43,10 +40,9 @@ class ReductionWork : public LaneWork {
   void combine(const Shares& shares) const;
 
   const ReductionPlan& plan() const noexcept { return plan_; }
-  /// Bytes of an element in the tensors, as plan().packed, and on its way between the ranks.
+  /// Bytes of an element in the tensors, and on its way between the ranks.
   /// @{
   std::size_t tensor_width() const noexcept { return size_of(plan_.travel.from); }
-  std::size_t packed_width() const noexcept { return size_of(plan_.packed); }
   std::size_t width() const noexcept { return plan_.travel.width(); }
   /// @}
 

@@ -179,26 +179,28 @@ TEST_CASE("a cuda reduction may write into one of its inputs") {
   CHECK(first.equals(expected));
 }
 
-TEST_CASE("a cuda reduction of more inputs than a launch takes has the bits of one launch") {
+TEST_CASE("cuda reductions of any number of inputs in one buffer have the bits of the CPU's") {
   Machine machine;
-  constexpr std::size_t kCount = 300;
-  for (const std::size_t ranks : {64U, 65U, 127U, 128U, 200U}) {
-    CAPTURE(ranks);
-    std::vector<SharedBytes> values;
-    std::vector<const void*> pointers;
-    std::vector<DevicePointer> addresses;
-    for (std::size_t i = 0; i < ranks; ++i) {
-      values.emplace_back(machine, values_of(DataType::F32, kCount, static_cast<unsigned>(i)));
-      pointers.push_back(values[i].at(0));
-      addresses.push_back(values[i].address());
+  for (const DataType dtype : {DataType::F32, DataType::BF16, DataType::I16}) {
+    for (const std::size_t inputs : {1U, 2U, 4U, 8U, 64U, 65U, 70U}) {
+      const std::size_t count = inputs > 8 ? 300 : 20000;
+      const std::size_t stride = count * size_of(dtype) + 16;  // more than what is reduced
+      CAPTURE(to_string(dtype), inputs);
+      const SharedBytes values(machine, values_of(dtype, inputs * stride / size_of(dtype), 3));
+      std::vector<const void*> pointers;
+      for (std::size_t i = 0; i < inputs; ++i) pointers.push_back(values.at(i * stride));
+      const Reduction reduction{.dtype = dtype, .prescale = 0.5};
+      Bytes expected(count * size_of(dtype));
+      best_kernels().reduce(expected.data(), pointers, count, reduction, Store::Regular);
+      machine.kernels.reduce(machine.stream, values.address(), {values.address(), stride, inputs},
+                             count, reduction);
+      machine.finish();
+      CHECK(values.equals(expected));
     }
-    const Reduction reduction{.dtype = DataType::F32, .op = ReduceOp::Sum, .final = {0.5, 3.0}};
-    Bytes expected(kCount * 4);
-    best_kernels().reduce(expected.data(), pointers, kCount, reduction, Store::Regular);
-    machine.kernels.reduce(machine.stream, addresses.back(), addresses, kCount, reduction);
-    machine.finish();
-    CHECK(values.back().equals(expected));
   }
+  CHECK_THROWS_WITH(
+      machine.kernels.reduce(machine.stream, 0, std::vector<DevicePointer>(65), 1, {}),
+      "a kernel takes 64 inputs at most, not 65");
 }
 
 /// Segments of these counts, one behind the other on one side, with gaps on the other.

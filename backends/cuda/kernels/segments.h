@@ -15,7 +15,7 @@ constexpr unsigned kThreads = 512;
 /// What blocks divide among them is whole tiles, of so many bytes of the wider type: one access of
 /// 16 bytes by each thread, so that small messages are spread over many blocks.
 constexpr std::uint64_t kTileBytes = 16 * kThreads;
-/// Most inputs of a reduction: ranks of a host.
+/// Most inputs of a reduction that are not at equal distances, and most flags: ranks of a host.
 constexpr unsigned kMostInputs = 64;
 
 /// A thread of a grid of any size.
@@ -198,7 +198,8 @@ RONDE_EVERYWHERE void copy_segments(const CopyArguments& how, const Place& place
 
 /// Inputs of all ranks, in their order, and where the result goes; it may be an input.
 struct ReductionArguments {
-  const void* inputs[kMostInputs];
+  const void* inputs[kMostInputs];  ///< with a stride, only the first
+  std::uint64_t stride;             ///< bytes from one input to the next; 0: each has a pointer
   void* output;
   std::uint64_t count;
   std::uint32_t input_count;  ///< 1 or more
@@ -207,12 +208,17 @@ struct ReductionArguments {
   Scale final_scale;
 };
 
+RONDE_EVERYWHERE const void* input_of(const ReductionArguments& how, std::uint32_t input) {
+  if (how.stride == 0) return how.inputs[input];
+  return static_cast<const char*>(how.inputs[0]) + input * how.stride;
+}
+
 template <typename Element, unsigned kCount>
 RONDE_EVERYWHERE Chunk<typename Element::Storage, kCount> input_chunk(const ReductionArguments& how,
                                                                       unsigned input,
                                                                       std::uint64_t at) {
   using Storage = typename Element::Storage;
-  const auto* const values = static_cast<const Storage*>(how.inputs[input]) + at;
+  const auto* const values = static_cast<const Storage*>(input_of(how, input)) + at;
   return *reinterpret_cast<const Chunk<Storage, kCount>*>(values);
 }
 
@@ -304,7 +310,7 @@ RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place
   const std::uint64_t end = limit < how.count ? limit : how.count;
   bool aligned = is_aligned<Loaded>(how.output);
   for (std::uint32_t i = 0; i < how.input_count; ++i) {
-    aligned = aligned && is_aligned<Loaded>(how.inputs[i]);
+    aligned = aligned && is_aligned<Loaded>(input_of(how, i));
   }
   const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
   switch (is_simple_sum<Element>(how) ? how.input_count : 0) {
