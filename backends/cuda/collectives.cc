@@ -35,15 +35,15 @@ device::ChunkLayout Collectives::layout_of(const AllreduceCall& call, const Trav
 }
 
 void Collectives::pack(const device::ChunkLayout& layout, const Travel& travel) {
-  bench_.mover().move(moves_in(layout.pieces(), packed(), size_of(travel.from), travel.width()),
-                      way_in(travel));
+  bench_.move(moves_in(layout.pieces(), packed(), size_of(travel.from), travel.width()),
+              way_in(travel));
   counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
 }
 
 void Collectives::unpack(void* output, const RankParts& parts, const Travel& travel) {
   const auto source_of = [this](std::size_t rank) { return parts_[rank]; };
-  bench_.mover().move(parts.moves_out(source_of, output, travel.width(), source(0)),
-                      way_out(travel, traffic()));
+  bench_.move(parts.moves_out(source_of, output, travel.width(), source(0)),
+              way_out(travel, traffic()));
 }
 
 void Collectives::reduce(DevicePointer target, std::size_t count, const Travel& travel) {
@@ -81,7 +81,7 @@ device::Steps Collectives::two_shot(const device::ChunkLayout& layout, const Tra
                                      size_of(travel.from), width, {begin, begin + shares[rank]});
     moves.insert(moves.end(), of_share.begin(), of_share.end());
   }
-  bench_.mover().move(moves, way_out(travel, traffic()));
+  bench_.move(moves, way_out(travel, traffic()));
 }
 
 device::Steps Collectives::allgather(AllgatherCall call) {
@@ -94,10 +94,10 @@ device::Steps Collectives::allgather(AllgatherCall call) {
     begin_chunk();
     const RankParts given{own, done, each};
     const RankParts parts{call.counts, done, each};
-    const SegmentMover::Move in{.source = at(call.input, done, width),
-                                .target = writable(packed() + own_ * each * width),
-                                .count = parts.piece(own_)};
-    bench_.mover().move({&in, 1}, way_in(travel));
+    const KernelSet::Move in{.source = at(call.input, done, width),
+                             .target = writable(packed() + own_ * each * width),
+                             .count = parts.piece(own_)};
+    bench_.move({&in, 1}, way_in(travel));
     co_await exchange(Pattern::Gather, given, parts, width);
     unpack(call.output, parts, travel);
   }
@@ -113,7 +113,7 @@ device::Steps Collectives::alltoall(AlltoallCall call) {
     begin_chunk();
     const RankParts given{call.send_counts, done, each};
     const RankParts parts{call.receive_counts, done, each};
-    bench_.mover().move(given.moves_in(call.input, width, packed(), width), way_in(travel));
+    bench_.move(given.moves_in(call.input, width, packed(), width), way_in(travel));
     co_await exchange(Pattern::Scatter, given, parts, width);
     unpack(call.output, parts, travel);
   }
@@ -132,8 +132,7 @@ device::Steps Collectives::reducescatter(ReducescatterCall call) {
     const RankParts given{call.counts, done, each};
     const RankParts parts{own, done, each};
     const std::size_t count = parts.piece(own_);
-    bench_.mover().move(given.moves_in(call.input, size_of(travel.from), packed(), width),
-                        way_in(travel));
+    bench_.move(given.moves_in(call.input, size_of(travel.from), packed(), width), way_in(travel));
     co_await exchange(Pattern::Scatter, given, parts, width);
     if (call.output == nullptr || count == 0) continue;
     void* const output = at(call.output, done, size_of(travel.from));
@@ -141,8 +140,8 @@ device::Steps Collectives::reducescatter(ReducescatterCall call) {
     // No other rank reads that part of this rank's half.
     const DevicePointer target = converts ? packed() + own_ * each * width : address_of(output);
     reduce(target, count, travel);
-    const SegmentMover::Move out{.source = pointer_to(target), .target = output, .count = count};
-    if (converts) bench_.mover().move({&out, 1}, way_out(travel));
+    const KernelSet::Move out{.source = pointer_to(target), .target = output, .count = count};
+    if (converts) bench_.move({&out, 1}, way_out(travel));
   }
   co_await end_operation();
 }

@@ -113,8 +113,8 @@ void IpcOperations::reduce_all(const device::ChunkLayout& layout, const Travel& 
   // Memory behind the halves, at which no other rank looks.
   const DevicePointer result = bench_.fusion() + kHalves * half_bytes_;
   reduce(result, layout.extent(), travel);
-  bench_.mover().move(moves_out(layout.pieces(), result, size_of(travel.from), travel.width()),
-                      way_out(travel));
+  bench_.move(moves_out(layout.pieces(), result, size_of(travel.from), travel.width()),
+              way_out(travel));
 }
 
 device::Steps IpcOperations::allreduce(AllreduceCall call) {
@@ -165,7 +165,7 @@ device::Steps IpcOperations::broadcast(BroadcastCall call) {
     begin_chunk();
     if (is_root) pack(layout, travel);
     co_await meet();
-    bench_.mover().move(
+    bench_.move(
         moves_out(layout.pieces(), base(root), size_of(travel.from), travel.width(), {}, is_root),
         way_out(travel, traffic()));
   }

@@ -95,7 +95,29 @@ bool KernelSet::can_copy(DataType from, DataType to) noexcept {
   return from == to || (is_half(from) && is_full(to)) || (is_full(from) && is_half(to));
 }
 
-void KernelSet::copy(const Stream& stream, const Copy& how, kernels::CopyArguments& table) {
+void KernelSet::move(const Stream& stream, std::span<const Move> moves, const How& how) {
+  const std::size_t width = std::max(size_of(how.from), size_of(how.to));
+  kernels::CopyArguments table{};
+  for (const Move& move : moves) {
+    const auto* const source = static_cast<const std::byte*>(move.source);
+    auto* const target = static_cast<std::byte*>(move.target);
+    for (std::size_t done = 0; done < move.count;) {
+      if (table.count == kernels::kMostSegments) {
+        copy(stream, how, table);
+        table = {};
+      }
+      const std::size_t count = std::min<std::size_t>(move.count - done, kernels::kMostElements);
+      table.segments[table.count++] = {
+          source != nullptr ? source + done * size_of(how.from) : nullptr,
+          target + done * size_of(how.to), static_cast<std::uint32_t>(count), table.tiles};
+      table.tiles += static_cast<std::uint32_t>(kernels::tiles_of(count, width));
+      done += count;
+    }
+  }
+  if (table.count > 0) copy(stream, how, table);
+}
+
+void KernelSet::copy(const Stream& stream, const How& how, kernels::CopyArguments& table) {
   table.scale = {how.scaling.factor, how.scaling.divisor};
   table.neutral_of = operation_of(how.op);
   const bool fills = std::any_of(table.segments, table.segments + table.count,

@@ -45,18 +45,23 @@ class KernelSet {
   /// F64.
   static bool can_copy(DataType from, DataType to) noexcept;
 
-  struct Copy {
+  struct Move {
+    const void* source = nullptr;  ///< null: the neutral element of `op` is written
+    void* target = nullptr;
+    std::size_t count = 0;  ///< of elements
+  };
+  struct How {
     DataType from = DataType::F32;
     DataType to = DataType::F32;  ///< can_copy
     Scaling scaling = {};
-    /// What a segment without a source is filled with, is neutral for it.
     ReduceOp op = ReduceOp::Sum;
     /// Any NaN becomes the one quiet NaN, where it would be copied as it is otherwise.
     bool canonical = false;
     Traffic traffic = Traffic::Local;
   };
-  /// Queues the copies of a table of segments, of which this fills in `scale` and `neutral_of`.
-  void copy(const Stream& stream, const Copy& how, kernels::CopyArguments& table);
+  /// Packs and unpacks: queues copies with conversion and scale on the way, kMostSegments by each
+  /// launch, within the GPU's own memory or what it maps.
+  void move(const Stream& stream, std::span<const Move> moves, const How& how);
 
   /// Inputs of a reduction at equal distances, of any number.
   struct Strided {
@@ -84,6 +89,7 @@ class KernelSet {
 
  private:
   void load(const char* name);
+  void copy(const Stream& stream, const How& how, kernels::CopyArguments& table);
   void reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
               std::size_t count, const Reduction& reduction, Traffic traffic);
   unsigned blocks_for(std::uint64_t tiles, Traffic traffic) const;

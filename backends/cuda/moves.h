@@ -9,24 +9,24 @@
 #include <vector>
 
 #include "backends/cuda/addresses.h"
-#include "backends/cuda/segment_mover.h"
+#include "backends/cuda/kernel_set.h"
 #include "backends/cuda/travel.h"
 #include "backends/device/chunk_layout.h"
 
 // What is moved between tensors and a buffer, in which elements lie as they travel.
 namespace ronde::cuda {
 
-using Moves = std::vector<SegmentMover::Move>;
+using Moves = std::vector<KernelSet::Move>;
 
 /// How elements are moved into the buffer.
-inline SegmentMover::How way_in(const Travel& travel) {
+inline KernelSet::How way_in(const Travel& travel) {
   return {.from = travel.from,
           .to = travel.dtype,
           .scaling = {travel.pack_scale, 1.0},
           .op = travel.op};
 }
 /// And how out of it.
-inline SegmentMover::How way_out(const Travel& travel, Traffic traffic = Traffic::Local) {
+inline KernelSet::How way_out(const Travel& travel, Traffic traffic = Traffic::Local) {
   return {.from = travel.dtype, .to = travel.from, .traffic = traffic};
 }
 

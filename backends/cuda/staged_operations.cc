@@ -32,7 +32,7 @@ device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage 
   while (layout.next()) {
     const DevicePointer chunk = bench_.fusion();
     if (passage.reads) {
-      bench_.mover().move(moves_in(layout.pieces(), chunk, tensor_width, width), way_in(travel));
+      bench_.move(moves_in(layout.pieces(), chunk, tensor_width, width), way_in(travel));
     }
     const Moves results =
         moves_out(layout.pieces(), chunk, tensor_width, width, {}, passage.skips_in_place);
@@ -48,7 +48,7 @@ device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage 
     };
     device::Steps passing = pipe_.pass(std::move(through));
     co_await passing;
-    bench_.mover().move(results, way_out(travel));
+    bench_.move(results, way_out(travel));
     device::Steps settling = pipe_.settle();
     co_await settling;
   }

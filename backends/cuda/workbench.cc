@@ -19,8 +19,7 @@ Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::s
       kernels_(context_, image),
       events_(context_),
       pinned_(context_, keeps_pinned ? kKeepPinned : 0),
-      stream_(streams.make_stream(device)),
-      mover_(kernels_, *stream_) {}
+      stream_(streams.make_stream(device)) {}
 
 Workbench::~Workbench() = default;
 

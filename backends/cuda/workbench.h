@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "backends/cuda/cuda_streams.h"
 #include "backends/cuda/kernel_set.h"
 #include "backends/cuda/memory.h"
-#include "backends/cuda/segment_mover.h"
 #include "backends/cuda/stream.h"
 #include "backends/device/steps.h"
 #include "ronde/device.h"
@@ -33,7 +33,6 @@ class Workbench {
   const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
   KernelSet& kernels() noexcept { return kernels_; }
   Stream& stream() noexcept { return *stream_; }
-  SegmentMover& mover() noexcept { return mover_; }
   EventPool& events() noexcept { return events_; }
   PinnedPool& pinned() noexcept { return pinned_; }
 
@@ -42,6 +41,10 @@ class Workbench {
   /// What operations use of it.
   std::size_t fusion_bytes() const noexcept { return fusion_bytes_; }
 
+  /// Queues moves on the stream (KernelSet::move).
+  void move(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
+    kernels_.move(*stream_, moves, how);
+  }
   /// What is queued on the stream from now on runs after all of these.
   void run_after(DeviceEvents events);
   /// Ends once all that is queued on the stream has run.
@@ -56,7 +59,6 @@ class Workbench {
   PinnedPool pinned_;
   DeviceMemory fusion_;
   std::shared_ptr<Stream> stream_;
-  SegmentMover mover_;
 };
 
 }  // namespace ronde::cuda

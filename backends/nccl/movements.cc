@@ -9,7 +9,7 @@
 namespace ronde::nccl {
 namespace {
 
-constexpr cuda::SegmentMover::How kBytes{.from = DataType::U8, .to = DataType::U8};
+constexpr cuda::KernelSet::How kBytes{.from = DataType::U8, .to = DataType::U8};
 
 std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
@@ -17,7 +17,7 @@ std::size_t sum(std::span<const std::size_t> counts) {
 
 /// The same moves of plain bytes, of elements of that width.
 Moves as_bytes(Moves moves, std::size_t width) {
-  for (cuda::SegmentMover::Move& move : moves) move.count *= width;
+  for (cuda::KernelSet::Move& move : moves) move.count *= width;
   return moves;
 }
 

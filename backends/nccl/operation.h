@@ -87,9 +87,7 @@ class LaneWork : public Work {
   /// their tensors: NCCL chooses its kernel by whether a rank's own buffers are registered, and all
   /// ranks have to run the same one.
   std::byte* unregistered() const { return reinterpret_cast<std::byte*>(bench().fusion()); }
-  void move(const Moves& moves, const cuda::SegmentMover::How& how) const {
-    bench().mover().move(moves, how);
-  }
+  void move(const Moves& moves, const cuda::KernelSet::How& how) const { bench().move(moves, how); }
 
  private:
   LaneWork(const Links& links, const std::shared_ptr<Lane>& lane, const Placement& place,

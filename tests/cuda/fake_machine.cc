@@ -16,8 +16,7 @@ Machine::Machine()
       kernels(context, "an image"),
       stream(context),
       events(context),
-      pinned(context, 1 << 20),
-      mover(kernels, stream) {}
+      pinned(context, 1 << 20) {}
 
 Machine::~Machine() = default;
 

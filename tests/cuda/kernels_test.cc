@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "backends/cuda/segment_mover.h"
+#include "backends/cuda/kernel_set.h"
 #include "machine.h"
 #include "ronde/kernels.h"
 
@@ -262,18 +262,19 @@ TEST_CASE("cuda packs and unpacks segments by one kernel, with the bits of the C
         const SharedBytes source(machine, values_of(from, layout.spread_total(), 5));
         const SharedBytes packed(machine, layout.total * size_of(to));
         Bytes expected(layout.total * size_of(to));
-        std::vector<SegmentMover::Move> moves;
+        std::vector<KernelSet::Move> moves;
         for (std::size_t i = 0; i < layout.counts.size(); ++i) {
           std::byte* const input = source.at(layout.spread[i] * size_of(from));
           const std::size_t offset = layout.packed[i] * size_of(to);
           moves.push_back({input, packed.at(offset), layout.counts[i]});
           convert(expected.data() + offset, input, layout.counts[i], {from, to}, scaling);
         }
-        machine.mover.move(moves, {.from = from,
-                                   .to = to,
-                                   .scaling = scaling,
-                                   .canonical = true,
-                                   .traffic = gap == 0 ? Traffic::Local : Traffic::Link});
+        machine.kernels.move(machine.stream, moves,
+                             {.from = from,
+                              .to = to,
+                              .scaling = scaling,
+                              .canonical = true,
+                              .traffic = gap == 0 ? Traffic::Local : Traffic::Link});
         machine.finish();
         CHECK(packed.equals(expected));
       }
@@ -289,14 +290,15 @@ TEST_CASE("cuda copies of large segments by loads at once have the bits of the C
     const SharedBytes source(machine, values_of(from, count, 9));
     const SharedBytes target(machine, count * size_of(to));
     Bytes expected(count * size_of(to));
-    const std::vector<SegmentMover::Move> moves = {{source.at(0), target.at(0), count}};
+    const std::vector<KernelSet::Move> moves = {{source.at(0), target.at(0), count}};
     for (const Scaling& scaling : {Scaling{}, Scaling{0.3, 7.0}}) {
       convert(expected.data(), source.at(0), count, {from, to}, scaling);
-      machine.mover.move(moves, {.from = from,
-                                 .to = to,
-                                 .scaling = scaling,
-                                 .canonical = true,
-                                 .traffic = Traffic::Link});
+      machine.kernels.move(machine.stream, moves,
+                           {.from = from,
+                            .to = to,
+                            .scaling = scaling,
+                            .canonical = true,
+                            .traffic = Traffic::Link});
       machine.finish();
       CHECK(target.equals(expected));
     }
@@ -308,13 +310,13 @@ TEST_CASE("cuda segments that only move keep their bits, and those without a sou
   const Bytes values = values_of(DataType::F32, 9000, 3);
   const SharedBytes source(machine, values);
   const SharedBytes target(machine, 10000 * 4);
-  const std::vector<SegmentMover::Move> moves = {{source.at(0), target.at(0), 9000},
-                                                 {nullptr, target.at(36000), 1000}};
-  machine.mover.move({moves.data(), 1}, {});
+  const std::vector<KernelSet::Move> moves = {{source.at(0), target.at(0), 9000},
+                                              {nullptr, target.at(36000), 1000}};
+  machine.kernels.move(machine.stream, {moves.data(), 1}, {});
   machine.finish();
   CHECK(target.equals({values.begin(), values.begin() + 36000}));  // NaNs, too
   for (const ReduceOp op : kOps) {
-    machine.mover.move(moves, {.op = op});
+    machine.kernels.move(machine.stream, moves, {.op = op});
     machine.finish();
     float value = -1;
     std::memcpy(&value, target.at(36000 + 999 * 4), sizeof(value));
@@ -331,8 +333,10 @@ TEST_CASE("a cuda move that follows another reads what that one wrote") {
   const SharedBytes first(machine, values.size());
   const SharedBytes second(machine, values.size());
   for (int i = 0; i < 10; ++i) {
-    machine.mover.move(std::vector<SegmentMover::Move>{{source.at(0), first.at(0), 400000}}, {});
-    machine.mover.move(std::vector<SegmentMover::Move>{{first.at(0), second.at(0), 400000}}, {});
+    machine.kernels.move(machine.stream,
+                         std::vector<KernelSet::Move>{{source.at(0), first.at(0), 400000}}, {});
+    machine.kernels.move(machine.stream,
+                         std::vector<KernelSet::Move>{{first.at(0), second.at(0), 400000}}, {});
   }
   machine.finish();
   CHECK(second.equals({values.begin(), values.begin() + 1600000}));

@@ -6,8 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "backends/cuda/kernel_set.h"
 #include "backends/cuda/memory.h"
-#include "backends/cuda/segment_mover.h"
+#include "backends/cuda/stream.h"
 
 namespace ronde::test {
 
@@ -31,7 +32,6 @@ class Machine {
   cuda::Stream stream;
   cuda::EventPool events;
   cuda::PinnedPool pinned;
-  cuda::SegmentMover mover;
 
   /// Waits until all that was queued has run.
   void finish();

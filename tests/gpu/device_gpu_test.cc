@@ -42,8 +42,8 @@ TEST_CASE("gpu: hundreds of segments of device memory are packed and unpacked") 
     std::memcpy(values.at(4 * i), &value, 4);
   }
   machine.stream.copy(tensors.address(), values.address(), tensors.bytes(), "writing");
-  std::vector<SegmentMover::Move> pack;
-  std::vector<SegmentMover::Move> unpack;
+  std::vector<KernelSet::Move> pack;
+  std::vector<KernelSet::Move> unpack;
   std::size_t at = 0;
   std::size_t packed = 0;
   for (std::size_t i = 0; i < kSegments; ++i) {
@@ -56,13 +56,15 @@ TEST_CASE("gpu: hundreds of segments of device memory are packed and unpacked") 
     packed += count * 2;
   }
   REQUIRE(at < tensors.bytes());
-  machine.mover.move(pack, {.from = DataType::F32, .to = DataType::F16, .scaling = {0.5, 1.0}});
+  machine.kernels.move(machine.stream, pack,
+                       {.from = DataType::F32, .to = DataType::F16, .scaling = {0.5, 1.0}});
   fill(machine, machine.stream, tensors, 0);
-  machine.mover.move(unpack, {.from = DataType::F16, .to = DataType::F32, .scaling = {2.0, 1.0}});
+  machine.kernels.move(machine.stream, unpack,
+                       {.from = DataType::F16, .to = DataType::F32, .scaling = {2.0, 1.0}});
   const SharedBytes after(machine, 64 << 20);
   machine.stream.copy(after.address(), tensors.address(), tensors.bytes(), "reading");
   machine.finish();
-  for (const SegmentMover::Move& move : pack) {
+  for (const KernelSet::Move& move : pack) {
     const auto offset = reinterpret_cast<DevicePointer>(move.source) - tensors.address();
     REQUIRE(std::memcmp(after.at(offset), values.at(offset), move.count * 4) == 0);
   }

@@ -53,8 +53,7 @@ Machine::Machine()
       kernels(context, cuda::kernel_image()),
       stream(context),
       events(context),
-      pinned(context, 64 << 20),
-      mover(kernels, stream) {}
+      pinned(context, 64 << 20) {}
 
 Machine::~Machine() = default;
 

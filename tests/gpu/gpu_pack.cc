@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "backends/cuda/kernel_image.h"
+#include "backends/cuda/kernel_set.h"
 #include "backends/cuda/memory.h"
-#include "backends/cuda/segment_mover.h"
 #include "tests/perf/rounds.h"
 #include "tools/bench/gradient_lists.h"
 
@@ -41,7 +41,6 @@ void run(const std::string& model) {
   KernelSet kernels(context, kernel_image());
   Stream stream(context);
   EventPool events(context);
-  SegmentMover mover(kernels, stream);
 
   const tool::GradientList& list = tool::gradient_list(model);
   const std::vector<std::size_t>& counts = list.tensors;
@@ -49,8 +48,8 @@ void run(const std::string& model) {
   std::vector<DeviceMemory> tensors;
   const DeviceMemory buffer(context, total * sizeof(float));
   const DeviceMemory other(context, total * sizeof(float));
-  std::vector<SegmentMover::Move> pack;
-  std::vector<SegmentMover::Move> unpack;
+  std::vector<KernelSet::Move> pack;
+  std::vector<KernelSet::Move> unpack;
   std::size_t at = 0;
   for (const std::size_t count : counts) {
     tensors.emplace_back(context, count * sizeof(float));
@@ -60,17 +59,17 @@ void run(const std::string& model) {
     unpack.push_back({place, tensor, count});
     at += count * sizeof(float);
   }
-  const SegmentMover::How plain{};
-  const SegmentMover::How averaged{.scaling = {0.5, 1.0}, .canonical = true};
-  const SegmentMover::How narrowed{.from = DataType::F32, .to = DataType::F16};
+  const KernelSet::How plain{};
+  const KernelSet::How averaged{.scaling = {0.5, 1.0}, .canonical = true};
+  const KernelSet::How narrowed{.from = DataType::F32, .to = DataType::F16};
   std::vector<Contender> contenders;
   contenders.push_back({"one copy within the GPU", 2.0,
                         [&] { stream.copy(other.address(), buffer.address(), at, "copying"); }});
-  contenders.push_back({"pack", 2.0, [&] { mover.move(pack, plain); }});
-  contenders.push_back({"unpack, averaged", 2.0, [&] { mover.move(unpack, averaged); }});
-  contenders.push_back({"pack to f16", 1.5, [&] { mover.move(pack, narrowed); }});
-  const SegmentMover::How few{.traffic = Traffic::Link};
-  contenders.push_back({"pack, grid of a link", 2.0, [&] { mover.move(pack, few); }});
+  contenders.push_back({"pack", 2.0, [&] { kernels.move(stream, pack, plain); }});
+  contenders.push_back({"unpack, averaged", 2.0, [&] { kernels.move(stream, unpack, averaged); }});
+  contenders.push_back({"pack to f16", 1.5, [&] { kernels.move(stream, pack, narrowed); }});
+  const KernelSet::How few{.traffic = Traffic::Link};
+  contenders.push_back({"pack, grid of a link", 2.0, [&] { kernels.move(stream, pack, few); }});
   for (const Traffic traffic : {Traffic::Local, Traffic::Link}) {
     for (const std::size_t ranks : {2U, 8U}) {
       // The buffer is that of all ranks, one behind the other.

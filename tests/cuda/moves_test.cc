@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How segments are moved, over a driver that is a fake: launches, their tables, and what fails.
+// How kernels are launched, over a driver that is a fake: launches, their tables, and what fails.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
 #include <vector>
 
-#include "backends/cuda/segment_mover.h"
+#include "backends/cuda/kernel_set.h"
 #include "gpu_ranks.h"
 #include "machine.h"
 
@@ -19,7 +19,7 @@ using ronde::test::FakeMachine;
 using ronde::test::Machine;
 using ronde::test::SharedBytes;
 
-/// What a mover needs, and moves of one element each.
+/// What moves need, and moves of one element each.
 struct Parts {
   Parts() {
     for (std::size_t i = 0; i < source.size(); ++i) moves.push_back({&source[i], &target[i], 1});
@@ -31,20 +31,20 @@ struct Parts {
   Stream stream{context};
   std::vector<int> source = std::vector<int>(4000, 7);
   std::vector<int> target = std::vector<int>(4000);
-  std::vector<SegmentMover::Move> moves;
+  std::vector<KernelSet::Move> moves;
 };
 
 TEST_CASE("a cuda launch moves 169 segments, more take several, and none is none") {
   Machine machine;
   const SharedBytes source(machine, 500 * 400);
   const SharedBytes target(machine, 500 * 400);
-  std::vector<SegmentMover::Move> moves;
+  std::vector<KernelSet::Move> moves;
   for (std::size_t i = 0; i < 500; ++i) {
     moves.push_back({source.at(400 * i), target.at(400 * i), 1 + i % 100});
   }
   const auto launches_of = [&](std::size_t count, double factor) {
     const int before = machine.launches();
-    machine.mover.move({moves.data(), count}, {.scaling = Scaling{factor, 1.0}});
+    machine.kernels.move(machine.stream, {moves.data(), count}, {.scaling = Scaling{factor, 1.0}});
     return machine.launches() - before;
   };
   for (const double factor : {1.0, 2.0}) {
@@ -66,29 +66,27 @@ TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a li
       return FakeCuda::Action{.run = [] {}};
     });
   }
-  SegmentMover mover(kernels, stream);
-  const std::vector<SegmentMover::Move> move = {{source.data(), target.data(), 40000}};
-  mover.move(move, {});
-  mover.move(move, {.scaling = Scaling{2.0, 1.0}});
-  mover.move(move, {.to = DataType::F16});
+  const std::vector<KernelSet::Move> move = {{source.data(), target.data(), 40000}};
+  kernels.move(stream, move, {});
+  kernels.move(stream, move, {.scaling = Scaling{2.0, 1.0}});
+  kernels.move(stream, move, {.to = DataType::F16});
   CHECK(blocks == std::vector<unsigned>{20, 20, 20});
   // The fake GPU has 132 multiprocessors.
-  const std::vector<SegmentMover::Move> large = {{source.data(), target.data(), 40'000'000}};
-  mover.move(large, {});
-  mover.move(large, {.traffic = Traffic::Link});
+  const std::vector<KernelSet::Move> large = {{source.data(), target.data(), 40'000'000}};
+  kernels.move(stream, large, {});
+  kernels.move(stream, large, {.traffic = Traffic::Link});
   CHECK(std::vector(blocks.begin() + 3, blocks.end()) == std::vector<unsigned>{4 * 132, 32});
 }
 
 TEST_CASE_METHOD(Parts, "cuda moves of any number of segments that wait acquire nothing") {
-  SegmentMover mover(kernels, stream);
   std::vector<int> second(4000);
-  std::vector<SegmentMover::Move> onwards;
+  std::vector<KernelSet::Move> onwards;
   for (std::size_t i = 0; i < second.size(); ++i) onwards.push_back({&target[i], &second[i], 1});
   const auto acquired = [&] { return cuda.calls("cuMemAlloc_v2") + cuda.calls("cuMemHostAlloc"); };
   const int before = acquired();
   cuda.hold(stream.handle());
-  mover.move(moves, {});
-  mover.move(onwards, {});
+  kernels.move(stream, moves, {});
+  kernels.move(stream, onwards, {});
   CHECK(acquired() == before);
   CHECK(target != source);
   cuda.release(stream.handle());
@@ -102,10 +100,9 @@ TEST_CASE_METHOD(Parts, "a cuda segment of more elements than a launch counts is
     seen.assign(table.segments, table.segments + table.count);
     return FakeCuda::Action{.run = [] {}};
   });
-  SegmentMover mover(kernels, stream);
-  const std::vector<SegmentMover::Move> large = {
+  const std::vector<KernelSet::Move> large = {
       {source.data(), target.data(), (std::size_t{5} << 30) + 1}};
-  mover.move(large, {.to = DataType::F16});
+  kernels.move(stream, large, {.to = DataType::F16});
   REQUIRE(seen.size() == 3);
   constexpr std::uint32_t kMost = std::uint32_t{1} << 31;
   for (std::size_t i = 0; i < 3; ++i) {
