@@ -69,7 +69,7 @@ CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
       between(has_two_levels(owner.topology_)
                   ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
                   : std::nullopt),
-      peers(bench, owner.handles_, owner.options_.ipc_handover, owner.is_of_all_, owner.ranks_,
+      peers(bench, owner.options_.ipc_handover, owner.is_of_all_, owner.ranks_,
             ranks_here(owner.topology_), static_cast<std::size_t>(owner.topology_.local_rank)),
       ipc(bench, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
           owner.counters_, owner.options_, owner.warn_),
@@ -77,7 +77,6 @@ CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
 
 CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
                          CudaOptions options, const BackendContext& context,
-                         std::shared_ptr<OpenHandles> handles,
                          std::unique_ptr<Backend> direct_messages)
     : options_(std::move(options)),
       image_(image),
@@ -91,7 +90,6 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       cache_(std::make_unique<RegistrationCache>(
           options_.registration_cache,
           static_cast<std::size_t>(options_.registration_cache_bytes))),
-      handles_(std::move(handles)),
       exchange_(host_, topology_.size) {
   if (!direct_messages) return;
   direct_link_ = std::make_unique<DirectLink>(std::move(direct_messages),
@@ -299,13 +297,11 @@ BackendFactory cuda_backend_factory(const CudaOptions& options) {
   factory.problem = [options, image] {
     return cuda::why_no_gpu(cuda::load_driver(options.symbols), image);
   };
-  // Of all process sets.
-  const auto handles = std::make_shared<cuda::OpenHandles>();
-  factory.create = [options, image, handles](BackendContext& context) -> std::unique_ptr<Backend> {
+  factory.create = [options, image](BackendContext& context) -> std::unique_ptr<Backend> {
     const cuda::LoadedDriver driver = cuda::load_driver(options.symbols);
     if (!driver.api) throw UsageError(driver.problem);
     return std::make_unique<cuda::CudaBackend>(
-        driver.api, image, options, context, handles,
+        driver.api, image, options, context,
         cuda::make_direct_messages(options.gpu_aware_mpi, context));
   };
   return factory;

@@ -35,11 +35,10 @@ namespace ronde::cuda {
 /// Thread-safety: as Backend. One operation at a time.
 class CudaBackend final : public Backend {
  public:
-  /// `context`: what is used of it outlives the backend. `handles`: of all process sets.
-  /// `direct_messages`: make_direct_messages.
+  /// `context`: what is used of it outlives the backend. `direct_messages`:
+  /// make_direct_messages.
   CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
-              const BackendContext& context, std::shared_ptr<OpenHandles> handles,
-              std::unique_ptr<Backend> direct_messages);
+              const BackendContext& context, std::unique_ptr<Backend> direct_messages);
   ~CudaBackend() override;
 
   std::string_view name() const noexcept override { return "mpi"; }
@@ -105,7 +104,6 @@ class CudaBackend final : public Backend {
   const std::shared_ptr<CudaStreams> streams_;
   std::unique_ptr<RegistrationCache> cache_;
   CudaCounters counters_;
-  const std::shared_ptr<OpenHandles> handles_;
   device::HostExchange exchange_;
   std::unique_ptr<DirectLink> direct_link_;  ///< null: there is no such MPI
   std::unique_ptr<Gpu> gpu_;

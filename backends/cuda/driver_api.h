@@ -52,7 +52,6 @@ constexpr Result kInvalidValue = 1;
 constexpr Result kOutOfMemory = 2;
 constexpr Result kDeinitialized = 4;
 constexpr Result kMapFailed = 205;
-constexpr Result kAlreadyMapped = 208;
 constexpr Result kPeerAccessUnsupported = 217;
 constexpr Result kInvalidHandle = 400;
 constexpr Result kNotReady = 600;

@@ -210,13 +210,6 @@ device::Steps IpcOperations::map_tensors(const Segment& segment, std::size_t byt
   }
   let_go_of_read();  // so that there is room
   std::string problem = try_to_map(tensors);
-  if (!problem.empty()) {
-    // Older drivers refuse memory that they take for some that is still open: its owner has freed
-    // that, and it is still read here.
-    co_await device::until([this] { return in_use_.empty() || in_use_.back().read.is_done(); });
-    forget();
-    problem = try_to_map(tensors);
-  }
   record();
   exchange_.start(Verdict(problem));
   co_await device::until([this] { return exchange_.poll(); });

@@ -23,11 +23,9 @@ unsigned char sight_of(std::size_t rank) {
 
 }  // namespace
 
-IpcPeers::IpcPeers(Workbench& bench, std::shared_ptr<OpenHandles> handles, IpcHandover handover,
-                   bool are_all, std::vector<int> ranks, std::vector<std::size_t> here,
-                   std::size_t own)
+IpcPeers::IpcPeers(Workbench& bench, IpcHandover handover, bool are_all, std::vector<int> ranks,
+                   std::vector<std::size_t> here, std::size_t own)
     : bench_(bench),
-      handles_(std::move(handles)),
       ranks_(std::move(ranks)),
       here_(std::move(here)),
       own_(own),
@@ -212,7 +210,7 @@ std::size_t IpcPeers::hold() {
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (rank == own_ || mappings_[rank]) continue;
     mappings_[rank] =
-        std::make_shared<MappedMemory>(bench_.context(), handles_, memories_[rank], name_of(rank));
+        std::make_shared<MappedMemory>(bench_.context(), memories_[rank], name_of(rank));
     addresses_[rank] = mappings_[rank]->address_of(memories_[rank]);
     ++mapped;
   }
@@ -221,7 +219,7 @@ std::size_t IpcPeers::hold() {
 
 std::shared_ptr<MappedMemory> IpcPeers::map(RegistrationCache& cache, const ExportedMemory& memory,
                                             std::size_t rank) const {
-  return map_memory(cache, handles_, bench_.context(), memory, name_of(rank));
+  return map_memory(cache, bench_.context(), memory, name_of(rank));
 }
 
 void IpcPeers::let() noexcept {

@@ -39,8 +39,8 @@ class IpcPeers {
   /// Those at `here` among `ranks`, who are all that meet, and as what they are known in texts. Of
   /// `here`, this is the rank at `own`. `bench` outlives it. `are_all`: no other ranks of the
   /// group are on the hosts, whose GPUs kernels that wait might keep busy.
-  IpcPeers(Workbench& bench, std::shared_ptr<OpenHandles> handles, IpcHandover handover,
-           bool are_all, std::vector<int> ranks, std::vector<std::size_t> here, std::size_t own);
+  IpcPeers(Workbench& bench, IpcHandover handover, bool are_all, std::vector<int> ranks,
+           std::vector<std::size_t> here, std::size_t own);
   /// Nothing that is queued may use it; where a trial hangs, it is to be abandoned.
   ~IpcPeers() = default;
   IpcPeers(const IpcPeers&) = delete;
@@ -135,7 +135,6 @@ class IpcPeers {
   }
 
   Workbench& bench_;
-  const std::shared_ptr<OpenHandles> handles_;
   const std::vector<int> ranks_;
   const std::vector<std::size_t> here_;
   const std::size_t own_;

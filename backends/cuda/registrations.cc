@@ -32,44 +32,19 @@ std::optional<ExportedMemory> export_memory(const DeviceContext& context, Device
   return memory;
 }
 
-DevicePointer OpenHandles::open(const DeviceContext& context, const IpcMemHandle& handle,
-                                int owner) {
-  const std::lock_guard lock(mutex_);
-  const auto known = open_.find(handle.reserved);
-  if (known != open_.end()) {
-    ++known->second.users;
-    return known->second.base;
-  }
-  DevicePointer base = 0;
-  const Current current(context);
-  check(context.api(), "mapping memory of rank " + std::to_string(owner),
-        context.api().ipc_open_memory, &base, handle, kIpcLazyEnablePeerAccess);
-  open_[handle.reserved] = {base, 1};
-  return base;
-}
-
-void OpenHandles::close(const DeviceContext& context, const IpcMemHandle& handle) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto known = open_.find(handle.reserved);
-  if (--known->second.users > 0) return;
-  context.release(context.api().ipc_close_memory, known->second.base);
-  open_.erase(known);
-}
-
 MappedMemory::MappedMemory(std::shared_ptr<const DeviceContext> context,
-                           std::shared_ptr<OpenHandles> handles, const ExportedMemory& memory,
-                           int owner)
-    : context_(std::move(context)),
-      handles_(std::move(handles)),
-      handle_(memory.handle),
-      base_(handles_->open(*context_, handle_, owner)) {}
+                           const ExportedMemory& memory, int owner)
+    : context_(std::move(context)) {
+  const Current current(*context_);
+  check(context_->api(), "mapping memory of rank " + std::to_string(owner),
+        context_->api().ipc_open_memory, &base_, memory.handle, kIpcLazyEnablePeerAccess);
+}
 
 MappedMemory::~MappedMemory() {
-  handles_->close(*context_, handle_);
+  context_->release(context_->api().ipc_close_memory, base_);
 }
 
 std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
-                                         const std::shared_ptr<OpenHandles>& handles,
                                          const std::shared_ptr<const DeviceContext>& context,
                                          const ExportedMemory& memory, int owner) {
   // The handle as well as the id: either may repeat where a process ends and another has its place.
@@ -79,8 +54,8 @@ std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
                       .base = memory.base,
                       .bytes = static_cast<std::size_t>(memory.size),
                       .identity = std::move(identity)};
-  const auto registration = cache.get(
-      region, [&] { return std::make_shared<MappedMemory>(context, handles, memory, owner); });
+  const auto registration =
+      cache.get(region, [&] { return std::make_shared<MappedMemory>(context, memory, owner); });
   return std::static_pointer_cast<MappedMemory>(registration);
 }
 

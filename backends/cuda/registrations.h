@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -31,32 +28,14 @@ struct ExportedMemory {
 std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
                                             std::size_t bytes);
 
-/// The allocations of peers that are open in this process, whichever process set uses them: some
-/// drivers open none twice.
-///
-/// Thread-safety: full.
-class OpenHandles {
- public:
-  /// Where the allocation is; opens it unless it is open. Its GPU need not be visible here. Throws
-  /// DriverError. `owner`: for texts. Each call is to be followed by one of close().
-  DevicePointer open(const DeviceContext& context, const IpcMemHandle& handle, int owner);
-  void close(const DeviceContext& context, const IpcMemHandle& handle) noexcept;
-
- private:
-  struct Open {
-    DevicePointer base = 0;
-    std::size_t users = 0;
-  };
-  std::mutex mutex_;  ///< held while something is opened or closed
-  std::map<std::array<char, 64>, Open> open_;
-};
-
-/// A peer's memory at an address of this process.
+/// A peer's memory at an address of this process. The driver counts how often a context has opened
+/// a handle, and unmaps the memory when it is closed for the last time.
 class MappedMemory final : public Registration {
  public:
-  /// Maps the allocation that `memory` is in, of rank `owner`. Throws DriverError.
-  MappedMemory(std::shared_ptr<const DeviceContext> context, std::shared_ptr<OpenHandles> handles,
-               const ExportedMemory& memory, int owner);
+  /// Maps the allocation that `memory` is in, of rank `owner`, whose GPU need not be visible here.
+  /// Throws DriverError.
+  MappedMemory(std::shared_ptr<const DeviceContext> context, const ExportedMemory& memory,
+               int owner);
   ~MappedMemory() override;
 
   /// Where `memory` is, which is of the same allocation.
@@ -66,14 +45,11 @@ class MappedMemory final : public Registration {
 
  private:
   const std::shared_ptr<const DeviceContext> context_;
-  const std::shared_ptr<OpenHandles> handles_;
-  const IpcMemHandle handle_;
-  const DevicePointer base_;
+  DevicePointer base_ = 0;
 };
 
 /// The memory of rank `owner`, from the cache, or opened. Throws DriverError.
 std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
-                                         const std::shared_ptr<OpenHandles>& handles,
                                          const std::shared_ptr<const DeviceContext>& context,
                                          const ExportedMemory& memory, int owner);
 

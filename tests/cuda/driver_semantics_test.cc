@@ -95,23 +95,19 @@ std::byte pattern(std::size_t place, bool is_turned) {
   return is_turned ? ~static_cast<std::byte>(place % 251) : static_cast<std::byte>(place % 251);
 }
 
-/// What another process does with memory of this one: it opens, reads, turns around and closes it,
-/// several times.
+/// What another process does with memory of this one, several times: it opens it twice, closes it
+/// once, reads it and turns it around, and closes it again.
 void be_peer(Machine& machine, const ExportedMemory& shown) {
   const DriverApi& api = machine.context->api();
   const Current current(*machine.context);
   const SharedBytes bytes(machine, shown.bytes);
   for (int round = 0; round < 3; ++round) {
     DevicePointer base = 0;
-    REQUIRE(api.ipc_open_memory(&base, shown.handle, kIpcLazyEnablePeerAccess) == kSuccess);
-    // cuIpcOpenMemHandle: newer drivers count the openings of a context, older ones refuse this.
     DevicePointer again = 0;
-    const Result second = api.ipc_open_memory(&again, shown.handle, kIpcLazyEnablePeerAccess);
-    if (second == kSuccess) {
-      REQUIRE(api.ipc_close_memory(again) == kSuccess);
-    } else {
-      CHECK(second == kAlreadyMapped);
-    }
+    REQUIRE(api.ipc_open_memory(&base, shown.handle, kIpcLazyEnablePeerAccess) == kSuccess);
+    REQUIRE(api.ipc_open_memory(&again, shown.handle, kIpcLazyEnablePeerAccess) == kSuccess);
+    CHECK(again == base);
+    REQUIRE(api.ipc_close_memory(again) == kSuccess);
     machine.stream.copy(bytes.address(), base + shown.offset, shown.bytes, "reading");
     machine.finish();
     for (std::size_t k = 0; k < shown.bytes; ++k) {
@@ -121,6 +117,7 @@ void be_peer(Machine& machine, const ExportedMemory& shown) {
     machine.stream.copy(base + shown.offset, bytes.address(), shown.bytes, "writing");
     machine.finish();
     REQUIRE(api.ipc_close_memory(base) == kSuccess);
+    CHECK(api.ipc_close_memory(base) != kSuccess);
   }
 }
 
@@ -341,9 +338,10 @@ TEST_CASE("cuda driver: host memory of the program is page-locked once at a time
 
 // cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in a process, and not used again
 // for later allocations. cuIpcGetMemHandle: a handle is of the whole allocation.
-// cuIpcOpenMemHandle: what is opened shows the exporter's memory, also where it was freed and
-// allocated again meanwhile. That the memory of an address is opened anew is documented; the result
-// of a handle whose memory was freed is not, and Ronde opens none.
+// cuIpcOpenMemHandle: a context that opens a handle again gets the same address, and what it has
+// opened is unmapped once it has closed it as often (cuIpcCloseMemHandle). It shows the exporter's
+// memory, also where that was freed and allocated again meanwhile. The result of a handle whose
+// memory was freed is not documented, and Ronde opens none.
 TEST_CASE("gpu: ipc shows memory to another process, and the next allocation at its address") {
   Machine machine;
   constexpr std::size_t kShown = 100'000;

@@ -42,15 +42,30 @@ struct MemoryName {
 };
 
 /// Maps what another process has named. Its file is open there for as long as the memory lives.
-Result open_foreign(State& s, DevicePointer* mapped, const MemoryName& name) {
+Result open_foreign(const MemoryName& name, DevicePointer* mapped, Mapping& mapping) {
   const std::string path =
       "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.descriptor);
   const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return kInvalidHandle;
+  mapping.bytes = name.bytes;
   *mapped = address_of(map_memory(descriptor, name.bytes));
-  close(descriptor);
-  if (*mapped == 0) return kMapFailed;
-  return s.mappings[*mapped] = {name.bytes, 0}, kSuccess;
+  return close(descriptor), kSuccess;
+}
+
+/// Maps what this process has named, as if it were another one's.
+Result open_own(State& s, const MemoryName& name, DevicePointer* mapped, Mapping& mapping) {
+  const auto found =
+      std::find_if(s.allocations.begin(), s.allocations.end(),
+                   [&](const auto& each) { return each.second.buffer_id == name.buffer_id; });
+  if (found == s.allocations.end()) return kInvalidHandle;  // its owner has freed it
+  const Allocation& shown = found->second;
+  if (!s.options.peers_reach_each_other && shown.device != current_device()) {
+    return kPeerAccessUnsupported;
+  }
+  mapping.bytes = shown.bytes;
+  mapping.buffer_id = name.buffer_id;
+  const int descriptor = s.options.mappings_show_memory ? shown.descriptor : -1;
+  return *mapped = address_of(map_memory(descriptor, shown.bytes)), kSuccess;
 }
 
 FakeCuda::Action action_of(const StreamMemoryOperation& operation) {
@@ -211,29 +226,28 @@ void add_ipc(Functions& functions) {
     std::memcpy(handle->reserved.data(), &name, sizeof name);
     return kSuccess;
   });
-  define<"cuIpcOpenMemHandle_v2">(functions, [](State& s, DevicePointer* mapped,
-                                                IpcMemHandle handle, unsigned) {
-    MemoryName name;
-    std::memcpy(&name, handle.reserved.data(), sizeof name);
-    if (s.options.processes_share_memory) {
-      return name.process == getpid() ? kInvalidHandle : open_foreign(s, mapped, name);
-    }
-    const std::uint64_t id = name.buffer_id;
-    const auto found = std::find_if(s.allocations.begin(), s.allocations.end(),
-                                    [&](const auto& each) { return each.second.buffer_id == id; });
-    if (found == s.allocations.end()) return kInvalidHandle;  // its owner has freed it
-    const Allocation& shown = found->second;
-    if (!s.options.peers_reach_each_other && shown.device != current_device()) {
-      return kPeerAccessUnsupported;
-    }
-    const int descriptor = s.options.mappings_show_memory ? shown.descriptor : -1;
-    *mapped = address_of(map_memory(descriptor, shown.bytes));
-    if (*mapped == 0) return kMapFailed;
-    return s.mappings[*mapped] = {shown.bytes, id}, kSuccess;
-  });
+  define<"cuIpcOpenMemHandle_v2">(
+      functions, [](State& s, DevicePointer* mapped, IpcMemHandle handle, unsigned) {
+        const auto open = std::find_if(s.mappings.begin(), s.mappings.end(), [&](const auto& each) {
+          return each.second.handle == handle.reserved && each.second.device == current_device();
+        });
+        if (open != s.mappings.end())
+          return *mapped = open->first, ++open->second.openings, kSuccess;
+        MemoryName name;
+        std::memcpy(&name, handle.reserved.data(), sizeof name);
+        const bool is_own = name.process == getpid();
+        if (is_own == s.options.processes_share_memory) return kInvalidHandle;
+        Mapping mapping{.handle = handle.reserved, .device = current_device()};
+        const Result result =
+            is_own ? open_own(s, name, mapped, mapping) : open_foreign(name, mapped, mapping);
+        if (result != kSuccess) return result;
+        if (*mapped == 0) return kMapFailed;
+        return s.mappings[*mapped] = mapping, kSuccess;
+      });
   define<"cuIpcCloseMemHandle">(functions, [](State& s, DevicePointer mapped) {
     const auto found = s.mappings.find(mapped);
     if (found == s.mappings.end()) return kInvalidValue;
+    if (--found->second.openings > 0) return kSuccess;
     munmap(pointer_to(mapped), found->second.bytes);
     return s.mappings.erase(found), kSuccess;
   });

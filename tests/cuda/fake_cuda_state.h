@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -69,10 +70,13 @@ struct Allocation {
   bool is_ipc_capable = true;
 };
 
-/// What IPC has opened of an allocation.
+/// What a context has opened by IPC, and how often.
 struct Mapping {
   std::size_t bytes = 0;
-  std::uint64_t buffer_id = 0;
+  std::uint64_t buffer_id = 0;  ///< of this process; else 0
+  std::array<char, sizeof(IpcMemHandle)> handle = {};
+  int device = 0;  ///< of the context
+  int openings = 1;
 };
 
 struct HostMemory {

@@ -162,7 +162,6 @@ struct CudaFixture {
   FakeCuda cuda;
   std::shared_ptr<const DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
   RegistrationCache cache{true, 1 << 30};
-  const std::shared_ptr<OpenHandles> handles = std::make_shared<OpenHandles>();
 
   ExportedMemory exported(const DeviceMemory& memory, std::size_t offset, std::size_t bytes) {
     const auto all = export_memory(*context, memory.address() + offset, bytes);
@@ -179,34 +178,15 @@ TEST_CASE_METHOD(CudaFixture, "ipc maps an allocation once, wherever in it the m
   bytes[9000] = 9;
   const ExportedMemory first = exported(memory, 500, 100);
   const ExportedMemory second = exported(memory, 9000, 1000);
-  const auto mapped = map_memory(cache, handles, context, first, 3);
+  const auto mapped = map_memory(cache, context, first, 3);
   CHECK(mapped->address_of(first) != memory.address() + 500);
   CHECK(*reinterpret_cast<const char*>(mapped->address_of(first)) == 5);
-  CHECK(map_memory(cache, handles, context, second, 3) == mapped);
+  CHECK(map_memory(cache, context, second, 3) == mapped);
   CHECK(*reinterpret_cast<const char*>(mapped->address_of(second)) == 9);
   CHECK(cuda.calls("cuIpcOpenMemHandle_v2") == 1);
   CHECK(counter(cache, "hits") == 1);
   cache.clear();
   CHECK(cuda.live().mappings == 1);  // in use
-}
-
-TEST_CASE_METHOD(CudaFixture, "ipc opens no handle twice, whichever cache asks") {
-  RegistrationCache other{true, 1 << 30};
-  const DeviceMemory memory(context, 100);
-  const ExportedMemory shown = exported(memory, 0, 100);
-  auto first = map_memory(cache, handles, context, shown, 1);
-  auto second = map_memory(other, handles, context, shown, 1);
-  CHECK(first != second);
-  CHECK(first->address_of(shown) == second->address_of(shown));
-  CHECK(cuda.calls("cuIpcOpenMemHandle_v2") == 1);
-  first.reset();
-  cache.clear();
-  CHECK(cuda.live().mappings == 1);
-  second.reset();
-  other.clear();
-  CHECK(cuda.live().mappings == 0);
-  const auto again = map_memory(cache, handles, context, shown, 1);
-  CHECK(cuda.calls("cuIpcOpenMemHandle_v2") == 2);
 }
 
 TEST_CASE_METHOD(CudaFixture,
@@ -216,7 +196,7 @@ TEST_CASE_METHOD(CudaFixture,
     const DeviceMemory memory(context, 100);
     shown = exported(memory, 0, 100);
   }
-  CHECK_THROWS_WITH(map_memory(cache, handles, context, shown, 7),
+  CHECK_THROWS_WITH(map_memory(cache, context, shown, 7),
                     Contains("mapping memory of rank 7: cuIpcOpenMemHandle_v2") && Contains("400"));
   CHECK(counter(cache, "entries") == 0);
   CHECK(cuda.live().mappings == 0);

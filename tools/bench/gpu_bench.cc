@@ -35,16 +35,14 @@ GpuBench::GpuBench(Session& session, const GpuAccess& access, std::size_t bytes)
       exchange_(session.raw().host(), session.topology().size) {
   const void* const image =
       access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image();
-  const auto handles = std::make_shared<cuda::OpenHandles>();
   for (const IpcHandover handover : kHandOvers) {
-    pairs_.push_back(std::make_unique<Pair>(*this, image, handles, handover));
+    pairs_.push_back(std::make_unique<Pair>(*this, image, handover));
   }
 }
 
-GpuBench::Pair::Pair(GpuBench& owner, const void* image,
-                     const std::shared_ptr<cuda::OpenHandles>& handles, IpcHandover handover)
+GpuBench::Pair::Pair(GpuBench& owner, const void* image, IpcHandover handover)
     : bench(*owner.streams_, owner.device_, image, kHandOverBytes, cuda::kBytesBehind),
-      peers(bench, handles, handover, true, all_ranks<int>(owner.session_.topology()),
+      peers(bench, handover, true, all_ranks<int>(owner.session_.topology()),
             all_ranks<std::size_t>(owner.session_.topology()),
             static_cast<std::size_t>(owner.session_.topology().rank)) {}
 

@@ -69,8 +69,7 @@ class GpuBench {
   cuda::DeviceMemory other_;
   /// What hands over in one way: memory and flags of its own.
   struct Pair {
-    Pair(GpuBench& owner, const void* image, const std::shared_ptr<cuda::OpenHandles>& handles,
-         IpcHandover handover);
+    Pair(GpuBench& owner, const void* image, IpcHandover handover);
     cuda::Workbench bench;
     cuda::IpcPeers peers;
   };
