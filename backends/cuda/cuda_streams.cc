@@ -12,7 +12,9 @@ namespace {
 
 /// What is queued on a stream that is being captured does not run then, but whenever its graph
 /// does.
-void refuse_captured(const DriverApi& api, StreamHandle stream) {
+void refuse_captured(const DeviceContext& context, StreamHandle stream) {
+  const DriverApi& api = context.api();
+  const Current current(context);
   int status = kCaptureNone;
   const Result result = api.stream_is_capturing(stream, &status);
   if (result == kCaptureImplicit) {
@@ -39,10 +41,9 @@ class CudaEvent final : public DeviceEvent {
   bool passed() const override { return event_.is_done(); }
 
   void order(void* stream) const override {
-    const Current current(*context_);
-    refuse_captured(context_->api(), static_cast<StreamHandle>(stream));
-    check(context_->api(), "ordering streams", context_->api().stream_wait_event,
-          static_cast<StreamHandle>(stream), event_.handle(), 0U);
+    refuse_captured(*context_, static_cast<StreamHandle>(stream));
+    context_->call("ordering streams", &DriverApi::stream_wait_event,
+                   static_cast<StreamHandle>(stream), event_.handle(), 0U);
   }
 
  private:
@@ -94,22 +95,18 @@ std::shared_ptr<const DeviceEvent> CudaStreams::mark(int device, void* stream) {
         "give a stream that was made, or the default one");
   }
   Gpu& gpu = this->gpu(device);
-  const Current current(*gpu.context);
-  refuse_captured(*api_, static_cast<StreamHandle>(stream));
+  refuse_captured(*gpu.context, static_cast<StreamHandle>(stream));
   return mark(gpu, static_cast<StreamHandle>(stream));
 }
 
-/// In the GPU's context.
 std::shared_ptr<const DeviceEvent> CudaStreams::mark(Gpu& gpu, StreamHandle stream) {
   Event event = gpu.events.take();
-  check(*api_, "ordering streams", api_->event_record, event.handle(), stream);
+  gpu.context->call("ordering streams", &DriverApi::event_record, event.handle(), stream);
   return std::make_shared<CudaEvent>(gpu.context, std::move(event));
 }
 
 std::shared_ptr<const DeviceEvent> CudaStreams::mark(Stream& stream) {
-  Gpu& gpu = this->gpu(stream.context().index());
-  const Current current(*gpu.context);
-  return mark(gpu, stream.handle());
+  return mark(gpu(stream.context().index()), stream.handle());
 }
 
 void CudaStreams::end_waits_by(std::function<void()> release) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "backends/cuda/driver_api.h"
 
@@ -45,6 +46,11 @@ class DeviceContext {
   /// Who the GPU is, for peers: ordinals mean nothing to them.
   const Gpu& gpu() const noexcept { return gpu_; }
   int multiprocessors() const noexcept { return multiprocessors_; }
+
+  /// Calls a function of the driver's in this context; throws DriverError unless it succeeds.
+  template <typename... Arguments, typename... Given>
+  void call(const std::string& doing, vendor::Entry<Result, Arguments...> DriverApi::*function,
+            Given... given) const;
 
   /// Gives something back in a destructor: calls `function` in this context. Where that fails there
   /// is nobody to throw at, and the memory or handle is lost, which is counted. Once the process
@@ -88,5 +94,13 @@ class Current {
   const DeviceContext& context_;
   const RelaxedCapture relaxed_;
 };
+
+template <typename... Arguments, typename... Given>
+void DeviceContext::call(const std::string& doing,
+                         vendor::Entry<Result, Arguments...> DriverApi::*function,
+                         Given... given) const {
+  const Current current(*this);
+  check(*api_, doing, *api_.*function, given...);
+}
 
 }  // namespace ronde::cuda

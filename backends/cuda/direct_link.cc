@@ -46,14 +46,9 @@ struct DirectLink::Trial {
       : memory(bench.context(), 2 * kLarge + ranks * kSmall),
         seen(bench.pinned().take(kLarge + ranks * kSmall)),
         queued(bench.events().take()) {
-    const DriverApi& api = bench.context()->api();
-    const Current current(*bench.context());
-    const auto fill = [&](DevicePointer to, unsigned char value, std::size_t bytes) {
-      check(api, "writing to the memory of the trial", api.fill, to, value, bytes,
-            bench.stream().handle());
-    };
-    fill(sent(), content_of(own), kLarge);
-    fill(received(), 0, kLarge + ranks * kSmall);
+    constexpr const char* kDoing = "writing to the memory of the trial";
+    bench.stream().fill(sent(), content_of(own), kLarge, kDoing);
+    bench.stream().fill(received(), 0, kLarge + ranks * kSmall, kDoing);
     bench.stream().record(queued);
   }
 

@@ -105,13 +105,9 @@ void IpcPeers::greet(Greeting& greeting) {
     greeting.flags = offered_->offer();
   }
   trial_ = std::make_unique<Trial>(context);
-  const Current current(*context);
-  const auto fill = [&](DevicePointer at, unsigned char value, std::size_t bytes) {
-    ronde::cuda::check(context->api(), "writing to the fusion buffer", context->api().fill, at,
-                       value, bytes, trial_->stream.handle());
-  };
-  fill(place_of_sight(own_), sight_of(own_), kLook);
-  fill(place_of_sight(own_) + kSightBytes, 0, kFlagBytes);
+  constexpr const char* kDoing = "writing to the fusion buffer";
+  trial_->stream.fill(place_of_sight(own_), sight_of(own_), kLook, kDoing);
+  trial_->stream.fill(place_of_sight(own_) + kSightBytes, 0, kFlagBytes, kDoing);
 }
 
 void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices& visible) {

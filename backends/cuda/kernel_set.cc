@@ -69,9 +69,8 @@ KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* i
         "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with "
         "the CUDA Toolkit 12 or 13");
   }
-  const Current current(*context_);
-  check(context_->api(), "loading Ronde's kernels onto GPU " + std::to_string(context_->index()),
-        context_->api().module_load, &module_, image);
+  context_->call("loading Ronde's kernels onto GPU " + std::to_string(context_->index()),
+                 &DriverApi::module_load, &module_, image);
   try {
 #define RONDE_LOAD(name, ...) load(#name);
     RONDE_COPY_KERNELS(RONDE_LOAD)
@@ -181,13 +180,11 @@ void KernelSet::await(const Stream& stream, std::span<const DevicePointer> flags
 }
 
 void KernelSet::load(const char* name) {
-  const DriverApi& api = context_->api();
   FunctionHandle& function = functions_[name];
-  check(api, std::string("looking for the kernel ") + name, api.module_function, &function, module_,
-        name);
-  if (api.function_load) {
-    check(api, std::string("loading the kernel ") + name, api.function_load, function);
-  }
+  context_->call(std::string("looking for the kernel ") + name, &DriverApi::module_function,
+                 &function, module_, name);
+  if (!context_->api().function_load) return;
+  context_->call(std::string("loading the kernel ") + name, &DriverApi::function_load, function);
 }
 
 unsigned KernelSet::blocks_for(std::uint64_t tiles, Traffic traffic) const {
@@ -199,10 +196,9 @@ unsigned KernelSet::blocks_for(std::uint64_t tiles, Traffic traffic) const {
 
 void KernelSet::launch(const Stream& stream, const std::string& name, unsigned blocks,
                        std::span<void*> arguments) {
-  const Current current(*context_);
-  check(context_->api(), "launching " + name, context_->api().launch, functions_.at(name), blocks,
-        1U, 1U, kernels::kThreads, 1U, 1U, 0U, stream.handle(), arguments.data(),
-        static_cast<void**>(nullptr));
+  context_->call("launching " + name, &DriverApi::launch, functions_.at(name), blocks, 1U, 1U,
+                 kernels::kThreads, 1U, 1U, 0U, stream.handle(), arguments.data(),
+                 static_cast<void**>(nullptr));
 }
 
 }  // namespace ronde::cuda

@@ -17,11 +17,10 @@ constexpr unsigned kForAllContexts = 1;  // CU_MEMHOSTALLOC_PORTABLE
 }  // namespace
 
 DeviceMemory::DeviceMemory(std::shared_ptr<const DeviceContext> context, std::size_t bytes) {
-  const Current current(*context);
   DevicePointer address = 0;
-  check(context->api(),
-        "allocating " + std::to_string(bytes) + " bytes on GPU " + std::to_string(context->index()),
-        context->api().allocate, &address, bytes);
+  context->call(
+      "allocating " + std::to_string(bytes) + " bytes on GPU " + std::to_string(context->index()),
+      &DriverApi::allocate, &address, bytes);
   memory_ = {writable(address), Free{std::move(context), bytes}};
 }
 
@@ -71,10 +70,8 @@ PinnedBlock PinnedPool::take(std::size_t bytes) {
   } else {
     // Giving one back must not need memory.
     unused.reserve(shared_->pinned + 1);
-    const DeviceContext& context = *shared_->context;
-    const Current current(context);
-    check(context.api(), "pinning " + std::to_string(size) + " bytes of host memory",
-          context.api().host_allocate, &memory, size, kForAllContexts);
+    shared_->context->call("pinning " + std::to_string(size) + " bytes of host memory",
+                           &DriverApi::host_allocate, &memory, size, kForAllContexts);
     ++shared_->pinned;
   }
   block.memory_ = {static_cast<std::byte*>(memory), PinnedBlock::GiveBack{shared_, size}};

@@ -8,24 +8,24 @@ namespace ronde::cuda {
 
 std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
                                             std::size_t bytes) {
-  const DriverApi& api = context.api();
-  const Current current(context);
   const std::string doing = "exporting memory of GPU " + std::to_string(context.index());
+  const auto ask = [&](int attribute, auto& value) {
+    context.call(doing, &DriverApi::pointer_attribute, static_cast<void*>(&value), attribute,
+                 address);
+  };
   int is_capable = 0;
-  check(api, doing, api.pointer_attribute, static_cast<void*>(&is_capable),
-        kPointerIsLegacyIpcCapable, address);
+  ask(kPointerIsLegacyIpcCapable, is_capable);
   if (is_capable == 0) return std::nullopt;
   ExportedMemory memory{.bytes = bytes};
   DevicePointer base = 0;
   std::size_t size = 0;
-  check(api, doing, api.address_range, &base, &size, address);
+  context.call(doing, &DriverApi::address_range, &base, &size, address);
   if (address + bytes > base + size) {
     throw Error("CUDA failed while " + doing + ": the " + std::to_string(bytes) +
                 " bytes reach beyond their allocation");
   }
-  check(api, doing, api.pointer_attribute, static_cast<void*>(&memory.buffer_id), kPointerBufferId,
-        address);
-  check(api, doing, api.ipc_get_memory, &memory.handle, base);
+  ask(kPointerBufferId, memory.buffer_id);
+  context.call(doing, &DriverApi::ipc_get_memory, &memory.handle, base);
   memory.base = base;
   memory.size = size;
   memory.offset = address - base;
@@ -35,9 +35,8 @@ std::optional<ExportedMemory> export_memory(const DeviceContext& context, Device
 MappedMemory::MappedMemory(std::shared_ptr<const DeviceContext> context,
                            const ExportedMemory& memory, int owner)
     : context_(std::move(context)) {
-  const Current current(*context_);
-  check(context_->api(), "mapping memory of rank " + std::to_string(owner),
-        context_->api().ipc_open_memory, &base_, memory.handle, kIpcLazyEnablePeerAccess);
+  context_->call("mapping memory of rank " + std::to_string(owner), &DriverApi::ipc_open_memory,
+                 &base_, memory.handle, kIpcLazyEnablePeerAccess);
 }
 
 MappedMemory::~MappedMemory() {
@@ -62,14 +61,15 @@ std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
 PinnedRange::PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory,
                          std::size_t bytes)
     : context_(std::move(context)), memory_(memory) {
-  const DriverApi& api = context_->api();
   const std::string doing = "pinning " + std::to_string(bytes) + " bytes of host memory";
-  const Current current(*context_);
-  check(api, doing, api.host_register, memory, bytes, kHostRegisterPortable | kHostRegisterMapped);
-  const Result result = api.host_device_pointer(&address_, memory, 0U);
-  if (result == kSuccess) return;
-  context_->release(api.host_unregister, memory_);
-  throw DriverError(api, api.host_device_pointer.symbol(), result, doing);
+  context_->call(doing, &DriverApi::host_register, memory, bytes,
+                 kHostRegisterPortable | kHostRegisterMapped);
+  try {
+    context_->call(doing, &DriverApi::host_device_pointer, &address_, memory, 0U);
+  } catch (...) {
+    context_->release(context_->api().host_unregister, memory_);
+    throw;
+  }
 }
 
 PinnedRange::~PinnedRange() {

@@ -11,11 +11,13 @@ namespace {
 constexpr const char* kOrdering = "ordering streams";
 
 template <typename Handle>
-bool is_over(const DriverApi& api, const vendor::Entry<Result, Handle>& query, Handle handle) {
+bool is_over(const DeviceContext& context, const vendor::Entry<Result, Handle>& query,
+             Handle handle) {
+  const Current current(context);
   const Result result = query(handle);
   if (result == kNotReady) return false;
-  if (result != kSuccess) throw DriverError(api, query.symbol(), result, "waiting for the GPU");
-  return true;
+  if (result == kSuccess) return true;
+  throw DriverError(context.api(), query.symbol(), result, "waiting for the GPU");
 }
 
 }  // namespace
@@ -43,10 +45,8 @@ Event EventPool::take() {
   if (shared_->free.empty()) {
     // Giving one back must not need memory.
     shared_->free.reserve(shared_->counts.made + 1);
-    const DeviceContext& context = *shared_->context;
-    const Current current(context);
-    check(context.api(), "making an event", context.api().event_create, &handle,
-          kEventDisableTiming);
+    shared_->context->call("making an event", &DriverApi::event_create, &handle,
+                           kEventDisableTiming);
     ++shared_->counts.made;
   } else {
     handle = shared_->free.back();
@@ -68,27 +68,17 @@ void Event::GiveBack::operator()(EventHandle handle) const noexcept {
   pool->free.push_back(handle);
 }
 
-const DeviceContext& Event::context() const noexcept {
-  return *handle_.get_deleter().pool->context;
-}
-
 bool Event::is_done() const {
-  const Current current(context());
-  return is_over(context().api(), context().api().event_query, handle());
-}
-
-void Event::synchronize() const {
-  const Current current(context());
-  check(context().api(), "waiting for the GPU", context().api().event_synchronize, handle());
+  const DeviceContext& context = *handle_.get_deleter().pool->context;
+  return is_over(context, context.api().event_query, handle());
 }
 
 Stream::Stream(std::shared_ptr<const DeviceContext> context) : context_(std::move(context)) {
-  const DriverApi& api = context_->api();
-  const Current current(*context_);
   int least = 0;
   int greatest = 0;
-  check(api, "asking for priorities", api.stream_priority_range, &least, &greatest);
-  check(api, "making a stream", api.stream_create, &handle_, kStreamNonBlocking, greatest);
+  context_->call("asking for priorities", &DriverApi::stream_priority_range, &least, &greatest);
+  context_->call("making a stream", &DriverApi::stream_create, &handle_, kStreamNonBlocking,
+                 greatest);
 }
 
 Stream::~Stream() {
@@ -96,22 +86,21 @@ Stream::~Stream() {
 }
 
 void Stream::wait_for(const Event& event) {
-  const DriverApi& api = context_->api();
-  const Current current(*context_);
-  check(api, kOrdering, api.stream_wait_event, handle_, event.handle(), 0U);
+  context_->call(kOrdering, &DriverApi::stream_wait_event, handle_, event.handle(), 0U);
 }
 
 void Stream::record(const Event& event) {
-  const DriverApi& api = context_->api();
-  const Current current(*context_);
-  check(api, kOrdering, api.event_record, event.handle(), handle_);
+  context_->call(kOrdering, &DriverApi::event_record, event.handle(), handle_);
 }
 
 void Stream::copy(DevicePointer to, DevicePointer from, std::size_t bytes,
                   const std::string& doing) {
-  const DriverApi& api = context_->api();
-  const Current current(*context_);
-  check(api, doing, api.copy, to, from, bytes, handle_);
+  context_->call(doing, &DriverApi::copy, to, from, bytes, handle_);
+}
+
+void Stream::fill(DevicePointer to, unsigned char value, std::size_t bytes,
+                  const std::string& doing) {
+  context_->call(doing, &DriverApi::fill, to, value, bytes, handle_);
 }
 
 void Stream::write(std::span<const DevicePointer> words, std::uint32_t value) {
@@ -131,16 +120,12 @@ void Stream::do_with(std::span<const DevicePointer> words, std::uint32_t value, 
   for (const DevicePointer word : words) {
     operations.push_back({.operation = operation, .address = word, .value = value});
   }
-  const DriverApi& api = context_->api();
-  const Current current(*context_);
-  check(api, doing, api.stream_memory_operations, handle_, static_cast<unsigned>(operations.size()),
-        operations.data(), 0U);
+  context_->call(doing, &DriverApi::stream_memory_operations, handle_,
+                 static_cast<unsigned>(operations.size()), operations.data(), 0U);
 }
 
 bool Stream::is_idle() const {
-  const DriverApi& api = context_->api();
-  const Current current(*context_);
-  return is_over(api, api.stream_query, handle_);
+  return is_over(*context_, context_->api().stream_query, handle_);
 }
 
 }  // namespace ronde::cuda

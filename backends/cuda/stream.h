@@ -47,8 +47,6 @@ class Event {
   /// Whether the stream has come to the last recording. Throws DriverError if what is before it
   /// failed.
   bool is_done() const;
-  /// Blocks the thread until then.
-  void synchronize() const;
 
  private:
   friend class EventPool;
@@ -56,8 +54,6 @@ class Event {
     std::shared_ptr<EventPool::Shared> pool;
     void operator()(EventHandle handle) const noexcept;
   };
-  const DeviceContext& context() const noexcept;
-
   std::unique_ptr<EventTag, GiveBack> handle_;
 };
 
@@ -90,6 +86,7 @@ class Stream {
 
   /// Between any two kinds of memory. Host memory has to be pinned, or the call waits for the copy.
   void copy(DevicePointer to, DevicePointer from, std::size_t bytes, const std::string& doing);
+  void fill(DevicePointer to, unsigned char value, std::size_t bytes, const std::string& doing);
 
   /// Whether all that was queued has run.
   bool is_idle() const;

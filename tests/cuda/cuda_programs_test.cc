@@ -205,11 +205,7 @@ TEST_CASE("cuda streams: a result may be read on another stream that waits for i
           const cuda::PinnedBlock values = pinned.take(kCount * sizeof(float));
           other.copy(values.address(), reinterpret_cast<cuda::DevicePointer>(sum.tensor().data()),
                      kCount * sizeof(float), "reading on another stream");
-          {
-            const cuda::Current current(*gpu.context);
-            cuda::check(gpu.context->api(), "waiting", gpu.context->api().stream_synchronize,
-                        other.handle());
-          }
+          gpu.context->call("waiting", &cuda::DriverApi::stream_synchronize, other.handle());
           const auto* const read = reinterpret_cast<const float*>(values.data());
           check(std::count(read, read + kCount, 3.0F) == kCount, "the sum");
           work.wait();

@@ -59,26 +59,22 @@ class Word {
 
 void fill(const Machine& machine, StreamHandle stream, const DeviceMemory& memory,
           unsigned char value) {
-  const Current current(*machine.context);
-  check(machine.context->api(), "filling", machine.context->api().fill, memory.address(), value,
-        memory.bytes(), stream);
+  machine.context->call("filling", &DriverApi::fill, memory.address(), value, memory.bytes(),
+                        stream);
 }
 
 /// What is queued on `second` from now on runs after all that is queued on `first` now.
 void order(Machine& machine, StreamHandle first, StreamHandle second) {
-  const DriverApi& api = machine.context->api();
-  const Current current(*machine.context);
   const Event event = machine.events.take();
-  check(api, "recording", api.event_record, event.handle(), first);
-  check(api, "waiting", api.stream_wait_event, second, event.handle(), 0U);
+  machine.context->call("recording", &DriverApi::event_record, event.handle(), first);
+  machine.context->call("waiting", &DriverApi::stream_wait_event, second, event.handle(), 0U);
 }
 
 /// A stream of the program's with these flags.
 class ProgramStream {
  public:
   ProgramStream(const Machine& machine, unsigned flags) : context_(machine.context) {
-    const Current current(*context_);
-    check(context_->api(), "making a stream", context_->api().stream_create, &handle_, flags, 0);
+    context_->call("making a stream", &DriverApi::stream_create, &handle_, flags, 0);
   }
   ~ProgramStream() { context_->release(context_->api().stream_destroy, handle_); }
   ProgramStream(const ProgramStream&) = delete;

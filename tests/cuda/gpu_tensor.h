@@ -57,9 +57,7 @@ class GpuTensor {
     constexpr const char* kWhat = "reading a tensor of the test";
     gpu_->stream.copy(reinterpret_cast<cuda::DevicePointer>(values.data()), memory_.address(),
                       bytes_, kWhat);
-    const cuda::Current current(*gpu_->context);
-    const cuda::DriverApi& api = gpu_->context->api();
-    cuda::check(api, kWhat, api.stream_synchronize, gpu_->stream.handle());
+    gpu_->context->call(kWhat, &cuda::DriverApi::stream_synchronize, gpu_->stream.handle());
     return values;
   }
 

@@ -18,12 +18,6 @@ using namespace ronde::cuda;
 using test::Machine;
 using test::SharedBytes;
 
-void fill(Machine& machine, const Stream& stream, const DeviceMemory& memory, unsigned char value) {
-  const Current current(*machine.context);
-  check(machine.context->api(), "filling", machine.context->api().fill, memory.address(), value,
-        memory.bytes(), stream.handle());
-}
-
 TEST_CASE("helper: a gpu context is held", "[.]") {
   const Machine machine;
   // Until the process that has started this one ends.
@@ -58,7 +52,7 @@ TEST_CASE("gpu: hundreds of segments of device memory are packed and unpacked") 
   REQUIRE(at < tensors.bytes());
   machine.kernels.move(machine.stream, pack,
                        {.from = DataType::F32, .to = DataType::F16, .scaling = {0.5, 1.0}});
-  fill(machine, machine.stream, tensors, 0);
+  machine.stream.fill(tensors.address(), 0, tensors.bytes(), "clearing");
   machine.kernels.move(machine.stream, unpack,
                        {.from = DataType::F16, .to = DataType::F32, .scaling = {2.0, 1.0}});
   const SharedBytes after(machine, 64 << 20);

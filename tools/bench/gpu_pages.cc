@@ -23,11 +23,7 @@ class GpuPages final : public Pages {
   void* stream() const override { return stream_.handle(); }
 
   void zero(std::byte* at, std::size_t bytes) override {
-    {
-      const cuda::Current current(*context_);
-      cuda::check(context_->api(), "clearing a buffer", context_->api().fill, cuda::address_of(at),
-                  static_cast<unsigned char>(0), bytes, stream_.handle());
-    }
+    stream_.fill(cuda::address_of(at), 0, bytes, "clearing a buffer");
     wait();
   }
   void write(std::byte* at, const std::byte* from, std::size_t bytes) override {
@@ -44,9 +40,7 @@ class GpuPages final : public Pages {
     wait();
   }
   void wait() const {
-    const cuda::Current current(*context_);
-    cuda::check(context_->api(), "waiting for the GPU", context_->api().stream_synchronize,
-                stream_.handle());
+    context_->call("waiting for the GPU", &cuda::DriverApi::stream_synchronize, stream_.handle());
   }
 
   const std::shared_ptr<const cuda::DeviceContext> context_;
