@@ -277,11 +277,11 @@ StatsGroup CudaBackend::stats() const {
                     {"kernel_handovers", counters_.kernel_handovers},
                     {"fusion_mappings", counters_.fusion_mappings},
                     {"packed_bytes", counters_.packed_bytes},
-                    {"staged_bytes", counters_.staged_bytes}}};
+                    {"staged_bytes", counters_.staged_bytes},
+                    {"handles_lost", streams_->lost()}}};
   for (auto& [name, value] : cache_->stats().counters) {
     group.counters.emplace_back("registration_" + name, value);
   }
-  for (auto& [name, value] : streams_->stats().counters) group.counters.emplace_back(name, value);
   return group;
 }
 

@@ -137,13 +137,9 @@ Rest CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
   }
 }
 
-StatsGroup CudaStreams::stats() const {
+std::uint64_t CudaStreams::lost() const {
   const std::lock_guard lock(mutex_);
-  const EventPool::Counts events = gpu_ ? gpu_->events.counts() : EventPool::Counts{};
-  return {"cuda_streams",
-          {{"events_made", events.made},
-           {"events_taken", events.taken},
-           {"handles_lost", gpu_ ? gpu_->context->lost() : 0}}};
+  return gpu_ ? gpu_->context->lost() : 0;
 }
 
 }  // namespace ronde::cuda

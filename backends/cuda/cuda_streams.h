@@ -2,7 +2,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -11,7 +11,6 @@
 #include "backends/cuda/device_context.h"
 #include "backends/cuda/stream.h"
 #include "ronde/device.h"
-#include "ronde/stats.h"
 
 namespace ronde::cuda {
 
@@ -48,8 +47,8 @@ class CudaStreams final : public DeviceStreams {
   /// An event that is done once all that `stream` has now is: for Operation::event().
   std::shared_ptr<const DeviceEvent> mark(Stream& stream);
 
-  /// Events and pools of it.
-  StatsGroup stats() const;
+  /// How many handles and allocations of the rank's GPU could not be given back.
+  std::uint64_t lost() const;
 
  private:
   struct Gpu {

@@ -48,15 +48,9 @@ constexpr unsigned kWaitUntilReached = 0;
 constexpr unsigned kWriteBehindAll = 0;
 
 /// CUresult, those that are told apart.
-constexpr Result kInvalidValue = 1;
 constexpr Result kOutOfMemory = 2;
 constexpr Result kDeinitialized = 4;
-constexpr Result kMapFailed = 205;
-constexpr Result kPeerAccessUnsupported = 217;
-constexpr Result kInvalidHandle = 400;
 constexpr Result kNotReady = 600;
-constexpr Result kHostMemoryAlreadyRegistered = 712;
-constexpr Result kNotSupported = 801;
 constexpr Result kCaptureImplicit = 906;
 
 constexpr unsigned kStreamNonBlocking = 1;
@@ -81,7 +75,6 @@ constexpr int kAttributeComputeCapabilityMinor = 76;
 
 /// CUpointer_attribute
 constexpr int kPointerBufferId = 7;
-constexpr int kPointerDeviceOrdinal = 9;
 constexpr int kPointerIsLegacyIpcCapable = 10;
 
 /// Every function of the CUDA driver that Ronde calls. The driver, and not the runtime: its
@@ -130,7 +123,6 @@ struct DriverApi : DeviceQueryApi {
   Call<EventHandle> event_destroy{*this, "cuEventDestroy_v2"};
   Call<EventHandle, StreamHandle> event_record{*this, "cuEventRecord"};
   Call<EventHandle> event_query{*this, "cuEventQuery"};
-  Call<EventHandle> event_synchronize{*this, "cuEventSynchronize"};
 
   Call<IpcMemHandle*, DevicePointer> ipc_get_memory{*this, "cuIpcGetMemHandle"};
   Call<DevicePointer*, IpcMemHandle, unsigned> ipc_open_memory{*this, "cuIpcOpenMemHandle_v2"};

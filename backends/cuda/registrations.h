@@ -56,7 +56,7 @@ std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
 /// Host memory that is page-locked meanwhile.
 class PinnedRange {
  public:
-  /// Throws DriverError, with result() kHostMemoryAlreadyRegistered if some of it is page-locked.
+  /// Throws DriverError, also if some of it is page-locked already.
   PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory, std::size_t bytes);
   ~PinnedRange();
   PinnedRange(const PinnedRange&) = delete;

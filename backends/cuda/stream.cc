@@ -31,9 +31,9 @@ struct EventPool::Shared {
   Shared& operator=(const Shared&) = delete;
 
   const std::shared_ptr<const DeviceContext> context;
-  mutable std::mutex mutex;
+  std::mutex mutex;
   std::vector<EventHandle> free;  ///< has room for all that were made
-  Counts counts;
+  std::size_t made = 0;
 };
 
 EventPool::EventPool(std::shared_ptr<const DeviceContext> context)
@@ -44,23 +44,17 @@ Event EventPool::take() {
   EventHandle handle = nullptr;
   if (shared_->free.empty()) {
     // Giving one back must not need memory.
-    shared_->free.reserve(shared_->counts.made + 1);
+    shared_->free.reserve(shared_->made + 1);
     shared_->context->call("making an event", &DriverApi::event_create, &handle,
                            kEventDisableTiming);
-    ++shared_->counts.made;
+    ++shared_->made;
   } else {
     handle = shared_->free.back();
     shared_->free.pop_back();
   }
-  ++shared_->counts.taken;
   Event event;
   event.handle_ = {handle, Event::GiveBack{shared_}};
   return event;
-}
-
-EventPool::Counts EventPool::counts() const {
-  const std::lock_guard lock(shared_->mutex);
-  return shared_->counts;
 }
 
 void Event::GiveBack::operator()(EventHandle handle) const noexcept {

@@ -27,12 +27,6 @@ class EventPool {
   /// Throws DriverError.
   Event take();
 
-  struct Counts {
-    std::uint64_t made = 0;
-    std::uint64_t taken = 0;
-  };
-  Counts counts() const;
-
  private:
   friend class Event;
   struct Shared;

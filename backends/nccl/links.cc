@@ -375,16 +375,14 @@ StatsGroup Links::stats() const {
                     {"direct_chunks", counts.direct_chunks},
                     {"packed_chunks", counts.packed_chunks},
                     {"chunks_in_order", counts.chunks_in_order},
-                    {"communicators", counts.communicators}}};
-  const auto add = [&](const StatsGroup& more, const std::string& prefix) {
-    for (const auto& [name, value] : more.counters) {
-      group.counters.emplace_back(prefix + name, value);
-    }
-  };
-  add(shared_->streams->stats(), "");
+                    {"communicators", counts.communicators},
+                    {"handles_lost", shared_->streams->lost()}}};
   const std::lock_guard lock(mutex_);
   group.counters.emplace_back("fallback", fallback_ ? 1 : 0);
-  if (fallback_) add(fallback_->stats(), "fallback_");
+  if (!fallback_) return group;
+  for (const auto& [name, value] : fallback_->stats().counters) {
+    group.counters.emplace_back("fallback_" + name, value);
+  }
   return group;
 }
 

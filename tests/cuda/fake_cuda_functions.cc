@@ -332,10 +332,6 @@ void add_events(Functions& functions) {
     s.run();
     return found->second->completed == found->second->recorded ? kSuccess : kNotReady;
   });
-  define<"cuEventSynchronize">(functions, [](State& s, EventHandle event) {
-    const auto state = s.events.at(event);
-    return s.wait_until([&] { return state->completed == state->recorded; });
-  });
 }
 
 void add_kernels(Functions& functions) {

@@ -87,7 +87,7 @@ TEST_CASE("a cuda driver that is missing, too old, or fails is not used, and why
 TEST_CASE("a cuda call that fails throws what it was about, its name and the driver's words") {
   Symbols symbols = good_driver();
   symbols["cuMemFree_v2"] = address(+[](ronde::cuda::DevicePointer pointer) {
-    return pointer == 0 ? ronde::cuda::kSuccess : ronde::cuda::kInvalidHandle;
+    return pointer == 0 ? ronde::cuda::kSuccess : 400;
   });
   const auto driver = ronde::cuda::load_driver(library_with(symbols));
   REQUIRE(driver.api);
@@ -97,7 +97,7 @@ TEST_CASE("a cuda call that fails throws what it was about, its name and the dri
     check(api, "freeing a buffer", api.free, ronde::cuda::DevicePointer{1});
     FAIL("it did not throw");
   } catch (const ronde::cuda::DriverError& error) {
-    CHECK(error.result() == ronde::cuda::kInvalidHandle);
+    CHECK(error.result() == 400);
     CHECK(std::string(error.what()) ==
           "CUDA failed while freeing a buffer: cuMemFree_v2: CUDA_ERROR_X: no luck (400)");
   }
