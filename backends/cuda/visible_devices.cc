@@ -20,31 +20,50 @@ bool is_uuid(const std::string& entry) {
   return entry.starts_with("GPU-");
 }
 
-/// What NVML says, between its beginning and its end; throws Error.
-std::vector<std::string> ask(const NvmlApi& api) {
-  const auto expect = [&](const char* symbol, NvmlResult result) {
-    if (result != kNvmlSuccess) throw Error(std::string(symbol) + ": " + api.error_string(result));
+[[noreturn]] void refuse_ordinals(const std::string& why) {
+  throw UsageError(std::string(kVariable) + ": " + why +
+                   ". Write UUIDs instead of ordinals (`nvidia-smi -L`)");
+}
+
+/// A GPU of the machine: one that NVML counts and does not show has a problem instead of a UUID.
+struct Place {
+  std::string uuid;
+  std::string problem;
+};
+
+/// The GPUs in the order of their PCI addresses, which NVML knows between its beginning and its
+/// end; throws Error.
+std::vector<Place> ask(const NvmlApi& api) {
+  const auto problem_of = [&](const auto& function, auto... arguments) -> std::string {
+    const NvmlResult result = function(arguments...);
+    if (result == kNvmlSuccess) return {};
+    return std::string(function.symbol()) + ": " + api.error_string(result);
   };
-  expect(api.init.symbol(), api.init());
+  const auto expect = [&](const auto& function, auto... arguments) {
+    const std::string problem = problem_of(function, arguments...);
+    if (!problem.empty()) throw Error(problem);
+  };
+  expect(api.init);
   // It counts how often it has begun. There is nothing to do where its end fails.
   const auto end = [](const NvmlApi* begun) { static_cast<void>(begun->shutdown()); };
   const std::unique_ptr<const NvmlApi, decltype(end)> session(&api, end);
   unsigned count = 0;
-  expect(api.device_count.symbol(), api.device_count(&count));
-  std::vector<std::string> uuids;
+  expect(api.device_count, &count);
+  std::vector<Place> places(count);
   for (unsigned index = 0; index < count; ++index) {
+    Place& place = places[index];
     NvmlDevice device = nullptr;
     std::array<char, kLongestUuid> uuid{};
-    expect(api.device_by_index.symbol(), api.device_by_index(index, &device));
-    expect(api.device_uuid.symbol(),
-           api.device_uuid(device, uuid.data(), static_cast<unsigned>(uuid.size())));
-    uuids.emplace_back(uuid.data());
+    place.problem = problem_of(api.device_by_index, index, &device);
+    if (!place.problem.empty()) continue;
+    place.problem =
+        problem_of(api.device_uuid, device, uuid.data(), static_cast<unsigned>(uuid.size()));
+    place.uuid = uuid.data();
   }
-  return uuids;
+  return places;
 }
 
-/// The UUIDs of all GPUs of the machine, in the order of their PCI addresses.
-std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols) {
+std::vector<Place> places_of_machine(const vendor::SymbolLookup& symbols) {
   NvmlApi api;
   try {
     if (const std::string problem = api.load(symbols, kNvmlLibrary); !problem.empty()) {
@@ -52,9 +71,9 @@ std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols) {
     }
     return ask(api);
   } catch (const Error& error) {
-    throw UsageError(std::string(kVariable) +
-                     ": ordinals count the GPUs of the machine, which NVML would know, but " +
-                     error.what() + ". Write UUIDs instead of ordinals (`nvidia-smi -L`)");
+    refuse_ordinals(
+        std::string("ordinals count the GPUs of the machine, which NVML would know, but ") +
+        error.what());
   }
 }
 
@@ -63,24 +82,25 @@ std::vector<std::string> uuids_of_machine(const vendor::SymbolLookup& symbols) {
 VisibleDevices::VisibleDevices(const std::vector<std::string>& entries,
                                const vendor::SymbolLookup& symbols)
     : all_(entries.empty()) {
-  std::vector<std::string> of_machine;
-  if (!std::all_of(entries.begin(), entries.end(), is_uuid)) {
-    of_machine = uuids_of_machine(symbols);
-  }
+  std::vector<Place> places;
+  if (!std::all_of(entries.begin(), entries.end(), is_uuid)) places = places_of_machine(symbols);
   for (const std::string& entry : entries) {
     if (is_uuid(entry)) {
       beginnings_.push_back(entry);
       continue;
     }
-    std::size_t ordinal = of_machine.size();
+    std::size_t ordinal = places.size();
     const char* const end = entry.data() + entry.size();
     const bool is_number = std::from_chars(entry.data(), end, ordinal).ptr == end;
-    if (!is_number || ordinal >= of_machine.size()) {
+    if (!is_number || ordinal >= places.size()) {
       throw UsageError(std::string(kVariable) + ": there is no GPU " + entry +
-                       ": the machine has " + std::to_string(of_machine.size()) +
-                       ", counted from 0");
+                       ": the machine has " + std::to_string(places.size()) + ", counted from 0");
     }
-    beginnings_.push_back(of_machine[ordinal]);
+    const Place& place = places[ordinal];
+    if (!place.problem.empty()) {
+      refuse_ordinals("NVML does not show GPU " + entry + ": " + place.problem);
+    }
+    beginnings_.push_back(place.uuid);
   }
 }
 

@@ -103,6 +103,21 @@ TEST_CASE("cuda visible devices: ordinals without NVML are refused, with what to
   CHECK_THAT(refusal_of({"0"}, lacking), Catch::Contains("lacks nvmlDeviceGetUUID"));
 }
 
+TEST_CASE("cuda visible devices: a GPU that NVML counts and does not show keeps its ordinal") {
+  Functions hiding = nvml();
+  hiding["nvmlDeviceGetHandleByIndex_v2"] = address(+[](unsigned index, NvmlDevice* device) {
+    *device = reinterpret_cast<NvmlDevice>(static_cast<std::uintptr_t>(index) + 1);
+    return index == 1 ? kNoPermission : kNvmlSuccess;
+  });
+  CHECK(allowed(VisibleDevices({"0"}, library_of(hiding))) == Three{true, false, false});
+  CHECK(allowed(VisibleDevices({"2"}, library_of(hiding))) == Three{false, false, true});
+  CHECK(refusal_of({"0", "1"}, hiding) ==
+        "RONDE_VISIBLE_DEVICES: NVML does not show GPU 1: nvmlDeviceGetHandleByIndex_v2: "
+        "Insufficient Permissions. Write UUIDs instead of ordinals (`nvidia-smi -L`)");
+  CHECK_THAT(refusal_of({"3"}, hiding), Catch::Contains("the machine has 3, counted from 0"));
+  CHECK(sessions == 0);
+}
+
 TEST_CASE("cuda visible devices: an NVML that fails is ended, and its words are told") {
   Functions failing = nvml();
   failing["nvmlDeviceGetUUID"] =
