@@ -16,7 +16,7 @@ CudaReport ask_cuda(const vendor::SymbolLookup& lookup) {
   const auto ask = [&](const auto& function, auto... arguments) {
     const cuda::Result result = function(arguments...);
     if (result == cuda::kSuccess) return true;
-    report.driver.remark = std::string(function.symbol()) + ": " + error_text(api, result);
+    report.driver.remark = error_text(api, function.symbol(), result);
     return false;
   };
   int version = 0;

@@ -114,7 +114,7 @@ CudaBackend::~CudaBackend() {
 CudaBackend::Gpu& CudaBackend::gpu(int device) {
   if (gpu_) return *gpu_;
   // A rank that has joined does not know of a tensor.
-  if (device < 0) device = streams_->own_device(topology_.local_rank % streams_->device_count());
+  if (device < 0) device = streams_->own_device(topology_.local_rank);
   gpu_ = std::make_unique<Gpu>(*this, device);
   return *gpu_;
 }

@@ -72,9 +72,9 @@ int CudaStreams::device_count() const {
   return std::max(count, 1);
 }
 
-int CudaStreams::own_device(int preferred) const {
+int CudaStreams::own_device(int local_rank) const {
   const std::lock_guard lock(mutex_);
-  return gpu_ ? gpu_->context->index() : preferred;
+  return gpu_ ? gpu_->context->index() : local_rank % device_count();
 }
 
 std::shared_ptr<const DeviceContext> CudaStreams::context(int device) {

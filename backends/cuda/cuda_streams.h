@@ -34,8 +34,8 @@ class CudaStreams final : public DeviceStreams {
   /// How many GPUs are visible, at least 1. Throws DriverError.
   int device_count() const;
 
-  /// The ordinal of the rank's GPU; while no operation has told, `preferred`.
-  int own_device(int preferred) const;
+  /// The ordinal of the rank's GPU: while no operation has told, that of its place on the host.
+  int own_device(int local_rank) const;
 
   /// The context on this GPU, which is the rank's from now on. Throws UsageError if another one is,
   /// DriverError if there is no room for a context.

@@ -25,12 +25,17 @@ void DeviceContext::count_lost(Result result) const noexcept {
   if (result != kSuccess && result != kDeinitialized) lost_.fetch_add(1, std::memory_order_relaxed);
 }
 
-Current::Current(const DeviceContext& context) : context_(context), relaxed_(context.api()) {
-  check(context.api(), "using the context of GPU " + std::to_string(context.index()),
-        context.api().context_push, context.handle_);
+Current::Current(const DeviceContext& context) : context_(context) {
+  const DriverApi& api = context.api();
+  if (const Result result = api.context_push(context.handle_); result != kSuccess) {
+    throw DriverError(api, api.context_push.symbol(), result,
+                      "using the context of GPU " + std::to_string(context.index()));
+  }
+  static_cast<void>(api.exchange_capture_mode(&mode_));
 }
 
 Current::~Current() {
+  static_cast<void>(context_.api().exchange_capture_mode(&mode_));
   ContextHandle popped = nullptr;
   context_.count_lost(context_.api().context_pop(&popped));
 }

@@ -10,24 +10,6 @@
 
 namespace ronde::cuda {
 
-/// While it lives, calls of this thread do not disturb the capture of a CUDA graph by another one,
-/// for which the driver else takes any that it might depend on.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const DriverApi& api) noexcept
-      : api_(api), is_changed_(api.exchange_capture_mode(&mode_) == kSuccess) {}
-  ~RelaxedCapture() {
-    if (is_changed_) static_cast<void>(api_.exchange_capture_mode(&mode_));
-  }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  const DriverApi& api_;
-  int mode_ = kCaptureRelaxed;  ///< then that of the thread before
-  const bool is_changed_;
-};
-
 /// The primary context of one GPU, which the CUDA runtime and so LibTorch use, too. Whatever is
 /// made on the GPU holds it.
 ///
@@ -56,16 +38,7 @@ class DeviceContext {
   /// is nobody to throw at, and the memory or handle is lost, which is counted. Once the process
   /// ends the driver refuses everything; that does not count.
   template <typename... Arguments, typename... Given>
-  void release(const vendor::Entry<Result, Arguments...>& function, Given... given) const noexcept {
-    Result result = api_->context_push(handle_);
-    if (result == kSuccess) {
-      const RelaxedCapture relaxed(*api_);
-      result = function(given...);
-      ContextHandle popped = nullptr;
-      count_lost(api_->context_pop(&popped));
-    }
-    count_lost(result);
-  }
+  void release(const vendor::Entry<Result, Arguments...>& function, Given... given) const noexcept;
   /// How many were lost.
   std::uint64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
 
@@ -82,7 +55,8 @@ class DeviceContext {
 };
 
 /// While it lives, the context is that of the calling thread; then the one before. Most calls of
-/// the driver need it. Captures by other threads go on (RelaxedCapture).
+/// the driver need it. They do not disturb the capture of a CUDA graph by another thread, for which
+/// the driver else takes any call that it might depend on.
 class Current {
  public:
   explicit Current(const DeviceContext& context);
@@ -92,7 +66,7 @@ class Current {
 
  private:
   const DeviceContext& context_;
-  const RelaxedCapture relaxed_;
+  int mode_ = kCaptureRelaxed;  ///< then that of the thread before
 };
 
 template <typename... Arguments, typename... Given>
@@ -101,6 +75,17 @@ void DeviceContext::call(const std::string& doing,
                          Given... given) const {
   const Current current(*this);
   check(*api_, doing, *api_.*function, given...);
+}
+
+template <typename... Arguments, typename... Given>
+void DeviceContext::release(const vendor::Entry<Result, Arguments...>& function,
+                            Given... given) const noexcept {
+  try {
+    const Current current(*this);
+    count_lost(function(given...));
+  } catch (const DriverError& error) {
+    count_lost(error.result());
+  }
 }
 
 }  // namespace ronde::cuda

@@ -19,13 +19,14 @@ std::string uuid_text(const Uuid& uuid) {
 
 }  // namespace
 
-std::string error_text(const DeviceQueryApi& api, Result result) {
+std::string error_text(const DeviceQueryApi& api, const char* symbol, Result result) {
   const auto ask = [result](const auto& function) {
     const char* text = nullptr;
     const bool known = function(result, &text) == kSuccess && text != nullptr;
     return std::string(known ? text : "unknown error");
   };
-  return ask(api.error_name) + ": " + ask(api.error_string) + " (" + std::to_string(result) + ")";
+  return std::string(symbol) + ": " + ask(api.error_name) + ": " + ask(api.error_string) + " (" +
+         std::to_string(result) + ")";
 }
 
 std::string version_text(int version) {
@@ -37,8 +38,7 @@ std::string describe_gpu(const DeviceQueryApi& api, int index, Gpu& gpu) {
   const auto ask = [&](const auto& function, auto... arguments) {
     if (!problem.empty()) return;
     const Result result = function(arguments...);
-    if (result == kSuccess) return;
-    problem = std::string(function.symbol()) + ": " + error_text(api, result);
+    if (result != kSuccess) problem = error_text(api, function.symbol(), result);
   };
   DeviceHandle device = 0;
   std::array<char, 256> name{};

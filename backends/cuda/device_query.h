@@ -47,8 +47,8 @@ struct Gpu {
   std::string pci_id;  ///< "0000:1b:00.0"
 };
 
-/// "CUDA_ERROR_INVALID_HANDLE: invalid resource handle (400)"
-std::string error_text(const DeviceQueryApi& api, Result result);
+/// "cuMemFree_v2: CUDA_ERROR_INVALID_HANDLE: invalid resource handle (400)"
+std::string error_text(const DeviceQueryApi& api, const char* symbol, Result result);
 
 /// "13.0" of 13000
 std::string version_text(int version);

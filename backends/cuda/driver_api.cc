@@ -7,7 +7,7 @@ namespace ronde::cuda {
 
 DriverError::DriverError(const DriverApi& api, const char* symbol, Result result,
                          const std::string& doing)
-    : Error("CUDA failed while " + doing + ": " + symbol + ": " + error_text(api, result)),
+    : Error("CUDA failed while " + doing + ": " + error_text(api, symbol, result)),
       result_(result) {}
 
 LoadedDriver find_driver(const vendor::SymbolLookup& lookup) {
@@ -16,7 +16,7 @@ LoadedDriver find_driver(const vendor::SymbolLookup& lookup) {
   driver.problem = api->load(lookup, kDriverLibrary);
   if (!driver.problem.empty()) return driver;
   if (const Result result = api->driver_version(&driver.version); result != kSuccess) {
-    driver.problem = std::string(api->driver_version.symbol()) + ": " + error_text(*api, result);
+    driver.problem = error_text(*api, api->driver_version.symbol(), result);
   } else if (driver.version < kOldestDriver) {
     driver.problem = "the CUDA driver is of CUDA " + version_text(driver.version) +
                      ", Ronde needs that of " + version_text(kOldestDriver) +
@@ -31,8 +31,7 @@ LoadedDriver load_driver(const vendor::SymbolLookup& lookup) {
   LoadedDriver driver = find_driver(lookup);
   if (!driver.api) return driver;
   if (const Result result = driver.api->init(0U); result != kSuccess) {
-    driver.problem =
-        std::string(driver.api->init.symbol()) + ": " + error_text(*driver.api, result);
+    driver.problem = error_text(*driver.api, driver.api->init.symbol(), result);
     driver.api = nullptr;
   }
   return driver;

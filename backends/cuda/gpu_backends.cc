@@ -34,7 +34,7 @@ std::string why_no_gpu(const LoadedDriver& driver, const void* image) {
   int count = 0;
   const auto& ask = driver.api->device_count;
   if (const Result result = ask(&count); result != kSuccess) {
-    return std::string(ask.symbol()) + ": " + error_text(*driver.api, result);
+    return error_text(*driver.api, ask.symbol(), result);
   }
   if (count == 0) return "no GPU is visible: there is none, or CUDA_VISIBLE_DEVICES hides all";
   if (image == nullptr) {

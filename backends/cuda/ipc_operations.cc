@@ -77,7 +77,7 @@ device::Steps IpcOperations::meet() {
 void IpcOperations::forget() noexcept {
   in_use_.clear();
   mapped_.clear();
-  for (const int rank : peers_.names()) cache_.drop(rank);
+  cache_.clear();
 }
 
 void IpcOperations::let_go_of_read() {

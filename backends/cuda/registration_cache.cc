@@ -18,42 +18,31 @@ std::uint64_t end_of(const Region& region) {
   return region.base + region.bytes;
 }
 
-bool holds(const Region& outer, const Region& inner) {
-  return outer.identity == inner.identity && outer.base <= inner.base &&
-         end_of(inner) <= end_of(outer);
-}
-
 }  // namespace
 
 RegistrationCache::RegistrationCache(bool enabled, std::size_t limit_bytes)
     : enabled_(enabled), limit_bytes_(limit_bytes) {}
 
-RegistrationCache::~RegistrationCache() {
-  clear();
-}
-
-std::shared_ptr<Registration> RegistrationCache::get(const Region& region, const Open& open) {
+Registration RegistrationCache::get(const Region& region, const Open& open) {
   const std::lock_guard lock(mutex_);
-  // Entries of an owner do not overlap: what holds the region is the only one that overlaps it.
   auto entry = entries_.upper_bound({region.owner, region.base});
   if (entry != entries_.begin()) --entry;
   while (entry != entries_.end() && entry->first < std::pair(region.owner, end_of(region))) {
     const Region& known = entry->second.region;
     if (known.owner != region.owner || end_of(known) <= region.base) {
       ++entry;
-    } else if (holds(known, region)) {
+    } else if (known == region) {
       ++counts_.hits;
       entry->second.last_used = ++uses_;
       return entry->second.registration;
     } else {
-      // Freed since, or less than is needed now. Closed first: some memory cannot be open twice.
       ++counts_.evicted_for_overlap;
       entry = close(entry);
     }
   }
   ++counts_.misses;
   const Clock::time_point begin = Clock::now();
-  std::shared_ptr<Registration> registration = open();
+  Registration registration = open();
   counts_.open_ns += nanoseconds_since(begin);
   if (enabled_) {
     entries_[{region.owner, region.base}] = {region, registration, ++uses_};
@@ -61,12 +50,6 @@ std::shared_ptr<Registration> RegistrationCache::get(const Region& region, const
     make_room();
   }
   return registration;
-}
-
-void RegistrationCache::drop(std::int64_t owner) {
-  const std::lock_guard lock(mutex_);
-  auto entry = entries_.lower_bound({owner, 0});
-  while (entry != entries_.end() && entry->first.first == owner) entry = close(entry);
 }
 
 void RegistrationCache::clear() {

@@ -30,13 +30,15 @@ std::optional<ExportedMemory> export_memory(const DeviceContext& context, Device
 
 /// A peer's memory at an address of this process. The driver counts how often a context has opened
 /// a handle, and unmaps the memory when it is closed for the last time.
-class MappedMemory final : public Registration {
+class MappedMemory {
  public:
   /// Maps the allocation that `memory` is in, of rank `owner`, whose GPU need not be visible here.
   /// Throws DriverError.
   MappedMemory(std::shared_ptr<const DeviceContext> context, const ExportedMemory& memory,
                int owner);
-  ~MappedMemory() override;
+  ~MappedMemory();
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
 
   /// Where `memory` is, which is of the same allocation.
   DevicePointer address_of(const ExportedMemory& memory) const noexcept {

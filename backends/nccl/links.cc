@@ -184,11 +184,8 @@ bool Links::connect(int device) {
   if (!is_connecting_) {
     is_connecting_ = true;
     // A rank that has joined does not know of a tensor.
-    const int local = context_.topology->local_rank;
-    cuda::CudaStreams& streams = *shared_->streams;
-    const bool is_known = device != kNoDevice;
-    connecting_ =
-        connect_all(is_known ? device : streams.own_device(local % streams.device_count()));
+    if (device == kNoDevice) device = shared_->streams->own_device(context_.topology->local_rank);
+    connecting_ = connect_all(device);
   }
   if (!connecting_.poll()) return false;
   connecting_ = {};
