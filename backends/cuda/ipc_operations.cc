@@ -192,7 +192,7 @@ std::string IpcOperations::try_to_map(const std::vector<ExportedMemory>& tensors
     for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
       parts_[rank] = tensors[rank].base + tensors[rank].offset;
       if (rank == own_) continue;
-      mapped_[rank] = peers_.map(cache_, tensors[rank], rank);
+      mapped_[rank] = cache_.map(bench_.context(), tensors[rank], peers_.name_of(rank));
       parts_[rank] = mapped_[rank]->address_of(tensors[rank]);
     }
   });

@@ -14,6 +14,7 @@
 #include "backends/cuda/collectives.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/ipc_peers.h"
+#include "backends/cuda/registration_cache.h"
 #include "backends/device/host_exchange.h"
 #include "backends/device/steps.h"
 

@@ -213,11 +213,6 @@ std::size_t IpcPeers::hold() {
   return mapped;
 }
 
-std::shared_ptr<MappedMemory> IpcPeers::map(RegistrationCache& cache, const ExportedMemory& memory,
-                                            std::size_t rank) const {
-  return map_memory(cache, bench_.context(), memory, name_of(rank));
-}
-
 void IpcPeers::let() noexcept {
   for (std::shared_ptr<MappedMemory>& mapping : mappings_) mapping.reset();
 }

@@ -65,9 +65,6 @@ class IpcPeers {
   /// hold() all are, until let(), which closes them, once nothing that is queued uses them.
   std::size_t hold();
   void let() noexcept;
-  /// Other memory of a rank's, from the cache or opened. Throws DriverError.
-  std::shared_ptr<MappedMemory> map(RegistrationCache& cache, const ExportedMemory& memory,
-                                    std::size_t rank) const;
 
   /// What limits the reading of other ranks' memory.
   Traffic traffic() const noexcept { return traffic_; }

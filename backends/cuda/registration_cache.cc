@@ -14,8 +14,15 @@ std::uint64_t nanoseconds_since(Clock::time_point begin) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
 }
 
-std::uint64_t end_of(const Region& region) {
-  return region.base + region.bytes;
+std::uint64_t end_of(const ExportedMemory& memory) {
+  return memory.base + memory.size;
+}
+
+/// Memory that was freed and allocated again at its address has another id. The handle may tell,
+/// too: ids repeat where a process ends and another has its place.
+bool is_same_allocation(const ExportedMemory& one, const ExportedMemory& other) {
+  return one.base == other.base && one.size == other.size && one.buffer_id == other.buffer_id &&
+         one.handle.reserved == other.handle.reserved;
 }
 
 }  // namespace
@@ -23,18 +30,19 @@ std::uint64_t end_of(const Region& region) {
 RegistrationCache::RegistrationCache(bool enabled, std::size_t limit_bytes)
     : enabled_(enabled), limit_bytes_(limit_bytes) {}
 
-Registration RegistrationCache::get(const Region& region, const Open& open) {
+std::shared_ptr<MappedMemory> RegistrationCache::map(
+    const std::shared_ptr<const DeviceContext>& context, const ExportedMemory& memory, int owner) {
   const std::lock_guard lock(mutex_);
-  auto entry = entries_.upper_bound({region.owner, region.base});
+  auto entry = entries_.upper_bound({owner, memory.base});
   if (entry != entries_.begin()) --entry;
-  while (entry != entries_.end() && entry->first < std::pair(region.owner, end_of(region))) {
-    const Region& known = entry->second.region;
-    if (known.owner != region.owner || end_of(known) <= region.base) {
+  while (entry != entries_.end() && entry->first < std::pair(owner, end_of(memory))) {
+    const ExportedMemory& known = entry->second.memory;
+    if (entry->first.first != owner || end_of(known) <= memory.base) {
       ++entry;
-    } else if (known == region) {
+    } else if (is_same_allocation(known, memory)) {
       ++counts_.hits;
       entry->second.last_used = ++uses_;
-      return entry->second.registration;
+      return entry->second.mapping;
     } else {
       ++counts_.evicted_for_overlap;
       entry = close(entry);
@@ -42,14 +50,14 @@ Registration RegistrationCache::get(const Region& region, const Open& open) {
   }
   ++counts_.misses;
   const Clock::time_point begin = Clock::now();
-  Registration registration = open();
+  auto mapping = std::make_shared<MappedMemory>(context, memory, owner);
   counts_.open_ns += nanoseconds_since(begin);
   if (enabled_) {
-    entries_[{region.owner, region.base}] = {region, registration, ++uses_};
-    bytes_ += region.bytes;
+    entries_[{owner, memory.base}] = {memory, mapping, ++uses_};
+    bytes_ += memory.size;
     make_room();
   }
-  return registration;
+  return mapping;
 }
 
 void RegistrationCache::clear() {
@@ -59,7 +67,7 @@ void RegistrationCache::clear() {
 
 /// Of one that is in use only the cache's hold ends.
 RegistrationCache::Entries::iterator RegistrationCache::close(Entries::iterator entry) {
-  bytes_ -= entry->second.region.bytes;
+  bytes_ -= entry->second.memory.size;
   const Clock::time_point begin = Clock::now();
   const auto next = entries_.erase(entry);
   counts_.close_ns += nanoseconds_since(begin);
@@ -70,7 +78,7 @@ void RegistrationCache::make_room() {
   while (bytes_ > limit_bytes_) {
     auto oldest = entries_.end();
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-      if (entry->second.registration.use_count() > 1) continue;  // in use
+      if (entry->second.mapping.use_count() > 1) continue;  // in use
       const bool is_older =
           oldest == entries_.end() || entry->second.last_used < oldest->second.last_used;
       if (is_older) oldest = entry;

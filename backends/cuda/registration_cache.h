@@ -3,50 +3,33 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
-#include <vector>
 
+#include "backends/cuda/registrations.h"
 #include "ronde/stats.h"
 
 namespace ronde::cuda {
 
-/// Something that is expensive to open and to close, as a mapping of a peer's memory. Closed with
-/// its last pointer.
-using Registration = std::shared_ptr<void>;
-
-/// The allocation that a registration is of.
-struct Region {
-  int owner = 0;  ///< the rank whose addresses they are
-  std::uint64_t base = 0;
-  std::size_t bytes = 0;
-  /// Memory that was freed and allocated again has another one at the same address.
-  std::string identity;
-  friend bool operator==(const Region&, const Region&) = default;
-};
-
-/// Registrations that are kept for the next time. Beyond a limit of bytes the least recently used
-/// are closed, but never one in use. An allocation that overlaps others says that its owner has
-/// freed those: they are dropped.
+/// Mappings of other ranks' memory that are kept for the next time. Beyond a limit of bytes the
+/// least recently used are closed, but never one in use. An allocation that overlaps others of its
+/// owner says that these have been freed: they are dropped.
 ///
-/// Thread-safety: full; one opens or closes at a time. Its registrations may outlive it.
+/// Thread-safety: full; one opens or closes at a time. Its mappings may outlive it.
 class RegistrationCache {
  public:
-  using Open = std::function<Registration()>;
-
   /// `limit_bytes`: of what is kept, but for what is in use. Not `enabled`: nothing is kept, and
   /// each call opens (RONDE_REGISTRATION_CACHE=0).
   RegistrationCache(bool enabled, std::size_t limit_bytes);
   RegistrationCache(const RegistrationCache&) = delete;
   RegistrationCache& operator=(const RegistrationCache&) = delete;
 
-  /// The registration of the region, opened if there is none. It stays open while the pointer
-  /// lives. What `open` throws passes, and nothing is kept then.
-  Registration get(const Region& region, const Open& open);
+  /// The allocation of rank `owner` that `memory` is in, opened unless it is kept. It stays open
+  /// while the pointer lives. Throws DriverError, and keeps nothing then.
+  std::shared_ptr<MappedMemory> map(const std::shared_ptr<const DeviceContext>& context,
+                                    const ExportedMemory& memory, int owner);
 
   /// Forgets everything.
   void clear();
@@ -57,8 +40,8 @@ class RegistrationCache {
 
  private:
   struct Entry {
-    Region region;
-    Registration registration;
+    ExportedMemory memory;
+    std::shared_ptr<MappedMemory> mapping;
     std::uint64_t last_used = 0;  ///< in uses of the cache
   };
   /// By owner and base; no two of an owner overlap.

@@ -43,21 +43,6 @@ MappedMemory::~MappedMemory() {
   context_->release(context_->api().ipc_close_memory, base_);
 }
 
-std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
-                                         const std::shared_ptr<const DeviceContext>& context,
-                                         const ExportedMemory& memory, int owner) {
-  // The handle as well as the id: either may repeat where a process ends and another has its place.
-  std::string identity(memory.handle.reserved.data(), memory.handle.reserved.size());
-  identity.append(reinterpret_cast<const char*>(&memory.buffer_id), sizeof(memory.buffer_id));
-  const Region region{.owner = owner,
-                      .base = memory.base,
-                      .bytes = static_cast<std::size_t>(memory.size),
-                      .identity = std::move(identity)};
-  const auto registration =
-      cache.get(region, [&] { return std::make_shared<MappedMemory>(context, memory, owner); });
-  return std::static_pointer_cast<MappedMemory>(registration);
-}
-
 PinnedRange::PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory,
                          std::size_t bytes)
     : context_(std::move(context)), memory_(memory) {

@@ -5,10 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "backends/cuda/device_context.h"
-#include "backends/cuda/registration_cache.h"
 
 namespace ronde::cuda {
 
@@ -49,11 +47,6 @@ class MappedMemory {
   const std::shared_ptr<const DeviceContext> context_;
   DevicePointer base_ = 0;
 };
-
-/// The memory of rank `owner`, from the cache, or opened. Throws DriverError.
-std::shared_ptr<MappedMemory> map_memory(RegistrationCache& cache,
-                                         const std::shared_ptr<const DeviceContext>& context,
-                                         const ExportedMemory& memory, int owner);
 
 /// Host memory that is page-locked meanwhile.
 class PinnedRange {

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registrations that are kept: hits, misses and what ends them, by themselves and with a CUDA
 // driver that is a fake.
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/memory.h"
-#include "backends/cuda/registrations.h"
+#include "backends/cuda/registration_cache.h"
 #include "fake_cuda.h"
 
 namespace {
@@ -27,142 +30,29 @@ std::uint64_t counter(const RegistrationCache& cache, const std::string& name) {
   return 0;
 }
 
-struct CacheFixture {
-  int open = 0;
-  Registration get(RegistrationCache& cache, const Region& region) {
-    return cache.get(region,
-                     [this] { return ++open, Registration(&open, [](int* count) { --*count; }); });
-  }
-};
-
-TEST_CASE_METHOD(CacheFixture, "a registration is opened once for an allocation") {
-  RegistrationCache cache(true, 1 << 20);
-  const auto first = get(cache, {1, 1000, 100, "a"});
-  get(cache, {1, 1000, 100, "a"});
-  CHECK(open == 1);
-  get(cache, {2, 1000, 100, "a"});  // of another rank
-  get(cache, {1, 1100, 100, "b"});  // beside it
-  CHECK(open == 3);
-  CHECK(counter(cache, "hits") == 1);
-  CHECK(counter(cache, "misses") == 3);
-  CHECK(counter(cache, "entries") == 3);
-  CHECK(counter(cache, "bytes") == 300);
-  cache.clear();
-  CHECK(open == 1);  // the first is in use
-  CHECK(counter(cache, "bytes") == 0);
-}
-
-TEST_CASE_METHOD(CacheFixture,
-                 "a registration of memory that was freed is not hit at its address") {
-  RegistrationCache cache(true, 1 << 20);
-  for (const Region& later :
-       {Region{1, 1000, 100, "new"}, Region{1, 950, 60, "new"}, Region{1, 1099, 60, "new"},
-        Region{1, 900, 500, "new"}, Region{1, 1020, 10, "new"}}) {
-    CAPTURE(later.base, later.bytes, later.identity);
-    cache.clear();
-    get(cache, {1, 1000, 100, "old"});
-    get(cache, {1, 1300, 10, "beside"});
-    const auto evicted = counter(cache, "evicted_for_overlap");
-    const bool hits_both = later.bytes == 500;
-    get(cache, later);
-    CHECK(counter(cache, "evicted_for_overlap") == evicted + (hits_both ? 2 : 1));
-    CHECK(open == (hits_both ? 1 : 2));
-    const auto hits = counter(cache, "hits");
-    get(cache, later);
-    CHECK(counter(cache, "hits") == hits + 1);
-  }
-}
-
-TEST_CASE_METHOD(CacheFixture, "the registration used least recently makes room, and none in use") {
-  RegistrationCache cache(true, 300);
-  const auto used = get(cache, {1, 0, 100, "a"});
-  get(cache, {1, 1000, 100, "b"});
-  get(cache, {1, 2000, 100, "c"});
-  get(cache, {1, 1000, 100, "b"});
-  get(cache, {1, 3000, 100, "d"});  // instead of c
-  CHECK(counter(cache, "evicted_for_room") == 1);
-  const auto misses = counter(cache, "misses");
-  get(cache, {1, 1000, 100, "b"});
-  get(cache, {1, 0, 100, "a"});
-  CHECK(counter(cache, "misses") == misses);
-  get(cache, {1, 2000, 100, "c"});
-  CHECK(counter(cache, "misses") == misses + 1);
-  // One that is larger than the limit is open while it is used.
-  const auto large = get(cache, {2, 0, 1000, "large"});
-  CHECK(counter(cache, "entries") == 2);
-  CHECK(open == 2);
-}
-
-TEST_CASE_METHOD(CacheFixture,
-                 "a registration that is not kept, or cannot be opened, leaves nothing") {
-  RegistrationCache off(false, 1 << 20);
-  for (int i = 0; i < 3; ++i) {
-    const auto registration = get(off, {1, 0, 100, "a"});
-    CHECK(open == 1);
-  }
-  CHECK(open == 0);
-  CHECK(counter(off, "misses") == 3);
-  CHECK(counter(off, "entries") == 0);
-  RegistrationCache cache(true, 1 << 20);
-  const auto fails = []() -> Registration { throw std::runtime_error("no"); };
-  CHECK_THROWS_WITH(cache.get({1, 0, 100, "a"}, fails), "no");
-  CHECK(counter(cache, "entries") == 0);
-  CHECK(counter(cache, "bytes") == 0);
-  get(cache, {1, 0, 100, "a"});
-  CHECK(counter(cache, "misses") == 2);
-}
-
-TEST_CASE("registration caches stand what several threads do, against a list of all that is live") {
-  RegistrationCache cache(true, 4096);
-  std::atomic<int> open{0};
-  struct Tagged {
-    Tagged(std::string name, std::atomic<int>& count) : identity(std::move(name)), open(count) {
-      ++open;
-    }
-    ~Tagged() { --open; }
-    const std::string identity;
-    std::atomic<int>& open;
-  };
-  std::vector<std::thread> threads;
-  std::atomic<int> wrong{0};
-  for (unsigned t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937 random(t);
-      for (int i = 0; i < 3000; ++i) {
-        // Allocations that come and go at the same addresses.
-        const Region region{.owner = static_cast<int>(random() % 2),
-                            .base = random() % 64 * 64,
-                            .bytes = 32 + random() % 256,
-                            .identity = std::to_string(random() % 3)};
-        const auto got =
-            cache.get(region, [&] { return std::make_shared<Tagged>(region.identity, open); });
-        if (std::static_pointer_cast<Tagged>(got)->identity != region.identity) ++wrong;
-        if (random() % 500 == 0) cache.clear();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(wrong == 0);
-  CHECK(counter(cache, "bytes") <= 4096);
-  CHECK(static_cast<std::uint64_t>(open.load()) == counter(cache, "entries"));
-  CHECK(counter(cache, "hits") + counter(cache, "misses") == 12000);
-  cache.clear();
-  CHECK(open == 0);
-}
-
-struct CudaFixture {
+/// Allocations of the fake, shown at whatever address and of whatever size a case wants.
+struct Fixture {
   FakeCuda cuda;
   std::shared_ptr<const DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
-  RegistrationCache cache{true, 1 << 30};
+  std::vector<DeviceMemory> memories;
 
   ExportedMemory exported(const DeviceMemory& memory, std::size_t offset, std::size_t bytes) {
     const auto all = export_memory(*context, memory.address() + offset, bytes);
     REQUIRE(all);
     return *all;
   }
+  ExportedMemory at(std::uint64_t base, std::uint64_t size) {
+    ExportedMemory shown = exported(memories.emplace_back(context, 1), 0, 1);
+    shown.base = base;
+    shown.size = size;
+    return shown;
+  }
+  int open() const { return cuda.live().mappings; }
 };
 
-TEST_CASE_METHOD(CudaFixture, "ipc maps an allocation once, wherever in it the memory lies") {
+TEST_CASE_METHOD(Fixture,
+                 "a registration is opened once for an allocation, wherever ipc memory is in it") {
+  RegistrationCache cache(true, 1 << 20);
   const DeviceMemory memory(context, 10000);
   auto* const bytes = reinterpret_cast<char*>(memory.address());
   std::memset(bytes, 0, 10000);
@@ -170,31 +60,143 @@ TEST_CASE_METHOD(CudaFixture, "ipc maps an allocation once, wherever in it the m
   bytes[9000] = 9;
   const ExportedMemory first = exported(memory, 500, 100);
   const ExportedMemory second = exported(memory, 9000, 1000);
-  const auto mapped = map_memory(cache, context, first, 3);
+  const auto mapped = cache.map(context, first, 3);
   CHECK(mapped->address_of(first) != memory.address() + 500);
   CHECK(*reinterpret_cast<const char*>(mapped->address_of(first)) == 5);
-  CHECK(map_memory(cache, context, second, 3) == mapped);
+  CHECK(cache.map(context, second, 3) == mapped);
   CHECK(*reinterpret_cast<const char*>(mapped->address_of(second)) == 9);
-  CHECK(cuda.calls("cuIpcOpenMemHandle_v2") == 1);
+  CHECK(open() == 1);
+  CHECK(cache.map(context, first, 2) != mapped);
+  cache.map(context, at(first.base + first.size, 100), 3);  // beside it
+  CHECK(open() == 2);  // that of the other rank is the same for the driver
   CHECK(counter(cache, "hits") == 1);
+  CHECK(counter(cache, "misses") == 3);
+  CHECK(counter(cache, "entries") == 3);
+  CHECK(counter(cache, "bytes") == 20100);
   cache.clear();
-  CHECK(cuda.live().mappings == 1);  // in use
+  CHECK(open() == 1);  // the first is in use
+  CHECK(counter(cache, "bytes") == 0);
 }
 
-TEST_CASE_METHOD(CudaFixture,
+TEST_CASE_METHOD(Fixture, "a registration of memory that was freed is not hit at its address") {
+  RegistrationCache cache(true, 1 << 20);
+  for (const auto& [base, size] : {std::pair{1000, 100}, std::pair{950, 60}, std::pair{1099, 60},
+                                   std::pair{900, 500}, std::pair{1020, 10}}) {
+    CAPTURE(base, size);
+    cache.clear();
+    cache.map(context, at(1000, 100), 1);
+    cache.map(context, at(1300, 10), 1);
+    const auto evicted = counter(cache, "evicted_for_overlap");
+    const bool overlaps_both = size == 500;
+    const ExportedMemory later =
+        at(static_cast<std::uint64_t>(base), static_cast<std::uint64_t>(size));
+    cache.map(context, later, 1);
+    CHECK(counter(cache, "evicted_for_overlap") == evicted + (overlaps_both ? 2 : 1));
+    CHECK(open() == (overlaps_both ? 1 : 2));
+    const auto hits = counter(cache, "hits");
+    cache.map(context, later, 1);
+    CHECK(counter(cache, "hits") == hits + 1);
+  }
+  // The id alone, or the handle alone, tells.
+  ExportedMemory same = at(5000, 100);
+  cache.map(context, same, 1);
+  const auto hits = counter(cache, "hits");
+  ++same.buffer_id;
+  cache.map(context, same, 1);
+  const std::uint64_t id = same.buffer_id;
+  same = at(5000, 100);
+  same.buffer_id = id;
+  cache.map(context, same, 1);
+  CHECK(counter(cache, "hits") == hits);
+}
+
+TEST_CASE_METHOD(Fixture, "the registration used least recently makes room, and none in use") {
+  RegistrationCache cache(true, 300);
+  const ExportedMemory a = at(0, 100);
+  const ExportedMemory b = at(1000, 100);
+  const ExportedMemory c = at(2000, 100);
+  const auto used = cache.map(context, a, 1);
+  cache.map(context, b, 1);
+  cache.map(context, c, 1);
+  cache.map(context, b, 1);
+  cache.map(context, at(3000, 100), 1);  // instead of c
+  CHECK(counter(cache, "evicted_for_room") == 1);
+  const auto misses = counter(cache, "misses");
+  cache.map(context, b, 1);
+  cache.map(context, a, 1);
+  CHECK(counter(cache, "misses") == misses);
+  cache.map(context, c, 1);
+  CHECK(counter(cache, "misses") == misses + 1);
+  // One that is larger than the limit is open while it is used.
+  const auto large = cache.map(context, at(5000, 1000), 2);
+  CHECK(counter(cache, "entries") == 2);
+  CHECK(open() == 2);
+}
+
+TEST_CASE_METHOD(Fixture, "a registration that is not kept, or cannot be opened, leaves nothing") {
+  RegistrationCache off(false, 1 << 20);
+  const ExportedMemory memory = at(0, 100);
+  for (int i = 0; i < 3; ++i) {
+    const auto mapped = off.map(context, memory, 1);
+    CHECK(open() == 1);
+  }
+  CHECK(open() == 0);
+  CHECK(counter(off, "misses") == 3);
+  CHECK(counter(off, "entries") == 0);
+  RegistrationCache cache(true, 1 << 20);
+  cuda.fail("cuIpcOpenMemHandle_v2", kMapFailed);
+  CHECK_THROWS_AS(cache.map(context, memory, 1), DriverError);
+  CHECK(counter(cache, "entries") == 0);
+  CHECK(counter(cache, "bytes") == 0);
+  cache.map(context, memory, 1);
+  CHECK(counter(cache, "misses") == 2);
+}
+
+TEST_CASE_METHOD(Fixture, "registration caches stand what several threads do") {
+  RegistrationCache cache(true, 4096);
+  std::vector<ExportedMemory> shown;
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    shown.push_back(at(i % 16 * 64, 32 + 37 * i % 256));
+    *reinterpret_cast<std::uint8_t*>(memories.back().address()) = static_cast<std::uint8_t>(i);
+  }
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      for (int i = 0; i < 3000; ++i) {
+        // Allocations that come and go at the same addresses.
+        const std::size_t which = random() % shown.size();
+        const auto mapped = cache.map(context, shown[which], static_cast<int>(random() % 2));
+        const auto at = mapped->address_of(shown[which]);
+        if (*reinterpret_cast<const std::uint8_t*>(at) != which) ++wrong;
+        if (random() % 500 == 0) cache.clear();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(counter(cache, "bytes") <= 4096);
+  CHECK(counter(cache, "hits") + counter(cache, "misses") == 12000);
+  cache.clear();
+  CHECK(open() == 0);
+}
+
+TEST_CASE_METHOD(Fixture,
                  "ipc of a handle whose owner was first to close it is an error that names him") {
   ExportedMemory shown;
   {
     const DeviceMemory memory(context, 100);
     shown = exported(memory, 0, 100);
   }
-  CHECK_THROWS_WITH(map_memory(cache, context, shown, 7),
+  RegistrationCache cache(true, 1 << 20);
+  CHECK_THROWS_WITH(cache.map(context, shown, 7),
                     Contains("mapping memory of rank 7: cuIpcOpenMemHandle_v2") && Contains("400"));
   CHECK(counter(cache, "entries") == 0);
-  CHECK(cuda.live().mappings == 0);
+  CHECK(open() == 0);
 }
 
-TEST_CASE_METHOD(CudaFixture,
+TEST_CASE_METHOD(Fixture,
                  "ipc exports no more than an allocation, and passes the driver's errors on") {
   const DeviceMemory memory(context, 100);
   CHECK_THROWS_WITH(export_memory(*context, memory.address() + 50, 51),

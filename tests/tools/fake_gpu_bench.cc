@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // fake_gpu_bench bench SUBCOMMAND ...
 //
-// `ronde bench` on GPUs that are fakes: every process has its own, so that a handle of a peer's
-// opens memory of this process, if any, and CUDA IPC is found not to work.
+// `ronde bench` on GPUs that are fakes: every process has its own, which opens no handle of another
+// process, so that CUDA IPC is found not to work.
 #include <cstdlib>
 
 #include "backends/cuda/cuda.h"
