@@ -154,17 +154,20 @@ device::Steps CudaBackend::find_ways(int device) {
 
 /// In one line for what moves data, once all is known.
 void CudaBackend::tell(const Problems& problems) const {
-  if (problems.of_ipc.empty() && problems.of_mpi.empty()) return;
-  const std::string instead = direct_ ? "left to MPI" : "staged through host memory";
+  const std::string& of_ipc = problems.of_ipc;
+  const std::string& of_mpi = problems.of_mpi;
+  if (of_ipc.empty() && of_mpi.empty()) return;
+  const std::string staged = "staged through host memory";
+  const std::string by_mpi = "left to MPI, and " + staged + " where MPI does not serve it";
   const std::string what = has_ipc_ ? "what CUDA IPC does not move" : "what is on GPUs";
   std::string text;
-  if (!problems.of_ipc.empty()) {
-    text = "CUDA IPC cannot be used, and what is on GPUs is " + instead + ": " + problems.of_ipc +
-           " (RONDE_CUDA_IPC=0 spares the trial)" + (problems.of_mpi.empty() ? "" : "; ");
+  if (!of_ipc.empty()) {
+    text = "CUDA IPC cannot be used, and what is on GPUs is " + (direct_ ? by_mpi : staged) + ": " +
+           of_ipc + " (RONDE_CUDA_IPC=0 spares the trial)" + (of_mpi.empty() ? "" : "; ");
   }
-  if (!problems.of_mpi.empty()) {
+  if (!of_mpi.empty()) {
     text += "the MPI library says that it takes addresses of GPUs, but a trial failed, and " +
-            what + " is " + instead + ": " + problems.of_mpi + ". " +
+            what + " is " + staged + ": " + of_mpi + ". " +
             (direct_link_->is_over()
                  ? "MPI may still be at it, and is not finalised at the end, for which mpirun may "
                    "report the job as failed: set RONDE_GPU_AWARE_MPI=0 for the next one"

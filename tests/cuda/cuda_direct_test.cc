@@ -182,7 +182,11 @@ TEST_CASE(
   };
   const Row row = GENERATE(
       Row{true, true, Fault::None, "ipc_operations", {}},
-      Row{false, true, Fault::None, "mpi_operations", {"is left to MPI: rank 0: "}},
+      Row{false,
+          true,
+          Fault::None,
+          "mpi_operations",
+          {"is left to MPI, and staged through host memory where MPI does not serve it: rank 0: "}},
       Row{false, false, Fault::None, "staged_operations", {"through host memory: rank 0: "}},
       Row{false,
           true,
