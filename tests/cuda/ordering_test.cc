@@ -2,9 +2,11 @@
 // The streams of several ranks may run in any order that waits leave: the collectives, in orders
 // drawn with many seeds. A missing wait gives a wrong result here; ThreadSanitizer does not see it
 // (fake_cuda.h), so this program has no copy for it.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,27 +34,36 @@ std::pair<unsigned, unsigned> seeds() {
                    : std::pair{1U, 1 + number("RONDE_TEST_SEEDS", 10)};
 }
 
-Bytes floats(float value, std::size_t count) {
-  const std::vector<float> values(count, value);
-  Bytes bytes(count * sizeof value);
+Bytes bytes_of(const std::vector<float>& values) {
+  Bytes bytes(values.size() * sizeof(float));
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
 }
-
-float value_of(int rank, int step) {
-  return static_cast<float>(1 + rank + 10 * step);
+Bytes floats(float value, std::size_t count) {
+  return bytes_of(std::vector<float>(count, value));
 }
 
-/// The result on every rank.
-std::vector<float> result_of(Collective kind, std::size_t count, int step) {
-  float sum = 0;
-  std::vector<float> parts;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    sum += value_of(rank, step);
-    parts.insert(parts.end(), count, value_of(rank, step));
+/// What a rank brings from an element on: no two chunks are the same.
+std::vector<float> values_of(int rank, int step, std::size_t begin, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = static_cast<float>(1 + rank + 10 * step) + static_cast<float>((begin + i) / 512);
   }
-  if (kind == Collective::Allgather || kind == Collective::Alltoall) return parts;
-  return std::vector<float>(count, kind == Collective::Broadcast ? value_of(0, step) : sum);
+  return values;
+}
+
+/// The result on a rank.
+std::vector<float> result_of(Collective kind, std::size_t count, int step, int rank) {
+  if (kind == Collective::Broadcast) return values_of(0, step, 0, count);
+  const bool is_divided = kind == Collective::Reducescatter || kind == Collective::Alltoall;
+  const std::size_t begin = is_divided ? static_cast<std::size_t>(rank) * count : 0;
+  std::vector<float> sum(count), parts;
+  for (int from = 0; from < kRanks; ++from) {
+    const std::vector<float> part = values_of(from, step, begin, count);
+    parts.insert(parts.end(), part.begin(), part.end());
+    std::transform(part.begin(), part.end(), sum.begin(), sum.begin(), std::plus());
+  }
+  return kind == Collective::Allgather || kind == Collective::Alltoall ? parts : sum;
 }
 
 /// What the program's stream has copied aside.
@@ -85,10 +96,10 @@ void exchange(Runtime& runtime, ProgramGpu& gpu) {
         GpuTensor& written = is_in_place ? input : output;
         request.output = written.data();
         gpu.place(request);
-        input.write(floats(value_of(rank, step), all));
+        input.write(bytes_of(values_of(rank, step, 0, all)));
         output.write(floats(-1, all));
         runtime.submit(std::move(request)).wait_on(gpu.stream.handle());
-        std::vector<float> expected = result_of(kind, count, step);
+        std::vector<float> expected = result_of(kind, count, step, rank);
         GpuTensor result(gpu, expected.size() * sizeof(float));
         gpu.stream.copy(reinterpret_cast<cuda::DevicePointer>(result.data()),
                         reinterpret_cast<cuda::DevicePointer>(written.data()),
@@ -139,7 +150,8 @@ void run(const Way& way) {
 
 [[maybe_unused]] const bool kRegistered = [] {
   for (const Way& way :
-       {kIpc, kDirect, kStaged, Way{.name = "ipc by kernels", .handover = IpcHandover::Kernels}}) {
+       {kIpc, kDirect, kStaged, Way{.name = "ipc by kernels", .handover = IpcHandover::Kernels},
+        Way{.name = "ipc, mapped each time", .cache = false, .direct_bytes = 1}}) {
     add_case("cuda ordering: collectives in many orders of the streams, " + std::string(way.name),
              "", [way] { run(way); });
   }
