@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <utility>
+#include <vector>
 
 #include "backends/cuda/addresses.h"
 #include "backends/cuda/kernels/flags.h"
@@ -17,8 +19,12 @@ constexpr const char* kSignal = "ronde_signal";
 constexpr const char* kAwait = "ronde_await";
 /// Each thread has 64 bytes or more from other GPUs on the way, 32 blocks have 1 MiB: more than a
 /// link's bandwidth times its latency (NVLink 4: 450 GB/s, about 2 us). They take a quarter of the
-/// multiprocessors of an H100.
+/// multiprocessors of an H100. In a reduction that is not made at once each thread has 16 bytes on
+/// the way.
+/// @{
 constexpr std::uint64_t kLinkBlocks = 32;
+constexpr std::uint64_t kLinkBlocksOfOthers = 4 * kLinkBlocks;
+/// @}
 /// As many as can be resident at the same time.
 constexpr std::uint64_t kBlocksOfMultiprocessor = 2048 / kernels::kThreads;
 
@@ -41,6 +47,42 @@ kernels::Operation operation_of(ReduceOp op) {
       break;
   }
   throw Error("no kernel reduces with " + std::string(to_string(op)));
+}
+
+/// Whether the kernel has all loads on the way before its first sum.
+bool is_made_at_once(const Reduction& reduction, std::size_t inputs) {
+  const bool is_sum = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Average;
+  const bool has_factor = reduction.prescale != 1.0 || reduction.final.factor != 1.0;
+  return is_sum && (inputs == 2 || inputs == 4 || inputs == 8) && reduction.final.divisor == 1.0 &&
+         (!has_factor || is_floating(reduction.dtype));
+}
+
+bool is_aligned(DevicePointer address, DataType dtype) {
+  return address % size_of(dtype) == 0;
+}
+
+void require_aligned(DevicePointer address, DataType dtype) {
+  if (is_aligned(address, dtype)) return;
+  std::array<char, 19> text{};
+  std::snprintf(text.data(), text.size(), "0x%llx", address);
+  throw Error("a tensor of " + std::string(to_string(dtype)) + " lies at " + text.data() +
+              " on a GPU, which computes only with elements at multiples of their " +
+              std::to_string(size_of(dtype)) + " bytes: let it begin at one");
+}
+
+/// Whether elements keep their bits on the way.
+bool keeps_bits(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
+  const bool normalises = how.from == DataType::Bool || (how.canonical && is_floating(how.from));
+  return how.from == how.to && how.scaling.is_identity() && !normalises &&
+         std::all_of(moves.begin(), moves.end(),
+                     [](const auto& move) { return move.source != nullptr; });
+}
+
+bool are_aligned(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
+  return std::all_of(moves.begin(), moves.end(), [&](const auto& move) {
+    return is_aligned(address_of(move.source), how.from) &&
+           is_aligned(address_of(move.target), how.to);
+  });
 }
 
 void require_few(std::span<const DevicePointer> addresses, const std::string& what) {
@@ -95,38 +137,40 @@ bool KernelSet::can_copy(DataType from, DataType to) noexcept {
 }
 
 void KernelSet::move(const Stream& stream, std::span<const Move> moves, const How& how) {
+  const bool only_bits = keeps_bits(moves, how);
+  if (only_bits && !are_aligned(moves, how)) {
+    std::vector<Move> bytes(moves.begin(), moves.end());
+    for (Move& each : bytes) each.count *= size_of(how.from);
+    return move(stream, bytes, {.from = DataType::U8, .to = DataType::U8, .traffic = how.traffic});
+  }
+  const std::string name =
+      only_bits ? "ronde_move_" + std::to_string(size_of(how.from)) : copy_name(how.from, how.to);
   const std::size_t width = std::max(size_of(how.from), size_of(how.to));
   kernels::CopyArguments table{};
-  for (const Move& move : moves) {
-    const auto* const source = static_cast<const std::byte*>(move.source);
-    auto* const target = static_cast<std::byte*>(move.target);
-    for (std::size_t done = 0; done < move.count;) {
+  table.scale = {how.scaling.factor, how.scaling.divisor};
+  table.neutral_of = operation_of(how.op);
+  const auto launch_table = [&] {
+    std::array<void*, 1> arguments = {&table};
+    launch(stream, name, blocks_for(table.tiles, how.traffic, kLinkBlocks), arguments);
+  };
+  for (const Move& each : moves) {
+    if (each.count == 0) continue;
+    require_aligned(address_of(each.source), how.from);
+    require_aligned(address_of(each.target), how.to);
+    for (std::size_t done = 0; done < each.count;) {
       if (table.count == kernels::kMostSegments) {
-        copy(stream, how, table);
-        table = {};
+        launch_table();
+        table.count = table.tiles = 0;
       }
-      const std::size_t count = std::min<std::size_t>(move.count - done, kernels::kMostElements);
+      const std::size_t count = std::min<std::size_t>(each.count - done, kernels::kMostElements);
       table.segments[table.count++] = {
-          source != nullptr ? source + done * size_of(how.from) : nullptr,
-          target + done * size_of(how.to), static_cast<std::uint32_t>(count), table.tiles};
+          each.source != nullptr ? at(each.source, done, size_of(how.from)) : nullptr,
+          at(each.target, done, size_of(how.to)), static_cast<std::uint32_t>(count), table.tiles};
       table.tiles += static_cast<std::uint32_t>(kernels::tiles_of(count, width));
       done += count;
     }
   }
-  if (table.count > 0) copy(stream, how, table);
-}
-
-void KernelSet::copy(const Stream& stream, const How& how, kernels::CopyArguments& table) {
-  table.scale = {how.scaling.factor, how.scaling.divisor};
-  table.neutral_of = operation_of(how.op);
-  const bool fills = std::any_of(table.segments, table.segments + table.count,
-                                 [](const auto& segment) { return segment.source == nullptr; });
-  const bool normalises = how.from == DataType::Bool || (how.canonical && is_floating(how.from));
-  const bool moves = how.from == how.to && how.scaling.is_identity() && !normalises && !fills;
-  std::array<void*, 1> arguments = {&table};
-  launch(stream,
-         moves ? "ronde_move_" + std::to_string(size_of(how.from)) : copy_name(how.from, how.to),
-         blocks_for(table.tiles, how.traffic), arguments);
+  if (table.count > 0) launch_table();
 }
 
 void KernelSet::reduce(const Stream& stream, DevicePointer output,
@@ -151,6 +195,15 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output, const Strided
 void KernelSet::reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
                        std::size_t count, const Reduction& reduction, Traffic traffic) {
   if (count == 0) return;
+  require_aligned(output, reduction.dtype);
+  for (std::uint32_t i = 0; i < how.input_count; ++i) {
+    require_aligned(address_of(kernels::input_of(how, i)), reduction.dtype);
+  }
+  if (is_made_at_once(reduction, how.input_count)) {
+    how.at_once = how.input_count;
+    for (std::uint32_t i = 0; i < how.at_once; ++i) how.inputs[i] = kernels::input_of(how, i);
+    how.stride = 0;
+  }
   how.output = writable(output);
   how.count = count;
   how.operation = operation_of(reduction.op);
@@ -158,7 +211,9 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output, kernels::Redu
   how.final_scale = {reduction.final.factor, reduction.final.divisor};
   std::array<void*, 1> arguments = {&how};
   launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
-         blocks_for(kernels::tiles_of(count, size_of(reduction.dtype)), traffic), arguments);
+         blocks_for(kernels::tiles_of(count, size_of(reduction.dtype)), traffic,
+                    how.at_once > 0 ? kLinkBlocks : kLinkBlocksOfOthers),
+         arguments);
 }
 
 void KernelSet::signal(const Stream& stream, std::span<const DevicePointer> flags,
@@ -187,10 +242,11 @@ void KernelSet::load(const char* name) {
   context_->call(std::string("loading the kernel ") + name, &DriverApi::function_load, function);
 }
 
-unsigned KernelSet::blocks_for(std::uint64_t tiles, Traffic traffic) const {
+unsigned KernelSet::blocks_for(std::uint64_t tiles, Traffic traffic,
+                               std::uint64_t link_blocks) const {
   const auto multiprocessors = static_cast<std::uint64_t>(context_->multiprocessors());
   const std::uint64_t most =
-      traffic == Traffic::Link ? kLinkBlocks : multiprocessors * kBlocksOfMultiprocessor;
+      traffic == Traffic::Link ? link_blocks : multiprocessors * kBlocksOfMultiprocessor;
   return static_cast<unsigned>(std::min(tiles, most));
 }
 

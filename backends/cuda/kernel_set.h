@@ -60,7 +60,9 @@ class KernelSet {
     Traffic traffic = Traffic::Local;
   };
   /// Packs and unpacks: queues copies with conversion and scale on the way, kMostSegments by each
-  /// launch, within the GPU's own memory or what it maps.
+  /// launch, within the GPU's own memory or what it maps. Where only bits are moved, addresses need
+  /// no alignment; elsewhere, and in reduce(), one that is not a multiple of the element's bytes
+  /// throws Error.
   void move(const Stream& stream, std::span<const Move> moves, const How& how);
 
   /// Inputs of a reduction at equal distances, of any number.
@@ -89,10 +91,9 @@ class KernelSet {
 
  private:
   void load(const char* name);
-  void copy(const Stream& stream, const How& how, kernels::CopyArguments& table);
   void reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
               std::size_t count, const Reduction& reduction, Traffic traffic);
-  unsigned blocks_for(std::uint64_t tiles, Traffic traffic) const;
+  unsigned blocks_for(std::uint64_t tiles, Traffic traffic, std::uint64_t link_blocks) const;
   void launch(const Stream& stream, const std::string& name, unsigned blocks,
               std::span<void*> arguments);
 

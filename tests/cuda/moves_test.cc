@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backends/cuda/kernel_set.h"
@@ -76,6 +77,54 @@ TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a li
   kernels.move(stream, large, {});
   kernels.move(stream, large, {.traffic = Traffic::Link});
   CHECK(std::vector(blocks.begin() + 3, blocks.end()) == std::vector<unsigned>{4 * 132, 32});
+}
+
+TEST_CASE_METHOD(Parts, "cuda reductions over a link have blocks by what a thread has on the way") {
+  std::vector<unsigned> blocks;
+  cuda.add_kernel("ronde_reduce_f32", [&blocks](const FakeCuda::Launch& launch) {
+    blocks.push_back(launch.blocks);
+    return FakeCuda::Action{.run = [] {}};
+  });
+  const std::vector<DevicePointer> inputs(8, DevicePointer{4096});
+  const auto reduce = [&](std::size_t count, const ronde::Reduction& reduction) {
+    kernels.reduce(stream, 4096, {inputs.data(), count}, 40'000'000, reduction, Traffic::Link);
+  };
+  for (const std::size_t count : {2U, 4U, 8U}) reduce(count, {.final = {0.5, 1.0}});
+  reduce(3, {});
+  reduce(2, {.op = ronde::ReduceOp::Max});
+  reduce(2, {.final = {1.0, 3.0}});
+  CHECK(blocks == std::vector<unsigned>{32, 32, 32, 128, 128, 128});
+}
+
+TEST_CASE_METHOD(Parts, "cuda moves of elements that are not aligned are of bytes") {
+  std::vector<kernels::SegmentCopy> seen;
+  cuda.add_kernel("ronde_move_1", [&seen](const FakeCuda::Launch& launch) {
+    const auto table = launch.argument<kernels::CopyArguments>(0);
+    seen.assign(table.segments, table.segments + table.count);
+    return FakeCuda::Action{.run = [] {}};
+  });
+  const auto* const odd = reinterpret_cast<const std::byte*>(source.data()) + 2;
+  const std::vector<KernelSet::Move> some = {{source.data(), target.data(), 10},
+                                             {odd, target.data() + 10, 20}};
+  kernels.move(stream, some, {});
+  REQUIRE(seen.size() == 2);
+  CHECK(seen[1].source == odd);
+  CHECK(seen[1].count == 80);
+  seen.clear();
+  kernels.move(stream, std::vector<KernelSet::Move>{{source.data(), target.data(), 10}}, {});
+  CHECK(seen.empty());
+}
+
+TEST_CASE_METHOD(Parts, "cuda kernels refuse to compute with elements that are not aligned") {
+  const std::vector<KernelSet::Move> some = {
+      {reinterpret_cast<const void*>(0x1002), target.data(), 20}};
+  const std::string text =
+      "a tensor of f32 lies at 0x1002 on a GPU, which computes only with elements at multiples of "
+      "their 4 bytes: let it begin at one";
+  CHECK_THROWS_WITH(kernels.move(stream, some, {.to = DataType::F16}), text);
+  CHECK_THROWS_WITH(kernels.move(stream, some, {.scaling = Scaling{2.0, 1.0}}), text);
+  const std::vector<DevicePointer> inputs = {0x1000, 0x2000};
+  CHECK_THROWS_WITH(kernels.reduce(stream, 0x1002, inputs, 20, {}), text);
 }
 
 TEST_CASE_METHOD(Parts, "cuda moves of any number of segments that wait acquire nothing") {

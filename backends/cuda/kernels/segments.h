@@ -203,6 +203,7 @@ struct ReductionArguments {
   void* output;
   std::uint64_t count;
   std::uint32_t input_count;  ///< 1 or more
+  std::uint32_t at_once;      ///< as many, where sum_chunks() makes it, without a stride; else 0
   Operation operation;
   Scale prescale;
   Scale final_scale;
@@ -214,12 +215,10 @@ RONDE_EVERYWHERE const void* input_of(const ReductionArguments& how, std::uint32
 }
 
 template <typename Element, unsigned kCount>
-RONDE_EVERYWHERE Chunk<typename Element::Storage, kCount> input_chunk(const ReductionArguments& how,
-                                                                      unsigned input,
+RONDE_EVERYWHERE Chunk<typename Element::Storage, kCount> input_chunk(const void* input,
                                                                       std::uint64_t at) {
   using Storage = typename Element::Storage;
-  const auto* const values = static_cast<const Storage*>(input_of(how, input)) + at;
-  return *reinterpret_cast<const Chunk<Storage, kCount>*>(values);
+  return *reinterpret_cast<const Chunk<Storage, kCount>*>(static_cast<const Storage*>(input) + at);
 }
 
 template <typename Element, unsigned kCount>
@@ -238,7 +237,7 @@ template <typename Element, unsigned kCount>
 RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t at) {
   typename Element::Wide results[kCount] = {};
   for (std::uint32_t input = 0; input < how.input_count; ++input) {
-    const auto loaded = input_chunk<Element, kCount>(how, input, at);
+    const auto loaded = input_chunk<Element, kCount>(input_of(how, input), at);
     for (unsigned k = 0; k < kCount; ++k) {
       const auto operand = scaled<Element>(Element::widen(loaded.values[k]), how.prescale);
       results[k] = input > 0 ? combined<Element>(results[k], operand, how.operation) : operand;
@@ -247,16 +246,8 @@ RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t 
   store_results<Element, kCount>(how, at, results, how.final_scale);
 }
 
-/// What sum_chunks() can do: sums, of floating-point numbers with scales but without a division,
-/// which an average over 2, 4 or 8 ranks does not need.
-template <typename Element>
-RONDE_EVERYWHERE bool is_simple_sum(const ReductionArguments& how) {
-  const bool has_scale = how.prescale.factor != 1.0 || how.final_scale.factor != 1.0;
-  return how.operation == Operation::Sum && how.final_scale.divisor == 1.0 &&
-         (!has_scale || std::is_floating_point_v<typename Element::Wide>);
-}
-
-/// Sums of `kChunks` chunks, each kThreads chunks behind the one before, in rank order. All loads
+/// Sums of `kChunks` chunks, each kThreads chunks behind the one before, in rank order, of
+/// floating-point numbers with factors but without a division. All loads
 /// are on the way before the first sum, and nothing is decided in between: the code of all that
 /// could be done, 16 times over, would be larger than the instruction cache.
 template <typename Element, unsigned kInputs, unsigned kChunks>
@@ -271,7 +262,8 @@ RONDE_EVERYWHERE void sum_chunks(const ReductionArguments& how, std::uint64_t at
   for (unsigned c = 0; c < kChunks; ++c) {
     RONDE_UNROLL
     for (unsigned input = 0; input < kInputs; ++input) {
-      loaded[c][input] = input_chunk<Element, kCount>(how, input, at + c * kThreads * kCount);
+      loaded[c][input] =
+          input_chunk<Element, kCount>(how.inputs[input], at + c * kThreads * kCount);
     }
   }
   RONDE_UNROLL
@@ -313,7 +305,7 @@ RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place
     aligned = aligned && is_aligned<Loaded>(input_of(how, i));
   }
   const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
-  switch (is_simple_sum<Element>(how) ? how.input_count : 0) {
+  switch (how.at_once) {
     case 2:
       sum_inputs<Element, 2>(how, begin, chunks, place.thread);
       break;
