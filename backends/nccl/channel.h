@@ -88,9 +88,9 @@ class FusionMemory {
   void* registration_ = nullptr;  ///< where there is no window
 };
 
-/// A channel between all ranks with what collectives work in.
+/// A channel, between all ranks with what collectives work in.
 struct Lane {
-  std::shared_ptr<cuda::Workbench> bench;
+  std::shared_ptr<cuda::Workbench> bench;  ///< null: of two ranks, for messages
   Channel channel;
   std::unique_ptr<FusionMemory> fusion_memory;  ///< none: that of the bench
 

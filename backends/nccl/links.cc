@@ -128,10 +128,11 @@ Links::Links(const Libraries& libraries, const NcclOptions& options, const Backe
 }
 
 Links::~Links() {
-  end_channels();
+  end_lanes();
   const auto bound = hangs_ ? std::chrono::milliseconds{0} : options().abort_bound;
   if (streams_->settle(bound) == Rest::Reached && !hangs_) return;
-  for (auto& lane : lanes_) {
+  for (auto& lane : lanes()) {
+    if (!lane->bench) continue;
     lane->channel.thread.reset();  // which is left to itself, and not kept
     device::abandon(std::make_unique<std::shared_ptr<Lane>>(std::move(lane)));
   }
@@ -179,21 +180,29 @@ UniqueId Links::new_id(int device) const {
   return id;
 }
 
-bool Links::connect(int device) {
-  if (is_connected_) return true;
-  if (!is_connecting_) {
-    is_connecting_ = true;
+bool Links::is_replaced() const {
+  const auto all = connections_.find(kAllRanks);
+  return all != connections_.end() && all->second.by_fallback;
+}
+
+bool Links::connect(int peer, int device) {
+  if (is_replaced()) return true;
+  Connection& connection = connections_[peer];
+  if (connection.is_done) return true;
+  if (!connection.has_begun) {
+    connection.has_begun = true;
     // A rank that has joined does not know of a tensor.
     if (device == kNoDevice) device = shared_->streams->own_device(context_.topology->local_rank);
-    connecting_ = connect_all(device);
+    connection.connecting = peer == kAllRanks ? connect_all(device, connection)
+                                              : connect_pair(peer, device, connection);
   }
-  if (!connecting_.poll()) return false;
-  connecting_ = {};
-  return is_connected_ = true;
+  if (!connection.connecting.poll()) return false;
+  connection.connecting = {};
+  return connection.is_done = true;
 }
 
 /// One lane after the other: NCCL connects each over what the ones before have found out.
-device::Steps Links::connect_all(int device) {
+device::Steps Links::connect_all(int device, Connection& all) {
   const Identity own =
       identity_of(shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
   device::HostExchange exchange(*context_.host, static_cast<int>(shared_->size));
@@ -204,22 +213,23 @@ device::Steps Links::connect_all(int device) {
     candidates.push_back(candidate(rank, exchange.of<Identity>(rank)));
   }
   if (!can_connect(candidates)) {
-    is_replaced_ = true;
+    all.by_fallback = true;
     co_return;
   }
   const auto thread = std::make_shared<IssuingThread>();
   const std::size_t count = std::max<std::size_t>(options().streams, 1);
-  while (lanes_.size() < count) {
+  while (all.lanes.size() < count) {
     exchange.start(own_rank() == 0 ? new_id(device) : UniqueId{});
     co_await device::until([&] { return exchange.poll(); });
-    const std::shared_ptr<Lane> lane = lanes_.emplace_back(make_lane(device, thread));
+    const std::shared_ptr<Lane> lane = all.lanes.emplace_back(make_lane(device, thread));
     device::Steps connecting =
-        connect_channel(lane->channel, exchange.of<UniqueId>(0), own_rank(), lane);
+        connect_lane(lane, exchange.of<UniqueId>(0), own_rank(), shared_->size);
     co_await connecting;
   }
 }
 
-std::shared_ptr<Lane> Links::make_lane(int device, const std::shared_ptr<IssuingThread>& thread) {
+std::shared_ptr<Lane> Links::make_lane(int device,
+                                       const std::shared_ptr<IssuingThread>& thread) const {
   auto lane = std::make_shared<Lane>();
   lane->bench =
       std::make_shared<cuda::Workbench>(*shared_->streams, device, options().kernel_image,
@@ -230,46 +240,32 @@ std::shared_ptr<Lane> Links::make_lane(int device, const std::shared_ptr<Issuing
   return lane;
 }
 
-/// `lane`: whose channel it is; null: that of a pair.
-device::Steps Links::connect_channel(const Channel& channel, UniqueId id, int rank,
-                                     std::shared_ptr<Lane> lane) {
+device::Steps Links::connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int rank,
+                                  std::size_t ranks) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(options().init_timeout_s));
   ++counts().communicators;
-  const auto task = channel.thread->submit(
-      IssuingThread::Kind::Connect,
-      [channel, id, rank, lane, registers = options().registration_cache] {
-        const cuda::Current current(channel.stream->context());
-        channel.communicator->connect(id, rank);
-        if (!lane || !registers) return;
-        lane->fusion_memory = std::make_unique<FusionMemory>(
-            *channel.communicator, lane->bench->context(), lane->bench->fusion_bytes());
-        lane->fusion_memory->enter(*channel.communicator);
+  const auto task = lane->channel.thread->submit(
+      IssuingThread::Kind::Connect, [lane, id, rank, registers = options().registration_cache] {
+        const cuda::Current current(lane->channel.stream->context());
+        const BlockingCommunicator& communicator = *lane->channel.communicator;
+        lane->channel.communicator->connect(id, rank);
+        if (!lane->bench || !registers) return;
+        lane->fusion_memory = std::make_unique<FusionMemory>(communicator, lane->bench->context(),
+                                                             lane->bench->fusion_bytes());
+        lane->fusion_memory->enter(communicator);
       });
   co_await device::until([&] {
     if (task->poll()) return true;
     if (Clock::now() < deadline) return false;
-    const std::string ranks = std::to_string(lane ? shared_->size : 2) + " ranks";
-    throw Error("NCCL failed while connecting " + ranks + ": not all of the " + ranks +
+    const std::string all = std::to_string(ranks) + " ranks";
+    throw Error("NCCL failed while connecting " + all + ": not all of the " + all +
                 " have come in time");
   });
 }
 
-bool Links::connect_to(int peer, int device) {
-  if (is_replaced_) return true;
-  Pair& pair = pairs_[peer];
-  if (pair.is_done) return true;
-  if (!pair.has_begun) {
-    pair.has_begun = true;
-    pair.connecting = connect_pair(peer, device, pair);
-  }
-  if (!pair.connecting.poll()) return false;
-  pair.connecting = {};
-  return pair.is_done = true;
-}
-
 /// The lower rank speaks first, and is the first of the two in NCCL.
-device::Steps Links::connect_pair(int peer, int device, Pair& pair) {
+device::Steps Links::connect_pair(int peer, int device, Connection& pair) {
   const bool is_first = own_rank() < peer;
   Identity own =
       identity_of(shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
@@ -287,49 +283,53 @@ device::Steps Links::connect_pair(int peer, int device, Pair& pair) {
   UniqueId id = is_first ? new_id(device) : UniqueId{};
   const auto message = host_message(*context_.host, peer, is_first, id);
   co_await device::until_finished(*message);
-  pair.channel = {std::make_shared<IssuingThread>(), shared_->streams->make_stream(device),
-                  std::make_shared<BlockingCommunicator>(shared_->libraries.nccl, 2)};
-  device::Steps connecting = connect_channel(pair.channel, id, is_first ? 0 : 1, nullptr);
+  const auto lane = pair.lanes.emplace_back(std::make_shared<Lane>());
+  lane->channel = {std::make_shared<IssuingThread>(), shared_->streams->make_stream(device),
+                   std::make_shared<BlockingCommunicator>(shared_->libraries.nccl, 2)};
+  device::Steps connecting = connect_lane(lane, id, is_first ? 0 : 1, 2);
   co_await connecting;
 }
 
-Backend* Links::fallback_to(int peer) const {
-  return is_replaced_ || pairs_.at(peer).by_fallback ? fallback_.get() : nullptr;
+Backend* Links::fallback(int peer) const {
+  return is_replaced() || connections_.at(peer).by_fallback ? fallback_.get() : nullptr;
 }
 
-const std::shared_ptr<Lane>& Links::next_lane() {
-  return lanes_[turn_++ % lanes_.size()];
+std::shared_ptr<Lane> Links::next_lane(int peer) {
+  Connection& connection = connections_.at(peer);
+  return connection.lanes[connection.turn++ % connection.lanes.size()];
 }
 
-std::vector<Channel> Links::channels() const {
-  std::vector<Channel> all;
-  for (const auto& lane : lanes_) all.push_back(lane->channel);
-  for (const auto& [peer, pair] : pairs_) {
-    if (pair.channel.communicator) all.push_back(pair.channel);
+std::vector<std::shared_ptr<Lane>> Links::lanes() const {
+  std::vector<std::shared_ptr<Lane>> all;
+  for (const auto& [peer, connection] : connections_) {
+    all.insert(all.end(), connection.lanes.begin(), connection.lanes.end());
   }
   return all;
 }
 
+/// What waits for the host's backend, which may be gone before this is.
+void Links::end_connecting() noexcept {
+  for (auto& [peer, connection] : connections_) connection.connecting = {};
+}
+
 /// Within the bound of an abort, once. A thread that does not come back is left to itself, as is an
 /// abort that does not return. DeviceStreams::settle() tells what they leave in streams.
-void Links::end_channels() noexcept {
+void Links::end_lanes() noexcept {
   const auto deadline = hangs_ ? Clock::now() : Clock::now() + options().abort_bound;
-  const std::vector<Channel> all = channels();
-  for (const Channel& each : all) each.thread->stop();
-  for (const Channel& each : all) each.communicator->begin_abort();
-  for (const Channel& each : all) {
-    if (!each.communicator->has_aborted(deadline)) hangs_ = true;
-    if (each.thread->has_stopped(deadline)) continue;
+  const auto all = lanes();
+  for (const auto& lane : all) lane->channel.thread->stop();
+  for (const auto& lane : all) lane->channel.communicator->begin_abort();
+  for (const auto& lane : all) {
+    if (!lane->channel.communicator->has_aborted(deadline)) hangs_ = true;
+    if (lane->channel.thread->has_stopped(deadline)) continue;
     hangs_ = true;
-    streams_->add(each.thread);
+    streams_->add(lane->channel.thread);
   }
 }
 
 void Links::abort() noexcept {
-  // What waits for the host's backend, which may be gone before this is.
-  connecting_ = {};
-  for (auto& [peer, pair] : pairs_) pair.connecting = {};
-  end_channels();
+  end_connecting();
+  end_lanes();
   if (fallback_) fallback_->abort();
 }
 
@@ -339,19 +339,13 @@ void Links::let_go() {
 
 /// All at once, as pairs may wait for each other.
 void Links::close() {
-  connecting_ = {};
-  for (auto& [peer, pair] : pairs_) pair.connecting = {};
+  end_connecting();
   std::vector<std::shared_ptr<Task>> tasks;
-  for (const auto& lane : lanes_) {
+  for (const auto& lane : lanes()) {
     tasks.push_back(lane->channel.thread->submit(IssuingThread::Kind::Work, [lane] {
       if (lane->fusion_memory) lane->fusion_memory->leave(*lane->channel.communicator);
       lane->channel.close();
     }));
-  }
-  for (const auto& [peer, pair] : pairs_) {
-    if (!pair.channel.communicator) continue;
-    tasks.push_back(pair.channel.thread->submit(IssuingThread::Kind::Work,
-                                                [channel = pair.channel] { channel.close(); }));
   }
   const auto deadline = Clock::now() + options().close_bound;
   for (const auto& task : tasks) {

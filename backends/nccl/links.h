@@ -91,21 +91,16 @@ class Links {
   /// Those of the fallback included.
   std::shared_ptr<DeviceStreams> device_streams() const;
 
-  /// Advances the ranks' connecting without blocking; true once they are connected, or have the
-  /// fallback. Throws Error if they cannot be.
-  bool connect(int device);
-  /// The same for the messages with `peer`.
-  bool connect_to(int peer, int device);
+  /// In place of the peer of a message: all ranks, of a collective.
+  static constexpr int kAllRanks = -1;
 
-  /// Null: NCCL serves.
-  /// @{
-  Backend* fallback() const noexcept { return is_replaced_ ? fallback_.get() : nullptr; }
-  Backend* fallback_to(int peer) const;
-  /// @}
-
-  /// They take turns; every rank asks once for each collective.
-  const std::shared_ptr<Lane>& next_lane();
-  const Channel& channel_to(int peer) const { return pairs_.at(peer).channel; }
+  /// Advances the connecting with `peer`, or of all ranks, without blocking; true once they are
+  /// connected, or have the fallback. Throws Error if they cannot be.
+  bool connect(int peer, int device);
+  /// Once they are. Null: NCCL serves.
+  Backend* fallback(int peer) const;
+  /// Lanes take turns; every rank asks once for each operation that NCCL serves.
+  std::shared_ptr<Lane> next_lane(int peer);
 
   /// See Backend.
   /// @{
@@ -116,46 +111,43 @@ class Links {
   /// @}
 
  private:
-  struct Pair {
+  /// All ranks, or this one and a peer.
+  struct Connection {
     device::Steps connecting;
     bool has_begun = false;
     bool is_done = false;
     bool by_fallback = false;
-    Channel channel;
+    std::vector<std::shared_ptr<Lane>> lanes;
+    std::size_t turn = 0;
   };
   /// Those of this backend and of the fallback, as one.
   class Streams;
 
   const NcclOptions& options() const noexcept { return shared_->options; }
   int own_rank() const noexcept { return static_cast<int>(shared_->rank); }
-  device::Steps connect_all(int device);
-  device::Steps connect_pair(int peer, int device, Pair& pair);
-  /// Waits until the ranks have come, for no longer than the deadline of init.
-  device::Steps connect_channel(const Channel& channel, UniqueId id, int rank,
-                                std::shared_ptr<Lane> lane);
-  std::shared_ptr<Lane> make_lane(int device, const std::shared_ptr<IssuingThread>& thread);
+  device::Steps connect_all(int device, Connection& all);
+  device::Steps connect_pair(int peer, int device, Connection& pair);
+  /// Waits until as many ranks have come, for no longer than the deadline of init.
+  device::Steps connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int rank, std::size_t ranks);
+  std::shared_ptr<Lane> make_lane(int device, const std::shared_ptr<IssuingThread>& thread) const;
   Candidate candidate(std::size_t rank, const Identity& identity) const;
   /// True if nobody shares a GPU; else the fallback is there. Throws Error if there is none, or the
   /// ranks cannot be connected at all.
   bool can_connect(const std::vector<Candidate>& candidates);
   UniqueId new_id(int device) const;
+  bool is_replaced() const;
   /// In the same order on the two or more ranks of each.
-  std::vector<Channel> channels() const;
-  void end_channels() noexcept;
+  std::vector<std::shared_ptr<Lane>> lanes() const;
+  void end_connecting() noexcept;
+  void end_lanes() noexcept;
 
   BackendContext context_;
   const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Streams> streams_;
-  device::Steps connecting_;
-  bool is_connecting_ = false;
-  bool is_connected_ = false;
-  bool is_replaced_ = false;
   bool hangs_ = false;  ///< NCCL, in a call or in an abort: it may still use the lanes
-  std::vector<std::shared_ptr<Lane>> lanes_;
-  std::map<int, Pair> pairs_;
-  std::uint64_t turn_ = 0;
-  mutable std::mutex mutex_;           ///< of who may be asked for stats() meanwhile
-  std::unique_ptr<Backend> fallback_;  ///< made under mutex_
+  std::map<int, Connection> connections_;  ///< by peer
+  mutable std::mutex mutex_;               ///< of who may be asked for stats() meanwhile
+  std::unique_ptr<Backend> fallback_;      ///< made under mutex_
 };
 
 }  // namespace ronde::nccl

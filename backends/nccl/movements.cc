@@ -29,9 +29,9 @@ int number_of(int peer, const Links& links) {
 }  // namespace
 
 Broadcast::Broadcast(Links& links, const BroadcastCall& call)
-    : LaneWork(links, call.place,
-               "broadcasting " + std::to_string(call.segments.size()) + " tensor(s) of " +
-                   elements_text(total_elements(call.segments), call.dtype)),
+    : Work(links, call.place,
+           "broadcasting " + std::to_string(call.segments.size()) + " tensor(s) of " +
+               elements_text(total_elements(call.segments), call.dtype)),
       segments_(call.segments.begin(), call.segments.end()),
       root_(call.root),
       width_(size_of(call.dtype)),
@@ -143,15 +143,13 @@ void Alltoall::exchange_chunk(const cuda::RankParts& sent, const cuda::RankParts
 }
 
 Message::Message(Links& links, const SendCall& call)
-    : Work(links, links.channel_to(call.peer), call.place,
-           "sending " + elements_text(call.count, call.dtype)),
+    : Work(links, call.place, "sending " + elements_text(call.count, call.dtype), call.peer),
       input_(call.input),
       bytes_(call.count * size_of(call.dtype)),
       other_(number_of(call.peer, links)) {}
 
 Message::Message(Links& links, const RecvCall& call)
-    : Work(links, links.channel_to(call.peer), call.place,
-           "receiving " + elements_text(call.count, call.dtype)),
+    : Work(links, call.place, "receiving " + elements_text(call.count, call.dtype), call.peer),
       output_(call.output),
       bytes_(call.count * size_of(call.dtype)),
       other_(number_of(call.peer, links)) {}

@@ -13,7 +13,7 @@ namespace ronde::nccl {
 
 /// Bytes from the root to all: a chunk that is a piece of a single tensor from where it is to where
 /// it goes, others by way of the fusion buffer.
-class Broadcast final : public LaneWork {
+class Broadcast final : public Work {
  public:
   Broadcast(Links& links, const BroadcastCall& call);
 
@@ -30,11 +30,11 @@ class Broadcast final : public LaneWork {
 };
 
 /// What the next two have in common: parts of all ranks.
-class GatheringWork : public LaneWork {
+class GatheringWork : public Work {
  protected:
   GatheringWork(Links& links, const Placement& place, std::string doing, void* output,
                 DataType dtype)
-      : LaneWork(links, place, std::move(doing)), output_(output), width_(size_of(dtype)) {}
+      : Work(links, place, std::move(doing)), output_(output), width_(size_of(dtype)) {}
 
   /// Elements of a part in a chunk, at most.
   std::size_t most() const noexcept { return fusion_bytes() / size() / width_; }

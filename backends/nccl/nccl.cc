@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/nccl/nccl.h"
 
-#include <mutex>
-#include <optional>
 #include <string>
 
 #include "backends/cuda/gpu_backends.h"
@@ -20,18 +18,15 @@ class LinkedOperation final : public device::SteppedOperation {
  public:
   /// `method`: the fallback's. `peer`: of a message.
   template <typename Call, typename Method>
-  LinkedOperation(Links& links, const Call& call, Method method, std::optional<int> peer) {
+  LinkedOperation(Links& links, const Call& call, Method method, int peer = Links::kAllRanks) {
     begin(run(links, call, method, peer));
   }
 
  private:
   template <typename Call, typename Method>
-  device::Steps run(Links& links, Call call, Method method, std::optional<int> peer) {
-    const int device = call.place.device.index;
-    co_await device::until(
-        [&] { return peer ? links.connect_to(*peer, device) : links.connect(device); });
-    Backend* const fallback = peer ? links.fallback_to(*peer) : links.fallback();
-    if (fallback != nullptr) {
+  device::Steps run(Links& links, Call call, Method method, int peer) {
+    co_await device::until([&] { return links.connect(peer, call.place.device.index); });
+    if (Backend* const fallback = links.fallback(peer)) {
       const std::unique_ptr<Operation> operation = (fallback->*method)(call);
       co_await device::until_finished(*operation);
       set_event(operation->event());
@@ -88,7 +83,7 @@ class NcclBackend final : public Backend {
   template <typename Own, typename Call, typename Method>
   std::unique_ptr<Operation> collective(const Call& call, Method method) {
     ++links_.counts().collectives;
-    return std::make_unique<LinkedOperation<Own>>(links_, call, method, std::nullopt);
+    return std::make_unique<LinkedOperation<Own>>(links_, call, method);
   }
   template <typename Call, typename Method>
   std::unique_ptr<Operation> message(const Call& call, Method method) {
@@ -99,55 +94,34 @@ class NcclBackend final : public Backend {
   Links links_;
 };
 
-/// What this process has of the vendors' libraries; looked for once, by whoever asks first.
-class Found {
- public:
-  explicit Found(const NcclOptions& options) : options_(options) {}
-
-  /// Why there is none; else empty.
-  const std::string& problem() {
-    std::call_once(once_, [this] {
-      try {
-        problem_ = load();
-      } catch (const std::exception& error) {
-        problem_ = error.what();
-      }
-    });
-    return problem_;
-  }
-  /// Where there is no problem().
-  const Libraries& libraries() const noexcept { return libraries_; }
-
- private:
-  std::string load() {
-    const cuda::LoadedDriver driver = cuda::load_driver(options_.driver_symbols);
-    const std::string no_gpu = cuda::why_no_gpu(driver, options_.kernel_image);
-    if (!no_gpu.empty()) return no_gpu;
-    const LoadedNccl nccl = load_nccl(options_.nccl_symbols);
-    if (!nccl.api) return nccl.problem;
-    libraries_ = {driver.api, nccl.api, nccl.version};
-    return {};
-  }
-
-  const NcclOptions options_;
-  std::once_flag once_;
-  std::string problem_;
-  Libraries libraries_;
-};
+/// Throws Error where this process cannot use them.
+Libraries load_libraries(const NcclOptions& options) {
+  const cuda::LoadedDriver driver = cuda::load_driver(options.driver_symbols);
+  const std::string no_gpu = cuda::why_no_gpu(driver, options.kernel_image);
+  if (!no_gpu.empty()) throw Error(no_gpu);
+  const LoadedNccl nccl = load_nccl(options.nccl_symbols);
+  if (!nccl.api) throw Error(nccl.problem);
+  return {driver.api, nccl.api, nccl.version};
+}
 
 }  // namespace
 }  // namespace nccl
 
 BackendFactory nccl_backend_factory(const NcclOptions& options) {
-  const auto found = std::make_shared<nccl::Found>(options);
   BackendFactory factory;
   factory.device = DeviceKind::Cuda;
   factory.priority = 20;
   factory.serves_sets = true;
-  factory.problem = [found] { return found->problem(); };
-  factory.create = [found, options](BackendContext& context) -> std::unique_ptr<Backend> {
-    if (!found->problem().empty()) throw Error(found->problem());
-    return std::make_unique<nccl::NcclBackend>(found->libraries(), options, context);
+  factory.problem = [options]() -> std::string {
+    try {
+      nccl::load_libraries(options);
+      return {};
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  };
+  factory.create = [options](BackendContext& context) -> std::unique_ptr<Backend> {
+    return std::make_unique<nccl::NcclBackend>(nccl::load_libraries(options), options, context);
   };
   return factory;
 }

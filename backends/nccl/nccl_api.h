@@ -20,12 +20,6 @@ constexpr const char* kLibrary = "libnccl.so.2";
 
 using Result = int;  ///< ncclResult_t
 constexpr Result kSuccess = 0;
-constexpr Result kUnhandledCudaError = 1;
-constexpr Result kSystemError = 2;
-constexpr Result kInternalError = 3;
-constexpr Result kInvalidArgument = 4;
-constexpr Result kInvalidUsage = 5;
-constexpr Result kRemoteError = 6;
 constexpr Result kInProgress = 7;
 
 using DataTypeNumber = int;  ///< ncclDataType_t

@@ -32,16 +32,16 @@ class Work {
 
   /// Queues it, after all that the buffers wait for. Blocks as NCCL does.
   void run();
-  const Channel& channel() const noexcept { return channel_; }
+  const Channel& channel() const noexcept { return lane_->channel; }
   /// After run(): the end of it. While that has not passed, NCCL is asked whether something has
   /// gone wrong: its kernels do not end then.
   const std::shared_ptr<const DeviceEvent>& event() const noexcept { return event_; }
 
  protected:
-  /// `doing`: for texts, as in "reducing 3 tensors".
-  Work(const Links& links, Channel channel, const Placement& place, std::string doing)
+  /// `doing`: for texts, as in "reducing 3 tensors". `peer`: of a message.
+  Work(Links& links, const Placement& place, std::string doing, int peer = Links::kAllRanks)
       : shared_(links.shared()),
-        channel_(std::move(channel)),
+        lane_(links.next_lane(peer)),
         after_(place.after.begin(), place.after.end()),
         doing_(std::move(doing)) {}
 
@@ -51,35 +51,23 @@ class Work {
   Counts& counts() const noexcept { return shared_->counts; }
   std::size_t size() const noexcept { return shared_->size; }
   std::size_t rank() const noexcept { return shared_->rank; }
-  const NcclApi& api() const noexcept { return channel_.communicator->api(); }
+  const NcclApi& api() const noexcept { return channel().communicator->api(); }
   const std::string& doing() const noexcept { return doing_; }
 
   /// As those of Channel.
   /// @{
   template <typename... Arguments, typename... Given>
   void call(const vendor::Entry<Result, Arguments...>& function, Given... given) const {
-    channel_.call(doing_, function, given...);
+    channel().call(doing_, function, given...);
   }
   template <typename Calls>
   void call_together(const Calls& calls) const {
-    channel_.call_together(doing_, calls);
+    channel().call_together(doing_, calls);
   }
   /// @}
 
- private:
-  const std::shared_ptr<Shared> shared_;
-  const Channel channel_;
-  const std::vector<std::shared_ptr<const DeviceEvent>> after_;
-  const std::string doing_;
-  std::shared_ptr<const DeviceEvent> event_;
-};
-
-/// One of all ranks, on the lane whose turn it is.
-class LaneWork : public Work {
- protected:
-  LaneWork(Links& links, const Placement& place, std::string doing)
-      : LaneWork(links, links.next_lane(), place, std::move(doing)) {}
-
+  /// Of collectives.
+  /// @{
   cuda::Workbench& bench() const noexcept { return *lane_->bench; }
   std::size_t fusion_bytes() const noexcept { return bench().fusion_bytes(); }
   std::byte* fusion() const { return lane_->fusion(); }
@@ -88,13 +76,14 @@ class LaneWork : public Work {
   /// ranks have to run the same one.
   std::byte* unregistered() const { return reinterpret_cast<std::byte*>(bench().fusion()); }
   void move(const Moves& moves, const cuda::KernelSet::How& how) const { bench().move(moves, how); }
+  /// @}
 
  private:
-  LaneWork(const Links& links, const std::shared_ptr<Lane>& lane, const Placement& place,
-           std::string doing)
-      : Work(links, lane->channel, place, std::move(doing)), lane_(lane) {}
-
+  const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Lane> lane_;
+  const std::vector<std::shared_ptr<const DeviceEvent>> after_;
+  const std::string doing_;
+  std::shared_ptr<const DeviceEvent> event_;
 };
 
 /// "7 elements of f32"

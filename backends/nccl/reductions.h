@@ -12,11 +12,11 @@
 namespace ronde::nccl {
 
 /// What the reductions have in common: chunks of a buffer that are packed, combined and unpacked.
-class ReductionWork : public LaneWork {
+class ReductionWork : public Work {
  protected:
   /// `call`: without its segments.
   ReductionWork(Links& links, const AllreduceCall& call, std::string doing)
-      : LaneWork(links, call.place, std::move(doing)),
+      : Work(links, call.place, std::move(doing)),
         plan_(plan_reduction(call, size(), options().exact)) {}
 
   /// A chunk in the fusion buffer: a share of the elements for each rank. Where the ranks combine

@@ -12,8 +12,8 @@
 
 #include "backends/cuda/driver_api.h"
 #include "backends/cuda/kernel_image.h"
-#include "backends/nccl/nccl_api.h"
 #include "fake_cuda.h"
+#include "fake_nccl.h"
 
 namespace {
 

@@ -9,6 +9,18 @@
 #include "backends/nccl/nccl_api.h"
 #include "fake_cuda.h"
 
+namespace ronde::nccl {
+
+// Of ncclResult_t, what only tests name.
+constexpr Result kUnhandledCudaError = 1;
+constexpr Result kSystemError = 2;
+constexpr Result kInternalError = 3;
+constexpr Result kInvalidArgument = 4;
+constexpr Result kInvalidUsage = 5;
+constexpr Result kRemoteError = 6;
+
+}  // namespace ronde::nccl
+
 namespace ronde::test {
 
 /// An NCCL for ranks that are threads, over the memory and the streams of a FakeCuda. Calls block

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "backends/cuda/driver_api.h"
-#include "backends/nccl/nccl_api.h"
 #include "backends/vendor/api_table.h"
+#include "fake_nccl.h"
 #include "tests/support/fake_library.h"
 
 namespace {
