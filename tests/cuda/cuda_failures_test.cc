@@ -58,8 +58,6 @@ const std::vector<Obstacle> kObstacles = {
     {.text = "rank 0: by flags: the memory of other ranks does not answer",
      .machine = {.devices = 2, .written_words_show = false},
      .handover = IpcHandover::Flags},
-    {.text = "rank 0: CUDA failed while mapping memory of rank 1: cuIpcOpenMemHandle_v2",
-     .machine = {.devices = 2, .peers_reach_each_other = false}},
     {.text = "rank 0: CUDA cannot export the fusion buffer of this GPU",
      .machine = {.devices = 2, .memory_is_ipc_capable = false}},
     {.text = "rank 0: by flags: what rank 1 wrote to its GPU's memory does not show in its mapping",

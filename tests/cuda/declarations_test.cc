@@ -153,7 +153,6 @@ TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {
   CHECK(kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(kDeinitialized == CUDA_ERROR_DEINITIALIZED);
   CHECK(kMapFailed == CUDA_ERROR_MAP_FAILED);
-  CHECK(kPeerAccessUnsupported == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   CHECK(kInvalidHandle == CUDA_ERROR_INVALID_HANDLE);
   CHECK(kNotReady == CUDA_ERROR_NOT_READY);
   CHECK(kHostMemoryAlreadyRegistered == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
@@ -181,7 +180,6 @@ TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {
   CHECK(kAttributeComputeCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   CHECK(kAttributeComputeCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   CHECK(kPointerBufferId == CU_POINTER_ATTRIBUTE_BUFFER_ID);
-  CHECK(kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
   CHECK(kPointerIsLegacyIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
 }
 

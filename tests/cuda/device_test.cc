@@ -10,7 +10,7 @@
 #include "backends/cuda/gpu_backends.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/stream.h"
-#include "fake_cuda.h"
+#include "fake_cuda_state.h"
 
 namespace {
 
@@ -60,27 +60,17 @@ TEST_CASE("cuda contexts of a thread come back in their order") {
   FakeCuda cuda({.devices = 2});
   const auto first = std::make_shared<DeviceContext>(cuda.api(), 0);
   const auto second = std::make_shared<DeviceContext>(cuda.api(), 1);
-  const auto device_of_new_memory = [&] {
-    DevicePointer address = 0;
-    int device = -1;
-    const DriverApi& api = first->api();
-    check(api, "allocating", api.allocate, &address, std::size_t{8});
-    check(api, "asking", api.pointer_attribute, static_cast<void*>(&device), kPointerDeviceOrdinal,
-          address);
-    check(api, "freeing", api.free, address);
-    return device;
-  };
   const Current outer(*first);
-  CHECK(device_of_new_memory() == 0);
+  CHECK(ronde::test::fake::current_device() == 0);
   {
     const Current inner(*second);
-    CHECK(device_of_new_memory() == 1);
+    CHECK(ronde::test::fake::current_device() == 1);
     std::thread([&] {
       const Current own(*first);
-      CHECK(device_of_new_memory() == 0);
+      CHECK(ronde::test::fake::current_device() == 0);
     }).join();
   }
-  CHECK(device_of_new_memory() == 0);
+  CHECK(ronde::test::fake::current_device() == 0);
 }
 
 TEST_CASE("cuda kernels that the driver does not load, or the GPU not run, are told beforehand") {

@@ -57,6 +57,12 @@ class Word {
   const SharedBytes memory_;
 };
 
+/// A GPU, memory of it, and as much that the host reaches, too.
+struct WithMemory : Machine {
+  const DeviceMemory memory{context, kBytes};
+  const SharedBytes seen{*this, kBytes};
+};
+
 void fill(const Machine& machine, StreamHandle stream, const DeviceMemory& memory,
           unsigned char value) {
   machine.context->call("filling", &DriverApi::fill, memory.address(), value, memory.bytes(),
@@ -191,16 +197,14 @@ TEST_CASE("cuda driver: an event is its last recording, and a wait takes the las
 }
 
 // cuStreamDestroy: returns at once, and resources are released once the device has done the work.
-TEST_CASE("cuda driver: work on a stream that is destroyed runs on, behind its waits") {
-  Machine machine;
-  const DeviceMemory memory(machine.context, kBytes);
-  const SharedBytes seen(machine, kBytes);
-  const Event done = machine.events.take();
-  fill(machine, machine.stream.handle(), memory, 5);
-  machine.finish();
-  const Word word(machine);
+TEST_CASE_METHOD(WithMemory,
+                 "cuda driver: work on a stream that is destroyed runs on, behind its waits") {
+  const Event done = events.take();
+  fill(*this, stream.handle(), memory, 5);
+  finish();
+  const Word word(*this);
   {
-    Stream destroyed(machine.context);
+    Stream destroyed(context);
     word.hold(destroyed);
     destroyed.copy(seen.address(), memory.address(), kBytes, "copying");
     destroyed.record(done);
@@ -214,28 +218,26 @@ TEST_CASE("cuda driver: work on a stream that is destroyed runs on, behind its w
 
 // "Stream synchronization behavior" of the manual: what is queued on the legacy default stream
 // waits for all streams but those made with CU_STREAM_NON_BLOCKING, and these wait for it.
-TEST_CASE("cuda driver: the legacy default stream and blocking streams wait for each other") {
-  Machine machine;
+TEST_CASE_METHOD(
+    WithMemory, "cuda driver: the legacy default stream and blocking streams wait for each other") {
   const bool default_is_first = GENERATE(true, false);
-  const ProgramStream blocking(machine, 0);
+  const ProgramStream blocking(*this, 0);
   const StreamHandle first = default_is_first ? nullptr : blocking.handle();
   const StreamHandle second = default_is_first ? blocking.handle() : nullptr;
-  const DeviceMemory memory(machine.context, kBytes);
-  const DeviceMemory other(machine.context, kBytes);
-  const SharedBytes seen(machine, kBytes);
-  Stream after(machine.context);
-  Stream beside(machine.context);
-  const Event second_done = machine.events.take();
-  const Event beside_done = machine.events.take();
-  const Word word(machine);
-  word.hold(machine.stream);
-  order(machine, machine.stream.handle(), first);
-  fill(machine, first, memory, 1);
-  fill(machine, second, memory, 2);
-  order(machine, second, after.handle());
+  const DeviceMemory other(context, kBytes);
+  Stream after(context);
+  Stream beside(context);
+  const Event second_done = events.take();
+  const Event beside_done = events.take();
+  const Word word(*this);
+  word.hold(stream);
+  order(*this, stream.handle(), first);
+  fill(*this, first, memory, 1);
+  fill(*this, second, memory, 2);
+  order(*this, second, after.handle());
   after.copy(seen.address(), memory.address(), kBytes, "reading");
   after.record(second_done);
-  fill(machine, beside.handle(), other, 3);
+  fill(*this, beside.handle(), other, 3);
   beside.record(beside_done);
   until_done(beside_done);
   CHECK_FALSE(second_done.is_done());
@@ -264,16 +266,14 @@ TEST_CASE("cuda driver: calls leave a thread's mode for graph captures as it was
 
 // cuStreamWriteValue32: without CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER there is a fence of the
 // whole system before the write, for what the stream did before.
-TEST_CASE("cuda driver: a word that a stream writes shows after what was queued before it") {
-  Machine machine;
-  const DeviceMemory memory(machine.context, kBytes);
-  const SharedBytes seen(machine, kBytes);
-  const Word word(machine);
+TEST_CASE_METHOD(WithMemory,
+                 "cuda driver: a word that a stream writes shows after what was queued before it") {
+  const Word word(*this);
   for (unsigned char round = 1; round < 50; ++round) {
-    fill(machine, machine.stream.handle(), memory, round);
-    machine.stream.copy(seen.address(), memory.address(), kBytes, "reading");
-    machine.stream.write(std::array{word.address()}, round);
-    while (word.value() != round) static_cast<void>(machine.stream.is_idle());
+    fill(*this, stream.handle(), memory, round);
+    stream.copy(seen.address(), memory.address(), kBytes, "reading");
+    stream.write(std::array{word.address()}, round);
+    while (word.value() != round) static_cast<void>(stream.is_idle());
     REQUIRE(*seen.at(0) == std::byte{round});
     REQUIRE(*seen.at(kBytes - 1) == std::byte{round});
   }
@@ -300,16 +300,13 @@ TEST_CASE(
 
 // "API synchronization behavior" of the manual: pageable memory is copied aside before the call
 // returns.
-TEST_CASE("cuda driver: pageable memory has been read once a copy from it returns") {
-  Machine machine;
-  const DeviceMemory memory(machine.context, kBytes);
-  const SharedBytes seen(machine, kBytes);
+TEST_CASE_METHOD(WithMemory,
+                 "cuda driver: pageable memory has been read once a copy from it returns") {
   std::vector<std::byte> values(kBytes, std::byte{1});
-  machine.stream.copy(memory.address(), reinterpret_cast<DevicePointer>(values.data()), kBytes,
-                      "writing");
+  stream.copy(memory.address(), reinterpret_cast<DevicePointer>(values.data()), kBytes, "writing");
   values.assign(kBytes, std::byte{2});
-  machine.stream.copy(seen.address(), memory.address(), kBytes, "reading");
-  machine.finish();
+  stream.copy(seen.address(), memory.address(), kBytes, "reading");
+  finish();
   CHECK(*seen.at(0) == std::byte{1});
   CHECK(*seen.at(kBytes - 1) == std::byte{1});
 }

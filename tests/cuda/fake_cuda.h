@@ -14,13 +14,9 @@ namespace ronde::cuda {
 /// CUresult, those that Ronde treats as any other error.
 constexpr Result kInvalidValue = 1;
 constexpr Result kMapFailed = 205;
-constexpr Result kPeerAccessUnsupported = 217;
 constexpr Result kInvalidHandle = 400;
 constexpr Result kHostMemoryAlreadyRegistered = 712;
 constexpr Result kNotSupported = 801;
-
-/// CUpointer_attribute
-constexpr int kPointerDeviceOrdinal = 9;
 
 }  // namespace ronde::cuda
 
@@ -47,8 +43,6 @@ class FakeCuda {
     int version = 13000;
     /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE of all memory.
     bool memory_is_ipc_capable = true;
-    /// Those on other GPUs.
-    bool peers_reach_each_other = true;
     /// IPC opens the memory of other processes, over fakes of their own, and none of its own; else
     /// the reverse.
     bool processes_share_memory = false;

@@ -59,9 +59,6 @@ Result open_own(State& s, const MemoryName& name, DevicePointer* mapped, Mapping
                    [&](const auto& each) { return each.second.buffer_id == name.buffer_id; });
   if (found == s.allocations.end()) return kInvalidHandle;  // its owner has freed it
   const Allocation& shown = found->second;
-  if (!s.options.peers_reach_each_other && shown.device != current_device()) {
-    return kPeerAccessUnsupported;
-  }
   mapping.bytes = shown.bytes;
   mapping.buffer_id = name.buffer_id;
   const int descriptor = s.options.mappings_show_memory ? shown.descriptor : -1;
@@ -150,8 +147,7 @@ void add_memory(Functions& functions) {
     if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
     *memory = address_of(map_memory(descriptor, bytes));
     if (*memory == 0) return kOutOfMemory;
-    s.allocations[*memory] = {bytes, descriptor, ++s.last_number, current_device(),
-                              s.options.memory_is_ipc_capable};
+    s.allocations[*memory] = {bytes, descriptor, ++s.last_number, s.options.memory_is_ipc_capable};
     return kSuccess;
   });
   define<"cuMemFree_v2">(functions, [](State& s, DevicePointer memory) {
@@ -178,8 +174,6 @@ void add_memory(Functions& functions) {
         if (found == s.allocations.end()) return kInvalidValue;
         if (attribute == kPointerBufferId) {
           *static_cast<std::uint64_t*>(value) = found->second.buffer_id;
-        } else if (attribute == kPointerDeviceOrdinal) {
-          *static_cast<int*>(value) = found->second.device;
         } else if (attribute == kPointerIsLegacyIpcCapable) {
           *static_cast<int*>(value) = found->second.is_ipc_capable ? 1 : 0;
         } else {
@@ -313,7 +307,7 @@ void add_streams(Functions& functions) {
 void add_events(Functions& functions) {
   define<"cuEventCreate">(functions, [](State& s, EventHandle* event, unsigned) {
     *event = s.new_handle<EventHandle>();
-    s.events[*event] = std::make_shared<EventState>(EventState{.number = s.last_number});
+    s.events[*event] = std::make_shared<EventState>();
     return kSuccess;
   });
   define<"cuEventDestroy_v2">(functions, [](State& s, EventHandle event) {

@@ -34,12 +34,10 @@ std::vector<ContextHandle>& contexts();
 /// That of the current context, which there must be.
 int current_device();
 
-/// What of an event its handles, also those of other processes, share. Times it was recorded, and
-/// the last recording that the stream came to.
+/// Times an event was recorded, and the last recording that the stream came to.
 struct EventState {
   std::uint64_t recorded = 0;
   std::uint64_t completed = 0;
-  std::uint64_t number = 0;
 };
 
 struct Work {
@@ -66,7 +64,6 @@ struct Allocation {
   std::size_t bytes = 0;
   int descriptor = -1;
   std::uint64_t buffer_id = 0;
-  int device = 0;
   bool is_ipc_capable = true;
 };
 

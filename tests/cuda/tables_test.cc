@@ -45,14 +45,6 @@ TEST_CASE("the cuda driver is found, asked for its version and initialised") {
   CHECK(driver.api->ipc_open_memory);
 }
 
-TEST_CASE("the cuda driver needs no function that Ronde does not call") {
-  CHECK(ronde::cuda::load_driver(
-            library_with(good_driver(),
-                         {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuDeviceGetByPCIBusId",
-                          "cuIpcGetEventHandle", "cuIpcOpenEventHandle"}))
-            .api);
-}
-
 TEST_CASE("the cuda driver is asked for its version without being initialised") {
   Symbols symbols = good_driver();
   symbols.erase("cuInit");  // is there, and aborts
