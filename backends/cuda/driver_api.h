@@ -30,7 +30,9 @@ struct IpcMemHandle {
   std::array<char, 64> reserved;
 };
 
-/// CUstreamBatchMemOpParams: a 32-bit word that a stream writes, or waits for.
+/// CUstreamBatchMemOpParams: a 32-bit word that a stream writes, or waits for. Without flags what
+/// was queued before a write is visible to all before the word is, and a wait ends when the word
+/// minus the value is not negative, as a number of 32 bits.
 struct StreamMemoryOperation {
   unsigned operation = 0;
   DevicePointer address = 0;
@@ -42,10 +44,6 @@ struct StreamMemoryOperation {
 /// CUstreamBatchMemOpType
 constexpr unsigned kWaitForWord = 1;
 constexpr unsigned kWriteWord = 2;
-/// CUstreamWaitValue_flags: the word minus the value is not negative, as a number of 32 bits.
-constexpr unsigned kWaitUntilReached = 0;
-/// CUstreamWriteValue_flags: what was queued before is visible to all before the word is.
-constexpr unsigned kWriteBehindAll = 0;
 
 /// CUresult, those that are told apart.
 constexpr Result kOutOfMemory = 2;

@@ -98,12 +98,10 @@ void Stream::fill(DevicePointer to, unsigned char value, std::size_t bytes,
 }
 
 void Stream::write(std::span<const DevicePointer> words, std::uint32_t value) {
-  static_assert(kWriteBehindAll == 0);
   do_with(words, value, kWriteWord, "telling the other ranks");
 }
 
 void Stream::wait_for(std::span<const DevicePointer> words, std::uint32_t value) {
-  static_assert(kWaitUntilReached == 0);
   do_with(words, value, kWaitForWord, "waiting for the other ranks");
 }
 

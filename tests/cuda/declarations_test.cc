@@ -166,8 +166,8 @@ TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {
   CHECK(kHostRegisterMapped == CU_MEMHOSTREGISTER_DEVICEMAP);
   CHECK(kWaitForWord == CU_STREAM_MEM_OP_WAIT_VALUE_32);
   CHECK(kWriteWord == CU_STREAM_MEM_OP_WRITE_VALUE_32);
-  CHECK(kWaitUntilReached == CU_STREAM_WAIT_VALUE_GEQ);
-  CHECK(kWriteBehindAll == CU_STREAM_WRITE_VALUE_DEFAULT);
+  CHECK(StreamMemoryOperation{}.flags == CU_STREAM_WAIT_VALUE_GEQ);
+  CHECK(StreamMemoryOperation{}.flags == CU_STREAM_WRITE_VALUE_DEFAULT);
   CHECK(sizeof(StreamMemoryOperation) == sizeof(CUstreamBatchMemOpParams));
   using Theirs = CUstreamBatchMemOpParams;
   CHECK(offsetof(StreamMemoryOperation, address) == offsetof(Theirs, waitValue.address));
