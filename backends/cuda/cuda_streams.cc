@@ -55,8 +55,6 @@ class CudaEvent final : public DeviceEvent {
 
 CudaStreams::CudaStreams(std::shared_ptr<const DriverApi> api) : api_(std::move(api)) {}
 
-CudaStreams::~CudaStreams() = default;
-
 CudaStreams::Gpu& CudaStreams::gpu(int device) {
   const std::lock_guard lock(mutex_);
   if (!gpu_) gpu_ = std::make_unique<Gpu>(std::make_shared<DeviceContext>(api_, device));

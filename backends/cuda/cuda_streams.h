@@ -22,7 +22,6 @@ namespace ronde::cuda {
 class CudaStreams final : public DeviceStreams {
  public:
   explicit CudaStreams(std::shared_ptr<const DriverApi> api);
-  ~CudaStreams() override;
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
   Rest settle(std::chrono::nanoseconds bound) noexcept override;
