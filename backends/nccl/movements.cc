@@ -9,16 +9,8 @@
 namespace ronde::nccl {
 namespace {
 
-constexpr cuda::KernelSet::How kBytes{.from = DataType::U8, .to = DataType::U8};
-
 std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
-
-/// The same moves of plain bytes, of elements of that width.
-Moves as_bytes(Moves moves, std::size_t width) {
-  for (cuda::KernelSet::Move& move : moves) move.count *= width;
-  return moves;
 }
 
 /// Of the two ranks of a message, the number of the peer.
@@ -35,6 +27,7 @@ Broadcast::Broadcast(Links& links, const BroadcastCall& call)
       segments_(call.segments.begin(), call.segments.end()),
       root_(call.root),
       width_(size_of(call.dtype)),
+      as_it_is_{.from = call.dtype, .to = call.dtype},
       layout_(segments_, fusion_bytes() / width_, 16 / width_) {}
 
 void Broadcast::issue() {
@@ -64,12 +57,11 @@ void Broadcast::send_piece(const device::Piece& piece) const {
 
 void Broadcast::send_packed() const {
   std::byte* const buffer = fusion();
-  if (is_root())
-    move(as_bytes(moves_in(layout_.pieces(), cuda::address_of(buffer), width_, width_), width_),
-         kBytes);
+  if (is_root()) {
+    move(moves_in(layout_.pieces(), cuda::address_of(buffer), width_, width_), as_it_is_);
+  }
   call(api().broadcast, buffer, buffer, layout_.extent() * width_, kUint8, root_);
-  move(as_bytes(moves_out(layout_.pieces(), cuda::address_of(buffer), width_, width_), width_),
-       kBytes);
+  move(moves_out(layout_.pieces(), cuda::address_of(buffer), width_, width_), as_it_is_);
 }
 
 Allgather::Allgather(Links& links, const AllgatherCall& call)
@@ -120,11 +112,12 @@ void Alltoall::issue() {
 }
 
 void Alltoall::keep_own_part() const {
-  const std::size_t bytes = send_counts_[rank()] * width_;
-  if (bytes == 0 || output_ == nullptr) return;
+  const std::size_t count = send_counts_[rank()];
+  if (count == 0 || output_ == nullptr) return;
   const std::size_t sent = sum(std::span(send_counts_).first(rank()));
   const std::size_t received = sum(std::span(receive_counts_).first(rank()));
-  move({{cuda::at(input_, sent, width_), cuda::at(output_, received, width_), bytes}}, kBytes);
+  bench().stream().copy(cuda::address_of(cuda::at(output_, received, width_)),
+                        cuda::address_of(cuda::at(input_, sent, width_)), count * width_, doing());
 }
 
 void Alltoall::exchange_chunk(const cuda::RankParts& sent, const cuda::RankParts& received) const {

@@ -26,6 +26,7 @@ class Broadcast final : public Work {
   const std::vector<Segment> segments_;
   const int root_;
   const std::size_t width_;
+  const cuda::KernelSet::How as_it_is_;
   device::ChunkLayout layout_;
 };
 

@@ -165,20 +165,6 @@ TEST_CASE("cuda kernels signal by flags, and wait for flags until they are reach
                     "a kernel takes 64 flags at most, not 65");
 }
 
-TEST_CASE("a cuda reduction may write into one of its inputs") {
-  Machine machine;
-  const SharedBytes first(machine, values_of(DataType::F32, 9000, 1));
-  const SharedBytes second(machine, values_of(DataType::F32, 9000, 2));
-  Bytes expected(9000 * 4);
-  const std::array<const void*, 2> pointers = {first.at(0), second.at(0)};
-  const Reduction reduction{.dtype = DataType::F32, .op = ReduceOp::Sum};
-  best_kernels().reduce(expected.data(), pointers, 9000, reduction, Store::Regular);
-  const std::array<DevicePointer, 2> addresses = {first.address(), second.address()};
-  machine.kernels.reduce(machine.stream, addresses[0], addresses, 9000, reduction);
-  machine.finish();
-  CHECK(first.equals(expected));
-}
-
 TEST_CASE("cuda reductions of any number of inputs in one buffer have the bits of the CPU's") {
   Machine machine;
   for (const DataType dtype : {DataType::F32, DataType::BF16, DataType::I16}) {
@@ -324,22 +310,6 @@ TEST_CASE("cuda segments that only move keep their bits, and those without a sou
     best_kernels().reduce(&expected, {}, 1, {.dtype = DataType::F32, .op = op}, Store::Regular);
     CHECK(value == expected);
   }
-}
-
-TEST_CASE("a cuda move that follows another reads what that one wrote") {
-  Machine machine;
-  const Bytes values = values_of(DataType::I32, 400000, 3);
-  const SharedBytes source(machine, values);
-  const SharedBytes first(machine, values.size());
-  const SharedBytes second(machine, values.size());
-  for (int i = 0; i < 10; ++i) {
-    machine.kernels.move(machine.stream,
-                         std::vector<KernelSet::Move>{{source.at(0), first.at(0), 400000}}, {});
-    machine.kernels.move(machine.stream,
-                         std::vector<KernelSet::Move>{{first.at(0), second.at(0), 400000}}, {});
-  }
-  machine.finish();
-  CHECK(second.equals({values.begin(), values.begin() + 1600000}));
 }
 
 }  // namespace

@@ -20,19 +20,15 @@ using ronde::test::FakeMachine;
 using ronde::test::Machine;
 using ronde::test::SharedBytes;
 
-/// What moves need, and moves of one element each.
+/// What moves need. Nothing is behind most of the addresses: only launches are looked at.
 struct Parts {
-  Parts() {
-    for (std::size_t i = 0; i < source.size(); ++i) moves.push_back({&source[i], &target[i], 1});
-  }
   FakeMachine machine;
   FakeCuda& cuda = machine.cuda;
   const std::shared_ptr<DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
   KernelSet kernels{context, "an image"};
   Stream stream{context};
-  std::vector<int> source = std::vector<int>(4000, 7);
-  std::vector<int> target = std::vector<int>(4000);
-  std::vector<KernelSet::Move> moves;
+  std::vector<int> source = std::vector<int>(30);
+  std::vector<int> target = std::vector<int>(30);
 };
 
 TEST_CASE("a cuda launch moves 169 segments, more take several, and none is none") {
@@ -125,21 +121,6 @@ TEST_CASE_METHOD(Parts, "cuda kernels refuse to compute with elements that are n
   CHECK_THROWS_WITH(kernels.move(stream, some, {.scaling = Scaling{2.0, 1.0}}), text);
   const std::vector<DevicePointer> inputs = {0x1000, 0x2000};
   CHECK_THROWS_WITH(kernels.reduce(stream, 0x1002, inputs, 20, {}), text);
-}
-
-TEST_CASE_METHOD(Parts, "cuda moves of any number of segments that wait acquire nothing") {
-  std::vector<int> second(4000);
-  std::vector<KernelSet::Move> onwards;
-  for (std::size_t i = 0; i < second.size(); ++i) onwards.push_back({&target[i], &second[i], 1});
-  const auto acquired = [&] { return cuda.calls("cuMemAlloc_v2") + cuda.calls("cuMemHostAlloc"); };
-  const int before = acquired();
-  cuda.hold(stream.handle());
-  kernels.move(stream, moves, {});
-  kernels.move(stream, onwards, {});
-  CHECK(acquired() == before);
-  CHECK(target != source);
-  cuda.release(stream.handle());
-  CHECK(second == source);
 }
 
 TEST_CASE_METHOD(Parts, "a cuda segment of more elements than a launch counts is split") {
