@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the environment asks of the backends of GPUs reaches them: by the place that puts all
+// backends together, on GPUs that are fakes.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+
+#include "backends/compose.h"
+#include "gpu_ranks.h"
+#include "hosts_backend.h"
+#include "nccl_ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+Config config_with_exact(const char* value) {
+  const auto look_up = [value](const std::string& name) -> std::optional<std::string> {
+    if (name == "RONDE_EXACT") return value;
+    return std::nullopt;
+  };
+  Config config = load_config(look_up, {"RONDE_EXACT"}).config;
+  config.fusion_bytes = 16384;
+  return config;
+}
+
+TEST_CASE("nccl: RONDE_EXACT has the ranks combine floats in their order") {
+  const bool is_exact = GENERATE(false, true);
+  CAPTURE(is_exact);
+  NcclRanks machine(2);
+  const auto symbols = [&](const char* library, const char* symbol, std::string& error) {
+    const bool is_nccl = std::strcmp(library, nccl::kLibrary) == 0;
+    return (is_nccl ? machine.nccl.lookup() : machine.cuda.lookup())(library, symbol, error);
+  };
+  const Config config = config_with_exact(is_exact ? "1" : "0");
+  run_ranks(2, [&](int rank) {
+    ProgramGpu gpu = machine.gpu(rank);
+    RuntimeOptions options = machine.runtime_options(rank);
+    options.device_backends["nccl"] = gpu_setups(config, symbols, "an image").at("nccl");
+    Runtime runtime(options);
+    sum_on_gpu(runtime, gpu, 100);
+    check((nccl_counter(runtime, "chunks_in_order") > 0) == is_exact, "who sums");
+    runtime.shutdown();
+  });
+}
+
+TEST_CASE("cuda: RONDE_EXACT has CUDA IPC serve small sums across hosts") {
+  const bool is_exact = GENERATE(false, true);
+  CAPTURE(is_exact);
+  FakeMachine machine({.devices = 2});
+  HostsBackends hosts({0, 1, 1, 0});
+  const Config config = config_with_exact(is_exact ? "1" : "0");
+  run_ranks(4, [&](int rank) {
+    ProgramGpu gpu(machine.cuda.api(), rank % 2);
+    RuntimeOptions options = gpu_options_of(hosts.group(), rank, cuda_options_of(machine), "hosts");
+    options.backends["hosts"] = hosts.factory();
+    options.device_backends["mpi"] =
+        gpu_setups(config, machine.cuda.lookup(), "an image").at("mpi-opt");
+    Runtime runtime(options);
+    sum_on_gpu(runtime, gpu, 100);
+    check_counters(runtime, {{"ipc_operations", is_exact ? 1 : 0}});
+    runtime.shutdown();
+  });
+}
+
+}  // namespace
