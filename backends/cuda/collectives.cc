@@ -8,9 +8,6 @@
 namespace ronde::cuda {
 namespace {
 
-/// Bytes at which parts begin, so that all is read and written in the widest steps.
-constexpr std::size_t kAlignment = 16;
-
 std::size_t largest(std::span<const std::size_t> counts) {
   return *std::max_element(counts.begin(), counts.end());
 }
@@ -27,7 +24,7 @@ Collectives::Collectives(Workbench& bench, CudaCounters& counters, std::size_t r
       parts_(ranks) {}
 
 std::size_t Collectives::elements_of_part(std::size_t width) const noexcept {
-  return half_bytes_ / ranks_ / kAlignment * kAlignment / width;
+  return half_bytes_ / ranks_ / kPartAlignment * kPartAlignment / width;
 }
 
 device::ChunkLayout Collectives::layout_of(const AllreduceCall& call, const Travel& travel) const {

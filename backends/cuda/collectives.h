@@ -46,8 +46,11 @@ class Collectives {
   /// @}
 
  protected:
-  /// The first two outlive it. `half_bytes`: of a half of the fusion buffer, in which a part of 16
-  /// bytes for each of `ranks` fits.
+  /// Bytes at which parts begin, so that all is read and written in the widest steps.
+  static constexpr std::size_t kPartAlignment = 16;
+
+  /// The first two outlive it. `half_bytes`: of a half of the fusion buffer, which has room for
+  /// kPartAlignment bytes of each of `ranks`.
   Collectives(Workbench& bench, CudaCounters& counters, std::size_t ranks, std::size_t own,
               std::size_t half_bytes);
 

@@ -305,7 +305,8 @@ BackendFactory cuda_backend_factory(const CudaOptions& options) {
     if (!driver.api) throw UsageError(driver.problem);
     return std::make_unique<cuda::CudaBackend>(
         driver.api, image, options, context,
-        cuda::make_direct_messages(options.gpu_aware_mpi, context));
+        cuda::make_direct_messages(options.gpu_aware_mpi,
+                                   cuda::DirectOperations::most_ranks(options), context));
   };
   return factory;
 }

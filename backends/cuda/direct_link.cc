@@ -28,9 +28,10 @@ unsigned char content_of(std::size_t rank) {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory,
+std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory, std::size_t most_ranks,
                                               BackendContext& context) {
-  if (!factory.create || context.topology->size == 1) return nullptr;
+  const auto ranks = static_cast<std::size_t>(context.topology->size);
+  if (!factory.create || ranks == 1 || ranks > most_ranks) return nullptr;
   if (context.set != 0 && !factory.serves_sets) return nullptr;
   for (const std::string& problem :
        context.exchange(factory.problem ? factory.problem() : std::string())) {

@@ -19,9 +19,9 @@
 
 namespace ronde::cuda {
 
-/// The backend for a DirectLink, where all ranks can have it; null where one cannot, or the factory
-/// is empty. All ranks call it with factories of the same kind.
-std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory,
+/// The backend for a DirectLink, where all ranks can have it; null where one cannot, the factory is
+/// empty, or there are more than `most_ranks`. All ranks call it with factories of the same kind.
+std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory, std::size_t most_ranks,
                                               BackendContext& context);
 
 /// Messages between memory of GPUs, by an MPI that takes their addresses.

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/direct_operations.h"
 
+#include "backends/cuda/ipc_operations.h"
+
 namespace ronde::cuda {
 
 DirectOperations::DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters)
     : Collectives(bench, counters, link.size(), link.own(), bench.fusion_bytes() / 2),
       link_(link) {}
+
+std::size_t DirectOperations::most_ranks(const CudaOptions& options) noexcept {
+  return IpcOperations::buffer_bytes(options) / 2 / kPartAlignment;
+}
 
 device::Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankParts from,
                                          std::size_t width) {

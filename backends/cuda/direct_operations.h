@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "backends/cuda/collectives.h"
+#include "backends/cuda/cuda.h"
 #include "backends/cuda/direct_link.h"
 
 namespace ronde::cuda {
@@ -17,6 +18,9 @@ class DirectOperations final : public Collectives {
  public:
   /// All outlive it; `link` is proven.
   DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters);
+
+  /// For as many a half of the fusion buffer has room.
+  static std::size_t most_ranks(const CudaOptions& options) noexcept;
 
   device::Steps allreduce(AllreduceCall call) override;
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "backends/cuda/direct_operations.h"
 #include "direct_messages.h"
 #include "fake_cuda_state.h"
 #include "gpu_exercise.h"
@@ -250,6 +251,29 @@ TEST_CASE("cuda direct: a process set stages, unless what is made serves those t
                 });
   CHECK(messages.made == (messages.serves_sets ? 7 : 3));
   CHECK(messages.closed == messages.made);
+}
+
+TEST_CASE("cuda direct: ranks for whose parts the fusion buffer has no room do not use MPI") {
+  constexpr std::size_t kMost = 256;  // 8 KiB in two halves, 16 bytes of each rank
+  CudaOptions options;
+  options.fusion_bytes = 1;
+  options.one_shot_bytes = 0;
+  CHECK(cuda::DirectOperations::most_ranks(options) == kMost);
+  int made = 0;
+  BackendFactory factory;
+  factory.create = [&made](BackendContext&) {
+    ++made;
+    return std::unique_ptr<Backend>();
+  };
+  Topology topology;
+  BackendContext context;
+  context.topology = &topology;
+  context.exchange = [](std::string_view) { return std::vector<std::string>(); };
+  for (const int size : {256, 257}) {
+    topology.size = size;
+    static_cast<void>(cuda::make_direct_messages(factory, kMost, context));
+    CHECK(made == 1);
+  }
 }
 
 TEST_CASE("cuda direct: a single rank has no use for MPI") {
