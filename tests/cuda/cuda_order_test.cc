@@ -60,12 +60,6 @@ class Copies {
   std::vector<std::pair<const void*, float>> copies_;
 };
 
-Bytes bytes_of(const std::vector<float>& values) {
-  Bytes bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
 /// Throws CheckFailed unless a rank has read from the others in turn, beginning with the next one,
 /// and itself last: what it reads from rank r is `unit` times r.
 void check_order(const std::vector<float>& values, int rank, float unit) {

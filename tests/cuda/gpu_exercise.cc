@@ -24,12 +24,6 @@ const std::vector<DataType> kDataTypes =
     kIsSanitized ? std::vector{DataType::I8, DataType::I64, DataType::F16, DataType::F32}
                  : std::vector(std::begin(kAllDataTypes), std::end(kAllDataTypes));
 
-Bytes bytes_of(const TensorValues& values) {
-  Bytes bytes(values.bytes());
-  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
 /// Operations that run on the CPU and on the GPU, as a group each, and must give the same bits. A
 /// few groups are in flight at a time.
 class Twins {

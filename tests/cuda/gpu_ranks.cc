@@ -9,16 +9,6 @@
 #include "backends/shm/shm.h"
 
 namespace ronde::test {
-namespace {
-
-Bytes bytes_of(const std::vector<float>& values) {
-  Bytes bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
-}  // namespace
-
 CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
   CudaOptions options;
   options.ipc = way.ipc;

@@ -10,10 +10,24 @@
 #include "backends/cuda/memory.h"
 #include "backends/cuda/stream.h"
 #include "ronde/request.h"
+#include "tests/support/requests.h"
 
 namespace ronde::test {
 
 using Bytes = std::vector<std::byte>;
+
+/// The bits of numbers.
+/// @{
+template <typename T>
+Bytes bytes_of(const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+inline Bytes bytes_of(const TensorValues& values) {
+  const auto* const begin = static_cast<const std::byte*>(values.data());
+  return {begin, begin + values.bytes()};
+}
+/// @}
 
 /// A GPU as a program sees it, with a stream of its own: a fake one or a real one.
 struct ProgramGpu {

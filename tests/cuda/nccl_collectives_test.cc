@@ -19,12 +19,6 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-Bytes bytes_of(const TensorValues& values) {
-  Bytes bytes(values.bytes());
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
 struct SetUp {
   int ranks;
   bool exact = false;

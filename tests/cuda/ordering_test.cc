@@ -34,15 +34,6 @@ std::pair<unsigned, unsigned> seeds() {
                    : std::pair{1U, 1 + number("RONDE_TEST_SEEDS", 10)};
 }
 
-Bytes bytes_of(const std::vector<float>& values) {
-  Bytes bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-Bytes floats(float value, std::size_t count) {
-  return bytes_of(std::vector<float>(count, value));
-}
-
 /// What a rank brings from an element on: no two chunks are the same.
 std::vector<float> values_of(int rank, int step, std::size_t begin, std::size_t count) {
   std::vector<float> values(count);
@@ -97,14 +88,14 @@ void exchange(Runtime& runtime, ProgramGpu& gpu) {
         request.output = written.data();
         gpu.place(request);
         input.write(bytes_of(values_of(rank, step, 0, all)));
-        output.write(floats(-1, all));
+        output.write(bytes_of(std::vector<float>(all, -1)));
         runtime.submit(std::move(request)).wait_on(gpu.stream.handle());
         std::vector<float> expected = result_of(kind, count, step, rank);
         GpuTensor result(gpu, expected.size() * sizeof(float));
         gpu.stream.copy(reinterpret_cast<cuda::DevicePointer>(result.data()),
                         reinterpret_cast<cuda::DevicePointer>(written.data()),
                         expected.size() * sizeof(float), "keeping a result");
-        input.write(floats(-2, all));
+        input.write(bytes_of(std::vector<float>(all, -2)));
         kept.push_back({std::move(result), std::move(expected),
                         "collective " + std::to_string(static_cast<int>(kind)) + " of " +
                             std::to_string(count) + " elements in step " + std::to_string(step)});

@@ -10,15 +10,13 @@
 #include "gpu_exercise.h"
 #include "tests/support/ranks.h"
 
-namespace {
-
 using namespace ronde;
 using namespace ronde::test;
 
-void exercise(bool registers) {
+TEST_CASE("gpu: nccl with one rank connects, carries out each collective, and ends") {
   const auto driver = gpu_driver();
   NcclOptions options;
-  options.registration_cache = registers;
+  options.registration_cache = GENERATE(true, false);
   options.kernel_image = cuda::kernel_image();
   const BackendFactory factory = nccl_backend_factory(options);
   if (const std::string problem = factory.problem(); !problem.empty()) {
@@ -32,14 +30,4 @@ void exercise(bool registers) {
   ProgramGpu gpu(driver, 0);
   exercise_nccl_alone(runtime, gpu);
   runtime.shutdown();
-}
-
-}  // namespace
-
-TEST_CASE("gpu: nccl with one rank connects, carries out each collective, and ends") {
-  exercise(true);
-}
-
-TEST_CASE("gpu: nccl with one rank, nothing registered, connects and ends") {
-  exercise(false);
 }
