@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "converting_backend.h"
 #include "packing_backend.h"
 #include "ronde/error.h"
 
@@ -72,14 +71,10 @@ std::unique_ptr<Backend> create_backend(const BackendFactory& factory, BackendCo
   context.pack = [fusion_bytes, size = context.topology->size,
                   rank = context.topology->rank](std::unique_ptr<Backend> backend) {
     const Capabilities capabilities = backend->capabilities();
-    // What is put around a backend works on memory of the CPU.
-    if (capabilities.device != DeviceKind::Cpu) return backend;
-    const auto limit = static_cast<std::size_t>(fusion_bytes > 0 ? fusion_bytes : kChunkBytes);
-    if (capabilities.wants_packed) {
+    // Packing works on memory of the CPU.
+    if (capabilities.device == DeviceKind::Cpu && capabilities.wants_packed) {
+      const auto limit = static_cast<std::size_t>(fusion_bytes > 0 ? fusion_bytes : kChunkBytes);
       backend = std::make_unique<PackingBackend>(std::move(backend), size, rank, limit);
-    } else if (!capabilities.supports_wire(DataType::F16) ||
-               !capabilities.supports_wire(DataType::BF16)) {
-      backend = std::make_unique<ConvertingBackend>(std::move(backend), limit);
     }
     return backend;
   };

@@ -176,9 +176,9 @@ struct Capabilities {
   /// Indexed by ReduceOp. Adasum needs no bit: Ronde does it with alltoall and allgather, and gives
   /// no backend a call with it (core/src/adasum.h).
   std::bitset<kReduceOpCount> ops = 0b11111;
-  /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. To a backend
-  /// without them Ronde gives the converted elements (core/src/converting_backend.h), and to one
-  /// that wants them packed their bytes: it needs to know nothing of this.
+  /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. An allreduce
+  /// with one that is not in here is refused. A packed backend needs none: Ronde gives it the bytes
+  /// of the converted elements.
   std::bitset<kDataTypeCount> wire_dtypes = {};
   DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
