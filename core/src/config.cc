@@ -24,35 +24,19 @@ constexpr std::uint64_t kMostReplicaSteps = 1'000'000'000;
 constexpr std::uint64_t kMostThreads = 4096;
 constexpr std::uint64_t kMostNcclStreams = 16;
 
-/// What the manual says of a variable.
-struct Manual {
-  std::string name;
-  std::string horovod_twin;
-  std::string unit;
-  std::string text;
-  ConfigScope scope = ConfigScope::GroupWide;
-};
+// Each of these completes what the manual says of a variable.
 
-ConfigEntry make_entry(Manual manual, std::function<void(Config&, std::string_view)> set,
-                       std::function<std::string(const Config&)> get) {
-  return {std::move(manual.name), std::move(manual.horovod_twin),
-          std::move(manual.unit), std::move(manual.text),
-          manual.scope,           std::move(set),
-          std::move(get)};
-}
-
-ConfigEntry bytes_entry(std::uint64_t Config::*field, std::uint64_t highest, Manual manual) {
-  return make_entry(
-      std::move(manual),
-      [field, highest](Config& config, std::string_view text) {
-        const std::uint64_t bytes = parse_bytes(text);
-        if (bytes > highest) {
-          throw UsageError("\"" + std::string(text) + "\" is too large: at most " +
-                           format_bytes(highest));
-        }
-        config.*field = bytes;
-      },
-      [field](const Config& config) { return format_bytes(config.*field); });
+ConfigEntry bytes_entry(std::uint64_t Config::*field, std::uint64_t highest, ConfigEntry entry) {
+  entry.set = [field, highest](Config& config, std::string_view text) {
+    const std::uint64_t bytes = parse_bytes(text);
+    if (bytes > highest) {
+      throw UsageError("\"" + std::string(text) + "\" is too large: at most " +
+                       format_bytes(highest));
+    }
+    config.*field = bytes;
+  };
+  entry.get = [field](const Config& config) { return format_bytes(config.*field); };
+  return entry;
 }
 
 struct CountRange {
@@ -61,39 +45,37 @@ struct CountRange {
 };
 
 ConfigEntry count_entry(std::uint64_t Config::*field, std::string what, CountRange range,
-                        Manual manual) {
-  return make_entry(
-      std::move(manual),
-      [field, what = std::move(what), range](Config& config, std::string_view text) {
-        config.*field = parse_count(text, what, range.lowest, range.highest);
-      },
-      [field](const Config& config) { return std::to_string(config.*field); });
+                        ConfigEntry entry) {
+  entry.set = [field, what = std::move(what), range](Config& config, std::string_view text) {
+    config.*field = parse_count(text, what, range.lowest, range.highest);
+  };
+  entry.get = [field](const Config& config) { return std::to_string(config.*field); };
+  return entry;
 }
 
-ConfigEntry flag_entry(bool Config::*field, Manual manual) {
-  return make_entry(
-      std::move(manual),
-      [field](Config& config, std::string_view text) {
-        config.*field = parse_choice(text, "a switch", {"0", "1"}) == "1";
-      },
-      [field](const Config& config) { return std::string(config.*field ? "1" : "0"); });
+ConfigEntry flag_entry(bool Config::*field, ConfigEntry entry) {
+  entry.set = [field](Config& config, std::string_view text) {
+    config.*field = parse_choice(text, "a switch", {"0", "1"}) == "1";
+  };
+  entry.get = [field](const Config& config) { return std::string(config.*field ? "1" : "0"); };
+  return entry;
 }
 
-ConfigEntry real_entry(double Config::*field, RealRange range, Manual manual) {
-  return make_entry(
-      std::move(manual),
-      [field, range](Config& config, std::string_view text) {
-        config.*field = parse_real(text, range);
-      },
-      [field](const Config& config) { return format_real(config.*field); });
+ConfigEntry real_entry(double Config::*field, RealRange range, ConfigEntry entry) {
+  entry.set = [field, range](Config& config, std::string_view text) {
+    config.*field = parse_real(text, range);
+  };
+  entry.get = [field](const Config& config) { return format_real(config.*field); };
+  return entry;
 }
 
 ConfigEntry text_entry(std::string Config::*field, std::string (*parse)(std::string_view),
-                       Manual manual) {
-  return make_entry(
-      std::move(manual),
-      [field, parse](Config& config, std::string_view text) { config.*field = parse(text); },
-      [field](const Config& config) { return config.*field; });
+                       ConfigEntry entry) {
+  entry.set = [field, parse](Config& config, std::string_view text) {
+    config.*field = parse(text);
+  };
+  entry.get = [field](const Config& config) { return config.*field; };
+  return entry;
 }
 
 constexpr RealRange kPeriod = {.lowest = kNever, .highest = kLongestSeconds, .unit = "seconds"};
@@ -159,7 +141,6 @@ std::vector<ConfigEntry> engine_entries() {
                            "bit instead of a message. 0 turns the cache off."}),
       count_entry(&Config::freeze_after_steps, "a number of steps", {.highest = kMostFreezeSteps},
                   {.name = "RONDE_FREEZE_AFTER_STEPS",
-                   .horovod_twin = "",
                    .unit = "steps",
                    .text = "Ranks of one host that repeat the same operations so many times keep "
                            "their order and fusion from then on, and need no messages until one "
@@ -167,19 +148,16 @@ std::vector<ConfigEntry> engine_entries() {
       text_entry(&Config::cpu_backend, parse_backend_name,
                  {.name = "RONDE_CPU_BACKEND",
                   .horovod_twin = "HOROVOD_CPU_OPERATIONS",
-                  .unit = "",
                   .text = "Backend for tensors in host memory: auto takes the best one that suits; "
                           "`ronde info` lists the names."}),
       bytes_entry(&Config::symmetric_heap_bytes, kLargestHeap,
                   {.name = "RONDE_SYMMETRIC_HEAP_BYTES",
-                   .horovod_twin = "",
                    .unit = "bytes",
                    .text = "Address space of a rank for gradients that the ranks of its host "
                            "reduce in place (gradient views); only what is used takes memory. 0: "
                            "none, every tensor is staged."}),
       text_entry(&Config::process_sets, checked_process_sets,
                  {.name = "RONDE_PROCESS_SETS",
-                  .horovod_twin = "",
                   .unit = "ranks",
                   .text = "Process sets that init makes, numbered from 1: their ranks separated by "
                           "commas, the sets by semicolons, such as 0,1;2,3."}),
@@ -190,21 +168,16 @@ std::vector<ConfigEntry> training_entries() {
   return {
       flag_entry(&Config::exact,
                  {.name = "RONDE_EXACT",
-                  .horovod_twin = "",
-                  .unit = "",
                   .text = "1: the order of every reduction depends on ranks and hosts alone, not "
                           "on the time, the size, or the place in a bucket. 0: libraries may "
                           "choose (MPI_Allreduce, NCCL), which can be faster."}),
       text_entry(&Config::join_average, checked_join_average,
                  {.name = "RONDE_JOIN_AVERAGE",
-                  .horovod_twin = "",
-                  .unit = "",
                   .text = "What averages divide by while ranks have joined: contributing (the "
                           "ranks that still have data) or all."}),
       text_entry(
           &Config::check_replicas, checked_replica_check,
           {.name = "RONDE_CHECK_REPLICAS",
-           .horovod_twin = "",
            .unit = "steps",
            .text = "When DistributedOptimizer compares the ranks' parameters, and options of "
                    "the inner optimizer: first (in the first step, and the first after a "
@@ -216,29 +189,22 @@ std::vector<ConfigEntry> gpu_entries() {
   return {
       text_entry(&Config::gpu_backend, parse_backend_name,
                  {.name = "RONDE_GPU_BACKEND",
-                  .horovod_twin = "",
-                  .unit = "",
                   .text = "Backend for tensors on GPUs: nccl, or mpi (CUDA IPC between the ranks "
                           "of a host, else an MPI that takes addresses of GPUs, else staging "
                           "through host memory for RONDE_CPU_BACKEND); auto takes the best one "
                           "that all ranks can have."}),
       flag_entry(&Config::cuda_ipc,
                  {.name = "RONDE_CUDA_IPC",
-                  .horovod_twin = "",
-                  .unit = "",
                   .text = "1: under RONDE_GPU_BACKEND=mpi the ranks of a host read each other's "
                           "GPU memory. 0: what is on GPUs goes through MPI (RONDE_GPU_AWARE_MPI) "
                           "or is staged through host memory."}),
       text_entry(&Config::cuda_ipc_handover, checked_handover,
                  {.name = "RONDE_CUDA_IPC_HANDOVER",
-                  .horovod_twin = "",
-                  .unit = "",
                   .text = "How the streams of the ranks of a host wait for each other: flags (in "
                           "host memory, awaited by streams), kernels (which look at flags in GPU "
                           "memory). auto: kernels where no two ranks share a GPU, else flags."}),
       bytes_entry(&Config::cuda_ipc_direct_bytes, kLargestFusion,
                   {.name = "RONDE_CUDA_IPC_DIRECT_BYTES",
-                   .horovod_twin = "",
                    .unit = "bytes",
                    .text = "Tensors of this size and above that are reduced alone are mapped by "
                            "the other ranks themselves, instead of being copied into the fusion "
@@ -246,8 +212,6 @@ std::vector<ConfigEntry> gpu_entries() {
       flag_entry(
           &Config::gpu_aware_mpi,
           {.name = "RONDE_GPU_AWARE_MPI",
-           .horovod_twin = "",
-           .unit = "",
            .text = "1: under RONDE_GPU_BACKEND=mpi, what CUDA IPC does not move goes through "
                    "MPI from and to GPU memory, where the MPI says that it takes such "
                    "addresses and a trial proves it. 0: it is staged through host memory, "
@@ -259,15 +223,12 @@ std::vector<ConfigEntry> gpu_resource_entries() {
   return {
       flag_entry(&Config::registration_cache,
                  {.name = "RONDE_REGISTRATION_CACHE",
-                  .horovod_twin = "",
-                  .unit = "",
                   .text = "1: mappings of other ranks' GPU memory, page-locked host memory and "
                           "registrations with NCCL are kept for the next time. 0: the first two "
                           "are made for each operation and given up after it, and nothing is "
                           "registered with NCCL."}),
       bytes_entry(&Config::registration_cache_bytes, kLargestHeap,
                   {.name = "RONDE_REGISTRATION_CACHE_BYTES",
-                   .horovod_twin = "",
                    .unit = "bytes",
                    .text = "Most memory whose registrations are kept; beyond it those that were "
                            "not used for longest are given up."}),
@@ -280,7 +241,6 @@ std::vector<ConfigEntry> gpu_resource_entries() {
                            "turns on."}),
       text_entry(&Config::visible_devices, checked_device_list,
                  {.name = "RONDE_VISIBLE_DEVICES",
-                  .horovod_twin = "",
                   .unit = "GPUs",
                   .text = "GPUs whose memory ranks may map, whatever CUDA_VISIBLE_DEVICES leaves "
                           "to the framework: UUIDs, or ordinals in the order of PCI addresses, "
@@ -306,12 +266,10 @@ std::vector<ConfigEntry> failure_entries() {
                           "every rank. 0: never."}),
       real_entry(&Config::init_timeout_s, kDeadline,
                  {.name = "RONDE_INIT_TIMEOUT_S",
-                  .horovod_twin = "",
                   .unit = "s",
                   .text = "How long init waits for all ranks to arrive."}),
       real_entry(&Config::shutdown_timeout_s, kPeriod,
                  {.name = "RONDE_SHUTDOWN_TIMEOUT_S",
-                  .horovod_twin = "",
                   .unit = "s",
                   .text = "How long shutdown waits for the other ranks. 0: as long as they live."}),
   };
@@ -322,14 +280,12 @@ std::vector<ConfigEntry> process_entries() {
       text_entry(&Config::log_level, checked_log_level,
                  {.name = "RONDE_LOG_LEVEL",
                   .horovod_twin = "HOROVOD_LOG_LEVEL",
-                  .unit = "",
                   .text = "What is written to standard error: trace, debug, info, warning, error "
                           "or off. debug tells of connections, of why a backend was chosen, and of "
                           "frozen schedules; trace of each decision and fused bucket as well.",
                   .scope = ConfigScope::PerRank}),
       count_entry(&Config::compute_threads, "a number of threads", {.highest = kMostThreads},
                   {.name = "RONDE_COMPUTE_THREADS",
-                   .horovod_twin = "",
                    .unit = "threads",
                    .text = "Threads that LibTorch computes with. 0: OMP_NUM_THREADS if set, else "
                            "the cores of the ranks of its host, divided by their number.",
@@ -344,8 +300,6 @@ std::vector<ConfigEntry> process_entries() {
       text_entry(
           &Config::host_id, parse_host_name,
           {.name = "RONDE_HOST_ID",
-           .horovod_twin = "",
-           .unit = "",
            .text = "What this rank's host is called, if Ronde is not to find out which ranks "
                    "share one: ranks of equal names share memory, others talk by TCP.",
            .scope = ConfigScope::PerRank}),

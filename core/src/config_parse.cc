@@ -158,16 +158,24 @@ std::string format_real(double value) {
 
 namespace {
 
+/// The words between the separators; none of an empty text.
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> words;
+  for (std::size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
 /// Numbers separated by commas, none of them negative; nothing where it is not that.
 std::optional<std::vector<int>> parse_numbers(std::string_view text) {
   std::vector<int> numbers;
-  for (std::string_view rest = text; !text.empty();) {
-    const std::size_t comma = std::min(rest.find(','), rest.size());
-    const auto number = whole_number<int>(rest.substr(0, comma));
+  for (const std::string_view word : split(text, ',')) {
+    const auto number = whole_number<int>(word);
     if (!number || *number < 0) return std::nullopt;
     numbers.push_back(*number);
-    if (comma == rest.size()) break;
-    rest.remove_prefix(comma + 1);
   }
   return numbers;
 }
@@ -190,9 +198,7 @@ std::vector<std::string> parse_device_list(std::string_view text) {
     return !word.empty() && word.find_first_not_of(letters) == std::string_view::npos;
   };
   std::vector<std::string> devices;
-  for (std::string_view rest = text; !text.empty();) {
-    const std::size_t end = std::min(rest.find(','), rest.size());
-    const std::string_view word = rest.substr(0, end);
+  for (const std::string_view word : split(text, ',')) {
     const bool is_ordinal = consists_of(word, "0123456789") && word.size() <= kLongestOrdinal;
     const bool is_uuid = word.starts_with(kUuid) && word.size() <= kLongestUuid &&
                          consists_of(word.substr(kUuid.size()), "0123456789abcdef-");
@@ -202,17 +208,14 @@ std::vector<std::string> parse_device_list(std::string_view text) {
              "ordinals in the order of PCI addresses, separated by commas, such as 0,2");
     }
     devices.emplace_back(word);
-    if (end == rest.size()) break;
-    rest.remove_prefix(end + 1);
   }
   return devices;
 }
 
 std::vector<std::vector<int>> parse_process_sets(std::string_view text) {
   std::vector<std::vector<int>> sets;
-  for (std::string_view rest = text; !text.empty();) {
-    const std::size_t end = std::min(rest.find(';'), rest.size());
-    const auto ranks = parse_numbers(rest.substr(0, end));
+  for (const std::string_view set : split(text, ';')) {
+    const auto ranks = parse_numbers(set);
     if (!ranks || ranks->empty()) {
       reject(
           text,
@@ -220,8 +223,6 @@ std::vector<std::vector<int>> parse_process_sets(std::string_view text) {
           "as 0,1;2,3");
     }
     sets.push_back(*ranks);
-    if (end == rest.size()) break;
-    rest.remove_prefix(end + 1);
   }
   return sets;
 }

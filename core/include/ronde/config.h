@@ -51,15 +51,16 @@ enum class ConfigScope { GroupWide, PerRank };
 
 /// One variable.
 struct ConfigEntry {
-  std::string name;          ///< "RONDE_FUSION_BYTES"
-  std::string horovod_twin;  ///< "HOROVOD_FUSION_THRESHOLD", or empty
-  std::string unit;          ///< "bytes", "ms", "s", "threads", or empty
-  std::string text;          ///< one or two sentences for the manual
+  std::string name;               ///< "RONDE_FUSION_BYTES"
+  std::string horovod_twin = {};  ///< "HOROVOD_FUSION_THRESHOLD", or empty
+  std::string unit = {};          ///< "bytes", "ms", "s", "threads", or empty
+  std::string text;               ///< one or two sentences for the manual
   /// Whether ranks may differ in it.
   ConfigScope scope = ConfigScope::GroupWide;
   /// Parses strictly; throws UsageError quoting the bad text.
-  std::function<void(Config&, std::string_view)> set;
-  std::function<std::string(const Config&)> get;  ///< canonical text, parses back to the same value
+  std::function<void(Config&, std::string_view)> set = {};
+  /// Canonical text, which parses back to the same value.
+  std::function<std::string(const Config&)> get = {};
 };
 
 /// Every variable, in the order of the manual.
