@@ -3,13 +3,12 @@
 
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <mutex>
+#include <string>
 #include <utility>
 
 #include "ronde/error.h"
@@ -37,21 +36,6 @@ spdlog::level::level_enum native(LogLevel level) noexcept {
   }
   return spdlog::level::off;
 }
-
-class FunctionSink final : public spdlog::sinks::base_sink<std::mutex> {
- public:
-  explicit FunctionSink(LogSink function) : function_(std::move(function)) {}
-
- private:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
-    formatter_->format(message, line);
-    function_(std::string_view(line.data(), line.size()));
-  }
-  void flush_() override {}
-
-  LogSink function_;
-};
 
 std::string pattern_for(int rank) {
   const std::string who = rank < 0 ? "ronde" : "ronde rank " + std::to_string(rank);
@@ -81,8 +65,8 @@ LogLevel parse_log_level(std::string_view text) {
 // an unknown time before the last Runtime may be.
 class Logger::Impl {
  public:
-  Impl(LogLevel threshold, int rank, spdlog::sink_ptr sink, std::string end_of_line)
-      : logger("ronde", std::move(sink)), end_of_line_(std::move(end_of_line)) {
+  Impl(LogLevel threshold, int rank)
+      : logger("ronde", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
     logger.set_level(native(threshold));
     logger.flush_on(spdlog::level::trace);
     set_rank(rank);
@@ -90,30 +74,15 @@ class Logger::Impl {
 
   void set_rank(int rank) {
     logger.set_formatter(std::make_unique<spdlog::pattern_formatter>(
-        pattern_for(rank), spdlog::pattern_time_type::local, end_of_line_));
+        pattern_for(rank), spdlog::pattern_time_type::local, "\n"));
   }
 
   spdlog::logger logger;
-
- private:
-  const std::string end_of_line_;
 };
 
-Logger::Logger(LogLevel threshold, int rank)
-    : impl_(std::make_unique<Impl>(threshold, rank,
-                                   std::make_shared<spdlog::sinks::stderr_sink_mt>(), "\n")) {}
-
-Logger::Logger(LogLevel threshold, int rank, LogSink sink)
-    : impl_(std::make_unique<Impl>(threshold, rank, std::make_shared<FunctionSink>(std::move(sink)),
-                                   "")) {}
+Logger::Logger(LogLevel threshold, int rank) : impl_(std::make_unique<Impl>(threshold, rank)) {}
 
 Logger::~Logger() = default;
-Logger::Logger(Logger&&) noexcept = default;
-Logger& Logger::operator=(Logger&&) noexcept = default;
-
-void Logger::set_threshold(LogLevel threshold) noexcept {
-  impl_->logger.set_level(native(threshold));
-}
 
 void Logger::set_rank(int rank) noexcept {
   try {

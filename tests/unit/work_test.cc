@@ -9,6 +9,7 @@
 
 #include "core/src/work_state.h"
 #include "ronde/error.h"
+#include "tests/support/captured_errors.h"
 
 namespace {
 
@@ -22,12 +23,9 @@ struct CountedHelp final : WaitHelper {
 };
 
 struct Fixture {
-  std::shared_ptr<std::string> logged = std::make_shared<std::string>();
   std::shared_ptr<CountedHelp> engine = std::make_shared<CountedHelp>();
   std::shared_ptr<WorkState> state = std::make_shared<WorkState>(
-      "allreduce 'x'", engine,
-      std::make_shared<Logger>(LogLevel::Info, 2,
-                               [logged = logged](std::string_view line) { *logged += line; }));
+      "allreduce 'x'", engine, std::make_shared<Logger>(LogLevel::Info, 2));
 };
 
 std::exception_ptr some_error() {
@@ -114,6 +112,7 @@ TEST_CASE("an error that nobody read is logged when the last handle goes") {
                       // An unfinished operation has none to read yet.
                       {some_error(), ask, nothing, unread}};
   for (const Row& row : rows) {
+    const test::CapturedErrors errors;
     Fixture fixture;
     {
       const Work work(fixture.state);
@@ -121,16 +120,17 @@ TEST_CASE("an error that nobody read is logged when the last handle goes") {
       fixture.state->complete(row.error);
       row.after(work);
     }
-    CHECK(fixture.logged->empty());
+    CHECK(errors.text().empty());
     fixture.state.reset();
-    CHECK(fixture.logged->empty() == row.logged.empty());
+    CHECK(errors.text().empty() == row.logged.empty());
     if (!row.logged.empty()) {
-      CHECK_THAT(*fixture.logged, Catch::Contains("rank 2") && Catch::Contains(row.logged));
+      CHECK_THAT(errors.text(), Catch::Contains("rank 2") && Catch::Contains(row.logged));
     }
   }
+  const test::CapturedErrors errors;
   Fixture unfinished;
   unfinished.state.reset();
-  CHECK(unfinished.logged->empty());
+  CHECK(errors.text().empty());
 }
 
 TEST_CASE("many threads may wait for one operation") {

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
 
 namespace ronde {
@@ -18,9 +16,6 @@ std::string_view to_string(LogLevel level) noexcept;
 /// The inverse of to_string, in any case of letters. Throws UsageError quoting any other text.
 LogLevel parse_log_level(std::string_view text);
 
-/// Takes one formatted line, without its newline. Called by one thread at a time.
-using LogSink = std::function<void(std::string_view line)>;
-
 /// Writes lines such as `14:03:07.123 [ronde rank 3] warning: ...` to standard error. Each Runtime
 /// has its own; nothing is shared between loggers but the stream.
 ///
@@ -28,16 +23,11 @@ using LogSink = std::function<void(std::string_view line)>;
 /// written is lost.
 class Logger {
  public:
-  /// `rank` < 0: not known yet, the prefix is "[ronde]".
+  /// Messages below `threshold` are not written. `rank` < 0: not known yet, the prefix is
+  /// "[ronde]".
   explicit Logger(LogLevel threshold, int rank = -1);
-  /// As above, but the lines go to `sink`.
-  Logger(LogLevel threshold, int rank, LogSink sink);
   ~Logger();
-  Logger(Logger&&) noexcept;
-  Logger& operator=(Logger&&) noexcept;
 
-  /// Messages below it are not written.
-  void set_threshold(LogLevel threshold) noexcept;
   /// For the prefix of the lines that follow.
   void set_rank(int rank) noexcept;
 
