@@ -38,8 +38,7 @@ Combiner::Combiner(std::vector<int> ranks, Duration patience, std::vector<int> m
     : ranks_(std::move(ranks)),
       members_(std::move(members)),
       patience_(patience),
-      ready_(ranks_.size()),
-      absent_(ranks_.size()),
+      slots_(ranks_.size()),
       for_one_(ranks_.size()) {}
 
 std::string Combiner::name_of(int rank) const {
@@ -59,7 +58,8 @@ void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
   const std::size_t position = position_of(rank);
   add_cached(position, message, now);
   for (const KeyedSlot& item : message.keyed) {
-    if (!is_stale(item.slot, message)) add_item(position, item.key, item, now);
+    if (slots_.assigned(item.slot) > message.decisions_seen) continue;
+    add_item(position, item.key, item, now);
   }
   for (const FullRequest& request : message.requests) {
     if (is_point_to_point(request.meta.kind)) {
@@ -82,27 +82,14 @@ void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
   has_joined_ = has_joined_ || message.joined;
 }
 
-bool Combiner::is_stale(std::uint32_t slot, const ReadyMessage& message) const {
-  return slot < assigned_.size() && assigned_[slot] > message.decisions_seen;
-}
-
 void Combiner::add_cached(std::size_t position, const ReadyMessage& message, TimePoint now) {
   message.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
-    if (is_stale(slot, message)) return;
-    ready_[position].set(bit);
-    if (message.absent.test(bit)) absent_[position].set(bit);
-    if (!any_ready_.test(bit)) {
-      any_ready_.set(bit);
-      if (slot >= since_.size()) since_.resize(slot + std::size_t{1});
-      since_[slot] = now;
-    }
+    if (slots_.assigned(slot) > message.decisions_seen) return;
+    slots_.add(position, slot, !message.absent.test(bit), now);
     if (held_.empty() && scattered_keys_.empty()) return;
-    const auto name = name_of_slot_.find(slot);
-    if (name == name_of_slot_.end()) return;
-    if (held_.contains(name->second) || scattered_keys_.contains(name->second)) {
-      scatter_name(name->second);
-    }
+    const std::string name = slots_.name_of(slot);
+    if (held_.contains(name) || scattered_keys_.contains(name)) scatter_name(name);
   });
 }
 
@@ -122,18 +109,18 @@ void Combiner::add_item(std::size_t position, const std::string& key, Item item,
     held_.erase(found);
     return;
   }
-  const auto slot = slot_of_name_.find(key);
-  const bool has_bits = slot != slot_of_name_.end() && any_ready_.test(slot->second);
+  const auto slot = slots_.find(key);
+  const bool has_bits = slot && slots_.is_awaited(*slot);
   if (has_bits || scattered_keys_.contains(key)) scatter_name(key);
 }
 
 /// By bits as well as in full.
 void Combiner::scatter_name(const std::string& name) {
   scatter_items(name);
-  const auto slot = slot_of_name_.find(name);
-  if (slot == slot_of_name_.end()) return;
+  const auto slot = slots_.find(name);
+  if (!slot) return;
   BitVector bits;
-  bits.set(slot->second);
+  bits.set(*slot);
   scatter_bits(bits);
 }
 
@@ -147,7 +134,10 @@ void Combiner::pass(const DecisionMessage& decision) {
   forget_marks(decision);
   for (const Response& response : decision.responses) {
     if (!response.error.empty() || response.slot < 0) continue;
-    assign(static_cast<std::uint32_t>(response.slot), response.key, decision.number);
+    const auto slot = static_cast<std::uint32_t>(response.slot);
+    slots_.assign(slot, is_unnamed(response.key) ? "" : response.key, decision.number);
+    scattered_slots_.reset(slot);
+    drop_items(slot);
   }
 }
 
@@ -155,8 +145,7 @@ void Combiner::forget_marks(const DecisionMessage& decision) {
   scattered_slots_ -= decision.cached;
   if (scattered_keys_.empty()) return;
   decision.cached.for_each([&](std::size_t bit) {
-    const auto name = name_of_slot_.find(static_cast<std::uint32_t>(bit));
-    if (name != name_of_slot_.end()) scattered_keys_.erase(name->second);
+    scattered_keys_.erase(slots_.name_of(static_cast<std::uint32_t>(bit)));
   });
   for (const KeyedSlot& item : decision.keyed) {
     scattered_keys_.erase(item.key);
@@ -184,26 +173,8 @@ void Combiner::count_refusal(const Response& response) {
   if (in_step) scattered_keys_.erase(key);
 }
 
-void Combiner::assign(std::uint32_t slot, const std::string& key, std::uint64_t number) {
-  if (slot >= assigned_.size()) assigned_.resize(slot + std::size_t{1});
-  assigned_[slot] = number;
-  if (const auto old = name_of_slot_.find(slot); old != name_of_slot_.end()) {
-    slot_of_name_.erase(old->second);
-    name_of_slot_.erase(old);
-  }
-  if (!is_unnamed(key)) {
-    name_of_slot_[slot] = key;
-    slot_of_name_[key] = slot;
-  }
-  drop_slot(slot);
-}
-
 /// The ranks announce these anew.
-void Combiner::drop_slot(std::uint32_t slot) {
-  any_ready_.reset(slot);
-  scattered_slots_.reset(slot);
-  for (BitVector& ready : ready_) ready.reset(slot);
-  for (BitVector& absent : absent_) absent.reset(slot);
+void Combiner::drop_items(std::uint32_t slot) {
   for (auto entry = held_.begin(); entry != held_.end();) {
     Held& held = entry->second;
     for (std::optional<Item>& item : held.items) {
@@ -222,7 +193,7 @@ std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
   has_news_ = false;
   combine_bits();
   // The rest of what went by itself.
-  BitVector rest = any_ready_;
+  BitVector rest = slots_.awaited();
   rest &= scattered_slots_;
   scatter_bits(rest);
   if (has_joined_) scatter_all();
@@ -235,22 +206,12 @@ std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
 }
 
 void Combiner::combine_bits() {
-  if (any_ready_.empty()) return;
-  BitVector all = ready_[0];
-  BitVector absent = absent_[0];
-  for (std::size_t position = 1; position < ready_.size(); ++position) {
-    all &= ready_[position];
-    absent &= absent_[position];
-  }
-  if (all.empty()) return;
-  absent &= all;
-  for (BitVector& ready : ready_) ready -= all;
-  for (BitVector& rest : absent_) rest -= all;
-  any_ready_ -= all;
-  scattered_slots_ -= all;
-  for_all_.cached |= all;
-  for_all_.absent |= absent;
-  counters_.combined.add(all.count());
+  const auto complete = slots_.take_complete();
+  if (!complete) return;
+  scattered_slots_ -= complete->slots;
+  for_all_.cached |= complete->slots;
+  for_all_.absent |= complete->skipped;
+  counters_.combined.add(complete->slots.count());
 }
 
 void Combiner::combine_items(Held& held) {
@@ -276,21 +237,16 @@ void Combiner::send_each(Held& held) {
 }
 
 void Combiner::scatter_bits(const BitVector& bits) {
-  if (bits.empty()) return;
   scattered_slots_ |= bits;
-  any_ready_ -= bits;
-  for (std::size_t position = 0; position < ready_.size(); ++position) {
-    BitVector mine = ready_[position];
-    mine &= bits;
-    if (mine.empty()) continue;
-    BitVector absent = absent_[position];
-    absent &= bits;
-    ready_[position] -= bits;
-    absent_[position] -= bits;
-    for_one_[position].cached |= mine;
-    for_one_[position].absent |= absent;
-    counters_.scattered.add(mine.count());
-  }
+  bits.for_each([this](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    slots_.for_each_ready(slot, [&](std::size_t position, bool contributes) {
+      for_one_[position].cached.set(bit);
+      if (!contributes) for_one_[position].absent.set(bit);
+      counters_.scattered.add();
+    });
+    slots_.withdraw(slot);
+  });
 }
 
 void Combiner::scatter_items(const std::string& key) {
@@ -302,14 +258,14 @@ void Combiner::scatter_items(const std::string& key) {
 }
 
 void Combiner::scatter_all() {
-  scatter_bits(BitVector(any_ready_));
+  scatter_bits(BitVector(slots_.awaited()));
   while (!held_.empty()) scatter_items(std::string(held_.begin()->first));
 }
 
 void Combiner::scatter_old(TimePoint now) {
   BitVector old_bits;
-  any_ready_.for_each([&](std::size_t slot) {
-    if (now >= since_[slot] + patience_) old_bits.set(slot);
+  slots_.awaited().for_each([&](std::size_t slot) {
+    if (now >= slots_.since(slot) + patience_) old_bits.set(slot);
   });
   scatter_bits(old_bits);
   std::vector<std::string> old_keys;
@@ -322,7 +278,7 @@ void Combiner::scatter_old(TimePoint now) {
 void Combiner::look_at_held() {
   oldest_.reset();
   const auto look_at = [&](TimePoint since) { oldest_ = std::min(oldest_.value_or(since), since); };
-  any_ready_.for_each([&](std::size_t slot) { look_at(since_[slot]); });
+  slots_.awaited().for_each([&](std::size_t slot) { look_at(slots_.since(slot)); });
   for (const auto& [key, held] : held_) look_at(held.since);
 }
 

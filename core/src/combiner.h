@@ -12,6 +12,7 @@
 
 #include "counter.h"
 #include "messages.h"
+#include "slot_table.h"
 
 namespace ronde {
 
@@ -73,13 +74,11 @@ class Combiner {
 
   std::string name_of(int rank) const;
   std::size_t position_of(int rank) const;
-  bool is_stale(std::uint32_t slot, const ReadyMessage& message) const;
   void add_cached(std::size_t position, const ReadyMessage& message, TimePoint now);
   void add_item(std::size_t position, const std::string& key, Item item, TimePoint now);
   void forget_marks(const DecisionMessage& decision);
   void count_refusal(const Response& response);
-  void assign(std::uint32_t slot, const std::string& key, std::uint64_t number);
-  void drop_slot(std::uint32_t slot);
+  void drop_items(std::uint32_t slot);
 
   void combine_bits();
   void combine_items(Held& held);
@@ -96,16 +95,9 @@ class Combiner {
   const std::vector<int> members_;
   const Duration patience_;
 
-  std::uint64_t passed_ = 0;             ///< number of the last decision that passed
-  std::uint64_t voided_at_ = 0;          ///< the same, that voids_announcements()
-  std::vector<std::uint64_t> assigned_;  ///< by slot: number of the decision that filled it
-  std::unordered_map<std::string, std::uint32_t> slot_of_name_;
-  std::unordered_map<std::uint32_t, std::string> name_of_slot_;
-
-  std::vector<BitVector> ready_;   ///< by position: slots of named operations held back
-  std::vector<BitVector> absent_;  ///< by position: those of them it contributes nothing to
-  BitVector any_ready_;            ///< the union of ready_
-  std::vector<TimePoint> since_;   ///< by slot: when the first of them came
+  std::uint64_t passed_ = 0;     ///< number of the last decision that passed
+  std::uint64_t voided_at_ = 0;  ///< the same, that voids_announcements()
+  SlotTable slots_;              ///< named operations held back; senders are positions
   std::unordered_map<std::string, Held> held_;
   std::optional<TimePoint> oldest_;  ///< of all that is held back
   BitVector scattered_slots_;        ///< a part of them went by itself

@@ -179,12 +179,13 @@ void Coordinator::handle_from_below(int peer, const Message& message, std::strin
       for (const int rank : ranks) {
         const bool exists = rank >= 0 && rank < set.info.topology.size;
         expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
-        set.negotiator->add(rank, part, Clock::now());
       }
+      set.negotiator->add(ranks, part, Clock::now());
     }
+    changed_sets_.insert(host->set);
   } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
     expect_below(peer, request->rank);
-    if (is_arbiter()) return add_to_desk(*request);
+    if (is_arbiter()) return desk_->add(*request, Clock::now());
     transport_->send(parent_, bytes);
   } else {
     handle_message(peer, message);
@@ -237,6 +238,7 @@ void Coordinator::announce(SetEngine& set, Clock::time_point now, bool shutdown)
 void Coordinator::add_ready(SetEngine& set, int rank, const ReadyMessage& ready) {
   if (set.negotiator) {
     set.negotiator->add(rank, ready, Clock::now());
+    changed_sets_.insert(set.info.id);
   } else if (set.combiner) {
     set.combiner->add(rank, ready, Clock::now());
   } else {
@@ -258,16 +260,15 @@ void Coordinator::negotiate() {
 void Coordinator::decide() {
   if (departure_) return;
   answer_exchanges();
-  for (bool decided = true; decided;) {
-    decided = false;
-    for (const auto& [id, set] : sets_) {
-      decided = decide(*set) || decided;
-      if (departure_) return;
-    }
-    // What one set decides on may make another's ranks announce something.
-    decided = decided && sets_.size() > 1;
+  // The last decision of all may have waited for an exchange. What one set decides on may make
+  // another's ranks announce something.
+  changed_sets_.insert(kGlobalSet.id);
+  while (!changed_sets_.empty()) {
+    const std::uint32_t id = changed_sets_.extract(changed_sets_.begin()).value();
+    if (sets_.contains(id)) decide(*sets_.at(id));
+    if (departure_) return;
   }
-  if (desk_->idle()) return;
+  if (desk_->idle() || !global_.negotiator->any_shut_down()) return;
   const auto departure =
       departure_of(desk_->waiting_for_calls(), global_.negotiator->not_shut_down());
   if (departure) depart(*departure);
@@ -281,12 +282,10 @@ void Coordinator::depart(FailureMessage departure) {
   agreed_to_stop_ = true;
 }
 
-bool Coordinator::decide(SetEngine& set) {
-  bool decided = false;
+void Coordinator::decide(SetEngine& set) {
   const bool may_end = set.is_global() && may_stop();
   // What applying a decision announces anew may complete another one.
   while (std::optional<DecisionMessage> decision = set.negotiator->decide(may_end)) {
-    decided = true;
     decision->set = set.info.id;
     if (const auto warning = set.negotiator->take_warning()) log_->warning(*warning);
     if (set.is_global()) learn(*decision);
@@ -298,13 +297,13 @@ bool Coordinator::decide(SetEngine& set) {
     depart(*departure);
   }
   if (const auto overflow = set.negotiator->overflow()) throw GroupFailure{*overflow};
-  return decided;
 }
 
 /// Nothing but the global set stands in the way of the last decision.
 bool Coordinator::may_stop() const {
   const bool is_desk_clear = desk_->idle() && !desk_->makes_sets();
-  return is_desk_clear && std::all_of(sets_.begin(), sets_.end(), [](const auto& entry) {
+  return is_desk_clear && global_.negotiator->all_shut_down() &&
+         std::all_of(sets_.begin(), sets_.end(), [](const auto& entry) {
            const SetEngine& set = *entry.second;
            const bool has_ended = set.negotiator->idle() && set.negotiator->all_shut_down();
            return set.is_global() || has_ended;

@@ -220,7 +220,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void negotiate();
   void decide();
   void depart(FailureMessage departure);
-  bool decide(SetEngine& set);
+  void decide(SetEngine& set);
   void apply(SetEngine& set, const DecisionMessage& decision);
   void learn(DecisionMessage& decision);
   void freeze(const ScheduleMessage& schedule);
@@ -267,7 +267,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::shared_ptr<OwnExchange> meet(ExchangeKey key, std::string blob);
   // Of the loop:
   void take_exchanges();
-  void add_to_desk(const ExchangeRequest& request);
   void answer_exchanges();
   void handle_reply(const ExchangeReply& reply);
   void finish_own(const ExchangeReply& reply, MadeSet removed);
@@ -326,8 +325,9 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   /// By number. The global set is always there.
   std::map<std::uint32_t, std::unique_ptr<SetEngine>> sets_;
   SetEngine& global_;
-  std::vector<SetEngine*> running_;     ///< those with an executor, the global one first
-  std::unique_ptr<ExchangeDesk> desk_;  ///< rank 0 only
+  std::set<std::uint32_t> changed_sets_;  ///< rank 0 only: what may be decided on
+  std::vector<SetEngine*> running_;       ///< those with an executor, the global one first
+  std::unique_ptr<ExchangeDesk> desk_;    ///< rank 0 only
   std::map<ExchangeKey, std::shared_ptr<OwnExchange>> exchanges_;
   StallInspector stalls_;
   Clock::time_point next_inspection_{};

@@ -172,8 +172,7 @@ void Coordinator::inspect_late_sets() const {
 }
 
 void Coordinator::inspect_shutdown(Clock::time_point now) {
-  if (is_arbiter() && !shutdown_since_ &&
-      global_.negotiator->not_shut_down().size() < static_cast<std::size_t>(topology_.size)) {
+  if (is_arbiter() && !shutdown_since_ && global_.negotiator->any_shut_down()) {
     shutdown_since_ = now;  // the first rank of all has called it
   }
   const auto deadline = shutdown_deadline();

@@ -224,15 +224,11 @@ void Coordinator::take_exchanges() {
       continue;
     }
     if (is_arbiter()) {
-      add_to_desk(own->request);
+      desk_->add(own->request, own->since);
     } else {
       send_up(own->request);
     }
   }
-}
-
-void Coordinator::add_to_desk(const ExchangeRequest& request) {
-  desk_->add(request, Clock::now());
 }
 
 /// Rank 0.

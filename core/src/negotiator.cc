@@ -2,6 +2,7 @@
 #include "negotiator.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <tuple>
 
@@ -22,8 +23,7 @@ Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
       size_(static_cast<int>(members_.size())),
       cache_capacity_(cache_capacity),
       validate_(std::move(validate)),
-      ready_(members_.size()),
-      absent_(members_.size()),
+      slots_(members_.size()),
       messages_(members_, validate_),
       join_average_(join_average),
       set_(set),
@@ -38,12 +38,30 @@ std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
   return names;
 }
 
-void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
-  if (message.decisions_seen < frozen_at_) return;
+/// A line for what each of some ranks has, for texts.
+std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ranks_of) const {
+  std::string text;
+  for (const auto& [what, ranks] : ranks_of) {
+    text += "\n  " + format_ranks(named(ranks)) + ": " + what;
+  }
+  return text;
+}
+
+void Negotiator::add(const std::vector<std::int32_t>& ranks, const ReadyMessage& message,
+                     TimePoint now) {
+  if (ranks.empty() || message.decisions_seen < frozen_at_) return;
   // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
-  after_wait_ = after_wait_ || (rank == 0 && message.after_wait);
-  add_cached(rank, message, now);
-  add_keyed(rank, message, now);
+  after_wait_ = after_wait_ || (ranks.front() == 0 && message.after_wait);
+  add_cached(ranks, message, now);
+  for (const int rank : ranks) add_rest(rank, message, now);
+}
+
+/// All but the bits.
+void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) {
+  for (const KeyedSlot& item : message.keyed) {
+    if (is_stale(item.slot, message)) continue;
+    add_part(rank, item.key, part_of_slot(rank, item.slot, item.contributes), now);
+  }
   for (const FullRequest& request : message.requests) {
     if (is_point_to_point(request.meta.kind)) {
       add_message(rank, request, now);
@@ -56,11 +74,31 @@ void Negotiator::add(int rank, const ReadyMessage& message, TimePoint now) {
   }
   for (const std::string& key : message.expired) add_expired(rank, key, now);
   if (message.decisions_seen < voided_at_) return;
-  if (message.shutdown) shutdown_[index(rank)] = true;
+  if (message.shutdown && !shutdown_[index(rank)]) {
+    shutdown_[index(rank)] = true;
+    ++shutdown_count_;
+  }
   if (message.joined) add_join(rank, message.unnamed_before);
 }
 
-void Negotiator::add_cached(int rank, const ReadyMessage& message, TimePoint now) {
+/// The ranks of a host come together again and again.
+std::size_t Negotiator::sender_of(const std::vector<std::int32_t>& ranks) {
+  if (ranks.size() == 1) return index(ranks.front());
+  const auto [found, is_new] = sender_of_.try_emplace(ranks);
+  if (is_new) {
+    if (std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end()) {
+      throw Error("the ranks of a host are not in order, or one comes twice");
+    }
+    found->second = slots_.add_sender(ranks.size());
+    hosts_.push_back(ranks);
+  }
+  return found->second;
+}
+
+void Negotiator::add_cached(const std::vector<std::int32_t>& ranks, const ReadyMessage& message,
+                            TimePoint now) {
+  if (message.cached.empty()) return;
+  const std::size_t sender = sender_of(ranks);
   message.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
     if (is_stale(slot, message)) return;
@@ -68,26 +106,18 @@ void Negotiator::add_cached(int rank, const ReadyMessage& message, TimePoint now
     const bool contributes = !message.absent.test(bit);
     const bool is_in_group = has_groups_ && unit_of_name_.contains(name);
     const bool is_special = latecomers_.contains(name) || is_in_group || joined_count_ > 0;
-    if (is_special || pending_.contains(name)) {
-      add_part(rank, name, part_of_slot(rank, slot, contributes), now);
-      return;
+    if (!is_special && !pending_.contains(name)) {
+      return slots_.add(sender, slot, contributes, now);
     }
-    if (!is_awaited(slot)) slots_[slot].waiting_since = now;
-    ready_[index(rank)].set(bit);
-    if (!contributes) absent_[index(rank)].set(bit);
+    for (const int rank : ranks) {
+      add_part(rank, name, part_of_slot(rank, slot, contributes), now);
+    }
   });
-}
-
-void Negotiator::add_keyed(int rank, const ReadyMessage& message, TimePoint now) {
-  for (const KeyedSlot& item : message.keyed) {
-    if (is_stale(item.slot, message)) continue;
-    add_part(rank, item.key, part_of_slot(rank, item.slot, item.contributes), now);
-  }
 }
 
 bool Negotiator::is_stale(std::uint32_t slot, const ReadyMessage& message) const {
   if (slot >= slots_.size()) throw Error("a rank named a cache slot that was never assigned");
-  return slots_[slot].assigned > message.decisions_seen;
+  return slots_.assigned(slot) > message.decisions_seen;
 }
 
 Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot, bool contributes) const {
@@ -95,7 +125,7 @@ Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot, bool con
   part.contributes = contributes;
   part.meta = cache_.at(slot).request_of(rank);
   part.slot = slot;
-  part.slot_assigned = slots_[slot].assigned;
+  part.slot_assigned = slots_.assigned(slot);
   return part;
 }
 
@@ -127,22 +157,27 @@ Negotiator::Pending& Negotiator::pending_of(const std::string& key, TimePoint si
 }
 
 void Negotiator::demote(const std::string& key) {
-  const auto found = slot_of_name_.find(key);
-  if (found == slot_of_name_.end()) return;
-  const std::uint32_t slot = found->second;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (!ready_[index(rank)].test(slot)) continue;
-    const bool contributes = !absent_[index(rank)].test(slot);
-    ready_[index(rank)].reset(slot);
-    absent_[index(rank)].reset(slot);
-    Pending& pending = pending_of(key, slots_[slot].waiting_since);
-    if (has_groups_) unit_of_name_[key] = key;
+  const auto slot = slots_.find(key);
+  if (!slot || !slots_.is_awaited(*slot)) return;
+  Pending& pending = pending_of(key, slots_.since(*slot));
+  if (has_groups_) unit_of_name_[key] = key;
+  for_each_ready(*slot, [&](int rank, bool contributes) {
     Part& part = pending.parts[index(rank)];
-    part = part_of_slot(rank, slot, contributes);
+    part = part_of_slot(rank, *slot, contributes);
     part.present = true;
-    // All of them had come by slot, and an expiry comes before the decision.
-    if (++pending.count == size_) complete_.push_back(key);
-  }
+    ++pending.count;
+  });
+  slots_.withdraw(*slot);
+  // All of them had come by slot, and an expiry comes before the decision.
+  if (pending.count == size_) complete_.push_back(key);
+}
+
+template <typename Visit>
+void Negotiator::for_each_ready(std::uint32_t slot, Visit visit) const {
+  slots_.for_each_ready(slot, [&](std::size_t sender, bool contributes) {
+    if (sender < index(size_)) return visit(static_cast<int>(sender), contributes);
+    for (const int rank : hosts_[sender - index(size_)]) visit(rank, contributes);
+  });
 }
 
 std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
@@ -166,37 +201,26 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
 
 bool Negotiator::may_freeze() const {
   return joined_count_ == 0 && latecomers_.empty() && refusals_.empty() && messages_.idle() &&
-         std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end();
+         !any_shut_down();
 }
 
 void Negotiator::freeze() {
   frozen_at_ = voided_at_ = decisions_;
-  for (BitVector& ready : ready_) ready = {};
-  for (BitVector& absent : absent_) absent = {};
+  slots_.withdraw_all();
   pending_.clear();
   unit_of_name_.clear();
   complete_.clear();
 }
 
 void Negotiator::decide_cached(DecisionMessage& decision) {
-  BitVector agreed = ready_[0];
-  BitVector skipped = absent_[0];
-  for (std::size_t rank = 1; rank < ready_.size(); ++rank) {
-    agreed &= ready_[rank];
-    skipped &= absent_[rank];
-  }
-  if (agreed.empty()) return;
-  skipped &= agreed;
-  for (std::size_t rank = 0; rank < ready_.size(); ++rank) {
-    ready_[rank] -= agreed;
-    absent_[rank] -= agreed;
-  }
-  agreed.for_each([&](std::size_t slot) {
-    slots_[slot].last_used = decision.number;
+  auto agreed = slots_.take_complete();
+  if (!agreed) return;
+  agreed->slots.for_each([&](std::size_t slot) {
+    last_used_[slot] = decision.number;
     counters_.agreed_by_slot.add();
   });
-  decision.cached = std::move(agreed);
-  decision.skipped = std::move(skipped);
+  decision.cached = std::move(agreed->slots);
+  decision.skipped = std::move(agreed->skipped);
 }
 
 void Negotiator::decide_pending(DecisionMessage& decision) {
@@ -214,7 +238,7 @@ void Negotiator::decide_pending(DecisionMessage& decision) {
     const bool has_no_bit = is_unnamed(key) || pending.parts[0].meta.is_group();
     const auto common = has_no_bit ? slot_for_all(pending) : std::nullopt;
     if (common) {
-      slots_[*common].last_used = decision.number;
+      last_used_[*common] = decision.number;
       decision.keyed.push_back({key, *common, contributed(pending)});
       counters_.agreed_by_slot.add();
       continue;
@@ -244,7 +268,7 @@ std::optional<std::uint32_t> Negotiator::slot_for_all(const Pending& pending) co
   // If not, reassigned since, also by this very decision: agree on the expanded requests instead.
   const auto is_current = [&](const Part& part) {
     return part.slot >= 0 &&
-           slots_[static_cast<std::size_t>(part.slot)].assigned == part.slot_assigned;
+           slots_.assigned(static_cast<std::uint32_t>(part.slot)) == part.slot_assigned;
   };
   if (!std::all_of(pending.parts.begin(), pending.parts.end(), is_current)) return std::nullopt;
   for (const Part& candidate : pending.parts) {
@@ -262,31 +286,27 @@ std::optional<std::uint32_t> Negotiator::slot_for_all(const Pending& pending) co
 std::int32_t Negotiator::choose_slot(const std::string& key) {
   if (cache_capacity_ == 0) return -1;
   if (!is_unnamed(key)) {
-    const auto known = slot_of_name_.find(key);
-    if (known != slot_of_name_.end()) return static_cast<std::int32_t>(known->second);
+    if (const auto known = slots_.find(key)) return static_cast<std::int32_t>(*known);
   }
-  std::size_t chosen = slots_.size();
-  if (slots_.size() < cache_capacity_) {
-    slots_.emplace_back();
-  } else {
-    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-      const bool older =
-          chosen == slots_.size() || slots_[slot].last_used < slots_[chosen].last_used;
-      if (older && !is_referenced(static_cast<std::uint32_t>(slot))) chosen = slot;
-    }
-    // What this very decision executes by slot must stay what it was.
-    if (chosen == slots_.size() || slots_[chosen].last_used > decisions_) return -1;
-    evict(static_cast<std::uint32_t>(chosen));
+  std::size_t chosen = last_used_.size();
+  if (chosen < cache_capacity_) {
+    last_used_.push_back(0);
+    return static_cast<std::int32_t>(chosen);
   }
-  if (!is_unnamed(key)) slot_of_name_[key] = static_cast<std::uint32_t>(chosen);
+  for (std::size_t slot = 0; slot < last_used_.size(); ++slot) {
+    const bool older = chosen == last_used_.size() || last_used_[slot] < last_used_[chosen];
+    if (older && !is_referenced(static_cast<std::uint32_t>(slot))) chosen = slot;
+  }
+  // What this very decision executes by slot must stay what it was.
+  if (chosen == last_used_.size() || last_used_[chosen] > decisions_) return -1;
+  evict(static_cast<std::uint32_t>(chosen));
   return static_cast<std::int32_t>(chosen);
 }
 
 void Negotiator::evict(std::uint32_t slot) {
   const CachedResponse& evicted = cache_.at(slot);
-  slot_of_name_.erase(evicted.name);
   counters_.evictions.add();
-  const bool was_used = slots_[slot].last_used != slots_[slot].assigned;
+  const bool was_used = last_used_[slot] != slots_.assigned(slot);
   if (was_used || ++wasted_ != kWastedCachesBeforeWarning * cache_capacity_) return;
   const std::string set =
       evicted.meta.set == 0 ? "" : " of process set " + std::to_string(evicted.meta.set);
@@ -300,13 +320,8 @@ void Negotiator::evict(std::uint32_t slot) {
              "RONDE_CACHE_CAPACITY";
 }
 
-bool Negotiator::is_awaited(std::uint32_t slot) const {
-  return std::any_of(ready_.begin(), ready_.end(),
-                     [slot](const BitVector& ready) { return ready.test(slot); });
-}
-
 bool Negotiator::is_referenced(std::uint32_t slot) const {
-  if (is_awaited(slot)) return true;
+  if (slots_.is_awaited(slot)) return true;
   return std::any_of(pending_.begin(), pending_.end(), [slot](const auto& entry) {
     const auto& parts = entry.second.parts;
     return std::any_of(parts.begin(), parts.end(), [slot](const Part& part) {
@@ -317,13 +332,14 @@ bool Negotiator::is_referenced(std::uint32_t slot) const {
 
 std::vector<WaitingOperation> Negotiator::waiting() const {
   std::vector<WaitingOperation> operations;
-  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (!is_awaited(slot)) continue;
+  slots_.awaited().for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    std::vector<bool> ready(members_.size());
+    for_each_ready(slot, [&](int rank, bool) { ready[index(rank)] = true; });
     const CachedResponse& cached = cache_.at(slot);
-    operations.push_back(
-        waiting_operation(cached.name, cached.meta, slots_[slot].waiting_since,
-                          [&](int rank) { return ready_[index(rank)].test(slot); }));
-  }
+    operations.push_back(waiting_operation(cached.name, cached.meta, slots_.since(slot),
+                                           [&](int rank) { return ready[index(rank)]; }));
+  });
   for (const auto& [key, pending] : pending_) {
     const auto& parts = pending.parts;
     const auto present =
@@ -357,20 +373,14 @@ WaitingOperation Negotiator::waiting_operation(const std::string& key, const Req
 }
 
 bool Negotiator::idle() const {
-  return joined_count_ == 0 && pending_.empty() && messages_.idle() &&
-         std::all_of(ready_.begin(), ready_.end(),
-                     [](const BitVector& ready) { return ready.empty(); });
+  return joined_count_ == 0 && pending_.empty() && messages_.idle() && slots_.idle();
 }
 
 std::optional<FailureMessage> Negotiator::departure() const {
-  if (std::find(shutdown_.begin(), shutdown_.end(), true) == shutdown_.end()) return std::nullopt;
+  if (!any_shut_down()) return std::nullopt;
   std::vector<WaitingOperation> operations = waiting();
   if (auto join = waiting_join()) operations.push_back(*std::move(join));
   return departure_of(operations, not_shut_down());
-}
-
-bool Negotiator::all_shut_down() const {
-  return std::find(shutdown_.begin(), shutdown_.end(), false) == shutdown_.end();
 }
 
 std::vector<int> Negotiator::not_shut_down() const {

@@ -18,6 +18,7 @@
 #include "message_matcher.h"
 #include "messages.h"
 #include "response_cache.h"
+#include "slot_table.h"
 #include "waiting_operation.h"
 
 namespace ronde {
@@ -54,8 +55,12 @@ class Negotiator {
   Negotiator(std::vector<int> members, std::uint64_t cache_capacity, ValidateRequest validate,
              JoinAverage join_average = JoinAverage::Contributing, std::uint32_t set = 0);
 
-  /// Takes in one rank's message. Throws ronde::Error on one that makes no sense.
-  void add(int rank, const ReadyMessage& message, TimePoint now);
+  /// Takes in the message of a rank, or of ranks that are all ready for this. Throws ronde::Error
+  /// on one that makes no sense.
+  void add(const std::vector<std::int32_t>& ranks, const ReadyMessage& message, TimePoint now);
+  void add(int rank, const ReadyMessage& message, TimePoint now) {
+    add(std::vector<std::int32_t>{rank}, message, now);
+  }
 
   /// What has been agreed since the last call, if anything. `may_stop`: it may be the last decision
   /// of all.
@@ -88,7 +93,8 @@ class Negotiator {
   /// Set when more has been refused that ranks have yet to come to than may be kept.
   std::optional<FailureMessage> overflow() const;
 
-  bool all_shut_down() const;
+  bool all_shut_down() const noexcept { return shutdown_count_ == size_; }
+  bool any_shut_down() const noexcept { return shutdown_count_ > 0; }
   /// Ranks of the group that have not called shutdown, ascending.
   std::vector<int> not_shut_down() const;
 
@@ -111,14 +117,11 @@ class Negotiator {
     int count = 0;
     TimePoint since;
   };
-  struct Slot {
-    std::uint64_t assigned = 0;  ///< number of the decision that filled it
-    std::uint64_t last_used = 0;
-    TimePoint waiting_since;
-  };
 
-  void add_cached(int rank, const ReadyMessage& message, TimePoint now);
-  void add_keyed(int rank, const ReadyMessage& message, TimePoint now);
+  std::size_t sender_of(const std::vector<std::int32_t>& ranks);
+  void add_cached(const std::vector<std::int32_t>& ranks, const ReadyMessage& message,
+                  TimePoint now);
+  void add_rest(int rank, const ReadyMessage& message, TimePoint now);
   void add_part(int rank, const std::string& key, Part part, TimePoint now);
   void add_expired(int rank, const std::string& key, TimePoint now);
   Part part_of_slot(int rank, std::uint32_t slot, bool contributes) const;
@@ -168,13 +171,16 @@ class Negotiator {
   std::string error_of_all_rows(const Pending& pending) const;
   std::int32_t choose_slot(const std::string& key);
   void evict(std::uint32_t slot);
-  bool is_awaited(std::uint32_t slot) const;
   bool is_referenced(std::uint32_t slot) const;
+  /// Calls `visit(rank, contributes)` for every rank that is ready for the slot.
+  template <typename Visit>
+  void for_each_ready(std::uint32_t slot, Visit visit) const;
   WaitingOperation waiting_operation(const std::string& key, const RequestMeta& meta,
                                      TimePoint since,
                                      const std::function<bool(int)>& is_ready) const;
 
   std::vector<int> named(const std::vector<int>& ranks) const;
+  std::string listed(const std::map<std::string, std::vector<int>>& ranks_of) const;
 
   const std::vector<int> members_;  ///< by rank within the set
   const int size_;
@@ -182,11 +188,12 @@ class Negotiator {
   const ValidateRequest validate_;
 
   std::uint64_t decisions_ = 0;
-  std::vector<BitVector> ready_;   ///< by rank: slots of named operations it is ready for
-  std::vector<BitVector> absent_;  ///< by rank: those of them it contributes nothing to
   ResponseCache cache_{0};
-  std::vector<Slot> slots_;
-  std::unordered_map<std::string, std::uint32_t> slot_of_name_;
+  SlotTable slots_;
+  std::vector<std::uint64_t> last_used_;  ///< by slot
+  /// Ranks that announce slots together, those of a host: what their sender is in slots_.
+  std::map<std::vector<std::int32_t>, std::size_t> sender_of_;
+  std::vector<std::vector<std::int32_t>> hosts_;  ///< the same, by sender - size_
   std::uint64_t wasted_ = 0;  ///< slots that were evicted without having been used
   std::optional<std::string> warning_;
   std::unordered_map<std::string, Pending> pending_;
@@ -204,6 +211,7 @@ class Negotiator {
   int last_joined_ = -1;
   std::uint64_t next_unnamed_ = 0;  ///< the most operations without a name of those that joined
   std::vector<bool> shutdown_;      ///< by rank
+  int shutdown_count_ = 0;
   bool after_wait_ = false;
   std::uint64_t frozen_at_ = 0;  ///< number of the last decision that froze a schedule
   std::uint64_t voided_at_ = 0;  ///< the same for DecisionMessage::voids_announcements

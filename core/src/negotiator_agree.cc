@@ -43,8 +43,10 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   response.slot = choose_slot(key);
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
-    slots_[slot].assigned = slots_[slot].last_used = decisions_ + 1;
-    cache_.put(slot, {is_unnamed(key) ? std::string() : key, response.meta, response.rows});
+    const std::string name = is_unnamed(key) ? std::string() : key;
+    last_used_[slot] = decisions_ + 1;
+    slots_.assign(slot, name, decisions_ + 1);
+    cache_.put(slot, {name, response.meta, response.rows});
   }
   counters_.agreed_in_full.add();
   return response;
@@ -110,11 +112,7 @@ std::string Negotiator::refusal(const std::string& key, const Pending& pending) 
   if (alike && !ranks_of.begin()->first.empty()) return name + ": " + ranks_of.begin()->first;
   ranks_of.erase("");
   if (!ranks_of.empty()) {
-    std::string text = name + " is impossible:";
-    for (const auto& [what, ranks] : ranks_of) {
-      text += "\n  " + format_ranks(named(ranks)) + ": " + what;
-    }
-    return text;
+    return name + " is impossible:" + listed(ranks_of);
   }
   const std::string error = error_of_all_rows(pending);
   return error.empty() ? error : name + ": " + error;
@@ -134,11 +132,7 @@ std::string Negotiator::error_of_all_rows(const Pending& pending) const {
   for (int rank = 0; rank < size_; ++rank) {
     ranks_of[to_string(pending.parts[index(rank)].meta.shape)].push_back(rank);
   }
-  std::string text = "the rows of all ranks together: " + error;
-  for (const auto& [shape, ranks] : ranks_of) {
-    text += "\n  " + format_ranks(named(ranks)) + ": " + shape;
-  }
-  return text;
+  return "the rows of all ranks together: " + error + listed(ranks_of);
 }
 
 /// Where groups that have the same names differ.
@@ -174,10 +168,7 @@ std::string Negotiator::mismatch(const std::string& key, const Pending& pending)
     const Part& part = pending.parts[index(rank)];
     if (!part.stands_in) ranks_of[to_string(part.meta)].push_back(rank);
   }
-  std::string text = display_name(first, key) + " differs between ranks:";
-  for (const auto& [what, ranks] : ranks_of) {
-    text += "\n  " + format_ranks(named(ranks)) + ": " + what;
-  }
+  std::string text = display_name(first, key) + " differs between ranks:" + listed(ranks_of);
   text += "\nEvery rank must submit the same operation";
   text +=
       is_unnamed(key) ? "; give it a name if ranks call in different orders" : " under this name";

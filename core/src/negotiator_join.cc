@@ -37,9 +37,9 @@ void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
   next_unnamed_ = std::max(next_unnamed_, unnamed_before);
   latecomers_.forget(rank);
   messages_.refuse_all(joined_text("messages need both of their ranks"));
-  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (is_awaited(slot)) demote(std::string(cache_.at(slot).name));
-  }
+  BitVector(slots_.awaited()).for_each([this](std::size_t slot) {
+    demote(slots_.name_of(static_cast<std::uint32_t>(slot)));
+  });
   std::vector<std::pair<TimePoint, std::string>> complete;
   for (const auto& [key, pending] : pending_) {
     if (is_complete(pending)) complete.emplace_back(pending.since, key);

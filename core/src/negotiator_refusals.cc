@@ -129,9 +129,7 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
           part.meta.is_group() ? to_string(part.meta) : display_name(part.meta, unit);
       ranks_of[what].push_back(rank);
     }
-    for (const auto& [what, ranks] : ranks_of) {
-      text += "\n  " + format_ranks(named(ranks)) + ": " + what;
-    }
+    text += listed(ranks_of);
   }
   text += "\nEvery rank must put the same operations into a group";
   Uses refused;

@@ -234,9 +234,7 @@ class Simulation {
     const Message message = decode(rank.up.front());
     rank.up.pop_front();
     if (const auto* const host = std::get_if<HostReadyMessage>(&message)) {
-      for (const auto& [ranks, part] : host->parts) {
-        for (const int of : ranks) negotiator_.add(of, part, now_);
-      }
+      for (const auto& [ranks, part] : host->parts) negotiator_.add(ranks, part, now_);
     } else if (rank.parent > 0) {
       ranks_[static_cast<std::size_t>(rank.parent)].combiner->add(
           rank.number, std::get<ReadyMessage>(message), now_);

@@ -94,9 +94,7 @@ class Job {
       const auto message = combiner->take(kStart);
       REQUIRE(message);
       const auto arrived = std::get<HostReadyMessage>(decode(encode(*message)));
-      for (const auto& [ranks, ready] : arrived.parts) {
-        for (const int rank : ranks) negotiator_.add(rank, ready, kStart);
-      }
+      for (const auto& [ranks, ready] : arrived.parts) negotiator_.add(ranks, ready, kStart);
       ++messages;
     }
     return messages;
