@@ -74,8 +74,4 @@ std::string mpi_library_version() {
   return mpi::MpiEnvironment::of_process()->library_version();
 }
 
-bool mpi_available() {
-  return !mpi::MpiEnvironment::of_process()->finalized();
-}
-
 }  // namespace ronde

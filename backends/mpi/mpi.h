@@ -47,10 +47,7 @@ std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptio
 /// Makes the backend, on all ranks at the same time, over the same MPI.
 BackendFactory mpi_backend_factory(const MpiOptions& options);
 
-/// "MPICH Version: 4.0.2 ..." as the library says it, maybe several lines. Initialises nothing.
+/// "MPICH Version: 4.0.2": the first line of what the library says. Initialises nothing.
 std::string mpi_library_version();
-
-/// False once MPI was finalised in this process: Ronde cannot be initialised over it again.
-bool mpi_available();
 
 }  // namespace ronde

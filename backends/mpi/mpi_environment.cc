@@ -210,8 +210,7 @@ void MpiEnvironment::check_own_thread_level() const {
   throw UsageError(
       "Ronde calls MPI from a thread of its own and needs MPI_THREAD_SERIALIZED, but "
       "this MPI library provides only " +
-      level_name(provided_) + " (" + first_line(library_version()) +
-      "); use one built with thread support");
+      level_name(provided_) + " (" + library_version() + "); use one built with thread support");
 }
 
 void MpiEnvironment::check_thread_level_of_program() const {
@@ -231,7 +230,7 @@ void MpiEnvironment::refuse_foreign_launcher() const {
       "the launcher says that it started several ranks (" + variable +
       "), but MPI knows of one rank only, this one: every rank would train alone. The program "
       "uses " +
-      first_line(library_version()) +
+      library_version() +
       ", which this launcher cannot start. Start it with that library's own mpiexec (under Slurm "
       "also srun --mpi=pmi2 or --mpi=pmix, whichever the library supports). To run a single rank "
       "on purpose, use 'mpiexec -n 1' or unset " +
@@ -261,14 +260,7 @@ std::string MpiEnvironment::library_version() const {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING + 1> text = {};
   int length = 0;
   check("MPI_Get_library_version", api_.get_library_version(text.data(), &length));
-  return text.data();  // Open MPI counts the NUL, too
-}
-
-bool MpiEnvironment::finalized() const {
-  const std::lock_guard lock(mutex_);
-  int is_finalized = 0;
-  check("MPI_Finalized", api_.finalized(&is_finalized));
-  return is_finalized != 0;
+  return first_line(text.data());  // Open MPI counts the NUL, too
 }
 
 MPI_Comm MpiEnvironment::duplicate(Clock::time_point deadline) {

@@ -50,8 +50,8 @@ class MpiEnvironment {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  /// "MPICH Version: 4.0.2": the first line of what the library says.
   std::string library_version() const;
-  bool finalized() const;
 
   /// A communicator of all ranks, whose errors are returned. Collective. Throws GroupError if the
   /// others do not come until `deadline`.

@@ -86,14 +86,12 @@ int main(int argc, char** argv) {
   MpiBackend backend(environment, {});
   const bool prints = environment->rank() == 0;
   if (prints) {
-    std::string version = environment->library_version();
-    std::replace(version.begin(), version.end(), '\t', ' ');
     std::printf(
         "f32 sum in place, %d ranks, %s, medians of %d interleaved rounds (ratios: medians of the "
         "rounds' ratios)\n\n"
         "| bytes | MPI_Allreduce, us | polled MPI_Iallreduce, us | Ronde's backend, us | polled / "
         "blocking | backend / blocking |\n|---|---|---|---|---|---|\n",
-        environment->size(), version.substr(0, version.find('\n')).c_str(), rounds);
+        environment->size(), environment->library_version().c_str(), rounds);
   }
   std::vector<float> data(kLargest / sizeof(float), 0.0F);
   for (std::size_t bytes = 4; bytes <= kLargest; bytes *= 4) {
