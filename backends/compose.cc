@@ -11,13 +11,11 @@
 
 #ifdef RONDE_HAVE_MPI
 #include <optional>
-#include <regex>
 
 #include "backends/hierarchical/hierarchical.h"
 #include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi.h"
 #else
-#include "backends/inproc/inproc.h"
 #include "backends/launcher.h"
 #include "ronde/error.h"
 #endif
@@ -92,38 +90,24 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
 }
 
 std::vector<LinkedLibrary> linked_libraries() {
-  // MPICH tells more than its version, in lines of a table.
-  const std::string version = mpi_library_version();
-  const std::string first_line = version.substr(0, version.find('\n'));
-  return {{"MPI", std::regex_replace(first_line, std::regex("\\s+"), " ")}};
+  return {{"MPI", mpi_library_version()}};
 }
 
 #else
 
-namespace {
-
-std::unique_ptr<Transport> transport_of_one(const inproc::Group& alone) {
-  if (const std::string variable = foreign_launcher(process_environment()); !variable.empty()) {
-    throw UsageError("the launcher started several ranks (" + variable +
-                     "), but this build of Ronde has no MPI, so that every rank would train alone. "
-                     "Build it with RONDE_WITH_MPI=ON, or start a single process");
-  }
-  return alone.transport(0)();
-}
-
-}  // namespace
-
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
-  const inproc::Group alone(1);
+  BuiltIn built_in = compose_without_launcher(config, KeyValueStart());  // of one rank
   const bool chooses = ranks.mpi_communicator || !ranks.mpi_ranks.empty();
-  BuiltIn built_in;
-  built_in.make_transport = [alone, chooses] {
+  built_in.make_transport = [make = std::move(built_in.make_transport), chooses] {
     if (chooses) throw UsageError("ranks of MPI were chosen, but this build of Ronde has no MPI");
-    return transport_of_one(alone);
+    if (const std::string variable = foreign_launcher(process_environment()); !variable.empty()) {
+      throw UsageError(
+          "the launcher started several ranks (" + variable +
+          "), but this build of Ronde has no MPI, so that every rank would train alone. "
+          "Build it with RONDE_WITH_MPI=ON, or start a single process");
+    }
+    return make();
   };
-  built_in.backends.emplace("inproc", alone.backend_factory());
-  built_in.backends.emplace("shm", shm_backend_factory());
-  add_gpu_backends(config, built_in);
   return built_in;
 }
 

@@ -34,7 +34,7 @@ struct StartingRanks {
 };
 
 /// The one place that knows which transports and backends are linked: MPI where it was built in,
-/// else one rank in this process.
+/// else one rank, this process.
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks = {});
 
 /// The same for ranks that no launcher started, which meet through a store of keys and values: all

@@ -242,7 +242,7 @@ TEST_CASE("backends are registered under free names, before init", "[own]") {
              Contains("\"mine\" is taken"));
   CHECK_THAT(text_of<ronde::UsageError>([] { ronde::register_backend("auto", some_factory()); }),
              Contains("taken by Ronde"));
-  const std::string built_in = RONDE_MPI_IS_LINKED != 0 ? "mpi" : "inproc";
+  const std::string built_in = RONDE_MPI_IS_LINKED != 0 ? "mpi" : "shm";
   CHECK_THAT(text_of<ronde::UsageError>([&] { ronde::register_backend(built_in, some_factory()); }),
              Contains("taken by Ronde"));
   CHECK_THAT(text_of<ronde::UsageError>([] { ronde::register_backend("My Own", some_factory()); }),

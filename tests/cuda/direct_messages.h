@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/inproc/inproc.h"
 #include "backends/vendor/around_calls.h"
 #include "ronde/backend.h"
+#include "tests/support/inproc/inproc.h"
 
 namespace ronde::test {
 

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/inproc/inproc.h"
 #include "ronde/error.h"
 #include "ronde/runtime.h"
+#include "tests/support/inproc/inproc.h"
 
 namespace ronde::test {
 

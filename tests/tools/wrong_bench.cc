@@ -50,7 +50,7 @@ ronde::BackendFactory wrong_in_the(int nth) {
   // Over the backend that is always there: by MPI, or of one process.
   const ronde::BackendRegistry backends = ronde::compose_built_in({}).backends;
   const auto mpi = backends.find("mpi");
-  ronde::BackendFactory factory = mpi != backends.end() ? mpi->second : backends.at("inproc");
+  ronde::BackendFactory factory = mpi != backends.end() ? mpi->second : backends.at("shm");
   factory.priority = -1;
   factory.create = [nth, right = factory.create](ronde::BackendContext& context) {
     const bool is_last = context.topology->rank == context.topology->size - 1;

@@ -44,7 +44,7 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  /// For texts and `ronde info`: "mpi", "inproc".
+  /// For texts and `ronde info`: "mpi", "key-value".
   virtual std::string_view name() const noexcept = 0;
 
   /// Where this rank and the others are.

@@ -16,8 +16,7 @@ class SetExchanges;
 class SharedBoard;
 
 /// A group of ranks that are threads of this process: each makes a Runtime of its transport and of
-/// the one backend. This is what the unit tests run on, what a program that embeds several ranks
-/// uses, and the group of one in a build without MPI.
+/// the one backend, which wants its data packed and works across the hosts that a test pretends.
 ///
 /// Thread-safety: every member may be called from any thread. The group may be destroyed before its
 /// transports and backends.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/inproc/hub.h"
+#include "tests/support/inproc/hub.h"
 
 #include <atomic>
 #include <string>

@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include "backends/inproc/exchange.h"
+#include "tests/support/inproc/exchange.h"
 
 namespace ronde::inproc {
 

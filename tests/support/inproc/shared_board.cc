@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/inproc/shared_board.h"
+#include "tests/support/inproc/shared_board.h"
 
 #include <utility>
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/inproc/exchange.h"
+#include "tests/support/inproc/exchange.h"
 
+#include <array>
 #include <cstring>
 
-#include "backends/inproc/reduce.h"
+#include "ronde/error.h"
+#include "ronde/kernels.h"
 
 namespace ronde::inproc {
 
@@ -72,6 +74,17 @@ const std::byte* at(const void* base, std::size_t bytes) {
 
 void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+/// accumulator[i] = accumulator[i] op input[i]: in rank order, as the caller takes the inputs.
+void reduce_into(void* accumulator, const void* input, std::size_t count, DataType dtype,
+                 ReduceOp op) {
+  if (op == ReduceOp::Average || is_half(dtype)) {
+    throw Error("an inproc backend was asked for what the packing around it does");
+  }
+  const std::array<const void*, 2> inputs = {accumulator, input};
+  const Reduction reduction{.dtype = dtype, .op = op};
+  best_kernels().reduce(accumulator, inputs, count, reduction, Store::Regular);
 }
 
 /// Reduces `count` elements that lie `offset` bytes behind the beginning of every input, in rank

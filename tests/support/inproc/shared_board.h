@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "backends/inproc/hub.h"
 #include "ronde/board.h"
+#include "tests/support/inproc/hub.h"
 
 namespace ronde::inproc {
 

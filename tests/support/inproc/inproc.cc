@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/inproc/inproc.h"
+#include "tests/support/inproc/inproc.h"
 
-#include "backends/inproc/exchange.h"
-#include "backends/inproc/hub.h"
-#include "backends/inproc/set_exchanges.h"
-#include "backends/inproc/shared_board.h"
+#include "tests/support/inproc/exchange.h"
+#include "tests/support/inproc/hub.h"
+#include "tests/support/inproc/set_exchanges.h"
+#include "tests/support/inproc/shared_board.h"
 
 namespace ronde::inproc {
 
