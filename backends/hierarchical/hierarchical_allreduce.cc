@@ -19,17 +19,6 @@ void in_blocks(std::size_t count, Visit visit) {
   for (std::size_t at = 0; at < count; at += kBlock) visit(at, std::min(kBlock, count - at));
 }
 
-shm::ChunkWalk walk_of(const AllreduceCall& call, const shm::RingShape& shape) {
-  const std::size_t total = total_elements(call.segments);
-  const std::size_t chunk =
-      shm::chunk_elements(total, size_of(call.travelling_dtype()), shape.slot_bytes);
-  return {call.segments, total, chunk, shm::kMostPieces};
-}
-
-ReduceOp plain_op(ReduceOp op) {
-  return op == ReduceOp::Average ? ReduceOp::Sum : op;
-}
-
 }  // namespace
 
 Hierarchy::Hierarchy(std::shared_ptr<shm::RingContext> ring_context, Shards who,
@@ -64,13 +53,13 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
           final_steps(call.op, format_.converts(), final_, hierarchy_->shards.largest_host)),
       // Half types are scaled where they are widened and narrowed.
       within_host_({.dtype = partial_dtype_,
-                    .op = plain_op(call.op),
+                    .op = call.op,
                     .prescale = widens() ? 1.0 : prescale_,
                     .final = final_steps_.within_host}),
       over_hosts_({.dtype = partial_dtype_,
-                   .op = plain_op(call.op),
+                   .op = call.op,
                    .final = widens() ? Scaling{} : final_steps_.over_hosts}),
-      staging_(walk_of(call, ring().shape())),
+      staging_(shm::walk_of(call, ring().shape().slot_bytes, shm::kMostPieces)),
       reducing_(staging_),
       consuming_(staging_),
       elements_(ring().shape().slots, 0),

@@ -64,14 +64,10 @@ shm::RingShape ring_shape(const HierarchicalOptions& options, const Topology& to
   const auto ranks = static_cast<std::size_t>(topology.local_size);
   std::size_t slot_bytes = options.slot_bytes;
   if (slot_bytes == 0) {
-    std::size_t largest = 1;
-    for (const int host : topology.host_of) {
-      const auto here = std::count(topology.host_of.begin(), topology.host_of.end(), host);
-      largest = std::max(largest, static_cast<std::size_t>(here));
-    }
     const Shards shards = shards_of(topology);
     const std::size_t wanted = std::clamp(kMessage * shards.count * shards.hosts, kLeast, kMost);
-    const std::size_t share = kMostOfHost / (largest * std::max<std::size_t>(options.slots, 1));
+    const std::size_t share =
+        kMostOfHost / (shards.largest_host * std::max<std::size_t>(options.slots, 1));
     slot_bytes = std::max(std::min(wanted, share) / kUnit * kUnit, kUnit);
   }
   return {.ranks = ranks, .slots = options.slots, .slot_bytes = slot_bytes};

@@ -91,13 +91,6 @@ void in_chunks(std::size_t count, std::size_t most, Visit visit) {
   }
 }
 
-const Segment& only_segment(std::span<const Segment> segments) {
-  if (segments.size() != 1) {
-    throw Error("the mpi backend takes one packed segment, not " + std::to_string(segments.size()));
-  }
-  return segments.front();
-}
-
 }  // namespace
 
 /// The MPI calls of one operation. All are started at once, so that every rank starts the calls of

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <utility>
 
+#include "ronde/division.h"
 #include "ronde/error.h"
 #include "ronde/kernels.h"
 
@@ -15,36 +15,9 @@ namespace {
 
 using Step = SetOperation::Step;
 
-/// Memory divided into one part a rank, one behind the other.
-class PartsOf {
- public:
-  PartsOf(std::span<const std::size_t> counts, std::size_t element_bytes)
-      : element_bytes_(element_bytes), begins_(counts.size() + 1, 0) {
-    std::partial_sum(counts.begin(), counts.end(), begins_.begin() + 1);
-  }
-
-  std::size_t count(std::size_t part) const { return begins_[part + 1] - begins_[part]; }
-  std::size_t bytes(std::size_t part) const { return count(part) * element_bytes_; }
-  std::size_t offset(std::size_t part) const { return begins_[part] * element_bytes_; }
-  std::size_t total_bytes() const { return begins_.back() * element_bytes_; }
-  std::size_t parts() const { return begins_.size() - 1; }
-
- private:
-  std::size_t element_bytes_;
-  std::vector<std::size_t> begins_;
-};
-
-std::vector<std::size_t> divided(std::size_t count, std::size_t parts) {
-  std::vector<std::size_t> counts;
-  for (std::size_t part = 0; part < parts; ++part) {
-    counts.push_back(count * (part + 1) / parts - count * part / parts);
-  }
-  return counts;
-}
-
 /// The reduce-scatter that both reductions begin with.
 struct Reduce {
-  PartsOf parts;
+  Parts parts;  ///< in bytes
   std::size_t rank;
   const std::byte* input;  ///< all parts
   std::byte* output;       ///< the own part of the result; may be that of the input
@@ -52,26 +25,27 @@ struct Reduce {
   std::byte* incoming = nullptr;  ///< the own part of the other ranks
 
   void post(SetOperation& operation) {
-    incoming = operation.scratch(parts.bytes(rank) * (parts.parts() - 1));
-    for (std::size_t peer = 0; peer < parts.parts(); ++peer) {
-      if (peer != rank) operation.receive(peer, from(peer), parts.bytes(rank));
+    incoming = operation.scratch(parts.count(rank) * (parts.size() - 1));
+    for (std::size_t peer = 0; peer < parts.size(); ++peer) {
+      if (peer != rank) operation.receive(peer, from(peer), parts.count(rank));
     }
-    for (std::size_t peer = 0; peer < parts.parts(); ++peer) {
-      if (peer != rank) operation.send(peer, input + parts.offset(peer), parts.bytes(peer));
+    for (std::size_t peer = 0; peer < parts.size(); ++peer) {
+      if (peer != rank) operation.send(peer, input + parts.offset(peer), parts.count(peer));
     }
   }
 
   void combine() const {
-    if (parts.count(rank) == 0) return;
+    const std::size_t count = parts.count(rank) / size_of(reduction.dtype);
+    if (count == 0) return;
     std::vector<const void*> inputs;
-    for (std::size_t peer = 0; peer < parts.parts(); ++peer) {
+    for (std::size_t peer = 0; peer < parts.size(); ++peer) {
       inputs.push_back(peer == rank ? input + parts.offset(rank) : from(peer));
     }
-    best_kernels().reduce(output, inputs, parts.count(rank), reduction, Store::Regular);
+    best_kernels().reduce(output, inputs, count, reduction, Store::Regular);
   }
 
   std::byte* from(std::size_t peer) const {
-    return incoming + (peer < rank ? peer : peer - 1) * parts.bytes(rank);
+    return incoming + (peer < rank ? peer : peer - 1) * parts.count(rank);
   }
 };
 
@@ -79,12 +53,12 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memmove(to, from, bytes);
 }
 
+}  // namespace
+
 const Segment& only_segment(std::span<const Segment> segments) {
   if (segments.size() == 1) return segments.front();
   throw Error("the mpi backend takes one packed segment, not " + std::to_string(segments.size()));
 }
-
-}  // namespace
 
 SetBackend::SetBackend(SetChannel channel, int rank)
     : channel_(std::make_shared<const SetChannel>(std::move(channel))),
@@ -107,32 +81,32 @@ std::unique_ptr<Operation> SetBackend::begin(std::size_t bytes, std::vector<Step
 std::unique_ptr<Operation> SetBackend::allreduce(const AllreduceCall& call) {
   const Segment& segment = only_segment(call.segments);
   auto* const data = static_cast<std::byte*>(segment.output);
-  const PartsOf parts(divided(segment.count, size_), size_of(call.dtype));
+  const Parts parts(even_counts(segment.count, size_), size_of(call.dtype));
   const auto reduce = std::make_shared<Reduce>(
       Reduce{parts, rank_, data, data + parts.offset(rank_), {.dtype = call.dtype, .op = call.op}});
   const Step scatter = [reduce](SetOperation& operation) { reduce->post(operation); };
   const Step gather = [reduce, data](SetOperation& operation) {
     reduce->combine();
-    const PartsOf& all = reduce->parts;
-    for (std::size_t peer = 0; peer < all.parts(); ++peer) {
-      if (peer != reduce->rank) operation.receive(peer, data + all.offset(peer), all.bytes(peer));
+    const Parts& all = reduce->parts;
+    for (std::size_t peer = 0; peer < all.size(); ++peer) {
+      if (peer != reduce->rank) operation.receive(peer, data + all.offset(peer), all.count(peer));
     }
-    for (std::size_t peer = 0; peer < all.parts(); ++peer) {
-      if (peer != reduce->rank) operation.send(peer, reduce->output, all.bytes(reduce->rank));
+    for (std::size_t peer = 0; peer < all.size(); ++peer) {
+      if (peer != reduce->rank) operation.send(peer, reduce->output, all.count(reduce->rank));
     }
   };
-  return begin(parts.total_bytes(), {scatter, gather});
+  return begin(parts.total(), {scatter, gather});
 }
 
 std::unique_ptr<Operation> SetBackend::reducescatter(const ReducescatterCall& call) {
-  const PartsOf parts(call.counts, size_of(call.dtype));
+  const Parts parts(call.counts, size_of(call.dtype));
   const auto reduce = std::make_shared<Reduce>(Reduce{parts,
                                                       rank_,
                                                       static_cast<const std::byte*>(call.input),
                                                       static_cast<std::byte*>(call.output),
                                                       {.dtype = call.dtype, .op = call.op}});
-  return begin(parts.total_bytes(), {[reduce](SetOperation& operation) { reduce->post(operation); },
-                                     [reduce](SetOperation&) { reduce->combine(); }});
+  return begin(parts.total(), {[reduce](SetOperation& operation) { reduce->post(operation); },
+                               [reduce](SetOperation&) { reduce->combine(); }});
 }
 
 std::unique_ptr<Operation> SetBackend::broadcast(const BroadcastCall& call) {
@@ -159,34 +133,34 @@ std::unique_ptr<Operation> SetBackend::broadcast(const BroadcastCall& call) {
 }
 
 std::unique_ptr<Operation> SetBackend::allgather(const AllgatherCall& call) {
-  const PartsOf parts(call.counts, size_of(call.dtype));
+  const Parts parts(call.counts, size_of(call.dtype));
   auto* const output = static_cast<std::byte*>(call.output);
   const auto* const input = static_cast<const std::byte*>(call.input);
   const Step exchange = [parts, output, input, rank = rank_](SetOperation& operation) {
-    copy(output + parts.offset(rank), input, parts.bytes(rank));
-    for (std::size_t peer = 0; peer < parts.parts(); ++peer) {
+    copy(output + parts.offset(rank), input, parts.count(rank));
+    for (std::size_t peer = 0; peer < parts.size(); ++peer) {
       if (peer == rank) continue;
-      operation.receive(peer, output + parts.offset(peer), parts.bytes(peer));
-      operation.send(peer, input, parts.bytes(rank));
+      operation.receive(peer, output + parts.offset(peer), parts.count(peer));
+      operation.send(peer, input, parts.count(rank));
     }
   };
-  return begin(parts.total_bytes(), {exchange});
+  return begin(parts.total(), {exchange});
 }
 
 std::unique_ptr<Operation> SetBackend::alltoall(const AlltoallCall& call) {
-  const PartsOf sent(call.send_counts, size_of(call.dtype));
-  const PartsOf received(call.receive_counts, size_of(call.dtype));
+  const Parts sent(call.send_counts, size_of(call.dtype));
+  const Parts received(call.receive_counts, size_of(call.dtype));
   const auto* const input = static_cast<const std::byte*>(call.input);
   auto* const output = static_cast<std::byte*>(call.output);
   const Step exchange = [=, rank = rank_](SetOperation& operation) {
-    copy(output + received.offset(rank), input + sent.offset(rank), sent.bytes(rank));
-    for (std::size_t peer = 0; peer < sent.parts(); ++peer) {
+    copy(output + received.offset(rank), input + sent.offset(rank), sent.count(rank));
+    for (std::size_t peer = 0; peer < sent.size(); ++peer) {
       if (peer == rank) continue;
-      operation.receive(peer, output + received.offset(peer), received.bytes(peer));
-      operation.send(peer, input + sent.offset(peer), sent.bytes(peer));
+      operation.receive(peer, output + received.offset(peer), received.count(peer));
+      operation.send(peer, input + sent.offset(peer), sent.count(peer));
     }
   };
-  return begin(received.total_bytes(), {exchange});
+  return begin(received.total(), {exchange});
 }
 
 std::unique_ptr<Operation> SetBackend::send(const SendCall& call) {

@@ -50,4 +50,7 @@ class SetBackend final : public Backend {
   std::atomic<std::uint64_t> payload_bytes_ = 0;
 };
 
+/// The segment of a packed call. Throws ronde::Error if there are several.
+const Segment& only_segment(std::span<const Segment> segments);
+
 }  // namespace ronde::mpi

@@ -7,13 +7,6 @@
 namespace ronde::shm {
 namespace {
 
-ChunkWalk walk_of(const AllreduceCall& call, const RingShape& shape) {
-  const std::size_t total = total_elements(call.segments);
-  const std::size_t element_bytes = size_of(call.travelling_dtype());
-  return {call.segments, total, chunk_elements(total, element_bytes, shape.slot_bytes),
-          kMostPieces};
-}
-
 /// Results pass through a block of this size, which stays in the first-level cache.
 constexpr std::size_t kBlockBytes = std::size_t{4} << 10;
 
@@ -26,7 +19,7 @@ RingAllreduce::RingAllreduce(std::shared_ptr<RingContext> context, const Allredu
       reduction_(reduction_of(format_.wire(), call.op, format_.prescale(), call.postscale,
                               call.divisor(ring().ranks()))),
       stores_(std::move(stores)),
-      staging_(walk_of(call, ring().shape())),
+      staging_(walk_of(call, ring().shape().slot_bytes, kMostPieces)),
       consuming_(staging_),
       inputs_(ring().ranks(), nullptr) {}
 

@@ -5,24 +5,18 @@
 #include <cstddef>
 #include <span>
 
+#include "ronde/division.h"
 #include "ronde/dtype.h"
 #include "ronde/kernels.h"
 #include "ronde/segment_cursor.h"
 
 namespace ronde::shm {
 
-inline std::byte* advanced(void* base, std::size_t bytes) {
-  return static_cast<std::byte*>(base) + bytes;
-}
-inline const std::byte* advanced(const void* base, std::size_t bytes) {
-  return static_cast<const std::byte*>(base) + bytes;
-}
-
 /// What the kernels are to do for a reduction whose average divides by `divisor`.
 inline Reduction reduction_of(DataType dtype, ReduceOp op, double prescale, double postscale,
                               int divisor) {
   return {.dtype = dtype,
-          .op = op == ReduceOp::Average ? ReduceOp::Sum : op,
+          .op = op,
           .prescale = prescale,
           .final = final_scaling(dtype, op, postscale, divisor)};
 }
@@ -37,7 +31,7 @@ inline std::size_t chunk_elements(std::size_t total, std::size_t element_bytes,
   const std::size_t rounds = (total + most - 1) / most;
   const std::size_t unit = kLine / element_bytes;
   const std::size_t even = (total + rounds - 1) / rounds;
-  return std::min((even + unit - 1) / unit * unit, most);
+  return std::min(rounded_up(even, unit), most);
 }
 
 /// Elements [begin, end) of a round.
@@ -51,7 +45,7 @@ struct Slice {
 /// multiple of `unit`; the last ones may be empty.
 inline Slice even_slice(std::size_t index, std::size_t slices, std::size_t elements,
                         std::size_t unit) noexcept {
-  const std::size_t width = ((elements + slices - 1) / slices + unit - 1) / unit * unit;
+  const std::size_t width = rounded_up((elements + slices - 1) / slices, unit);
   return {std::min(index * width, elements), std::min((index + 1) * width, elements)};
 }
 
@@ -116,5 +110,13 @@ class ChunkWalk {
   std::size_t chunk_;
   std::size_t most_pieces_;  ///< 0: the list is too short to be limited
 };
+
+/// Through slots of `slot_bytes`, in which elements are as they travel.
+inline ChunkWalk walk_of(const AllreduceCall& call, std::size_t slot_bytes,
+                         std::size_t most_pieces) {
+  const std::size_t total = total_elements(call.segments);
+  return {call.segments, total, chunk_elements(total, size_of(call.travelling_dtype()), slot_bytes),
+          most_pieces};
+}
 
 }  // namespace ronde::shm

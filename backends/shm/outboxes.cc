@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "ronde/division.h"
 #include "ronde/error.h"
 
 namespace ronde::shm {
@@ -14,10 +15,6 @@ namespace {
 /// As in Ring: counters of different writers stay that far apart.
 constexpr std::size_t kLinePair = 128;
 constexpr std::size_t kMostSlots = 16;
-
-constexpr std::size_t rounded_up(std::size_t bytes) {
-  return (bytes + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
-}
 
 }  // namespace
 
@@ -49,11 +46,11 @@ Outboxes::Outboxes(std::span<std::byte> memory, const RingShape& shape, std::siz
 }
 
 std::size_t Outboxes::header_bytes(const RingShape& shape) noexcept {
-  return rounded_up(2 * shape.ranks * sizeof(Line));
+  return rounded_up(2 * shape.ranks * sizeof(Line), kRingAlignment);
 }
 
 std::size_t Outboxes::bytes_of_rank(const RingShape& shape) noexcept {
-  return header_bytes(shape) + rounded_up(shape.slots * shape.slot_bytes);
+  return header_bytes(shape) + rounded_up(shape.slots * shape.slot_bytes, kRingAlignment);
 }
 
 std::size_t Outboxes::bytes_for(const RingShape& shape) noexcept {

@@ -8,26 +8,6 @@
 
 namespace ronde::shm {
 
-Parts::Parts(std::span<const std::size_t> counts, std::size_t element_bytes) {
-  for (const std::size_t count : counts) {
-    offsets_.push_back(offsets_.back() + count * element_bytes);
-  }
-}
-
-std::size_t Parts::largest() const noexcept {
-  std::size_t most = 0;
-  for (std::size_t i = 1; i < offsets_.size(); ++i) {
-    most = std::max(most, offsets_[i] - offsets_[i - 1]);
-  }
-  return most;
-}
-
-Parts::Piece Parts::piece(std::size_t rank, std::size_t done, std::size_t most) const {
-  const std::size_t bytes = offsets_[rank + 1] - offsets_[rank];
-  if (done >= bytes) return {offsets_[rank] + bytes, 0};
-  return {offsets_[rank] + done, std::min(most, bytes - done)};
-}
-
 PartwiseOperation::PartwiseOperation(std::shared_ptr<RingContext> context, std::size_t chunk_bytes,
                                      std::size_t largest)
     : RingOperation(std::move(context)), chunk_bytes_(chunk_bytes), largest_(largest) {}

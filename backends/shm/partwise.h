@@ -3,32 +3,12 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "backends/shm/ring_operation.h"
+#include "ronde/division.h"
 
 namespace ronde::shm {
-
-/// A buffer that consists of one part a rank, in rank order. In bytes.
-class Parts {
- public:
-  /// A piece of a part, by its place in the buffer.
-  struct Piece {
-    std::size_t offset, bytes;
-  };
-
-  Parts() = default;
-  Parts(std::span<const std::size_t> counts, std::size_t element_bytes);
-
-  std::size_t total() const noexcept { return offsets_.back(); }
-  std::size_t largest() const noexcept;
-  /// At most `most` bytes of `rank`'s part, behind the first `done`.
-  Piece piece(std::size_t rank, std::size_t done, std::size_t most) const;
-
- private:
-  std::vector<std::size_t> offsets_ = {0};  ///< of every part, and the end of the last
-};
 
 /// An operation in which ranks have parts of a buffer for each other. A round moves as many bytes
 /// of every part, so that there are as many rounds as the largest part needs.
@@ -73,7 +53,7 @@ class Allgather final : public PartwiseOperation {
 
   const void* const input_;
   void* const output_;
-  const Parts parts_;  ///< of the output
+  const Parts parts_;  ///< of the output, in bytes
   const StoreChoice::Use stores_;
 };
 
@@ -87,7 +67,7 @@ class Alltoall final : public PartwiseOperation {
 
   const void* const input_;
   void* const output_;
-  const Parts sent_, received_;
+  const Parts sent_, received_;  ///< in bytes
   const StoreChoice::Use stores_;
 };
 
@@ -103,7 +83,7 @@ class Reducescatter final : public PartwiseOperation {
   void* const output_;
   const std::size_t element_bytes_;
   const Reduction reduction_;
-  const Parts parts_;  ///< of the input
+  const Parts parts_;  ///< of the input, in bytes
   const StoreChoice::Use stores_;
   std::vector<const void*> inputs_;  ///< by rank
 };

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "ronde/division.h"
 #include "ronde/error.h"
 
 namespace ronde::shm {
@@ -15,10 +16,6 @@ constexpr std::size_t kLine = 64;
 constexpr std::size_t kLargestElement = 8;
 /// Processors fetch lines in pairs: counters of different writers stay that far apart.
 constexpr std::size_t kLinePair = 2 * kLine;
-
-constexpr std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

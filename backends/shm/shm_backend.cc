@@ -14,6 +14,7 @@
 #include "backends/shm/partwise.h"
 #include "backends/shm/shared_memory.h"
 #include "backends/socket/host.h"
+#include "ronde/division.h"
 #include "ronde/error.h"
 
 namespace ronde::shm {
@@ -38,18 +39,14 @@ std::unique_ptr<Backend> create_alone(const ShmOptions& options, const BackendCo
                                       context.ring_peers);
 }
 
-constexpr std::size_t rounded_up(std::size_t bytes) {
-  return (bytes + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
-}
-
 /// Null if none is wanted, or if there is not enough address space for it: then on every rank.
 std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
                                                    const BackendContext& context) {
   if (context.symmetric_heap_bytes == 0) return nullptr;
   const auto ranks = static_cast<std::size_t>(meeting.topology.local_size);
   const auto rank = static_cast<std::size_t>(meeting.topology.local_rank);
-  const std::size_t part_bytes = rounded_up(context.symmetric_heap_bytes);
-  const std::size_t claims_bytes = rounded_up(ChunkClaims::bytes_for(ranks));
+  const std::size_t part_bytes = rounded_up(context.symmetric_heap_bytes, kRingAlignment);
+  const std::size_t claims_bytes = rounded_up(ChunkClaims::bytes_for(ranks), kRingAlignment);
   std::shared_ptr<SharedMemory> memory;
   try {
     memory =

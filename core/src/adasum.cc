@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "elementwise.h"
+#include "ronde/division.h"
 #include "ronde/error.h"
 #include "ronde/kernels.h"
 #include "ronde/segment_cursor.h"
@@ -19,20 +20,6 @@ namespace ronde {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
-
-constexpr std::size_t rounded_up(std::size_t bytes) {
-  return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
-}
-
-/// How a tensor is divided among ranks: as even as can be, the first ranks have one more.
-struct Cut {
-  std::size_t even;
-  std::size_t rest;
-
-  Cut(std::size_t count, std::size_t ranks) : even(count / ranks), rest(count % ranks) {}
-  std::size_t count(std::size_t rank) const { return even + (rank < rest ? 1 : 0); }
-  std::size_t offset(std::size_t rank) const { return rank * even + std::min(rank, rest); }
-};
 
 /// The factors of Note [Adasum].
 Blend factors_of(const Products& products) {
@@ -87,7 +74,7 @@ class Adasum final : public Operation {
 
   std::size_t moved_bytes(std::size_t elements) const { return elements * size_of(moved_); }
   std::size_t computed_bytes(std::size_t elements) const { return elements * size_of(computed_); }
-  Cut cut(const Segment& tensor) const { return {tensor.count, ranks_}; }
+  EvenParts cut(const Segment& tensor) const { return {tensor.count, ranks_}; }
 
   /// Of one more tensor, at most: the same on all ranks, so that they work on the same ones.
   std::size_t scratch_bytes(const Segment& tensor) const {
@@ -131,10 +118,10 @@ class Adasum final : public Operation {
     own_counts_.assign(ranks_, counts_[own_]);
     const std::size_t all_parts = counts_[own_] * ranks_;
     whole_ = memory;
-    parts_ = whole_ + rounded_up(moved_bytes(total_elements(batch_)));
-    std::byte* const end = parts_ + rounded_up(moved_bytes(all_parts));
+    parts_ = whole_ + rounded_up(moved_bytes(total_elements(batch_)), kCacheLine);
+    std::byte* const end = parts_ + rounded_up(moved_bytes(all_parts), kCacheLine);
     vectors_ = moved_ == computed_ ? parts_ : end;
-    sums_ = moved_ == computed_ ? end : end + rounded_up(computed_bytes(all_parts));
+    sums_ = moved_ == computed_ ? end : end + rounded_up(computed_bytes(all_parts), kCacheLine);
   }
 
   /// Gives every rank its parts of this rank's tensors.

@@ -7,7 +7,6 @@
 
 #include "elementwise.h"
 #include "packing_streams.h"
-#include "parts.h"
 #include "ronde/kernels.h"
 
 namespace ronde {
@@ -20,8 +19,13 @@ constexpr std::size_t kLargestElement = 8;  // bytes, of any dtype
 /// from more (docs/performance.md).
 constexpr std::size_t kShare = std::size_t{512} << 10;
 
-std::size_t largest(std::span<const std::size_t> counts) {
-  return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+/// Elements of a reduction, behind the first `offset` of `input`, which may be null.
+template <typename Call>
+void pack_input(std::byte* to, const void* input, std::size_t offset, std::size_t count,
+                const Call& call, bool widen) {
+  if (input == nullptr) return fill_neutral(to, count, call.dtype, call.op, widen);
+  pack_elements(to, advanced(input, offset * size_of(call.dtype)), count, call.dtype,
+                {call.prescale, 1.0}, widen);
 }
 
 }  // namespace
@@ -39,12 +43,7 @@ class PackingBackend::Allreduce final : public SegmentStream {
   bool reads() const override { return true; }
 
   void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
-    if (segment.input == nullptr) {
-      fill_neutral(to, count, call_.dtype, call_.op, widen_);
-    } else {
-      pack_elements(to, advanced(segment.input, offset * size_of(call_.dtype)), count, call_.dtype,
-                    {call_.prescale, 1.0}, widen_);
-    }
+    pack_input(to, segment.input, offset, count, call_, widen_);
   }
 
   void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
@@ -108,6 +107,8 @@ class PackingBackend::PartStream : public ChunkedOperation {
       : ChunkedOperation(owner),
         in_(std::move(in)),
         out_(std::move(out)),
+        in_pieces_(in_.size()),
+        out_pieces_(out_.size()),
         most_(most),
         width_(width),
         each_(std::max<std::size_t>(owner.buffer_.limit() / ((in_.size() + out_.size()) * width),
@@ -119,8 +120,8 @@ class PackingBackend::PartStream : public ChunkedOperation {
   virtual void unpack(const std::byte* from, std::size_t offset, std::size_t count) = 0;
   virtual std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) = 0;
 
-  std::span<const std::size_t> in_pieces() const noexcept { return in_.pieces(); }
-  std::span<const std::size_t> out_pieces() const noexcept { return out_.pieces(); }
+  std::span<const std::size_t> in_pieces() const noexcept { return in_pieces_; }
+  std::span<const std::size_t> out_pieces() const noexcept { return out_pieces_; }
   /// Units of the largest piece in this chunk, of all ranks.
   std::size_t most_in_chunk() const noexcept { return std::min(each_, most_ - done_); }
 
@@ -128,14 +129,15 @@ class PackingBackend::PartStream : public ChunkedOperation {
   bool finished() const final { return done_ >= most_; }
 
   std::unique_ptr<Operation> start_chunk() final {
-    const std::size_t in_total = in_.cut(done_, each_);
-    const std::size_t out_total = out_.cut(done_, each_);
+    const std::size_t in_total = cut(in_, in_pieces_);
+    const std::size_t out_total = cut(out_, out_pieces_);
     std::byte* position = buffer((in_total + out_total) * width_);
     const std::byte* input = position;
-    in_.for_each([&](std::size_t offset, std::size_t count) {
-      pack(position, offset, count);
+    for (std::size_t part = 0; part < in_.size(); ++part) {
+      const auto [offset, count] = in_.piece(part, done_, each_);
+      if (count > 0) pack(position, offset, count);
       position += count * width_;
-    });
+    }
     owner_.counters_.packed_bytes.add(in_total * width_);
     output_ = position;
     return launch(input, position);
@@ -143,16 +145,28 @@ class PackingBackend::PartStream : public ChunkedOperation {
 
   void end_chunk() final {
     const std::byte* position = output_;
-    out_.for_each([&](std::size_t offset, std::size_t count) {
-      unpack(position, offset, count);
+    for (std::size_t part = 0; part < out_.size(); ++part) {
+      const auto [offset, count] = out_.piece(part, done_, each_);
+      if (count > 0) unpack(position, offset, count);
       position += count * width_;
       owner_.counters_.unpacked_bytes.add(count * width_);
-    });
+    }
     done_ += each_;
   }
 
-  Parts in_;
-  Parts out_;
+  /// Units of every part in this chunk; returns their sum.
+  std::size_t cut(const Parts& parts, std::vector<std::size_t>& pieces) const {
+    std::size_t total = 0;
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      total += pieces[part] = parts.piece(part, done_, each_).count;
+    }
+    return total;
+  }
+
+  const Parts in_;
+  const Parts out_;
+  std::vector<std::size_t> in_pieces_;
+  std::vector<std::size_t> out_pieces_;
   const std::size_t most_;
   const std::size_t width_;
   const std::size_t each_;  ///< units of one part in a chunk
@@ -188,7 +202,7 @@ class PackingBackend::Allgather final : public ByteStream {
  public:
   Allgather(PackingBackend& owner, const AllgatherCall& call)
       : ByteStream(owner, call.input, call.counts.subspan(owner.own(), 1), call.output, call.counts,
-                   largest(call.counts), call.dtype) {}
+                   Parts(call.counts, 1).largest(), call.dtype) {}
 
  private:
   std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) override {
@@ -218,7 +232,7 @@ class PackingBackend::Reducescatter final : public PartStream {
  public:
   Reducescatter(PackingBackend& owner, const ReducescatterCall& call)
       : PartStream(owner, Parts(call.counts, 1), Parts(call.counts.subspan(owner.own(), 1), 1),
-                   largest(call.counts), size_of(owner.wire(call.dtype))),
+                   Parts(call.counts, 1).largest(), size_of(owner.wire(call.dtype))),
         call_(call),
         widen_(owner.packed_capabilities_.widen_halves),
         final_scaling_(final_scaling(call.dtype, call.op, call.postscale,
@@ -226,12 +240,7 @@ class PackingBackend::Reducescatter final : public PartStream {
 
  private:
   void pack(std::byte* to, std::size_t offset, std::size_t count) override {
-    if (call_.input == nullptr) {
-      fill_neutral(to, count, call_.dtype, call_.op, widen_);
-    } else {
-      pack_elements(to, advanced(call_.input, offset * size_of(call_.dtype)), count, call_.dtype,
-                    {call_.prescale, 1.0}, widen_);
-    }
+    pack_input(to, call_.input, offset, count, call_, widen_);
   }
 
   void unpack(const std::byte* from, std::size_t offset, std::size_t count) override {

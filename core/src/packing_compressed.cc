@@ -4,7 +4,6 @@
 #include "elementwise.h"
 #include "packing_streams.h"
 #include "ronde/kernels.h"
-#include "rows.h"
 
 namespace ronde {
 
@@ -18,7 +17,7 @@ class PackingBackend::CompressedAllreduce final : public SegmentStream {
         call_(call),
         ranks_(static_cast<std::size_t>(owner.size_)),
         reduction_({.dtype = *call.wire_dtype,
-                    .op = packed_op(call.op),
+                    .op = call.op,
                     .final = final_scaling(*call.wire_dtype, call.op, call.postscale,
                                            call.divisor(ranks_))}),
         inputs_(ranks_, nullptr) {}
@@ -57,10 +56,8 @@ class PackingBackend::CompressedAllreduce final : public SegmentStream {
   }
 
   std::unique_ptr<Operation> launch(std::byte* memory, std::size_t count) override {
-    part_bytes_.clear();
-    for (const std::int64_t part : scattered_rows(static_cast<std::int64_t>(count), owner_.size_)) {
-      part_bytes_.push_back(static_cast<std::size_t>(part) * kWidth);
-    }
+    part_bytes_ = even_counts(count, ranks_);
+    for (std::size_t& part : part_bytes_) part *= kWidth;
     own_bytes_.assign(ranks_, part_bytes_[owner_.own()]);
     chunk_ = memory;
     parts_ = memory + count * kWidth;

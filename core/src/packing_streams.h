@@ -7,18 +7,12 @@
 #include <span>
 
 #include "packing_backend.h"
+#include "ronde/division.h"
 #include "ronde/segment_cursor.h"
 
 // What the operations of a PackingBackend are made of.
 
 namespace ronde {
-
-inline const std::byte* advanced(const void* base, std::size_t bytes) {
-  return static_cast<const std::byte*>(base) + bytes;
-}
-inline std::byte* advanced(void* base, std::size_t bytes) {
-  return static_cast<std::byte*>(base) + bytes;
-}
 
 constexpr ReduceOp packed_op(ReduceOp op) noexcept {
   return op == ReduceOp::Average ? ReduceOp::Sum : op;

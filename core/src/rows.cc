@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "ronde/division.h"
+
 namespace ronde {
 
 std::vector<std::int64_t> scattered_rows(std::int64_t rows, int size) {
-  std::vector<std::int64_t> divided(static_cast<std::size_t>(size), rows / size);
-  for (std::int64_t rank = 0; rank < rows % size; ++rank) ++divided[static_cast<std::size_t>(rank)];
-  return divided;
+  const auto counts = even_counts(static_cast<std::size_t>(rows), static_cast<std::size_t>(size));
+  return {counts.begin(), counts.end()};
 }
 
 std::string splits_error(const RequestMeta& meta, int size) {

@@ -5,17 +5,10 @@
 #include <cstdint>
 #include <utility>
 
+#include "ronde/division.h"
 #include "ronde/error.h"
 
 namespace ronde {
-namespace {
-
-constexpr std::size_t rounded_up(std::size_t value) {
-  constexpr std::size_t kUnit = SymmetricHeap::kAlignment;
-  return (value + kUnit - 1) / kUnit * kUnit;
-}
-
-}  // namespace
 
 SymmetricHeap::SymmetricHeap(std::vector<std::span<std::byte>> parts, std::size_t local_rank,
                              std::shared_ptr<void> owner)
@@ -32,10 +25,10 @@ std::optional<std::size_t> SymmetricHeap::find(std::size_t bytes, std::size_t be
   if (begin > this->bytes()) return std::nullopt;
   bytes = std::max<std::size_t>(bytes, 1);  // as reserve() does
   const std::lock_guard lock(mutex_);
-  std::size_t offset = rounded_up(begin);
+  std::size_t offset = rounded_up(begin, kAlignment);
   for (const auto& [start, length] : reserved_) {
     if (start >= offset && start - offset >= bytes) break;
-    offset = std::max(offset, rounded_up(start + length));
+    offset = std::max(offset, rounded_up(start + length, kAlignment));
   }
   if (offset > this->bytes() || this->bytes() - offset < bytes) return std::nullopt;
   return offset;

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace ronde {
+
+// How memory and elements are divided among ranks.
+
+/// The memory `bytes` behind `base`.
+/// @{
+inline std::byte* advanced(void* base, std::size_t bytes) {
+  return static_cast<std::byte*>(base) + bytes;
+}
+inline const std::byte* advanced(const void* base, std::size_t bytes) {
+  return static_cast<const std::byte*>(base) + bytes;
+}
+/// @}
+
+/// The least multiple of `unit` that is not below `value`.
+constexpr std::size_t rounded_up(std::size_t value, std::size_t unit) noexcept {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// The part of one rank if `total` is divided as evenly as can be: the first ranks have one more.
+struct EvenParts {
+  std::size_t even;
+  std::size_t rest;
+
+  constexpr EvenParts(std::size_t total, std::size_t ranks)
+      : even(total / ranks), rest(total % ranks) {}
+  constexpr std::size_t count(std::size_t rank) const { return even + (rank < rest ? 1 : 0); }
+  constexpr std::size_t offset(std::size_t rank) const {
+    return rank * even + std::min(rank, rest);
+  }
+};
+
+/// The counts of all ranks.
+inline std::vector<std::size_t> even_counts(std::size_t total, std::size_t ranks) {
+  const EvenParts parts(total, ranks);
+  std::vector<std::size_t> counts(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) counts[rank] = parts.count(rank);
+  return counts;
+}
+
+/// A buffer that consists of one part a rank, in rank order. All counts are in the same unit.
+class Parts {
+ public:
+  /// A piece of a part, by its place in the buffer.
+  struct Piece {
+    std::size_t offset, count;
+  };
+
+  /// `unit`: how many units one of `counts` is, such as the bytes of an element.
+  Parts(std::span<const std::size_t> counts, std::size_t unit) {
+    for (const std::size_t count : counts) offsets_.push_back(offsets_.back() + count * unit);
+  }
+
+  std::size_t size() const noexcept { return offsets_.size() - 1; }
+  std::size_t offset(std::size_t rank) const { return offsets_[rank]; }
+  std::size_t count(std::size_t rank) const { return offsets_[rank + 1] - offsets_[rank]; }
+  std::size_t total() const noexcept { return offsets_.back(); }
+  std::size_t largest() const {
+    std::size_t most = 0;
+    for (std::size_t rank = 0; rank < size(); ++rank) most = std::max(most, count(rank));
+    return most;
+  }
+  /// At most `most` of `rank`'s part, behind the first `done`.
+  Piece piece(std::size_t rank, std::size_t done, std::size_t most) const {
+    const std::size_t skipped = std::min(done, count(rank));
+    return {offset(rank) + skipped, std::min(most, count(rank) - skipped)};
+  }
+
+ private:
+  std::vector<std::size_t> offsets_ = {0};  ///< of every part, and the end of the last
+};
+
+}  // namespace ronde
