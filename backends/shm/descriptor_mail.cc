@@ -2,7 +2,6 @@
 #include "backends/shm/descriptor_mail.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 #include <cstring>
 
 #include "backends/socket/host.h"
+#include "backends/socket/sockets.h"
 #include "ronde/error.h"
 
 namespace ronde::shm {
@@ -19,21 +19,6 @@ namespace {
 constexpr std::size_t kSecretBytes = 16;
 constexpr std::size_t kLongestPayload = 256;
 
-struct SocketName {
-  sockaddr_un address = {};
-  socklen_t length = 0;
-};
-
-SocketName abstract_name(const std::string& text) {
-  SocketName name;
-  name.address.sun_family = AF_UNIX;
-  if (text.size() + 1 > sizeof name.address.sun_path) throw Error("a socket's name is too long");
-  // The leading zero byte makes it abstract: there is no file to remove.
-  std::memcpy(name.address.sun_path + 1, text.data(), text.size());
-  name.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
-  return name;
-}
-
 net::UniqueFd bound_socket(const std::string& text) {
   net::UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) throw Error("socket: " + net::errno_text(errno));
@@ -41,8 +26,8 @@ net::UniqueFd bound_socket(const std::string& text) {
   if (::setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {
     throw Error("SO_PASSCRED: " + net::errno_text(errno));
   }
-  const SocketName name = abstract_name(text);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length) != 0) {
+  const net::Address name = net::unix_address(text);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name.storage), name.length) != 0) {
     throw Error("binding an abstract Unix socket: " + net::errno_text(errno));
   }
   return fd;
@@ -93,11 +78,11 @@ DescriptorMail::DescriptorMail(const Meeting& meeting)
 void DescriptorMail::send(std::size_t local_rank, int fd) const {
   const Address& to = addresses_.at(local_rank);
   std::string payload = net::pack({to.token, std::to_string(own_local_rank_)});
-  SocketName name = abstract_name(to.socket);
+  net::Address name = net::unix_address(to.socket);
   iovec piece = {payload.data(), payload.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof fd)> control = {};
   msghdr message = {};
-  message.msg_name = &name.address;
+  message.msg_name = &name.storage;
   message.msg_namelen = name.length;
   message.msg_iov = &piece;
   message.msg_iovlen = 1;

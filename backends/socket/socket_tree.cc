@@ -57,7 +57,7 @@ SocketTree::SocketTree(const TreeOptions& options, const Exchange& exchange)
 void SocketTree::add_peer(Peer peer) {
   const auto [entry, added] =
       counterparts_.try_emplace(peer.rank, std::move(peer.socket), peer.pid);
-  register_fd(entry->second.connection.fd(), Source::Socket, peer.rank);
+  watch(EPOLL_CTL_ADD, entry->second.connection.fd(), Source::Socket, peer.rank, EPOLLIN);
   if (peer.pid != 0) watch_process(peer.rank, entry->second);
 }
 
@@ -65,17 +65,17 @@ void SocketTree::add_peer(Peer peer) {
 void SocketTree::watch_process(int rank, Counterpart& counterpart) {
   counterpart.process = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, counterpart.pid, 0)));
   if (counterpart.process) {
-    register_fd(counterpart.process.get(), Source::Process, rank);
+    watch(EPOLL_CTL_ADD, counterpart.process.get(), Source::Process, rank, EPOLLIN);
   } else if (errno == ESRCH) {
     process_ended(rank);
   }
 }
 
-void SocketTree::register_fd(int fd, Source source, int rank) {
+void SocketTree::watch(int operation, int fd, Source source, int rank, std::uint32_t events) {
   epoll_event event = {};
-  event.events = EPOLLIN;
+  event.events = events;
   event.data.u64 = (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
     throw Error("epoll_ctl failed: " + errno_text(errno));
   }
 }
@@ -100,13 +100,8 @@ void SocketTree::flush(int rank, Counterpart& counterpart) {
   const bool wants_write = counterpart.connection.has_unsent();
   if (wants_write == counterpart.wants_write) return;
   counterpart.wants_write = wants_write;
-  epoll_event event = {};
-  event.events = wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  event.data.u64 =
-      (static_cast<std::uint64_t>(Source::Socket) << 32) | static_cast<std::uint32_t>(rank);
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, counterpart.connection.fd(), &event) != 0) {
-    throw Error("epoll_ctl failed: " + errno_text(errno));
-  }
+  watch(EPOLL_CTL_MOD, counterpart.connection.fd(), Source::Socket, rank,
+        wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 Incoming SocketTree::poll() {

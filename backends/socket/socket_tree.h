@@ -60,7 +60,7 @@ class SocketTree {
 
   void add_peer(Peer peer);
   void watch_process(int rank, Counterpart& counterpart);
-  void register_fd(int fd, Source source, int rank);
+  void watch(int operation, int fd, Source source, int rank, std::uint32_t events);
   void flush(int rank, Counterpart& counterpart);
   void take_events();
   void handle(Source source, int rank, std::uint32_t events);

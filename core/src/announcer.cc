@@ -11,10 +11,6 @@
 
 namespace ronde {
 
-Agreed agreed_of(Submission submission, const CachedResponse& response, bool contributed) {
-  return {std::move(submission), response.rows, contributed};
-}
-
 void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
                 bool contributed, int average_over) {
   if (!submission.is_group()) {

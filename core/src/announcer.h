@@ -23,9 +23,6 @@ struct Agreed {
   int average_over = 0;     ///< as AllreduceCall::average_over
 };
 
-/// `response`: what was agreed on for it.
-Agreed agreed_of(Submission submission, const CachedResponse& response, bool contributed);
-
 /// Adds what was agreed on: the operation, or the members of the group one by one.
 void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
                 bool contributed, int average_over = 0);

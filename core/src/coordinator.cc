@@ -270,7 +270,7 @@ void Coordinator::decide() {
   }
   if (desk_->idle() || !global_.negotiator->any_shut_down()) return;
   const auto departure =
-      departure_of(desk_->waiting_for_calls(), global_.negotiator->not_shut_down());
+      departure_of(desk_->waiting(/*for_calls_only=*/true), global_.negotiator->not_shut_down());
   if (departure) depart(*departure);
 }
 

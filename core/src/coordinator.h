@@ -164,9 +164,10 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void compare_configurations();
   void pin_thread();
   void make_board();
-  void make_backends();
   void make_backend(const BackendRegistry::value_type& chosen, DeviceKind device, Backends& made,
                     BackendContext& context);
+  void make_on_all_ranks(const BackendRegistry::value_type& chosen, DeviceKind device,
+                         BackendContext& context);
   void make_host_backend();
   std::string device_backend_problem(const BackendRegistry::value_type& candidate);
   void make_device_backend();

@@ -82,7 +82,8 @@ void Coordinator::start() {
   }
   compare_configurations();
   make_board();
-  make_backends();
+  make_host_backend();
+  make_device_backend();
   pin_thread();
   if (is_arbiter()) {
     desk_ = std::make_unique<ExchangeDesk>(topology_.size);
@@ -208,23 +209,23 @@ void Coordinator::make_board() {
   }
 }
 
-void Coordinator::make_backends() {
-  make_host_backend();
-  make_device_backend();
+void Coordinator::make_host_backend() {
+  BackendContext context = backend_context(global_.info);
+  context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
+  make_on_all_ranks(
+      choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_),
+      DeviceKind::Cpu, context);
+  heap_ = global_.backends[DeviceKind::Cpu]->symmetric_heap();
 }
 
 /// Every rank must reach the exchange after it, or the others would wait for it.
-void Coordinator::make_host_backend() {
+void Coordinator::make_on_all_ranks(const BackendRegistry::value_type& chosen, DeviceKind device,
+                                    BackendContext& context) {
+  context.exchange = [this](std::string_view blob) { return exchange(blob); };
+  context.deadline = start_deadline_;
   std::string error;
   try {
-    BackendContext context = backend_context(global_.info);
-    context.exchange = [this](std::string_view blob) { return exchange(blob); };
-    context.deadline = start_deadline_;
-    context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
-    make_backend(
-        choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_),
-        DeviceKind::Cpu, global_.backends, context);
-    heap_ = global_.backends[DeviceKind::Cpu]->symmetric_heap();
+    make_backend(chosen, device, global_.backends, context);
   } catch (const GroupError&) {
     throw;  // of an exchange: every rank throws it, and none comes to the next one
   } catch (...) {
@@ -260,21 +261,11 @@ void Coordinator::make_device_backend() {
     global_.info.device_problem += (global_.info.device_problem.empty() ? "" : "; ") + problem;
   }
   if (device_backends_.empty()) return;
-  std::string error;
-  try {
-    BackendContext context = backend_context(global_.info);
-    context.exchange = [this](std::string_view blob) { return exchange(blob); };
-    context.deadline = start_deadline_;
-    context.host = global_.backends.at(DeviceKind::Cpu).get();
-    make_backend(choose_backend(device_backends_, DeviceKind::Cuda, wanted, topology_),
-                 DeviceKind::Cuda, global_.backends, context);
-    device_streams_ = global_.backends[DeviceKind::Cuda]->device_streams();
-  } catch (const GroupError&) {
-    throw;
-  } catch (...) {
-    error = told_of_backend();
-  }
-  agree_on_errors(error);
+  BackendContext context = backend_context(global_.info);
+  context.host = global_.backends.at(DeviceKind::Cpu).get();
+  make_on_all_ranks(choose_backend(device_backends_, DeviceKind::Cuda, wanted, topology_),
+                    DeviceKind::Cuda, context);
+  device_streams_ = global_.backends[DeviceKind::Cuda]->device_streams();
 }
 
 void Coordinator::agree_on_errors(const std::string& error) {

@@ -226,17 +226,10 @@ WaitingOperation ExchangeDesk::waiting_for(const ExchangeKey& key, const Pending
   return operation;
 }
 
-std::vector<WaitingOperation> ExchangeDesk::waiting() const {
-  std::vector<WaitingOperation> operations;
-  for (const auto& [key, pending] : pending_) operations.push_back(waiting_for(key, pending));
-  std::sort(operations.begin(), operations.end(), is_older);
-  return operations;
-}
-
-std::vector<WaitingOperation> ExchangeDesk::waiting_for_calls() const {
+std::vector<WaitingOperation> ExchangeDesk::waiting(bool for_calls_only) const {
   std::vector<WaitingOperation> operations;
   for (const auto& [key, pending] : pending_) {
-    if (is_call(key.kind)) operations.push_back(waiting_for(key, pending));
+    if (!for_calls_only || is_call(key.kind)) operations.push_back(waiting_for(key, pending));
   }
   std::sort(operations.begin(), operations.end(), is_older);
   return operations;

@@ -36,11 +36,9 @@ class ExchangeDesk {
   /// What became complete since the last call, in that order.
   std::vector<ExchangeReply> take();
 
-  /// Exchanges that wait for ranks, oldest first.
-  std::vector<WaitingOperation> waiting() const;
-  /// Those of them that wait for a call of the program: to what follows it a rank comes also after
-  /// it has called shutdown.
-  std::vector<WaitingOperation> waiting_for_calls() const;
+  /// Exchanges that wait for ranks, oldest first. `for_calls_only`: those that wait for a call of
+  /// the program; to what follows it a rank comes also after it has called shutdown.
+  std::vector<WaitingOperation> waiting(bool for_calls_only = false) const;
 
   bool idle() const noexcept { return pending_.empty() && replies_.empty(); }
   /// Ranks make a set, and not all have told how that went.

@@ -230,7 +230,7 @@ std::vector<Agreed> FrozenSchedule::empty(Bucket& bucket) {
   for (Entry& entry : bucket.entries) {
     entry.submission->work->set_bucket(std::nullopt);
     agreed.push_back(
-        agreed_of(std::move(*entry.submission), entry.item.response, entry.item.contributed));
+        {std::move(*entry.submission), entry.item.response.rows, entry.item.contributed});
     entry.submission.reset();
   }
   bucket.missing = bucket.entries.size();
