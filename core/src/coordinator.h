@@ -26,6 +26,7 @@
 #include "set_info.h"
 #include "stall_inspector.h"
 #include "submission_queue.h"
+#include "submitter.h"
 
 namespace ronde {
 
@@ -110,8 +111,10 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   /// Why the group died; null if it has not.
   std::exception_ptr failure() const;
 
-  Work submit(Request request);
-  std::vector<Work> submit_group(std::vector<Request> requests);
+  Work submit(Request request) { return submitter_->submit(std::move(request)); }
+  std::vector<Work> submit_group(std::vector<Request> requests) {
+    return submitter_->submit_group(std::move(requests));
+  }
 
   // coordinator_sets.cc: on the calling thread, which they block.
   ProcessSet add_process_set(const std::vector<int>& ranks);
@@ -148,16 +151,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::uint64_t joins(ProcessSet set) const { return queue_->joins(set.id); }
 
  private:
-  // coordinator_submit.cc
-  struct SetPlace {
-    int rank, size;
-  };
-  [[noreturn]] void rethrow_as_of_this_rank(const UsageError& error) const;
-  SetPlace place_in(const Request& request) const;
-  std::shared_ptr<const DeviceEvent> ready_point(const Request& request,
-                                                 const RequestMeta& meta) const;
-  Submission submission_of(Request request);
-
   // coordinator_start.cc: before the loop.
   bool try_start() noexcept;
   void start();
@@ -177,7 +170,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void make_executor(SetEngine& set);
   BackendContext backend_context(const SetInfo& info);
   bool is_new_warning(const std::string& text);
-  std::string validate(const SetEngine& set, const RequestMeta& meta) const;
 
   // coordinator_exchange.cc: the exchanges of a start.
   using Conclude = std::function<BootstrapMessage(std::vector<std::string> blobs)>;
@@ -352,6 +344,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   // Any thread.
   SetTable sets_here_;
+  std::optional<Submitter> submitter_;  ///< constant once wait_started() has returned
   std::atomic<std::uint64_t> sets_added_{0};
   std::atomic<bool> has_exchanges_{false};  ///< asked_ or made_ is not empty
   std::atomic<std::thread::id> driver_{};   ///< who runs the loop

@@ -11,6 +11,7 @@
 #include "coordinator.h"
 #include "exception_text.h"
 #include "rank_list.h"
+#include "request_validation.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -96,6 +97,8 @@ void Coordinator::start() {
   make_negotiation(global_);
   make_executor(global_);
   sets_here_.insert(std::make_shared<SetInfo>(global_.info));
+  submitter_.emplace(topology_, sets_here_, *queue_, heap_, device_streams_, weak_from_this(),
+                     log_);
 }
 
 /// What the ranks between rank 0 and the members need, too.
@@ -105,7 +108,7 @@ void Coordinator::make_negotiation(SetEngine& set) {
   if (is_arbiter()) {
     set.negotiator = std::make_unique<Negotiator>(
         set.info.ranks, options_.config.cache_capacity,
-        [this, &set](const RequestMeta& meta) { return validate(set, meta); },
+        [&set](const RequestMeta& meta) { return agreed_error(set.info, meta); },
         options_.config.join_average == "all" ? Negotiator::JoinAverage::All
                                               : Negotiator::JoinAverage::Contributing,
         set.info.id);
@@ -344,31 +347,6 @@ Coordinator::Clock::duration Coordinator::combining_patience() const {
   const auto period = stalls_.period();
   return period ? std::min<Clock::duration>(*period / 2, kMostCombiningPatience)
                 : Clock::duration(kMostCombiningPatience);
-}
-
-/// Members of groups are validated one by one.
-std::string Coordinator::validate(const SetEngine& set, const RequestMeta& meta) const {
-  const int size = set.info.topology.size;
-  if (moves_no_data(meta.kind)) return {};
-  if (const std::string error = shape_error(meta.shape, meta.dtype); !error.empty()) return error;
-  if (meta.kind == Collective::Broadcast && (meta.root < 0 || meta.root >= size)) {
-    return "root " + std::to_string(meta.root) + " is out of range: there are ranks 0 to " +
-           std::to_string(size - 1) +
-           (set.is_global() ? "" : " in process set " + std::to_string(set.info.id));
-  }
-  if (may_allocate(meta.kind) && meta.shape.empty()) {
-    return "a scalar has no first dimension to " +
-           std::string(meta.kind == Collective::Allgather ? "gather" : "split") +
-           " along; give it the shape [1]";
-  }
-  if (meta.kind == Collective::Alltoall) {
-    if (const std::string error = splits_error(meta, size); !error.empty()) return error;
-  }
-  if (is_reduction(meta.kind) && meta.dtype == DataType::Bool && meta.op == ReduceOp::Average) {
-    return "bools have no average; convert them first, or use sum (or), product (and)";
-  }
-  // Of other sets each member looks at that by itself, as rank 0 need not be one.
-  return set.is_global() ? backend_error(set.info, meta) : std::string();
 }
 
 }  // namespace ronde

@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank is asked to do: looked at here by itself, before others hear of it.
+#include "request_validation.h"
+
 #include <cmath>
 
-#include "coordinator.h"
 #include "point_to_point.h"
-#include "rank_list.h"
 #include "ronde/error.h"
+#include "rows.h"
 
 namespace ronde {
 namespace {
 
 bool is_reserved(const std::string& name) {
   return is_unnamed(name) || is_message(name) || is_join(name);
-}
-
-/// "allreduce 'x'", or "allreduce" if it has no name that can be shown.
-std::string shown(const Request& request) {
-  const bool has_name = !request.name.empty() && !is_reserved(request.name);
-  return std::string(to_string(request.kind)) + (has_name ? " '" + request.name + "'" : "");
 }
 
 /// Whether there certainly is something to write on `rank`: what others bring is not known yet.
@@ -64,8 +58,14 @@ std::string adasum_error(const Request& request) {
   return std::isinf(request.prescale) ? "adasum needs a finite prescale" : std::string();
 }
 
-/// What this rank alone can see to be wrong.
-void check_buffers(const Request& request, int rank, int size) {
+}  // namespace
+
+std::string shown(const Request& request) {
+  const bool has_name = !request.name.empty() && !is_reserved(request.name);
+  return std::string(to_string(request.kind)) + (has_name ? " '" + request.name + "'" : "");
+}
+
+void check_request(const Request& request, int rank, int size) {
   const auto refuse = [&](const std::string& what) {
     throw UsageError(shown(request) + ": " + what);
   };
@@ -104,7 +104,6 @@ void check_buffers(const Request& request, int rank, int size) {
   }
 }
 
-/// What tells where a symmetric buffer is (RequestMeta::symmetric_place); 0 for another one.
 std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap) {
   const std::uint64_t bytes = element_count(request.shape) * size_of(request.dtype);
   if (!request.symmetric || bytes == 0) return 0;
@@ -122,7 +121,6 @@ std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap)
                    "contribute");
 }
 
-/// What this rank alone can see to be wrong with a group.
 void check_group(const std::vector<Request>& requests) {
   if (requests.empty()) throw UsageError("a group needs at least one operation");
   for (const Request& request : requests) {
@@ -139,94 +137,29 @@ void check_group(const std::vector<Request>& requests) {
   }
 }
 
-}  // namespace
-
-/// This rank's place in the set of the request. Throws UsageError where that is none of its
-/// business.
-Coordinator::SetPlace Coordinator::place_in(const Request& request) const {
-  if (request.set == kGlobalSet) return {topology_.rank, topology_.size};
-  const std::shared_ptr<const SetInfo> info = sets_here_.at(request.set);
-  if (!info->is_member()) {
-    throw UsageError(shown(request) + ": " + rank_name(topology_.rank) + " is not in process set " +
-                         std::to_string(request.set.id) + ", which has the ranks " +
-                         list_ranks(info->ranks),
-                     UsageError::Kind::NotAMember);
+std::string agreed_error(const SetInfo& set, const RequestMeta& meta) {
+  const int size = set.topology.size;
+  const bool is_global = set.id == kGlobalSet.id;
+  if (moves_no_data(meta.kind)) return {};
+  if (const std::string error = shape_error(meta.shape, meta.dtype); !error.empty()) return error;
+  if (meta.kind == Collective::Broadcast && (meta.root < 0 || meta.root >= size)) {
+    return "root " + std::to_string(meta.root) + " is out of range: there are ranks 0 to " +
+           std::to_string(size - 1) +
+           (is_global ? "" : " in process set " + std::to_string(set.id));
   }
-  const std::string error = backend_error(*info, meta_of(request));
-  if (error.empty()) return {info->topology.rank, info->topology.size};
-  throw UsageError(shown(request) + ": " + error);
-}
-
-/// What this rank alone refuses says which one it is.
-void Coordinator::rethrow_as_of_this_rank(const UsageError& error) const {
-  throw UsageError(rank_name(topology_.rank) + ": " + error.what(), error.kind());
-}
-
-Work Coordinator::submit(Request request) try {
-  Submission submission = submission_of(std::move(request));
-  Work work(submission.work);
-  queue_->push(std::move(submission));
-  return work;
-} catch (const UsageError& error) {
-  rethrow_as_of_this_rank(error);
-}
-
-std::vector<Work> Coordinator::submit_group(std::vector<Request> requests) try {
-  check_group(requests);
-  Submission group;
-  group.meta.kind = Collective::Barrier;
-  group.meta.set = requests[0].set.id;
-  group.meta.device = requests[0].device.kind;
-  group.request.caller_waits = true;
-  group.request.contributes = false;
-  std::vector<Work> works;
-  for (Request& request : requests) {
-    group.request.caller_waits = group.request.caller_waits && request.caller_waits;
-    group.request.contributes = group.request.contributes || request.contributes;
-    Submission& member = group.members.emplace_back(submission_of(std::move(request)));
-    if (member.deadline && (!group.deadline || *member.deadline < *group.deadline)) {
-      group.deadline = member.deadline;
-    }
-    works.emplace_back(member.work);
+  if (may_allocate(meta.kind) && meta.shape.empty()) {
+    return "a scalar has no first dimension to " +
+           std::string(meta.kind == Collective::Allgather ? "gather" : "split") +
+           " along; give it the shape [1]";
   }
-  queue_->push(std::move(group));
-  return works;
-} catch (const UsageError& error) {
-  rethrow_as_of_this_rank(error);
-}
-
-/// What has to run before the buffers of an operation of this name are touched.
-std::shared_ptr<const DeviceEvent> Coordinator::ready_point(const Request& request,
-                                                            const RequestMeta& meta) const try {
-  return device_streams_->mark(request.device.index, request.stream);
-} catch (const UsageError& error) {
-  throw UsageError(display_name(meta, request.name) + ": " + error.what());
-}
-
-Submission Coordinator::submission_of(Request request) {
-  const SetPlace place = place_in(request);
-  check_buffers(request, place.rank, place.size);
-  Submission submission;
-  submission.meta = meta_of(request);
-  submission.meta.symmetric_place = symmetric_place(request, heap_.get());
-  if (request.symmetric && !request.contributes) request.input = request.output;
-  if (request.kind == Collective::Broadcast && request.root == place.rank &&
-      request.input == nullptr) {
-    request.input = request.output;
+  if (meta.kind == Collective::Alltoall) {
+    if (const std::string error = splits_error(meta, size); !error.empty()) return error;
   }
-  // A timeout that the clock cannot hold is none.
-  const Clock::time_point now = Clock::now();
-  if (request.timeout.count() > 0 && request.timeout < Clock::time_point::max() - now) {
-    submission.deadline = now + request.timeout;
+  if (is_reduction(meta.kind) && meta.dtype == DataType::Bool && meta.op == ReduceOp::Average) {
+    return "bools have no average; convert them first, or use sum (or), product (and)";
   }
-  // Where there is no such backend, the ranks say so together.
-  if (request.device.kind != DeviceKind::Cpu && !moves_no_data(request.kind) && device_streams_) {
-    submission.ready = ready_point(request, submission.meta);
-  }
-  submission.work =
-      std::make_shared<WorkState>(submission.meta, request.name, weak_from_this(), log_);
-  submission.request = std::move(request);
-  return submission;
+  // Of other sets each member looks at that by itself, as rank 0 need not be one.
+  return is_global ? backend_error(set, meta) : std::string();
 }
 
 }  // namespace ronde
