@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "counter.h"
+#include "engine_stats.h"
 #include "exchange_desk.h"
 #include "frozen_schedule.h"
 #include "messages.h"
@@ -283,8 +283,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void end(bool graceful, Clock::time_point deadline);
   void end_anyhow(bool graceful) noexcept;
   Stats live_stats() const;
-  void add_set_stats(const SetEngine& set, Stats& stats) const;
-  void add_schedule_stats(Stats& stats) const;
 
   bool is_arbiter() const noexcept { return topology_.rank == 0; }
 
@@ -336,11 +334,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   bool has_left_ = false;                     ///< in a callback
   bool start_ends_alike_ = false;             ///< no rank can start, and all know it
 
-  struct Counters {
-    Counter cycles, sleeps, driven_by_callers, messages, decisions, ready_messages, stall_reports;
-    Counter sets_made, sets_removed;
-  };
-  Counters counters_;
+  EngineCounters counters_;
 
   // Any thread.
   SetTable sets_here_;
