@@ -30,7 +30,7 @@ Coordinator::Coordinator(RuntimeOptions options)
           from_ms(options_.config.cycle_time_ms),
           std::max<std::uint64_t>(options_.config.fusion_bytes, 1),
           [this] {
-            if (asleep_.load()) transport_->wake();
+            if (asleep_.load()) tree_.transport().wake();
           })),
       start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
       global_(*sets_.emplace(kGlobalSet.id, std::make_unique<SetEngine>(SetInfo{})).first->second),
@@ -61,7 +61,7 @@ bool Coordinator::cycle() {
 
 void Coordinator::receive() {
   for (;;) {
-    const Incoming incoming = transport_->poll();
+    const Incoming incoming = tree_.transport().poll();
     if (incoming.kind == Incoming::Kind::Nothing) return;
     counters_.messages.add();
     handle(incoming);
@@ -106,7 +106,7 @@ void Coordinator::handle(const Incoming& incoming) {
     std::optional<Message> message;
     try {
       message = decode(incoming.bytes);
-      if (incoming.peer != parent_) {
+      if (incoming.peer != tree_.parent()) {
         return handle_from_below(incoming.peer, *message, incoming.bytes);
       }
     } catch (const Error& error) {
@@ -116,52 +116,41 @@ void Coordinator::handle(const Incoming& incoming) {
     return handle_from_above(*message, incoming.bytes);
   }
   if (all_finished_) return;  // it closed, as this rank is about to
-  throw GroupFailure{loss_of(incoming), incoming.peer == parent_};
-}
-
-std::string Coordinator::nonsense_of(int peer, const Error& error) {
-  return rank_name(peer) + " sent what makes no sense: " + error.what();
-}
-
-/// A rank speaks for itself, and the leader of a host for its ranks.
-void Coordinator::expect_below(int peer, int rank) const {
-  const bool exists = rank >= 0 && rank < topology_.size;
-  if (exists && (rank == peer || topology_.parent_of(rank) == peer)) return;
-  throw Error("it speaks for " + rank_name(rank) + ", which is not below it");
+  throw GroupFailure{loss_of(incoming), incoming.peer == tree_.parent()};
 }
 
 /// Note [Over the tree].
 void Coordinator::handle_from_above(const Message& message, std::string_view bytes) {
   if (std::holds_alternative<FinishedMessage>(message)) {
-    send_down(bytes);
+    tree_.send_down(bytes);
     all_finished_ = true;
   } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
     SetEngine& set = engine_of(decision->set);
-    send_to(set.children, bytes);
+    tree_.send_to(set.children, bytes);
     if (set.combiner) set.combiner->pass(*decision);
     if (set.announcer) apply(set, *decision);
   } else if (const auto* reply = std::get_if<ExchangeReply>(&message)) {
-    const auto exists = [this](int rank) { return rank >= 0 && rank < topology_.size; };
+    const auto exists = [this](int rank) { return tree_.exists(rank); };
     if (!std::all_of(reply->to.begin(), reply->to.end(), exists)) {
       const Error error("it answers a rank that does not exist");
-      throw GroupFailure{{parent_, nonsense_of(parent_, error)}};
+      throw GroupFailure{{tree_.parent(), nonsense_of(tree_.parent(), error)}};
     }
-    send_to(topology_.children_towards(reply->to), bytes);
+    tree_.send_to(tree_.topology().children_towards(reply->to), bytes);
     handle_reply(*reply);
   } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
-    send_down(bytes);
+    tree_.send_down(bytes);
     if (options_.on_stall) options_.on_stall(stall->operations);
   } else if (const auto* failure = std::get_if<FailureMessage>(&message);
              failure != nullptr && failure->in_order) {
     depart(*failure);
   } else {
-    handle_message(parent_, message);
+    handle_message(tree_.parent(), message);
   }
 }
 
 void Coordinator::handle_from_below(int peer, const Message& message, std::string_view bytes) {
   if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
-    for (const int rank : finished->ranks) expect_below(peer, rank);
+    for (const int rank : finished->ranks) tree_.expect_below(peer, rank);
     newly_finished_.insert(newly_finished_.end(), finished->ranks.begin(), finished->ranks.end());
   } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
     if (!sets_.contains(ready->set)) return;  // all its ranks have removed it meanwhile
@@ -172,21 +161,22 @@ void Coordinator::handle_from_below(int peer, const Message& message, std::strin
                   std::to_string(ready->set) + ", in which it is not");
     }
     add_ready(set, rank, *ready);
-  } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && is_arbiter()) {
+  } else if (const auto* host = std::get_if<HostReadyMessage>(&message);
+             host && tree_.is_arbiter()) {
     if (!sets_.contains(host->set)) return;
     SetEngine& set = engine_of(host->set);
     for (const auto& [ranks, part] : host->parts) {
       for (const int rank : ranks) {
         const bool exists = rank >= 0 && rank < set.info.topology.size;
-        expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
+        tree_.expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
       }
       set.negotiator->add(ranks, part, Clock::now());
     }
     changed_sets_.insert(host->set);
   } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
-    expect_below(peer, request->rank);
-    if (is_arbiter()) return desk_->add(*request, Clock::now());
-    transport_->send(parent_, bytes);
+    tree_.expect_below(peer, request->rank);
+    if (tree_.is_arbiter()) return desk_->add(*request, Clock::now());
+    tree_.send_up(bytes);
   } else {
     handle_message(peer, message);
   }
@@ -194,13 +184,13 @@ void Coordinator::handle_from_below(int peer, const Message& message, std::strin
 
 void Coordinator::handle_message(int peer, const Message& message) {
   if (const auto* failure = std::get_if<FailureMessage>(&message)) {
-    throw GroupFailure{*failure, peer == parent_};
+    throw GroupFailure{*failure, peer == tree_.parent()};
   }
   throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
 }
 
 void Coordinator::obey_requests() {
-  const int rank = topology_.rank;
+  const int rank = tree_.rank();
   if (leave_requested_.load() && !all_finished_) throw GroupFailure{departure_of_this_rank()};
   if (!abort_requested_.load()) return;
   const std::lock_guard lock(mutex_);
@@ -242,18 +232,18 @@ void Coordinator::add_ready(SetEngine& set, int rank, const ReadyMessage& ready)
   } else if (set.combiner) {
     set.combiner->add(rank, ready, Clock::now());
   } else {
-    send_up(ready);
+    tree_.send_up(ready);
   }
 }
 
 void Coordinator::negotiate() {
-  if (is_arbiter()) return decide();
+  if (tree_.is_arbiter()) return decide();
   for (const auto& [id, set] : sets_) {
     if (!set->combiner) continue;
     auto message = set->combiner->take(Clock::now());
     if (!message) continue;
     message->set = id;
-    send_up(*message);
+    tree_.send_up(*message);
   }
 }
 
@@ -277,7 +267,7 @@ void Coordinator::decide() {
 /// Note [Two agreements to stop].
 void Coordinator::depart(FailureMessage departure) {
   departure.in_order = true;
-  send_down(departure);
+  tree_.send_down(departure);
   departure_ = std::move(departure);
   agreed_to_stop_ = true;
 }
@@ -289,7 +279,7 @@ void Coordinator::decide(SetEngine& set) {
     decision->set = set.info.id;
     if (const auto warning = set.negotiator->take_warning()) log_->warning(*warning);
     if (set.is_global()) learn(*decision);
-    if (!set.children.empty()) send_to(set.children, encode(*decision));
+    if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
     if (set.announcer) apply(set, *decision);
     take_submissions();
   }
@@ -364,34 +354,18 @@ void Coordinator::conclude() {
       }
     }
     told_finished_ = true;
-    newly_finished_.push_back(topology_.rank);
+    newly_finished_.push_back(tree_.rank());
   }
   if (!newly_finished_.empty()) tell_finished();
 }
 
 void Coordinator::tell_finished() {
   const FinishedMessage message{std::exchange(newly_finished_, {})};
-  if (!is_arbiter()) return send_up(message);
+  if (!tree_.is_arbiter()) return tree_.send_up(message);
   for (const int rank : message.ranks) finished_.at(static_cast<std::size_t>(rank)) = true;
   if (std::find(finished_.begin(), finished_.end(), false) != finished_.end()) return;
-  send_down(FinishedMessage{});
+  tree_.send_down(FinishedMessage{});
   all_finished_ = true;
-}
-
-void Coordinator::send_up(const Message& message) {
-  transport_->send(parent_, encode(message));
-}
-
-void Coordinator::send_down(const Message& message) {
-  if (!children_.empty()) send_down(encode(message));
-}
-
-void Coordinator::send_down(std::string_view bytes) {
-  send_to(children_, bytes);
-}
-
-void Coordinator::send_to(const std::vector<int>& children, std::string_view bytes) {
-  for (const int child : children) transport_->send(child, bytes);
 }
 
 /// The name is free for the program's next step; what owns the buffers has to stay.
@@ -423,7 +397,7 @@ std::string Coordinator::pending_text() const {
     names.insert(names.end(), scheduled.begin(), scheduled.end());
   }
   if (names.empty()) return {};
-  return " (" + rank_name(topology_.rank) + " was waiting for " + first_few(names) + ")";
+  return " (" + rank_name(tree_.rank()) + " was waiting for " + first_few(names) + ")";
 }
 
 bool Coordinator::wait_started(Clock::time_point deadline) {

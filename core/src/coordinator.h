@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap.h"
+#include "control_tree.h"
 #include "engine_stats.h"
 #include "exchange_desk.h"
 #include "frozen_schedule.h"
@@ -60,12 +62,6 @@ struct GroupFailure {
 /// has finished, and only when all have does anybody close; a peer that is lost before has died.
 /// The same happens where a rank has shut down that others still wait for: rank 0 decides nothing
 /// more, what was agreed before is finished, and then the group fails.
-///
-/// Note [Over the tree]
-/// Ranks speak with rank 0 over the tree of Topology. What comes from above is meant for all: every
-/// rank hands it on to its children before it obeys. What comes from below the leader of a host
-/// sends on, what is ready by way of a Combiner. A failure is not handed on but settled, and who
-/// settles it tells its children: so they hear of it also where rank 0 is the one that is gone.
 ///
 /// Note [Making a process set]
 /// The thread that asks for a set makes it, so that the loop goes on meanwhile. It meets the other
@@ -138,7 +134,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void request_abort(const std::string& text);
 
   // Constant once wait_started() has returned.
-  const Topology& topology() const noexcept { return topology_; }
+  const Topology& topology() const noexcept { return tree_.topology(); }
   const Config& config() const noexcept { return options_.config; }
   const std::string& transport_name() const noexcept { return transport_name_; }
   std::string backend_name(DeviceKind device) const;
@@ -154,7 +150,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   // coordinator_start.cc: before the loop.
   bool try_start() noexcept;
   void start();
-  void compare_configurations();
   void pin_thread();
   void make_board();
   void make_backend(const BackendRegistry::value_type& chosen, DeviceKind device, Backends& made,
@@ -170,19 +165,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void make_executor(SetEngine& set);
   BackendContext backend_context(const SetInfo& info);
   bool is_new_warning(const std::string& text);
-
-  // coordinator_exchange.cc: the exchanges of a start.
-  using Conclude = std::function<BootstrapMessage(std::vector<std::string> blobs)>;
-  std::vector<std::string> exchange(std::string_view blob);
-  BootstrapMessage confer(std::string_view blob, const Conclude& conclude);
-  std::string first_word(const std::string& word, int& speaker);
-  std::string configuration_difference(const std::string& fingerprint, bool is_sound);
-  BootstrapMessage gather(std::string_view blob, const Conclude& conclude);
-  BootstrapMessage hand_in(std::string_view blob);
-  Clock::time_point start_limit() const;
-  BootstrapMessage read_bootstrap(const Incoming& incoming) const;
-  std::pair<Incoming, BootstrapMessage> receive_bootstrap(const std::set<int>& missing);
-  void spread_start_failure(const GroupError& error);
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
   void live() noexcept;
@@ -201,8 +183,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void receive();
   Clock::time_point next_event() const;
   void handle(const Incoming& incoming);
-  static std::string nonsense_of(int peer, const Error& error);
-  void expect_below(int peer, int rank) const;
   void handle_message(int peer, const Message& message);
   void handle_from_above(const Message& message, std::string_view bytes);
   void handle_from_below(int peer, const Message& message, std::string_view bytes);
@@ -238,10 +218,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::optional<Clock::time_point> shutdown_deadline() const;
   std::optional<WaitingOperation> waiting_shutdown() const;
   Clock::duration head_start() const;
-  void send_up(const Message& message);
-  void send_down(const Message& message);
-  void send_down(std::string_view bytes);
-  void send_to(const std::vector<int>& children, std::string_view bytes);
   bool busy() const;
   bool may_pause() const;
   void complete(Submission& submission, std::exception_ptr error, bool contributed);
@@ -284,18 +260,15 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void end_anyhow(bool graceful) noexcept;
   Stats live_stats() const;
 
-  bool is_arbiter() const noexcept { return topology_.rank == 0; }
-
   // Constant after construction.
   const RuntimeOptions options_;
   const std::shared_ptr<Logger> log_;
   const std::shared_ptr<SubmissionQueue> queue_;
+  const Clock::time_point start_deadline_;  ///< the transport may set an earlier one
 
   // Written before wait_started() returns, constant from then on.
-  Clock::time_point start_deadline_;  ///< RONDE_INIT_TIMEOUT_S after the first rank came
-  Topology topology_;
-  int parent_ = -1;            ///< in the tree; none of rank 0
-  std::vector<int> children_;  ///< in the tree
+  ControlTree tree_;  ///< its messages: of whoever runs the loop
+  std::optional<Bootstrap> bootstrap_;
   std::string transport_name_;
   std::map<DeviceKind, std::string> backend_names_;
   BackendRegistry device_backends_;                ///< those that every rank can have
@@ -311,7 +284,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::exception_ptr driver_failure_;  ///< met by a caller that ran it
   Clock::time_point sleeps_until_{};   ///< the thread does
   Clock::time_point hot_until_{};      ///< an operation in progress is polled without sleeping
-  std::unique_ptr<Transport> transport_;
   std::unique_ptr<ScheduleLearner> learner_;  ///< rank 0 only
   /// By number. The global set is always there.
   std::map<std::uint32_t, std::unique_ptr<SetEngine>> sets_;
@@ -332,7 +304,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::vector<bool> finished_;                ///< rank 0 only, by rank
   std::vector<std::int32_t> newly_finished_;  ///< of this rank and those below it, yet to be told
   bool has_left_ = false;                     ///< in a callback
-  bool start_ends_alike_ = false;             ///< no rank can start, and all know it
 
   EngineCounters counters_;
 

@@ -46,7 +46,7 @@ void Coordinator::live() noexcept {
     die(settle(seen));
   } catch (...) {
     note_loop_ended();
-    const int rank = topology_.rank;
+    const int rank = tree_.rank();
     die(settle({{rank, "rank " + std::to_string(rank) + " failed: " + exception_text(), false}}));
   }
 }
@@ -69,7 +69,7 @@ void Coordinator::sleep(std::unique_lock<std::mutex>& engine) {
     driver_.store({});
     const Unlocked unlocked(engine);
     waits_.store(true);  // and the engine is free
-    transport_->wait(sleeps_until_);
+    tree_.transport().wait(sleeps_until_);
     waits_.store(false);
   }
   driver_.store(std::this_thread::get_id());

@@ -25,10 +25,10 @@ void Coordinator::inspect() {
   for (const SetEngine* set : running_) {
     if (!set->busy()) continue;
     const std::string text = set->executor->overdue(now, limit);
-    if (!text.empty()) throw GroupFailure{{topology_.rank, text, false}};
+    if (!text.empty()) throw GroupFailure{{tree_.rank(), text, false}};
   }
   inspect_shutdown(now);
-  if (is_arbiter()) {
+  if (tree_.is_arbiter()) {
     inspect_waiting(now);
   } else {
     inspect_arbiter(now);
@@ -48,7 +48,7 @@ std::optional<Coordinator::Clock::time_point> Coordinator::awaits_arbiter_since(
 
 /// By when rank 0 must have decided what this rank waits for, or have failed the group for it.
 std::optional<Coordinator::Clock::time_point> Coordinator::arbiter_deadline() const {
-  if (is_arbiter() || options_.config.stall_abort_s <= 0) return std::nullopt;
+  if (tree_.is_arbiter() || options_.config.stall_abort_s <= 0) return std::nullopt;
   const auto since = awaits_arbiter_since();
   if (!since) return std::nullopt;
   return *since + from_s(options_.config.stall_abort_s) + head_start();
@@ -56,7 +56,7 @@ std::optional<Coordinator::Clock::time_point> Coordinator::arbiter_deadline() co
 
 /// Since when nothing has come from above though this rank waits for it.
 std::optional<Coordinator::Clock::time_point> Coordinator::silent_since() const {
-  if (is_arbiter() || options_.config.stall_warn_s <= 0) return std::nullopt;
+  if (tree_.is_arbiter() || options_.config.stall_warn_s <= 0) return std::nullopt;
   std::optional<Clock::time_point> since = awaits_arbiter_since();
   if (!since) since = shutdown_since_;
   return since ? std::optional(std::max(*since, heard_from_above_)) : std::nullopt;
@@ -74,22 +74,22 @@ std::optional<Coordinator::Clock::time_point> Coordinator::silence_deadline() co
 void Coordinator::warn_of_silence(Clock::time_point now) {
   warned_of_silence_ = now;
   StalledOperation stalled;
-  stalled.text = "an answer of " + rank_name(parent_);
+  stalled.text = "an answer of " + rank_name(tree_.parent());
   stalled.kind = Collective::Barrier;
-  stalled.submitted_ranks = {topology_.rank};
-  stalled.missing_ranks = {parent_};
+  stalled.submitted_ranks = {tree_.rank()};
+  stalled.missing_ranks = {tree_.parent()};
   stalled.waiting =
       std::chrono::duration_cast<std::chrono::milliseconds>(now - silent_since().value_or(now));
-  log_->warning(rank_name(parent_) + " has said nothing for " +
+  log_->warning(rank_name(tree_.parent()) + " has said nothing for " +
                 std::to_string(stalled.waiting.count() / 1000) +
                 " s: see whether its process is stopped or hangs" + pending_text());
-  send_down(StallMessage{{stalled}});
+  tree_.send_down(StallMessage{{stalled}});
   if (options_.on_stall) options_.on_stall({stalled});
 }
 
 Coordinator::Clock::duration Coordinator::head_start() const {
-  if (is_arbiter()) return Clock::duration::zero();
-  return parent_ == 0 ? kHeadStart : 2 * kHeadStart;
+  if (tree_.is_arbiter()) return Clock::duration::zero();
+  return tree_.parent() == 0 ? kHeadStart : 2 * kHeadStart;
 }
 
 void Coordinator::inspect_arbiter(Clock::time_point now) {
@@ -97,11 +97,12 @@ void Coordinator::inspect_arbiter(Clock::time_point now) {
   if (warns && now >= *warns) warn_of_silence(now);
   const auto deadline = arbiter_deadline();
   if (!deadline || now < *deadline) return;
-  throw GroupFailure{{parent_, rank_name(parent_) +
-                                   " does not answer: it let RONDE_STALL_ABORT_S pass without a "
-                                   "word; see whether its process is stopped or hangs" +
-                                   pending_text()},
-                     true};
+  throw GroupFailure{
+      {tree_.parent(), rank_name(tree_.parent()) +
+                           " does not answer: it let RONDE_STALL_ABORT_S pass without a "
+                           "word; see whether its process is stopped or hangs" +
+                           pending_text()},
+      true};
 }
 
 std::vector<int> Coordinator::unfinished() const {
@@ -120,14 +121,14 @@ void Coordinator::inspect_waiting(Clock::time_point now) {
   if (!finding.stalled.empty()) {
     counters_.stall_reports.add();
     log_->warning("stalled operations:\n" + stall_text(finding.stalled));
-    send_down(StallMessage{finding.stalled});
+    tree_.send_down(StallMessage{finding.stalled});
     if (options_.on_stall) options_.on_stall(finding.stalled);
   }
   if (finding.fatal) throw GroupFailure{*finding.fatal};
 }
 
 bool Coordinator::awaits_anything() const {
-  if (!is_arbiter()) return false;
+  if (!tree_.is_arbiter()) return false;
   return shutdown_since_ || !desk_->idle() ||
          std::any_of(sets_.begin(), sets_.end(),
                      [](const auto& entry) { return !entry.second->negotiator->idle(); });
@@ -172,14 +173,15 @@ void Coordinator::inspect_late_sets() const {
 }
 
 void Coordinator::inspect_shutdown(Clock::time_point now) {
-  if (is_arbiter() && !shutdown_since_ && global_.negotiator->any_shut_down()) {
+  if (tree_.is_arbiter() && !shutdown_since_ && global_.negotiator->any_shut_down()) {
     shutdown_since_ = now;  // the first rank of all has called it
   }
   const auto deadline = shutdown_deadline();
   if (!deadline || now < *deadline || all_finished_) return;
   const std::string limit = "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did";
-  if (!is_arbiter()) {
-    throw GroupFailure{{parent_, rank_name(parent_) + " did not end the shutdown " + limit}, true};
+  if (!tree_.is_arbiter()) {
+    throw GroupFailure{
+        {tree_.parent(), rank_name(tree_.parent()) + " did not end the shutdown " + limit}, true};
   }
   const std::vector<int> missing =
       agreed_to_stop_ ? unfinished() : global_.negotiator->not_shut_down();

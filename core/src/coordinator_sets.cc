@@ -25,11 +25,11 @@ ProcessSet Coordinator::add_process_set(const std::vector<int>& ranks) {
 
 ProcessSet Coordinator::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
   expect_callable("create_process_set()");
-  const std::string error = set_error(ranks, topology_.size);
+  const std::string error = set_error(ranks, tree_.size());
   if (!error.empty()) throw UsageError("create_process_set(): " + error);
-  if (rank_within(ranks, topology_.rank) < 0) {
+  if (rank_within(ranks, tree_.rank()) < 0) {
     throw UsageError(
-        "create_process_set(): " + rank_name(topology_.rank) + " is not among the ranks " +
+        "create_process_set(): " + rank_name(tree_.rank()) + " is not among the ranks " +
             list_ranks(ranks) +
             ": a set is created by its members only; add_process_set() is called by all ranks",
         UsageError::Kind::NotAMember);
@@ -43,8 +43,8 @@ ProcessSet Coordinator::create_process_set(const std::vector<int>& ranks, const 
 
 ProcessSet Coordinator::make_set(const ExchangeKey& key, const std::vector<int>& ranks) {
   const ExchangeReply agreed = meet(key, list_ranks(ranks))->reply;
-  const auto info = std::make_shared<SetInfo>(
-      make_set_info(agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, topology_));
+  const auto info = std::make_shared<SetInfo>(make_set_info(
+      agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, tree_.topology()));
   info->device_problem = device_problem_of(*info);
   std::string error;
   if (info->is_member()) {
@@ -162,7 +162,7 @@ void Coordinator::remove_process_set(ProcessSet set) {
 void Coordinator::expect_callable(const char* function) const {
   queue_->expect_open();
   if (!is_loop_of_this_thread()) return;
-  throw UsageError(rank_name(topology_.rank) + ": " + function +
+  throw UsageError(rank_name(tree_.rank()) + ": " + function +
                    ": a process set cannot be made or removed in a callback: the engine would wait "
                    "for itself");
 }
@@ -177,7 +177,7 @@ std::shared_ptr<OwnExchange> Coordinator::meet(ExchangeKey key, std::string blob
 std::shared_ptr<OwnExchange> Coordinator::ask(ExchangeKey key, std::string blob) {
   const auto own = std::make_shared<OwnExchange>();
   own->work = std::make_shared<WorkState>(subject_of(key), weak_from_this(), log_);
-  own->request = {std::move(key), topology_.rank, std::move(blob)};
+  own->request = {std::move(key), tree_.rank(), std::move(blob)};
   {
     const std::lock_guard lock(mutex_);
     // In one step with what asks_for_sets() looks at: a shutdown comes before this or after it.
@@ -223,10 +223,10 @@ void Coordinator::take_exchanges() {
                      " is being made or removed by another thread of this rank at the same time")));
       continue;
     }
-    if (is_arbiter()) {
+    if (tree_.is_arbiter()) {
       desk_->add(own->request, own->since);
     } else {
-      send_up(own->request);
+      tree_.send_up(own->request);
     }
   }
 }
@@ -234,7 +234,7 @@ void Coordinator::take_exchanges() {
 /// Rank 0.
 void Coordinator::answer_exchanges() {
   for (const ExchangeReply& reply : desk_->take()) {
-    send_to(topology_.children_towards(reply.to), encode(reply));
+    tree_.send_to(tree_.topology().children_towards(reply.to), encode(reply));
     handle_reply(reply);
   }
 }
@@ -251,8 +251,7 @@ void Coordinator::handle_reply(const ExchangeReply& reply) {
 
 void Coordinator::finish_own(const ExchangeReply& reply, MadeSet removed) {
   const auto found = exchanges_.find(reply.key);
-  const bool is_meant =
-      std::find(reply.to.begin(), reply.to.end(), topology_.rank) != reply.to.end();
+  const bool is_meant = std::find(reply.to.begin(), reply.to.end(), tree_.rank()) != reply.to.end();
   if (!is_meant || found == exchanges_.end()) return;
   const std::shared_ptr<OwnExchange> own = std::move(found->second);
   exchanges_.erase(found);
@@ -281,8 +280,8 @@ void Coordinator::end_exchanges(std::exception_ptr error) noexcept {
 }
 
 void Coordinator::learn_set(const ExchangeReply& reply) {
-  auto set = std::make_unique<SetEngine>(
-      make_set_info(reply.set, reply.members, reply.key.kind == ExchangeKind::AddSet, topology_));
+  auto set = std::make_unique<SetEngine>(make_set_info(
+      reply.set, reply.members, reply.key.kind == ExchangeKind::AddSet, tree_.topology()));
   make_negotiation(*set);
   if (!set->announcer && !set->negotiator && set->children.empty()) return;
   const std::lock_guard lock(mutex_);
@@ -315,7 +314,7 @@ SetEngine& Coordinator::engine_of(std::uint32_t set) {
   const auto found = sets_.find(set);
   if (found != sets_.end()) return *found->second;
   throw Error("a control message came for process set " + std::to_string(set) + ", which " +
-              rank_name(topology_.rank) + " does not know");
+              rank_name(tree_.rank()) + " does not know");
 }
 
 /// A set of which this rank has submitted an operation, and so has made it before.

@@ -53,7 +53,7 @@ bool Coordinator::try_start() noexcept {
       started_ = true;
       changed_.notify_all();
     }
-    end_anyhow(start_ends_alike_);
+    end_anyhow(bootstrap_ && bootstrap_->is_refused());
     return false;
   }
   const std::lock_guard lock(mutex_);
@@ -63,32 +63,30 @@ bool Coordinator::try_start() noexcept {
 }
 
 void Coordinator::start() {
-  transport_ = options_.make_transport();
-  start_deadline_ = std::min(start_deadline_, transport_->start_deadline());
-  topology_ = transport_->topology();
-  parent_ = topology_.parent();
-  children_ = topology_.children();
-  transport_name_ = transport_->name();
-  log_->set_rank(topology_.rank);
-  outnumbers_cores_ = topology_.local_size > topology_.local_cores;
-  std::vector<int> everybody(static_cast<std::size_t>(topology_.size));
+  tree_.open(options_.make_transport());
+  bootstrap_.emplace(tree_, std::min(start_deadline_, tree_.transport().start_deadline()));
+  transport_name_ = tree_.transport().name();
+  log_->set_rank(tree_.rank());
+  outnumbers_cores_ = tree_.topology().local_size > tree_.topology().local_cores;
+  std::vector<int> everybody(static_cast<std::size_t>(tree_.size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  global_.info = make_set_info(kGlobalSet.id, std::move(everybody), true, topology_);
-  if (topology_.size > 1 && log_->enabled(LogLevel::Debug)) {
-    std::vector<int> neighbours = children_;
-    if (parent_ >= 0) neighbours.push_back(parent_);
+  global_.info = make_set_info(kGlobalSet.id, std::move(everybody), true, tree_.topology());
+  if (tree_.size() > 1 && log_->enabled(LogLevel::Debug)) {
+    std::vector<int> neighbours = tree_.children();
+    if (tree_.parent() >= 0) neighbours.push_back(tree_.parent());
     std::sort(neighbours.begin(), neighbours.end());
     log_->debug("connected by " + transport_name_ + " with " + format_ranks(neighbours) + " of " +
-                std::to_string(topology_.size) + "; hosts: " + std::to_string(topology_.hosts()));
+                std::to_string(tree_.size()) +
+                "; hosts: " + std::to_string(tree_.topology().hosts()));
   }
-  compare_configurations();
+  bootstrap_->compare_configurations(options_);
   make_board();
   make_host_backend();
   make_device_backend();
   pin_thread();
-  if (is_arbiter()) {
-    desk_ = std::make_unique<ExchangeDesk>(topology_.size);
-    finished_.resize(static_cast<std::size_t>(topology_.size), false);
+  if (tree_.is_arbiter()) {
+    desk_ = std::make_unique<ExchangeDesk>(tree_.size());
+    finished_.resize(static_cast<std::size_t>(tree_.size()), false);
     if (!options_.effective_config.empty()) log_->info(options_.effective_config);
   }
   for (const auto& [device, backend] : global_.backends) {
@@ -97,15 +95,15 @@ void Coordinator::start() {
   make_negotiation(global_);
   make_executor(global_);
   sets_here_.insert(std::make_shared<SetInfo>(global_.info));
-  submitter_.emplace(topology_, sets_here_, *queue_, heap_, device_streams_, weak_from_this(),
-                     log_);
+  submitter_.emplace(tree_.topology(), sets_here_, *queue_, heap_, device_streams_,
+                     weak_from_this(), log_);
 }
 
 /// What the ranks between rank 0 and the members need, too.
 void Coordinator::make_negotiation(SetEngine& set) {
-  set.children = topology_.children_towards(set.info.ranks);
+  set.children = tree_.topology().children_towards(set.info.ranks);
   if (set.info.is_member()) set.announcer = std::make_unique<Announcer>(set.info.topology.rank);
-  if (is_arbiter()) {
+  if (tree_.is_arbiter()) {
     set.negotiator = std::make_unique<Negotiator>(
         set.info.ranks, options_.config.cache_capacity,
         [&set](const RequestMeta& meta) { return agreed_error(set.info, meta); },
@@ -114,7 +112,7 @@ void Coordinator::make_negotiation(SetEngine& set) {
         set.info.id);
   } else if (!set.children.empty()) {
     std::vector<int> here;
-    for (const int rank : topology_.host_ranks()) {
+    for (const int rank : tree_.topology().host_ranks()) {
       const int within = rank_within(set.info.ranks, rank);
       if (within >= 0) here.push_back(within);
     }
@@ -127,8 +125,7 @@ void Coordinator::make_negotiation(SetEngine& set) {
 void Coordinator::make_executor(SetEngine& set) {
   const Topology& topology = set.info.topology;
   set.executor = std::make_unique<Executor>(
-      set.backends, topology.rank, topology.size, options_.config.fusion_bytes, topology_.rank,
-      *log_,
+      set.backends, topology.rank, topology.size, options_.config.fusion_bytes, tree_.rank(), *log_,
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
         complete(submission, std::move(error), contributed);
       },
@@ -138,36 +135,9 @@ void Coordinator::make_executor(SetEngine& set) {
   running_.push_back(&set);
 }
 
-void Coordinator::compare_configurations() {
-  // A rank whose own configuration is nonsense meets the others all the same, to tell them.
-  std::string fingerprint = group_wide_fingerprint(options_.config);
-  bool is_sound = true;
-  try {
-    if (!options_.config_error.empty()) throw UsageError(options_.config_error);
-    check_config(options_.config);
-    for (const std::vector<int>& ranks : static_process_sets(options_.config)) {
-      const std::string error = set_error(ranks, topology_.size);
-      if (!error.empty()) throw UsageError("RONDE_PROCESS_SETS: " + error);
-    }
-    static_cast<void>(affinity_core(options_.config, topology_.local_rank, topology_.local_size));
-    static_cast<void>(
-        choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_));
-    if (options_.config.gpu_backend != kAnyBackend) {
-      static_cast<void>(choose_backend(options_.device_backends, DeviceKind::Cuda,
-                                       options_.config.gpu_backend, topology_));
-    }
-  } catch (const UsageError& error) {
-    fingerprint = failed_fingerprint(error.what());
-    is_sound = false;
-  }
-  const std::string difference = configuration_difference(fingerprint, is_sound);
-  if (difference.empty()) return;
-  start_ends_alike_ = true;
-  throw UsageError(difference);
-}
-
 void Coordinator::pin_thread() {
-  const auto core = affinity_core(options_.config, topology_.local_rank, topology_.local_size);
+  const auto core =
+      affinity_core(options_.config, tree_.topology().local_rank, tree_.topology().local_size);
   if (!core) return;
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -179,21 +149,21 @@ void Coordinator::pin_thread() {
 }
 
 void Coordinator::make_board() {
-  if (topology_.size == 1 || topology_.hosts() > 1 || !options_.make_board) return;
+  if (tree_.size() == 1 || tree_.topology().hosts() > 1 || !options_.make_board) return;
   BoardContext context;
-  context.topology = &topology_;
-  context.exchange = [this](std::string_view blob) { return exchange(blob); };
-  context.wake_fd = transport_->wake_fd();
+  context.topology = &tree_.topology();
+  context.exchange = [this](std::string_view blob) { return bootstrap_->exchange(blob); };
+  context.wake_fd = tree_.transport().wake_fd();
   context.warn = [this](const std::string& text) {
-    if (is_arbiter()) log_->warning(text);
+    if (tree_.is_arbiter()) log_->warning(text);
   };
   board_ = options_.make_board(context);
   if (!board_ || options_.config.freeze_after_steps == 0) return;
-  if (topology_.size > ArrivalWords::kMostRanks) {
-    if (is_arbiter()) {
+  if (tree_.size() > ArrivalWords::kMostRanks) {
+    if (tree_.is_arbiter()) {
       log_->debug("no schedule is frozen: it serves at most " +
                   std::to_string(ArrivalWords::kMostRanks) + " ranks, and there are " +
-                  std::to_string(topology_.size));
+                  std::to_string(tree_.size()));
     }
     return;
   }
@@ -201,11 +171,11 @@ void Coordinator::make_board() {
                                     ? options_.config.stall_warn_s / kThawsBeforeWarning
                                     : options_.config.stall_abort_s / kThawsBeforeWarning;
   schedule_ = std::make_unique<FrozenSchedule>(
-      *board_, topology_.rank, topology_.size,
+      *board_, tree_.rank(), tree_.size(),
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(longest_wait_s)));
   queue_->use(schedule_.get());
   uses_schedule_.store(true, std::memory_order_release);
-  if (is_arbiter()) {
+  if (tree_.is_arbiter()) {
     learner_ =
         std::make_unique<ScheduleLearner>(options_.config.freeze_after_steps,
                                           options_.config.fusion_bytes, schedule_->most_buckets());
@@ -216,7 +186,7 @@ void Coordinator::make_host_backend() {
   BackendContext context = backend_context(global_.info);
   context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
   make_on_all_ranks(
-      choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, topology_),
+      choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, tree_.topology()),
       DeviceKind::Cpu, context);
   heap_ = global_.backends[DeviceKind::Cpu]->symmetric_heap();
 }
@@ -224,8 +194,8 @@ void Coordinator::make_host_backend() {
 /// Every rank must reach the exchange after it, or the others would wait for it.
 void Coordinator::make_on_all_ranks(const BackendRegistry::value_type& chosen, DeviceKind device,
                                     BackendContext& context) {
-  context.exchange = [this](std::string_view blob) { return exchange(blob); };
-  context.deadline = start_deadline_;
+  context.exchange = [this](std::string_view blob) { return bootstrap_->exchange(blob); };
+  context.deadline = bootstrap_->deadline();
   std::string error;
   try {
     make_backend(chosen, device, global_.backends, context);
@@ -240,10 +210,11 @@ void Coordinator::make_on_all_ranks(const BackendRegistry::value_type& chosen, D
 /// Why not all ranks can have it, or empty. All of them ask.
 std::string Coordinator::device_backend_problem(const BackendRegistry::value_type& candidate) {
   const auto& [name, factory] = candidate;
-  if (factory.suits && !factory.suits(topology_)) return name + ": it does not suit these ranks";
+  if (factory.suits && !factory.suits(tree_.topology()))
+    return name + ": it does not suit these ranks";
   int hindered = -1;
   const std::string problem =
-      first_word(factory.problem ? factory.problem() : std::string(), hindered);
+      bootstrap_->first_word(factory.problem ? factory.problem() : std::string(), hindered);
   return problem.empty() ? problem : name + ": " + rank_name(hindered) + ": " + problem;
 }
 
@@ -257,8 +228,7 @@ void Coordinator::make_device_backend() {
       continue;
     }
     if (candidate.first == wanted) {
-      start_ends_alike_ = true;
-      throw UsageError("RONDE_GPU_BACKEND=" + problem);
+      bootstrap_->refuse("RONDE_GPU_BACKEND=" + problem);
     }
     log_->debug("not available, backend of GPU buffers " + problem);
     global_.info.device_problem += (global_.info.device_problem.empty() ? "" : "; ") + problem;
@@ -266,7 +236,7 @@ void Coordinator::make_device_backend() {
   if (device_backends_.empty()) return;
   BackendContext context = backend_context(global_.info);
   context.host = global_.backends.at(DeviceKind::Cpu).get();
-  make_on_all_ranks(choose_backend(device_backends_, DeviceKind::Cuda, wanted, topology_),
+  make_on_all_ranks(choose_backend(device_backends_, DeviceKind::Cuda, wanted, tree_.topology()),
                     DeviceKind::Cuda, context);
   device_streams_ = global_.backends[DeviceKind::Cuda]->device_streams();
 }
@@ -277,12 +247,11 @@ void Coordinator::agree_on_errors(const std::string& error) {
     making_.clear();  // also where it could not be made
   }
   int failed = -1;
-  const std::string word = first_word(error, failed);
+  const std::string word = bootstrap_->first_word(error, failed);
   if (word.empty()) return;
   const std::string text = rank_name(failed) + " cannot start its backend: " + word.substr(1);
   if (word.front() == kFailure) throw GroupError(failed, text);
-  start_ends_alike_ = true;
-  throw UsageError(text);
+  bootstrap_->refuse(text);
 }
 
 void Coordinator::make_backend(const BackendRegistry::value_type& chosen, DeviceKind device,
@@ -314,10 +283,10 @@ void Coordinator::make_backend(const BackendRegistry::value_type& chosen, Device
 std::optional<GroupError> Coordinator::hanging_start() const {
   const std::lock_guard lock(mutex_);
   if (making_.empty()) return std::nullopt;
-  return GroupError(topology_.rank, rank_name(topology_.rank) + " did not finish making backend '" +
-                                        making_ +
-                                        "' within RONDE_INIT_TIMEOUT_S: it hangs there. End this "
-                                        "process");
+  return GroupError(tree_.rank(), rank_name(tree_.rank()) + " did not finish making backend '" +
+                                      making_ +
+                                      "' within RONDE_INIT_TIMEOUT_S: it hangs there. End this "
+                                      "process");
 }
 
 /// `info` stays while the context is used.

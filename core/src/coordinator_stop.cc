@@ -69,16 +69,16 @@ FailureMessage Coordinator::departure_of_this_rank() const {
                                                      : " left without calling ronde::shutdown()";
   const std::lock_guard lock(mutex_);
   const std::string why = leave_reason_.empty() ? "" : ": " + leave_reason_;
-  return {topology_.rank, rank_name(topology_.rank) + how + why + pending_text()};
+  return {tree_.rank(), rank_name(tree_.rank()) + how + why + pending_text()};
 }
 
 /// Should the callback return all the same, the loop finds a group that it has left.
 void Coordinator::leave_from_within(const std::string& why) noexcept {
-  if (std::exchange(has_left_, true) || !transport_) return;
+  if (std::exchange(has_left_, true) || !tree_.is_open()) return;
   request_leave(why);
   try {
     if (!failure()) static_cast<void>(settle({departure_of_this_rank()}));
-    transport_->close(false, Clock::now() + kFlushTime);
+    tree_.transport().close(false, Clock::now() + kFlushTime);
   } catch (...) {
     log_->warning("while leaving the group: " + exception_text());
   }
@@ -94,20 +94,20 @@ FailureMessage Coordinator::settle(const GroupFailure& seen) noexcept {
 }
 
 FailureMessage Coordinator::reach_verdict(const GroupFailure& seen) {
-  if (topology_.size == 1 || !transport_) return seen.failure;
+  if (tree_.size() == 1 || !tree_.is_open()) return seen.failure;
   FailureMessage verdict = seen.failure;
   if (!seen.is_verdict) {
-    if (is_arbiter()) {
+    if (tree_.is_arbiter()) {
       verdict = settle_as_arbiter(verdict);
     } else if (leave_requested_.load()) {
-      send_up(verdict);
+      tree_.send_up(verdict);
     } else {
       verdict = ask_for_verdict(verdict);
     }
   }
   verdict.certain = true;
   verdict.in_order = false;
-  send_down(verdict);
+  tree_.send_down(verdict);
   return verdict;
 }
 
@@ -119,7 +119,7 @@ FailureMessage Coordinator::loss_of(const Incoming& incoming) const {
 FailureMessage Coordinator::settle_as_arbiter(FailureMessage seen) {
   const Clock::time_point deadline = Clock::now() + kGrace;
   while (!seen.certain && Clock::now() < deadline) {
-    const Incoming incoming = transport_->receive(deadline);
+    const Incoming incoming = tree_.transport().receive(deadline);
     if (incoming.kind == Incoming::Kind::PeerLost) {
       seen = loss_of(incoming);
     } else if (incoming.kind == Incoming::Kind::Message) {
@@ -133,14 +133,14 @@ FailureMessage Coordinator::settle_as_arbiter(FailureMessage seen) {
 
 /// The leader of a host goes on to pass on what it hears: the cause may be below it.
 FailureMessage Coordinator::ask_for_verdict(const FailureMessage& seen) {
-  send_up(seen);
+  tree_.send_up(seen);
   const Clock::time_point deadline = Clock::now() + kVerdictTime;
   while (Clock::now() < deadline) {
-    const Incoming incoming = transport_->receive(deadline);
-    const bool from_above = incoming.peer == parent_;
+    const Incoming incoming = tree_.transport().receive(deadline);
+    const bool from_above = incoming.peer == tree_.parent();
     if (incoming.kind == Incoming::Kind::PeerLost) {
       if (from_above) return loss_of(incoming);
-      send_up(loss_of(incoming));
+      tree_.send_up(loss_of(incoming));
     }
     if (incoming.kind != Incoming::Kind::Message) continue;
     const Message message = decode(incoming.bytes);
@@ -148,7 +148,7 @@ FailureMessage Coordinator::ask_for_verdict(const FailureMessage& seen) {
     // A departure may have been on its way; it is not the answer.
     if (failure == nullptr || (from_above && failure->in_order)) continue;
     if (from_above) return *failure;
-    send_up(*failure);
+    tree_.send_up(*failure);
   }
   return seen;
 }
@@ -171,7 +171,7 @@ void Coordinator::fail_everything(const FailureMessage& failure) {
     const std::lock_guard lock(mutex_);
     failure_ = error;
   }
-  if (is_arbiter() && topology_.size > 1 && !leave_requested_.load()) log_->error(failure.text);
+  if (tree_.is_arbiter() && tree_.size() > 1 && !leave_requested_.load()) log_->error(failure.text);
   // Backends first: from here on nobody's buffers are touched any more.
   for (SetEngine* set : running_) {
     for (auto& [device, backend] : set->backends) backend->abort();
@@ -206,8 +206,8 @@ void Coordinator::stop() {
     }
   } catch (...) {
     // The others are ending as well: nobody is to be asked.
-    const std::string who = "rank " + std::to_string(topology_.rank);
-    throw GroupFailure{{topology_.rank, who + " cannot close its backend: " + exception_text()},
+    const std::string who = "rank " + std::to_string(tree_.rank());
+    throw GroupFailure{{tree_.rank(), who + " cannot close its backend: " + exception_text()},
                        true};
   }
   end(true, Clock::now() + kClosingTime);
@@ -222,7 +222,7 @@ void Coordinator::end_anyhow(bool graceful) noexcept {
 }
 
 void Coordinator::end(bool graceful, Clock::time_point deadline) {
-  if (!transport_) return;
+  if (!tree_.is_open()) return;
   queue_->detach();
   queue_->use(nullptr);
   // They are built on those of the CPU, but do not use them any more.
@@ -239,7 +239,7 @@ void Coordinator::end(bool graceful, Clock::time_point deadline) {
     }
   }
   end_exchanges(std::make_exception_ptr(UsageError("the group of this rank has ended")));
-  const std::unique_ptr<Transport> closing = std::move(transport_);
+  const std::unique_ptr<Transport> closing = tree_.release();
   closing->close(graceful, deadline);
 }
 
@@ -260,7 +260,7 @@ Stats Coordinator::live_stats() const {
   add_engine_stats(queue_->counters(), counters_, stats);
   if (schedule_) add_schedule_stats(schedule_->counters(), stats);
   for (const auto& [id, set] : sets_) add_set_stats(*set, device_streams_ != nullptr, stats);
-  if (transport_) stats.push_back(transport_->stats());
+  if (tree_.is_open()) stats.push_back(tree_.transport().stats());
   return stats;
 }
 
