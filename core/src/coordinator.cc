@@ -33,6 +33,7 @@ Coordinator::Coordinator(RuntimeOptions options)
             if (asleep_.load()) tree_.transport().wake();
           })),
       start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
+      backends_(options_, tree_, *log_),
       global_(*sets_.emplace(kGlobalSet.id, std::make_unique<SetEngine>(SetInfo{})).first->second),
       stalls_(options_.config.stall_warn_s, options_.config.stall_abort_s) {}
 
@@ -450,11 +451,6 @@ void Coordinator::request_abort(const std::string& text) {
   }
   abort_requested_.store(true);
   queue_->wake();
-}
-
-std::string Coordinator::backend_name(DeviceKind device) const {
-  const auto found = backend_names_.find(device);
-  return found == backend_names_.end() ? std::string() : found->second;
 }
 
 }  // namespace ronde

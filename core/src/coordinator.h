@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend_maker.h"
 #include "bootstrap.h"
 #include "control_tree.h"
 #include "engine_stats.h"
@@ -103,7 +104,7 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void wait_loop_ended(Clock::duration limit);
   /// What this rank is in by itself that keeps its start from ending; nothing if it waits for
   /// others.
-  std::optional<GroupError> hanging_start() const;
+  std::optional<GroupError> hanging_start() const { return backends_.hanging_start(); }
   /// Why the group died; null if it has not.
   std::exception_ptr failure() const;
 
@@ -137,13 +138,15 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   const Topology& topology() const noexcept { return tree_.topology(); }
   const Config& config() const noexcept { return options_.config; }
   const std::string& transport_name() const noexcept { return transport_name_; }
-  std::string backend_name(DeviceKind device) const;
+  std::string backend_name(DeviceKind device) const { return backends_.name_of(device); }
 
   Stats stats() const;
   void add_stats(std::function<StatsGroup()> part);
 
   /// Constant once wait_started() has returned; null if there is none.
-  const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept { return heap_; }
+  const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept {
+    return backends_.symmetric_heap();
+  }
   std::uint64_t joins(ProcessSet set) const { return queue_->joins(set.id); }
 
  private:
@@ -152,19 +155,9 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   void start();
   void pin_thread();
   void make_board();
-  void make_backend(const BackendRegistry::value_type& chosen, DeviceKind device, Backends& made,
-                    BackendContext& context);
-  void make_on_all_ranks(const BackendRegistry::value_type& chosen, DeviceKind device,
-                         BackendContext& context);
-  void make_host_backend();
-  std::string device_backend_problem(const BackendRegistry::value_type& candidate);
-  void make_device_backend();
-  void agree_on_errors(const std::string& error);
   Clock::duration combining_patience() const;
   void make_negotiation(SetEngine& set);
   void make_executor(SetEngine& set);
-  BackendContext backend_context(const SetInfo& info);
-  bool is_new_warning(const std::string& text);
 
   // coordinator_drive.cc: who runs the loop, and when it sleeps.
   void live() noexcept;
@@ -226,8 +219,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   // coordinator_sets.cc: process sets. Of the thread that asks for one:
   ProcessSet make_set(const ExchangeKey& key, const std::vector<int>& ranks);
-  std::string device_problem_of(const SetInfo& set) const;
-  Backends make_set_backends(const SetInfo& info);
   void hand_over(MadeSet made);
   void finish_set(const ExchangeKey& key, const std::string& error);
   void expect_callable(const char* function) const;
@@ -269,14 +260,11 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   // Written before wait_started() returns, constant from then on.
   ControlTree tree_;  ///< its messages: of whoever runs the loop
   std::optional<Bootstrap> bootstrap_;
+  BackendMaker backends_;
   std::string transport_name_;
-  std::map<DeviceKind, std::string> backend_names_;
-  BackendRegistry device_backends_;                ///< those that every rank can have
-  std::shared_ptr<DeviceStreams> device_streams_;  ///< null where there is no device backend
-  std::shared_ptr<SymmetricHeap> heap_;            ///< null where there is none
-  std::unique_ptr<Board> board_;                   ///< null where the ranks share no memory
-  std::unique_ptr<FrozenSchedule> schedule_;       ///< null without a board, or if never to be used
-  bool outnumbers_cores_ = false;                  ///< the ranks of this host do
+  std::unique_ptr<Board> board_;              ///< null where the ranks share no memory
+  std::unique_ptr<FrozenSchedule> schedule_;  ///< null without a board, or if never to be used
+  bool outnumbers_cores_ = false;             ///< the ranks of this host do
 
   // Guarded by engine_, once started.
   std::mutex engine_;
@@ -325,7 +313,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::condition_variable changed_;
   bool started_ = false;
   bool loop_ended_ = false;
-  std::string making_;  ///< the backend that this rank is making for its start, or empty
   bool ended_ = false;
   std::exception_ptr start_error_;
   std::exception_ptr failure_;
@@ -335,7 +322,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   std::vector<std::function<StatsGroup()>> more_stats_;
   std::vector<std::shared_ptr<OwnExchange>> asked_;  ///< yet to be taken by the loop
   std::vector<MadeSet> made_;                        ///< the same
-  std::set<std::string> warnings_;                   ///< that this rank has met
   std::exception_ptr takes_no_exchanges_;            ///< why, once the loop has ended
 };
 

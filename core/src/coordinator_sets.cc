@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "backend_choice.h"
 #include "coordinator.h"
 #include "exception_text.h"
 #include "rank_list.h"
@@ -45,11 +44,16 @@ ProcessSet Coordinator::make_set(const ExchangeKey& key, const std::vector<int>&
   const ExchangeReply agreed = meet(key, list_ranks(ranks))->reply;
   const auto info = std::make_shared<SetInfo>(make_set_info(
       agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, tree_.topology()));
-  info->device_problem = device_problem_of(*info);
+  info->device_problem = backends_.device_problem_of(*info);
   std::string error;
   if (info->is_member()) {
     try {
-      Backends backends = make_set_backends(*info);
+      Backends backends =
+          backends_.make_for_set(*info, [this, &info, step = 0](std::string_view blob) mutable {
+            const ExchangeKey blobs = {ExchangeKind::Blobs, info->id, std::to_string(step++),
+                                       info->ranks};
+            return meet(blobs, std::string(blob))->reply.blobs;
+          });
       for (const auto& [device, backend] : backends) {
         info->backends[device] = {std::string(backend->name()), backend->capabilities()};
       }
@@ -89,36 +93,6 @@ void Coordinator::finish_set(const ExchangeKey& key, const std::string& error) {
     for (auto& [device, backend] : finished->removed.backends) backend->close();
     throw;
   }
-}
-
-/// Why a set has no backend for devices, if there is anything to tell: not every set needs one.
-std::string Coordinator::device_problem_of(const SetInfo& set) const {
-  if (device_backends_.empty()) return global_.info.device_problem;
-  try {
-    static_cast<void>(choose_set_backend(device_backends_, DeviceKind::Cuda,
-                                         options_.config.gpu_backend, set.topology));
-    return {};
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-}
-
-Backends Coordinator::make_set_backends(const SetInfo& info) {
-  BackendContext context = backend_context(info);
-  context.exchange = [this, &info, step = 0](std::string_view blob) mutable {
-    const ExchangeKey key = {ExchangeKind::Blobs, info.id, std::to_string(step++), info.ranks};
-    return meet(key, std::string(blob))->reply.blobs;
-  };
-  Backends made;
-  make_backend(choose_set_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend,
-                                  info.topology),
-               DeviceKind::Cpu, made, context);
-  if (device_backends_.empty() || !info.device_problem.empty()) return made;
-  context.host = made.at(DeviceKind::Cpu).get();
-  make_backend(choose_set_backend(device_backends_, DeviceKind::Cuda, options_.config.gpu_backend,
-                                  info.topology),
-               DeviceKind::Cuda, made, context);
-  return made;
 }
 
 void Coordinator::remove_process_set(ProcessSet set) {

@@ -7,9 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "backend_choice.h"
 #include "coordinator.h"
-#include "exception_text.h"
 #include "rank_list.h"
 #include "request_validation.h"
 #include "ronde/error.h"
@@ -24,21 +22,6 @@ constexpr double kThawsBeforeWarning = 2.0;
 /// How long a leader holds back what some ranks of its host have not come to. Longer than ranks
 /// usually lie apart in a step, so that rank 0 gets one message of a host.
 constexpr std::chrono::milliseconds kMostCombiningPatience{100};
-
-/// What a rank tells of a backend that it could not make: one of these, and the text.
-constexpr char kUsage = 'u';
-constexpr char kFailure = 'f';
-
-/// Of the exception that is being handled.
-std::string told_of_backend() {
-  try {
-    throw;
-  } catch (const UsageError& error) {
-    return kUsage + std::string(error.what());
-  } catch (...) {
-    return kFailure + exception_text();
-  }
-}
 
 }  // namespace
 
@@ -81,22 +64,18 @@ void Coordinator::start() {
   }
   bootstrap_->compare_configurations(options_);
   make_board();
-  make_host_backend();
-  make_device_backend();
+  backends_.make_for_all(global_, board_.get(), *bootstrap_);
   pin_thread();
   if (tree_.is_arbiter()) {
     desk_ = std::make_unique<ExchangeDesk>(tree_.size());
     finished_.resize(static_cast<std::size_t>(tree_.size()), false);
     if (!options_.effective_config.empty()) log_->info(options_.effective_config);
   }
-  for (const auto& [device, backend] : global_.backends) {
-    global_.info.backends[device] = {std::string(backend->name()), backend->capabilities()};
-  }
   make_negotiation(global_);
   make_executor(global_);
   sets_here_.insert(std::make_shared<SetInfo>(global_.info));
-  submitter_.emplace(tree_.topology(), sets_here_, *queue_, heap_, device_streams_,
-                     weak_from_this(), log_);
+  submitter_.emplace(tree_.topology(), sets_here_, *queue_, backends_.symmetric_heap(),
+                     backends_.device_streams(), weak_from_this(), log_);
 }
 
 /// What the ranks between rank 0 and the members need, too.
@@ -180,135 +159,6 @@ void Coordinator::make_board() {
         std::make_unique<ScheduleLearner>(options_.config.freeze_after_steps,
                                           options_.config.fusion_bytes, schedule_->most_buckets());
   }
-}
-
-void Coordinator::make_host_backend() {
-  BackendContext context = backend_context(global_.info);
-  context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
-  make_on_all_ranks(
-      choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend, tree_.topology()),
-      DeviceKind::Cpu, context);
-  heap_ = global_.backends[DeviceKind::Cpu]->symmetric_heap();
-}
-
-/// Every rank must reach the exchange after it, or the others would wait for it.
-void Coordinator::make_on_all_ranks(const BackendRegistry::value_type& chosen, DeviceKind device,
-                                    BackendContext& context) {
-  context.exchange = [this](std::string_view blob) { return bootstrap_->exchange(blob); };
-  context.deadline = bootstrap_->deadline();
-  std::string error;
-  try {
-    make_backend(chosen, device, global_.backends, context);
-  } catch (const GroupError&) {
-    throw;  // of an exchange: every rank throws it, and none comes to the next one
-  } catch (...) {
-    error = told_of_backend();
-  }
-  agree_on_errors(error);
-}
-
-/// Why not all ranks can have it, or empty. All of them ask.
-std::string Coordinator::device_backend_problem(const BackendRegistry::value_type& candidate) {
-  const auto& [name, factory] = candidate;
-  if (factory.suits && !factory.suits(tree_.topology()))
-    return name + ": it does not suit these ranks";
-  int hindered = -1;
-  const std::string problem =
-      bootstrap_->first_word(factory.problem ? factory.problem() : std::string(), hindered);
-  return problem.empty() ? problem : name + ": " + rank_name(hindered) + ": " + problem;
-}
-
-/// The best one that all ranks can have; none where some of them cannot, unless it was asked for.
-void Coordinator::make_device_backend() {
-  const std::string& wanted = options_.config.gpu_backend;
-  for (const auto& candidate : options_.device_backends) {
-    const std::string problem = device_backend_problem(candidate);
-    if (problem.empty()) {
-      device_backends_.insert(candidate);
-      continue;
-    }
-    if (candidate.first == wanted) {
-      bootstrap_->refuse("RONDE_GPU_BACKEND=" + problem);
-    }
-    log_->debug("not available, backend of GPU buffers " + problem);
-    global_.info.device_problem += (global_.info.device_problem.empty() ? "" : "; ") + problem;
-  }
-  if (device_backends_.empty()) return;
-  BackendContext context = backend_context(global_.info);
-  context.host = global_.backends.at(DeviceKind::Cpu).get();
-  make_on_all_ranks(choose_backend(device_backends_, DeviceKind::Cuda, wanted, tree_.topology()),
-                    DeviceKind::Cuda, context);
-  device_streams_ = global_.backends[DeviceKind::Cuda]->device_streams();
-}
-
-void Coordinator::agree_on_errors(const std::string& error) {
-  {
-    const std::lock_guard lock(mutex_);
-    making_.clear();  // also where it could not be made
-  }
-  int failed = -1;
-  const std::string word = bootstrap_->first_word(error, failed);
-  if (word.empty()) return;
-  const std::string text = rank_name(failed) + " cannot start its backend: " + word.substr(1);
-  if (word.front() == kFailure) throw GroupError(failed, text);
-  bootstrap_->refuse(text);
-}
-
-void Coordinator::make_backend(const BackendRegistry::value_type& chosen, DeviceKind device,
-                               Backends& made, BackendContext& context) {
-  const auto& [name, factory] = chosen;
-  const bool is_start = context.set == kGlobalSet.id;
-  const auto note_making = [&](const std::string& what) {
-    const std::lock_guard lock(mutex_);
-    making_ = what;
-  };
-  if (is_start) note_making(name);
-  if (log_->enabled(LogLevel::Debug)) {
-    const bool is_cpu = device == DeviceKind::Cpu;
-    const Config& config = options_.config;
-    log_->debug("process set " + std::to_string(context.set) + ", backend of " +
-                std::string(to_string(device)) + " buffers: " + name + "; chosen by " +
-                (is_cpu ? "RONDE_CPU_BACKEND=" + config.cpu_backend
-                        : "RONDE_GPU_BACKEND=" + config.gpu_backend) +
-                " among " +
-                candidates_text(is_cpu ? options_.backends : device_backends_, device,
-                                *context.topology, context.set != kGlobalSet.id));
-  }
-  made[device] = create_backend(factory, context, options_.config.fusion_bytes);
-  if (!is_start) return;
-  note_making({});
-  backend_names_[device] = name;
-}
-
-std::optional<GroupError> Coordinator::hanging_start() const {
-  const std::lock_guard lock(mutex_);
-  if (making_.empty()) return std::nullopt;
-  return GroupError(tree_.rank(), rank_name(tree_.rank()) + " did not finish making backend '" +
-                                      making_ +
-                                      "' within RONDE_INIT_TIMEOUT_S: it hangs there. End this "
-                                      "process");
-}
-
-/// `info` stays while the context is used.
-BackendContext Coordinator::backend_context(const SetInfo& info) {
-  BackendContext context;
-  context.topology = &info.topology;
-  context.set = info.id;
-  context.ranks = info.ranks;
-  context.ring_peers = [this] {
-    if (board_) board_->ring(Board::Whom::Waiting);
-  };
-  context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
-    if (is_new_warning(text) && speaks) log_->warning(text);
-  };
-  return context;
-}
-
-/// Process sets find the same in the way as all ranks did, who remember it, whichever of them
-/// spoke.
-bool Coordinator::is_new_warning(const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  return warnings_.insert(text).second;
 }
 
 /// Short against the limits on stalls, as rank 0 is to know whom it waits for.

@@ -259,7 +259,8 @@ Stats Coordinator::live_stats() const {
   Stats stats;
   add_engine_stats(queue_->counters(), counters_, stats);
   if (schedule_) add_schedule_stats(schedule_->counters(), stats);
-  for (const auto& [id, set] : sets_) add_set_stats(*set, device_streams_ != nullptr, stats);
+  for (const auto& [id, set] : sets_)
+    add_set_stats(*set, backends_.device_streams() != nullptr, stats);
   if (tree_.is_open()) stats.push_back(tree_.transport().stats());
   return stats;
 }

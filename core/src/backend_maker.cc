@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend_maker.h"
+
+#include <utility>
+
+#include "backend_choice.h"
+#include "exception_text.h"
+#include "rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// What a rank tells of a backend that it could not make: one of these, and the text.
+constexpr char kUsage = 'u';
+constexpr char kFailure = 'f';
+
+/// Of the exception that is being handled.
+std::string told_of_backend() {
+  try {
+    throw;
+  } catch (const UsageError& error) {
+    return kUsage + std::string(error.what());
+  } catch (...) {
+    return kFailure + exception_text();
+  }
+}
+
+}  // namespace
+
+void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& bootstrap) {
+  board_ = board;
+  make_host_backend(global, bootstrap);
+  look_for_device_backends(bootstrap);
+  global.info.device_problem = device_problem_;
+  if (!device_backends_.empty()) make_device_backend(global, bootstrap);
+  for (const auto& [device, backend] : global.backends) {
+    global.info.backends[device] = {std::string(backend->name()), backend->capabilities()};
+  }
+}
+
+/// Every rank must reach the exchange after it, or the others would wait for it.
+void BackendMaker::make_host_backend(SetEngine& global, Bootstrap& bootstrap) {
+  std::string error;
+  try {
+    BackendContext context = context_of_all(global.info, bootstrap);
+    context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
+    make(choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend,
+                        tree_.topology()),
+         DeviceKind::Cpu, global.backends, context);
+    heap_ = global.backends[DeviceKind::Cpu]->symmetric_heap();
+  } catch (const GroupError&) {
+    throw;  // of an exchange: every rank throws it, and none comes to the next one
+  } catch (...) {
+    error = told_of_backend();
+  }
+  agree_on_errors(error, bootstrap);
+}
+
+/// Why not all ranks can have it, or empty. All of them ask.
+std::string BackendMaker::problem_of(const BackendRegistry::value_type& candidate,
+                                     Bootstrap& bootstrap) const {
+  const auto& [name, factory] = candidate;
+  if (factory.suits && !factory.suits(tree_.topology())) {
+    return name + ": it does not suit these ranks";
+  }
+  int hindered = -1;
+  const std::string problem =
+      bootstrap.first_word(factory.problem ? factory.problem() : std::string(), hindered);
+  return problem.empty() ? problem : name + ": " + rank_name(hindered) + ": " + problem;
+}
+
+/// Those that all ranks can have; refuses the start where the one that was asked for is not.
+void BackendMaker::look_for_device_backends(Bootstrap& bootstrap) {
+  for (const auto& candidate : options_.device_backends) {
+    const std::string problem = problem_of(candidate, bootstrap);
+    if (problem.empty()) {
+      device_backends_.insert(candidate);
+      continue;
+    }
+    if (candidate.first == options_.config.gpu_backend) {
+      bootstrap.refuse("RONDE_GPU_BACKEND=" + problem);
+    }
+    log_.debug("not available, backend of GPU buffers " + problem);
+    device_problem_ += (device_problem_.empty() ? "" : "; ") + problem;
+  }
+}
+
+void BackendMaker::make_device_backend(SetEngine& global, Bootstrap& bootstrap) {
+  std::string error;
+  try {
+    BackendContext context = context_of_all(global.info, bootstrap);
+    context.host = global.backends.at(DeviceKind::Cpu).get();
+    make(choose_backend(device_backends_, DeviceKind::Cuda, options_.config.gpu_backend,
+                        tree_.topology()),
+         DeviceKind::Cuda, global.backends, context);
+    device_streams_ = global.backends[DeviceKind::Cuda]->device_streams();
+  } catch (const GroupError&) {
+    throw;
+  } catch (...) {
+    error = told_of_backend();
+  }
+  agree_on_errors(error, bootstrap);
+}
+
+void BackendMaker::agree_on_errors(const std::string& error, Bootstrap& bootstrap) {
+  note_making({});  // also where it could not be made
+  int failed = -1;
+  const std::string word = bootstrap.first_word(error, failed);
+  if (word.empty()) return;
+  const std::string text = rank_name(failed) + " cannot start its backend: " + word.substr(1);
+  if (word.front() == kFailure) throw GroupError(failed, text);
+  bootstrap.refuse(text);
+}
+
+Backends BackendMaker::make_for_set(const SetInfo& info, const Exchange& exchange) {
+  BackendContext context = context_of(info);
+  context.exchange = exchange;
+  Backends made;
+  make(choose_set_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend,
+                          info.topology),
+       DeviceKind::Cpu, made, context);
+  if (device_backends_.empty() || !info.device_problem.empty()) return made;
+  context.host = made.at(DeviceKind::Cpu).get();
+  make(choose_set_backend(device_backends_, DeviceKind::Cuda, options_.config.gpu_backend,
+                          info.topology),
+       DeviceKind::Cuda, made, context);
+  return made;
+}
+
+std::string BackendMaker::device_problem_of(const SetInfo& set) const {
+  if (device_backends_.empty()) return device_problem_;
+  try {
+    static_cast<void>(choose_set_backend(device_backends_, DeviceKind::Cuda,
+                                         options_.config.gpu_backend, set.topology));
+    return {};
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+}
+
+void BackendMaker::make(const BackendRegistry::value_type& chosen, DeviceKind device,
+                        Backends& made, BackendContext& context) {
+  const auto& [name, factory] = chosen;
+  const bool is_start = context.set == kGlobalSet.id;
+  if (is_start) note_making(name);
+  if (log_.enabled(LogLevel::Debug)) {
+    const bool is_cpu = device == DeviceKind::Cpu;
+    const Config& config = options_.config;
+    log_.debug("process set " + std::to_string(context.set) + ", backend of " +
+               std::string(to_string(device)) + " buffers: " + name + "; chosen by " +
+               (is_cpu ? "RONDE_CPU_BACKEND=" + config.cpu_backend
+                       : "RONDE_GPU_BACKEND=" + config.gpu_backend) +
+               " among " +
+               candidates_text(is_cpu ? options_.backends : device_backends_, device,
+                               *context.topology, !is_start));
+  }
+  made[device] = create_backend(factory, context, options_.config.fusion_bytes);
+  if (!is_start) return;
+  note_making({});
+  names_[device] = name;
+}
+
+void BackendMaker::note_making(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  making_ = name;
+}
+
+std::optional<GroupError> BackendMaker::hanging_start() const {
+  const std::lock_guard lock(mutex_);
+  if (making_.empty()) return std::nullopt;
+  return GroupError(tree_.rank(), rank_name(tree_.rank()) + " did not finish making backend '" +
+                                      making_ +
+                                      "' within RONDE_INIT_TIMEOUT_S: it hangs there. End this "
+                                      "process");
+}
+
+std::string BackendMaker::name_of(DeviceKind device) const {
+  const auto found = names_.find(device);
+  return found == names_.end() ? std::string() : found->second;
+}
+
+BackendContext BackendMaker::context_of(const SetInfo& info) {
+  BackendContext context;
+  context.topology = &info.topology;
+  context.set = info.id;
+  context.ranks = info.ranks;
+  context.ring_peers = [board = board_] {
+    if (board != nullptr) board->ring(Board::Whom::Waiting);
+  };
+  context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
+    if (is_new_warning(text) && speaks) log_.warning(text);
+  };
+  return context;
+}
+
+BackendContext BackendMaker::context_of_all(const SetInfo& info, Bootstrap& bootstrap) {
+  BackendContext context = context_of(info);
+  context.exchange = [&bootstrap](std::string_view blob) { return bootstrap.exchange(blob); };
+  context.deadline = bootstrap.deadline();
+  return context;
+}
+
+/// Process sets find the same in the way as all ranks did, who remember it, whichever of them
+/// spoke.
+bool BackendMaker::is_new_warning(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  return warnings_.insert(text).second;
+}
+
+}  // namespace ronde
