@@ -88,7 +88,7 @@ Next:
   build/bin/ronde info                        what this build is made of, and every variable's value
   RONDE_RANKS=1 scripts/quickstart.sh         the same on one rank
   build/bin/edsr --help                       your own photographs: --data FOLDER
-  build/bin/digits                            the program of README.md
+  build/bin/digits                            the program of docs/examples/digits.md
   build/bin/kmeans                            handwritten digits in clusters, without LibTorch
   scripts/test.sh                             the everyday tests
   docs/getting_started.md                     Ronde in your own program
