@@ -8,4 +8,5 @@ python=$1 ctest=$2 build=$3 source=$4
 for grain in suite case; do
   RONDE_TEST_GRAIN=$grain "$ctest" --test-dir "$build" -N
 done | sed -nE 's/^ +Test +#[0-9]+: //p' >"$build/tests.txt"
-exec "$python" "$source/tests/cmake/quoted_tests.py" "$build/tests.txt" "$source/docs" "$source/README.md"
+exec "$python" "$source/tests/cmake/quoted_tests.py" "$build/tests.txt" "$source/docs" \
+  "$source"/{README,CONTRIBUTING,tests/README,tests/horovod_tests}.md
