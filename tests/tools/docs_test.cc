@@ -40,8 +40,14 @@ std::vector<fs::path> files_in(const std::vector<std::string>& folders,
 }
 
 std::vector<fs::path> pages() {
-  std::vector<fs::path> found = files_in({"docs"}, {".md"});
-  found.push_back(kRoot / "README.md");
+  std::vector<fs::path> found = files_in({"docs", "tests"}, {".md"});
+  std::erase_if(found,
+                [](const fs::path& page) { return page.string().ends_with("quoted_tests.md"); });
+  for (const char* name : {"README.md", "CONTRIBUTING.md"}) found.push_back(kRoot / name);
+  for (const char* folder :
+       {"api", "backends", "c_api", "core", "examples", "scripts", "tools", "torch_ext"}) {
+    found.push_back(kRoot / folder / "README.md");
+  }
   return found;
 }
 
