@@ -117,7 +117,7 @@ void Coordinator::handle(const Incoming& incoming) {
     return handle_from_above(*message, incoming.bytes);
   }
   if (all_finished_) return;  // it closed, as this rank is about to
-  throw GroupFailure{loss_of(incoming), incoming.peer == tree_.parent()};
+  throw GroupFailure{resolver().loss_of(incoming), incoming.peer == tree_.parent()};
 }
 
 /// Note [Over the tree].
@@ -311,12 +311,12 @@ void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
                 (applied.shutdown ? "; it is the last" : ""));
   }
   for (Refused& refused : applied.refused) {
-    complete(refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
+    complete(*queue_, refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
   }
   set.executor->enqueue(std::move(applied.agreed));
   if (applied.join) {
     queue_->continue_numbers(set.info.id, applied.next_unnamed);
-    complete(*applied.join, nullptr, true);
+    complete(*queue_, *applied.join, nullptr, true);
   }
   agreed_to_stop_ = agreed_to_stop_ || applied.shutdown;
   if (!decision.schedule.buckets.empty()) freeze(decision.schedule);
@@ -367,24 +367,6 @@ void Coordinator::tell_finished() {
   if (std::find(finished_.begin(), finished_.end(), false) != finished_.end()) return;
   tree_.send_down(FinishedMessage{});
   all_finished_ = true;
-}
-
-/// The name is free for the program's next step; what owns the buffers has to stay.
-void Coordinator::note_queued(Submission& submission, std::shared_ptr<const DeviceEvent> event) {
-  if (!submission.work) return;  // of a rank that has joined
-  queue_->release(submission.meta.set, submission.key);
-  submission.is_released = true;
-  submission.work->set_queued(std::move(event));
-}
-
-void Coordinator::complete(Submission& submission, std::exception_ptr error, bool contributed) {
-  for (Submission& member : submission.members) complete(member, error, contributed);
-  if (submission.is_group()) return;
-  if (!submission.work) return;  // of a rank that has joined
-  // The name is free, and what owns the buffers let go, before anybody can see the end.
-  if (!submission.is_released) queue_->release(submission.meta.set, submission.key);
-  submission.request = {};
-  submission.work->complete(std::move(error), contributed);
 }
 
 std::string Coordinator::pending_text() const {

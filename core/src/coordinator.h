@@ -16,9 +16,11 @@
 
 #include "backend_maker.h"
 #include "bootstrap.h"
+#include "completion.h"
 #include "control_tree.h"
 #include "engine_stats.h"
 #include "exchange_desk.h"
+#include "failure_resolver.h"
 #include "frozen_schedule.h"
 #include "messages.h"
 #include "ronde/error.h"
@@ -33,13 +35,6 @@
 
 namespace ronde {
 
-/// The group is dead, for this reason. Thrown on the coordinator thread only, to leave the loop.
-struct GroupFailure {
-  FailureMessage failure;
-  /// Rank 0 has spoken, or cannot be asked: the way to it is cut off.
-  bool is_verdict = false;
-};
-
 /// The engine of one rank. Its loop is the protocol (docs/protocol.md):
 /// receive -> take submissions -> negotiate -> advance operations -> inspect.
 ///
@@ -49,13 +44,6 @@ struct GroupFailure {
 /// loop over (help()) for as long as it gets on, and leaves the thread asleep. engine_ is held by
 /// whoever runs the loop; the thread gives it up while it sleeps. A failure that a caller meets is
 /// kept for the thread, which is woken to end the group.
-///
-/// Note [Buffers after a group error]
-/// A library may write into the memory of an operation that it will never complete. So backends
-/// only ever see memory that Ronde owns and abandons on failure (PackingBackend), or must
-/// themselves make sure of it (Backend::abort); a user's buffers are free once the Work is done,
-/// with or without an error. Symmetric buffers are not: a peer that has yet to hear of the failure
-/// may be writing its last chunk there, into memory that stays mapped.
 ///
 /// Note [Two agreements to stop]
 /// The last decision says that nothing more will be submitted, but operations may still be in
@@ -213,8 +201,6 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
   Clock::duration head_start() const;
   bool busy() const;
   bool may_pause() const;
-  void complete(Submission& submission, std::exception_ptr error, bool contributed);
-  void note_queued(Submission& submission, std::shared_ptr<const DeviceEvent> event);
   std::string pending_text() const;
 
   // coordinator_sets.cc: process sets. Of the thread that asks for one:
@@ -239,12 +225,8 @@ class Coordinator final : public WaitHelper, public std::enable_shared_from_this
 
   // coordinator_stop.cc: after the loop.
   FailureMessage departure_of_this_rank() const;
-  FailureMessage settle(const GroupFailure& seen) noexcept;
-  FailureMessage reach_verdict(const GroupFailure& seen);
-  FailureMessage loss_of(const Incoming& incoming) const;
-  FailureMessage settle_as_arbiter(FailureMessage seen);
-  FailureMessage ask_for_verdict(const FailureMessage& seen);
-  void die(const FailureMessage& failure) noexcept;
+  FailureResolver resolver() const;
+  void die(const GroupFailure& seen) noexcept;
   void fail_everything(const FailureMessage& failure);
   void stop();
   void end(bool graceful, Clock::time_point deadline);

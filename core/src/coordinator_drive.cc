@@ -43,11 +43,11 @@ void Coordinator::live() noexcept {
     stop();
   } catch (const GroupFailure& seen) {
     note_loop_ended();
-    die(settle(seen));
+    die(seen);
   } catch (...) {
     note_loop_ended();
     const int rank = tree_.rank();
-    die(settle({{rank, "rank " + std::to_string(rank) + " failed: " + exception_text(), false}}));
+    die({{rank, "rank " + std::to_string(rank) + " failed: " + exception_text(), false}});
   }
 }
 

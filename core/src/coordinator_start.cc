@@ -106,10 +106,10 @@ void Coordinator::make_executor(SetEngine& set) {
   set.executor = std::make_unique<Executor>(
       set.backends, topology.rank, topology.size, options_.config.fusion_bytes, tree_.rank(), *log_,
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
-        complete(submission, std::move(error), contributed);
+        complete(*queue_, submission, std::move(error), contributed);
       },
       [this](Submission& submission, std::shared_ptr<const DeviceEvent> event) {
-        note_queued(submission, std::move(event));
+        note_queued(*queue_, submission, std::move(event));
       });
   running_.push_back(&set);
 }

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whom the ranks of a dead group blame: no engine runs here.
+#include "core/src/failure_resolver.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <map>
+
+#include "tests/support/ranks.h"
+#include "tests/unit/results_of_ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using Clock = std::chrono::steady_clock;
+
+const std::vector<int> kHosts = {0, 0, 1, 1, 1};  // ranks 3 and 4 speak with rank 0 by rank 2
+constexpr int kSize = 5;
+
+/// The first failure that this rank sees, as its loop would throw it.
+GroupFailure next_failure(const ControlTree& tree, const FailureResolver& resolver) {
+  for (;;) {
+    const Incoming incoming = tree.transport().receive(Clock::now() + std::chrono::seconds(20));
+    const bool is_verdict = incoming.peer == tree.parent();
+    if (incoming.kind == Incoming::Kind::PeerLost) {
+      return {resolver.loss_of(incoming), is_verdict};
+    }
+    check(incoming.kind == Incoming::Kind::Message, "a failure has come in time");
+    return {std::get<FailureMessage>(decode(incoming.bytes)), is_verdict};
+  }
+}
+
+/// Whom each rank blames, where those in `seen_by` have seen something themselves and the others
+/// hear of it. Rank `killed` dies before, if there is one.
+std::vector<FailureMessage> verdicts(const std::map<int, FailureMessage>& seen_by,
+                                     int killed = -1) {
+  inproc::Group group(kHosts);
+  std::vector<ControlTree> trees(kSize);
+  for (int rank = 0; rank < kSize; ++rank) {
+    trees[static_cast<std::size_t>(rank)].open(group.transport(rank)());
+  }
+  if (killed >= 0) group.kill(killed);
+  const Logger log(LogLevel::Off);
+  return on_each_rank(kSize, [&](int rank) {
+    if (rank == killed) return FailureMessage();
+    const ControlTree& tree = trees[static_cast<std::size_t>(rank)];
+    FailureResolver resolver(tree, log, " (it waited)");
+    const auto seen = seen_by.find(rank);
+    return resolver.settle(
+        seen == seen_by.end() ? next_failure(tree, resolver) : GroupFailure{seen->second}, false);
+  });
+}
+
+void check_all_blame(const std::vector<FailureMessage>& verdicts, int culprit,
+                     const std::string& part) {
+  for (int rank = 0; rank < kSize; ++rank) {
+    if (rank == culprit) continue;
+    const FailureMessage& verdict = verdicts[static_cast<std::size_t>(rank)];
+    CAPTURE(rank, verdict.text);
+    CHECK(verdict.rank == culprit);
+    CHECK_THAT(verdict.text, Catch::Contains(part));
+    CHECK(verdict.certain);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a rank that reports a failure is blamed by all if no death shows") {
+  check_all_blame(verdicts({{4, {4, "its backend failed", false}}}), 4, "its backend failed");
+}
+
+TEST_CASE("a death that follows a report of another rank is what all ranks are told of") {
+  check_all_blame(verdicts({{1, {1, "its backend failed", false}}}, 3), 3, "rank 3 was lost");
+}
+
+TEST_CASE("ranks that lose rank 0 blame it without asking, also those below a leader") {
+  check_all_blame(verdicts({}, 0), 0, "rank 0 was lost");
+}
+
+TEST_CASE("a rank that leaves waits for no answer") {
+  const inproc::Group group(2);
+  ControlTree arbiter, leaving;
+  arbiter.open(group.transport(0)());
+  leaving.open(group.transport(1)());
+  const Logger log(LogLevel::Off);
+  const FailureMessage own = FailureResolver(leaving, log, "").settle({{1, "rank 1 left"}}, true);
+  CHECK(own.text == "rank 1 left");
+  const Incoming heard = arbiter.transport().receive(Clock::now() + std::chrono::seconds(20));
+  CHECK(std::get<FailureMessage>(decode(heard.bytes)).text == "rank 1 left");
+}
