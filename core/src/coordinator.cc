@@ -1,63 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
+// The loop, as docs/protocol.md tells it: a rank receives messages, takes what its program asks
+// for, negotiates, advances the operations that all ranks have agreed on, and looks at its time
+// limits.
 #include "coordinator.h"
 
 #include <algorithm>
-#include <thread>
+#include <utility>
 #include <variant>
 
+#include "completion.h"
 #include "durations.h"
 #include "rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde {
-namespace {
-
-using std::chrono::milliseconds;
-
-/// How often the time limits of an operation are looked at while its peers let this rank sleep.
-constexpr milliseconds kLongestSleepInOperation{100};
-/// The same where nobody would wake it: short against the time that a message needs, once one has
-/// taken longer than patience().
-constexpr std::chrono::microseconds kPause{50};
-/// How long operations are polled before messages are looked at again.
-constexpr std::chrono::microseconds kPollSlice{20};
-}  // namespace
-
-Coordinator::Coordinator(RuntimeOptions options)
-    : options_(std::move(options)),
-      log_(std::make_shared<Logger>(parse_log_level(options_.config.log_level))),
-      queue_(std::make_shared<SubmissionQueue>(
-          from_ms(options_.config.cycle_time_ms),
-          std::max<std::uint64_t>(options_.config.fusion_bytes, 1),
-          [this] {
-            if (asleep_.load()) tree_.transport().wake();
-          })),
-      start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
-      backends_(options_, tree_, *log_),
-      global_(*sets_.emplace(kGlobalSet.id, std::make_unique<SetEngine>(SetInfo{})).first->second),
-      stalls_(options_.config.stall_warn_s, options_.config.stall_abort_s) {}
-
-Coordinator::~Coordinator() = default;
-
-void Coordinator::run() noexcept {
-  if (try_start()) live();
-  const std::lock_guard lock(mutex_);
-  ended_ = true;
-  changed_.notify_all();
-}
-
 bool Coordinator::cycle() {
   counters_.cycles.add();
-  if (driver_failure_) std::rethrow_exception(driver_failure_);
   receive();
   obey_requests();
   take_exchanges();
   take_submissions();
   negotiate();
-  advance_operations();
+  operations_.advance();
   conclude();
   inspect();
-  return !all_finished_;
+  return !stop_.all_finished;
+}
+
+void Coordinator::follow() {
+  follow_schedule();
+  operations_.advance();
+}
+
+Coordinator::TimePoint Coordinator::next_event() const {
+  const TimePoint now = Clock::now();
+  const FrozenSchedule* schedule = schedule_.schedule();
+  const bool stopping = life_.shuts_down() && !sets_.global().announcer->announced_shutdown();
+  const bool ending = life_.leaves() || life_.aborts();
+  const bool has_news = exchanges_.has_news() || (schedule != nullptr && schedule->has_news());
+  // The last operation may have ended in a look before a sleep.
+  const auto next_look = operations_.next_look(now);
+  const bool concludes = stop_.has_to_conclude(next_look.has_value());
+  if (stopping || ending || has_news || concludes || stop_.all_finished) return now;
+  // Far away, and safe to do arithmetic on.
+  TimePoint next = now + std::chrono::hours(24);
+  const auto earlier = [&next](std::optional<TimePoint> time) {
+    if (time) next = std::min(next, *time);
+  };
+  earlier(next_look);
+  if (next <= now) return now;
+  earlier(queue_.due());
+  if (schedule != nullptr) earlier(schedule->due());
+  for (const auto& [id, set] : sets_.all()) {
+    if (set->announcer) earlier(set->announcer->next_deadline());
+    if (set->combiner) earlier(set->combiner->next_deadline());
+  }
+  earlier(shutdown_deadline(options_.config, tree_, stop_));
+  if (arbiter_) {
+    earlier(arbiter_->next_inspection(stop_));
+  } else {
+    const ArbiterWatch::Awaited awaited = this->awaited();
+    earlier(watch_.answer_deadline(awaited));
+    earlier(watch_.silence_deadline(awaited));
+  }
+  return next;
 }
 
 void Coordinator::receive() {
@@ -67,39 +73,6 @@ void Coordinator::receive() {
     counters_.messages.add();
     handle(incoming);
   }
-}
-
-Coordinator::Clock::time_point Coordinator::next_event() const {
-  const Clock::time_point now = Clock::now();
-  const bool stopping =
-      shutdown_requested_.load() && global_.announcer->announced_shutdown() == false;
-  const bool ending = leave_requested_.load() || abort_requested_.load();
-  const bool has_news = schedule_ && schedule_->has_news();
-  // The last operation may have ended in a look before a sleep.
-  const bool is_busy = busy();
-  const bool concludes = agreed_to_stop_ && !told_finished_ && !is_busy;
-  const bool is_rung = may_sleep_in_operation();
-  const bool may_wait = is_rung || may_pause();
-  const bool is_hot = is_busy && (!may_wait || now < hot_until_);
-  const bool is_asked = stopping || ending || has_news || has_exchanges_.load();
-  if (is_hot || is_asked || concludes || driver_failure_ || all_finished_) return now;
-  // Far away, and safe to do arithmetic on.
-  Clock::time_point next = now + std::chrono::hours(24);
-  if (is_busy) next = now + (is_rung ? Clock::duration(kLongestSleepInOperation) : kPause);
-  const auto earlier = [&next](std::optional<Clock::time_point> time) {
-    if (time) next = std::min(next, *time);
-  };
-  earlier(queue_->due());
-  if (schedule_) earlier(schedule_->due());
-  for (const auto& [id, set] : sets_) {
-    if (set->announcer) earlier(set->announcer->next_deadline());
-    if (set->combiner) earlier(set->combiner->next_deadline());
-  }
-  earlier(shutdown_deadline());
-  earlier(arbiter_deadline());
-  earlier(silence_deadline());
-  if (stalls_.period() && awaits_anything()) earlier(next_inspection_);
-  return next;
 }
 
 void Coordinator::handle(const Incoming& incoming) {
@@ -113,10 +86,10 @@ void Coordinator::handle(const Incoming& incoming) {
     } catch (const Error& error) {
       throw GroupFailure{{incoming.peer, nonsense_of(incoming.peer, error)}};
     }
-    heard_from_above_ = Clock::now();
+    watch_.note_heard(Clock::now());
     return handle_from_above(*message, incoming.bytes);
   }
-  if (all_finished_) return;  // it closed, as this rank is about to
+  if (stop_.all_finished) return;  // it closed, as this rank is about to
   throw GroupFailure{resolver().loss_of(incoming), incoming.peer == tree_.parent()};
 }
 
@@ -124,9 +97,9 @@ void Coordinator::handle(const Incoming& incoming) {
 void Coordinator::handle_from_above(const Message& message, std::string_view bytes) {
   if (std::holds_alternative<FinishedMessage>(message)) {
     tree_.send_down(bytes);
-    all_finished_ = true;
+    stop_.all_finished = true;
   } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
-    SetEngine& set = engine_of(decision->set);
+    SetEngine& set = sets_.at(decision->set);
     tree_.send_to(set.children, bytes);
     if (set.combiner) set.combiner->pass(*decision);
     if (set.announcer) apply(set, *decision);
@@ -152,35 +125,43 @@ void Coordinator::handle_from_above(const Message& message, std::string_view byt
 void Coordinator::handle_from_below(int peer, const Message& message, std::string_view bytes) {
   if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
     for (const int rank : finished->ranks) tree_.expect_below(peer, rank);
-    newly_finished_.insert(newly_finished_.end(), finished->ranks.begin(), finished->ranks.end());
+    stop_.newly_finished.insert(stop_.newly_finished.end(), finished->ranks.begin(),
+                                finished->ranks.end());
   } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
-    if (!sets_.contains(ready->set)) return;  // all its ranks have removed it meanwhile
-    SetEngine& set = engine_of(ready->set);
-    const int rank = rank_within(set.info.ranks, peer);
-    if (rank < 0) {
-      throw Error(rank_name(peer) + " announced operations of process set " +
-                  std::to_string(ready->set) + ", in which it is not");
-    }
-    add_ready(set, rank, *ready);
-  } else if (const auto* host = std::get_if<HostReadyMessage>(&message);
-             host && tree_.is_arbiter()) {
-    if (!sets_.contains(host->set)) return;
-    SetEngine& set = engine_of(host->set);
-    for (const auto& [ranks, part] : host->parts) {
-      for (const int rank : ranks) {
-        const bool exists = rank >= 0 && rank < set.info.topology.size;
-        tree_.expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
-      }
-      set.negotiator->add(ranks, part, Clock::now());
-    }
-    changed_sets_.insert(host->set);
+    add_from_below(peer, *ready);
+  } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && arbiter_) {
+    add_from_below(peer, *host);
   } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
     tree_.expect_below(peer, request->rank);
-    if (tree_.is_arbiter()) return desk_->add(*request, Clock::now());
+    if (arbiter_) return arbiter_->add(*request);
     tree_.send_up(bytes);
   } else {
     handle_message(peer, message);
   }
+}
+
+void Coordinator::add_from_below(int peer, const ReadyMessage& ready) {
+  if (!sets_.contains(ready.set)) return;  // all its ranks have removed it meanwhile
+  SetEngine& set = sets_.at(ready.set);
+  const int rank = rank_within(set.info.ranks, peer);
+  if (rank < 0) {
+    throw Error(rank_name(peer) + " announced operations of process set " +
+                std::to_string(ready.set) + ", in which it is not");
+  }
+  add_ready(set, rank, ready);
+}
+
+void Coordinator::add_from_below(int peer, const HostReadyMessage& host) {
+  if (!sets_.contains(host.set)) return;
+  SetEngine& set = sets_.at(host.set);
+  for (const auto& [ranks, part] : host.parts) {
+    for (const int rank : ranks) {
+      const bool exists = rank >= 0 && rank < set.info.topology.size;
+      tree_.expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
+    }
+    set.negotiator->add(ranks, part, Clock::now());
+  }
+  arbiter_->note_changed(host.set);
 }
 
 void Coordinator::handle_message(int peer, const Message& message) {
@@ -190,34 +171,67 @@ void Coordinator::handle_message(int peer, const Message& message) {
   throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
 }
 
-void Coordinator::obey_requests() {
-  const int rank = tree_.rank();
-  if (leave_requested_.load() && !all_finished_) throw GroupFailure{departure_of_this_rank()};
-  if (!abort_requested_.load()) return;
-  const std::lock_guard lock(mutex_);
-  if (abort_text_) throw GroupFailure{{rank, rank_name(rank) + " aborted: " + *abort_text_}};
+void Coordinator::obey_requests() const {
+  if (life_.leaves() && !stop_.all_finished) throw GroupFailure{departure_of_this_rank()};
+  if (life_.aborts()) throw GroupFailure{life_.abortion_of(tree_.rank())};
+}
+
+void Coordinator::take_exchanges() {
+  if (!exchanges_.has_news()) return;
+  OwnExchanges::News news = exchanges_.take(
+      [this](std::uint32_t set) { return sets_.contains(set) && sets_.at(set).busy(); });
+  sets_.install(std::move(news.made));
+  for (const ExchangeRequest& request : news.requests) {
+    if (arbiter_) {
+      arbiter_->add(request);
+    } else {
+      tree_.send_up(request);
+    }
+  }
+}
+
+void Coordinator::handle_reply(const ExchangeReply& reply) {
+  if (!reply.members.empty()) sets_.learn(reply);
+  const ExchangeKind kind = reply.key.kind;
+  const bool failed = !reply.error.empty();
+  const bool is_gone = kind == (failed ? ExchangeKind::FinishSet : ExchangeKind::RemoveSet);
+  if (kind == ExchangeKind::FinishSet && !failed) counters_.sets_made.add();
+  if (kind == ExchangeKind::RemoveSet && !failed) counters_.sets_removed.add();
+  exchanges_.finish(reply, tree_.rank(), is_gone ? sets_.forget(reply.key.set) : MadeSet());
 }
 
 void Coordinator::take_submissions() {
-  const Clock::time_point now = Clock::now();
-  const bool is_asked_to = shutdown_requested_.load();
-  if (is_asked_to && !shutdown_since_) shutdown_since_ = now;
-  const bool shutdown = is_asked_to && !asks_for_sets();
-  if (schedule_ && shutdown) schedule_->thaw(FrozenSchedule::Thaw::Shutdown);
+  const TimePoint now = Clock::now();
+  const bool is_asked_to = life_.shuts_down();
+  if (is_asked_to && !stop_.shutdown_since) stop_.shutdown_since = now;
+  const bool shutdown = is_asked_to && !exchanges_.asks_for_sets();
+  FrozenSchedule* const schedule = schedule_.schedule();
+  if (schedule != nullptr && shutdown) schedule->thaw(FrozenSchedule::Thaw::Shutdown);
   follow_schedule();
-  const auto due = queue_->due();
+  const auto due = queue_.due();
   if (due && (*due <= now || shutdown)) {
-    for (Submission& submission : queue_->drain()) {
+    for (Submission& submission : queue_.drain()) {
       member_engine_of(submission.meta.set).announcer->add(std::move(submission));
     }
     // What one of them has thawed comes before a join that is among them.
     follow_schedule();
   }
-  for (SetEngine* set : running_) announce(*set, now, shutdown);
+  for (SetEngine* set : sets_.running()) announce(*set, now, shutdown);
+}
+
+void Coordinator::follow_schedule() {
+  schedule_.follow(arbiter_ ? &*arbiter_ : nullptr);
+}
+
+/// A set of which this rank has submitted an operation, and so has made it before.
+SetEngine& Coordinator::member_engine_of(std::uint32_t set) {
+  SetEngine& engine = sets_.at(set);
+  if (!engine.executor) sets_.install(exchanges_.take_made());
+  return engine;
 }
 
 /// `shutdown`: everything that was submitted before it has been taken.
-void Coordinator::announce(SetEngine& set, Clock::time_point now, bool shutdown) {
+void Coordinator::announce(SetEngine& set, TimePoint now, bool shutdown) {
   std::optional<ReadyMessage> ready = set.announcer->announce(now, shutdown);
   if (!ready) return;
   counters_.ready_messages.add();
@@ -229,7 +243,7 @@ void Coordinator::announce(SetEngine& set, Clock::time_point now, bool shutdown)
 void Coordinator::add_ready(SetEngine& set, int rank, const ReadyMessage& ready) {
   if (set.negotiator) {
     set.negotiator->add(rank, ready, Clock::now());
-    changed_sets_.insert(set.info.id);
+    arbiter_->note_changed(set.info.id);
   } else if (set.combiner) {
     set.combiner->add(rank, ready, Clock::now());
   } else {
@@ -238,8 +252,8 @@ void Coordinator::add_ready(SetEngine& set, int rank, const ReadyMessage& ready)
 }
 
 void Coordinator::negotiate() {
-  if (tree_.is_arbiter()) return decide();
-  for (const auto& [id, set] : sets_) {
+  if (arbiter_) return decide();
+  for (const auto& [id, set] : sets_.all()) {
     if (!set->combiner) continue;
     auto message = set->combiner->take(Clock::now());
     if (!message) continue;
@@ -248,57 +262,43 @@ void Coordinator::negotiate() {
   }
 }
 
+/// Rank 0.
 void Coordinator::decide() {
-  if (departure_) return;
-  answer_exchanges();
+  if (stop_.departure) return;
+  for (const ExchangeReply& reply : arbiter_->take_replies()) {
+    tree_.send_to(tree_.topology().children_towards(reply.to), encode(reply));
+    handle_reply(reply);
+  }
   // The last decision of all may have waited for an exchange. What one set decides on may make
   // another's ranks announce something.
-  changed_sets_.insert(kGlobalSet.id);
-  while (!changed_sets_.empty()) {
-    const std::uint32_t id = changed_sets_.extract(changed_sets_.begin()).value();
-    if (sets_.contains(id)) decide(*sets_.at(id));
-    if (departure_) return;
+  arbiter_->note_changed(kGlobalSet.id);
+  while (const auto changed = arbiter_->take_changed()) {
+    if (sets_.contains(*changed)) decide(sets_.at(*changed));
+    if (stop_.departure) return;
   }
-  if (desk_->idle() || !global_.negotiator->any_shut_down()) return;
-  const auto departure =
-      departure_of(desk_->waiting(/*for_calls_only=*/true), global_.negotiator->not_shut_down());
-  if (departure) depart(*departure);
+  if (auto departure = arbiter_->departure()) depart(*std::move(departure));
+}
+
+void Coordinator::decide(SetEngine& set) {
+  const bool may_stop = set.is_global() && arbiter_->may_stop();
+  // What applying a decision announces anew may complete another one.
+  while (const std::optional<DecisionMessage> decision = arbiter_->decide(set, may_stop)) {
+    if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
+    if (set.announcer) apply(set, *decision);
+    take_submissions();
+  }
+  if (const auto departure = set.negotiator->departure(); departure && !stop_.departure) {
+    depart(*departure);
+  }
+  if (const auto overflow = set.negotiator->overflow()) throw GroupFailure{*overflow};
 }
 
 /// Note [Two agreements to stop].
 void Coordinator::depart(FailureMessage departure) {
   departure.in_order = true;
   tree_.send_down(departure);
-  departure_ = std::move(departure);
-  agreed_to_stop_ = true;
-}
-
-void Coordinator::decide(SetEngine& set) {
-  const bool may_end = set.is_global() && may_stop();
-  // What applying a decision announces anew may complete another one.
-  while (std::optional<DecisionMessage> decision = set.negotiator->decide(may_end)) {
-    decision->set = set.info.id;
-    if (const auto warning = set.negotiator->take_warning()) log_->warning(*warning);
-    if (set.is_global()) learn(*decision);
-    if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
-    if (set.announcer) apply(set, *decision);
-    take_submissions();
-  }
-  if (const auto departure = set.negotiator->departure(); departure && !departure_) {
-    depart(*departure);
-  }
-  if (const auto overflow = set.negotiator->overflow()) throw GroupFailure{*overflow};
-}
-
-/// Nothing but the global set stands in the way of the last decision.
-bool Coordinator::may_stop() const {
-  const bool is_desk_clear = desk_->idle() && !desk_->makes_sets();
-  return is_desk_clear && global_.negotiator->all_shut_down() &&
-         std::all_of(sets_.begin(), sets_.end(), [](const auto& entry) {
-           const SetEngine& set = *entry.second;
-           const bool has_ended = set.negotiator->idle() && set.negotiator->all_shut_down();
-           return set.is_global() || has_ended;
-         });
+  stop_.departure = std::move(departure);
+  stop_.agreed = true;
 }
 
 void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
@@ -311,128 +311,125 @@ void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
                 (applied.shutdown ? "; it is the last" : ""));
   }
   for (Refused& refused : applied.refused) {
-    complete(*queue_, refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
+    complete(queue_, refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
   }
   set.executor->enqueue(std::move(applied.agreed));
   if (applied.join) {
-    queue_->continue_numbers(set.info.id, applied.next_unnamed);
-    complete(*queue_, *applied.join, nullptr, true);
+    queue_.continue_numbers(set.info.id, applied.next_unnamed);
+    complete(queue_, *applied.join, nullptr, true);
   }
-  agreed_to_stop_ = agreed_to_stop_ || applied.shutdown;
-  if (!decision.schedule.buckets.empty()) freeze(decision.schedule);
-}
-
-void Coordinator::advance_operations() {
-  if (!busy()) return;
-  const std::uint64_t before = progress();
-  const Clock::time_point slice_end = Clock::now() + kPollSlice;
-  while (busy()) {
-    bool ended = false;
-    for (SetEngine* set : running_) ended = (set->busy() && set->executor->poll()) || ended;
-    if (!ended && Clock::now() >= slice_end) break;
-  }
-  if (progress() != before) {
-    hot_until_ = Clock::now() + patience();
-  } else if (busy()) {
-    // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
-    // this one to get on.
-    std::this_thread::yield();
-  }
-}
-
-bool Coordinator::busy() const {
-  return std::any_of(running_.begin(), running_.end(),
-                     [](const SetEngine* set) { return set->busy(); });
+  stop_.agreed = stop_.agreed || applied.shutdown;
+  if (!decision.schedule.buckets.empty()) schedule_.freeze(decision.schedule);
 }
 
 /// Note [Two agreements to stop].
 void Coordinator::conclude() {
-  if (agreed_to_stop_ && !told_finished_ && !busy()) {
-    for (SetEngine* set : running_) {
+  if (stop_.has_to_conclude(operations_.busy())) {
+    for (SetEngine* set : sets_.running()) {
       // After a departure they are aborted.
       for (auto& [device, backend] : set->backends) {
-        if (!departure_) backend->let_go();
+        if (!stop_.departure) backend->let_go();
       }
     }
-    told_finished_ = true;
-    newly_finished_.push_back(tree_.rank());
+    stop_.told_finished = true;
+    stop_.newly_finished.push_back(tree_.rank());
   }
-  if (!newly_finished_.empty()) tell_finished();
+  if (!stop_.newly_finished.empty()) tell_finished();
 }
 
 void Coordinator::tell_finished() {
-  const FinishedMessage message{std::exchange(newly_finished_, {})};
-  if (!tree_.is_arbiter()) return tree_.send_up(message);
-  for (const int rank : message.ranks) finished_.at(static_cast<std::size_t>(rank)) = true;
-  if (std::find(finished_.begin(), finished_.end(), false) != finished_.end()) return;
+  const FinishedMessage message{std::exchange(stop_.newly_finished, {})};
+  if (!arbiter_) return tree_.send_up(message);
+  if (!arbiter_->note_finished(message.ranks)) return;
   tree_.send_down(FinishedMessage{});
-  all_finished_ = true;
+  stop_.all_finished = true;
+}
+
+void Coordinator::inspect() {
+  const TimePoint now = Clock::now();
+  if (schedule_.schedule() != nullptr) schedule_.schedule()->inspect(now);
+  std::optional<Clock::duration> limit;
+  if (options_.config.stall_abort_s > 0) limit = from_s(options_.config.stall_abort_s);
+  operations_.inspect(now, limit, tree_.rank());
+  inspect_shutdown(now);
+  if (arbiter_) {
+    report_stalls(now);
+  } else {
+    inspect_arbiter(now);
+  }
+}
+
+void Coordinator::inspect_shutdown(TimePoint now) {
+  if (arbiter_ && !stop_.shutdown_since && arbiter_->shutdown_has_begun()) {
+    stop_.shutdown_since = now;
+  }
+  const auto deadline = shutdown_deadline(options_.config, tree_, stop_);
+  if (!deadline || now < *deadline || stop_.all_finished) return;
+  if (arbiter_) return arbiter_->blame_for_shutdown(stop_);
+  throw GroupFailure{
+      {tree_.parent(), rank_name(tree_.parent()) +
+                           " did not end the shutdown within RONDE_SHUTDOWN_TIMEOUT_S of the first "
+                           "rank that did"},
+      true};
+}
+
+void Coordinator::report_stalls(TimePoint now) {
+  const StallInspector::Finding finding = arbiter_->inspect(stop_, now);
+  if (!finding.stalled.empty()) {
+    counters_.stall_reports.add();
+    log_->warning("stalled operations:\n" + stall_text(finding.stalled));
+    tell_stalled(finding.stalled);
+  }
+  if (finding.fatal) throw GroupFailure{*finding.fatal};
+}
+
+void Coordinator::tell_stalled(const std::vector<StalledOperation>& stalled) const {
+  tree_.send_down(StallMessage{stalled});
+  if (options_.on_stall) options_.on_stall(stalled);
+}
+
+void Coordinator::inspect_arbiter(TimePoint now) {
+  const ArbiterWatch::Awaited awaited = this->awaited();
+  const auto warns = watch_.silence_deadline(awaited);
+  if (warns && now >= *warns) {
+    const StalledOperation stalled = watch_.warn(awaited, now);
+    log_->warning(rank_name(tree_.parent()) + " has said nothing for " +
+                  std::to_string(stalled.waiting.count() / 1000) +
+                  " s: see whether its process is stopped or hangs" + pending_text());
+    // The children hear of it as of a stall, and so do not say the same of this rank.
+    tell_stalled({stalled});
+  }
+  const auto deadline = watch_.answer_deadline(awaited);
+  if (!deadline || now < *deadline) return;
+  throw GroupFailure{{tree_.parent(), rank_name(tree_.parent()) +
+                                          " does not answer: it let RONDE_STALL_ABORT_S pass "
+                                          "without a word; see whether its process is stopped or "
+                                          "hangs" +
+                                          pending_text()},
+                     true};
+}
+
+ArbiterWatch::Awaited Coordinator::awaited() const {
+  std::optional<TimePoint> oldest = exchanges_.oldest();
+  for (const SetEngine* set : sets_.running()) {
+    const auto since = set->announcer->oldest_announcement();
+    if (since && (!oldest || *since < *oldest)) oldest = since;
+  }
+  return {oldest, stop_.shutdown_since};
 }
 
 std::string Coordinator::pending_text() const {
   std::vector<std::string> names;
-  for (const SetEngine* set : running_) {
+  for (const SetEngine* set : sets_.running()) {
     const std::vector<std::string> of_set = set->announcer->pending_names();
     names.insert(names.end(), of_set.begin(), of_set.end());
   }
-  if (schedule_) {
-    const std::vector<std::string> scheduled = schedule_->pending_names();
+  if (schedule_.schedule() != nullptr) {
+    const std::vector<std::string> scheduled = schedule_.schedule()->pending_names();
     names.insert(names.end(), scheduled.begin(), scheduled.end());
   }
   if (names.empty()) return {};
   return " (" + rank_name(tree_.rank()) + " was waiting for " + first_few(names) + ")";
-}
-
-bool Coordinator::wait_started(Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_until(lock, deadline, [this] { return started_; })) return false;
-  if (start_error_) std::rethrow_exception(start_error_);
-  return true;
-}
-
-bool Coordinator::wait_ended(Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, deadline, [this] { return ended_; });
-}
-
-void Coordinator::wait_loop_ended(Clock::duration limit) {
-  std::unique_lock lock(mutex_);
-  const auto has_ended = [this] { return loop_ended_ || ended_; };
-  if (limit > Clock::duration::zero()) {
-    changed_.wait_for(lock, limit, has_ended);
-  } else {
-    changed_.wait(lock, has_ended);
-  }
-}
-
-std::exception_ptr Coordinator::failure() const {
-  const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
-void Coordinator::request_shutdown() {
-  queue_->close(std::make_exception_ptr(
-      UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
-  shutdown_requested_.store(true);
-  queue_->wake();
-}
-
-void Coordinator::request_leave(const std::string& why) {
-  queue_->close(std::make_exception_ptr(UsageError("this rank is leaving the group")));
-  const std::lock_guard lock(mutex_);
-  if (leave_reason_.empty()) leave_reason_ = why;
-  leave_requested_.store(true);
-  // Before the start is over there is nothing to wake; the loop then looks before it waits.
-  if (started_ && !start_error_) queue_->wake();
-}
-
-void Coordinator::request_abort(const std::string& text) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!abort_text_) abort_text_ = text;
-  }
-  abort_requested_.store(true);
-  queue_->wake();
 }
 
 }  // namespace ronde

@@ -54,13 +54,13 @@ class Runtime::Impl {
       return true;
     }
     coordinator_->request_leave(why);
-    const bool ended = coordinator_->wait_ended(Clock::now() + kSlack);
+    const bool ended = coordinator_->life().wait_ended(Clock::now() + kSlack);
     return !ended || coordinator_->failure() != nullptr;
   }
 
   /// False if the thread did not end in time; it is then left to itself.
   bool join(Clock::time_point deadline) {
-    const bool ended = coordinator_->wait_ended(deadline);
+    const bool ended = coordinator_->life().wait_ended(deadline);
     if (ended) {
       thread_.join();
     } else {
@@ -90,7 +90,7 @@ class Runtime::Impl {
     const bool was_dead = coordinator_->failure() != nullptr;
     coordinator_->request_shutdown();
     // Twice: once for all ranks to come, once for the last operations.
-    coordinator_->wait_loop_ended(2 * from_s(coordinator_->config().shutdown_timeout_s));
+    coordinator_->life().wait_loop_ended(2 * from_s(coordinator_->config().shutdown_timeout_s));
     if (!join(Clock::now() + Coordinator::kClosingTime + kSlack)) {
       throw GroupError(-1,
                        "shutdown() did not end in time: a rank died while the transport closed");
@@ -113,7 +113,7 @@ Runtime::Runtime(RuntimeOptions options) {
       Clock::now() + from_s(impl->coordinator().config().init_timeout_s) + kStartSlack;
   bool started = false;
   try {
-    started = impl->coordinator().wait_started(deadline);
+    started = impl->coordinator().life().wait_started(deadline);
   } catch (...) {
     impl->join(Clock::now() + kSlack);
     throw;
@@ -151,19 +151,19 @@ std::string Runtime::transport_name() const {
 }
 
 std::string Runtime::backend_name(DeviceKind device) const {
-  return impl_->usable_coordinator().backend_name(device);
+  return impl_->usable_coordinator().backends().name_of(device);
 }
 
 ProcessSet Runtime::add_process_set(const std::vector<int>& ranks) {
-  return impl_->usable_coordinator().add_process_set(ranks);
+  return impl_->usable_coordinator().set_maker().add(ranks);
 }
 
 ProcessSet Runtime::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
-  return impl_->usable_coordinator().create_process_set(ranks, tag);
+  return impl_->usable_coordinator().set_maker().create(ranks, tag);
 }
 
 void Runtime::remove_process_set(ProcessSet set) {
-  impl_->usable_coordinator().remove_process_set(set);
+  impl_->usable_coordinator().set_maker().remove(set);
 }
 
 std::vector<ProcessSet> Runtime::process_sets() const {
@@ -180,11 +180,11 @@ std::optional<int> Runtime::rank_in(ProcessSet set) const {
 }
 
 Work Runtime::submit(Request request) {
-  return impl_->usable_coordinator().submit(std::move(request));
+  return impl_->usable_coordinator().submitter().submit(std::move(request));
 }
 
 std::vector<Work> Runtime::submit_group(std::vector<Request> requests) {
-  return impl_->usable_coordinator().submit_group(std::move(requests));
+  return impl_->usable_coordinator().submitter().submit_group(std::move(requests));
 }
 
 void Runtime::run(Request request) {
@@ -221,7 +221,7 @@ std::uint64_t Runtime::joins(ProcessSet set) const {
 }
 
 std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
-  return impl_->usable_coordinator().symmetric_heap();
+  return impl_->usable_coordinator().backends().symmetric_heap();
 }
 
 Stats Runtime::stats() const {
