@@ -39,22 +39,11 @@ void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& boot
   }
 }
 
-/// Every rank must reach the exchange after it, or the others would wait for it.
 void BackendMaker::make_host_backend(SetEngine& global, Bootstrap& bootstrap) {
-  std::string error;
-  try {
-    BackendContext context = context_of_all(global.info, bootstrap);
-    context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
-    make(choose_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend,
-                        tree_.topology()),
-         DeviceKind::Cpu, global.backends, context);
-    heap_ = global.backends[DeviceKind::Cpu]->symmetric_heap();
-  } catch (const GroupError&) {
-    throw;  // of an exchange: every rank throws it, and none comes to the next one
-  } catch (...) {
-    error = told_of_backend();
-  }
-  agree_on_errors(error, bootstrap);
+  BackendContext context = context_of_all(global.info, bootstrap);
+  context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
+  make_on_all(DeviceKind::Cpu, global.backends, context, bootstrap);
+  heap_ = global.backends[DeviceKind::Cpu]->symmetric_heap();
 }
 
 /// Why not all ranks can have it, or empty. All of them ask.
@@ -87,23 +76,23 @@ void BackendMaker::look_for_device_backends(Bootstrap& bootstrap) {
 }
 
 void BackendMaker::make_device_backend(SetEngine& global, Bootstrap& bootstrap) {
+  BackendContext context = context_of_all(global.info, bootstrap);
+  context.host = global.backends.at(DeviceKind::Cpu).get();
+  make_on_all(DeviceKind::Cuda, global.backends, context, bootstrap);
+  device_streams_ = global.backends[DeviceKind::Cuda]->device_streams();
+}
+
+/// Every rank tells how it went, or the others would wait for it.
+void BackendMaker::make_on_all(DeviceKind device, Backends& made, BackendContext& context,
+                               Bootstrap& bootstrap) {
   std::string error;
   try {
-    BackendContext context = context_of_all(global.info, bootstrap);
-    context.host = global.backends.at(DeviceKind::Cpu).get();
-    make(choose_backend(device_backends_, DeviceKind::Cuda, options_.config.gpu_backend,
-                        tree_.topology()),
-         DeviceKind::Cuda, global.backends, context);
-    device_streams_ = global.backends[DeviceKind::Cuda]->device_streams();
+    make(device, made, context);
   } catch (const GroupError&) {
-    throw;
+    throw;  // of an exchange: every rank throws it, and none comes to the next one
   } catch (...) {
     error = told_of_backend();
   }
-  agree_on_errors(error, bootstrap);
-}
-
-void BackendMaker::agree_on_errors(const std::string& error, Bootstrap& bootstrap) {
   note_making({});  // also where it could not be made
   int failed = -1;
   const std::string word = bootstrap.first_word(error, failed);
@@ -117,14 +106,10 @@ Backends BackendMaker::make_for_set(const SetInfo& info, const Exchange& exchang
   BackendContext context = context_of(info);
   context.exchange = exchange;
   Backends made;
-  make(choose_set_backend(options_.backends, DeviceKind::Cpu, options_.config.cpu_backend,
-                          info.topology),
-       DeviceKind::Cpu, made, context);
+  make(DeviceKind::Cpu, made, context);
   if (device_backends_.empty() || !info.device_problem.empty()) return made;
   context.host = made.at(DeviceKind::Cpu).get();
-  make(choose_set_backend(device_backends_, DeviceKind::Cuda, options_.config.gpu_backend,
-                          info.topology),
-       DeviceKind::Cuda, made, context);
+  make(DeviceKind::Cuda, made, context);
   return made;
 }
 
@@ -139,26 +124,23 @@ std::string BackendMaker::device_problem_of(const SetInfo& set) const {
   }
 }
 
-void BackendMaker::make(const BackendRegistry::value_type& chosen, DeviceKind device,
-                        Backends& made, BackendContext& context) {
-  const auto& [name, factory] = chosen;
+void BackendMaker::make(DeviceKind device, Backends& made, BackendContext& context) {
+  const Config& config = options_.config;
   const bool is_start = context.set == kGlobalSet.id;
+  const bool is_cpu = device == DeviceKind::Cpu;
+  const BackendRegistry& candidates = is_cpu ? options_.backends : device_backends_;
+  const std::string& wanted = is_cpu ? config.cpu_backend : config.gpu_backend;
+  const auto& choose = is_start ? choose_backend : choose_set_backend;
+  const auto& [name, factory] = choose(candidates, device, wanted, *context.topology);
   if (is_start) note_making(name);
   if (log_.enabled(LogLevel::Debug)) {
-    const bool is_cpu = device == DeviceKind::Cpu;
-    const Config& config = options_.config;
     log_.debug("process set " + std::to_string(context.set) + ", backend of " +
                std::string(to_string(device)) + " buffers: " + name + "; chosen by " +
-               (is_cpu ? "RONDE_CPU_BACKEND=" + config.cpu_backend
-                       : "RONDE_GPU_BACKEND=" + config.gpu_backend) +
-               " among " +
-               candidates_text(is_cpu ? options_.backends : device_backends_, device,
-                               *context.topology, !is_start));
+               (is_cpu ? "RONDE_CPU_BACKEND=" : "RONDE_GPU_BACKEND=") + wanted + " among " +
+               candidates_text(candidates, device, *context.topology, !is_start));
   }
-  made[device] = create_backend(factory, context, options_.config.fusion_bytes);
-  if (!is_start) return;
-  note_making({});
-  names_[device] = name;
+  made[device] = create_backend(factory, context, config.fusion_bytes);
+  if (is_start) names_[device] = name;
 }
 
 void BackendMaker::note_making(const std::string& name) {

@@ -60,9 +60,9 @@ class BackendMaker {
   void make_device_backend(SetEngine& global, Bootstrap& bootstrap);
   void look_for_device_backends(Bootstrap& bootstrap);
   std::string problem_of(const BackendRegistry::value_type& candidate, Bootstrap& bootstrap) const;
-  void agree_on_errors(const std::string& error, Bootstrap& bootstrap);
-  void make(const BackendRegistry::value_type& chosen, DeviceKind device, Backends& made,
-            BackendContext& context);
+  void make_on_all(DeviceKind device, Backends& made, BackendContext& context,
+                   Bootstrap& bootstrap);
+  void make(DeviceKind device, Backends& made, BackendContext& context);
   void note_making(const std::string& name);
   BackendContext context_of(const SetInfo& info);
   BackendContext context_of_all(const SetInfo& info, Bootstrap& bootstrap);
