@@ -20,8 +20,8 @@
 
 namespace ronde {
 
-/// Rank 0's side of the protocol, over all process sets: what it decides, and what it blames whom
-/// for. It sends nothing itself.
+/// Decides for rank 0 over all process sets, and finds the ranks that others wait for too long. It
+/// sends nothing itself.
 ///
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
 class Arbiter {

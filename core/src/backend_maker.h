@@ -27,17 +27,17 @@ namespace ronde {
 /// hanging_start() by any thread; the rest by any thread once make_for_all() has returned.
 class BackendMaker {
  public:
-  /// What makes the ranks of a process set meet: BackendContext::exchange.
+  /// Makes the ranks of a process set meet, as BackendContext::exchange.
   using Exchange = decltype(BackendContext::exchange);
 
   BackendMaker(const RuntimeOptions& options, const ControlTree& tree, const Logger& log)
       : options_(options), tree_(tree), log_(log) {}
 
-  /// Those of all ranks, which meet by `bootstrap`; fills in `global.info`, too. `board`: null
-  /// where the ranks share no memory; outlives the backends.
+  /// Makes those of all ranks, which meet by `bootstrap`; fills in `global.info`, too. `board`:
+  /// null where the ranks share no memory; outlives the backends.
   void make_for_all(SetEngine& global, Board* board, Bootstrap& bootstrap);
 
-  /// Those of a process set of which this rank is a member. `info` outlives the backends,
+  /// Makes those of a process set of which this rank is a member. `info` outlives the backends,
   /// `exchange` the call.
   Backends make_for_set(const SetInfo& info, const Exchange& exchange);
 

@@ -67,7 +67,7 @@ BootstrapMessage Bootstrap::gather(std::string_view blob, const Conclude& conclu
   return conclusion;
 }
 
-/// Those of the children go the same way.
+/// Sends on the children's parts, too, until the conclusion comes from above.
 BootstrapMessage Bootstrap::hand_in(std::string_view blob) {
   tree_.send_up(BootstrapMessage{tree_.rank(), {std::string(blob)}});
   for (;;) {

@@ -16,9 +16,9 @@
 
 namespace ronde {
 
-/// What all ranks tell each other through rank 0 while they start. Every rank makes the same calls
-/// in the same order; each blocks until all ranks have made it. They throw GroupError, with the
-/// same culprit on all ranks, where a rank is lost or does not come in time.
+/// Lets all ranks tell each other, through rank 0, what their start needs. Every rank makes the
+/// same calls in the same order; each blocks until all ranks have made it. They throw GroupError,
+/// with the same culprit on all ranks, where a rank is lost or does not come in time.
 ///
 /// Thread-safety: none; used by the coordinator thread before the loop begins.
 class Bootstrap {
@@ -29,10 +29,10 @@ class Bootstrap {
   Bootstrap(const ControlTree& tree, Clock::time_point deadline)
       : tree_(tree), deadline_(deadline) {}
 
-  /// The blobs of all ranks, by rank.
+  /// Returns the blobs of all ranks, by rank.
   std::vector<std::string> exchange(std::string_view blob);
 
-  /// Of all ranks the first that says something, and what it says; or empty.
+  /// Returns what the first rank says that says something, and which one that is; or empty.
   std::string first_word(const std::string& word, int& speaker);
 
   Clock::time_point deadline() const noexcept { return deadline_; }

@@ -27,7 +27,7 @@ namespace ronde {
 class ControlTree {
  public:
   void open(std::unique_ptr<Transport> transport);
-  /// What open() was given, for its end: this rank says and hears nothing any more.
+  /// Returns what open() was given, to be closed: this rank says and hears nothing any more.
   std::unique_ptr<Transport> release() noexcept { return std::move(transport_); }
   bool is_open() const noexcept { return transport_ != nullptr; }
 

@@ -18,7 +18,7 @@
 
 namespace ronde {
 
-/// The loop, as who runs it sees it.
+/// The loop as the Driver sees it.
 class DrivenLoop {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;

@@ -27,11 +27,11 @@ class FailureResolver {
   FailureResolver(const ControlTree& tree, const Logger& log, std::string pending)
       : tree_(tree), log_(log), pending_(std::move(pending)) {}
 
-  /// What all ranks are told, after the children of this one have been told. `leaves`: this rank
-  /// waits for no answer.
+  /// Returns what all ranks are told; the children of this one have been told by then. `leaves`:
+  /// this rank waits for no answer.
   FailureMessage settle(const GroupFailure& seen, bool leaves) noexcept;
 
-  /// A neighbour is gone.
+  /// What to tell of a neighbour that is gone.
   FailureMessage loss_of(const Incoming& incoming) const;
 
  private:

@@ -18,13 +18,19 @@
 
 namespace ronde {
 
-/// The exchanges that threads of this rank ask for, on their way to rank 0 and back: carries them,
-/// and the sets that these threads have made, to the loop.
+/// Carries the exchanges that threads of this rank ask for, and the sets that these threads have
+/// made, to the loop, and the replies of rank 0 back to the threads.
 ///
 /// Thread-safety: as marked.
 class OwnExchanges {
  public:
   using Clock = std::chrono::steady_clock;
+
+  /// What the loop takes at once.
+  struct News {
+    std::vector<MadeSet> made;              ///< to be installed first
+    std::vector<ExchangeRequest> requests;  ///< for rank 0
+  };
 
   explicit OwnExchanges(SubmissionQueue& queue) : queue_(queue) {}
 
@@ -33,7 +39,8 @@ class OwnExchanges {
   /// Asks for `own`, whose work completes when the exchange is over. Throws once the loop has
   /// ended, and for a call of the program what the queue's close() gave.
   void ask(std::shared_ptr<OwnExchange> own);
-  /// For the loop, which installs it. Aborts its backends and throws once the loop has ended.
+  /// Gives a set to the loop, which installs it. Aborts its backends and throws once the loop has
+  /// ended.
   void hand_over(MadeSet made);
   /// There is something for the loop to take.
   bool has_news() const noexcept { return has_news_.load(); }
@@ -42,17 +49,14 @@ class OwnExchanges {
 
   /// Calls of the program are yet to be taken: a shutdown comes after them.
   bool asks_for_sets() const;
-  struct News {
-    std::vector<MadeSet> made;              ///< to be installed first
-    std::vector<ExchangeRequest> requests;  ///< for rank 0
-  };
-  /// A set that is `busy(id)`, maybe with operations of others if this rank has joined, is not
-  /// removed yet.
+  /// Takes all, but the removal of a set that is `busy(id)`, maybe with operations of others if
+  /// this rank has joined.
   News take(const std::function<bool(std::uint32_t)>& busy);
   std::vector<MadeSet> take_made();
-  /// `reply` came. `removed`: what is left of a set that is no more.
+  /// A reply has come to `rank`, this one: ends its exchange. `removed`: what is left of a set that
+  /// is no more.
   void finish(const ExchangeReply& reply, int rank, MadeSet removed);
-  /// Nobody will come any more.
+  /// The loop has ended: ends all exchanges, and takes no more.
   void end(std::exception_ptr error) noexcept;
   /// Since when the oldest one has waited for rank 0.
   std::optional<Clock::time_point> oldest() const;

@@ -39,13 +39,13 @@ class SetEngines {
   /// Throws Error if this rank does not know the set.
   SetEngine& at(std::uint32_t id) const;
 
-  /// The global set can run: its description and its backends are there.
+  /// The description and the backends of the global set are there: it can run.
   void start_global();
   /// Rank 0 has given a set its number: announcements of its members pass from now on.
   void learn(const ExchangeReply& reply);
   /// Operations of the sets that threads have made can be taken from now on.
   void install(std::vector<MadeSet> made);
-  /// What was installed for it: nothing is in flight there.
+  /// Returns what was installed for it. Nothing may be in flight there.
   MadeSet forget(std::uint32_t id);
   /// The end: no set runs any more. Returns the backends of devices, which are built on those of
   /// the CPU, but do not use them any more.
