@@ -14,6 +14,27 @@
 #include "ronde/error.h"
 
 namespace ronde {
+Coordinator::Coordinator(const Parts& parts)
+    : options_(parts.options),
+      log_(parts.log),
+      tree_(parts.tree),
+      queue_(parts.queue),
+      life_(parts.life),
+      counters_(parts.counters),
+      sets_(options_.config, tree_, log_, queue_),
+      schedule_(sets_.global(), queue_, log_),
+      operations_(sets_),
+      exchanges_(queue_),
+      watch_(options_.config, tree_) {}
+
+void Coordinator::start(bool has_board, bool outnumbers_cores) {
+  if (tree_.is_arbiter()) {
+    arbiter_.emplace(options_.config, tree_, sets_, log_, schedule_.schedule());
+  }
+  sets_.start_global();
+  operations_.start(has_board, outnumbers_cores);
+}
+
 bool Coordinator::cycle() {
   counters_.cycles.add();
   receive();
@@ -304,11 +325,11 @@ void Coordinator::depart(FailureMessage departure) {
 void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
   counters_.decisions.add();
   AppliedDecision applied = set.announcer->apply(decision);
-  if (log_->enabled(LogLevel::Trace)) {
-    log_->trace("decision " + std::to_string(decision.number) + " of process set " +
-                std::to_string(set.info.id) + ": " + text_of(applied.agreed) + "; refused: " +
-                std::to_string(applied.refused.size()) + (applied.join ? "; all have joined" : "") +
-                (applied.shutdown ? "; it is the last" : ""));
+  if (log_.enabled(LogLevel::Trace)) {
+    log_.trace("decision " + std::to_string(decision.number) + " of process set " +
+               std::to_string(set.info.id) + ": " + text_of(applied.agreed) + "; refused: " +
+               std::to_string(applied.refused.size()) + (applied.join ? "; all have joined" : "") +
+               (applied.shutdown ? "; it is the last" : ""));
   }
   for (Refused& refused : applied.refused) {
     complete(queue_, refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
@@ -377,7 +398,7 @@ void Coordinator::report_stalls(TimePoint now) {
   const StallInspector::Finding finding = arbiter_->inspect(stop_, now);
   if (!finding.stalled.empty()) {
     counters_.stall_reports.add();
-    log_->warning("stalled operations:\n" + stall_text(finding.stalled));
+    log_.warning("stalled operations:\n" + stall_text(finding.stalled));
     tell_stalled(finding.stalled);
   }
   if (finding.fatal) throw GroupFailure{*finding.fatal};
@@ -393,9 +414,9 @@ void Coordinator::inspect_arbiter(TimePoint now) {
   const auto warns = watch_.silence_deadline(awaited);
   if (warns && now >= *warns) {
     const StalledOperation stalled = watch_.warn(awaited, now);
-    log_->warning(rank_name(tree_.parent()) + " has said nothing for " +
-                  std::to_string(stalled.waiting.count() / 1000) +
-                  " s: see whether its process is stopped or hangs" + pending_text());
+    log_.warning(rank_name(tree_.parent()) + " has said nothing for " +
+                 std::to_string(stalled.waiting.count() / 1000) +
+                 " s: see whether its process is stopped or hangs" + pending_text());
     // The children hear of it as of a stall, and so do not say the same of this rank.
     tell_stalled({stalled});
   }
@@ -430,6 +451,15 @@ std::string Coordinator::pending_text() const {
   }
   if (names.empty()) return {};
   return " (" + rank_name(tree_.rank()) + " was waiting for " + first_few(names) + ")";
+}
+
+FailureMessage Coordinator::departure_of_this_rank() const {
+  return life_.departure_of(tree_.rank(), pending_text());
+}
+
+void Coordinator::fail(const std::exception_ptr& error) {
+  fail_operations(sets_.running(), schedule_.schedule(), queue_, error);
+  exchanges_.end(error);
 }
 
 }  // namespace ronde

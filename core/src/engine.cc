@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a coordinator begins and ends, and what other threads ask of it.
+#include "engine.h"
+
 #include <pthread.h>
 #include <sched.h>
 
@@ -8,8 +9,6 @@
 #include <numeric>
 #include <utility>
 
-#include "completion.h"
-#include "coordinator.h"
 #include "durations.h"
 #include "engine_scope.h"
 #include "exception_text.h"
@@ -37,7 +36,7 @@ void pin_thread(const Config& config, const Topology& topology, const Logger& lo
 
 }  // namespace
 
-Coordinator::Coordinator(RuntimeOptions options)
+Engine::Engine(RuntimeOptions options)
     : options_(std::move(options)),
       log_(std::make_shared<Logger>(parse_log_level(options_.config.log_level))),
       start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
@@ -47,19 +46,15 @@ Coordinator::Coordinator(RuntimeOptions options)
                if (driver_.wants_wake()) tree_.transport().wake();
              }),
       backends_(options_, tree_, *log_),
-      sets_(options_.config, tree_, *log_, queue_),
-      schedule_(sets_.global(), queue_, *log_),
-      operations_(sets_),
-      exchanges_(queue_),
-      watch_(options_.config, tree_),
-      driver_(*this, tree_, queue_, operations_, counters_) {}
+      coordinator_({options_, *log_, tree_, queue_, life_, counters_}),
+      driver_(coordinator_, tree_, queue_, coordinator_.operations(), counters_) {}
 
-void Coordinator::run() noexcept {
+void Engine::run() noexcept {
   if (try_start()) live();
   life_.note_ended();
 }
 
-bool Coordinator::try_start() noexcept {
+bool Engine::try_start() noexcept {
   try {
     start();
   } catch (...) {
@@ -72,38 +67,37 @@ bool Coordinator::try_start() noexcept {
   return true;
 }
 
-void Coordinator::start() {
+void Engine::start() {
   tree_.open(options_.make_transport());
   bootstrap_.emplace(tree_, std::min(start_deadline_, tree_.transport().start_deadline()));
   transport_name_ = tree_.transport().name();
   log_->set_rank(tree_.rank());
   log_connections();
   const Topology& topology = tree_.topology();
-  SetEngine& global = sets_.global();
+  SetEngine& global = coordinator_.sets().global();
   std::vector<int> everybody(static_cast<std::size_t>(tree_.size()));
   std::iota(everybody.begin(), everybody.end(), 0);
   global.info = make_set_info(kGlobalSet.id, std::move(everybody), true, topology);
   bootstrap_->compare_configurations(options_);
   make_board();
-  if (board_) schedule_.start(options_.config, tree_, *board_);
+  if (board_) coordinator_.schedule().start(options_.config, tree_, *board_);
   backends_.make_for_all(global, board_.get(), *bootstrap_);
   pin_thread(options_.config, topology, *log_);
-  if (tree_.is_arbiter()) {
-    arbiter_.emplace(options_.config, tree_, sets_, *log_, schedule_.schedule());
-    if (!options_.effective_config.empty()) log_->info(options_.effective_config);
+  if (tree_.is_arbiter() && !options_.effective_config.empty()) {
+    log_->info(options_.effective_config);
   }
-  sets_.start_global();
-  table_.insert(std::make_shared<SetInfo>(global.info));
   const bool outnumbers_cores = topology.local_size > topology.local_cores;
-  operations_.start(board_ != nullptr, outnumbers_cores);
-  driver_.start(board_.get(), schedule_.schedule(), outnumbers_cores);
+  coordinator_.start(board_ != nullptr, outnumbers_cores);
+  table_.insert(std::make_shared<SetInfo>(global.info));
+  driver_.start(board_.get(), coordinator_.schedule().schedule(), outnumbers_cores);
   submitter_.emplace(topology, table_, queue_, backends_.symmetric_heap(),
                      backends_.device_streams(), weak_from_this(), log_);
-  const ProcessSetMaker::Parts parts{tree_, table_, backends_, exchanges_, queue_, driver_, life_};
+  const ProcessSetMaker::Parts parts{tree_,  table_,  backends_, coordinator_.exchanges(),
+                                     queue_, driver_, life_};
   set_maker_.emplace(parts, weak_from_this(), log_);
 }
 
-void Coordinator::log_connections() const {
+void Engine::log_connections() const {
   if (tree_.size() == 1 || !log_->enabled(LogLevel::Debug)) return;
   std::vector<int> neighbours = tree_.children();
   if (tree_.parent() >= 0) neighbours.push_back(tree_.parent());
@@ -113,7 +107,7 @@ void Coordinator::log_connections() const {
               "; hosts: " + std::to_string(tree_.topology().hosts()));
 }
 
-void Coordinator::make_board() {
+void Engine::make_board() {
   if (tree_.size() == 1 || tree_.topology().hosts() > 1 || !options_.make_board) return;
   BoardContext context;
   context.topology = &tree_.topology();
@@ -125,7 +119,7 @@ void Coordinator::make_board() {
   board_ = options_.make_board(context);
 }
 
-void Coordinator::live() noexcept {
+void Engine::live() noexcept {
   const EngineScope scope;
   std::unique_lock engine = driver_.take();
   try {
@@ -141,19 +135,19 @@ void Coordinator::live() noexcept {
   }
 }
 
-void Coordinator::rouse(const WorkState& work) noexcept {
-  FrozenSchedule* const schedule = schedule_.schedule();
+void Engine::rouse(const WorkState& work) noexcept {
+  FrozenSchedule* const schedule = coordinator_.schedule().schedule();
   if (schedule != nullptr && schedule->rouse(work)) queue_.wake();
 }
 
-void Coordinator::request_shutdown() {
+void Engine::request_shutdown() {
   queue_.close(std::make_exception_ptr(
       UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
   life_.shut_down();
   queue_.wake();
 }
 
-void Coordinator::request_leave(const std::string& why) {
+void Engine::request_leave(const std::string& why) {
   queue_.close(std::make_exception_ptr(UsageError("this rank is leaving the group")));
   life_.leave(why);
   // Before the start is over there is nothing to wake; the loop then looks before it waits.
@@ -161,28 +155,26 @@ void Coordinator::request_leave(const std::string& why) {
 }
 
 /// Should the callback return all the same, the loop finds a group that it has left.
-void Coordinator::leave_from_within(const std::string& why) noexcept {
+void Engine::leave_from_within(const std::string& why) noexcept {
   if (std::exchange(has_left_, true) || !tree_.is_open()) return;
   request_leave(why);
   try {
-    if (!failure()) static_cast<void>(resolver().settle({departure_of_this_rank()}, true));
+    if (!failure())
+      static_cast<void>(
+          coordinator_.resolver().settle({coordinator_.departure_of_this_rank()}, true));
     tree_.transport().close(false, Clock::now() + kFlushTime);
   } catch (...) {
     log_->warning("while leaving the group: " + exception_text());
   }
 }
 
-void Coordinator::request_abort(const std::string& text) {
+void Engine::request_abort(const std::string& text) {
   life_.abort(text);
   queue_.wake();
 }
 
-FailureMessage Coordinator::departure_of_this_rank() const {
-  return life_.departure_of(tree_.rank(), pending_text());
-}
-
-void Coordinator::die(const GroupFailure& seen) noexcept {
-  const FailureMessage failure = resolver().settle(seen, life_.leaves());
+void Engine::die(const GroupFailure& seen) noexcept {
+  const FailureMessage failure = coordinator_.resolver().settle(seen, life_.leaves());
   try {
     fail_everything(failure);
   } catch (...) {
@@ -192,20 +184,19 @@ void Coordinator::die(const GroupFailure& seen) noexcept {
   end_anyhow(false);
 }
 
-void Coordinator::fail_everything(const FailureMessage& failure) {
+void Engine::fail_everything(const FailureMessage& failure) {
   const auto error = std::make_exception_ptr(GroupError(
       failure.rank, failure.text + ". The group is dead: end this process, or start a new job"));
   queue_.close(error);
   life_.note_failure(error);
   if (tree_.is_arbiter() && tree_.size() > 1 && !life_.leaves()) log_->error(failure.text);
-  fail_operations(sets_.running(), schedule_.schedule(), queue_, error);
-  exchanges_.end(error);
+  coordinator_.fail(error);
 }
 
-void Coordinator::stop() {
-  if (stop_.departure) throw GroupFailure{*stop_.departure, true};
+void Engine::stop() {
+  if (coordinator_.departure()) throw GroupFailure{*coordinator_.departure(), true};
   try {
-    for (SetEngine* set : sets_.running()) {
+    for (SetEngine* set : coordinator_.sets().running()) {
       for (auto& [device, backend] : set->backends) backend->close();
     }
   } catch (...) {
@@ -217,7 +208,7 @@ void Coordinator::stop() {
   end(true, Clock::now() + kClosingTime);
 }
 
-void Coordinator::end_anyhow(bool graceful) noexcept {
+void Engine::end_anyhow(bool graceful) noexcept {
   try {
     end(graceful, Clock::now() + kFlushTime);
   } catch (...) {
@@ -225,7 +216,7 @@ void Coordinator::end_anyhow(bool graceful) noexcept {
   }
 }
 
-void Coordinator::end(bool graceful, TimePoint deadline) {
+void Engine::end(bool graceful, TimePoint deadline) {
   if (!tree_.is_open()) return;
   queue_.detach();
   queue_.use(nullptr);
@@ -233,31 +224,32 @@ void Coordinator::end(bool graceful, TimePoint deadline) {
   {
     const std::lock_guard lock(stats_mutex_);
     final_stats_ = live_stats();
-    of_devices = sets_.stop();
+    of_devices = coordinator_.sets().stop();
   }
-  exchanges_.end(std::make_exception_ptr(UsageError("the group of this rank has ended")));
+  coordinator_.exchanges().end(
+      std::make_exception_ptr(UsageError("the group of this rank has ended")));
   const std::unique_ptr<Transport> closing = tree_.release();
   closing->close(graceful, deadline);
 }
 
-Stats Coordinator::stats() const {
+Stats Engine::stats() const {
   const std::lock_guard lock(stats_mutex_);
   Stats stats = final_stats_ ? *final_stats_ : live_stats();
   for (const auto& part : more_stats_) stats.push_back(part());
   return stats;
 }
 
-void Coordinator::add_stats(std::function<StatsGroup()> part) {
+void Engine::add_stats(std::function<StatsGroup()> part) {
   const std::lock_guard lock(stats_mutex_);
   more_stats_.push_back(std::move(part));
 }
 
-Stats Coordinator::live_stats() const {
+Stats Engine::live_stats() const {
   Stats stats;
   add_engine_stats(queue_.counters(), counters_, stats);
-  const FrozenSchedule* schedule = schedule_.schedule();
+  const FrozenSchedule* schedule = coordinator_.schedule().schedule();
   if (schedule != nullptr) add_schedule_stats(schedule->counters(), stats);
-  sets_.add_stats(backends_.device_streams() != nullptr, stats);
+  coordinator_.sets().add_stats(backends_.device_streams() != nullptr, stats);
   if (tree_.is_open()) stats.push_back(tree_.transport().stats());
   return stats;
 }
