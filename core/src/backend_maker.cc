@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend_maker.h"
 
-#include <utility>
-
 #include "backend_choice.h"
 #include "exception_text.h"
 #include "rank_list.h"

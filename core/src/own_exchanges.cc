@@ -7,7 +7,6 @@
 
 #include "exchange_desk.h"
 #include "ronde/error.h"
-#include "work_state.h"
 
 namespace ronde {
 

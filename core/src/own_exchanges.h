@@ -15,8 +15,19 @@
 #include "messages.h"
 #include "set_engine.h"
 #include "submission_queue.h"
+#include "work_state.h"
 
 namespace ronde {
+
+/// An exchange that this rank has asked for, until it is over.
+struct OwnExchange {
+  ExchangeRequest request;
+  std::shared_ptr<WorkState> work;
+  std::chrono::steady_clock::time_point since{};
+  // Written before the work completes.
+  ExchangeReply reply;
+  MadeSet removed;  ///< what is left of a set that is no more
+};
 
 /// Carries the exchanges that threads of this rank ask for, and the sets that these threads have
 /// made, to the loop, and the replies of rank 0 back to the threads.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,16 +41,6 @@ struct SetEngine {
 
   bool is_global() const noexcept { return info.id == kGlobalSet.id; }
   bool busy() const noexcept { return executor && executor->busy(); }
-};
-
-/// An exchange that this rank has asked for, until it is over.
-struct OwnExchange {
-  ExchangeRequest request;
-  std::shared_ptr<WorkState> work;
-  std::chrono::steady_clock::time_point since{};
-  // Written before the work completes.
-  ExchangeReply reply;
-  MadeSet removed;  ///< what is left of a set that is no more
 };
 
 }  // namespace ronde
