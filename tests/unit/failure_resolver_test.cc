@@ -70,8 +70,12 @@ TEST_CASE("a rank that reports a failure is blamed by all if no death shows") {
   check_all_blame(verdicts({{4, {4, "its backend failed", false}}}), 4, "its backend failed");
 }
 
-TEST_CASE("a death that follows a report of another rank is what all ranks are told of") {
-  check_all_blame(verdicts({{1, {1, "its backend failed", false}}}, 3), 3, "rank 3 was lost");
+TEST_CASE("a death that shows after a report of another rank is what all ranks are told of") {
+  const auto failed = [](int rank) { return FailureMessage{rank, "its backend failed", false}; };
+  check_all_blame(verdicts({{1, failed(1)}}, 3), 3, "rank 3 was lost");
+  // The leader has reported before it sees the death below it, and so has rank 0.
+  check_all_blame(verdicts({{2, failed(2)}}, 3), 3, "rank 3 was lost");
+  check_all_blame(verdicts({{0, failed(0)}}, 1), 1, "rank 1 was lost");
 }
 
 TEST_CASE("ranks that lose rank 0 blame it without asking, also those below a leader") {
