@@ -25,17 +25,24 @@ constexpr std::size_t rounded_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
 }
 
-/// The part of one rank if `total` is divided as evenly as can be: the first ranks have one more.
-struct EvenParts {
-  std::size_t even;
-  std::size_t rest;
-
+/// The parts of the ranks if a total is divided as evenly as can be: the first ranks have one more.
+class EvenParts {
+ public:
+  /// `total` among so many ranks.
   constexpr EvenParts(std::size_t total, std::size_t ranks)
-      : even(total / ranks), rest(total % ranks) {}
-  constexpr std::size_t count(std::size_t rank) const { return even + (rank < rest ? 1 : 0); }
+      : even_(total / ranks), rest_(total % ranks) {}
+
+  /// Where the part of a rank begins, and how much it is.
+  /// @{
   constexpr std::size_t offset(std::size_t rank) const {
-    return rank * even + std::min(rank, rest);
+    return rank * even_ + std::min(rank, rest_);
   }
+  constexpr std::size_t count(std::size_t rank) const { return even_ + (rank < rest_ ? 1 : 0); }
+  /// @}
+
+ private:
+  std::size_t even_;
+  std::size_t rest_;
 };
 
 /// The counts of all ranks.
@@ -51,7 +58,8 @@ class Parts {
  public:
   /// A piece of a part, by its place in the buffer.
   struct Piece {
-    std::size_t offset, count;
+    std::size_t offset;  ///< from the beginning of the buffer
+    std::size_t count;   ///< how much it is
   };
 
   /// `unit`: how many units one of `counts` is, such as the bytes of an element.
@@ -59,7 +67,10 @@ class Parts {
     for (const std::size_t count : counts) offsets_.push_back(offsets_.back() + count * unit);
   }
 
+  /// How many parts there are.
   std::size_t size() const noexcept { return offsets_.size() - 1; }
+  /// Where the part of a rank begins, how much it is, what all parts are, and the largest of them.
+  /// @{
   std::size_t offset(std::size_t rank) const { return offsets_[rank]; }
   std::size_t count(std::size_t rank) const { return offsets_[rank + 1] - offsets_[rank]; }
   std::size_t total() const noexcept { return offsets_.back(); }
@@ -68,6 +79,7 @@ class Parts {
     for (std::size_t rank = 0; rank < size(); ++rank) most = std::max(most, count(rank));
     return most;
   }
+  /// @}
   /// At most `most` of `rank`'s part, behind the first `done`.
   Piece piece(std::size_t rank, std::size_t done, std::size_t most) const {
     const std::size_t skipped = std::min(done, count(rank));
