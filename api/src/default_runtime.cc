@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/src/after_fork.h"
-#include "core/src/exception_text.h"
+#include "core/src/base/after_fork.h"
+#include "core/src/base/exception_text.h"
 #include "options.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
@@ -111,7 +111,7 @@ void DefaultRuntime::run_hooks() {
   }
 }
 
-/// In a child of fork(): Note [After fork] in core/src/after_fork.h.
+/// In a child of fork(): Note [After fork] in core/src/base/after_fork.h.
 bool DefaultRuntime::is_of_parent() const noexcept {
   const int depth = fork_depth_.load();
   return depth != kNotStarted && depth != fork_depth();

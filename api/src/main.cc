@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "core/src/exception_text.h"
+#include "core/src/base/exception_text.h"
 #include "default_runtime.h"
 #include "ronde/ronde.h"
 

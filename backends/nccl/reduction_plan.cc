@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/src/half.h"
+#include "core/src/kernels/half.h"
 #include "ronde/error.h"
 
 namespace ronde::nccl {

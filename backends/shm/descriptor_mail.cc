@@ -9,9 +9,10 @@
 #include <cstddef>
 #include <cstring>
 
-#include "backends/socket/host.h"
 #include "backends/socket/sockets.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
+#include "core/src/base/fields.h"
 
 namespace ronde::shm {
 namespace {
@@ -19,16 +20,16 @@ namespace {
 constexpr std::size_t kSecretBytes = 16;
 constexpr std::size_t kLongestPayload = 256;
 
-net::UniqueFd bound_socket(const std::string& text) {
-  net::UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw Error("socket: " + net::errno_text(errno));
+UniqueFd bound_socket(const std::string& text) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw Error("socket: " + errno_text(errno));
   const int on = 1;
   if (::setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {
-    throw Error("SO_PASSCRED: " + net::errno_text(errno));
+    throw Error("SO_PASSCRED: " + errno_text(errno));
   }
   const net::Address name = net::unix_address(text);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name.storage), name.length) != 0) {
-    throw Error("binding an abstract Unix socket: " + net::errno_text(errno));
+    throw Error("binding an abstract Unix socket: " + errno_text(errno));
   }
   return fd;
 }
@@ -52,7 +53,7 @@ DescriptorMail::Attachments DescriptorMail::attachments_of(msghdr& message) {
     for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
       int number = -1;
       std::memcpy(&number, data + at, sizeof number);
-      found.fd = net::UniqueFd(number);
+      found.fd = UniqueFd(number);
     }
   }
   return found;
@@ -61,23 +62,23 @@ DescriptorMail::Attachments DescriptorMail::attachments_of(msghdr& message) {
 DescriptorMail::DescriptorMail(const Meeting& meeting)
     : own_local_rank_(static_cast<std::size_t>(meeting.topology.local_rank)) {
   const auto blobs = in_step(meeting, "cannot meet the other ranks of its host", [&] {
-    const std::string name = "ronde-" + net::to_hex(net::random_bytes(kSecretBytes));
+    const std::string name = "ronde-" + to_hex(random_bytes(kSecretBytes));
     socket_ = bound_socket(name);
-    return net::pack({name, net::random_bytes(kSecretBytes)});
+    return pack_fields({name, random_bytes(kSecretBytes)});
   });
   const Topology& topology = meeting.topology;
   const int host = topology.host_of[static_cast<std::size_t>(topology.rank)];
   for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
     if (topology.host_of[rank] != host) continue;
     const std::vector<std::string> fields =
-        net::unpack_from(static_cast<int>(rank), blobs[rank], 2);
+        unpack_fields_from(static_cast<int>(rank), blobs[rank], 2);
     addresses_.push_back({fields[0], fields[1]});
   }
 }
 
 void DescriptorMail::send(std::size_t local_rank, int fd) const {
   const Address& to = addresses_.at(local_rank);
-  std::string payload = net::pack({to.token, std::to_string(own_local_rank_)});
+  std::string payload = pack_fields({to.token, std::to_string(own_local_rank_)});
   net::Address name = net::unix_address(to.socket);
   iovec piece = {payload.data(), payload.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof fd)> control = {};
@@ -99,17 +100,17 @@ void DescriptorMail::send(std::size_t local_rank, int fd) const {
   } while (sent < 0 && errno == EINTR);
   if (sent < 0) {
     throw Error("sending a file descriptor to local rank " + std::to_string(local_rank) + ": " +
-                net::errno_text(errno));
+                errno_text(errno));
   }
 }
 
-net::UniqueFd DescriptorMail::receive(std::size_t local_rank) {
+UniqueFd DescriptorMail::receive(std::size_t local_rank) {
   read_all();
   Attachments attachments = std::move(received_[local_rank]);
   received_.erase(local_rank);
   const std::string sender = "local rank " + std::to_string(local_rank);
   if (attachments.is_cut) {
-    throw Error("receiving the file descriptor of " + sender + ": " + net::errno_text(EMFILE));
+    throw Error("receiving the file descriptor of " + sender + ": " + errno_text(EMFILE));
   }
   if (!attachments.fd) throw Error("no file descriptor came from " + sender + " of this user");
   return std::move(attachments.fd);
@@ -129,7 +130,7 @@ void DescriptorMail::read_all() {
     const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (got < 0) throw Error("receiving a file descriptor: " + net::errno_text(errno));
+    if (got < 0) throw Error("receiving a file descriptor: " + errno_text(errno));
     payload.resize(static_cast<std::size_t>(got));
     accept(payload, attachments_of(message));
   }
@@ -138,7 +139,7 @@ void DescriptorMail::read_all() {
 void DescriptorMail::accept(const std::string& payload, Attachments attachments) {
   for (std::size_t rank = 0; rank < addresses_.size(); ++rank) {
     const bool is_from_rank =
-        payload == net::pack({addresses_[own_local_rank_].token, std::to_string(rank)});
+        payload == pack_fields({addresses_[own_local_rank_].token, std::to_string(rank)});
     if (is_from_rank && attachments.user == ::geteuid()) received_[rank] = std::move(attachments);
   }
 }

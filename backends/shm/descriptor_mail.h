@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/shm/in_step.h"
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 
 namespace ronde::shm {
 
@@ -31,7 +31,7 @@ class DescriptorMail {
   /// Throws ronde::Error if the peer's socket does not take it.
   void send(std::size_t local_rank, int fd) const;
   /// Throws ronde::Error if nothing came from it.
-  net::UniqueFd receive(std::size_t local_rank);
+  UniqueFd receive(std::size_t local_rank);
 
  private:
   struct Address {
@@ -40,7 +40,7 @@ class DescriptorMail {
 
   /// What came with a message.
   struct Attachments {
-    net::UniqueFd fd;
+    UniqueFd fd;
     uid_t user = static_cast<uid_t>(-1);
     bool is_cut = false;  ///< this process had no room for a descriptor more
   };
@@ -50,7 +50,7 @@ class DescriptorMail {
   void accept(const std::string& payload, Attachments attachments);
 
   const std::size_t own_local_rank_;
-  net::UniqueFd socket_;
+  UniqueFd socket_;
   std::vector<Address> addresses_;               ///< by local rank
   std::map<std::size_t, Attachments> received_;  ///< by local rank
 };

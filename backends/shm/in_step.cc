@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/in_step.h"
 
-#include "backends/socket/host.h"
+#include "core/src/base/fields.h"
 
 namespace ronde::shm {
 
@@ -18,8 +18,8 @@ std::vector<std::string> in_step(const Meeting& meeting, const std::string& goal
   }
   std::vector<std::string> results;
   int rank = 0;
-  for (const std::string& blob : meeting.exchange(net::pack({error, own}))) {
-    const std::vector<std::string> fields = net::unpack_from(rank, blob, 2);
+  for (const std::string& blob : meeting.exchange(pack_fields({error, own}))) {
+    const std::vector<std::string> fields = unpack_fields_from(rank, blob, 2);
     if (!fields[0].empty()) {
       throw StepError(rank, "rank " + std::to_string(rank) + " " + goal + ": " + fields[0]);
     }

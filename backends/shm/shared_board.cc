@@ -29,7 +29,7 @@ constexpr std::size_t kWords = 1024;
 
 class SharedBoard final : public Board {
  public:
-  SharedBoard(const Topology& topology, shm::SharedMemory memory, std::vector<net::UniqueFd> bells)
+  SharedBoard(const Topology& topology, shm::SharedMemory memory, std::vector<UniqueFd> bells)
       : rank_(static_cast<std::size_t>(topology.local_rank)),
         memory_(std::move(memory)),
         bells_(std::move(bells)) {
@@ -77,7 +77,7 @@ class SharedBoard final : public Board {
     return rank;
   }
 
-  static void wake(const net::UniqueFd& bell) noexcept {
+  static void wake(const UniqueFd& bell) noexcept {
     const std::uint64_t one = 1;
     // Fails only if the counter is full: then a wake is pending anyway.
     [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
@@ -85,7 +85,7 @@ class SharedBoard final : public Board {
 
   const std::size_t rank_;
   const shm::SharedMemory memory_;
-  const std::vector<net::UniqueFd> bells_;  ///< by local rank
+  const std::vector<UniqueFd> bells_;  ///< by local rank
   std::span<Word> words_;
   /// By local rank. One byte each: ring() looks at all of them after every chunk, so a line holds
   /// those of 64 ranks.
@@ -101,7 +101,7 @@ MakeBoard shm_board_factory() {
     try {
       shm::SharedMemory memory =
           shm::share_memory(meeting, SharedBoard::bytes_for(context.topology->local_size));
-      std::vector<net::UniqueFd> bells = shm::share_descriptors(meeting, context.wake_fd);
+      std::vector<UniqueFd> bells = shm::share_descriptors(meeting, context.wake_fd);
       return std::make_unique<SharedBoard>(*context.topology, std::move(memory), std::move(bells));
     } catch (const shm::StepError& error) {
       if (context.warn) {

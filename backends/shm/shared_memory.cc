@@ -13,13 +13,12 @@
 #include <utility>
 
 #include "backends/shm/descriptor_mail.h"
-#include "backends/socket/host.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
 
 namespace ronde::shm {
 namespace {
 
-using net::UniqueFd;
 
 constexpr const char* kMemoryGoal =
     "cannot share memory with the other ranks of its host (RONDE_CPU_BACKEND=mpi does without)";
@@ -27,7 +26,7 @@ constexpr const char* kDescriptorGoal =
     "cannot pass file descriptors to the other ranks of its host";
 
 Error failure_of(const char* call) {
-  return Error(std::string(call) + ": " + net::errno_text(errno));
+  return Error(std::string(call) + ": " + errno_text(errno));
 }
 
 /// Seals keep the memory at its size: a peer that cut it would kill the others by SIGBUS.

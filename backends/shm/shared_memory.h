@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backends/shm/in_step.h"
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 
 namespace ronde::shm {
 
@@ -51,7 +51,7 @@ class OfferedMemory {
   MemoryOffer offer() const;
 
  private:
-  net::UniqueFd fd_;
+  UniqueFd fd_;
 };
 
 /// Maps it. Throws ronde::Error, as where the process is of another user or of another container.
@@ -67,6 +67,6 @@ SharedMemory share_memory(const Meeting& meeting, std::size_t bytes);
 
 /// Gives `fd` to the other ranks of the host; returns theirs by local rank, with a duplicate of the
 /// own one. `fd` stays the caller's.
-std::vector<net::UniqueFd> share_descriptors(const Meeting& meeting, int fd);
+std::vector<UniqueFd> share_descriptors(const Meeting& meeting, int fd);
 
 }  // namespace ronde::shm

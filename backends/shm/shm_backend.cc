@@ -13,7 +13,6 @@
 #include "backends/shm/in_step.h"
 #include "backends/shm/partwise.h"
 #include "backends/shm/shared_memory.h"
-#include "backends/socket/host.h"
 #include "ronde/division.h"
 #include "ronde/error.h"
 

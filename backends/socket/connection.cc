@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "backends/socket/host.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
 
 namespace ronde::net {
 namespace {

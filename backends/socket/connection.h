@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 
 namespace ronde::net {
 

@@ -5,20 +5,18 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <system_error>
 
+#include "core/src/base/system.h"
 #include "ronde/error.h"
 
 namespace ronde::net {
@@ -75,37 +73,6 @@ std::vector<std::string> interface_addresses(bool with_loopback) {
   return addresses;
 }
 
-std::string random_bytes(std::size_t count) {
-  std::string bytes(count, '\0');
-  std::size_t filled = 0;
-  while (filled < count) {
-    const ssize_t got = ::getrandom(bytes.data() + filled, count - filled, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error("no random bytes from the kernel: " + errno_text(errno));
-    filled += static_cast<std::size_t>(got);
-  }
-  return bytes;
-}
-
-std::string to_hex(std::string_view bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
-std::string errno_text(int code) {
-  struct rlimit limit = {};
-  if (code == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    return "too many open files (ulimit -n is " + std::to_string(limit.rlim_cur) + ")";
-  }
-  return std::generic_category().message(code);
-}
-
 void make_room_for_files(std::size_t more) {
   constexpr std::size_t kOthers = 64;  // the program's own, and those of backends
   struct rlimit limit = {};
@@ -122,47 +89,6 @@ void make_room_for_files(std::size_t more) {
               std::to_string(more) + " of them for the ranks that connect to it, and may have " +
               std::to_string(limit.rlim_max) +
               " (ulimit -Hn): raise that limit for the job, or run more ranks on each host");
-}
-
-std::string pack(const std::vector<std::string>& fields) {
-  std::string bytes;
-  for (const std::string& field : fields) {
-    const std::uint64_t length = field.size();
-    bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
-    bytes += field;
-  }
-  return bytes;
-}
-
-std::vector<std::string> unpack(std::string_view bytes) {
-  std::vector<std::string> fields;
-  while (!bytes.empty()) {
-    std::uint64_t length = 0;
-    if (bytes.size() < sizeof length) throw Error("a bootstrap message is cut short");
-    std::memcpy(&length, bytes.data(), sizeof length);
-    bytes.remove_prefix(sizeof length);
-    if (bytes.size() < length) throw Error("a bootstrap message is cut short");
-    fields.emplace_back(bytes.substr(0, length));
-    bytes.remove_prefix(length);
-  }
-  return fields;
-}
-
-void fail_unreadable(int sender) {
-  throw GroupError(sender, "rank " + std::to_string(sender) +
-                               " sent a bootstrap message that cannot be read (do all ranks run "
-                               "the same build of Ronde?)");
-}
-
-std::vector<std::string> unpack_from(int sender, std::string_view bytes, std::size_t least_fields) {
-  std::vector<std::string> fields;
-  try {
-    fields = unpack(bytes);
-  } catch (const Error&) {
-    fail_unreadable(sender);
-  }
-  if (fields.size() < least_fields) fail_unreadable(sender);
-  return fields;
 }
 
 }  // namespace ronde::net

@@ -21,28 +21,9 @@ std::string host_identity();
 /// mean nothing on another host.
 std::vector<std::string> interface_addresses(bool with_loopback);
 
-/// Bytes from the kernel's random source. Throws ronde::Error.
-std::string random_bytes(std::size_t count);
-
-std::string to_hex(std::string_view bytes);
-
-/// "Connection refused" for ECONNREFUSED, "too many open files (ulimit -n is 32)" for EMFILE.
-std::string errno_text(int code);
-
 /// Raises this process's limit on open files where it leaves no room for `more` of them. Throws
 /// ronde::Error that says what is needed if the system does not allow it.
 void make_room_for_files(std::size_t more);
-
-/// Strings as one string and back; unpack throws ronde::Error if `bytes` is not of pack's making.
-std::string pack(const std::vector<std::string>& fields);
-std::vector<std::string> unpack(std::string_view bytes);
-
-/// Throws GroupError that names `sender`: what it sent while the ranks met is not what this version
-/// of Ronde sends.
-[[noreturn]] void fail_unreadable(int sender);
-
-/// unpack() of what `sender` sent; fail_unreadable() if that is not so many strings at least.
-std::vector<std::string> unpack_from(int sender, std::string_view bytes, std::size_t least_fields);
 
 /// The decimal number that `text` is, and nothing but.
 template <std::integral Number>

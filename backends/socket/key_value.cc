@@ -13,6 +13,8 @@
 #include "backends/socket/tree_transport.h"
 #include "backends/timeout.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
+#include "core/src/base/fields.h"
 
 // Note [Meeting through a key-value store]
 // Every exchange of the bootstrap has a number. In exchange n, rank r puts its blob at the key
@@ -156,12 +158,12 @@ struct Facts {
 };
 
 std::string pack_facts(const Facts& facts) {
-  return pack({std::to_string(facts.size), std::to_string(facts.local_rank), facts.host});
+  return pack_fields({std::to_string(facts.size), std::to_string(facts.local_rank), facts.host});
 }
 
 Facts unpack_facts(const std::string& bytes, int rank) {
   try {
-    const std::vector<std::string> fields = unpack_from(rank, bytes, 3);
+    const std::vector<std::string> fields = unpack_fields_from(rank, bytes, 3);
     return {number_in<int>(fields[0]).value(), number_in<int>(fields[1]).value(), fields[2]};
   } catch (const std::exception&) {
     throw UsageError("what " + rank_text(rank) +

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "backends/socket/host.h"
 #include "backends/socket/sockets.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
 
 namespace ronde::net {
 

@@ -15,6 +15,8 @@
 #include "ronde/config.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
+#include "core/src/base/fields.h"
 
 // Note [Bootstrap of the tree]
 // 1. All ranks exchange their version of Ronde, which has to be one; their host identities; the
@@ -39,7 +41,7 @@ constexpr milliseconds kLongestPatience = std::chrono::years(30);
 std::string introduction(const TreeOptions& options) {
   const auto patience = std::chrono::floor<milliseconds>(options.deadline - Clock::now());
   const Cores cores = usable_cores();
-  return pack({options.version, options.host.empty() ? host_identity() : options.host,
+  return pack_fields({options.version, options.host.empty() ? host_identity() : options.host,
                std::to_string(patience.count()), cores.mask, std::to_string(cores.quota)});
 }
 
@@ -55,7 +57,7 @@ Introductions read_introductions(const std::vector<std::string>& blobs) {
   std::map<std::string, int> hosts;
   std::vector<std::string> versions;
   for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
-    std::vector<std::string> fields = unpack_from(static_cast<int>(rank), blobs[rank], 5);
+    std::vector<std::string> fields = unpack_fields_from(static_cast<int>(rank), blobs[rank], 5);
     const auto patience = number_in<milliseconds::rep>(fields[2]);
     const auto quota = number_in<int>(fields[4]);
     if (!patience || !quota) fail_unreadable(static_cast<int>(rank));
@@ -97,7 +99,7 @@ void expect_no_problem(const std::vector<std::string>& invitations) {
   for (std::size_t i = 0; i < invitations.size(); ++i) {
     if (invitations[i].empty()) continue;
     const int rank = static_cast<int>(i);
-    const std::vector<std::string> fields = unpack_from(rank, invitations[i], 1);
+    const std::vector<std::string> fields = unpack_fields_from(rank, invitations[i], 1);
     if (fields.size() > 1) continue;
     throw GroupError(rank, "rank " + std::to_string(rank) +
                                " cannot let the others connect to it: " + fields[0]);
@@ -144,7 +146,7 @@ Meeting meet(const TreeOptions& options, const Exchange& exchange) {
     if (!children.empty()) door = open_door(options, meeting.topology, children);
     if (door) invitation_or_problem = pack_invitation(door->invitation);
   } catch (const std::exception& error) {
-    invitation_or_problem = pack({error.what()});
+    invitation_or_problem = pack_fields({error.what()});
   }
   const std::vector<std::string> invitations = exchange(invitation_or_problem);
   expect_no_problem(invitations);

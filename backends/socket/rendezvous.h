@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 #include "ronde/topology.h"
 
 namespace ronde::net {

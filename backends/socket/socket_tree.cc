@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <ctime>
 
-#include "backends/socket/host.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
 
 namespace ronde::net {
 namespace {

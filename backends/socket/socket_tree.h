@@ -10,7 +10,7 @@
 
 #include "backends/socket/connection.h"
 #include "backends/socket/rendezvous.h"
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 #include "ronde/stats.h"
 #include "ronde/topology.h"
 #include "ronde/transport.h"

@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "backends/socket/host.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
 
 namespace ronde::net {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 
 // Stream sockets as the bootstrap needs them: none blocks, and each is closed on exec.
 namespace ronde::net {

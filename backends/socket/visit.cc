@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "backends/socket/host.h"
 #include "ronde/error.h"
+#include "core/src/base/system.h"
 
 namespace ronde::net {
 namespace {

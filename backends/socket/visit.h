@@ -9,7 +9,7 @@
 #include "backends/socket/invitation.h"
 #include "backends/socket/rendezvous.h"
 #include "backends/socket/sockets.h"
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 
 namespace ronde::net {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "core/src/after_fork.h"
+#include "core/src/base/after_fork.h"
 #include "errors.h"
 
 namespace ronde::c {

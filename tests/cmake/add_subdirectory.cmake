@@ -21,7 +21,7 @@ set(programs use_c use_core use_ronde)
 expect_programs(${programs})
 
 # That project has no build type. Ronde is compiled for speed all the same, and the project is not.
-file(STRINGS "${WORK}/build/compile_commands.json" of_ronde REGEX "-c [^ ]*/core/src/log\\.cc")
+file(STRINGS "${WORK}/build/compile_commands.json" of_ronde REGEX "-c [^ ]*/core/src/base/log\\.cc")
 file(STRINGS "${WORK}/build/compile_commands.json" of_parent REGEX "-c [^ ]*/use_core\\.cc")
 expect_contains("${of_ronde}" " -O3 -DNDEBUG ")
 if(NOT of_parent OR of_parent MATCHES " -O[1-3]")

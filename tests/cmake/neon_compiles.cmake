@@ -9,6 +9,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(MAKE_DIRECTORY "${WORK}")
 foreach(file neon dispatch)
   run_step("compile ${file}.cc" "${COMPILER}" -std=c++20 -O1 -ffp-contract=off -Wall -Wextra
-    -Wpedantic -Wshadow -Wconversion -Werror "-I${CORE}/include" -c "${CORE}/src/kernels/${file}.cc"
+    -Wpedantic -Wshadow -Wconversion -Werror "-I${CORE}/.." "-I${CORE}/include"
+    -c "${CORE}/src/kernels/${file}.cc"
     -o "${WORK}/${file}.o")
 endforeach()

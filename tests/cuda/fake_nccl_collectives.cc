@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/src/half.h"
+#include "core/src/kernels/half.h"
 #include "fake_nccl_state.h"
 
 namespace ronde::test::fake_nccl {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/src/negotiator.h"
+#include "core/src/negotiate/negotiator.h"
 #include "tests/perf/rounds.h"
 
 namespace {

@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 #include "group.h"
 
 namespace ronde::test {
@@ -59,7 +59,7 @@ void stay_on_own_core(int rank, const cpu_set_t& allowed) {
 }
 
 /// Takes the bell's wakes away.
-bool has_rung(const net::UniqueFd& bell) {
+bool has_rung(const UniqueFd& bell) {
   std::uint64_t count = 0;
   return ::read(bell.get(), &count, sizeof count) == sizeof count;
 }
@@ -83,7 +83,7 @@ void sleep_and_ring(Board::Sleep sleep, Board::Whom whom) {
   }
   run_contexts({0, 0}, [&](int rank, const BackendContext& context) {
     stay_on_own_core(rank, allowed);
-    const net::UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    const UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     BoardContext board_context{context.topology, context.exchange, bell.get()};
     const std::unique_ptr<Board> board = shm_board_factory()(board_context);
     check(board != nullptr, "there is a board");

@@ -21,11 +21,11 @@
 
 #include "backends/shm/descriptor_mail.h"
 #include "backends/shm/shm.h"
-#include "backends/socket/host.h"
 #include "file_limit.h"
 #include "group.h"
 #include "ronde/error.h"
 #include "ronde/runtime.h"
+#include "core/src/base/fields.h"
 
 namespace ronde::test {
 namespace {
@@ -77,12 +77,12 @@ TEST_CASE("the ranks of each host share zeroed memory that has no name") {
 
 void check_descriptors(const std::vector<int>& host_of) {
   run_contexts(host_of, [&](int rank, const BackendContext& context) {
-    const net::UniqueFd own(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    const UniqueFd own(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     const auto all = share_descriptors(meeting_of(context), own.get());
     check(all.size() == static_cast<std::size_t>(context.topology->local_size), "one of each");
     // Everybody adds its number to everybody's counter.
     const std::uint64_t number = static_cast<std::uint64_t>(rank) + 1;
-    for (const net::UniqueFd& fd : all) {
+    for (const UniqueFd& fd : all) {
       check(::write(fd.get(), &number, sizeof number) == sizeof number, "it can be written to");
     }
     context.exchange({});
@@ -128,7 +128,7 @@ TEST_CASE("a failure of one rank is everybody's, with its name and reason") {
     share_memory(meeting_of(context), rank == 1 ? 8192 : 4096);
   });
   check_group_error(3, 2, "sending a file descriptor", [](int rank, const BackendContext& context) {
-    const net::UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
+    const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
     share_descriptors(meeting_of(context), rank == 2 ? -1 : fd.get());
   });
 }
@@ -140,7 +140,7 @@ TEST_CASE(
     if (rank == 1) mail.send(0, STDERR_FILENO);
     context.exchange({});
     if (rank == 0) {
-      const auto lowest_free = static_cast<rlim_t>(net::UniqueFd(::dup(STDERR_FILENO)).get());
+      const auto lowest_free = static_cast<rlim_t>(UniqueFd(::dup(STDERR_FILENO)).get());
       const ResourceLimit limit(RLIMIT_NOFILE, lowest_free);
       const std::string words =
           "too many open files (ulimit -n is " + std::to_string(lowest_free) + ")";
@@ -155,8 +155,8 @@ TEST_CASE(
 }
 
 TEST_CASE("a rank that brings to a start what cannot be read is named") {
-  const std::vector<std::string> sizes = {"garbage", net::pack({""}), net::pack({"", "many"}),
-                                          net::pack({"", ""})};
+  const std::vector<std::string> sizes = {"garbage", pack_fields({""}), pack_fields({"", "many"}),
+                                          pack_fields({"", ""})};
   for (const std::string& bytes : sizes) {
     run_contexts({0, 0}, [&](int rank, const BackendContext& context) {
       if (rank == 0) {
@@ -174,7 +174,7 @@ TEST_CASE("a rank that brings to a start what cannot be read is named") {
 }
 
 void send_to(const std::string& socket_name, const std::string& text) {
-  const net::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, socket_name.data(), socket_name.size());
@@ -195,10 +195,10 @@ TEST_CASE("a stranger's messages are dropped") {
       // After the first exchange the addresses are known. The stranger saw them in
       // /proc/net/unix, and guesses the rest.
       if (exchanges++ == 0 && rank == 1) {
-        const std::string address = net::unpack(net::unpack(blobs[1]).at(1)).at(0);
+        const std::string address = unpack_fields(unpack_fields(blobs[1]).at(1)).at(0);
         send_to(address, "");
         send_to(address, std::string(300, 'x'));
-        send_to(address, net::pack({std::string(16, 'a'), "0"}));
+        send_to(address, pack_fields({std::string(16, 'a'), "0"}));
       }
       return blobs;
     };

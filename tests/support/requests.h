@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/src/half.h"
+#include "core/src/kernels/half.h"
 #include "ronde/dtype.h"
 #include "ronde/request.h"
 

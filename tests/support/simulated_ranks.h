@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/src/messages.h"
+#include "core/src/negotiate/messages.h"
 #include "ronde/topology.h"
 #include "ronde/transport.h"
 

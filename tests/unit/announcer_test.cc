@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/announcer.h"
+#include "core/src/negotiate/announcer.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/arrival_words.h"
+#include "core/src/schedule/arrival_words.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

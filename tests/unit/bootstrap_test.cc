@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks tell each other through rank 0 while they start: no engine runs here.
-#include "core/src/bootstrap.h"
+#include "core/src/group/bootstrap.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/combiner.h"
+#include "core/src/negotiate/combiner.h"
 
 #include <catch2/catch.hpp>
 

@@ -2,7 +2,7 @@
 // Which backend serves the buffers of devices, and what is said where there is none.
 #include <catch2/catch.hpp>
 
-#include "core/src/backend_choice.h"
+#include "core/src/execute/backend_choice.h"
 #include "ronde/error.h"
 #include "tests/unit/fake_device.h"
 #include "tests/unit/goes_on.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/elementwise.h"
+#include "core/src/kernels/elementwise.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/exchange_desk.h"
+#include "core/src/negotiate/exchange_desk.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whom the ranks of a dead group blame: no engine runs here.
-#include "core/src/failure_resolver.h"
+#include "core/src/group/failure_resolver.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/frozen_schedule.h"
+#include "core/src/schedule/frozen_schedule.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/src/submission_queue.h"
+#include "core/src/engine/submission_queue.h"
 #include "ronde/log.h"
 #include "tests/unit/plain_board.h"
 #include "tests/unit/submissions.h"

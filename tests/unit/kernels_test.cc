@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/src/half.h"
+#include "core/src/kernels/half.h"
 #include "tests/support/case_table.h"
 #include "tests/support/requests.h"
 #include "tests/unit/placed.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/message_matcher.h"
+#include "core/src/negotiate/message_matcher.h"
 
 #include <catch2/catch.hpp>
 #include <random>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/messages.h"
+#include "core/src/negotiate/messages.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>

@@ -11,8 +11,8 @@
 #include <random>
 #include <set>
 
-#include "core/src/announcer.h"
-#include "core/src/combiner.h"
+#include "core/src/negotiate/announcer.h"
+#include "core/src/negotiate/combiner.h"
 #include "ronde/topology.h"
 #include "tests/unit/negotiators.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/negotiator.h"
+#include "core/src/negotiate/negotiator.h"
 
 #include <catch2/catch.hpp>
 
-#include "core/src/announcer.h"
+#include "core/src/negotiate/announcer.h"
 #include "ronde/error.h"
 #include "tests/unit/negotiators.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "core/src/negotiator.h"
+#include "core/src/negotiate/negotiator.h"
 #include "tests/unit/submissions.h"
 
 namespace ronde::test {

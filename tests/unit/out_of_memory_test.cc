@@ -5,7 +5,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "core/src/adasum.h"
+#include "core/src/execute/adasum.h"
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/packing_backend.h"
+#include "core/src/execute/packing_backend.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <map>
 #include <numeric>
 
-#include "core/src/elementwise.h"
+#include "core/src/kernels/elementwise.h"
 #include "tests/support/case_table.h"
 #include "tests/support/requests.h"
 #include "tests/unit/recorder_backend.h"

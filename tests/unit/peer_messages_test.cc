@@ -2,7 +2,7 @@
 // Messages that make no sense, from a rank that is broken or runs something else: rank 0 names it.
 #include <catch2/catch.hpp>
 
-#include "core/src/messages.h"
+#include "core/src/negotiate/messages.h"
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/requests.h"

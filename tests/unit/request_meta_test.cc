@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/request_meta.h"
+#include "core/src/submit/request_meta.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/response_cache.h"
+#include "core/src/negotiate/response_cache.h"
 
 #include <catch2/catch.hpp>
 

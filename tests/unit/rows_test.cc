@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/rows.h"
+#include "core/src/submit/rows.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/src/rank_list.h"
+#include "core/src/base/rank_list.h"
 #include "ronde/error.h"
 #include "tests/unit/faulty_group.h"
 #include "tests/unit/results_of_ranks.h"

@@ -4,7 +4,7 @@
 #include <functional>
 #include <limits>
 
-#include "core/src/request_meta.h"
+#include "core/src/submit/request_meta.h"
 #include "ronde/error.h"
 #include "tests/support/case_table.h"
 #include "tests/support/ranks.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/schedule_learner.h"
+#include "core/src/schedule/schedule_learner.h"
 
 #include <catch2/catch.hpp>
 #include <initializer_list>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/set_info.h"
+#include "core/src/submit/set_info.h"
 
 #include <catch2/catch.hpp>
 
-#include "core/src/rank_list.h"
+#include "core/src/base/rank_list.h"
 #include "ronde/error.h"
 
 using namespace ronde;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/slot_table.h"
+#include "core/src/negotiate/slot_table.h"
 
 #include <catch2/catch.hpp>
 #include <utility>

@@ -24,6 +24,7 @@
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
 #include "tests/unit/trees.h"
+#include "core/src/base/fields.h"
 
 using namespace ronde::test;
 using ronde::GroupError;
@@ -55,8 +56,8 @@ TEST_CASE("ranks of different versions of Ronde are named on all of them, before
 
 TEST_CASE("what a rank sends while the trees meet and cannot be read is its error") {
   for (const std::string& bytes :
-       {std::string(), std::string("host"), ronde::net::pack({"host"}),
-        ronde::net::pack({ronde::net::version_of_this_build(), "host", "soon"})}) {
+       {std::string(), std::string("host"), ronde::pack_fields({"host"}),
+        ronde::pack_fields({ronde::net::version_of_this_build(), "host", "soon"})}) {
     ThreadExchange exchange(2);
     std::jthread other([&] { exchange(1, bytes); });
     const Death death = death_of([&] {
@@ -71,7 +72,7 @@ TEST_CASE("a rank that cannot let the others connect says why to all of them") {
   ThreadExchange exchange(2);
   std::jthread root([&] {
     exchange(0, introduction("host"));
-    exchange(0, ronde::net::pack({"it needs 20000 open files"}));
+    exchange(0, ronde::pack_fields({"it needs 20000 open files"}));
   });
   const Death death = death_of([&] {
     SocketTree({.rank = 1, .size = 2}, [&](std::string_view blob) { return exchange(1, blob); });
@@ -112,7 +113,7 @@ namespace {
 /// What rank 0 offers, as this test's rank 1 sees it.
 struct Offer {
   explicit Offer(const std::string& blob)
-      : unix_name(ronde::net::unpack(blob).at(0)), port(ronde::net::unpack(blob).at(1)) {}
+      : unix_name(ronde::unpack_fields(blob).at(0)), port(ronde::unpack_fields(blob).at(1)) {}
 
   const std::string unix_name, port;
 };
@@ -124,7 +125,7 @@ bool stranger_is_refused(const Offer& offer, const std::string& bytes) {
   std::memcpy(address.sun_path + 1, offer.unix_name.data(), offer.unix_name.size());
   const auto length =
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + offer.unix_name.size());
-  ronde::net::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ronde::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return false;
   if (::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) return false;
   char byte = 0;
@@ -152,7 +153,7 @@ TEST_CASE("rank 0 opens no TCP port on one host, and a stranger does not become 
 
 TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
   // A port that nobody listens at, since the socket that holds it does not.
-  const ronde::net::UniqueFd reserved(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const ronde::UniqueFd reserved(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -165,7 +166,7 @@ TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
   std::jthread root([&] {
     const std::string token(16, 't');
     exchange(0, introduction("another host"));
-    exchange(0, ronde::net::pack({"none", port, token, token, "127.0.0.1"}));
+    exchange(0, ronde::pack_fields({"none", port, token, token, "127.0.0.1"}));
   });
   const std::string text = text_of<GroupError>([&] {
     SocketTree({.rank = 1, .size = 2, .deadline = Clock::now() + 200ms},
@@ -180,7 +181,7 @@ TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
 TEST_CASE("the end of a connection says why writing to it had failed") {
   std::array<int, 2> fds = {};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) == 0);
-  ronde::net::Connection connection{ronde::net::UniqueFd(fds[0])};
+  ronde::net::Connection connection{ronde::UniqueFd(fds[0])};
   ::close(fds[1]);
   connection.queue("to nobody");
   connection.flush();

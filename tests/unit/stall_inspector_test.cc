@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/stall_inspector.h"
+#include "core/src/negotiate/stall_inspector.h"
 
 #include <catch2/catch.hpp>
 
-#include "core/src/request_meta.h"
+#include "core/src/submit/request_meta.h"
 
 namespace {
 

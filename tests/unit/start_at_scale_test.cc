@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "backends/socket/host.h"
-#include "backends/socket/unique_fd.h"
+#include "core/src/base/unique_fd.h"
 #include "ronde/error.h"
 #include "tests/shm/file_limit.h"
 #include "tests/support/ranks.h"
@@ -46,7 +46,7 @@ TEST_CASE("a start of 10,000 ranks sends no configuration, but a digest of it") 
 }
 
 TEST_CASE("the limit on open files is raised where a rank needs more for those that connect") {
-  const auto in_use = static_cast<rlim_t>(net::UniqueFd(::dup(STDERR_FILENO)).get());
+  const auto in_use = static_cast<rlim_t>(UniqueFd(::dup(STDERR_FILENO)).get());
   const ResourceLimit limit(RLIMIT_NOFILE, in_use + 10);
   net::make_room_for_files(200);
   const rlim_t raised = file_limit().rlim_cur;

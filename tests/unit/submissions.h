@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/src/submission.h"
+#include "core/src/submit/submission.h"
 
 namespace ronde::test {
 

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/socket/host.h"
 #include "backends/socket/socket_tree.h"
 #include "tests/support/ranks.h"
+#include "core/src/base/fields.h"
 
 namespace ronde::test {
 
@@ -41,7 +41,7 @@ class ThreadExchange {
 
 /// What a rank of `host` brings to the first exchange, if no tree does it.
 inline std::string introduction(const std::string& host) {
-  return net::pack({net::version_of_this_build(), host, "20000", "", "1"});
+  return pack_fields({net::version_of_this_build(), host, "20000", "", "1"});
 }
 
 /// Of 'TwoInTurns' the even ranks share one, and the odd ones the other.

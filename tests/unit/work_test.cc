@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "core/src/work_state.h"
+#include "core/src/submit/work_state.h"
 #include "ronde/error.h"
 #include "tests/support/captured_errors.h"
 

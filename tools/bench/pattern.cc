@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pattern.h"
 
-#include "core/src/half.h"
+#include "core/src/kernels/half.h"
 #include "ronde/error.h"
 
 namespace ronde::tool {

@@ -11,8 +11,8 @@
 
 #include "backends/compose.h"
 #include "backends/device/host_exchange.h"
-#include "core/src/backend_choice.h"
-#include "core/src/messages.h"
+#include "core/src/execute/backend_choice.h"
+#include "core/src/negotiate/messages.h"
 #include "ronde/error.h"
 
 namespace ronde::tool {

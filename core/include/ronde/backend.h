@@ -174,7 +174,7 @@ class Operation {
 struct Capabilities {
   std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
   /// Indexed by ReduceOp. Adasum needs no bit: Ronde does it with alltoall and allgather, and gives
-  /// no backend a call with it (core/src/adasum.h).
+  /// no backend a call with it (core/src/execute/adasum.h).
   std::bitset<kReduceOpCount> ops = 0b11111;
   /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. An allreduce
   /// with one that is not in here is refused. A packed backend needs none: Ronde gives it the bytes
@@ -183,7 +183,7 @@ struct Capabilities {
   DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
   /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
-  /// packs, scales, averages and widens around it (core/src/packing_backend.h). False: it takes
+  /// packs, scales, averages and widens around it (core/src/execute/packing_backend.h). False: it takes
   /// whole segment lists, every op and every scale.
   /// For a device it is false: nothing is put around its backends.
   bool wants_packed = true;

@@ -3,10 +3,10 @@
 
 #include <cstddef>
 
-#include "instruction_set.h"
-#include "vector.h"
+#include "core/src/kernels/instruction_set.h"
+#include "core/src/kernels/vector.h"
 
-// What Adasum computes of whole vectors (core/src/adasum.h). For the files of one instruction set
+// What Adasum computes of whole vectors (core/src/execute/adasum.h). For the files of one instruction set
 // only: see Note [One instruction set a file].
 
 namespace ronde::kernels {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled with AVX2 and F16C: see Note [One instruction set a file].
-#include "loops.h"
-#include "x86_streaming.h"
+#include "core/src/kernels/loops.h"
+#include "core/src/kernels/x86_streaming.h"
 
 namespace ronde::kernels {
 namespace {

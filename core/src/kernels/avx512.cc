@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled with AVX-512 F, BW, DQ and VL: see Note [One instruction set a file].
-#include "loops.h"
-#include "x86_streaming.h"
+#include "core/src/kernels/loops.h"
+#include "core/src/kernels/x86_streaming.h"
 
 namespace ronde::kernels {
 namespace {

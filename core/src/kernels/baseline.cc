@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every processor of the architecture can run: see Note [One instruction set a file].
-#include "loops.h"
+#include "core/src/kernels/loops.h"
 
 #ifdef __SSE2__
-#include "x86_streaming.h"
+#include "core/src/kernels/x86_streaming.h"
 #endif
 
 namespace ronde::kernels {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "instruction_set.h"
+#include "core/src/kernels/instruction_set.h"
 #include "ronde/kernels.h"
 
 namespace ronde {

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "adaptive.h"
-#include "instruction_set.h"
-#include "operations.h"
-#include "vector.h"
+#include "core/src/kernels/adaptive.h"
+#include "core/src/kernels/instruction_set.h"
+#include "core/src/kernels/operations.h"
+#include "core/src/kernels/vector.h"
 
 // The loops. For the files of one instruction set only: see Note [One instruction set a file].
 

@@ -2,7 +2,7 @@
 // AArch64's NEON: see Note [One instruction set a file].
 #include <arm_neon.h>
 
-#include "loops.h"
+#include "core/src/kernels/loops.h"
 
 namespace ronde::kernels {
 namespace {

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "ronde/collective.h"
-#include "vector.h"
+#include "core/src/kernels/vector.h"
 
 // What happens to the elements of a vector: the operations and scaling. For the files of one
 // instruction set only: see Note [One instruction set a file].

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "vector.h"
+#include "core/src/kernels/vector.h"
 
 // Stores that bypass the caches. For the files of one instruction set only: see Note [One
 // instruction set a file].

@@ -13,7 +13,6 @@ namespace ronde::fuzz {
 namespace {
 
 using net::Connection;
-using net::UniqueFd;
 
 constexpr std::size_t kMostBytes = std::size_t{32} << 10;
 

@@ -34,10 +34,10 @@ bool begins_with_hello_of(std::uint32_t rank, std::string_view bytes) {
 std::vector<int> admitted(std::string_view bytes) {
   const std::string name = "ronde-fuzz-" + std::to_string(::getpid());
   const net::Invitation invitation = {name, 0, {}, std::string(kToken), std::string(16, 'r')};
-  std::vector<net::UniqueFd> listeners;
+  std::vector<UniqueFd> listeners;
   listeners.push_back(net::listen_unix(name));
   const net::Address address = net::unix_address(name);
-  const net::UniqueFd socket = net::make_socket(AF_UNIX);
+  const UniqueFd socket = net::make_socket(AF_UNIX);
   const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);
   require(::connect(socket.get(), to, address.length) == 0, "a connection");
   const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);

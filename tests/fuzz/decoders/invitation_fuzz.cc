@@ -2,10 +2,10 @@
 // Where a rank can be reached, as it says itself.
 #include "backends/socket/invitation.h"
 
-#include "backends/socket/host.h"
 #include "backends/socket/sockets.h"
 #include "fuzz_target.h"
 #include "ronde/error.h"
+#include "core/src/base/fields.h"
 
 namespace ronde::fuzz {
 namespace {
@@ -19,7 +19,7 @@ net::Invitation invitation() {
 }
 
 void read_fields(std::string_view bytes) {
-  require(net::pack(net::unpack(bytes)) == bytes, "fields are packed as they were");
+  require(pack_fields(unpack_fields(bytes)) == bytes, "fields are packed as they were");
 }
 
 void read_invitation(std::string_view bytes) {
@@ -34,7 +34,7 @@ void read_invitation(std::string_view bytes) {
 /// With another name, or another text for the port.
 std::string packed(const std::string& name, const std::string& port) {
   const std::string token(net::kTokenBytes, 't');
-  return net::pack({name, port, token, token});
+  return pack_fields({name, port, token, token});
 }
 
 }  // namespace

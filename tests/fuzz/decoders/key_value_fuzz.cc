@@ -2,9 +2,10 @@
 // What a rank finds in a key-value store that anybody may have written to.
 #include "backends/socket/key_value.h"
 
-#include "backends/socket/host.h"
 #include "backends/socket/invitation.h"
 #include "fuzz_target.h"
+#include "core/src/base/system.h"
+#include "core/src/base/fields.h"
 
 namespace ronde::fuzz {
 namespace {
@@ -15,11 +16,11 @@ constexpr unsigned kExchanges = 3;
 constexpr char kAsText = 4;  // the rest is the value itself, not what the value stands for
 
 std::string value_of(std::string_view bytes) {
-  return "ronde1:" + net::to_hex(bytes);
+  return "ronde1:" + to_hex(bytes);
 }
 
 std::string facts() {
-  return net::pack({"2", "0", "host"});
+  return pack_fields({"2", "0", "host"});
 }
 
 std::string invitation() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Control messages of other ranks.
-#include "core/src/messages.h"
+#include "core/src/negotiate/messages.h"
 
 #include "fuzz_target.h"
 #include "ronde/error.h"

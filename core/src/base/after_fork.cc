@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/base/after_fork.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <system_error>
+
+namespace ronde {
+namespace {
+
+std::atomic<int> depth{0};
+
+void enter_child() {
+  depth.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+int fork_depth() {
+  static const int kError = pthread_atfork(nullptr, nullptr, enter_child);
+  if (kError != 0) {
+    throw Error("pthread_atfork() failed: " + std::generic_category().message(kError));
+  }
+  return depth.load(std::memory_order_relaxed);
+}
+
+UsageError error_after_fork(const std::string& what) {
+  return UsageError(what +
+                    " was called in a child of fork(): the group is that of its parent, which goes "
+                    "on. A child that needs Ronde is forked before ronde::init(), or calls exec()");
+}
+
+}  // namespace ronde

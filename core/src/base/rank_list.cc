@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/base/rank_list.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <sstream>
+
+namespace ronde {
+
+std::string format_ranks(const std::vector<int>& ranks) {
+  if (ranks.empty()) {
+    return "no rank";
+  }
+  std::string text;
+  for (std::size_t first = 0; first < ranks.size();) {
+    std::size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
+      ++last;
+    }
+    text += text.empty() ? "" : ",";
+    text += std::to_string(ranks[first]);
+    if (last > first) {
+      text += (last == first + 1 ? "," : "-") + std::to_string(ranks[last]);
+    }
+    first = last + 1;
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+std::vector<int> ranks_in(const std::string& text) {
+  std::vector<int> ranks;
+  std::istringstream in(text);
+  char comma = ',';
+  for (int rank = 0; in >> rank; in >> comma) ranks.push_back(rank);
+  return ranks;
+}
+
+int rank_within(const std::vector<int>& members, int rank) {
+  const auto found = std::find(members.begin(), members.end(), rank);
+  return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+}
+
+std::string set_error(const std::vector<int>& ranks, int size) {
+  if (ranks.empty()) return "a process set needs at least one rank";
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.front() < 0 || sorted.back() >= size) {
+    const int wrong = sorted.front() < 0 ? sorted.front() : sorted.back();
+    return "rank " + std::to_string(wrong) + " of the process set of ranks " + list_ranks(ranks) +
+           " does not exist: there are ranks 0 to " + std::to_string(size - 1);
+  }
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return {};
+  return rank_name(*twice) + " comes twice in the process set of ranks " + list_ranks(ranks);
+}
+
+}  // namespace ronde

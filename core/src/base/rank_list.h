@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ronde {
+
+/// "rank 3", for texts.
+inline std::string rank_name(int rank) {
+  return "rank " + std::to_string(rank);
+}
+
+/// "rank 3", "ranks 0-2,5", for texts. `ranks` must ascend; an empty list gives "no rank".
+std::string format_ranks(const std::vector<int>& ranks);
+
+/// "0,2,1": in their order.
+std::string list_ranks(const std::vector<int>& ranks);
+/// The inverse, of a text that list_ranks() made.
+std::vector<int> ranks_in(const std::string& text);
+
+/// The place of a rank of the group in `members`, or -1.
+int rank_within(const std::vector<int>& members, int rank);
+
+/// What is wrong with the ranks of a set in a group of `size`, or empty.
+std::string set_error(const std::vector<int>& ranks, int size);
+
+}  // namespace ronde

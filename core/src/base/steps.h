@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "ronde/backend.h"
+
+namespace ronde {
+
+class UntilEnded;
+
+/// An operation written down in the order in which things happen: a coroutine that stops wherever
+/// it has to wait (`co_await until(...)`, or for `co_await steps` of others), and goes on when it
+/// is asked again. What it is given by reference has to outlive it.
+///
+/// Thread-safety: one thread at a time.
+class Steps {
+ public:
+  struct promise_type {
+    Steps get_return_object() { return Steps(Handle::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept { error = std::current_exception(); }
+
+    /// What it waits for; null: nothing. Asked through a function, as its type is not known here.
+    const void* condition = nullptr;
+    bool (*holds)(const void* condition) = nullptr;
+    std::uint64_t (*progress_of)(const void* condition) = nullptr;
+    std::exception_ptr thrown;  ///< by the condition, for the coroutine
+    std::exception_ptr error;   ///< that ended it
+    std::uint64_t progress = 0;
+  };
+
+  Steps() = default;
+  Steps(Steps&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Steps& operator=(Steps&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Steps() {
+    if (handle_) handle_.destroy();
+  }
+
+  /// Goes on as far as it can without blocking; true once it has ended. Throws what it throws, and
+  /// must not be asked again then.
+  bool poll() {
+    promise_type& promise = handle_.promise();
+    if (!handle_.done()) {
+      if (promise.holds != nullptr && !holds(promise)) return false;
+      promise.progress = progress() + 1;
+      promise.holds = nullptr;
+      handle_.resume();
+      if (!handle_.done()) return false;  // it has asked by itself before it stopped
+    }
+    if (promise.error) std::rethrow_exception(promise.error);
+    return true;
+  }
+
+  /// Grows as it gets on, or what it waits for does.
+  std::uint64_t progress() const noexcept {
+    if (!handle_) return 0;
+    const promise_type& promise = handle_.promise();
+    const bool waits = promise.holds != nullptr;
+    return promise.progress + (waits ? promise.progress_of(promise.condition) : 0);
+  }
+
+  /// `co_await` waits until these have ended, and throws what they throw. A temporary lives for as
+  /// long as that takes.
+  UntilEnded operator co_await() noexcept;
+
+ private:
+  using Handle = std::coroutine_handle<promise_type>;
+  explicit Steps(Handle handle) : handle_(handle) {}
+
+  /// What the condition throws is thrown where the coroutine waits.
+  static bool holds(promise_type& promise) noexcept {
+    try {
+      return promise.holds(promise.condition);
+    } catch (...) {
+      promise.thrown = std::current_exception();
+      return true;
+    }
+  }
+
+  Handle handle_;
+};
+
+/// What all forms of `co_await` share: whether the wait is over `Derived::holds()` tells, and how
+/// far it has come `Derived::progress()`.
+template <typename Derived>
+class Wait {
+ public:
+  bool await_ready() const { return self().holds(); }
+  void await_suspend(std::coroutine_handle<Steps::promise_type> handle) noexcept {
+    promise_ = &handle.promise();
+    promise_->condition = this;
+    promise_->holds = [](const void* held) {
+      return static_cast<const Wait*>(held)->self().holds();
+    };
+    promise_->progress_of = [](const void* held) {
+      return static_cast<const Wait*>(held)->self().progress();
+    };
+  }
+  void await_resume() const {
+    if (promise_ == nullptr || !promise_->thrown) return;
+    std::rethrow_exception(std::exchange(promise_->thrown, nullptr));
+  }
+
+ private:
+  const Derived& self() const noexcept { return static_cast<const Derived&>(*this); }
+
+  Steps::promise_type* promise_ = nullptr;
+};
+
+template <typename Condition>
+class Until : public Wait<Until<Condition>> {
+ public:
+  explicit Until(const Condition& condition) : condition_(condition) {}
+  bool holds() const { return condition_(); }
+  std::uint64_t progress() const noexcept { return 0; }
+
+ private:
+  const Condition& condition_;
+};
+
+class UntilEnded : public Wait<UntilEnded> {
+ public:
+  explicit UntilEnded(Steps& steps) : steps_(steps) {}
+  bool holds() const { return steps_.poll(); }
+  std::uint64_t progress() const noexcept { return steps_.progress(); }
+
+ private:
+  Steps& steps_;
+};
+
+inline UntilEnded Steps::operator co_await() noexcept {
+  return UntilEnded(*this);
+}
+
+/// `co_await until([&] { return ...; })`: asked at each poll; what it throws is thrown there. A
+/// temporary lives for as long as that takes.
+template <typename Condition>
+Until<Condition> until(const Condition& condition) {
+  return Until<Condition>(condition);
+}
+
+class UntilFinished : public Wait<UntilFinished> {
+ public:
+  explicit UntilFinished(Operation& operation) : operation_(operation) {}
+  bool holds() const { return operation_.poll(); }
+  std::uint64_t progress() const noexcept { return operation_.progress(); }
+
+ private:
+  Operation& operation_;
+};
+
+/// `co_await until_finished(operation)`: that of another backend.
+inline UntilFinished until_finished(Operation& operation) {
+  return UntilFinished(operation);
+}
+
+/// The operation that such steps are.
+class SteppedOperation : public Operation {
+ public:
+  bool poll() final { return steps_.poll(); }
+  std::uint64_t progress() const final { return steps_.progress(); }
+  std::shared_ptr<const DeviceEvent> event() const final { return event_; }
+
+ protected:
+  /// To be called by the constructor: of a derived class, whose members the steps use.
+  void begin(Steps steps) { steps_ = std::move(steps); }
+  /// Before the steps end.
+  void set_event(std::shared_ptr<const DeviceEvent> event) { event_ = std::move(event); }
+
+ private:
+  Steps steps_;
+  std::shared_ptr<const DeviceEvent> event_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "core/src/config/config_parse.h"
+#include "ronde/config.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+constexpr std::string_view kOwnPrefix = "RONDE_";
+constexpr std::string_view kTwinPrefix = "HOROVOD_";
+
+// Read by Ronde's own scripts and tests, never by the library.
+constexpr std::array<std::string_view, 8> kScriptNames = {
+    "RONDE_BUILD",   "RONDE_JOBS",   "RONDE_LINK_RATE", "RONDE_MINUTES",
+    "RONDE_MPIEXEC", "RONDE_PYTHON", "RONDE_RANKS",     "RONDE_VENV"};
+constexpr std::string_view kTestPrefix = "RONDE_TEST_";
+
+/// How a value of a Horovod variable is written for Ronde. Most are taken as they are.
+struct TwinValue {
+  std::string_view twin;
+  std::string_view theirs;
+  std::string_view ours;  ///< empty: Ronde has no such thing
+};
+constexpr std::array<TwinValue, 4> kTwinValues = {{{"HOROVOD_LOG_LEVEL", "fatal", "error"},
+                                                   {"HOROVOD_CPU_OPERATIONS", "MPI", "mpi"},
+                                                   {"HOROVOD_CPU_OPERATIONS", "GLOO", ""},
+                                                   {"HOROVOD_CPU_OPERATIONS", "CCL", ""}}};
+
+const TwinValue* find_twin_value(std::string_view twin, std::string_view text) {
+  const auto* const found = std::find_if(
+      kTwinValues.begin(), kTwinValues.end(),
+      [&](const TwinValue& value) { return value.twin == twin && value.theirs == text; });
+  return found != kTwinValues.end() ? found : nullptr;
+}
+
+std::string nearest_name(std::string_view unknown) {
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  std::string nearest;
+  const auto consider = [&](const std::string& candidate, const std::string& name) {
+    const std::size_t distance = edit_distance(unknown, candidate);
+    if (distance < least) {
+      least = distance;
+      nearest = name;
+    }
+  };
+  for (const ConfigEntry& entry : config_table()) {
+    consider(entry.name, entry.name);
+    if (!entry.horovod_twin.empty()) {  // RONDE_FUSION_THRESHOLD means RONDE_FUSION_BYTES
+      consider(std::string(kOwnPrefix) + entry.horovod_twin.substr(kTwinPrefix.size()), entry.name);
+    }
+  }
+  return nearest;
+}
+
+bool is_known(std::string_view name) {
+  const auto is_read = [name](const ConfigEntry& entry) {
+    return entry.name == name || entry.horovod_twin == name;
+  };
+  const auto& table = config_table();
+  return std::any_of(table.begin(), table.end(), is_read) || name.starts_with(kTestPrefix) ||
+         std::find(kScriptNames.begin(), kScriptNames.end(), name) != kScriptNames.end();
+}
+
+std::vector<std::string> unknown_name_warnings(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  std::vector<std::string> warnings;
+  std::string of_horovod;
+  for (const std::string& name : names) {
+    if (is_known(name)) continue;
+    if (name.starts_with(kOwnPrefix)) {
+      warnings.push_back(name + " is not a variable of Ronde and does nothing; did you mean " +
+                         nearest_name(name) + "? `ronde info` lists all of them");
+    } else if (name.starts_with(kTwinPrefix)) {
+      of_horovod += (of_horovod.empty() ? "" : ", ") + name;
+    }
+  }
+  if (!of_horovod.empty()) {
+    warnings.push_back("Ronde does not read " + of_horovod +
+                       ": docs/coming_from_horovod.md says what to set instead");
+  }
+  return warnings;
+}
+
+void set_from(Config& config, const ConfigEntry& entry, const std::string& variable,
+              std::string_view text) {
+  try {
+    entry.set(config, text);
+  } catch (const UsageError& error) {
+    throw UsageError(variable + ": " + error.what());
+  }
+}
+
+/// Sets the entry from its Horovod twin. False, with a warning, for a value Ronde cannot follow.
+bool set_from_twin(LoadedConfig& loaded, const ConfigEntry& entry, const std::string& text) {
+  const TwinValue* const value = find_twin_value(entry.horovod_twin, text);
+  if (value != nullptr && value->ours.empty()) {
+    loaded.warnings.push_back(entry.horovod_twin + "=" + text +
+                              " asks for something that Ronde does not have and is ignored; set " +
+                              entry.name + " to choose, or unset it");
+    return false;
+  }
+  set_from(loaded.config, entry, entry.horovod_twin, value != nullptr ? value->ours : text);
+  return true;
+}
+
+std::string load_entry(LoadedConfig& loaded, const ConfigEntry& entry,
+                       const EnvironmentLookup& lookup) {
+  if (const auto text = lookup(entry.name)) {
+    set_from(loaded.config, entry, entry.name, *text);
+    return entry.name;
+  }
+  if (!entry.horovod_twin.empty()) {
+    const auto text = lookup(entry.horovod_twin);
+    if (text && set_from_twin(loaded, entry, *text)) {
+      return entry.horovod_twin;
+    }
+  }
+  return "default";
+}
+
+}  // namespace
+
+EnvironmentLookup process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  };
+}
+
+LoadedConfig load_config(const EnvironmentLookup& lookup, const std::vector<std::string>& names) {
+  LoadedConfig loaded;
+  loaded.warnings = unknown_name_warnings(names);
+  for (const ConfigEntry& entry : config_table()) {
+    std::string source = load_entry(loaded, entry, lookup);
+    loaded.sources.push_back({entry.name, entry.get(loaded.config), std::move(source)});
+  }
+  check_config(loaded.config);
+  return loaded;
+}
+
+LoadedConfig load_config_from_environment() {
+  std::vector<std::string> names;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return load_config(process_environment(), names);
+}
+
+std::string describe(const LoadedConfig& loaded) {
+  std::string text;
+  for (std::size_t i = 0; i < loaded.sources.size(); ++i) {
+    const auto& [name, value, source] = loaded.sources[i];
+    if (value == config_table().at(i).get(Config())) continue;
+    text += text.empty() ? "settings that differ from their defaults: " : ", ";
+    text += name + "=" + value + (source == name ? "" : " (" + source + ")");
+  }
+  return text;
+}
+
+}  // namespace ronde

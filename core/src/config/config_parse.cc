@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/config/config_parse.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <system_error>
+
+#include "ronde/config.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+[[noreturn]] void reject(std::string_view text, const std::string& accepted) {
+  throw UsageError("\"" + std::string(text) + "\" is not " + accepted);
+}
+
+/// from_chars on the whole text: no sign, no blank, nothing behind.
+template <typename Number>
+std::optional<Number> whole_number(std::string_view text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || error != std::errc() || stop != end) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+struct ByteUnit {
+  std::string_view name;
+  std::uint64_t bytes;
+};
+
+// Binary units from the largest, as format_bytes takes the first that divides.
+constexpr std::array<ByteUnit, 4> kBinaryUnits = {{{"TiB", std::uint64_t{1} << 40},
+                                                   {"GiB", std::uint64_t{1} << 30},
+                                                   {"MiB", std::uint64_t{1} << 20},
+                                                   {"KiB", std::uint64_t{1} << 10}}};
+constexpr std::array<ByteUnit, 6> kOtherUnits = {{{"", 1},
+                                                  {"B", 1},
+                                                  {"kB", 1'000},
+                                                  {"MB", 1'000'000},
+                                                  {"GB", 1'000'000'000},
+                                                  {"TB", 1'000'000'000'000}}};
+
+std::optional<std::uint64_t> bytes_of_unit(std::string_view name) {
+  const auto named = [&](const ByteUnit& unit) { return unit.name == name; };
+  if (const auto* unit = std::find_if(kBinaryUnits.begin(), kBinaryUnits.end(), named);
+      unit != kBinaryUnits.end()) {
+    return unit->bytes;
+  }
+  const auto* unit = std::find_if(kOtherUnits.begin(), kOtherUnits.end(), named);
+  return unit != kOtherUnits.end() ? std::optional(unit->bytes) : std::nullopt;
+}
+
+constexpr std::size_t kMaxFractionDigits = 3;
+
+/// `whole`.`fraction` units in bytes; nullopt if that is no whole number of bytes or too large.
+/// In integers, as 64-bit sizes do not fit a double.
+std::optional<std::uint64_t> scaled_bytes(std::uint64_t whole, std::string_view fraction,
+                                          std::uint64_t unit) {
+  std::uint64_t bytes = 0;
+  if (whole > std::numeric_limits<std::uint64_t>::max() / unit) {
+    return std::nullopt;
+  }
+  bytes = whole * unit;
+  if (fraction.empty()) {
+    return bytes;
+  }
+  const auto digits = whole_number<std::uint64_t>(fraction);
+  if (!digits || fraction.size() > kMaxFractionDigits) {
+    return std::nullopt;
+  }
+  std::uint64_t denominator = 1;
+  for (std::size_t i = 0; i < fraction.size(); ++i) {
+    denominator *= 10;
+  }
+  const std::uint64_t part = *digits * unit;
+  if (part % denominator != 0 ||
+      part / denominator > std::numeric_limits<std::uint64_t>::max() - bytes) {
+    return std::nullopt;
+  }
+  return bytes + part / denominator;
+}
+
+}  // namespace
+
+std::uint64_t parse_bytes(std::string_view text) {
+  const auto digits_end = [](std::string_view from) {
+    return std::min(from.find_first_not_of("0123456789"), from.size());
+  };
+  const std::size_t whole_end = digits_end(text);
+  const auto whole = whole_number<std::uint64_t>(text.substr(0, whole_end));
+  std::string_view rest = text.substr(whole_end);
+  std::string_view fraction;
+  bool well_formed = whole.has_value();
+  if (rest.starts_with('.')) {
+    rest.remove_prefix(1);
+    fraction = rest.substr(0, digits_end(rest));
+    rest.remove_prefix(fraction.size());
+    well_formed = well_formed && !fraction.empty();
+  }
+  const auto unit = bytes_of_unit(rest);
+  const auto bytes =
+      well_formed && unit ? scaled_bytes(*whole, fraction, *unit) : std::optional<std::uint64_t>();
+  if (!bytes) {
+    reject(text,
+           "a size: write a whole number of bytes, or a number (at most three decimals) with B, "
+           "kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), such as 64MiB "
+           "or 1.5GiB");
+  }
+  return *bytes;
+}
+
+std::string format_bytes(std::uint64_t bytes) {
+  for (const ByteUnit& unit : kBinaryUnits) {
+    if (bytes != 0 && bytes % unit.bytes == 0) {
+      return std::to_string(bytes / unit.bytes) + std::string(unit.name);
+    }
+  }
+  return std::to_string(bytes);
+}
+
+std::uint64_t parse_count(std::string_view text, std::string_view what, std::uint64_t lowest,
+                          std::uint64_t highest) {
+  const auto value = whole_number<std::uint64_t>(text);
+  if (!value || *value < lowest || *value > highest) {
+    reject(text, std::string(what) + ": write a whole number from " + std::to_string(lowest) +
+                     " to " + std::to_string(highest));
+  }
+  return *value;
+}
+
+double parse_real(std::string_view text, const RealRange& range) {
+  const auto value = whole_number<double>(text);
+  const bool inside = value && std::isfinite(*value) && *value <= range.highest &&
+                      (range.lowest_excluded ? *value > range.lowest : *value >= range.lowest);
+  if (!inside) {
+    reject(text, "a time in " + std::string(range.unit) + ": write a number " +
+                     (range.lowest_excluded ? "above " : "from ") + format_real(range.lowest) +
+                     (range.lowest_excluded ? ", at most " : " to ") + format_real(range.highest) +
+                     ", without a unit");
+  }
+  return *value == 0 ? 0 : *value;  // "-0" is accepted as 0
+}
+
+std::string format_real(double value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() ? std::string(text.data(), end) : std::to_string(value);
+}
+
+namespace {
+
+/// The words between the separators; none of an empty text.
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> words;
+  for (std::size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+/// Numbers separated by commas, none of them negative; nothing where it is not that.
+std::optional<std::vector<int>> parse_numbers(std::string_view text) {
+  std::vector<int> numbers;
+  for (const std::string_view word : split(text, ',')) {
+    const auto number = whole_number<int>(word);
+    if (!number || *number < 0) return std::nullopt;
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<int> parse_core_list(std::string_view text) {
+  if (const auto cores = parse_numbers(text)) return *cores;
+  reject(
+      text,
+      "a list of cores: write core numbers separated by commas, one for each local rank, such as "
+      "0,2,4");
+}
+
+std::vector<std::string> parse_device_list(std::string_view text) {
+  constexpr std::string_view kUuid = "GPU-";
+  constexpr std::size_t kLongestOrdinal = 4;
+  constexpr std::size_t kLongestUuid = 40;
+  const auto consists_of = [](std::string_view word, std::string_view letters) {
+    return !word.empty() && word.find_first_not_of(letters) == std::string_view::npos;
+  };
+  std::vector<std::string> devices;
+  for (const std::string_view word : split(text, ',')) {
+    const bool is_ordinal = consists_of(word, "0123456789") && word.size() <= kLongestOrdinal;
+    const bool is_uuid = word.starts_with(kUuid) && word.size() <= kLongestUuid &&
+                         consists_of(word.substr(kUuid.size()), "0123456789abcdef-");
+    if (!is_ordinal && !is_uuid) {
+      reject(text,
+             "a list of GPUs: write UUIDs, as `nvidia-smi -L` and `ronde info` show them, or "
+             "ordinals in the order of PCI addresses, separated by commas, such as 0,2");
+    }
+    devices.emplace_back(word);
+  }
+  return devices;
+}
+
+std::vector<std::vector<int>> parse_process_sets(std::string_view text) {
+  std::vector<std::vector<int>> sets;
+  for (const std::string_view set : split(text, ';')) {
+    const auto ranks = parse_numbers(set);
+    if (!ranks || ranks->empty()) {
+      reject(
+          text,
+          "a list of process sets: write ranks separated by commas, and sets by semicolons, such "
+          "as 0,1;2,3");
+    }
+    sets.push_back(*ranks);
+  }
+  return sets;
+}
+
+std::string parse_choice(std::string_view text, std::string_view what,
+                         std::initializer_list<std::string_view> words) {
+  if (std::find(words.begin(), words.end(), text) != words.end()) return std::string(text);
+  std::string accepted = std::string(what) + ": write ";
+  for (const std::string_view word : words) {
+    accepted += (word == *words.begin() ? "" : " or ") + std::string(word);
+  }
+  reject(text, accepted);
+}
+
+std::string parse_backend_name(std::string_view text) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789-_";
+  if (text.empty() || text.find_first_not_of(kLetters) != std::string_view::npos) {
+    reject(text,
+           "the name of a backend: write auto or a name in small letters, digits, - and _, such "
+           "as mpi");
+  }
+  return std::string(text);
+}
+
+std::string parse_host_name(std::string_view text) {
+  constexpr std::size_t kLongest = 255;  // as a host's name in POSIX
+  const bool is_word =
+      std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
+  if (!is_word || text.size() > kLongest) {
+    reject(text, "the name of a host: write up to " + std::to_string(kLongest) +
+                     " letters, digits or signs without a space");
+  }
+  return std::string(text);
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];  // distance of a[0, i) to b[0, j)
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace ronde

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/engine/arbiter.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "core/src/group/failure_resolver.h"
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+
+Arbiter::Arbiter(const Config& config, const ControlTree& tree, const SetEngines& sets,
+                 const Logger& log, const FrozenSchedule* schedule)
+    : tree_(tree),
+      sets_(sets),
+      log_(log),
+      desk_(tree.size()),
+      stalls_(config.stall_warn_s, config.stall_abort_s),
+      finished_(static_cast<std::size_t>(tree.size()), false) {
+  if (schedule == nullptr) return;
+  learner_.emplace(config.freeze_after_steps, config.fusion_bytes, schedule->most_buckets());
+}
+
+bool Arbiter::may_stop() const {
+  const bool is_desk_clear = desk_.idle() && !desk_.makes_sets();
+  return is_desk_clear && sets_.global().negotiator->all_shut_down() &&
+         std::all_of(sets_.all().begin(), sets_.all().end(), [](const auto& entry) {
+           const SetEngine& set = *entry.second;
+           const bool has_ended = set.negotiator->idle() && set.negotiator->all_shut_down();
+           return set.is_global() || has_ended;
+         });
+}
+
+std::optional<DecisionMessage> Arbiter::decide(SetEngine& set, bool may_stop) {
+  std::optional<DecisionMessage> decision = set.negotiator->decide(may_stop);
+  if (!decision) return decision;
+  decision->set = set.info.id;
+  if (const auto warning = set.negotiator->take_warning()) log_.warning(*warning);
+  if (set.is_global()) learn(*decision);
+  return decision;
+}
+
+/// Has the decision freeze a schedule if it is time.
+void Arbiter::learn(DecisionMessage& decision) {
+  if (!learner_) return;
+  const SetEngine& global = sets_.global();
+  std::vector<ScheduleLearner::Operation> operations;
+  bool fits = true;
+  const auto add = [&](std::uint32_t slot, bool contributed) {
+    const CachedResponse& response = global.announcer->response(slot);
+    fits = fits && response.meta.kind != Collective::Barrier;  // nor a group
+    const std::uint64_t bytes = contributed ? global.executor->wire_bytes(response.meta) : 0;
+    operations.push_back({slot, !response.name.empty(), contributed, {response.meta, bytes}});
+  };
+  decision.cached.for_each(
+      [&](std::size_t bit) { add(static_cast<std::uint32_t>(bit), !decision.skipped.test(bit)); });
+  for (const KeyedSlot& item : decision.keyed) add(item.slot, item.contributes);
+  for (const Response& response : decision.responses) fits = fits && !response.error.empty();
+  const bool after_wait = global.negotiator->take_after_wait();
+  if (!fits) {
+    learner_->forget();
+    return;
+  }
+  auto schedule = learner_->observe(operations, after_wait, TimePoint::clock::now());
+  if (!schedule || !global.negotiator->may_freeze()) return;
+  decision.schedule = std::move(*schedule);
+  global.negotiator->freeze();
+}
+
+void Arbiter::note_thawed(bool by_wait, std::uint64_t rounds) {
+  if (learner_) learner_->thawed(by_wait, rounds);
+}
+
+std::optional<std::uint32_t> Arbiter::take_changed() {
+  if (changed_sets_.empty()) return std::nullopt;
+  return changed_sets_.extract(changed_sets_.begin()).value();
+}
+
+std::optional<FailureMessage> Arbiter::departure() const {
+  if (desk_.idle() || !shutdown_has_begun()) return std::nullopt;
+  return departure_of(desk_.waiting(/*for_calls_only=*/true),
+                      sets_.global().negotiator->not_shut_down());
+}
+
+bool Arbiter::note_finished(const std::vector<std::int32_t>& ranks) {
+  for (const int rank : ranks) finished_.at(static_cast<std::size_t>(rank)) = true;
+  return std::find(finished_.begin(), finished_.end(), false) == finished_.end();
+}
+
+std::vector<int> Arbiter::unfinished() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < finished_.size(); ++rank) {
+    if (!finished_[rank]) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+std::optional<Arbiter::TimePoint> Arbiter::next_inspection(const StopAgreement& stop) const {
+  const bool is_needed = stalls_.period() && awaits_anything(stop);
+  return is_needed ? std::optional(next_inspection_) : std::nullopt;
+}
+
+StallInspector::Finding Arbiter::inspect(const StopAgreement& stop, TimePoint now) {
+  const auto period = stalls_.period();
+  if (!period || now < next_inspection_ || !awaits_anything(stop)) return {};
+  next_inspection_ = now + *period;
+  return stalls_.inspect(waiting(stop), now);
+}
+
+bool Arbiter::awaits_anything(const StopAgreement& stop) const {
+  return stop.shutdown_since || !desk_.idle() ||
+         std::any_of(sets_.all().begin(), sets_.all().end(),
+                     [](const auto& entry) { return !entry.second->negotiator->idle(); });
+}
+
+/// All that some rank waits for, oldest first.
+std::vector<WaitingOperation> Arbiter::waiting(const StopAgreement& stop) const {
+  std::vector<WaitingOperation> operations = desk_.waiting();
+  for (const auto& [id, set] : sets_.all()) {
+    std::vector<WaitingOperation> of_set = set->negotiator->waiting();
+    std::move(of_set.begin(), of_set.end(), std::back_inserter(operations));
+  }
+  if (auto shutdown = waiting_shutdown(stop)) operations.push_back(*std::move(shutdown));
+  std::sort(operations.begin(), operations.end(), is_older);
+  return operations;
+}
+
+std::vector<int> Arbiter::missing_in_shutdown(const StopAgreement& stop) const {
+  return stop.agreed ? unfinished() : sets_.global().negotiator->not_shut_down();
+}
+
+/// Ranks that have called shutdown() wait for the others.
+std::optional<WaitingOperation> Arbiter::waiting_shutdown(const StopAgreement& stop) const {
+  if (!stop.shutdown_since) return std::nullopt;
+  WaitingOperation operation;
+  operation.text = stop.agreed ? "the end of the last operations" : "shutdown()";
+  operation.kind = Collective::Barrier;
+  operation.missing = missing_in_shutdown(stop);
+  if (operation.missing.empty()) return std::nullopt;  // some ranks make a set, and are waited for
+  const std::vector<int>& everybody = sets_.global().info.ranks;
+  std::set_difference(everybody.begin(), everybody.end(), operation.missing.begin(),
+                      operation.missing.end(), std::back_inserter(operation.submitted));
+  operation.since = *stop.shutdown_since;
+  operation.may_last = true;
+  return operation;
+}
+
+bool Arbiter::shutdown_has_begun() const {
+  return sets_.global().negotiator->any_shut_down();
+}
+
+void Arbiter::blame_for_shutdown(const StopAgreement& stop) const {
+  const std::vector<int> missing = missing_in_shutdown(stop);
+  if (!missing.empty()) {
+    const std::string what = stop.agreed ? " did not finish the last operations and shut down "
+                                         : " did not call shutdown() ";
+    throw GroupFailure{
+        {missing.front(), format_ranks(missing) + what +
+                              "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did"}};
+  }
+  // All ranks have called it in time, but some are still making a set.
+  const std::vector<WaitingOperation> operations = desk_.waiting();
+  if (operations.empty()) return;
+  const WaitingOperation& oldest = operations.front();
+  throw GroupFailure{
+      {oldest.missing.at(0), format_ranks(oldest.missing) + " did not end " + oldest.text +
+                                 " within RONDE_SHUTDOWN_TIMEOUT_S of the first shutdown()"}};
+}
+
+}  // namespace ronde

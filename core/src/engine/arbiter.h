@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "core/src/group/control_tree.h"
+#include "core/src/negotiate/exchange_desk.h"
+#include "core/src/schedule/frozen_schedule.h"
+#include "core/src/negotiate/messages.h"
+#include "ronde/config.h"
+#include "ronde/log.h"
+#include "core/src/schedule/schedule_learner.h"
+#include "core/src/engine/set_engines.h"
+#include "core/src/negotiate/stall_inspector.h"
+#include "core/src/group/stop_agreement.h"
+
+namespace ronde {
+
+/// Decides for rank 0 over all process sets, and finds the ranks that others wait for too long. It
+/// sends nothing itself.
+///
+/// Thread-safety: none; owned by whoever runs the loop of rank 0.
+class Arbiter {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `schedule`: null if none is ever frozen. The references outlive this.
+  Arbiter(const Config& config, const ControlTree& tree, const SetEngines& sets, const Logger& log,
+          const FrozenSchedule* schedule);
+
+  /// A rank asks for an exchange. Throws Error on a request that makes no sense.
+  void add(const ExchangeRequest& request) { desk_.add(request, TimePoint::clock::now()); }
+  /// The exchanges that are over.
+  std::vector<ExchangeReply> take_replies() { return desk_.take(); }
+
+  /// Something may be decided on in that set; each such set is taken once.
+  /// @{
+  void note_changed(std::uint32_t set) { changed_sets_.insert(set); }
+  std::optional<std::uint32_t> take_changed();
+  /// @}
+
+  /// Nothing but the global set stands in the way of the last decision.
+  bool may_stop() const;
+  /// What the ranks of `set` agree on now, if anything. `may_stop`: it may be the last decision.
+  std::optional<DecisionMessage> decide(SetEngine& set, bool may_stop);
+  /// Set when an exchange waits for a rank that has called shutdown and so will never come.
+  std::optional<FailureMessage> departure() const;
+  /// The schedule has been given up.
+  void note_thawed(bool by_wait, std::uint64_t rounds);
+
+  /// These ranks have finished; true if all have.
+  bool note_finished(const std::vector<std::int32_t>& ranks);
+
+  /// When inspect() may find something, if it ever does.
+  std::optional<TimePoint> next_inspection(const StopAgreement& stop) const;
+  /// Operations that some ranks wait for and others do not submit.
+  StallInspector::Finding inspect(const StopAgreement& stop, TimePoint now);
+  /// Some rank has called shutdown().
+  bool shutdown_has_begun() const;
+  /// Throws GroupFailure: the shutdown has taken too long.
+  void blame_for_shutdown(const StopAgreement& stop) const;
+
+ private:
+  void learn(DecisionMessage& decision);
+  std::vector<int> unfinished() const;
+  std::vector<int> missing_in_shutdown(const StopAgreement& stop) const;
+  bool awaits_anything(const StopAgreement& stop) const;
+  std::vector<WaitingOperation> waiting(const StopAgreement& stop) const;
+  std::optional<WaitingOperation> waiting_shutdown(const StopAgreement& stop) const;
+
+  const ControlTree& tree_;
+  const SetEngines& sets_;
+  const Logger& log_;
+  std::optional<ScheduleLearner> learner_;
+  ExchangeDesk desk_;
+  StallInspector stalls_;
+  TimePoint next_inspection_{};
+  std::vector<bool> finished_;  ///< by rank
+  std::set<std::uint32_t> changed_sets_;
+};
+
+}  // namespace ronde

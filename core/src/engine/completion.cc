@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/engine/completion.h"
+
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+namespace ronde {
+namespace {
+
+/// How long what is queued on devices may take to end once the group is dead.
+constexpr std::chrono::seconds kDeviceBound{2};
+/// How long one of them is waited for before the next one is looked at.
+constexpr std::chrono::milliseconds kDeviceTurn{10};
+
+/// A device that hangs may still write there at any time: what owns the memory, which callbacks may
+/// as well, is kept for as long as the process lives.
+void abandon_buffers(std::vector<Submission>& submissions) {
+  static std::mutex mutex;
+  static auto* const kKept = new std::vector<Request>();
+  const std::lock_guard lock(mutex);
+  for (Submission& submission : submissions) {
+    kKept->push_back(std::exchange(submission.request, {}));
+  }
+}
+
+/// What a set of the dead group has begun on a device.
+struct DeviceWork {
+  std::shared_ptr<DeviceStreams> streams;
+  std::vector<Submission>* submissions;
+};
+
+/// Waits for the devices: half of the time for what they come to by themselves, as ranks that are
+/// well may still do their part, and then without their waits for others, of all sets at once, as
+/// work of one may be queued behind that of another.
+void bring_to_rest(std::vector<DeviceWork> works) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto waited = [&] { return std::chrono::steady_clock::now() - begin; };
+  const auto look = [&] {
+    std::erase_if(works, [](const DeviceWork& work) {
+      const Rest rest = work.streams->settle(kDeviceTurn);
+      if (rest == Rest::Unknown) abandon_buffers(*work.submissions);
+      return rest != Rest::NotYet;
+    });
+  };
+  while (!works.empty() && 2 * waited() < kDeviceBound) look();
+  bool is_last = false;
+  while (!works.empty() && !is_last) {
+    is_last = waited() >= kDeviceBound;
+    for (const DeviceWork& work : works) work.streams->end_waits();
+    look();
+  }
+  for (const DeviceWork& work : works) abandon_buffers(*work.submissions);
+}
+
+}  // namespace
+
+/// The name is free for the program's next step; what owns the buffers has to stay.
+void note_queued(SubmissionQueue& queue, Submission& submission,
+                 std::shared_ptr<const DeviceEvent> event) {
+  if (!submission.work) return;  // of a rank that has joined
+  queue.release(submission.meta.set, submission.key);
+  submission.is_released = true;
+  submission.work->set_queued(std::move(event));
+}
+
+void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr error,
+              bool contributed) {
+  for (Submission& member : submission.members) complete(queue, member, error, contributed);
+  if (submission.is_group()) return;
+  if (!submission.work) return;  // of a rank that has joined
+  // The name is free, and what owns the buffers let go, before anybody can see the end.
+  if (!submission.is_released) queue.release(submission.meta.set, submission.key);
+  submission.request = {};
+  submission.work->complete(std::move(error), contributed);
+}
+
+void fail_operations(const std::vector<SetEngine*>& sets, FrozenSchedule* schedule,
+                     SubmissionQueue& queue, const std::exception_ptr& error) {
+  // Backends first: from here on nobody's buffers are touched any more.
+  for (SetEngine* set : sets) {
+    for (auto& [device, backend] : set->backends) backend->abort();
+  }
+  const auto fail = [&](std::vector<Submission> submissions) {
+    for (Submission& submission : submissions) complete(queue, submission, error, true);
+  };
+  std::vector<std::vector<Submission>> drained(sets.size());
+  std::vector<DeviceWork> on_devices;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    SetEngine& set = *sets[i];
+    drained[i] = set.executor->drain();
+    if (set.executor->has_begun_on_device()) {
+      on_devices.push_back({set.backends.at(DeviceKind::Cuda)->device_streams(), &drained[i]});
+    } else {
+      fail(std::exchange(drained[i], {}));
+    }
+  }
+  bring_to_rest(std::move(on_devices));
+  for (std::vector<Submission>& submissions : drained) fail(std::move(submissions));
+  if (schedule != nullptr) fail(schedule->drain());
+  for (SetEngine* set : sets) fail(set->announcer->drain());
+  fail(queue.drain());
+}
+
+}  // namespace ronde

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop, as docs/protocol.md tells it: a rank receives messages, takes what its program asks
+// for, negotiates, advances the operations that all ranks have agreed on, and looks at its time
+// limits.
+#include "core/src/engine/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "core/src/engine/completion.h"
+#include "core/src/base/durations.h"
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+Coordinator::Coordinator(const Parts& parts)
+    : options_(parts.options),
+      log_(parts.log),
+      tree_(parts.tree),
+      queue_(parts.queue),
+      life_(parts.life),
+      counters_(parts.counters),
+      sets_(options_.config, tree_, log_, queue_),
+      schedule_(sets_.global(), queue_, log_),
+      operations_(sets_),
+      exchanges_(queue_),
+      watch_(options_.config, tree_) {}
+
+void Coordinator::start(bool has_board, bool outnumbers_cores) {
+  if (tree_.is_arbiter()) {
+    arbiter_.emplace(options_.config, tree_, sets_, log_, schedule_.schedule());
+  }
+  sets_.start_global();
+  operations_.start(has_board, outnumbers_cores);
+}
+
+bool Coordinator::cycle() {
+  counters_.cycles.add();
+  receive();
+  obey_requests();
+  take_exchanges();
+  take_submissions();
+  negotiate();
+  operations_.advance();
+  conclude();
+  inspect();
+  return !stop_.all_finished;
+}
+
+void Coordinator::follow() {
+  follow_schedule();
+  operations_.advance();
+}
+
+Coordinator::TimePoint Coordinator::next_event() const {
+  const TimePoint now = Clock::now();
+  const FrozenSchedule* schedule = schedule_.schedule();
+  const bool stopping = life_.shuts_down() && !sets_.global().announcer->announced_shutdown();
+  const bool ending = life_.leaves() || life_.aborts();
+  const bool has_news = exchanges_.has_news() || (schedule != nullptr && schedule->has_news());
+  // The last operation may have ended in a look before a sleep.
+  const auto next_look = operations_.next_look(now);
+  const bool concludes = stop_.has_to_conclude(next_look.has_value());
+  if (stopping || ending || has_news || concludes || stop_.all_finished) return now;
+  // Far away, and safe to do arithmetic on.
+  TimePoint next = now + std::chrono::hours(24);
+  const auto earlier = [&next](std::optional<TimePoint> time) {
+    if (time) next = std::min(next, *time);
+  };
+  earlier(next_look);
+  if (next <= now) return now;
+  earlier(queue_.due());
+  if (schedule != nullptr) earlier(schedule->due());
+  for (const auto& [id, set] : sets_.all()) {
+    if (set->announcer) earlier(set->announcer->next_deadline());
+    if (set->combiner) earlier(set->combiner->next_deadline());
+  }
+  earlier(shutdown_deadline(options_.config, tree_, stop_));
+  if (arbiter_) {
+    earlier(arbiter_->next_inspection(stop_));
+  } else {
+    const ArbiterWatch::Awaited awaited = this->awaited();
+    earlier(watch_.answer_deadline(awaited));
+    earlier(watch_.silence_deadline(awaited));
+  }
+  return next;
+}
+
+void Coordinator::receive() {
+  for (;;) {
+    const Incoming incoming = tree_.transport().poll();
+    if (incoming.kind == Incoming::Kind::Nothing) return;
+    counters_.messages.add();
+    handle(incoming);
+  }
+}
+
+void Coordinator::handle(const Incoming& incoming) {
+  if (incoming.kind == Incoming::Kind::Message) {
+    std::optional<Message> message;
+    try {
+      message = decode(incoming.bytes);
+      if (incoming.peer != tree_.parent()) {
+        return handle_from_below(incoming.peer, *message, incoming.bytes);
+      }
+    } catch (const Error& error) {
+      throw GroupFailure{{incoming.peer, nonsense_of(incoming.peer, error)}};
+    }
+    watch_.note_heard(Clock::now());
+    return handle_from_above(*message, incoming.bytes);
+  }
+  if (stop_.all_finished) return;  // it closed, as this rank is about to
+  throw GroupFailure{resolver().loss_of(incoming), incoming.peer == tree_.parent()};
+}
+
+/// Note [Over the tree].
+void Coordinator::handle_from_above(const Message& message, std::string_view bytes) {
+  if (std::holds_alternative<FinishedMessage>(message)) {
+    tree_.send_down(bytes);
+    stop_.all_finished = true;
+  } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
+    SetEngine& set = sets_.at(decision->set);
+    tree_.send_to(set.children, bytes);
+    if (set.combiner) set.combiner->pass(*decision);
+    if (set.announcer) apply(set, *decision);
+  } else if (const auto* reply = std::get_if<ExchangeReply>(&message)) {
+    const auto exists = [this](int rank) { return tree_.exists(rank); };
+    if (!std::all_of(reply->to.begin(), reply->to.end(), exists)) {
+      const Error error("it answers a rank that does not exist");
+      throw GroupFailure{{tree_.parent(), nonsense_of(tree_.parent(), error)}};
+    }
+    tree_.send_to(tree_.topology().children_towards(reply->to), bytes);
+    handle_reply(*reply);
+  } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
+    tree_.send_down(bytes);
+    if (options_.on_stall) options_.on_stall(stall->operations);
+  } else if (const auto* failure = std::get_if<FailureMessage>(&message);
+             failure != nullptr && failure->in_order) {
+    depart(*failure);
+  } else {
+    handle_message(tree_.parent(), message);
+  }
+}
+
+void Coordinator::handle_from_below(int peer, const Message& message, std::string_view bytes) {
+  if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
+    for (const int rank : finished->ranks) tree_.expect_below(peer, rank);
+    stop_.newly_finished.insert(stop_.newly_finished.end(), finished->ranks.begin(),
+                                finished->ranks.end());
+  } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
+    add_from_below(peer, *ready);
+  } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && arbiter_) {
+    add_from_below(peer, *host);
+  } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
+    tree_.expect_below(peer, request->rank);
+    if (arbiter_) return arbiter_->add(*request);
+    tree_.send_up(bytes);
+  } else {
+    handle_message(peer, message);
+  }
+}
+
+void Coordinator::add_from_below(int peer, const ReadyMessage& ready) {
+  if (!sets_.contains(ready.set)) return;  // all its ranks have removed it meanwhile
+  SetEngine& set = sets_.at(ready.set);
+  const int rank = rank_within(set.info.ranks, peer);
+  if (rank < 0) {
+    throw Error(rank_name(peer) + " announced operations of process set " +
+                std::to_string(ready.set) + ", in which it is not");
+  }
+  add_ready(set, rank, ready);
+}
+
+void Coordinator::add_from_below(int peer, const HostReadyMessage& host) {
+  if (!sets_.contains(host.set)) return;
+  SetEngine& set = sets_.at(host.set);
+  for (const auto& [ranks, part] : host.parts) {
+    for (const int rank : ranks) {
+      const bool exists = rank >= 0 && rank < set.info.topology.size;
+      tree_.expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
+    }
+    set.negotiator->add(ranks, part, Clock::now());
+  }
+  arbiter_->note_changed(host.set);
+}
+
+void Coordinator::handle_message(int peer, const Message& message) {
+  if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+    throw GroupFailure{*failure, peer == tree_.parent()};
+  }
+  throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
+}
+
+void Coordinator::obey_requests() const {
+  if (life_.leaves() && !stop_.all_finished) throw GroupFailure{departure_of_this_rank()};
+  if (life_.aborts()) throw GroupFailure{life_.abortion_of(tree_.rank())};
+}
+
+void Coordinator::take_exchanges() {
+  if (!exchanges_.has_news()) return;
+  OwnExchanges::News news = exchanges_.take(
+      [this](std::uint32_t set) { return sets_.contains(set) && sets_.at(set).busy(); });
+  sets_.install(std::move(news.made));
+  for (const ExchangeRequest& request : news.requests) {
+    if (arbiter_) {
+      arbiter_->add(request);
+    } else {
+      tree_.send_up(request);
+    }
+  }
+}
+
+void Coordinator::handle_reply(const ExchangeReply& reply) {
+  if (!reply.members.empty()) sets_.learn(reply);
+  const ExchangeKind kind = reply.key.kind;
+  const bool failed = !reply.error.empty();
+  const bool is_gone = kind == (failed ? ExchangeKind::FinishSet : ExchangeKind::RemoveSet);
+  if (kind == ExchangeKind::FinishSet && !failed) counters_.sets_made.add();
+  if (kind == ExchangeKind::RemoveSet && !failed) counters_.sets_removed.add();
+  exchanges_.finish(reply, tree_.rank(), is_gone ? sets_.forget(reply.key.set) : MadeSet());
+}
+
+void Coordinator::take_submissions() {
+  const TimePoint now = Clock::now();
+  const bool is_asked_to = life_.shuts_down();
+  if (is_asked_to && !stop_.shutdown_since) stop_.shutdown_since = now;
+  const bool shutdown = is_asked_to && !exchanges_.asks_for_sets();
+  FrozenSchedule* const schedule = schedule_.schedule();
+  if (schedule != nullptr && shutdown) schedule->thaw(FrozenSchedule::Thaw::Shutdown);
+  follow_schedule();
+  const auto due = queue_.due();
+  if (due && (*due <= now || shutdown)) {
+    for (Submission& submission : queue_.drain()) {
+      member_engine_of(submission.meta.set).announcer->add(std::move(submission));
+    }
+    // What one of them has thawed comes before a join that is among them.
+    follow_schedule();
+  }
+  for (SetEngine* set : sets_.running()) announce(*set, now, shutdown);
+}
+
+void Coordinator::follow_schedule() {
+  schedule_.follow(arbiter_ ? &*arbiter_ : nullptr);
+}
+
+/// A set of which this rank has submitted an operation, and so has made it before.
+SetEngine& Coordinator::member_engine_of(std::uint32_t set) {
+  SetEngine& engine = sets_.at(set);
+  if (!engine.executor) sets_.install(exchanges_.take_made());
+  return engine;
+}
+
+/// `shutdown`: everything that was submitted before it has been taken.
+void Coordinator::announce(SetEngine& set, TimePoint now, bool shutdown) {
+  std::optional<ReadyMessage> ready = set.announcer->announce(now, shutdown);
+  if (!ready) return;
+  counters_.ready_messages.add();
+  ready->set = set.info.id;
+  add_ready(set, set.info.topology.rank, *ready);
+}
+
+/// `rank`: within the set.
+void Coordinator::add_ready(SetEngine& set, int rank, const ReadyMessage& ready) {
+  if (set.negotiator) {
+    set.negotiator->add(rank, ready, Clock::now());
+    arbiter_->note_changed(set.info.id);
+  } else if (set.combiner) {
+    set.combiner->add(rank, ready, Clock::now());
+  } else {
+    tree_.send_up(ready);
+  }
+}
+
+void Coordinator::negotiate() {
+  if (arbiter_) return decide();
+  for (const auto& [id, set] : sets_.all()) {
+    if (!set->combiner) continue;
+    auto message = set->combiner->take(Clock::now());
+    if (!message) continue;
+    message->set = id;
+    tree_.send_up(*message);
+  }
+}
+
+/// Rank 0.
+void Coordinator::decide() {
+  if (stop_.departure) return;
+  for (const ExchangeReply& reply : arbiter_->take_replies()) {
+    tree_.send_to(tree_.topology().children_towards(reply.to), encode(reply));
+    handle_reply(reply);
+  }
+  // The last decision of all may have waited for an exchange. What one set decides on may make
+  // another's ranks announce something.
+  arbiter_->note_changed(kGlobalSet.id);
+  while (const auto changed = arbiter_->take_changed()) {
+    if (sets_.contains(*changed)) decide(sets_.at(*changed));
+    if (stop_.departure) return;
+  }
+  if (auto departure = arbiter_->departure()) depart(*std::move(departure));
+}
+
+void Coordinator::decide(SetEngine& set) {
+  const bool may_stop = set.is_global() && arbiter_->may_stop();
+  // What applying a decision announces anew may complete another one.
+  while (const std::optional<DecisionMessage> decision = arbiter_->decide(set, may_stop)) {
+    if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
+    if (set.announcer) apply(set, *decision);
+    take_submissions();
+  }
+  if (const auto departure = set.negotiator->departure(); departure && !stop_.departure) {
+    depart(*departure);
+  }
+  if (const auto overflow = set.negotiator->overflow()) throw GroupFailure{*overflow};
+}
+
+/// Note [Two agreements to stop].
+void Coordinator::depart(FailureMessage departure) {
+  departure.in_order = true;
+  tree_.send_down(departure);
+  stop_.departure = std::move(departure);
+  stop_.agreed = true;
+}
+
+void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
+  counters_.decisions.add();
+  AppliedDecision applied = set.announcer->apply(decision);
+  if (log_.enabled(LogLevel::Trace)) {
+    log_.trace("decision " + std::to_string(decision.number) + " of process set " +
+               std::to_string(set.info.id) + ": " + text_of(applied.agreed) + "; refused: " +
+               std::to_string(applied.refused.size()) + (applied.join ? "; all have joined" : "") +
+               (applied.shutdown ? "; it is the last" : ""));
+  }
+  for (Refused& refused : applied.refused) {
+    complete(queue_, refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
+  }
+  set.executor->enqueue(std::move(applied.agreed));
+  if (applied.join) {
+    queue_.continue_numbers(set.info.id, applied.next_unnamed);
+    complete(queue_, *applied.join, nullptr, true);
+  }
+  stop_.agreed = stop_.agreed || applied.shutdown;
+  if (!decision.schedule.buckets.empty()) schedule_.freeze(decision.schedule);
+}
+
+/// Note [Two agreements to stop].
+void Coordinator::conclude() {
+  if (stop_.has_to_conclude(operations_.busy())) {
+    for (SetEngine* set : sets_.running()) {
+      // After a departure they are aborted.
+      for (auto& [device, backend] : set->backends) {
+        if (!stop_.departure) backend->let_go();
+      }
+    }
+    stop_.told_finished = true;
+    stop_.newly_finished.push_back(tree_.rank());
+  }
+  if (!stop_.newly_finished.empty()) tell_finished();
+}
+
+void Coordinator::tell_finished() {
+  const FinishedMessage message{std::exchange(stop_.newly_finished, {})};
+  if (!arbiter_) return tree_.send_up(message);
+  if (!arbiter_->note_finished(message.ranks)) return;
+  tree_.send_down(FinishedMessage{});
+  stop_.all_finished = true;
+}
+
+void Coordinator::inspect() {
+  const TimePoint now = Clock::now();
+  if (schedule_.schedule() != nullptr) schedule_.schedule()->inspect(now);
+  std::optional<Clock::duration> limit;
+  if (options_.config.stall_abort_s > 0) limit = from_s(options_.config.stall_abort_s);
+  operations_.inspect(now, limit, tree_.rank());
+  inspect_shutdown(now);
+  if (arbiter_) {
+    report_stalls(now);
+  } else {
+    inspect_arbiter(now);
+  }
+}
+
+void Coordinator::inspect_shutdown(TimePoint now) {
+  if (arbiter_ && !stop_.shutdown_since && arbiter_->shutdown_has_begun()) {
+    stop_.shutdown_since = now;
+  }
+  const auto deadline = shutdown_deadline(options_.config, tree_, stop_);
+  if (!deadline || now < *deadline || stop_.all_finished) return;
+  if (arbiter_) return arbiter_->blame_for_shutdown(stop_);
+  throw GroupFailure{
+      {tree_.parent(), rank_name(tree_.parent()) +
+                           " did not end the shutdown within RONDE_SHUTDOWN_TIMEOUT_S of the first "
+                           "rank that did"},
+      true};
+}
+
+void Coordinator::report_stalls(TimePoint now) {
+  const StallInspector::Finding finding = arbiter_->inspect(stop_, now);
+  if (!finding.stalled.empty()) {
+    counters_.stall_reports.add();
+    log_.warning("stalled operations:\n" + stall_text(finding.stalled));
+    tell_stalled(finding.stalled);
+  }
+  if (finding.fatal) throw GroupFailure{*finding.fatal};
+}
+
+void Coordinator::tell_stalled(const std::vector<StalledOperation>& stalled) const {
+  tree_.send_down(StallMessage{stalled});
+  if (options_.on_stall) options_.on_stall(stalled);
+}
+
+void Coordinator::inspect_arbiter(TimePoint now) {
+  const ArbiterWatch::Awaited awaited = this->awaited();
+  const auto warns = watch_.silence_deadline(awaited);
+  if (warns && now >= *warns) {
+    const StalledOperation stalled = watch_.warn(awaited, now);
+    log_.warning(rank_name(tree_.parent()) + " has said nothing for " +
+                 std::to_string(stalled.waiting.count() / 1000) +
+                 " s: see whether its process is stopped or hangs" + pending_text());
+    // The children hear of it as of a stall, and so do not say the same of this rank.
+    tell_stalled({stalled});
+  }
+  const auto deadline = watch_.answer_deadline(awaited);
+  if (!deadline || now < *deadline) return;
+  throw GroupFailure{{tree_.parent(), rank_name(tree_.parent()) +
+                                          " does not answer: it let RONDE_STALL_ABORT_S pass "
+                                          "without a word; see whether its process is stopped or "
+                                          "hangs" +
+                                          pending_text()},
+                     true};
+}
+
+ArbiterWatch::Awaited Coordinator::awaited() const {
+  std::optional<TimePoint> oldest = exchanges_.oldest();
+  for (const SetEngine* set : sets_.running()) {
+    const auto since = set->announcer->oldest_announcement();
+    if (since && (!oldest || *since < *oldest)) oldest = since;
+  }
+  return {oldest, stop_.shutdown_since};
+}
+
+std::string Coordinator::pending_text() const {
+  std::vector<std::string> names;
+  for (const SetEngine* set : sets_.running()) {
+    const std::vector<std::string> of_set = set->announcer->pending_names();
+    names.insert(names.end(), of_set.begin(), of_set.end());
+  }
+  if (schedule_.schedule() != nullptr) {
+    const std::vector<std::string> scheduled = schedule_.schedule()->pending_names();
+    names.insert(names.end(), scheduled.begin(), scheduled.end());
+  }
+  if (names.empty()) return {};
+  return " (" + rank_name(tree_.rank()) + " was waiting for " + first_few(names) + ")";
+}
+
+FailureMessage Coordinator::departure_of_this_rank() const {
+  return life_.departure_of(tree_.rank(), pending_text());
+}
+
+void Coordinator::fail(const std::exception_ptr& error) {
+  fail_operations(sets_.running(), schedule_.schedule(), queue_, error);
+  exchanges_.end(error);
+}
+
+}  // namespace ronde

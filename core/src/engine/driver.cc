@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/engine/driver.h"
+
+#include <algorithm>
+
+#include "core/src/submit/engine_scope.h"
+
+namespace ronde {
+namespace {
+
+/// How often a caller that waits looks for messages while a schedule is frozen.
+constexpr unsigned kRoundsWithoutMessages = 16;
+
+/// Gives a lock up for a scope.
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
+}  // namespace
+
+void Driver::start(Board* board, FrozenSchedule* schedule, bool outnumbers_cores) {
+  board_ = board;
+  schedule_ = schedule;
+  outnumbers_cores_ = outnumbers_cores;
+}
+
+void Driver::run(std::unique_lock<std::mutex>& engine) {
+  is_live_ = true;
+  try {
+    do {
+      sleep(engine);
+      if (failure_) std::rethrow_exception(failure_);
+    } while (loop_.cycle());
+  } catch (...) {
+    is_live_ = false;
+    throw;
+  }
+  is_live_ = false;
+}
+
+void Driver::sleep(std::unique_lock<std::mutex>& engine) {
+  // First said, then looked: whoever adds something afterwards wakes this thread.
+  asleep_.store(true);
+  say_asleep();
+  operations_.look_again();
+  sleeps_until_ = failure_ ? TimePoint() : loop_.next_event();
+  if (sleeps_until_ > TimePoint::clock::now()) {
+    counters_.sleeps.add();
+    driver_.store({});
+    const Unlocked unlocked(engine);
+    waits_.store(true);  // and the engine is free
+    tree_.transport().wait(sleeps_until_);
+    waits_.store(false);
+  }
+  driver_.store(std::this_thread::get_id());
+  say_awake();
+  asleep_.store(false);
+}
+
+void Driver::say_awake() noexcept {
+  if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);
+}
+
+void Driver::say_asleep() noexcept {
+  if (board_ == nullptr) return;
+  const bool waiting = operations_.busy() || (schedule_ != nullptr && schedule_->is_roused());
+  board_->set_asleep(waiting ? Board::Sleep::Waiting : Board::Sleep::Idle);
+}
+
+void Driver::help(const WorkState& work, Stage goal, TimePoint deadline) noexcept {
+  queue_.flush();
+  if (schedule_ != nullptr) schedule_->wait_for(work);
+  // A callback that waits finds the loop in use by its own thread.
+  if (!is_this_thread()) {
+    const std::unique_lock engine(engine_, std::try_to_lock);
+    if (engine && is_live_) {
+      drive(work, goal, deadline);
+      return;
+    }
+  }
+  queue_.wake();
+}
+
+void Driver::drive(const WorkState& work, Stage goal, TimePoint deadline) {
+  const EngineScope scope;
+  counters_.driven_by_callers.add();
+  driver_.store(std::this_thread::get_id());
+  say_awake();
+  try {
+    look_on(work, goal, deadline);
+    // As in sleep(): first said, then looked.
+    say_asleep();
+    operations_.look_again();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  if (failure_ || loop_.next_event() < sleeps_until_) queue_.wake();
+  driver_.store({});
+}
+
+void Driver::look_on(const WorkState& work, Stage goal, TimePoint deadline) {
+  std::uint64_t seen = progress();
+  TimePoint give_up = TimePoint::clock::now() + operations_.patience();
+  for (unsigned round = 0; !failure_ && work.stage() < goal; ++round) {
+    // Looking for messages costs a system call; a frozen schedule needs none.
+    const bool looks_for_messages = schedule_ == nullptr || !schedule_->is_frozen() ||
+                                    round % kRoundsWithoutMessages == kRoundsWithoutMessages - 1;
+    if (!looks_for_messages) {
+      loop_.follow();
+    } else if (!loop_.cycle()) {
+      return;
+    }
+    const TimePoint now = TimePoint::clock::now();
+    const std::uint64_t reached = progress();
+    if (reached != seen) give_up = now + operations_.patience();
+    seen = reached;
+    if (now >= std::min(give_up, deadline)) return;
+    if (outnumbers_cores_) std::this_thread::yield();
+  }
+}
+
+/// Changes whenever something happens.
+std::uint64_t Driver::progress() const {
+  return counters_.messages.get() + counters_.decisions.get() + operations_.progress();
+}
+
+}  // namespace ronde

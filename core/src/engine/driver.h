@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "core/src/group/control_tree.h"
+#include "core/src/engine/engine_stats.h"
+#include "core/src/schedule/frozen_schedule.h"
+#include "ronde/board.h"
+#include "core/src/engine/running_operations.h"
+#include "core/src/engine/submission_queue.h"
+#include "core/src/submit/work_state.h"
+
+namespace ronde {
+
+/// The loop as the Driver sees it.
+class DrivenLoop {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// One round. False: it was the last one.
+  virtual bool cycle() = 0;
+  /// The part of it that needs no messages: follows a frozen schedule, and advances operations.
+  virtual void follow() = 0;
+  /// When there is something to do though nobody wakes the loop; a past time if at once.
+  virtual TimePoint next_event() const = 0;
+
+ protected:
+  ~DrivenLoop() = default;
+};
+
+/// Runs the loop on the right thread, and lets it sleep.
+///
+/// Note [Who runs the loop]
+/// A thread of its own, which sleeps while there is nothing to do. To pass an operation to it and
+/// to be woken by it costs more than a small operation itself, so a caller that waits takes the
+/// loop over (help()) for as long as it gets on, and leaves the thread asleep. engine_ is held by
+/// whoever runs the loop; the thread gives it up while it sleeps. A failure that a caller meets is
+/// kept for the thread, which is woken to end the group.
+///
+/// Thread-safety: start(), take() and run() are for the loop's own thread; the other members may be
+/// called from any thread.
+class Driver {
+ public:
+  using TimePoint = DrivenLoop::TimePoint;
+
+  Driver(DrivenLoop& loop, const ControlTree& tree, SubmissionQueue& queue,
+         RunningOperations& operations, EngineCounters& counters)
+      : loop_(loop), tree_(tree), queue_(queue), operations_(operations), counters_(counters) {}
+
+  /// Before take(). `board`, `schedule`: null if there is none.
+  void start(Board* board, FrozenSchedule* schedule, bool outnumbers_cores);
+  /// The engine, for its thread to hold until the end.
+  [[nodiscard]] std::unique_lock<std::mutex> take() { return std::unique_lock(engine_); }
+  /// Runs the loop to its end; throws what it throws, here or on a caller's thread.
+  void run(std::unique_lock<std::mutex>& engine);
+
+  /// WaitHelper::help().
+  void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept;
+
+  /// The loop's thread has to be woken to see anything new.
+  bool wants_wake() const noexcept { return asleep_.load(); }
+  /// It does sleep.
+  bool asleep() const noexcept { return waits_.load(); }
+  bool is_this_thread() const noexcept { return driver_.load() == std::this_thread::get_id(); }
+
+ private:
+  void sleep(std::unique_lock<std::mutex>& engine);
+  void drive(const WorkState& work, Stage goal, TimePoint deadline);
+  void look_on(const WorkState& work, Stage goal, TimePoint deadline);
+  void say_awake() noexcept;
+  void say_asleep() noexcept;
+  std::uint64_t progress() const;
+
+  DrivenLoop& loop_;
+  const ControlTree& tree_;
+  SubmissionQueue& queue_;
+  RunningOperations& operations_;
+  EngineCounters& counters_;
+
+  // Constant once start() has returned.
+  Board* board_ = nullptr;
+  FrozenSchedule* schedule_ = nullptr;
+  bool outnumbers_cores_ = false;
+
+  // Guarded by engine_.
+  std::mutex engine_;
+  bool is_live_ = false;        ///< the loop may be run
+  std::exception_ptr failure_;  ///< met by a caller that ran it
+  TimePoint sleeps_until_{};    ///< the thread does
+
+  std::atomic<std::thread::id> driver_{};  ///< who runs the loop
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> waits_{false};
+};
+
+}  // namespace ronde

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/src/base/counter.h"
+#include "core/src/schedule/frozen_schedule.h"
+#include "ronde/stats.h"
+#include "core/src/engine/set_engine.h"
+#include "core/src/engine/submission_queue.h"
+
+namespace ronde {
+
+/// What the engine of a rank counts outside its process sets.
+struct EngineCounters {
+  Counter cycles, sleeps, driven_by_callers, messages, decisions, ready_messages, stall_reports;
+  Counter sets_made, sets_removed;
+};
+
+// Counters as the parts of Runtime::stats(), which docs/tuning.md lists.
+
+void add_engine_stats(const SubmissionQueue::Counters& queue, const EngineCounters& engine,
+                      Stats& stats);
+void add_schedule_stats(const FrozenSchedule::Counters& schedule, Stats& stats);
+/// `has_devices`: the group has a backend for devices.
+void add_set_stats(const SetEngine& set, bool has_devices, Stats& stats);
+
+}  // namespace ronde

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/src/engine/backend_maker.h"
+#include "core/src/group/control_tree.h"
+#include "core/src/engine/driver.h"
+#include "core/src/group/engine_life.h"
+#include "core/src/engine/own_exchanges.h"
+#include "ronde/log.h"
+#include "ronde/process_set.h"
+#include "core/src/submit/set_info.h"
+#include "core/src/engine/submission_queue.h"
+#include "core/src/submit/work_state.h"
+
+namespace ronde {
+
+/// Makes and removes process sets.
+///
+/// Note [Making a process set]
+/// The thread that asks for a set makes it, so that the loop goes on meanwhile. It meets the other
+/// ranks by exchanges through rank 0: first all that ask agree on the ranks, and rank 0 gives the
+/// set a number (every rank between rank 0 and a member learns of it, to pass messages on); then
+/// the members make its backends, with as many exchanges as these need; at last all that asked tell
+/// whether that went well. Only then operations of the set are taken. A set is removed by one
+/// exchange, in which every rank tells what it still has in flight there. What has begun is
+/// finished also where another thread calls shutdown meanwhile: rank 0 waits for it
+/// (ExchangeDesk::makes_sets), and a rank that has called shutdown is on its way there all the
+/// same.
+///
+/// Thread-safety: every member may be called from any thread, but not where the loop runs, which
+/// add(), create() and remove() wait for.
+class ProcessSetMaker {
+ public:
+  /// What it is made of; outlives it.
+  struct Parts {
+    const ControlTree& tree;
+    SetTable& table;
+    BackendMaker& backends;
+    OwnExchanges& exchanges;
+    SubmissionQueue& queue;
+    const Driver& driver;
+    const EngineLife& life;
+  };
+
+  /// The group has started.
+  ProcessSetMaker(const Parts& parts, std::weak_ptr<WaitHelper> engine,
+                  std::shared_ptr<Logger> log);
+
+  // They block until all ranks of the set have come.
+  ProcessSet add(const std::vector<int>& ranks);
+  ProcessSet create(const std::vector<int>& ranks, const std::string& tag);
+  void remove(ProcessSet set);
+
+ private:
+  ProcessSet make_set(const ExchangeKey& key, const std::vector<int>& ranks);
+  void finish_set(const ExchangeKey& key, const std::string& error);
+  void expect_callable(const char* function) const;
+  std::shared_ptr<OwnExchange> meet(ExchangeKey key, std::string blob);
+  std::shared_ptr<OwnExchange> ask(ExchangeKey key, std::string blob);
+  std::vector<int> everybody() const { return parts_.table.at(kGlobalSet)->ranks; }
+
+  const Parts parts_;
+  const std::weak_ptr<WaitHelper> engine_;
+  const std::shared_ptr<Logger> log_;
+  std::atomic<std::uint64_t> added_{0};
+};
+
+}  // namespace ronde

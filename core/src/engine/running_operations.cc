@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/engine/running_operations.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "core/src/group/failure_resolver.h"
+
+namespace ronde {
+namespace {
+
+/// How long a thread that waits looks on without anything happening before it sleeps.
+constexpr std::chrono::microseconds kPatience{50};
+/// The same where a peer may need this core to get on.
+constexpr std::chrono::microseconds kPatienceWhereCoresAreFew{5};
+/// How often the time limits of an operation are looked at while its peers let this rank sleep.
+constexpr std::chrono::milliseconds kLongestSleepInOperation{100};
+/// The same where nobody would wake it: short against the time that a message needs, once one has
+/// taken longer than patience().
+constexpr std::chrono::microseconds kPause{50};
+/// How long operations are polled before messages are looked at again.
+constexpr std::chrono::microseconds kPollSlice{20};
+
+}  // namespace
+
+void RunningOperations::start(bool has_board, bool outnumbers_cores) {
+  has_board_ = has_board;
+  patience_ = outnumbers_cores ? kPatienceWhereCoresAreFew : kPatience;
+}
+
+bool RunningOperations::busy() const {
+  return std::any_of(sets_.running().begin(), sets_.running().end(),
+                     [](const SetEngine* set) { return set->busy(); });
+}
+
+std::uint64_t RunningOperations::progress() const {
+  std::uint64_t progress = 0;
+  for (const SetEngine* set : sets_.running()) progress += set->executor->progress();
+  return progress;
+}
+
+bool RunningOperations::may_sleep() const {
+  return has_board_ && std::all_of(sets_.running().begin(), sets_.running().end(),
+                                   [](const SetEngine* set) { return set->executor->may_sleep(); });
+}
+
+bool RunningOperations::may_pause() const {
+  return std::all_of(sets_.running().begin(), sets_.running().end(), [this](const SetEngine* set) {
+    const bool is_rung = has_board_ && set->executor->may_sleep();
+    return !set->busy() || is_rung || set->executor->may_pause();
+  });
+}
+
+void RunningOperations::advance() {
+  if (!busy()) return;
+  const std::uint64_t before = progress();
+  const Clock::time_point slice_end = Clock::now() + kPollSlice;
+  while (busy()) {
+    bool ended = false;
+    for (SetEngine* set : sets_.running()) {
+      ended = (set->busy() && set->executor->poll()) || ended;
+    }
+    if (!ended && Clock::now() >= slice_end) break;
+  }
+  if (progress() != before) {
+    hot_until_ = Clock::now() + patience_;
+  } else if (busy()) {
+    // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
+    // this one to get on.
+    std::this_thread::yield();
+  }
+}
+
+void RunningOperations::look_again() {
+  if (!busy() || !may_sleep()) return;
+  const std::uint64_t before = progress();
+  for (SetEngine* set : sets_.running()) {
+    if (set->busy()) set->executor->poll();
+  }
+  if (progress() != before) hot_until_ = Clock::now() + patience_;
+}
+
+std::optional<RunningOperations::Clock::time_point> RunningOperations::next_look(
+    Clock::time_point now) const {
+  if (!busy()) return std::nullopt;
+  const bool is_rung = may_sleep();
+  const bool is_hot = (!is_rung && !may_pause()) || now < hot_until_;
+  if (is_hot) return now;
+  return now + (is_rung ? Clock::duration(kLongestSleepInOperation) : kPause);
+}
+
+void RunningOperations::inspect(Clock::time_point now, std::optional<Clock::duration> limit,
+                                int rank) const {
+  for (const SetEngine* set : sets_.running()) {
+    if (!set->busy()) continue;
+    const std::string text = set->executor->overdue(now, limit);
+    if (!text.empty()) throw GroupFailure{{rank, text, false}};
+  }
+}
+
+}  // namespace ronde

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "core/src/engine/set_engines.h"
+
+namespace ronde {
+
+/// The operations in progress of all process sets: polls them, and says when to poll again.
+///
+/// Thread-safety: none; owned by whoever runs the loop.
+class RunningOperations {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit RunningOperations(const SetEngines& sets) : sets_(sets) {}
+
+  /// `has_board`: ranks of this host can wake each other. `outnumbers_cores`: not all of them can
+  /// run at once.
+  void start(bool has_board, bool outnumbers_cores);
+
+  bool busy() const;
+  /// Changes whenever one of them got on.
+  std::uint64_t progress() const;
+  /// How long nothing may happen before a thread that looks on goes to sleep.
+  Clock::duration patience() const noexcept { return patience_; }
+
+  /// Polls until a slice of time passes without an operation's end, or all have ended.
+  void advance();
+  /// Before a sleep, and after that was said: polls operations that may sleep once more; they are
+  /// hot again if they got on.
+  void look_again();
+  /// When to poll next: at once while they are hot, or while nothing tells when to; nullopt if
+  /// there are none.
+  std::optional<Clock::time_point> next_look(Clock::time_point now) const;
+
+  /// Throws GroupFailure for one that takes longer than its timeout, or than `limit`. `rank`: this
+  /// one.
+  void inspect(Clock::time_point now, std::optional<Clock::duration> limit, int rank) const;
+
+ private:
+  bool may_sleep() const;
+  bool may_pause() const;
+
+  const SetEngines& sets_;
+  bool has_board_ = false;
+  Clock::duration patience_{};
+  Clock::time_point hot_until_{};  ///< polled without sleeping
+};
+
+}  // namespace ronde

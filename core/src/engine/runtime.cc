@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/runtime.h"
+
+#include <thread>
+
+#include "core/src/base/after_fork.h"
+#include "core/src/base/durations.h"
+#include "core/src/engine/engine.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+using Clock = Engine::Clock;
+
+/// How much longer than its own limits the coordinator may take before its thread is given up:
+/// it then hangs in a library (MPI_Finalize with a rank that died in it).
+constexpr std::chrono::seconds kSlack{10};
+/// The same for the start, whose own limits name the missing rank and so should pass first.
+constexpr std::chrono::seconds kStartSlack{3};
+
+[[noreturn]] void fail_start(const std::function<std::optional<GroupError>()>& hanging_transport,
+                             const Engine& engine) {
+  auto known = hanging_transport ? hanging_transport() : std::nullopt;
+  if (!known) known = engine.hanging_start();
+  if (known) throw GroupError(*known);
+  throw GroupError(-1,
+                   "the ranks did not meet within RONDE_INIT_TIMEOUT_S: at least one has not "
+                   "called ronde::init(), hangs or died. End this process");
+}
+
+}  // namespace
+
+class Runtime::Impl {
+ public:
+  explicit Impl(RuntimeOptions options)
+      : engine_(std::make_shared<Engine>(std::move(options))),
+        // The thread shares the engine, so that giving up on the one leaves the other intact.
+        thread_([engine = engine_] { engine->run(); }) {}
+
+  ~Impl() {
+    if (!thread_.joinable()) return;
+    leave();
+    join(Clock::now());
+  }
+
+  /// Note [After fork].
+  bool is_of_parent() const noexcept { return fork_depth() != fork_depth_; }
+
+  bool leave(const std::string& why = {}) noexcept {
+    if (is_of_parent()) return false;
+    if (engine_->is_loop_of_this_thread()) {
+      engine_->leave_from_within(why);
+      return true;
+    }
+    engine_->request_leave(why);
+    const bool ended = engine_->life().wait_ended(Clock::now() + kSlack);
+    return !ended || engine_->failure() != nullptr;
+  }
+
+  /// False if the thread did not end in time; it is then left to itself.
+  bool join(Clock::time_point deadline) {
+    const bool ended = engine_->life().wait_ended(deadline);
+    if (ended) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+    return ended;
+  }
+
+  Engine& engine() const noexcept { return *engine_; }
+
+  /// Note [After fork].
+  Engine& usable_engine() const {
+    if (!is_of_parent()) return *engine_;
+    throw error_after_fork("a function of the Runtime of rank " +
+                           std::to_string(engine_->topology().rank));
+  }
+
+  void shutdown() {
+    if (is_of_parent()) return;
+    if (engine_->is_loop_of_this_thread()) {
+      throw UsageError(
+          "shutdown() was called in a callback of an operation, which it would wait for: call it "
+          "where the program ends");
+    }
+    const std::lock_guard lock(shutdown_mutex_);
+    if (!thread_.joinable()) return;
+    const bool was_dead = engine_->failure() != nullptr;
+    engine_->request_shutdown();
+    // Twice: once for all ranks to come, once for the last operations.
+    engine_->life().wait_loop_ended(2 * from_s(engine_->config().shutdown_timeout_s));
+    if (!join(Clock::now() + Engine::kClosingTime + kSlack)) {
+      throw GroupError(-1,
+                       "shutdown() did not end in time: a rank died while the transport closed");
+    }
+    const std::exception_ptr failure = engine_->failure();
+    if (failure && !was_dead) std::rethrow_exception(failure);
+  }
+
+ private:
+  const int fork_depth_ = fork_depth();
+  const std::shared_ptr<Engine> engine_;
+  std::mutex shutdown_mutex_;
+  std::thread thread_;  // guarded by shutdown_mutex_ after construction
+};
+
+Runtime::Runtime(RuntimeOptions options) {
+  const auto hanging_start = options.hanging_start;
+  auto impl = std::make_unique<Impl>(std::move(options));
+  const auto deadline = Clock::now() + from_s(impl->engine().config().init_timeout_s) + kStartSlack;
+  bool started = false;
+  try {
+    started = impl->engine().life().wait_started(deadline);
+  } catch (...) {
+    impl->join(Clock::now() + kSlack);
+    throw;
+  }
+  if (!started) {
+    // MPI_Init itself waits for every rank, and cannot be called off. Should it return after all,
+    // the thread that is left in it leaves the group.
+    impl->engine().request_leave();
+    impl->join(Clock::now());
+    fail_start(hanging_start, impl->engine());
+  }
+  impl_ = std::move(impl);
+  try {
+    for (const std::vector<int>& ranks : static_process_sets(config())) add_process_set(ranks);
+  } catch (const UsageError&) {
+    impl_->shutdown();  // it was thrown on every rank
+    throw;
+  }
+}
+
+Runtime::~Runtime() {
+  if (impl_ && impl_->is_of_parent()) static_cast<void>(impl_.release());
+}
+
+const Topology& Runtime::topology() const noexcept {
+  return impl_->engine().topology();
+}
+
+const Config& Runtime::config() const noexcept {
+  return impl_->engine().config();
+}
+
+std::string Runtime::transport_name() const {
+  return impl_->usable_engine().transport_name();
+}
+
+std::string Runtime::backend_name(DeviceKind device) const {
+  return impl_->usable_engine().backends().name_of(device);
+}
+
+ProcessSet Runtime::add_process_set(const std::vector<int>& ranks) {
+  return impl_->usable_engine().set_maker().add(ranks);
+}
+
+ProcessSet Runtime::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
+  return impl_->usable_engine().set_maker().create(ranks, tag);
+}
+
+void Runtime::remove_process_set(ProcessSet set) {
+  impl_->usable_engine().set_maker().remove(set);
+}
+
+std::vector<ProcessSet> Runtime::process_sets() const {
+  return impl_->usable_engine().process_sets().sets();
+}
+
+std::vector<int> Runtime::ranks_of(ProcessSet set) const {
+  return impl_->usable_engine().process_sets().at(set)->ranks;
+}
+
+std::optional<int> Runtime::rank_in(ProcessSet set) const {
+  const auto info = impl_->usable_engine().process_sets().at(set);
+  return info->is_member() ? std::optional(info->topology.rank) : std::nullopt;
+}
+
+Work Runtime::submit(Request request) {
+  return impl_->usable_engine().submitter().submit(std::move(request));
+}
+
+std::vector<Work> Runtime::submit_group(std::vector<Request> requests) {
+  return impl_->usable_engine().submitter().submit_group(std::move(requests));
+}
+
+void Runtime::run(Request request) {
+  request.caller_waits = true;
+  submit(std::move(request)).wait();
+}
+
+bool Runtime::asleep() const noexcept {
+  return impl_->engine().asleep();
+}
+
+void Runtime::shutdown() {
+  impl_->shutdown();
+}
+
+bool Runtime::leave(const std::string& why) noexcept {
+  return impl_->leave(why);
+}
+
+void Runtime::abort(const std::string& text) {
+  impl_->usable_engine().request_abort(text);
+}
+
+std::exception_ptr Runtime::failure() const {
+  return impl_->usable_engine().failure();
+}
+
+void Runtime::add_stats(std::function<StatsGroup()> part) {
+  impl_->usable_engine().add_stats(std::move(part));
+}
+
+std::uint64_t Runtime::joins(ProcessSet set) const {
+  return impl_->usable_engine().joins(set);
+}
+
+std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
+  return impl_->usable_engine().backends().symmetric_heap();
+}
+
+Stats Runtime::stats() const {
+  return impl_->usable_engine().stats();
+}
+
+}  // namespace ronde

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/engine/schedule_runner.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "core/src/schedule/arrival_words.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// A frozen schedule is given up after this part of the time after which a stall is warned of, as
+/// only rank 0's negotiation knows who is missing.
+constexpr double kThawsBeforeWarning = 2.0;
+
+std::string reason_text(FrozenSchedule::Thaw reason) {
+  switch (reason) {
+    case FrozenSchedule::Thaw::Submission:
+      return "an operation was submitted that is not in it";
+    case FrozenSchedule::Thaw::Wait:
+      return "a wait for what comes after an operation that was not submitted";
+    case FrozenSchedule::Thaw::TimeLimit:
+      return "a bucket stayed incomplete for too long";
+    case FrozenSchedule::Thaw::Shutdown:
+      break;
+  }
+  return "shutdown() was called";
+}
+
+}  // namespace
+
+void ScheduleRunner::start(const Config& config, const ControlTree& tree, Board& board) {
+  if (config.freeze_after_steps == 0) return;
+  if (tree.size() > ArrivalWords::kMostRanks) {
+    if (tree.is_arbiter()) {
+      log_.debug("no schedule is frozen: it serves at most " +
+                 std::to_string(ArrivalWords::kMostRanks) + " ranks, and there are " +
+                 std::to_string(tree.size()));
+    }
+    return;
+  }
+  const double longest_wait_s = config.stall_warn_s > 0
+                                    ? config.stall_warn_s / kThawsBeforeWarning
+                                    : config.stall_abort_s / kThawsBeforeWarning;
+  schedule_ =
+      std::make_unique<FrozenSchedule>(board, tree.rank(), tree.size(),
+                                       std::chrono::duration_cast<FrozenSchedule::Clock::duration>(
+                                           std::chrono::duration<double>(longest_wait_s)));
+  queue_.use(schedule_.get());
+}
+
+void ScheduleRunner::freeze(const ScheduleMessage& message) {
+  if (!schedule_) throw Error("rank 0 freezes a schedule, but this rank shares no memory with it");
+  Announcer& announcer = *global_.announcer;
+  FrozenSchedule::Plan plan;
+  plan.patience = std::chrono::milliseconds(message.patience_ms);
+  for (const std::vector<ScheduledSlot>& slots : message.buckets) {
+    std::vector<FrozenSchedule::Item>& bucket = plan.buckets.emplace_back();
+    for (const ScheduledSlot& item : slots) {
+      bucket.push_back(
+          {announcer.response(item.slot), announcer.contributed(item.slot), item.contributed});
+    }
+  }
+  if (log_.enabled(LogLevel::Debug)) {
+    std::size_t operations = 0;
+    for (const auto& bucket : plan.buckets) operations += bucket.size();
+    log_.debug("froze a schedule; operations: " + std::to_string(operations) +
+               ", buckets: " + std::to_string(plan.buckets.size()) +
+               ", patience: " + std::to_string(message.patience_ms) + " ms");
+  }
+  // What ranks had announced of the next round goes with the schedule: rank 0 forgets it, too.
+  queue_.freeze(std::move(plan), announcer.drain());
+}
+
+void ScheduleRunner::follow(Arbiter* arbiter) {
+  if (!schedule_) return;
+  while (auto bucket = schedule_->take()) global_.executor->enqueue_bucket(std::move(*bucket));
+  auto remains = schedule_->finish_thaw();
+  if (!remains) return;
+  if (log_.enabled(LogLevel::Debug)) {
+    log_.debug("thawed the schedule (rounds: " + std::to_string(remains->rounds) +
+               "): " + reason_text(remains->reason) +
+               (remains->cause.empty() ? ", on another rank" : "; here: " + remains->cause));
+  }
+  for (std::vector<Agreed>& bucket : remains->buckets) {
+    global_.executor->enqueue_bucket(std::move(bucket));
+  }
+  for (Submission& submission : remains->submissions) global_.announcer->add(std::move(submission));
+  if (arbiter != nullptr) {
+    arbiter->note_thawed(remains->reason == FrozenSchedule::Thaw::Wait, remains->rounds);
+  }
+}
+
+}  // namespace ronde

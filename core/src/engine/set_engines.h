@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/src/group/control_tree.h"
+#include "core/src/negotiate/messages.h"
+#include "ronde/log.h"
+#include "ronde/runtime.h"
+#include "ronde/stats.h"
+#include "core/src/engine/set_engine.h"
+#include "core/src/engine/submission_queue.h"
+
+namespace ronde {
+
+/// The process sets that the engine of this rank negotiates and executes in: those of which it is a
+/// member, those to whose members it passes messages on, and on rank 0 all. The global set is
+/// always there.
+///
+/// Thread-safety: none; owned by whoever runs the loop, but for add_stats(), which any thread may
+/// call.
+class SetEngines {
+ public:
+  using ById = std::map<std::uint32_t, std::unique_ptr<SetEngine>>;
+
+  /// The references outlive this.
+  SetEngines(const Config& config, const ControlTree& tree, const Logger& log,
+             SubmissionQueue& queue);
+
+  SetEngine& global() const noexcept { return global_; }
+  const ById& all() const noexcept { return sets_; }
+  /// Those with an executor, the global one first.
+  const std::vector<SetEngine*>& running() const noexcept { return running_; }
+  bool contains(std::uint32_t id) const { return sets_.contains(id); }
+  /// Throws Error if this rank does not know the set.
+  SetEngine& at(std::uint32_t id) const;
+
+  /// The description and the backends of the global set are there: it can run.
+  void start_global();
+  /// Rank 0 has given a set its number: announcements of its members pass from now on.
+  void learn(const ExchangeReply& reply);
+  /// Operations of the sets that threads have made can be taken from now on.
+  void install(std::vector<MadeSet> made);
+  /// Returns what was installed for it. Nothing may be in flight there.
+  MadeSet forget(std::uint32_t id);
+  /// The end: no set runs any more. Returns the backends of devices, which are built on those of
+  /// the CPU, but do not use them any more.
+  std::vector<std::unique_ptr<Backend>> stop();
+
+  /// What all of them did so far. `has_devices`: the group has a backend for devices.
+  void add_stats(bool has_devices, Stats& stats) const;
+
+ private:
+  void make_negotiation(SetEngine& set) const;
+  void make_executor(SetEngine& set);
+  std::chrono::steady_clock::duration combining_patience() const;
+
+  const Config& config_;
+  const ControlTree& tree_;
+  const Logger& log_;
+  SubmissionQueue& queue_;
+  /// Held while what add_stats() reads changes.
+  mutable std::mutex mutex_;
+  ById sets_;
+  SetEngine& global_;
+  std::vector<SetEngine*> running_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/src/base/counter.h"
+#include "core/src/schedule/frozen_schedule.h"
+#include "core/src/submit/submission.h"
+
+namespace ronde {
+
+/// Note [Who calls without a name]
+/// Operations without a name are matched by their order of calls, which all ranks must have alike.
+/// Threads of a rank have no order among them, so in each set the first one that submits such an
+/// operation is the only one that may, until it ends. A callback may never: whether it runs on
+/// Ronde's thread or on the one that waits, and after which call, differs between ranks.
+///
+/// Carries submissions from any thread to the coordinator, and decides when it has gathered enough
+/// of them: the gather time has passed since the first, the bytes fill a fusion buffer, or somebody
+/// waits for a result.
+///
+/// Thread-safety: every member may be called from any thread.
+class SubmissionQueue {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Counters {
+    Counter submitted, submitted_bytes, wakes, flushes;
+  };
+
+  /// `wake` makes the coordinator look at the queue.
+  SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
+                  std::function<void()> wake);
+
+  /// Adds an operation; fills in its key, which reserves the name within its process set until
+  /// release(). Throws UsageError on a name in flight or a set that is not open, or what close()
+  /// gave. Wakes the coordinator where that has to look at it now, unless the caller waits.
+  void push(Submission submission);
+
+  /// The next operation may depend on the result of an earlier one.
+  void note_wait() noexcept { waited_.store(true, std::memory_order_relaxed); }
+
+  /// From now on `schedule` is asked first; null: no longer. It outlives the queue's use of it.
+  void use(FrozenSchedule* schedule);
+
+  /// Freezes the schedule in use: `pending` and what is here goes to it, as far as it fits.
+  void freeze(FrozenSchedule::Plan plan, std::vector<Submission> pending);
+
+  /// Somebody waits: what was submitted until now is due at once. Wakes nobody.
+  void flush() noexcept;
+
+  /// When the coordinator must come for what is here: a past time if at once, nullopt if empty.
+  std::optional<Clock::time_point> due() const;
+
+  /// Takes all, in the order of push().
+  std::vector<Submission> drain();
+
+  /// The operation is decided and over: its name may be used again in the set.
+  void release(std::uint32_t set, const std::string& key);
+
+  /// Operations without a name count on from here: ranks that had joined have missed some.
+  void continue_numbers(std::uint32_t set, std::uint64_t next);
+
+  /// How often a join of the set was submitted.
+  std::uint64_t joins(std::uint32_t set) const;
+
+  /// Operations of the set may be submitted from now on; those of the global one may from the
+  /// beginning.
+  void open_set(std::uint32_t set);
+
+  /// They no longer may. Returns what is in flight, for texts. Throws UsageError if they could not
+  /// before.
+  std::vector<std::string> close_set(std::uint32_t set);
+
+  /// There is no such set any more.
+  void forget_set(std::uint32_t set);
+
+  /// Throws what close() gave.
+  void expect_open() const;
+
+  /// Every later push() throws `reason`. The first reason stays.
+  void close(std::exception_ptr reason);
+
+  /// Makes the coordinator look, whatever is here.
+  void wake() noexcept;
+
+  /// The coordinator ends: once this returns, nobody calls its wake function any more.
+  void detach();
+
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  /// The operations of a process set.
+  struct Lane {
+    std::uint64_t unnamed = 0;                              ///< so many had no name
+    std::weak_ptr<const void> caller_without_names;         ///< a thread, while it lives
+    std::uint64_t messages = 0;                             ///< so many were sent or received
+    std::unordered_map<std::string, Collective> in_flight;  ///< by key
+    bool has_joined = false;
+    std::uint64_t joins = 0;
+    bool is_open = true;
+  };
+
+  static void expect_order(Lane& lane, const Submission& submission);
+  static std::string next_key(Lane& lane, const Submission& submission);
+  static void take_name(Lane& lane, const Submission& submission);
+  static void take_keys(Lane& lane, Submission& group);
+  void reserve(Submission& submission);
+  Lane* lane_of(std::uint32_t set);
+  void enter(Submission& submission);
+  void keep(Submission submission);
+  void wake_locked();
+
+  // Constant after construction.
+  const std::chrono::nanoseconds gather_time_;
+  const std::uint64_t gather_bytes_;
+
+  Counters counters_;
+  std::atomic<bool> waited_{false};
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::function<void()> wake_;
+  std::vector<Submission> waiting_;
+  Clock::time_point first_;
+  std::uint64_t bytes_ = 0;
+  bool urgent_ = false;
+  std::uint64_t submitted_ = 0;
+  FrozenSchedule* schedule_ = nullptr;
+  std::unordered_map<std::uint32_t, Lane> lanes_;  ///< by process set
+  Lane* global_lane_ = nullptr;                    ///< in lanes_
+  std::exception_ptr closed_;
+};
+
+}  // namespace ronde

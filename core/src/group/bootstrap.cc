@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/group/bootstrap.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/src/execute/backend_choice.h"
+#include "core/src/base/rank_list.h"
+#include "core/src/submit/set_info.h"
+
+namespace ronde {
+namespace {
+
+/// How much longer than the transport rank 0 waits in a start, and each rank than the one above it:
+/// whoever knows better whom to name speaks first, and all before the caller gives up.
+constexpr std::chrono::milliseconds kStartStep{700};
+
+}  // namespace
+
+std::vector<std::string> Bootstrap::exchange(std::string_view blob) {
+  BootstrapMessage all = confer(blob, [](std::vector<std::string> blobs) {
+    return BootstrapMessage{0, std::move(blobs)};
+  });
+  if (std::ssize(all.blobs) == tree_.size()) return std::move(all.blobs);
+  throw GroupError(tree_.parent(),
+                   rank_name(tree_.parent()) + " sent the parts of some ranks only");
+}
+
+std::string Bootstrap::first_word(const std::string& word, int& speaker) {
+  const BootstrapMessage first = confer(word, [](std::vector<std::string> words) {
+    const auto said = std::find_if(words.begin(), words.end(),
+                                   [](const std::string& text) { return !text.empty(); });
+    if (said == words.end()) return BootstrapMessage{};
+    return BootstrapMessage{static_cast<int>(said - words.begin()), {std::move(*said)}};
+  });
+  speaker = first.rank;
+  return first.blobs.empty() ? std::string() : first.blobs.front();
+}
+
+/// All ranks learn what rank 0 concludes from the blobs of all.
+BootstrapMessage Bootstrap::confer(std::string_view blob, const Conclude& conclude) {
+  try {
+    return tree_.is_arbiter() ? gather(blob, conclude) : hand_in(blob);
+  } catch (const GroupError& error) {
+    spread(error);
+    throw;
+  }
+}
+
+BootstrapMessage Bootstrap::gather(std::string_view blob, const Conclude& conclude) {
+  std::vector<std::string> blobs(static_cast<std::size_t>(tree_.size()));
+  blobs[0] = blob;
+  std::set<int> missing;
+  for (int rank = 1; rank < tree_.size(); ++rank) missing.insert(missing.end(), rank);
+  while (!missing.empty()) {
+    BootstrapMessage message = receive(missing).second;
+    if (missing.erase(message.rank) != 1) {
+      throw GroupError(message.rank, rank_name(message.rank) + " met the others twice");
+    }
+    blobs[static_cast<std::size_t>(message.rank)] = std::move(message.blobs[0]);
+  }
+  BootstrapMessage conclusion = conclude(std::move(blobs));
+  tree_.send_down(conclusion);
+  return conclusion;
+}
+
+/// Sends on the children's parts, too, until the conclusion comes from above.
+BootstrapMessage Bootstrap::hand_in(std::string_view blob) {
+  tree_.send_up(BootstrapMessage{tree_.rank(), {std::string(blob)}});
+  for (;;) {
+    auto [incoming, message] = receive({tree_.parent()});
+    if (incoming.peer != tree_.parent()) {
+      tree_.send_up(incoming.bytes);
+      continue;
+    }
+    tree_.send_down(incoming.bytes);
+    return std::move(message);
+  }
+}
+
+Bootstrap::Clock::time_point Bootstrap::limit() const {
+  return deadline_ + (1 + tree_.depth()) * kStartStep;
+}
+
+/// The others know their neighbours alone, and would blame this rank.
+void Bootstrap::spread(const GroupError& error) {
+  const FailureMessage failure{error.failed_rank(), error.what()};
+  if (!tree_.is_arbiter() && error.failed_rank() != tree_.parent()) tree_.send_up(failure);
+  tree_.send_down(failure);
+}
+
+BootstrapMessage Bootstrap::read(const Incoming& incoming) const {
+  const int peer = incoming.peer;
+  try {
+    Message message = decode(incoming.bytes);
+    if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+      throw GroupError(failure->rank, failure->text);
+    }
+    auto* bootstrap = std::get_if<BootstrapMessage>(&message);
+    if (bootstrap == nullptr) throw Error("a control message that comes at the wrong time");
+    if (peer != tree_.parent()) tree_.expect_below(peer, bootstrap->rank);
+    if (peer != tree_.parent() && bootstrap->blobs.size() != 1) {
+      throw Error("a bootstrap message without its part");
+    }
+    return std::move(*bootstrap);
+  } catch (const GroupError&) {
+    throw;
+  } catch (const Error& error) {
+    throw GroupError(peer, nonsense_of(peer, error));
+  }
+}
+
+/// `missing`: whom this rank waits for.
+std::pair<Incoming, BootstrapMessage> Bootstrap::receive(const std::set<int>& missing) {
+  const Clock::time_point until = limit();
+  for (;;) {
+    Incoming incoming = tree_.transport().receive(until);
+    if (incoming.kind == Incoming::Kind::PeerLost) {
+      throw GroupError(incoming.peer, rank_name(incoming.peer) +
+                                          " was lost during initialisation: " + incoming.bytes);
+    }
+    if (incoming.kind == Incoming::Kind::Message) {
+      BootstrapMessage message = read(incoming);
+      return {std::move(incoming), std::move(message)};
+    }
+    if (Clock::now() < until) continue;  // a wake
+    throw GroupError(*missing.begin(), format_ranks({missing.begin(), missing.end()}) +
+                                           " did not complete initialisation within "
+                                           "RONDE_INIT_TIMEOUT_S of " +
+                                           rank_name(tree_.rank()));
+  }
+}
+
+/// What differs between the ranks, or is wrong with some; or empty. All those texts together would
+/// fill the memory of rank 0 in a large job: it compares digests, asks one rank of each kind for
+/// its text where there are several, and answers with its verdict.
+std::string Bootstrap::configuration_difference(const std::string& fingerprint, bool is_sound) {
+  std::vector<std::string> digests;  // by rank, on rank 0
+  const auto first_of_each = [&digests](std::vector<std::string> of_ranks) {
+    digests = std::move(of_ranks);
+    BootstrapMessage firsts;
+    std::set<std::string> seen;
+    for (std::size_t rank = 0; rank < digests.size(); ++rank) {
+      if (seen.insert(digests[rank]).second) firsts.blobs.push_back(std::to_string(rank));
+    }
+    return firsts;
+  };
+  const std::vector<std::string> speakers = confer(config_digest(fingerprint), first_of_each).blobs;
+  if (speakers.size() == 1 && is_sound) return {};
+  const bool speaks =
+      std::find(speakers.begin(), speakers.end(), std::to_string(tree_.rank())) != speakers.end();
+  const auto verdict = [&digests](std::vector<std::string> texts) {
+    std::map<std::string, std::string> text_of;
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+      if (!texts[rank].empty()) text_of[digests[rank]] = texts[rank];
+    }
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) texts[rank] = text_of[digests[rank]];
+    return BootstrapMessage{0, {config_difference(texts)}};
+  };
+  const BootstrapMessage answer = confer(speaks ? fingerprint : std::string(), verdict);
+  return answer.blobs.empty() ? std::string() : answer.blobs.front();
+}
+
+void Bootstrap::compare_configurations(const RuntimeOptions& options) {
+  const Topology& topology = tree_.topology();
+  // A rank whose own configuration is nonsense meets the others all the same, to tell them.
+  std::string fingerprint = group_wide_fingerprint(options.config);
+  bool is_sound = true;
+  try {
+    if (!options.config_error.empty()) throw UsageError(options.config_error);
+    check_config(options.config);
+    for (const std::vector<int>& ranks : static_process_sets(options.config)) {
+      const std::string error = set_error(ranks, topology.size);
+      if (!error.empty()) throw UsageError("RONDE_PROCESS_SETS: " + error);
+    }
+    static_cast<void>(affinity_core(options.config, topology.local_rank, topology.local_size));
+    static_cast<void>(
+        choose_backend(options.backends, DeviceKind::Cpu, options.config.cpu_backend, topology));
+    if (options.config.gpu_backend != kAnyBackend) {
+      static_cast<void>(choose_backend(options.device_backends, DeviceKind::Cuda,
+                                       options.config.gpu_backend, topology));
+    }
+  } catch (const UsageError& error) {
+    fingerprint = failed_fingerprint(error.what());
+    is_sound = false;
+  }
+  const std::string difference = configuration_difference(fingerprint, is_sound);
+  if (!difference.empty()) refuse(difference);
+}
+
+void Bootstrap::refuse(const std::string& text) {
+  is_refused_ = true;
+  throw UsageError(text);
+}
+
+}  // namespace ronde

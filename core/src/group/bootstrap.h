@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/src/group/control_tree.h"
+#include "core/src/negotiate/messages.h"
+#include "ronde/error.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// Lets all ranks tell each other, through rank 0, what their start needs. Every rank makes the
+/// same calls in the same order; each blocks until all ranks have made it. They throw GroupError,
+/// with the same culprit on all ranks, where a rank is lost or does not come in time.
+///
+/// Thread-safety: none; used by the coordinator thread before the loop begins.
+class Bootstrap {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `tree` is open. All exchanges share `deadline`.
+  Bootstrap(const ControlTree& tree, Clock::time_point deadline)
+      : tree_(tree), deadline_(deadline) {}
+
+  /// Returns the blobs of all ranks, by rank.
+  std::vector<std::string> exchange(std::string_view blob);
+
+  /// Returns what the first rank says that says something, and which one that is; or empty.
+  std::string first_word(const std::string& word, int& speaker);
+
+  Clock::time_point deadline() const noexcept { return deadline_; }
+
+  /// Throws UsageError on every rank if their configurations differ, or one of them is nonsense.
+  void compare_configurations(const RuntimeOptions& options);
+
+  /// Throws UsageError, as every rank does: none of them starts, and all know it.
+  [[noreturn]] void refuse(const std::string& text);
+  /// That has happened.
+  bool is_refused() const noexcept { return is_refused_; }
+
+ private:
+  using Conclude = std::function<BootstrapMessage(std::vector<std::string> blobs)>;
+
+  BootstrapMessage confer(std::string_view blob, const Conclude& conclude);
+  BootstrapMessage gather(std::string_view blob, const Conclude& conclude);
+  BootstrapMessage hand_in(std::string_view blob);
+  Clock::time_point limit() const;
+  BootstrapMessage read(const Incoming& incoming) const;
+  std::pair<Incoming, BootstrapMessage> receive(const std::set<int>& missing);
+  void spread(const GroupError& error);
+  std::string configuration_difference(const std::string& fingerprint, bool is_sound);
+
+  const ControlTree& tree_;
+  const Clock::time_point deadline_;
+  bool is_refused_ = false;
+};
+
+}  // namespace ronde

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/src/negotiate/messages.h"
+#include "ronde/error.h"
+#include "ronde/topology.h"
+#include "ronde/transport.h"
+
+namespace ronde {
+
+/// This rank's place in the tree of Topology, and its connections to its neighbours there.
+///
+/// Note [Over the tree]
+/// Ranks speak with rank 0, the arbiter, over the tree. A message from above is meant for all:
+/// every rank sends it on to its children before it obeys. The leader of a host sends on what comes
+/// from below; its Combiner merges the announcements first. A failure is not sent on but settled
+/// (FailureResolver), and a rank that has settled it tells its children: so they hear of it also
+/// where rank 0 is the one that is gone.
+///
+/// Thread-safety: none, but what Transport says of itself; topology() and what follows from it are
+/// constant once open() has returned.
+class ControlTree {
+ public:
+  void open(std::unique_ptr<Transport> transport);
+  /// Returns what open() was given, to be closed: this rank says and hears nothing any more.
+  std::unique_ptr<Transport> release() noexcept { return std::move(transport_); }
+  bool is_open() const noexcept { return transport_ != nullptr; }
+
+  Transport& transport() const noexcept { return *transport_; }
+  const Topology& topology() const noexcept { return topology_; }
+  int rank() const noexcept { return topology_.rank; }
+  int size() const noexcept { return topology_.size; }
+  int parent() const noexcept { return parent_; }  ///< -1 of rank 0
+  const std::vector<int>& children() const noexcept { return children_; }
+  bool is_arbiter() const noexcept { return topology_.rank == 0; }
+  /// How many ranks nearer to rank 0 have a message of it first: 0, 1 or 2.
+  int depth() const noexcept { return is_arbiter() ? 0 : parent_ == 0 ? 1 : 2; }
+
+  void send_up(const Message& message) const { send_up(encode(message)); }
+  void send_up(std::string_view bytes) const { transport_->send(parent_, bytes); }
+  void send_down(const Message& message) const;
+  void send_down(std::string_view bytes) const { send_to(children_, bytes); }
+  void send_to(const std::vector<int>& children, std::string_view bytes) const;
+
+  bool exists(int rank) const noexcept { return rank >= 0 && rank < topology_.size; }
+  /// Throws Error unless `peer`, a child, may speak for `rank`: a rank speaks for itself, and the
+  /// leader of a host for its ranks.
+  void expect_below(int peer, int rank) const;
+
+ private:
+  std::unique_ptr<Transport> transport_;
+  Topology topology_;
+  int parent_ = -1;
+  std::vector<int> children_;
+};
+
+/// What the others are told where a message of `peer` cannot be understood.
+std::string nonsense_of(int peer, const Error& error);
+
+}  // namespace ronde

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "core/src/negotiate/messages.h"
+
+namespace ronde {
+
+/// How far the life of one rank's engine has come (its start, its loop, its end), and how the
+/// program wants it to end.
+///
+/// Thread-safety: every member may be called from any thread.
+class EngineLife {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `error`: what kept it from starting; null if nothing did.
+  void note_started(std::exception_ptr error = nullptr);
+  void note_loop_ended() { note(loop_ended_); }
+  void note_ended() { note(ended_); }
+  /// The group is dead.
+  void note_failure(std::exception_ptr failure);
+
+  /// Blocks until note_started(), at most until `deadline` (then false); throws its error.
+  bool wait_started(Clock::time_point deadline);
+  /// Blocks until note_ended(), at most until `deadline`.
+  bool wait_ended(Clock::time_point deadline);
+  /// Blocks until note_loop_ended(), for no longer than `limit` unless that is zero.
+  void wait_loop_ended(Clock::duration limit);
+
+  bool has_started() const;
+  /// Why the group died; null if it has not.
+  std::exception_ptr failure() const;
+
+  void shut_down() noexcept { shuts_down_.store(true); }
+  /// `why`, for the others; empty if it is not known. The first reason stays.
+  void leave(const std::string& why);
+  /// The first text stays.
+  void abort(const std::string& text);
+  bool shuts_down() const noexcept { return shuts_down_.load(); }
+  bool leaves() const noexcept { return leaves_.load(); }
+  bool aborts() const noexcept { return aborts_.load(); }
+
+  /// What the others are told of `rank`, this one, once it leaves. `pending`: what it waits for.
+  FailureMessage departure_of(int rank, const std::string& pending) const;
+  /// The same once it aborts.
+  FailureMessage abortion_of(int rank) const;
+
+ private:
+  void note(bool& milestone);
+
+  std::atomic<bool> shuts_down_{false};
+  std::atomic<bool> leaves_{false};
+  std::atomic<bool> aborts_{false};
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  bool loop_ended_ = false;
+  bool ended_ = false;
+  std::exception_ptr start_error_;
+  std::exception_ptr failure_;
+  std::string leave_reason_;
+  std::string abort_text_;
+};
+
+}  // namespace ronde

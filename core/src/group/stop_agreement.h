@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/src/group/control_tree.h"
+#include "core/src/negotiate/messages.h"
+#include "ronde/config.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// How far the ranks have agreed to stop, as this rank knows it.
+///
+/// Note [Two agreements to stop]
+/// The last decision says that nothing more will be submitted, but operations may still be in
+/// progress, and a rank that dies now would leave the others in them. So every rank tells when it
+/// has finished, and only when all have does anybody close; a peer that is lost before has died.
+/// The same happens where a rank has shut down that others still wait for: rank 0 decides nothing
+/// more, what was agreed before is finished, and then the group fails.
+///
+/// Thread-safety: none; owned by whoever runs the loop.
+struct StopAgreement {
+  /// Since when shutdown() has been called: here, and on rank 0 by any rank.
+  std::optional<std::chrono::steady_clock::time_point> shutdown_since = {};
+  bool agreed = false;                           ///< the last decision has been applied
+  std::optional<FailureMessage> departure = {};  ///< why: the group fails once all have finished
+  bool told_finished = false;                    ///< and nothing is in progress on this rank
+  bool all_finished = false;                     ///< nor on any other
+  /// Of this rank and those below it, yet to be told.
+  std::vector<std::int32_t> newly_finished = {};
+
+  bool has_to_conclude(bool busy) const noexcept { return agreed && !told_finished && !busy; }
+};
+
+/// When the shutdown must be over: none unless the user has set a limit. A rank waits longer than
+/// its parent, as whoever is nearer to rank 0 knows better whom to name.
+std::optional<std::chrono::steady_clock::time_point> shutdown_deadline(const Config& config,
+                                                                       const ControlTree& tree,
+                                                                       const StopAgreement& stop);
+
+/// Watches that rank 0 answers this rank, another one.
+///
+/// Thread-safety: none; owned by whoever runs the loop.
+class ArbiterWatch {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// What this rank waits for.
+  struct Awaited {
+    std::optional<TimePoint> decision;  ///< since when, if it does; or a reply to an exchange
+    std::optional<TimePoint> shutdown;  ///< the same for the end of the shutdown
+  };
+
+  ArbiterWatch(const Config& config, const ControlTree& tree) : config_(config), tree_(tree) {}
+
+  /// Something has come from above.
+  void note_heard(TimePoint now) noexcept { heard_ = now; }
+
+  /// When to warn of its silence: rank 0 would have told of a stall by then.
+  std::optional<TimePoint> silence_deadline(const Awaited& awaited) const;
+  /// By when rank 0 must have decided what this rank waits for, or have failed the group for it.
+  std::optional<TimePoint> answer_deadline(const Awaited& awaited) const;
+
+  /// The silence as a stall, which is being warned of.
+  StalledOperation warn(const Awaited& awaited, TimePoint now);
+
+ private:
+  std::optional<TimePoint> silent_since(const Awaited& awaited) const;
+
+  const Config& config_;
+  const ControlTree& tree_;
+  TimePoint heard_{};   ///< the last time
+  TimePoint warned_{};  ///< the last time
+};
+
+}  // namespace ronde

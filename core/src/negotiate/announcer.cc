@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/negotiate/announcer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "ronde/backend.h"
+#include "ronde/error.h"
+
+namespace ronde {
+
+void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
+                bool contributed, int average_over) {
+  if (!submission.is_group()) {
+    agreed.push_back({std::move(submission), rows, contributed, average_over});
+    return;
+  }
+  for (std::size_t i = 0; i < submission.members.size(); ++i) {
+    agreed.push_back(
+        {std::move(submission.members[i]), rows.members.at(i), contributed, average_over});
+  }
+}
+
+std::string text_of(const std::vector<Agreed>& agreed) {
+  std::vector<std::string> names;
+  for (const Agreed& item : agreed) {
+    names.push_back(display_name(item.submission.meta, item.submission.key));
+  }
+  if (names.empty()) return "no operation";
+  const std::string count = std::to_string(names.size());
+  return count + (names.size() == 1 ? " operation: " : " operations: ") + first_few(names);
+}
+
+void Announcer::add(Submission submission) {
+  if (submission.meta.kind == Collective::Join) {
+    join_ = std::move(submission);
+    join_told_ = false;
+    return;
+  }
+  unannounced_.push_back(submission.key);
+  after_wait_ = after_wait_ || submission.after_wait;
+  std::string key = submission.key;
+  pending_.emplace(std::move(key), Pending{std::move(submission)});
+}
+
+std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
+  ReadyMessage message;
+  message.decisions_seen = decisions_seen_;
+  for (const std::string& key : unannounced_) {
+    announce_one(key, message);
+    pending_.at(key).announced = now;
+  }
+  unannounced_.clear();
+  for (auto& [key, pending] : pending_) {
+    const auto& deadline = pending.submission.deadline;
+    if (pending.expiry_told || !deadline || *deadline > now) continue;
+    pending.expiry_told = true;
+    counters_.expired.add();
+    message.expired.push_back(key);
+  }
+  message.after_wait = std::exchange(after_wait_, false);
+  message.joined = join_ && !std::exchange(join_told_, true);
+  if (message.joined) message.unnamed_before = join_->unnamed_before;
+  message.shutdown = shutdown && !shutdown_told_;
+  shutdown_told_ = shutdown_told_ || shutdown;
+  if (message.empty()) return std::nullopt;
+  return message;
+}
+
+void Announcer::announce_one(const std::string& key, ReadyMessage& message) {
+  Pending& pending = pending_.at(key);
+  const Submission& submission = pending.submission;
+  if (is_point_to_point(submission.meta.kind)) {
+    message.requests.push_back({key, submission.meta, true});
+    return;
+  }
+  const bool contributes = submission.request.contributes;
+  const auto slot = cache_.find(submission.request.name, submission.meta);
+  if (!slot) {
+    counters_.cache_misses.add();
+    message.requests.push_back({key, submission.meta, contributes});
+    return;
+  }
+  counters_.cache_hits.add();
+  pending.slot = *slot;
+  note_contribution(*slot, contributes);
+  if (is_unnamed(key) || submission.is_group()) {
+    message.keyed.push_back({key, *slot, contributes});
+    return;
+  }
+  message.cached.set(*slot);
+  if (!contributes) message.absent.set(*slot);
+}
+
+void Announcer::note_contribution(std::uint32_t slot, bool contributes) {
+  if (contributes) {
+    absent_.reset(slot);
+  } else {
+    absent_.set(slot);
+  }
+}
+
+namespace {
+
+/// What a rank that has joined brings to an operation of the others: nothing, and memory for a
+/// result that nobody sees.
+Submission stand_in(const std::string& key, const RequestMeta& meta) {
+  Submission submission;
+  submission.key = key;
+  submission.meta = meta;
+  for (std::size_t i = 0; i < meta.members.size(); ++i) {
+    const RequestMeta& member = meta.members[i];
+    const bool is_named = !member.name.empty();
+    submission.members.push_back(
+        stand_in(is_named ? member.name : member_key(key, number_without_name(meta, i)), member));
+  }
+  if (meta.is_group() || moves_no_data(meta.kind)) return submission;
+  Request& request = submission.request;
+  request.kind = meta.kind;
+  request.dtype = meta.dtype;
+  request.wire_dtype = meta.wire_dtype;
+  request.shape = meta.shape;
+  request.op = meta.op;
+  request.prescale = meta.prescale;
+  request.postscale = meta.postscale;
+  request.set = {meta.set};
+  request.contributes = false;
+  request.device.kind = meta.device;
+  if (meta.device != DeviceKind::Cpu) {
+    request.device.index = kNoDevice;  // nobody needs memory for it
+    return submission;
+  }
+  const auto memory =
+      std::make_shared<std::vector<std::byte>>(element_count(meta.shape) * size_of(meta.dtype));
+  request.output = memory->data();
+  request.keep_alive = memory;
+  return submission;
+}
+
+/// Where a rank has joined, its buffer at the place of a symmetric one must not be touched.
+void unshare(Submission& submission) {
+  for (Submission& member : submission.members) unshare(member);
+  submission.meta.symmetric_place = 0;
+  submission.request.symmetric = submission.request.lazy = false;
+}
+
+}  // namespace
+
+AppliedDecision Announcer::apply(const DecisionMessage& decision) {
+  if (decision.number != decisions_seen_ + 1) {
+    throw Error("decision " + std::to_string(decision.number) + " came after decision " +
+                std::to_string(decisions_seen_));
+  }
+  decisions_seen_ = decision.number;
+  AppliedDecision applied;
+  applied.shutdown = decision.shutdown;
+  try {
+    apply_all(decision, applied);
+  } catch (...) {
+    // The group is about to die: drain() must find what was taken, as somebody may wait for it.
+    for (Agreed& item : applied.agreed) put_back(std::move(item.submission));
+    for (Refused& item : applied.refused) put_back(std::move(item.submission));
+    throw;
+  }
+  return applied;
+}
+
+void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& applied) {
+  const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed) {
+    Submission submission = take(key);
+    // It may have been announced by another slot.
+    note_contribution(slot, submission.request.contributes);
+    add_agreed(applied.agreed, std::move(submission), cache_.at(slot).rows, contributed);
+  };
+  decision.cached.for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    agree(cache_.at(slot).name, slot, !decision.skipped.test(bit));
+  });
+  for (const KeyedSlot& item : decision.keyed) {
+    agree(item.key, item.slot, item.contributes);
+  }
+  for (const Response& response : decision.responses) apply_response(response, applied);
+  if (decision.last_joined >= 0) end_join(decision, applied);
+  if (decision.voids_announcements()) join_told_ = shutdown_told_ = false;
+}
+
+void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& applied) {
+  if (!join_) throw Error("rank 0 ended a join to which this rank has not come");
+  join_->work->set_last_rank(decision.last_joined);
+  applied.next_unnamed = decision.next_unnamed;
+  applied.join = std::exchange(join_, std::nullopt);
+}
+
+void Announcer::put_back(Submission submission) {
+  const Submission& one = submission.is_group() ? submission.members.front() : submission;
+  if (!one.work) return;  // it stood in, and may have the key of one that somebody waits for
+  std::string key = submission.key;
+  pending_.emplace(std::move(key), Pending{std::move(submission)});
+}
+
+void Announcer::apply_response(const Response& response, AppliedDecision& applied) {
+  if (response.only_rank >= 0 && response.only_rank != cache_.rank()) return;
+  const auto& joined = response.joined;
+  if (std::find(joined.begin(), joined.end(), cache_.rank()) != joined.end()) {
+    add_agreed(applied.agreed, stand_in(response.key, response.meta), response.rows,
+               response.contributed, response.average_over);
+    return;
+  }
+  Submission submission = take(response.key);
+  if (!response.error.empty()) {
+    applied.refused.push_back({std::move(submission), response.error});
+    return;
+  }
+  // By now it is known who sends to any rank that takes it.
+  if (is_point_to_point(submission.meta.kind)) submission.request.peer = response.meta.peer;
+  if (response.slot >= 0) {
+    const auto slot = static_cast<std::uint32_t>(response.slot);
+    cache_.put(slot, {submission.request.name, response.meta, response.rows});
+    forget_slot(slot);
+  }
+  if (!joined.empty()) unshare(submission);
+  add_agreed(applied.agreed, std::move(submission), response.rows, response.contributed,
+             response.average_over);
+}
+
+void Announcer::forget_slot(std::uint32_t slot) {
+  for (auto& [key, pending] : pending_) {
+    if (pending.slot != static_cast<std::int64_t>(slot)) continue;
+    // Rank 0 ignores what this rank said of the slot's former occupant: Note [Slots and decisions
+    // in flight] in negotiator.h.
+    pending.slot = -1;
+    pending.expiry_told = false;  // of this, too
+    counters_.reannounced.add();
+    unannounced_.push_back(key);
+  }
+}
+
+Submission Announcer::take(const std::string& key) {
+  const auto found = pending_.find(key);
+  if (found == pending_.end()) {
+    throw Error("rank 0 decided on an operation that this rank has not submitted");
+  }
+  Submission submission = std::move(found->second.submission);
+  pending_.erase(found);
+  // One decision may both take an expired operation's slot away and refuse the operation.
+  std::erase(unannounced_, key);
+  return submission;
+}
+
+std::optional<Announcer::TimePoint> Announcer::next_deadline() const {
+  std::optional<TimePoint> next;
+  for (const auto& [key, pending] : pending_) {
+    const auto& deadline = pending.submission.deadline;
+    if (pending.expiry_told || !deadline) continue;
+    if (!next || *deadline < *next) next = *deadline;
+  }
+  return next;
+}
+
+std::optional<Announcer::TimePoint> Announcer::oldest_announcement() const {
+  std::optional<TimePoint> oldest;
+  for (const auto& [key, pending] : pending_) {
+    if (pending.announced && (!oldest || *pending.announced < *oldest)) oldest = pending.announced;
+  }
+  return oldest;
+}
+
+std::vector<std::string> Announcer::pending_names() const {
+  std::vector<std::string> names;
+  for (const auto& [key, pending] : pending_) {
+    names.push_back(display_name(pending.submission.meta, key));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<Submission> Announcer::drain() {
+  std::vector<Submission> drained;
+  if (join_) drained.push_back(*std::exchange(join_, std::nullopt));
+  for (auto& [key, pending] : pending_) drained.push_back(std::move(pending.submission));
+  pending_.clear();
+  unannounced_.clear();
+  std::sort(drained.begin(), drained.end(),
+            [](const Submission& a, const Submission& b) { return a.number < b.number; });
+  return drained;
+}
+
+}  // namespace ronde

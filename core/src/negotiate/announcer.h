@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/src/base/counter.h"
+#include "core/src/negotiate/messages.h"
+#include "core/src/negotiate/response_cache.h"
+#include "core/src/submit/submission.h"
+
+namespace ronde {
+
+/// An operation that all ranks execute now.
+struct Agreed {
+  Submission submission;
+  RankRows rows;            ///< in what the ranks' requests differ
+  bool contributed = true;  ///< false: nobody did; nothing is to be moved
+  int average_over = 0;     ///< as AllreduceCall::average_over
+};
+
+/// Adds what was agreed on: the operation, or the members of the group one by one.
+void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
+                bool contributed, int average_over = 0);
+
+/// "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
+std::string text_of(const std::vector<Agreed>& agreed);
+
+/// An operation that failed in negotiation.
+struct Refused {
+  Submission submission;
+  std::string text;
+};
+
+/// A decision, as it concerns this rank.
+struct AppliedDecision {
+  std::vector<Agreed> agreed;  ///< the same operations in the same order on every rank
+  std::vector<Refused> refused;
+  bool shutdown = false;
+  /// All ranks have joined, as has this one by its submission here.
+  std::optional<Submission> join = {};
+  std::uint64_t next_unnamed = 0;  ///< then: as in DecisionMessage
+};
+
+/// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and tells
+/// rank 0 of it, by slot where the response is cached.
+///
+/// Thread-safety: none; owned by the coordinator thread (the counters: any thread).
+class Announcer {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Counters {
+    Counter cache_hits, cache_misses, reannounced, expired;
+  };
+
+  explicit Announcer(int rank) : cache_(rank) {}
+
+  void add(Submission submission);
+
+  /// Everything that is new since the last call; nothing if there is none. `shutdown`: this rank
+  /// submits nothing more.
+  std::optional<ReadyMessage> announce(TimePoint now, bool shutdown);
+
+  /// Decisions must come in order, each once. Throws ronde::Error if one does not fit.
+  AppliedDecision apply(const DecisionMessage& decision);
+
+  /// What the last agreement on a slot said, and whether this rank contributed.
+  const CachedResponse& response(std::uint32_t slot) const { return cache_.at(slot); }
+  bool contributed(std::uint32_t slot) const { return !absent_.test(slot); }
+
+  /// When the next timeout of an announced operation passes.
+  std::optional<TimePoint> next_deadline() const;
+
+  /// When the oldest undecided operation was announced.
+  std::optional<TimePoint> oldest_announcement() const;
+
+  /// Removes and returns everything undecided, in the order of submission.
+  std::vector<Submission> drain();
+
+  /// Names of everything undecided, for texts.
+  std::vector<std::string> pending_names() const;
+
+  bool announced_shutdown() const noexcept { return shutdown_told_; }
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Pending {
+    Submission submission;
+    std::int64_t slot = -1;  ///< announced by this slot
+    bool expiry_told = false;
+    std::optional<TimePoint> announced = {};
+  };
+
+  void announce_one(const std::string& key, ReadyMessage& message);
+  void note_contribution(std::uint32_t slot, bool contributes);
+  Submission take(const std::string& key);
+  void put_back(Submission submission);
+  void apply_all(const DecisionMessage& decision, AppliedDecision& applied);
+  void apply_response(const Response& response, AppliedDecision& applied);
+  void forget_slot(std::uint32_t slot);
+  void end_join(const DecisionMessage& decision, AppliedDecision& applied);
+
+  ResponseCache cache_;
+  std::uint64_t decisions_seen_ = 0;
+  bool shutdown_told_ = false;
+  std::optional<Submission> join_;  ///< this rank has joined
+  bool join_told_ = false;
+  bool after_wait_ = false;  ///< of what is in unannounced_
+  BitVector absent_;         ///< slots to which this rank did not contribute the last time
+  std::unordered_map<std::string, Pending> pending_;
+  std::vector<std::string> unannounced_;  ///< keys in pending_, in order of submission
+  Counters counters_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "core/src/base/counter.h"
+#include "core/src/negotiate/messages.h"
+#include "core/src/negotiate/slot_table.h"
+
+namespace ronde {
+
+/// The side of a host's leader in negotiation: what all ranks of its host are ready for goes on to
+/// rank 0 once, in one message a cycle. Pure bookkeeping: no I/O, no clock of its own.
+///
+/// Note [Combining]
+/// What only some ranks of the host have announced is held back, as it cannot be agreed on yet. It
+/// follows rank by rank (it is scattered) as soon as rank 0 may have to know who is missing: when
+/// it has been held for `patience` (stalls), with a timeout that passed or a shutdown, and when
+/// ranks of the host announce one name differently, or one of them has joined. Once a part of an
+/// operation went so, the rest of it does, until it is agreed. A rank's announcements may thus
+/// overtake each other, but none overtakes a timeout or a shutdown of its rank, nor one message
+/// another, as these are never held back; and that is all that rank 0 relies on.
+///
+/// Slots mean here what they mean to the last decision that has passed, whose number the messages
+/// bear: what names a slot that was reassigned is dropped as rank 0 would drop it, and the rank
+/// announces it anew when it sees that decision (Note [Slots and decisions in flight]). The same
+/// goes for a shutdown and a join.
+///
+/// Thread-safety: none; owned by the coordinator thread of the leader (the counters: any thread).
+class Combiner {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::steady_clock::duration;
+
+  /// Operations that went on for all ranks of the host at once, and rank by rank.
+  struct Counters {
+    Counter messages, combined, scattered;
+  };
+
+  /// `ranks`: those of this host, ascending, as they are numbered in their process set. `members`:
+  /// all of the set, as they are called in the group; empty: in the same way.
+  Combiner(std::vector<int> ranks, Duration patience, std::vector<int> members = {});
+
+  /// Takes in the message of a rank of this host.
+  void add(int rank, const ReadyMessage& message, TimePoint now);
+
+  /// A decision is on its way to the ranks of this host.
+  void pass(const DecisionMessage& decision);
+
+  /// What rank 0 is to be told now, if anything.
+  std::optional<HostReadyMessage> take(TimePoint now);
+
+  /// When take() has something though nothing is added before.
+  std::optional<TimePoint> next_deadline() const;
+
+  const Counters& counters() const noexcept { return counters_; }
+
+  /// One rank's part of an operation that is not a bit: without a name, or in full.
+  using Item = std::variant<KeyedSlot, FullRequest>;
+
+ private:
+  struct Held {
+    std::vector<std::optional<Item>> items;  ///< by position of the rank
+    std::size_t count = 0;
+    TimePoint since;
+  };
+
+  std::string name_of(int rank) const;
+  std::size_t position_of(int rank) const;
+  void add_cached(std::size_t position, const ReadyMessage& message, TimePoint now);
+  void add_item(std::size_t position, const std::string& key, Item item, TimePoint now);
+  void forget_marks(const DecisionMessage& decision);
+  void count_refusal(const Response& response);
+  void drop_items(std::uint32_t slot);
+
+  void combine_bits();
+  void combine_items(Held& held);
+  void send_each(Held& held);
+  void scatter_bits(const BitVector& bits);
+  void scatter_items(const std::string& key);
+  void scatter_name(const std::string& name);
+  void scatter_all();
+  void scatter_old(TimePoint now);
+  void look_at_held();
+  void seal();
+
+  const std::vector<int> ranks_;
+  const std::vector<int> members_;
+  const Duration patience_;
+
+  std::uint64_t passed_ = 0;     ///< number of the last decision that passed
+  std::uint64_t voided_at_ = 0;  ///< the same, that voids_announcements()
+  SlotTable slots_;              ///< named operations held back; senders are positions
+  std::unordered_map<std::string, Held> held_;
+  std::optional<TimePoint> oldest_;  ///< of all that is held back
+  BitVector scattered_slots_;        ///< a part of them went by itself
+  /// The same, and how often each rank was refused one of them since, by position.
+  std::unordered_map<std::string, std::vector<std::uint64_t>> scattered_keys_;
+  bool has_joined_ = false;  ///< a rank of the host, so that nothing will come from all of them
+  bool has_news_ = false;    ///< since the last take()
+
+  ReadyMessage for_all_;               ///< to be told of every rank of the host...
+  std::vector<ReadyMessage> for_one_;  ///< ...and then of single ones, by position
+  HostReadyMessage sealed_;            ///< to be told before these
+  Counters counters_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/negotiate/exchange_desk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+std::string text_of(const ExchangeKey& key) {
+  switch (key.kind) {
+    case ExchangeKind::Blobs:
+    case ExchangeKind::FinishSet:
+      return "making " + subject_of(key);
+    case ExchangeKind::CreateSet:
+      return "creating " + subject_of(key);
+    case ExchangeKind::AddSet:
+      return "adding " + subject_of(key);
+    case ExchangeKind::RemoveSet:
+      return "removing " + subject_of(key);
+  }
+  return {};
+}
+
+bool contains(const std::vector<std::int32_t>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+/// What each rank brought, if not all brought the same.
+std::string difference(const ExchangeKey& key, const std::vector<std::string>& blobs) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (std::size_t i = 0; i < blobs.size(); ++i) ranks_of[blobs[i]].push_back(key.ranks[i]);
+  if (ranks_of.size() == 1) return {};
+  std::string text = "add_process_set() differs between ranks:";
+  for (const auto& [what, ranks] : ranks_of) {
+    text += "\n  " + format_ranks(ranks) + ": ranks " + what;
+  }
+  return text + "\nEvery rank must add the same sets in the same order";
+}
+
+/// Why the set is not made, or not removed, if a rank says so.
+std::string objection(const ExchangeKey& key, const std::vector<std::string>& blobs) {
+  std::string text;
+  for (std::size_t i = 0; i < blobs.size(); ++i) {
+    if (!blobs[i].empty()) text += "\n  " + rank_name(key.ranks[i]) + ": " + blobs[i];
+  }
+  if (text.empty()) return {};
+  const bool removes = key.kind == ExchangeKind::RemoveSet;
+  return subject_of(key) + (removes ? " cannot be removed while it is in use:" : " was not made:") +
+         text;
+}
+
+}  // namespace
+
+bool is_call(ExchangeKind kind) {
+  return kind != ExchangeKind::Blobs && kind != ExchangeKind::FinishSet;
+}
+
+std::string subject_of(const ExchangeKey& key) {
+  if (key.set != 0) return "process set " + std::to_string(key.set);
+  if (key.kind == ExchangeKind::AddSet) return "process set number " + key.name;
+  std::string text = "the process set of ranks " + list_ranks(key.ranks);
+  if (!key.name.empty()) text += " (tag '" + key.name + "')";
+  return text;
+}
+
+void ExchangeDesk::add(const ExchangeRequest& request, TimePoint now) {
+  const ExchangeKey& key = request.key;
+  if (!contains(key.ranks, request.rank)) {
+    throw Error(rank_name(request.rank) + " asked for " + text_of(key) + ", where it has no part");
+  }
+  if (refuse_latecomer(request) || refuse_unfinished(request)) return;
+  const auto [found, inserted] = pending_.try_emplace(key);
+  Pending& pending = found->second;
+  if (inserted) {
+    if (const std::string error = set_error(key.ranks, size_); !error.empty()) throw Error(error);
+    pending.since = now;
+  }
+  if (!pending.blobs.emplace(request.rank, request.blob).second) {
+    throw Error(rank_name(request.rank) + " asked twice for " + text_of(key));
+  }
+  if (pending.blobs.size() < key.ranks.size()) return refuse_conflicts(key);
+  std::vector<std::string> blobs;
+  for (const std::int32_t rank : key.ranks) blobs.push_back(std::move(pending.blobs.at(rank)));
+  const ExchangeKey complete = key;
+  pending_.erase(found);
+  conclude(complete, std::move(blobs));
+}
+
+bool ExchangeDesk::refuse_latecomer(const ExchangeRequest& request) {
+  const auto late = latecomers_.find(request.key);
+  if (late == latecomers_.end()) return false;
+  const auto mine = late->second.find(request.rank);
+  if (mine == late->second.end()) return false;
+  refuse(request.key, {request.rank}, std::move(mine->second));
+  late->second.erase(mine);
+  if (late->second.empty()) latecomers_.erase(late);
+  return true;
+}
+
+/// A rank that cannot make its part of a set does not come to the exchanges in which the others
+/// make theirs.
+bool ExchangeDesk::refuse_unfinished(const ExchangeRequest& request) {
+  const ExchangeKey& key = request.key;
+  if (key.kind == ExchangeKind::FinishSet && !request.blob.empty()) {
+    const std::string text = rank_name(request.rank) + ": " + request.blob;
+    unfinished_.emplace(key.set, text);
+    std::erase_if(pending_, [&](const auto& entry) {
+      if (entry.first.kind != ExchangeKind::Blobs || entry.first.set != key.set) return false;
+      std::vector<int> present;
+      for (const auto& [rank, blob] : entry.second.blobs) present.push_back(rank);
+      refuse(entry.first, std::move(present), text);
+      return true;
+    });
+  }
+  const auto unfinished = unfinished_.find(key.set);
+  if (key.kind != ExchangeKind::Blobs || unfinished == unfinished_.end()) return false;
+  refuse(key, {request.rank}, unfinished->second);
+  return true;
+}
+
+/// Whether `one` waits for a rank that has asked for `other` instead.
+bool ExchangeDesk::waits_for(const ExchangeKey& one, const ExchangeKey& other) const {
+  const std::map<int, std::string>& present = pending_.at(one).blobs;
+  const std::map<int, std::string>& elsewhere = pending_.at(other).blobs;
+  return std::any_of(elsewhere.begin(), elsewhere.end(), [&](const auto& blob) {
+    return contains(one.ranks, blob.first) && !present.contains(blob.first);
+  });
+}
+
+/// Two sets under one tag that wait for each other's ranks will do so for ever.
+void ExchangeDesk::refuse_conflicts(const ExchangeKey& key) {
+  if (key.kind != ExchangeKind::CreateSet) return;
+  std::vector<ExchangeKey> conflicting;
+  for (const auto& [other, pending] : pending_) {
+    const bool has_same_tag = other.kind == key.kind && other.name == key.name && other != key;
+    if (has_same_tag && waits_for(key, other) && waits_for(other, key)) {
+      conflicting.push_back(other);
+    }
+  }
+  if (conflicting.empty()) return;
+  conflicting.push_back(key);
+  std::string text = "create_process_set() differs between ranks:";
+  for (const ExchangeKey& each : conflicting) {
+    std::vector<int> here;
+    for (const auto& [rank, blob] : pending_.at(each).blobs) here.push_back(rank);
+    text += "\n  " + format_ranks(here) + ": " + subject_of(each);
+  }
+  text +=
+      "\nEvery rank of a set must name the same ranks in the same order; sets that are created "
+      "at the same time need different tags";
+  std::set<int> told;
+  for (const ExchangeKey& each : conflicting) {
+    for (const auto& [rank, blob] : pending_.at(each).blobs) told.insert(rank);
+  }
+  for (const ExchangeKey& each : conflicting) {
+    const Pending pending = std::move(pending_.at(each));
+    pending_.erase(each);
+    std::vector<int> present;
+    for (const std::int32_t rank : each.ranks) {
+      if (pending.blobs.contains(rank)) present.push_back(rank);
+      if (!told.contains(rank)) latecomers_[each][rank] = text;
+    }
+    refuse(each, std::move(present), text);
+  }
+}
+
+void ExchangeDesk::conclude(const ExchangeKey& key, std::vector<std::string> blobs) {
+  ExchangeReply reply;
+  reply.key = key;
+  reply.to = key.ranks;
+  reply.set = key.set;
+  switch (key.kind) {
+    case ExchangeKind::Blobs:
+      reply.blobs = std::move(blobs);
+      break;
+    case ExchangeKind::CreateSet:
+      reply.members = key.ranks;
+      break;
+    case ExchangeKind::AddSet:
+      reply.error = difference(key, blobs);
+      if (!reply.error.empty()) break;
+      reply.members = ranks_in(blobs.front());
+      reply.error = set_error(reply.members, size_);
+      if (!reply.error.empty()) reply.members.clear();
+      break;
+    case ExchangeKind::FinishSet:
+    case ExchangeKind::RemoveSet:
+      reply.error = objection(key, blobs);
+      unfinished_.erase(key.set);
+      in_making_.erase(key.set);
+      break;
+  }
+  if (!reply.members.empty()) in_making_.insert(reply.set = ++sets_);
+  counters_.exchanges.add();
+  if (!reply.error.empty()) counters_.refused.add();
+  replies_.push_back(std::move(reply));
+}
+
+void ExchangeDesk::refuse(const ExchangeKey& key, std::vector<int> to, std::string text) {
+  ExchangeReply reply;
+  reply.key = key;
+  reply.to = std::move(to);
+  reply.error = std::move(text);
+  counters_.refused.add();
+  replies_.push_back(std::move(reply));
+}
+
+std::vector<ExchangeReply> ExchangeDesk::take() {
+  return std::exchange(replies_, {});
+}
+
+WaitingOperation ExchangeDesk::waiting_for(const ExchangeKey& key, const Pending& pending) const {
+  WaitingOperation operation;
+  operation.text = text_of(key);
+  operation.kind = Collective::Barrier;
+  operation.since = pending.since;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!contains(key.ranks, rank)) continue;
+    (pending.blobs.contains(rank) ? operation.submitted : operation.missing).push_back(rank);
+  }
+  return operation;
+}
+
+std::vector<WaitingOperation> ExchangeDesk::waiting(bool for_calls_only) const {
+  std::vector<WaitingOperation> operations;
+  for (const auto& [key, pending] : pending_) {
+    if (!for_calls_only || is_call(key.kind)) operations.push_back(waiting_for(key, pending));
+  }
+  std::sort(operations.begin(), operations.end(), is_older);
+  return operations;
+}
+
+}  // namespace ronde

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/src/base/counter.h"
+#include "core/src/negotiate/messages.h"
+#include "core/src/negotiate/waiting_operation.h"
+
+namespace ronde {
+
+/// Rank 0's side of exchanges: gathers what the ranks of each bring, and numbers new process sets.
+/// Pure bookkeeping: no I/O, no clock of its own.
+///
+/// Thread-safety: none; owned by the coordinator thread of rank 0 (the counters: any thread).
+class ExchangeDesk {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Counters {
+    Counter exchanges, refused;
+  };
+
+  /// Of a group of so many ranks.
+  explicit ExchangeDesk(int size) : size_(size) {}
+
+  /// Takes in one rank's part. Throws ronde::Error on one that makes no sense.
+  void add(const ExchangeRequest& request, TimePoint now);
+
+  /// What became complete since the last call, in that order.
+  std::vector<ExchangeReply> take();
+
+  /// Exchanges that wait for ranks, oldest first. `for_calls_only`: those that wait for a call of
+  /// the program; to what follows it a rank comes also after it has called shutdown.
+  std::vector<WaitingOperation> waiting(bool for_calls_only = false) const;
+
+  bool idle() const noexcept { return pending_.empty() && replies_.empty(); }
+  /// Ranks make a set, and not all have told how that went.
+  bool makes_sets() const noexcept { return !in_making_.empty(); }
+
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Pending {
+    std::map<int, std::string> blobs;  ///< by rank
+    TimePoint since;
+  };
+
+  bool refuse_latecomer(const ExchangeRequest& request);
+  bool refuse_unfinished(const ExchangeRequest& request);
+  bool waits_for(const ExchangeKey& one, const ExchangeKey& other) const;
+  void refuse_conflicts(const ExchangeKey& key);
+  void conclude(const ExchangeKey& key, std::vector<std::string> blobs);
+  void refuse(const ExchangeKey& key, std::vector<int> to, std::string text);
+  WaitingOperation waiting_for(const ExchangeKey& key, const Pending& pending) const;
+
+  const int size_;
+  std::uint32_t sets_ = 0;  ///< numbered so far
+  std::set<std::uint32_t> in_making_;
+  std::map<ExchangeKey, Pending> pending_;
+  /// Refused exchanges: who has yet to ask for them, and with which text they will be refused.
+  std::map<ExchangeKey, std::map<int, std::string>> latecomers_;
+  /// Sets that a rank could not make, and why; until all ranks have said so.
+  std::map<std::uint32_t, std::string> unfinished_;
+  std::vector<ExchangeReply> replies_;
+  Counters counters_;
+};
+
+/// The program asks for it; the other kinds follow from that.
+bool is_call(ExchangeKind kind);
+
+/// "the process set of ranks 0,2", "process set 3", for texts.
+std::string subject_of(const ExchangeKey& key);
+
+}  // namespace ronde

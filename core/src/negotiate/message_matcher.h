@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/src/negotiate/messages.h"
+#include "core/src/negotiate/waiting_operation.h"
+
+namespace ronde {
+
+/// What rank 0 is asked to check once the ranks agree: text of what is wrong with it, or empty.
+using ValidateRequest = std::function<std::string(const RequestMeta&)>;
+
+/// Rank 0's side of messages: finds the recv of each send. Pure bookkeeping.
+///
+/// Note [Matching of messages]
+/// A message is agreed on as soon as both of its ranks have announced it, and its two responses go
+/// into the next decision, among those of the collectives. So each rank has its messages and
+/// collectives in the order of decisions, and the earliest operation that is not over anywhere can
+/// always get on: there is no circle of ranks in which each waits for the next.
+///
+/// A send takes the earliest recv that fits, one that names the sender or one from any rank; a recv
+/// takes the earliest send that fits. A rank's announcements come in the order of its calls, so
+/// that messages of one tag between two ranks do not overtake each other.
+///
+/// Thread-safety: none; owned by the coordinator thread of rank 0.
+class MessageMatcher {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `members`: the ranks of the group that are in the set, in its order; the ranks that are spoken
+  /// of here are those within the set.
+  MessageMatcher(const std::vector<int>& members, ValidateRequest validate);
+
+  /// `rank` announces a send or recv. Throws ronde::Error on one that makes no sense.
+  void add(int rank, const std::string& key, const RequestMeta& meta, TimePoint now);
+
+  /// The timeout of `rank`'s message has passed: it fails, unless it has been matched meanwhile.
+  void expire(int rank, const std::string& key, TimePoint now);
+
+  /// Every message that waits for its counterpart fails.
+  void refuse_all(const std::string& text);
+
+  /// What was matched or refused since the last call, in this order.
+  std::vector<Response> take();
+
+  /// Adds every message that waits for its counterpart.
+  void add_waiting(std::vector<WaitingOperation>& operations) const;
+
+  /// Nothing waits for its counterpart.
+  bool idle() const noexcept { return sends_.empty() && receives_.empty(); }
+
+ private:
+  /// Ordered so that all senders to one rank under one tag are neighbours.
+  struct Channel {
+    int receiver = 0;
+    std::int64_t tag = 0;
+    int sender = 0;  ///< or kAnyRank
+
+    auto operator<=>(const Channel&) const = default;
+  };
+  struct Waiting {
+    std::string key;
+    int rank = 0;
+    RequestMeta meta;
+    TimePoint since;
+    std::uint64_t number = 0;  ///< of its announcement among all
+  };
+  /// In the order of announcements; no queue is empty.
+  using Queues = std::map<Channel, std::deque<Waiting>>;
+
+  Queues::iterator earliest_send(const Channel& channel);
+  Queues::iterator earliest_receive(const Channel& channel);
+  static Waiting take_first(Queues& queues, Queues::iterator queue);
+  void match(const Waiting& send, const Waiting& receive);
+  std::string refusal(const Waiting& send, const Waiting& receive) const;
+  void answer(const Waiting& waiting, int peer, const std::string& error);
+  /// As ranks of the group.
+  std::vector<int> counterparts(const Waiting& waiting) const;
+  bool expire_in(Queues& queues, int rank, const std::string& key, TimePoint now);
+
+  std::string name_of(int rank) const;
+
+  const std::vector<int> members_;
+  const int size_;
+  const ValidateRequest validate_;
+  Queues sends_;
+  Queues receives_;
+  std::uint64_t announced_ = 0;
+  std::vector<Response> responses_;
+};
+
+}  // namespace ronde

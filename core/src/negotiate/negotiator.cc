@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/negotiate/negotiator.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// That much has to be evicted without having been used again until the user is told.
+constexpr std::uint64_t kWastedCachesBeforeWarning = 2;
+
+}  // namespace
+
+Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
+                       ValidateRequest validate, JoinAverage join_average, std::uint32_t set)
+    : members_(std::move(members)),
+      size_(static_cast<int>(members_.size())),
+      cache_capacity_(cache_capacity),
+      validate_(std::move(validate)),
+      slots_(members_.size()),
+      messages_(members_, validate_),
+      join_average_(join_average),
+      set_(set),
+      joined_(members_.size(), false),
+      shutdown_(members_.size(), false) {}
+
+/// What the ranks of the set are called in the group, ascending.
+std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
+  std::vector<int> names;
+  for (const int rank : ranks) names.push_back(members_[index(rank)]);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// A line for what each of some ranks has, for texts.
+std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ranks_of) const {
+  std::string text;
+  for (const auto& [what, ranks] : ranks_of) {
+    text += "\n  " + format_ranks(named(ranks)) + ": " + what;
+  }
+  return text;
+}
+
+void Negotiator::add(const std::vector<std::int32_t>& ranks, const ReadyMessage& message,
+                     TimePoint now) {
+  if (ranks.empty() || message.decisions_seen < frozen_at_) return;
+  // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
+  after_wait_ = after_wait_ || (ranks.front() == 0 && message.after_wait);
+  add_cached(ranks, message, now);
+  for (const int rank : ranks) add_rest(rank, message, now);
+}
+
+/// All but the bits.
+void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) {
+  for (const KeyedSlot& item : message.keyed) {
+    if (is_stale(item.slot, message)) continue;
+    add_part(rank, item.key, part_of_slot(rank, item.slot, item.contributes), now);
+  }
+  for (const FullRequest& request : message.requests) {
+    if (is_point_to_point(request.meta.kind)) {
+      add_message(rank, request, now);
+      continue;
+    }
+    Part part;
+    part.contributes = request.contributes;
+    part.meta = request.meta;
+    add_part(rank, request.key, std::move(part), now);
+  }
+  for (const std::string& key : message.expired) add_expired(rank, key, now);
+  if (message.decisions_seen < voided_at_) return;
+  if (message.shutdown && !shutdown_[index(rank)]) {
+    shutdown_[index(rank)] = true;
+    ++shutdown_count_;
+  }
+  if (message.joined) add_join(rank, message.unnamed_before);
+}
+
+/// The ranks of a host come together again and again.
+std::size_t Negotiator::sender_of(const std::vector<std::int32_t>& ranks) {
+  if (ranks.size() == 1) return index(ranks.front());
+  const auto [found, is_new] = sender_of_.try_emplace(ranks);
+  if (is_new) {
+    if (std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end()) {
+      throw Error("the ranks of a host are not in order, or one comes twice");
+    }
+    found->second = slots_.add_sender(ranks.size());
+    hosts_.push_back(ranks);
+  }
+  return found->second;
+}
+
+void Negotiator::add_cached(const std::vector<std::int32_t>& ranks, const ReadyMessage& message,
+                            TimePoint now) {
+  if (message.cached.empty()) return;
+  const std::size_t sender = sender_of(ranks);
+  message.cached.for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    if (is_stale(slot, message)) return;
+    const std::string& name = cache_.at(slot).name;
+    const bool contributes = !message.absent.test(bit);
+    const bool is_in_group = has_groups_ && unit_of_name_.contains(name);
+    const bool is_special = latecomers_.contains(name) || is_in_group || joined_count_ > 0;
+    if (!is_special && !pending_.contains(name)) {
+      return slots_.add(sender, slot, contributes, now);
+    }
+    for (const int rank : ranks) {
+      add_part(rank, name, part_of_slot(rank, slot, contributes), now);
+    }
+  });
+}
+
+bool Negotiator::is_stale(std::uint32_t slot, const ReadyMessage& message) const {
+  if (slot >= slots_.size()) throw Error("a rank named a cache slot that was never assigned");
+  return slots_.assigned(slot) > message.decisions_seen;
+}
+
+Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot, bool contributes) const {
+  Part part;
+  part.contributes = contributes;
+  part.meta = cache_.at(slot).request_of(rank);
+  part.slot = slot;
+  part.slot_assigned = slots_.assigned(slot);
+  return part;
+}
+
+void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint now) {
+  if (part.meta.is_group() && !has_groups_) index_names();
+  if (refuse_latecomer(rank, key, part.meta)) return;
+  const std::vector<std::string> names = names_of(key, part.meta);
+  for (const std::string& name : names) demote(name);
+  Pending& pending = pending_of(key, now);
+  Part& mine = pending.parts[index(rank)];
+  if (mine.present) {
+    throw Error(rank_name(members_[index(rank)]) + " announced " + display_name(part.meta, key) +
+                " twice");
+  }
+  mine = std::move(part);
+  mine.present = true;
+  ++pending.count;
+  if (is_complete(pending)) complete_.push_back(key);
+  if (has_groups_) refuse_conflicts(key, names);
+}
+
+Negotiator::Pending& Negotiator::pending_of(const std::string& key, TimePoint since) {
+  const auto [found, inserted] = pending_.try_emplace(key);
+  if (inserted) {
+    found->second.parts.resize(index(size_));
+    found->second.since = since;
+  }
+  return found->second;
+}
+
+void Negotiator::demote(const std::string& key) {
+  const auto slot = slots_.find(key);
+  if (!slot || !slots_.is_awaited(*slot)) return;
+  Pending& pending = pending_of(key, slots_.since(*slot));
+  if (has_groups_) unit_of_name_[key] = key;
+  for_each_ready(*slot, [&](int rank, bool contributes) {
+    Part& part = pending.parts[index(rank)];
+    part = part_of_slot(rank, *slot, contributes);
+    part.present = true;
+    ++pending.count;
+  });
+  slots_.withdraw(*slot);
+  // All of them had come by slot, and an expiry comes before the decision.
+  if (pending.count == size_) complete_.push_back(key);
+}
+
+template <typename Visit>
+void Negotiator::for_each_ready(std::uint32_t slot, Visit visit) const {
+  slots_.for_each_ready(slot, [&](std::size_t sender, bool contributes) {
+    if (sender < index(size_)) return visit(static_cast<int>(sender), contributes);
+    for (const int rank : hosts_[sender - index(size_)]) visit(rank, contributes);
+  });
+}
+
+std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
+  if (stopped_) return std::nullopt;
+  DecisionMessage decision;
+  decision.number = decisions_ + 1;
+  decide_cached(decision);
+  decide_pending(decision);
+  counters_.refused.add(refusals_.size());
+  std::move(refusals_.begin(), refusals_.end(), std::back_inserter(decision.responses));
+  refusals_.clear();
+  decide_messages(decision);
+  end_join(decision);
+  if (may_stop && all_shut_down() && idle()) decision.shutdown = stopped_ = true;
+  if (decision.empty()) return std::nullopt;
+  ++decisions_;
+  if (decision.voids_announcements()) voided_at_ = decisions_;
+  counters_.decisions.add();
+  return decision;
+}
+
+bool Negotiator::may_freeze() const {
+  return joined_count_ == 0 && latecomers_.empty() && refusals_.empty() && messages_.idle() &&
+         !any_shut_down();
+}
+
+void Negotiator::freeze() {
+  frozen_at_ = voided_at_ = decisions_;
+  slots_.withdraw_all();
+  pending_.clear();
+  unit_of_name_.clear();
+  complete_.clear();
+}
+
+void Negotiator::decide_cached(DecisionMessage& decision) {
+  auto agreed = slots_.take_complete();
+  if (!agreed) return;
+  agreed->slots.for_each([&](std::size_t slot) {
+    last_used_[slot] = decision.number;
+    counters_.agreed_by_slot.add();
+  });
+  decision.cached = std::move(agreed->slots);
+  decision.skipped = std::move(agreed->skipped);
+}
+
+void Negotiator::decide_pending(DecisionMessage& decision) {
+  // Refusing one may add to the list.
+  for (std::size_t i = 0; i < complete_.size(); ++i) {
+    const std::string key = complete_[i];
+    const auto found = pending_.find(key);
+    if (found == pending_.end() || !is_complete(found->second)) continue;
+    Pending pending = std::move(found->second);
+    erase_pending(key);
+    if (pending.count < size_) {
+      decide_without_joined(key, std::move(pending), decision);
+      continue;
+    }
+    const bool has_no_bit = is_unnamed(key) || pending.parts[0].meta.is_group();
+    const auto common = has_no_bit ? slot_for_all(pending) : std::nullopt;
+    if (common) {
+      last_used_[*common] = decision.number;
+      decision.keyed.push_back({key, *common, contributed(pending)});
+      counters_.agreed_by_slot.add();
+      continue;
+    }
+    decision.responses.push_back(agree(key, pending));
+  }
+  complete_.clear();
+}
+
+bool Negotiator::contributed(const Pending& pending) {
+  return std::any_of(pending.parts.begin(), pending.parts.end(),
+                     [](const Part& part) { return part.contributes; });
+}
+
+void Negotiator::decide_messages(DecisionMessage& decision) {
+  for (Response& response : messages_.take()) {
+    const bool is_sent = response.error.empty() && response.meta.kind == Collective::Send;
+    if (is_sent) counters_.messages.add();
+    if (!response.error.empty()) counters_.refused.add();
+    decision.responses.push_back(std::move(response));
+  }
+}
+
+/// Operations without a name that are alike on one rank need not be on another, so that ranks may
+/// name different slots for one of them: any that stands for what each of them asks will do.
+std::optional<std::uint32_t> Negotiator::slot_for_all(const Pending& pending) const {
+  // If not, reassigned since, also by this very decision: agree on the expanded requests instead.
+  const auto is_current = [&](const Part& part) {
+    return part.slot >= 0 &&
+           slots_.assigned(static_cast<std::uint32_t>(part.slot)) == part.slot_assigned;
+  };
+  if (!std::all_of(pending.parts.begin(), pending.parts.end(), is_current)) return std::nullopt;
+  for (const Part& candidate : pending.parts) {
+    const auto slot = static_cast<std::uint32_t>(candidate.slot);
+    bool fits = true;
+    for (int rank = 0; fits && rank < size_; ++rank) {
+      const Part& part = pending.parts[index(rank)];
+      fits = part.slot == candidate.slot || cache_.at(slot).request_of(rank) == part.meta;
+    }
+    if (fits) return slot;
+  }
+  return std::nullopt;
+}
+
+std::int32_t Negotiator::choose_slot(const std::string& key) {
+  if (cache_capacity_ == 0) return -1;
+  if (!is_unnamed(key)) {
+    if (const auto known = slots_.find(key)) return static_cast<std::int32_t>(*known);
+  }
+  std::size_t chosen = last_used_.size();
+  if (chosen < cache_capacity_) {
+    last_used_.push_back(0);
+    return static_cast<std::int32_t>(chosen);
+  }
+  for (std::size_t slot = 0; slot < last_used_.size(); ++slot) {
+    const bool older = chosen == last_used_.size() || last_used_[slot] < last_used_[chosen];
+    if (older && !is_referenced(static_cast<std::uint32_t>(slot))) chosen = slot;
+  }
+  // What this very decision executes by slot must stay what it was.
+  if (chosen == last_used_.size() || last_used_[chosen] > decisions_) return -1;
+  evict(static_cast<std::uint32_t>(chosen));
+  return static_cast<std::int32_t>(chosen);
+}
+
+void Negotiator::evict(std::uint32_t slot) {
+  const CachedResponse& evicted = cache_.at(slot);
+  counters_.evictions.add();
+  const bool was_used = last_used_[slot] != slots_.assigned(slot);
+  if (was_used || ++wasted_ != kWastedCachesBeforeWarning * cache_capacity_) return;
+  const std::string set =
+      evicted.meta.set == 0 ? "" : " of process set " + std::to_string(evicted.meta.set);
+  const std::string example =
+      evicted.name.empty() ? to_string(evicted.meta) : display_name(evicted.meta, evicted.name);
+  warning_ = "operations" + set +
+             " leave the response cache (RONDE_CACHE_CAPACITY=" + std::to_string(cache_capacity_) +
+             ") before they come again, at last " + example +
+             ": every step pays for full negotiation. Give an operation the same name, or none, in "
+             "every step; if a step has more operations than the cache, raise "
+             "RONDE_CACHE_CAPACITY";
+}
+
+bool Negotiator::is_referenced(std::uint32_t slot) const {
+  if (slots_.is_awaited(slot)) return true;
+  return std::any_of(pending_.begin(), pending_.end(), [slot](const auto& entry) {
+    const auto& parts = entry.second.parts;
+    return std::any_of(parts.begin(), parts.end(), [slot](const Part& part) {
+      return part.slot == static_cast<std::int64_t>(slot);
+    });
+  });
+}
+
+std::vector<WaitingOperation> Negotiator::waiting() const {
+  std::vector<WaitingOperation> operations;
+  slots_.awaited().for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    std::vector<bool> ready(members_.size());
+    for_each_ready(slot, [&](int rank, bool) { ready[index(rank)] = true; });
+    const CachedResponse& cached = cache_.at(slot);
+    operations.push_back(waiting_operation(cached.name, cached.meta, slots_.since(slot),
+                                           [&](int rank) { return ready[index(rank)]; }));
+  });
+  for (const auto& [key, pending] : pending_) {
+    const auto& parts = pending.parts;
+    const auto present =
+        std::find_if(parts.begin(), parts.end(), [](const Part& part) { return part.present; });
+    operations.push_back(waiting_operation(key, present->meta, pending.since,
+                                           [&](int rank) { return parts[index(rank)].present; }));
+  }
+  messages_.add_waiting(operations);
+  std::sort(operations.begin(), operations.end(), is_older);
+  return operations;
+}
+
+WaitingOperation Negotiator::waiting_operation(const std::string& key, const RequestMeta& meta,
+                                               TimePoint since,
+                                               const std::function<bool(int)>& is_ready) const {
+  WaitingOperation operation;
+  operation.name = is_unnamed(key) ? std::string() : key;
+  operation.text = display_name(meta, key);
+  operation.kind = meta.is_group() ? meta.members[0].kind : meta.kind;
+  operation.since = since;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (is_ready(rank)) {
+      operation.submitted.push_back(rank);
+    } else if (!has_joined(rank)) {
+      operation.missing.push_back(rank);
+    }
+  }
+  operation.submitted = named(operation.submitted);
+  operation.missing = named(operation.missing);
+  return operation;
+}
+
+bool Negotiator::idle() const {
+  return joined_count_ == 0 && pending_.empty() && messages_.idle() && slots_.idle();
+}
+
+std::optional<FailureMessage> Negotiator::departure() const {
+  if (!any_shut_down()) return std::nullopt;
+  std::vector<WaitingOperation> operations = waiting();
+  if (auto join = waiting_join()) operations.push_back(*std::move(join));
+  return departure_of(operations, not_shut_down());
+}
+
+std::vector<int> Negotiator::not_shut_down() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!shutdown_[index(rank)]) ranks.push_back(rank);
+  }
+  return named(ranks);
+}
+
+}  // namespace ronde

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether what all ranks have submitted can be one operation, and what it is then.
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "core/src/negotiate/negotiator.h"
+#include "core/src/base/rank_list.h"
+
+namespace ronde {
+namespace {
+
+/// Whether what `other` asks for can be one operation with what `first` asks for.
+bool compatible(const RequestMeta& first, const RequestMeta& other) {
+  if (first.is_group() || other.is_group()) {
+    return std::equal(first.members.begin(), first.members.end(), other.members.begin(),
+                      other.members.end(), [](const RequestMeta& a, const RequestMeta& b) {
+                        return a.name == b.name && compatible(a, b);
+                      });
+  }
+  const bool may_differ = has_own_rows(first.kind) && first.kind == other.kind;
+  if (!may_differ || first.shape.empty() || other.shape.empty()) return first == other;
+  RequestMeta same_rows = other;
+  same_rows.shape[0] = first.shape[0];
+  same_rows.splits = first.splits;
+  return first == same_rows;
+}
+
+}  // namespace
+
+Response Negotiator::agree(const std::string& key, const Pending& pending) {
+  Response response;
+  response.key = key;
+  response.meta = pending.parts[0].meta;
+  response.error = disagreement(key, pending);
+  if (!response.error.empty()) {
+    counters_.refused.add();
+    if (has_groups_) settle_refusal(key, pending, response.error);
+    return response;
+  }
+  response.rows = rows_of(pending);
+  response.contributed = contributed(pending);
+  response.slot = choose_slot(key);
+  if (response.slot >= 0) {
+    const auto slot = static_cast<std::uint32_t>(response.slot);
+    const std::string name = is_unnamed(key) ? std::string() : key;
+    last_used_[slot] = decisions_ + 1;
+    slots_.assign(slot, name, decisions_ + 1);
+    cache_.put(slot, {name, response.meta, response.rows});
+  }
+  counters_.agreed_in_full.add();
+  return response;
+}
+
+/// The parts of the ranks in one member of a group.
+Negotiator::Pending Negotiator::member_of(const Pending& group, std::size_t member) {
+  Pending pending;
+  for (const Part& part : group.parts) {
+    Part& its_part = pending.parts.emplace_back();
+    its_part.stands_in = part.stands_in;
+    its_part.meta = part.meta.members.at(member);
+  }
+  return pending;
+}
+
+/// For texts, in which the group is named before: the member's name, or its number among those
+/// without one.
+std::string Negotiator::key_of_member(const RequestMeta& group, std::size_t member) {
+  const std::string& name = group.members.at(member).name;
+  return name.empty() ? unnamed_key(number_without_name(group, member)) : name;
+}
+
+RankRows Negotiator::rows_of(const Pending& pending) {
+  RankRows rows;
+  const RequestMeta& first = pending.parts[0].meta;
+  for (std::size_t i = 0; i < first.members.size(); ++i) {
+    rows.members.push_back(rows_of(member_of(pending, i)));
+  }
+  if (!has_own_rows(first.kind)) return rows;
+  bool even = true;
+  for (const Part& part : pending.parts) {
+    rows.first_dims.push_back(part.meta.shape[0]);
+    rows.splits.push_back(part.meta.splits);
+    even = even && part.meta.splits.empty();
+  }
+  if (even) rows.splits.clear();
+  return rows;
+}
+
+std::string Negotiator::disagreement(const std::string& key, const Pending& pending) const {
+  const std::string text = mismatch(key, pending);
+  return text.empty() ? refusal(key, pending) : text;
+}
+
+/// What is impossible though all ranks agree, with the ranks that it is about.
+std::string Negotiator::refusal(const std::string& key, const Pending& pending) const {
+  const RequestMeta& first = pending.parts[0].meta;
+  const std::string name = display_name(first, key);
+  for (std::size_t i = 0; i < first.members.size(); ++i) {
+    const std::string error = refusal(key_of_member(first, i), member_of(pending, i));
+    if (!error.empty()) return name + ": " + error;
+  }
+  if (first.is_group()) return {};
+  const std::string error_of_first = validate_(first);
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    const RequestMeta& meta = pending.parts[index(rank)].meta;
+    if (pending.parts[index(rank)].stands_in) continue;
+    ranks_of[meta == first ? error_of_first : validate_(meta)].push_back(rank);
+  }
+  const bool alike = ranks_of.size() == 1;
+  if (alike && !ranks_of.begin()->first.empty()) return name + ": " + ranks_of.begin()->first;
+  ranks_of.erase("");
+  if (!ranks_of.empty()) {
+    return name + " is impossible:" + listed(ranks_of);
+  }
+  const std::string error = error_of_all_rows(pending);
+  return error.empty() ? error : name + ": " + error;
+}
+
+/// What is wrong with the rows that all ranks bring together, or empty.
+std::string Negotiator::error_of_all_rows(const Pending& pending) const {
+  const RequestMeta& first = pending.parts[0].meta;
+  if (!has_own_rows(first.kind)) return {};
+  std::vector<std::int64_t> together = first.shape;
+  together[0] = total_rows(rows_of(pending).first_dims);
+  const bool overflows = together[0] == std::numeric_limits<std::int64_t>::max();
+  const std::string error =
+      overflows ? "too many, 2^63 - 1 or more" : shape_error(together, first.dtype);
+  if (error.empty()) return {};
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    ranks_of[to_string(pending.parts[index(rank)].meta.shape)].push_back(rank);
+  }
+  return "the rows of all ranks together: " + error + listed(ranks_of);
+}
+
+/// Where groups that have the same names differ.
+std::optional<std::size_t> Negotiator::only_different_member(const Pending& pending) {
+  const std::vector<RequestMeta>& first = pending.parts[0].meta.members;
+  const auto has_same_names = [&](const Part& part) {
+    return std::equal(first.begin(), first.end(), part.meta.members.begin(),
+                      part.meta.members.end(),
+                      [](const RequestMeta& a, const RequestMeta& b) { return a.name == b.name; });
+  };
+  if (!std::all_of(pending.parts.begin(), pending.parts.end(), has_same_names)) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    for (const Part& part : pending.parts) {
+      if (!compatible(first[i], part.meta.members[i])) return i;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string Negotiator::mismatch(const std::string& key, const Pending& pending) const {
+  const RequestMeta& first = pending.parts[0].meta;
+  const bool match = std::all_of(pending.parts.begin(), pending.parts.end(),
+                                 [&](const Part& part) { return compatible(first, part.meta); });
+  if (match) return {};
+  if (const auto member = only_different_member(pending)) {
+    return display_name(first, key) + ": " +
+           mismatch(key_of_member(first, *member), member_of(pending, *member));
+  }
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    const Part& part = pending.parts[index(rank)];
+    if (!part.stands_in) ranks_of[to_string(part.meta)].push_back(rank);
+  }
+  std::string text = display_name(first, key) + " differs between ranks:" + listed(ranks_of);
+  text += "\nEvery rank must submit the same operation";
+  text +=
+      is_unnamed(key) ? "; give it a name if ranks call in different orders" : " under this name";
+  return text;
+}
+
+}  // namespace ronde

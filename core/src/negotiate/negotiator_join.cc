@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that have no more data: the others go on without them.
+#include <algorithm>
+#include <utility>
+
+#include "core/src/negotiate/negotiator.h"
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+// Note [Joining]
+// A rank that has joined submits nothing until all ranks of its set have. What can go on without
+// its data does (may_lack_ranks): it takes part with the neutral element, of which rank 0 tells it
+// all it has to know. The rest is refused. Bits of the cache would say nothing to it, so while
+// anybody has joined operations are agreed on in full, and not cached; symmetric buffers are
+// reduced like others, as the place of one is in use at the rank that has joined.
+
+namespace ronde {
+namespace {
+
+bool can_lack_ranks(const RequestMeta& meta) {
+  if (!meta.is_group()) return may_lack_ranks(meta.kind);
+  return std::all_of(meta.members.begin(), meta.members.end(), can_lack_ranks);
+}
+
+void unshare(RequestMeta& meta) {
+  meta.symmetric_place = 0;
+  for (RequestMeta& member : meta.members) unshare(member);
+}
+
+}  // namespace
+
+void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
+  if (has_joined(rank)) return;  // Note [Slots and decisions in flight]
+  joined_[index(rank)] = true;
+  ++joined_count_;
+  last_joined_ = rank;
+  next_unnamed_ = std::max(next_unnamed_, unnamed_before);
+  latecomers_.forget(rank);
+  messages_.refuse_all(joined_text("messages need both of their ranks"));
+  BitVector(slots_.awaited()).for_each([this](std::size_t slot) {
+    demote(slots_.name_of(static_cast<std::uint32_t>(slot)));
+  });
+  std::vector<std::pair<TimePoint, std::string>> complete;
+  for (const auto& [key, pending] : pending_) {
+    if (is_complete(pending)) complete.emplace_back(pending.since, key);
+  }
+  std::sort(complete.begin(), complete.end());
+  for (auto& [since, key] : complete) complete_.push_back(std::move(key));
+}
+
+void Negotiator::add_message(int rank, const FullRequest& request, TimePoint now) {
+  if (joined_count_ == 0) {
+    messages_.add(rank, request.key, request.meta, now);
+  } else {
+    const std::string name = display_name(request.meta, request.key);
+    push_refusal(rank, request.key, joined_text(name + " needs both of its ranks"));
+  }
+}
+
+bool Negotiator::is_complete(const Pending& pending) const {
+  if (joined_count_ == 0) return pending.count == size_;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!pending.parts[index(rank)].present && !has_joined(rank)) return false;
+  }
+  return true;
+}
+
+/// Note [Joining].
+void Negotiator::decide_without_joined(const std::string& key, Pending pending,
+                                       DecisionMessage& decision) {
+  const auto is_present = [](const Part& part) { return part.present; };
+  const Part first = *std::find_if(pending.parts.begin(), pending.parts.end(), is_present);
+  Response response;
+  for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
+    Part& part = pending.parts[rank];
+    if (part.present) continue;
+    part.meta = first.meta;
+    part.stands_in = true;
+    part.contributes = false;
+    response.joined.push_back(static_cast<std::int32_t>(rank));
+  }
+  std::string error = can_lack_ranks(first.meta)
+                          ? disagreement(key, pending)
+                          : joined_text(display_name(first.meta, key) + " needs every rank");
+  if (!error.empty()) {
+    for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
+      if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, error);
+    }
+    if (has_groups_) settle_refusal(key, pending, error);
+    return;
+  }
+  response.key = key;
+  response.meta = first.meta;
+  unshare(response.meta);
+  response.rows = rows_of(pending);
+  response.contributed = contributed(pending);
+  if (join_average_ == JoinAverage::Contributing) response.average_over = pending.count;
+  counters_.agreed_in_full.add();
+  decision.responses.push_back(std::move(response));
+}
+
+void Negotiator::end_join(DecisionMessage& decision) {
+  if (joined_count_ < size_) return;
+  decision.last_joined = last_joined_;
+  decision.next_unnamed = std::exchange(next_unnamed_, 0);
+  joined_.assign(joined_.size(), false);
+  joined_count_ = 0;
+}
+
+std::string Negotiator::joined_text(const std::string& what) const {
+  std::vector<int> joined;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (has_joined(rank)) joined.push_back(rank);
+  }
+  return what + ", but " + format_ranks(named(joined)) + (joined.size() == 1 ? " has" : " have") +
+         " joined: only allreduces, reducescatters and barriers go on until all ranks have";
+}
+
+/// A rank that has joined may wait for long, which is no stall; but not for ranks that have left.
+std::optional<WaitingOperation> Negotiator::waiting_join() const {
+  if (joined_count_ == 0) return std::nullopt;
+  WaitingOperation operation;
+  const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
+  operation.text = "the other ranks" + set + " to join";
+  operation.kind = Collective::Join;
+  for (int rank = 0; rank < size_; ++rank) {
+    (has_joined(rank) ? operation.submitted : operation.missing).push_back(rank);
+  }
+  operation.submitted = named(operation.submitted);
+  operation.missing = named(operation.missing);
+  return operation;
+}
+
+}  // namespace ronde

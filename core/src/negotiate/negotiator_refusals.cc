@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cannot be agreed on: timeouts, groups that differ, and who is still to hear of it.
+#include <algorithm>
+#include <utility>
+
+#include "core/src/negotiate/negotiator.h"
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+// Note [Refusals in step]
+// The n-th use of a name on one rank meets the n-th on the others. So where a use is refused to
+// some ranks, it has to be to all: to those whose use is pending in another operation (a group that
+// has the name, too), which is refused with it, and so on with the names of that one; and to those
+// that have yet to come (LateRefusals), when they do.
+
+namespace ronde {
+
+/// The names that an operation uses: its own, and those of a group's members.
+std::vector<std::string> Negotiator::names_of(const std::string& key, const RequestMeta& meta) {
+  std::vector<std::string> names = {key};
+  for (const RequestMeta& member : meta.members) {
+    if (!member.name.empty() && member.name != key) names.push_back(member.name);
+  }
+  return names;
+}
+
+/// From now on there are groups, and names have to be compared across operations.
+void Negotiator::index_names() {
+  has_groups_ = true;
+  for (const auto& [key, pending] : pending_) unit_of_name_[key] = key;
+}
+
+void Negotiator::erase_pending(const std::string& key) {
+  pending_.erase(key);
+  if (has_groups_)
+    std::erase_if(unit_of_name_, [&](const auto& entry) { return entry.second == key; });
+}
+
+bool Negotiator::refuse_latecomer(int rank, const std::string& key, const RequestMeta& meta) {
+  if (latecomers_.empty()) return false;
+  Uses refused;
+  std::optional<RefusalCause> cause;
+  for (const std::string& name : names_of(key, meta)) {
+    if (const auto late = latecomers_.take(name, rank)) {
+      cause = late;
+    } else {
+      refused[name].insert(rank);
+    }
+  }
+  if (!cause) return false;
+  const std::string text = late_text(rank, display_name(meta, key), *cause);
+  push_refusal(rank, key, text);
+  settle(std::move(refused), text, *cause);
+  return true;
+}
+
+/// What the others were told is not kept.
+std::string Negotiator::late_text(int rank, const std::string& what, RefusalCause cause) const {
+  const std::string own = rank_name(members_[index(rank)]);
+  const std::string first = rank_name(members_[index(cause.rank)]);
+  if (cause.kind == RefusalCause::Kind::TimedOut && cause.rank == rank) {
+    return what + " was refused to other ranks, together with an operation that timed out on " +
+           own + "; raise that one's timeout or see what the others do instead";
+  }
+  if (cause.kind == RefusalCause::Kind::TimedOut) {
+    return what + " timed out on " + first + ": it had not been submitted by " + own +
+           "; raise its timeout or see what " + own + " does instead";
+  }
+  const bool in_groups = cause.kind == RefusalCause::Kind::GroupsDiffer;
+  return (in_groups ? "groups differ between ranks: " : "an operation differs between ranks: ") +
+         what + " was refused before " + own + " submitted it; the error of " + first +
+         " lists what each rank had submitted";
+}
+
+std::optional<FailureMessage> Negotiator::overflow() const {
+  if (!latecomers_.is_overfull()) return std::nullopt;
+  const int rank = members_[index(latecomers_.last_rank())];
+  const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
+  return FailureMessage{rank, "more than " + std::to_string(LateRefusals::kMost) + " operations" +
+                                  set +
+                                  " timed out or differed before all ranks had submitted them, the "
+                                  "last one before " +
+                                  rank_name(rank) +
+                                  " had. The late ranks' ones must fail, too, and no more of them "
+                                  "can be kept: submit on every rank what has a timeout"};
+}
+
+void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
+  if (is_message(key)) return messages_.expire(rank, key, now);
+  demote(key);
+  const auto found = pending_.find(key);
+  // Decided meanwhile, or refused together with another rank's expiry: that answer is on its way.
+  if (found == pending_.end() || is_complete(found->second)) return;
+  const Pending& pending = found->second;
+  if (!pending.parts[index(rank)].present) return;
+
+  std::vector<int> missing;
+  for (int other = 0; other < size_; ++other) {
+    if (!pending.parts[index(other)].present && !has_joined(other)) missing.push_back(other);
+  }
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now - pending.since).count();
+  const std::string text = display_name(pending.parts[index(rank)].meta, key) +
+                           " timed out on rank " + std::to_string(members_[index(rank)]) +
+                           ": after " + std::to_string(waited) +
+                           " ms it had not been submitted by " + format_ranks(named(missing)) +
+                           "; raise its timeout or see what those ranks do instead";
+  Uses refused;
+  refuse_unit(key, text, refused);
+  settle(std::move(refused), text, {RefusalCause::Kind::TimedOut, rank});
+}
+
+/// Ranks that use one of these names at the same time in different operations will never agree.
+void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std::string>& names) {
+  std::string other;
+  for (const std::string& name : names) {
+    const auto [found, inserted] = unit_of_name_.emplace(name, key);
+    if (found->second != key) other = found->second;
+  }
+  if (other.empty()) return;
+  std::string text = "groups differ between ranks:";
+  for (const std::string& unit : {other, key}) {
+    std::map<std::string, std::vector<int>> ranks_of;
+    const Pending& pending = pending_.at(unit);
+    for (int rank = 0; rank < size_; ++rank) {
+      const Part& part = pending.parts[index(rank)];
+      if (!part.present) continue;
+      const std::string what =
+          part.meta.is_group() ? to_string(part.meta) : display_name(part.meta, unit);
+      ranks_of[what].push_back(rank);
+    }
+    text += listed(ranks_of);
+  }
+  text += "\nEvery rank must put the same operations into a group";
+  Uses refused;
+  refuse_unit(other, text, refused);
+  refuse_unit(key, text, refused);
+  const int told = *refused.at(key).begin();
+  settle(std::move(refused), text, {RefusalCause::Kind::GroupsDiffer, told});
+}
+
+/// All ranks have submitted the operation and were refused it. Some may have used other names in
+/// it.
+void Negotiator::settle_refusal(const std::string& key, const Pending& pending,
+                                const std::string& text) {
+  Uses refused;
+  for (int rank = 0; rank < size_; ++rank) {
+    for (const std::string& name : names_of(key, pending.parts[index(rank)].meta)) {
+      refused[name].insert(rank);
+    }
+  }
+  const auto told = std::find_if(pending.parts.begin(), pending.parts.end(),
+                                 [](const Part& part) { return part.present; });
+  settle(std::move(refused), text,
+         {RefusalCause::Kind::Mismatch, static_cast<int>(told - pending.parts.begin())});
+}
+
+void Negotiator::refuse_unit(const std::string& key, const std::string& text, Uses& refused) {
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto found = pending_.find(key);
+    if (found == pending_.end()) return;
+    if (found->second.parts[index(rank)].present) refuse_part(rank, key, text, refused);
+  }
+}
+
+void Negotiator::refuse_part(int rank, const std::string& key, const std::string& text,
+                             Uses& refused) {
+  Pending& pending = pending_.at(key);
+  Part& part = pending.parts[index(rank)];
+  for (const std::string& name : names_of(key, part.meta)) refused[name].insert(rank);
+  part = {};
+  push_refusal(rank, key, text);
+  if (--pending.count == 0) erase_pending(key);
+}
+
+void Negotiator::push_refusal(int rank, const std::string& key, const std::string& text) {
+  Response response;
+  response.key = key;
+  response.error = text;
+  response.only_rank = rank;
+  refusals_.push_back(std::move(response));
+}
+
+/// Note [Refusals in step].
+void Negotiator::settle(Uses refused, const std::string& text, RefusalCause cause) {
+  while (refuse_one_more(refused, text)) {
+  }
+  for (const auto& [name, ranks] : refused) {
+    for (int rank = 0; rank < size_; ++rank) {
+      // Those that have joined will not come to it at all.
+      if (!ranks.contains(rank) && !has_joined(rank)) latecomers_.add(name, rank, cause);
+    }
+  }
+}
+
+/// A pending operation that has a name whose use was refused to others.
+bool Negotiator::refuse_one_more(Uses& refused, const std::string& text) {
+  for (const auto& [name, ranks] : refused) {
+    demote(name);
+    const auto unit = unit_of_name_.find(name);
+    const std::string key = unit == unit_of_name_.end() ? name : unit->second;
+    const auto found = pending_.find(key);
+    if (found == pending_.end()) continue;
+    for (int rank = 0; rank < size_; ++rank) {
+      const Part& part = found->second.parts[index(rank)];
+      if (ranks.contains(rank) || !part.present) continue;
+      const std::vector<std::string> names = names_of(key, part.meta);
+      if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+      refuse_part(rank, key, text, refused);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace ronde

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/schedule/arrival_words.h"
+
+#include <string>
+
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// What a word says: generation (32 bits), step (24), ranks that have raised it (8).
+struct Arrival {
+  std::uint32_t generation = 0;
+  std::uint32_t step = 0;
+  std::uint64_t raised = 0;
+};
+
+constexpr std::uint64_t kClosed = 0xff;  // in place of `raised`; `step` is the last committed one
+constexpr std::uint32_t kMostSteps = 0xffffff;
+
+Arrival unpack(std::uint64_t value) {
+  return {static_cast<std::uint32_t>(value >> 32),
+          static_cast<std::uint32_t>(value >> 8) & kMostSteps, value & 0xff};
+}
+
+std::uint64_t pack(const Arrival& arrival) {
+  return std::uint64_t{arrival.generation} << 32 | std::uint64_t{arrival.step} << 8 |
+         arrival.raised;
+}
+
+/// The last committed step of an arrival of this generation.
+std::uint32_t committed_step(const Arrival& arrival, std::uint64_t ranks) {
+  return arrival.raised == ranks || arrival.raised == kClosed ? arrival.step : arrival.step - 1;
+}
+
+}  // namespace
+
+ArrivalWords::ArrivalWords(Board& board, int ranks)
+    : board_(board), ranks_(static_cast<std::uint64_t>(ranks)) {
+  static_assert(kMostRanks < kClosed);
+  if (ranks > kMostRanks || board.words().size() < 2) {
+    throw Error("arrival words count at most 254 ranks and need a board of two words");
+  }
+}
+
+/// Word 0 tells the last closed generation, and why.
+std::atomic<std::uint64_t>& ArrivalWords::word(std::size_t bucket) const {
+  return board_.words()[bucket + 1].value;
+}
+
+ArrivalWords::Raised ArrivalWords::raise(std::uint32_t generation, std::size_t bucket,
+                                         std::uint32_t step) {
+  if (step >= kMostSteps) return Raised::Closed;  // the ranks negotiate, and count from 1 again
+  std::uint64_t seen = word(bucket).load(std::memory_order_acquire);
+  for (;;) {
+    Arrival arrival = unpack(seen);
+    if (arrival.generation == generation && arrival.raised == kClosed) return Raised::Closed;
+    if (arrival.generation == generation && arrival.step == step) {
+      ++arrival.raised;
+    } else {
+      arrival = {generation, step, 1};
+    }
+    if (word(bucket).compare_exchange_weak(seen, pack(arrival), std::memory_order_acq_rel,
+                                           std::memory_order_acquire)) {
+      return arrival.raised == ranks_ ? Raised::Committed : Raised::Waiting;
+    }
+  }
+}
+
+std::uint32_t ArrivalWords::committed(std::uint32_t generation, std::size_t bucket) const {
+  const Arrival arrival = unpack(word(bucket).load(std::memory_order_acquire));
+  return arrival.generation == generation ? committed_step(arrival, ranks_) : 0;
+}
+
+void ArrivalWords::close(std::uint32_t generation, std::size_t buckets, std::uint8_t reason) {
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+    std::uint64_t seen = word(bucket).load(std::memory_order_acquire);
+    std::uint64_t closed = 0;
+    do {
+      const Arrival arrival = unpack(seen);
+      if (arrival.generation == generation && arrival.raised == kClosed) break;
+      const bool is_current = arrival.generation == generation;
+      closed = pack({generation, is_current ? committed_step(arrival, ranks_) : 0, kClosed});
+    } while (!word(bucket).compare_exchange_weak(seen, closed, std::memory_order_acq_rel,
+                                                 std::memory_order_acquire));
+  }
+  std::atomic<std::uint64_t>& last = board_.words()[0].value;
+  std::uint64_t seen = last.load(std::memory_order_acquire);
+  const std::uint64_t closed = std::uint64_t{generation} << 8 | reason;
+  while (seen >> 8 < generation &&
+         !last.compare_exchange_weak(seen, closed, std::memory_order_acq_rel,
+                                     std::memory_order_acquire)) {
+  }
+}
+
+std::optional<std::uint8_t> ArrivalWords::closed(std::uint32_t generation) const {
+  const std::uint64_t last = board_.words()[0].value.load(std::memory_order_acquire);
+  if (last >> 8 < generation) return std::nullopt;
+  return static_cast<std::uint8_t>(last & 0xff);
+}
+
+}  // namespace ronde

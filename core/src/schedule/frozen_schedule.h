@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/src/negotiate/announcer.h"
+#include "core/src/schedule/arrival_words.h"
+#include "core/src/base/counter.h"
+#include "ronde/board.h"
+#include "core/src/submit/submission.h"
+
+namespace ronde {
+
+/// The steady state of one rank: a plan that all ranks keep while their programs repeat the same
+/// operations, so that no messages are needed.
+///
+/// Note [Frozen schedule]
+/// Rank 0 has seen the same operations several times and has told all ranks to keep their order and
+/// their buckets. From then on a submission is ticked off here, on the thread that submits it. The
+/// last one of a bucket raises the bucket's arrival word (Note [Arrival words]); the last rank to
+/// do so commits the bucket, and its loop wakes the others. Every rank runs committed buckets in
+/// the order of the plan, round after round.
+///
+/// Whatever does not fit thaws the schedule: another operation or another shape, shutdown, a wait
+/// for what can only run after something that this rank has not submitted, a time limit. The rank
+/// closes the words; every rank then runs what was committed by that time, in the order of the
+/// plan, and hands the rest over to negotiation. As an operation is negotiated only when all ranks
+/// that take part have submitted it (of a message two), and a rank submits nothing before it has
+/// seen the thaw, the order stays the same everywhere.
+///
+/// Note [Lazy buckets]
+/// A bucket of lazy operations may be committed long before this rank looks at it: peers that wait
+/// do the work for it, as the buffers are symmetric. Here it is run only once somebody waits, asks,
+/// or has submitted something behind it that is not lazy; nobody is woken before, so that the cores
+/// go on computing.
+///
+/// Thread-safety: every member may be called from any thread.
+class FrozenSchedule {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// An operation of the plan, as this rank submits it.
+  struct Item {
+    CachedResponse response;
+    bool contributes = true;  ///< this rank does
+    bool contributed = true;  ///< any rank does
+  };
+  struct Plan {
+    std::vector<std::vector<Item>> buckets;
+    /// How long a bucket may stay incomplete on this rank, or stand behind one that is.
+    Clock::duration patience{};
+  };
+
+  enum class Thaw : std::uint8_t { Submission, Wait, TimeLimit, Shutdown };
+
+  struct Counters {
+    Counter freezes, thaws, thaws_by_submission, thaws_by_wait, thaws_by_time_limit, tensors,
+        buckets;
+  };
+
+  /// `longest_wait`: how long peers may take to raise what this rank has raised; zero for ever.
+  FrozenSchedule(Board& board, int rank, int ranks, Clock::duration longest_wait);
+
+  std::size_t most_buckets() const noexcept { return words_.capacity(); }
+
+  /// Keeps to `plan` from now on.
+  void freeze(Plan plan);
+
+  enum class Intake {
+    Deviates,  ///< it does not belong to the plan, which is given up for it
+    Taken,
+    Watched,   ///< taken, and due() is earlier because of it
+    Committed  ///< taken, and the loop has to run, for its bucket or to wake peers
+  };
+  /// Takes the submission over if it belongs to the plan.
+  Intake accept(Submission& submission);
+
+  /// Somebody wants `work` done: lazy buckets are run like others up to its own. False: they are
+  /// already.
+  bool rouse(const WorkState& work);
+  bool is_roused() const;
+
+  /// Somebody waits for `work`: as rouse(), and thaws if this rank has to submit something else
+  /// first.
+  void wait_for(const WorkState& work);
+
+  /// Gives the plan up, if there is one.
+  void thaw(Thaw reason);
+
+  /// Thaws for what has waited too long.
+  void inspect(Clock::time_point now);
+
+  /// When inspect() has to be called. While frozen there always is a time, as submissions are taken
+  /// without a word.
+  std::optional<Clock::time_point> due() const;
+
+  /// Something is to be taken, or the end of a thaw.
+  bool has_news() const;
+
+  /// The next bucket that all ranks run. Wakes the peers that sleep, if something was changed for
+  /// them since the last call.
+  std::optional<std::vector<Agreed>> take();
+
+  /// What a thaw leaves: buckets to run, in this order, and submissions to negotiate. Nothing while
+  /// the schedule is kept, or there is none.
+  struct Remains {
+    std::vector<std::vector<Agreed>> buckets;
+    std::vector<Submission> submissions;
+    Thaw reason = Thaw::Submission;
+    std::uint64_t rounds = 0;  ///< how often the plan was run
+    std::string cause;         ///< for the log: what this rank gave it up for, if it did
+  };
+  std::optional<Remains> finish_thaw();
+
+  /// Removes and returns everything unfinished: the group is dead.
+  std::vector<Submission> drain();
+
+  bool is_frozen() const;
+  std::vector<std::string> pending_names() const;
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Entry {
+    Item item;
+    RequestMeta meta;  ///< what this rank submits
+    std::optional<Submission> submission;
+  };
+  struct Bucket {
+    std::vector<Entry> entries;
+    std::size_t missing = 0;
+    std::uint32_t step = 1;  ///< the one it is filled for
+    bool raised = false;
+    bool lazy = true;         ///< all that came in are (Request::lazy)
+    Clock::time_point since;  ///< of the first submission, or of the raise
+  };
+  struct Place {
+    std::size_t bucket = 0;
+    std::size_t entry = 0;
+  };
+
+  const Place* find(const Submission& submission) const;
+  Intake put(Place place, Submission& submission);
+  bool note_change(Board::Whom whom);
+  void thaw_locked(Thaw reason, std::string cause = {});
+  bool committed(std::size_t bucket) const;
+  bool next_is_due() const;
+  bool rouse_locked(const WorkState& work);
+  std::vector<Agreed> empty(Bucket& bucket);
+  void reset();
+
+  Board& board_;
+  const int rank_;
+  const Clock::duration longest_wait_;
+  ArrivalWords words_;
+  Counters counters_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::uint32_t generation_ = 0;
+  bool frozen_ = false;
+  bool thawing_ = false;  ///< frozen, but the words are closed
+  std::string cause_;     ///< Remains::cause
+  Clock::duration patience_{};
+  std::vector<Bucket> buckets_;
+  std::size_t next_ = 0;    ///< the bucket to run next
+  std::size_t roused_ = 0;  ///< so many buckets from next_ on are not put off
+  std::unordered_map<std::string, Place> places_;  ///< by name
+  std::vector<Place> unnamed_;                     ///< in the order of calls
+  std::size_t next_unnamed_ = 0;
+  std::optional<Board::Whom> ring_due_;  ///< whom the loop has to wake
+};
+
+}  // namespace ronde

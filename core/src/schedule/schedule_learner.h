@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/src/base/bit_vector.h"
+#include "core/src/execute/fusion_plan.h"
+#include "core/src/negotiate/messages.h"
+
+namespace ronde {
+
+/// Watches what the ranks agree on and finds out that they repeat themselves: rank 0's side of
+/// Note [Frozen schedule].
+///
+/// A step ends where an operation comes again. After so many steps of the same operations the plan
+/// is the last step's order, fused: but what was submitted after a wait stays apart from what came
+/// before it, as the program may need the one's result for the other.
+///
+/// Thread-safety: none; owned by whoever runs the loop on rank 0.
+class ScheduleLearner {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `steps`: how many alike make a plan; 0: none ever does.
+  ScheduleLearner(std::uint64_t steps, std::uint64_t fusion_bytes, std::size_t most_buckets);
+
+  /// One operation of a decision.
+  struct Operation {
+    std::uint32_t slot = 0;
+    bool is_named = true;
+    bool contributed = true;
+    PlanItem plan;
+  };
+
+  /// One decision's operations in the order in which they run; `after_wait`: some rank had waited
+  /// for something before it submitted the first of them. The plan, if it is time.
+  std::optional<ScheduleMessage> observe(const std::vector<Operation>& operations, bool after_wait,
+                                         TimePoint now);
+
+  /// Something was agreed on that no plan can hold.
+  void forget();
+
+  /// A plan was given up after so many rounds.
+  void thawed(bool by_wait, std::uint64_t rounds);
+
+ private:
+  struct Step {
+    std::vector<Operation> operations;
+    std::vector<std::size_t> runs;  ///< where a new run of concurrent operations begins
+    BitVector slots;
+    bool has_named = false;
+    TimePoint start;
+  };
+
+  bool repeats(const Operation& operation) const;
+  bool is_complete() const;
+  ScheduleMessage plan() const;
+
+  const std::uint64_t steps_;
+  const std::uint64_t fusion_bytes_;
+  const std::size_t most_buckets_;
+  std::uint64_t needed_;     ///< steps alike for the next plan: more after each that did not last
+  bool merges_ = true;       ///< across decisions
+  std::uint64_t alike_ = 0;  ///< finished steps alike
+  std::chrono::steady_clock::duration longest_{};  ///< of them
+  Step current_;
+  std::vector<std::uint32_t> previous_;  ///< signature of the step before
+};
+
+}  // namespace ronde

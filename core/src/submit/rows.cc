@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/submit/rows.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "ronde/division.h"
+
+namespace ronde {
+
+std::vector<std::int64_t> scattered_rows(std::int64_t rows, int size) {
+  const auto counts = even_counts(static_cast<std::size_t>(rows), static_cast<std::size_t>(size));
+  return {counts.begin(), counts.end()};
+}
+
+std::string splits_error(const RequestMeta& meta, int size) {
+  const std::int64_t rows = meta.shape.at(0);
+  const std::vector<std::int64_t>& splits = meta.splits;
+  if (splits.empty()) {
+    if (rows % size == 0) return {};
+    return "the first dimension of " + to_string(meta.shape) + " cannot be divided evenly among " +
+           std::to_string(size) + " ranks; give splits";
+  }
+  if (splits.size() != static_cast<std::size_t>(size)) {
+    return std::to_string(splits.size()) + " splits were given for " + std::to_string(size) +
+           " ranks; give one for each rank";
+  }
+  if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
+    return "splits " + to_string(splits) + " have a negative number";
+  }
+  if (total_rows(splits) != rows) {
+    return "splits " + to_string(splits) + " do not add up to the first dimension of " +
+           to_string(meta.shape);
+  }
+  return {};
+}
+
+std::int64_t RankRows::sent(std::size_t from, std::size_t to) const {
+  if (splits.empty() || splits[from].empty()) {
+    return first_dims[from] / static_cast<std::int64_t>(first_dims.size());
+  }
+  return splits[from][to];
+}
+
+std::int64_t total_rows(const std::vector<std::int64_t>& rows) noexcept {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  std::int64_t total = 0;
+  for (const std::int64_t more : rows) total = more > kMost - total ? kMost : total + more;
+  return total;
+}
+
+}  // namespace ronde

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/work.h"
+
+#include "core/src/base/after_fork.h"
+#include "core/src/submit/engine_scope.h"
+#include "core/src/base/exception_text.h"
+#include "ronde/error.h"
+#include "core/src/submit/work_state.h"
+
+namespace ronde {
+
+WorkState::WorkState(std::string name, std::weak_ptr<WaitHelper> engine,
+                     std::shared_ptr<Logger> log)
+    : name_(std::move(name)),
+      engine_(std::move(engine)),
+      log_(std::move(log)),
+      fork_depth_(fork_depth()) {}
+
+WorkState::WorkState(const RequestMeta& meta, std::string key, std::weak_ptr<WaitHelper> engine,
+                     std::shared_ptr<Logger> log)
+    : WorkState(std::move(key), std::move(engine), std::move(log)) {
+  RequestMeta& named = operation_.emplace();
+  named.kind = meta.kind;
+  named.set = meta.set;
+  named.peer = meta.peer;
+  named.tag = meta.tag;
+}
+
+WorkState::~WorkState() {
+  if (!error_ || error_read_ || fork_depth() != fork_depth_) return;
+  try {
+    std::rethrow_exception(error_);
+  } catch (...) {
+    log_->warning(name() + " failed and nobody asked: " + exception_text());
+  }
+}
+
+void WorkState::set_queued(std::shared_ptr<const DeviceEvent> event) {
+  {
+    const std::lock_guard lock(mutex_);
+    event_ = std::move(event);
+    stage_.store(Stage::Queued, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+void WorkState::complete(std::exception_ptr error, bool contributed) {
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::lock_guard lock(mutex_);
+    if (done()) return;
+    error_ = std::move(error);
+    contributed_ = contributed;
+    callbacks.swap(callbacks_);
+    stage_.store(Stage::Done, std::memory_order_release);
+  }
+  changed_.notify_all();
+  for (const auto& callback : callbacks) {
+    try {
+      callback();
+    } catch (...) {
+      log_->error("a callback of " + name() + " threw, which it must not: " + exception_text());
+    }
+  }
+}
+
+void WorkState::expect_own_process(const char* function) const {
+  if (fork_depth() != fork_depth_) throw error_after_fork(name() + ": " + function);
+}
+
+bool WorkState::ask() const noexcept {
+  if (done()) return true;
+  // In a bucket, only what is lazy can be put off.
+  if (!bucket()) return false;
+  if (const auto engine = engine_.lock()) engine->rouse(*this);
+  return false;
+}
+
+bool WorkState::contributed() const {
+  const std::lock_guard lock(mutex_);
+  return contributed_;
+}
+
+std::exception_ptr WorkState::error() {
+  const std::lock_guard lock(mutex_);
+  error_read_ = error_read_ || error_ != nullptr;
+  return error_;
+}
+
+void WorkState::set_received_splits(std::vector<std::int64_t> rows) {
+  const std::lock_guard lock(mutex_);
+  received_splits_ = std::move(rows);
+}
+
+void WorkState::set_source(int rank) {
+  const std::lock_guard lock(mutex_);
+  source_ = rank;
+}
+
+void WorkState::expect_success(const char* asked) {
+  if (stage() == Stage::Pending) {
+    throw UsageError(name() + ": " + asked + " was called while it is pending; wait() first");
+  }
+  if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
+}
+
+std::vector<std::int64_t> WorkState::received_splits() {
+  expect_success("received_splits()");
+  const std::lock_guard lock(mutex_);
+  return received_splits_;
+}
+
+void WorkState::set_last_rank(int rank) {
+  const std::lock_guard lock(mutex_);
+  last_rank_ = rank;
+}
+
+int WorkState::last_rank() {
+  expect_success("last_rank()");
+  const std::lock_guard lock(mutex_);
+  return last_rank_;
+}
+
+int WorkState::source() {
+  expect_success("source()");
+  const std::lock_guard lock(mutex_);
+  return source_;
+}
+
+void WorkState::help_until(Stage goal, WaitHelper::TimePoint deadline) {
+  awaited_.store(true, std::memory_order_relaxed);
+  if (const auto engine = engine_.lock()) {
+    if (stage() < goal) engine->help(*this, goal, deadline);
+    engine->note_wait();
+  }
+}
+
+void WorkState::wait_on(void* stream) {
+  help_until(Stage::Queued, WaitHelper::TimePoint::max());
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stage() >= Stage::Queued; });
+  error_read_ = error_read_ || error_ != nullptr;
+  const std::exception_ptr error = error_;
+  const std::shared_ptr<const DeviceEvent> event = event_;
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
+  if (event) event->order(stream);
+}
+
+bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
+  help_until(Stage::Done, deadline ? *deadline : WaitHelper::TimePoint::max());
+  std::unique_lock lock(mutex_);
+  const auto is_done = [this] { return done(); };
+  if (deadline == nullptr) {
+    changed_.wait(lock, is_done);
+  } else if (!changed_.wait_until(lock, *deadline, is_done)) {
+    return false;
+  }
+  if (!error_) return true;
+  error_read_ = true;
+  const std::exception_ptr error = error_;
+  lock.unlock();
+  std::rethrow_exception(error);
+}
+
+void WorkState::on_done(std::function<void()> callback) {
+  ask();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  const EngineScope scope;  // on another rank the callback may run there
+  callback();
+}
+
+namespace {
+
+WorkState& usable(const std::shared_ptr<WorkState>& state, const char* function) {
+  state->expect_own_process(function);
+  return *state;
+}
+
+}  // namespace
+
+bool Work::done() const {
+  return !state_ || usable(state_, "done()").ask();
+}
+
+void Work::wait() const {
+  if (state_) usable(state_, "wait()").wait_until(nullptr);
+}
+
+void Work::wait_on(void* stream) const {
+  if (state_) usable(state_, "wait_on()").wait_on(stream);
+}
+
+bool Work::wait_for(std::chrono::nanoseconds duration) const {
+  if (!state_) return true;
+  WorkState& state = usable(state_, "wait_for()");
+  const auto now = std::chrono::steady_clock::now();
+  // nanoseconds::max() is a way to say "for ever", and no time to add to another.
+  if (duration > std::chrono::steady_clock::time_point::max() - now) {
+    return state.wait_until(nullptr);
+  }
+  const auto deadline = now + duration;
+  return state.wait_until(&deadline);
+}
+
+std::exception_ptr Work::error() const {
+  return state_ ? usable(state_, "error()").error() : nullptr;
+}
+
+bool Work::contributed() const {
+  return !state_ || usable(state_, "contributed()").contributed();
+}
+
+std::vector<std::int64_t> Work::received_splits() const {
+  return state_ ? usable(state_, "received_splits()").received_splits()
+                : std::vector<std::int64_t>();
+}
+
+int Work::last_rank() const {
+  return state_ ? usable(state_, "last_rank()").last_rank() : -1;
+}
+
+int Work::source() const {
+  return state_ ? usable(state_, "source()").source() : -1;
+}
+
+void Work::on_done(std::function<void()> callback) const {
+  if (state_) {
+    usable(state_, "on_done()").on_done(std::move(callback));
+  } else {
+    callback();
+  }
+}
+
+}  // namespace ronde

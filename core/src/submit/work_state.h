@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/src/submit/request_meta.h"
+#include "ronde/device.h"
+#include "ronde/log.h"
+
+namespace ronde {
+
+class WorkState;
+
+/// How far an operation has come. On the CPU it is never Queued.
+enum class Stage : std::uint8_t {
+  Pending,
+  Queued,  ///< on a device, which will have the result
+  Done,
+};
+
+/// The engine, as somebody who waits for one of its operations sees it.
+class WaitHelper {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  virtual ~WaitHelper() = default;
+
+  /// `work` is waited for until `deadline`: the engine does not gather any longer, and may use this
+  /// thread to get on. Returns when the work has come to `goal`, or when there is nothing to do but
+  /// block.
+  virtual void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept = 0;
+
+  /// Somebody wants to know when `work` is done, without waiting: it is not put off any longer.
+  virtual void rouse(const WorkState& work) noexcept = 0;
+
+  /// Somebody asked for a result that was there: what is submitted from now on may depend on it.
+  virtual void note_wait() noexcept = 0;
+};
+
+/// The shared part of all handles to one operation. Completes exactly once, and may be queued once
+/// before.
+///
+/// Thread-safety: every member may be called from any thread.
+class WorkState {
+ public:
+  /// `name` is for texts. `log` takes an error that nobody read.
+  WorkState(std::string name, std::weak_ptr<WaitHelper> engine, std::shared_ptr<Logger> log);
+  /// Of an operation: its name is put together only where a text needs it.
+  WorkState(const RequestMeta& meta, std::string key, std::weak_ptr<WaitHelper> engine,
+            std::shared_ptr<Logger> log);
+  ~WorkState();
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
+
+  /// The device will come to `event` once it has the result: who can wait on a stream may go on.
+  void set_queued(std::shared_ptr<const DeviceEvent> event);
+
+  /// Ends the operation: with success if `error` is null.
+  void complete(std::exception_ptr error, bool contributed = true);
+
+  /// Before complete(): what received_splits() will give.
+  void set_received_splits(std::vector<std::int64_t> rows);
+  /// Before complete(): what source() will give, and last_rank().
+  void set_source(int rank);
+  void set_last_rank(int rank);
+
+  Stage stage() const noexcept { return stage_.load(std::memory_order_acquire); }
+  bool done() const noexcept { return stage() == Stage::Done; }
+  /// The same from outside: who asks again and again wants it done.
+  bool ask() const noexcept;
+  bool contributed() const;
+  std::exception_ptr error();
+  std::vector<std::int64_t> received_splits();
+  int source();
+  int last_rank();
+  /// Waits until `deadline` (null: for ever); throws the error of a failed operation.
+  bool wait_until(const std::chrono::steady_clock::time_point* deadline);
+  /// As Work::wait_on().
+  void wait_on(void* stream);
+  void on_done(std::function<void()> callback);
+
+  std::string name() const { return operation_ ? display_name(*operation_, name_) : name_; }
+
+  /// Note [After fork]: throws UsageError in a child; `function` is called there.
+  void expect_own_process(const char* function) const;
+
+  /// Somebody waits for it, or has. Set before WaitHelper::help is called.
+  bool is_awaited() const noexcept { return awaited_.load(std::memory_order_relaxed); }
+
+  /// The bucket of a frozen schedule in which the operation waits to be run.
+  std::optional<std::size_t> bucket() const noexcept {
+    const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
+    return bucket > 0 ? std::optional(bucket - 1) : std::nullopt;
+  }
+  void set_bucket(std::optional<std::size_t> bucket) noexcept {
+    bucket_.store(bucket ? *bucket + 1 : 0, std::memory_order_relaxed);
+  }
+
+ private:
+  /// Gets on with the engine's work, as far as this thread can.
+  void help_until(Stage goal, WaitHelper::TimePoint deadline);
+  /// Throws unless the operation has succeeded; `asked` is what somebody called.
+  void expect_success(const char* asked);
+
+  // Constant after construction.
+  const std::string name_;  ///< or the key of operation_
+  const std::weak_ptr<WaitHelper> engine_;
+  const std::shared_ptr<Logger> log_;
+  const int fork_depth_;
+
+  /// What a name needs of it. Not changed after construction.
+  std::optional<RequestMeta> operation_;
+
+  std::atomic<std::size_t> bucket_{0};  ///< plus one
+  /// Written under mutex_, after what it stands for.
+  std::atomic<Stage> stage_{Stage::Pending};
+  std::atomic<bool> awaited_{false};
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool contributed_ = true;
+  bool error_read_ = false;
+  std::shared_ptr<const DeviceEvent> event_;  ///< while it is queued, and after
+  std::exception_ptr error_;
+  std::vector<std::int64_t> received_splits_;
+  int source_ = -1;
+  int last_rank_ = -1;
+  std::vector<std::function<void()>> callbacks_;
+};
+
+}  // namespace ronde
