@@ -10,11 +10,11 @@
 
 #include "backends/socket/key_value.h"
 #include "backends/vendor/api_table.h"
-#include "ronde/backend.h"
-#include "ronde/board.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
-#include "ronde/transport.h"
+#include "ronde/plugin/board.h"
+#include "ronde/plugin/factory.h"
+#include "ronde/plugin/transport.h"
 
 namespace ronde {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ronde/backend.h"
 #include "ronde/init_options.h"
+#include "ronde/plugin/factory.h"
 #include "ronde/runtime.h"
 
 namespace ronde {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "ronde/backend.h"
 #include "ronde/init_options.h"
+#include "ronde/plugin/factory.h"
 #include "ronde/runtime.h"
 
 namespace ronde {

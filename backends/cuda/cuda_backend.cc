@@ -8,7 +8,7 @@
 #include "backends/cuda/kernel_image.h"
 #include "backends/device/abandon.h"
 #include "ronde/error.h"
-#include "ronde/segment_cursor.h"
+#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde {
 namespace cuda {

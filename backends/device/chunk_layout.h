@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "ronde/backend.h"
+#include "ronde/plugin/calls.h"
 
 namespace ronde::device {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::device {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "backends/mpi/mpi.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/factory.h"
 
 /// The backend of ranks on several hosts, for those who put a Runtime together.
 namespace ronde {

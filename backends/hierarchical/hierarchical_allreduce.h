@@ -14,7 +14,7 @@
 #include "backends/shm/chunks.h"
 #include "backends/shm/element_format.h"
 #include "backends/shm/ring_operation.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/calls.h"
 
 namespace ronde::hierarchical {
 

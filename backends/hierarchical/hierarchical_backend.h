@@ -7,7 +7,7 @@
 #include "backends/hierarchical/hierarchical_allreduce.h"
 #include "backends/mpi/mpi_environment.h"
 #include "backends/shm/ring.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::hierarchical {
 

@@ -4,7 +4,7 @@
 #include "backends/mpi/mpi.h"
 #include "backends/vendor/api_table.h"
 #include "backends/vendor/around_calls.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/factory.h"
 
 namespace ronde {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "ronde/backend.h"
-#include "ronde/transport.h"
+#include "ronde/plugin/factory.h"
+#include "ronde/plugin/transport.h"
 
 /// The MPI transport and backend for those who put a Runtime together. No header of MPI's is needed
 /// to include this one.

@@ -13,7 +13,7 @@
 #include "backends/mpi/mpi_environment.h"
 #include "backends/mpi/own_operators.h"
 #include "backends/mpi/set_backend.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::mpi {
 

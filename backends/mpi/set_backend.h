@@ -10,7 +10,7 @@
 
 #include "backends/mpi/mpi_environment.h"
 #include "backends/mpi/set_messages.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::mpi {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backends/mpi/mpi_environment.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::mpi {
 

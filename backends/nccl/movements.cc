@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ronde/segment_cursor.h"
+#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::nccl {
 namespace {

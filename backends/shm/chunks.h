@@ -8,7 +8,7 @@
 #include "ronde/division.h"
 #include "ronde/dtype.h"
 #include "ronde/kernels.h"
-#include "ronde/segment_cursor.h"
+#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::shm {
 

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "ronde/backend.h"
 #include "ronde/kernels.h"
+#include "ronde/plugin/calls.h"
 
 namespace ronde::shm {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "backends/shm/outboxes.h"
-#include "ronde/backend.h"
 #include "ronde/kernels.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::shm {
 

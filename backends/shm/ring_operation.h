@@ -11,8 +11,8 @@
 
 #include "backends/shm/ring.h"
 #include "backends/shm/store_choice.h"
-#include "ronde/backend.h"
 #include "ronde/kernels.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::shm {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ronde/board.h"
+#include "ronde/plugin/board.h"
 
 namespace ronde {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ronde/backend.h"
+#include "ronde/plugin/factory.h"
 
 /// The backend of ranks that share a host, for those who put a Runtime together.
 namespace ronde {

@@ -10,7 +10,7 @@
 #include "backends/shm/ring_operation.h"
 #include "backends/shm/shm.h"
 #include "backends/shm/symmetric_allreduce.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::shm {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "backends/shm/chunk_claims.h"
-#include "ronde/backend.h"
 #include "ronde/kernels.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde::shm {
 

@@ -10,7 +10,7 @@
 
 #include "ronde/error.h"
 #include "ronde/key_value_start.h"
-#include "ronde/transport.h"
+#include "ronde/plugin/transport.h"
 
 /// The transport of ranks that no MPI launcher started, for those who put a Runtime together.
 namespace ronde {

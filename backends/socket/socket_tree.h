@@ -11,9 +11,9 @@
 #include "backends/socket/connection.h"
 #include "backends/socket/rendezvous.h"
 #include "core/src/base/unique_fd.h"
+#include "ronde/plugin/transport.h"
 #include "ronde/stats.h"
 #include "ronde/topology.h"
-#include "ronde/transport.h"
 
 namespace ronde::net {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "backends/socket/socket_tree.h"
-#include "ronde/transport.h"
+#include "ronde/plugin/transport.h"
 
 namespace ronde::net {
 

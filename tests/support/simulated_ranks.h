@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/src/negotiate/messages.h"
+#include "ronde/plugin/transport.h"
 #include "ronde/topology.h"
-#include "ronde/transport.h"
 
 namespace ronde::test {
 

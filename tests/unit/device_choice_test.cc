@@ -2,8 +2,8 @@
 // Which backend serves the buffers of devices, and what is said where there is none.
 #include <catch2/catch.hpp>
 
-#include "core/src/execute/backend_choice.h"
 #include "ronde/error.h"
+#include "ronde/plugin/choice.h"
 #include "tests/unit/fake_device.h"
 #include "tests/unit/goes_on.h"
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "ronde/board.h"
+#include "ronde/plugin/board.h"
 
 namespace ronde::test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ronde/segment_cursor.h"
+#include "ronde/plugin/segment_cursor.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -11,9 +11,9 @@
 
 #include "backends/compose.h"
 #include "backends/device/host_exchange.h"
-#include "core/src/execute/backend_choice.h"
 #include "core/src/negotiate/messages.h"
 #include "ronde/error.h"
+#include "ronde/plugin/choice.h"
 
 namespace ronde::tool {
 namespace {

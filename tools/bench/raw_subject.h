@@ -6,7 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "ronde/backend.h"
+#include "ronde/plugin/factory.h"
 #include "ronde/topology.h"
 #include "subject.h"
 

@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "ronde/backend.h"
 #include "ronde/collective.h"
 #include "ronde/config.h"
 #include "ronde/dtype.h"
@@ -16,6 +15,7 @@
 #include "ronde/grid.h"
 #include "ronde/init_options.h"
 #include "ronde/options.h"
+#include "ronde/plugin/factory.h"
 #include "ronde/request.h"
 #include "ronde/runtime.h"
 #include "ronde/topology.h"

@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "ronde/backend.h"
-#include "ronde/board.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
+#include "ronde/plugin/board.h"
+#include "ronde/plugin/factory.h"
+#include "ronde/plugin/transport.h"
 #include "ronde/request.h"
 #include "ronde/stats.h"
 #include "ronde/symmetric_heap.h"
 #include "ronde/topology.h"
-#include "ronde/transport.h"
 #include "ronde/work.h"
 
 namespace ronde {

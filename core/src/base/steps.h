@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ronde/transport.h"
+#include "ronde/plugin/transport.h"
 
 namespace ronde {
 

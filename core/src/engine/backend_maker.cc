@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/engine/backend_maker.h"
 
-#include "core/src/execute/backend_choice.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/rank_list.h"
 #include "ronde/error.h"
+#include "ronde/plugin/choice.h"
 
 namespace ronde {
 namespace {

@@ -8,15 +8,15 @@
 #include <set>
 #include <string>
 
+#include "core/src/engine/set_engine.h"
 #include "core/src/group/bootstrap.h"
 #include "core/src/group/control_tree.h"
-#include "ronde/backend.h"
-#include "ronde/board.h"
 #include "ronde/device.h"
 #include "ronde/log.h"
+#include "ronde/plugin/board.h"
+#include "ronde/plugin/factory.h"
 #include "ronde/runtime.h"
 #include "ronde/symmetric_heap.h"
-#include "core/src/engine/set_engine.h"
 
 namespace ronde {
 

@@ -8,13 +8,13 @@
 #include <mutex>
 #include <thread>
 
-#include "core/src/group/control_tree.h"
 #include "core/src/engine/engine_stats.h"
-#include "core/src/schedule/frozen_schedule.h"
-#include "ronde/board.h"
 #include "core/src/engine/running_operations.h"
 #include "core/src/engine/submission_queue.h"
+#include "core/src/group/control_tree.h"
+#include "core/src/schedule/frozen_schedule.h"
 #include "core/src/submit/work_state.h"
+#include "ronde/plugin/board.h"
 
 namespace ronde {
 

@@ -4,14 +4,14 @@
 #include <memory>
 
 #include "core/src/engine/arbiter.h"
-#include "core/src/group/control_tree.h"
-#include "core/src/schedule/frozen_schedule.h"
-#include "core/src/negotiate/messages.h"
-#include "ronde/board.h"
-#include "ronde/config.h"
-#include "ronde/log.h"
 #include "core/src/engine/set_engine.h"
 #include "core/src/engine/submission_queue.h"
+#include "core/src/group/control_tree.h"
+#include "core/src/negotiate/messages.h"
+#include "core/src/schedule/frozen_schedule.h"
+#include "ronde/config.h"
+#include "ronde/log.h"
+#include "ronde/plugin/board.h"
 
 namespace ronde {
 

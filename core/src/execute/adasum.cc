@@ -14,7 +14,7 @@
 #include "ronde/division.h"
 #include "ronde/error.h"
 #include "ronde/kernels.h"
-#include "ronde/segment_cursor.h"
+#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde {
 namespace {

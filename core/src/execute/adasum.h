@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "core/src/execute/fusion_buffer.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde {
 

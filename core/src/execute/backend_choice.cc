@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/execute/backend_choice.h"
+#include "ronde/plugin/choice.h"
 
 #include <utility>
 

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "core/src/negotiate/announcer.h"
 #include "core/src/base/counter.h"
 #include "core/src/execute/fusion_buffer.h"
-#include "ronde/backend.h"
+#include "core/src/negotiate/announcer.h"
 #include "ronde/log.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde {
 

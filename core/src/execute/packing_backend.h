@@ -5,7 +5,7 @@
 
 #include "core/src/base/counter.h"
 #include "core/src/execute/fusion_buffer.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 
 namespace ronde {
 

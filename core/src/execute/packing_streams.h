@@ -8,7 +8,7 @@
 
 #include "core/src/execute/packing_backend.h"
 #include "ronde/division.h"
-#include "ronde/segment_cursor.h"
+#include "ronde/plugin/segment_cursor.h"
 
 // What the operations of a PackingBackend are made of.
 

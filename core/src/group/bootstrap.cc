@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
-#include "core/src/execute/backend_choice.h"
 #include "core/src/base/rank_list.h"
 #include "core/src/submit/set_info.h"
+#include "ronde/plugin/choice.h"
 
 namespace ronde {
 namespace {

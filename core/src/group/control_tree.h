@@ -9,8 +9,8 @@
 
 #include "core/src/negotiate/messages.h"
 #include "ronde/error.h"
+#include "ronde/plugin/transport.h"
 #include "ronde/topology.h"
-#include "ronde/transport.h"
 
 namespace ronde {
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "ronde/backend.h"
 #include "ronde/error.h"
+#include "ronde/plugin/calls.h"
 
 namespace ronde {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "ronde/board.h"
+#include "ronde/plugin/board.h"
 
 namespace ronde {
 

@@ -11,11 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/src/base/counter.h"
 #include "core/src/negotiate/announcer.h"
 #include "core/src/schedule/arrival_words.h"
-#include "core/src/base/counter.h"
-#include "ronde/board.h"
 #include "core/src/submit/submission.h"
+#include "ronde/plugin/board.h"
 
 namespace ronde {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/src/submit/request_meta.h"
-#include "ronde/backend.h"
+#include "ronde/plugin/backend.h"
 #include "ronde/process_set.h"
 #include "ronde/topology.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "ronde/plugin/transport.h"
 #include "ronde/topology.h"
-#include "ronde/transport.h"
 
 namespace ronde::inproc {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "ronde/backend.h"
-#include "ronde/board.h"
-#include "ronde/transport.h"
+#include "ronde/plugin/board.h"
+#include "ronde/plugin/transport.h"
 
 namespace ronde::inproc {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "ronde/board.h"
+#include "ronde/plugin/board.h"
 #include "tests/support/inproc/hub.h"
 
 namespace ronde::inproc {

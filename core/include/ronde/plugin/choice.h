@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "ronde/backend.h"
+#include "ronde/plugin/factory.h"
 
 namespace ronde {
 

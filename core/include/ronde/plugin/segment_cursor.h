@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "ronde/backend.h"
+#include "ronde/plugin/calls.h"
 
 namespace ronde {
 

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "ronde/plugin/calls.h"
+#include "ronde/stats.h"
+#include "ronde/symmetric_heap.h"
+
+namespace ronde {
+
+/// A collective or message in progress. Destroying it after abort() must be safe while peers still
+/// run.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  /// Advances the work without blocking; true once finished, false if it waits for a peer. Every
+  /// rank that takes part has entered, or is about to, so it is polled hot at first; see
+  /// Capabilities::rings_peers for later. Throws ronde::Error if the backend failed: the group is
+  /// then dead.
+  virtual bool poll() = 0;
+
+  /// On a device, once poll() has returned true: behind it the result is in memory, and the inputs
+  /// are read. Null on the CPU.
+  virtual std::shared_ptr<const DeviceEvent> event() const { return nullptr; }
+
+  /// Grows whenever poll() got on, where that is worth telling: a caller looks on for a while after
+  /// each progress, and then blocks.
+  virtual std::uint64_t progress() const { return 0; }
+};
+
+/// What a backend can do, asked before anything is started.
+struct Capabilities {
+  std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
+  /// Indexed by ReduceOp. Adasum needs no bit: Ronde does it with alltoall and allgather, and gives
+  /// no backend a call with it (core/src/execute/adasum.h).
+  std::bitset<kReduceOpCount> ops = 0b11111;
+  /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. An allreduce
+  /// with one that is not in here is refused. A packed backend needs none: Ronde gives it the bytes
+  /// of the converted elements.
+  std::bitset<kDataTypeCount> wire_dtypes = {};
+  DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
+  /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
+  /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
+  /// packs, scales, averages and widens around it (core/src/execute/packing_backend.h). False: it
+  /// takes whole segment lists, every op and every scale. For a device it is false: nothing is put
+  /// around its backends.
+  bool wants_packed = true;
+  /// Packed backends: half types are widened to f32 before a reduction sees them. Broadcast,
+  /// allgather, alltoall, send and recv always move plain bytes there (dtype U8).
+  bool widen_halves = true;
+  /// The backend calls BackendContext::ring_peers before its poll() returns if a peer's may get on
+  /// because of it, so that Ronde may sleep between two polls. False: it is polled until finished.
+  bool rings_peers = false;
+  /// One that does not, but whose operations tell their progress(): while they tell none, Ronde
+  /// pauses between two polls, for a fraction of what a slow network takes, and leaves the core to
+  /// those who compute.
+  bool tells_progress = false;
+
+  /// Whether it can have this as the dtype, op or wire_dtype of a call.
+  /// @{
+  bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
+  bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(op)); }
+  bool supports_wire(DataType dtype) const {
+    return wire_dtypes.test(static_cast<std::size_t>(dtype));
+  }
+  /// @}
+  /// It can have every half type as a wire_dtype.
+  void set_wire_dtypes() {
+    for (const DataType half : {DataType::F16, DataType::BF16}) {
+      wire_dtypes.set(static_cast<std::size_t>(half));
+    }
+  }
+};
+
+/// The data plane of one rank.
+///
+/// Thread-safety: one thread at a time, with everything of one call visible to the next; but not
+/// always the same thread, as callers that wait drive the engine. Operations are started in the
+/// same order on every rank, and only once every rank has agreed to start. A message is started by
+/// its two ranks alone: it is at one place in this order, but what counts operations must not count
+/// it on all ranks.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  /// For texts, stats, RONDE_CPU_BACKEND and RONDE_GPU_BACKEND.
+  virtual std::string_view name() const noexcept = 0;
+  /// The same whenever it is asked, and on every rank.
+  virtual Capabilities capabilities() const = 0;
+
+  /// Starts an operation, and does not wait for a peer. What the call points to lives until the
+  /// operation is finished or destroyed. Throws ronde::Error if it cannot start: the group is then
+  /// dead.
+  /// @{
+  virtual std::unique_ptr<Operation> allreduce(const AllreduceCall& call) = 0;
+  virtual std::unique_ptr<Operation> broadcast(const BroadcastCall& call) = 0;
+  virtual std::unique_ptr<Operation> allgather(const AllgatherCall& call) = 0;
+  virtual std::unique_ptr<Operation> alltoall(const AlltoallCall& call) = 0;
+  virtual std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) = 0;
+  virtual std::unique_ptr<Operation> send(const SendCall& call) = 0;
+  virtual std::unique_ptr<Operation> recv(const RecvCall& call) = 0;
+  /// @}
+
+  /// Memory in which the ranks of this host reach each other's buffers; null if there is none.
+  virtual std::shared_ptr<SymmetricHeap> symmetric_heap() const { return nullptr; }
+
+  /// Of a backend for a device: how its work is ordered with the program's. Null on the CPU.
+  virtual std::shared_ptr<DeviceStreams> device_streams() const { return nullptr; }
+
+  /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
+  /// that a peer or a library may still write to has to outlive this object.
+  virtual void abort() noexcept = 0;
+
+  /// Lets go of what belongs to other ranks, such as mappings of their memory, before they give it
+  /// back, which no rank does until all have let go. All that this rank has begun is over, nothing
+  /// will be, and close() follows; others may still be at work. Must not wait for them.
+  virtual void let_go() {}
+
+  /// Ends a healthy backend; every rank calls it. Nothing is in progress. That of a process set is
+  /// also closed where another rank could not make its own, which does not call it then: it must
+  /// not wait for the others.
+  virtual void close() = 0;
+
+  /// What it did so far. Any thread may call it.
+  virtual StatsGroup stats() const = 0;
+};
+
+}  // namespace ronde
