@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.h"
-#include "torch_ext/src/agreement.h"
+#include "torch_ext/src/common/agreement.h"
 
 namespace ronde_test::broadcast_test {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "torch_ext/src/fingerprint.h"
+#include "torch_ext/src/common/fingerprint.h"
 #include "toy.h"
 
 namespace ronde_test::replicas_test {

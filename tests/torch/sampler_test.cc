@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "support.h"
-#include "torch_ext/src/permutation.h"
+#include "torch_ext/src/training/permutation.h"
 
 namespace ronde_test::sampler_test {
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <typeinfo>
 
-#include "gradient_views.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
-#include "sync_batch_norm.h"
+#include "torch_ext/src/norm/sync_batch_norm.h"
+#include "torch_ext/src/placement/gradient_views.h"
 
 namespace ronde {
 namespace {

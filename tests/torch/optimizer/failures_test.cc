@@ -5,7 +5,7 @@
 
 #include "failing.h"
 #include "tests/support/captured_errors.h"
-#include "torch_ext/src/gradient_reducer.h"
+#include "torch_ext/src/gradients/gradient_reducer.h"
 
 namespace ronde_test::failures_test {
 

@@ -11,7 +11,7 @@
 #include "failing.h"
 #include "ronde/error.h"
 #include "support.h"
-#include "torch_ext/src/symmetric_block.h"
+#include "torch_ext/src/placement/symmetric_block.h"
 #include "toy.h"
 
 namespace ronde_test::single_rank_failures_test {

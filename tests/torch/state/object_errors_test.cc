@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "objects.h"
-#include "torch_ext/src/object_bytes.h"
+#include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde_test::object_errors_test {
 namespace {

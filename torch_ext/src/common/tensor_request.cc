@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/common/tensor_request.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/StreamGuard.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ronde/ronde.h"
+#include "torch_ext/src/common/device_stream.h"
+
+namespace ronde::detail {
+namespace {
+
+// Why Ronde cannot move `tensor` and what helps, or an empty text. Asked in an order in which no
+// question fails: an undefined tensor has no layout, a nested one no sizes.
+std::string objection(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return "the tensor is undefined. Give it a value first (a parameter that backward did not "
+           "reach has an undefined grad())";
+  }
+  if (tensor.is_meta()) {
+    return "the tensor is a meta tensor, which has no data. Move it to a device with "
+           "empty_like(tensor, device) first";
+  }
+  if (tensor.is_nested()) return "the tensor is nested. Pass its parts, or a padded copy";
+  if (tensor.layout() != at::kStrided) {
+    return "the tensor is not dense (layout " + c10::str(tensor.layout()) +
+           "). Call to_dense() first";
+  }
+  if (tensor.is_quantized()) return "the tensor is quantised. Call dequantize() first";
+  if (tensor.is_complex()) {
+    return "the tensor is complex. Pass torch::view_as_real(tensor) (exact for sums and averages)";
+  }
+  if (!data_type_of(tensor.scalar_type())) {
+    return "the dtype " + std::string(c10::toString(tensor.scalar_type())) +
+           " is not supported. Convert it: uint8, int8, int16, int32, int64, float16, bfloat16, "
+           "float32, float64 and bool are";
+  }
+  if (!tensor.is_cpu() && !tensor.is_cuda()) {
+    return "tensors on " + tensor.device().str() + " are not supported. Call cpu() first";
+  }
+  if (!tensor.has_storage()) return "the tensor has no memory of its own. Call clone() first";
+  return {};
+}
+
+// Autograd's view of a tensor must neither stay alive nor be asked in an operation on raw memory.
+at::Tensor readable(const at::Tensor& tensor) {
+  return tensor.detach().resolve_neg().contiguous();
+}
+
+bool is_row_major(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_neg();
+}
+
+// Not empty_like: it keeps the memory format, and a result is row-major.
+at::Tensor empty_result(at::IntArrayRef sizes, const at::Tensor& like) {
+  return at::empty(sizes, at::TensorOptions().dtype(like.scalar_type()).device(like.device()));
+}
+
+// What a request's memory lives in until Ronde is through with it.
+struct Memory {
+  at::Tensor input;
+  at::Tensor output;
+  std::shared_ptr<TensorOperation> operation;
+};
+
+/// What the engine calls on threads of its own runs as if this one did.
+void use_stream(Request& request, const std::optional<c10::Stream>& stream) {
+  if (!stream) return;
+  request.stream = native_stream(stream);
+  if (request.allocate_output) {
+    request.allocate_output = [stream, allocate = std::move(request.allocate_output)](
+                                  const std::vector<std::int64_t>& shape) {
+      const c10::OptionalStreamGuard guard(stream);
+      return allocate(shape);
+    };
+  }
+  if (request.finish) {
+    request.finish = [stream, finish = std::move(request.finish)] {
+      const c10::OptionalStreamGuard guard(stream);
+      finish();
+    };
+  }
+}
+
+Prepared prepare(Request request, Memory memory) {
+  const at::Tensor& either = memory.input.defined() ? memory.input : memory.output;
+  memory.operation->stream = current_stream(either.device());
+  use_stream(request, memory.operation->stream);
+  if (memory.input.defined()) request.input = memory.input.const_data_ptr();
+  if (memory.output.defined()) request.output = memory.output.mutable_data_ptr();
+  request.caller_waits = CallerWaits::here();
+  std::shared_ptr<TensorOperation> operation = memory.operation;
+  request.keep_alive = std::make_shared<Memory>(std::move(memory));
+  return {std::move(request), std::move(operation)};
+}
+
+}  // namespace
+
+std::optional<DataType> data_type_of(at::ScalarType type) noexcept {
+  switch (type) {
+    case at::kByte:
+      return DataType::U8;
+    case at::kChar:
+      return DataType::I8;
+    case at::kShort:
+      return DataType::I16;
+    case at::kInt:
+      return DataType::I32;
+    case at::kLong:
+      return DataType::I64;
+    case at::kHalf:
+      return DataType::F16;
+    case at::kBFloat16:
+      return DataType::BF16;
+    case at::kFloat:
+      return DataType::F32;
+    case at::kDouble:
+      return DataType::F64;
+    case at::kBool:
+      return DataType::Bool;
+    default:
+      return std::nullopt;
+  }
+}
+
+Device native_device(const at::Tensor& tensor) {
+  if (tensor.is_cuda()) return {.kind = DeviceKind::Cuda, .index = tensor.get_device()};
+  return {};
+}
+
+Prepared prepare_out_of_place(Request request, const at::Tensor& tensor, bool reads) {
+  Memory memory;
+  if (reads) memory.input = readable(tensor);
+  memory.output = empty_result(tensor.sizes(), tensor);
+  memory.operation = std::make_shared<TensorOperation>(TensorOperation{memory.output});
+  return prepare(std::move(request), std::move(memory));
+}
+
+Prepared prepare_allocating(Request request, const at::Tensor& tensor) {
+  Memory memory;
+  memory.input = readable(tensor);
+  memory.operation = std::make_shared<TensorOperation>();
+  // The memory belongs to the operation, which the request keeps alive.
+  request.allocate_output =
+      [operation = memory.operation.get(), like = memory.input,
+       mode = c10::InferenceMode::is_enabled()](const std::vector<std::int64_t>& shape) {
+        // Whichever thread runs the loop, the result is of the kind that the caller asked for.
+        const c10::InferenceMode inference(mode);
+        operation->result = empty_result(shape, like);
+        return operation->result.mutable_data_ptr();
+      };
+  return prepare(std::move(request), std::move(memory));
+}
+
+Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads) {
+  const at::Tensor target = tensor.detach();
+  Memory memory;
+  memory.operation = std::make_shared<TensorOperation>(TensorOperation{tensor});
+  if (is_row_major(target)) {
+    memory.output = target;
+  } else {
+    memory.output = empty_result(target.sizes(), target);
+    if (reads) memory.output.copy_(target);
+    // note_written() counts as the one write: target's own counter would move at an unknown time.
+    request.finish = [target = target.variable_data(), copy = memory.output] {
+      const at::NoGradGuard no_grad;
+      // Inference tensors may only be written in this mode, which is each thread's own.
+      const c10::InferenceMode inference(target.is_inference());
+      target.copy_(copy);
+    };
+  }
+  memory.input = memory.output;
+  return prepare(std::move(request), std::move(memory));
+}
+
+Prepared prepare_sending(Request request, const at::Tensor& tensor) {
+  Memory memory;
+  memory.input = readable(tensor);
+  memory.operation = std::make_shared<TensorOperation>();
+  return prepare(std::move(request), std::move(memory));
+}
+
+void note_written(const at::Tensor& tensor) {
+  // Backward must notice that a saved tensor was overwritten; inference tensors are never saved.
+  if (!tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
+}
+
+TensorWork start(Prepared prepared) {
+  Work work = submit(std::move(prepared.request));
+  return {std::move(work), std::move(prepared.operation)};
+}
+
+std::vector<TensorWork> start_together(std::vector<Prepared> prepared) {
+  std::vector<TensorWork> started(prepared.size());
+  for (const DeviceKind kind : {DeviceKind::Cpu, DeviceKind::Cuda}) {
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < prepared.size(); ++i) {
+      if (prepared[i].request.device.kind == kind) places.push_back(i);
+    }
+    if (places.size() == 1) {
+      started[places[0]] = start(std::move(prepared[places[0]]));
+      continue;
+    }
+    std::vector<Request> requests;
+    for (const std::size_t i : places) requests.push_back(std::move(prepared[i].request));
+    if (requests.empty()) continue;
+    std::vector<Work> works = submit_group(std::move(requests));
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      started[places[i]] = {std::move(works[i]), std::move(prepared[places[i]].operation)};
+    }
+  }
+  return started;
+}
+
+TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads) {
+  TensorWork work = start(prepare_in_place(std::move(request), tensor, reads));
+  note_written(tensor);
+  return work;
+}
+
+std::string rank_prefix() {
+  return is_initialized() ? "rank " + std::to_string(rank()) + ": " : "";
+}
+
+std::string caller(std::string_view function, const std::string& name) {
+  return rank_prefix() + "ronde::" + std::string(function) + "(" +
+         (name.empty() ? "unnamed" : "\"" + name + "\"") + ")";
+}
+
+std::string caller(std::string_view function, const std::string& name, std::size_t index) {
+  return caller(function, name) + ", tensor " + std::to_string(index);
+}
+
+std::string describe_shape(at::IntArrayRef sizes) {
+  std::string text = "[";
+  for (const std::int64_t size : sizes) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(size);
+  }
+  return text + "]";
+}
+
+std::string describe_type(at::ScalarType type) {
+  const std::optional<DataType> known = data_type_of(type);
+  return known ? std::string(to_string(*known)) : std::string(c10::toString(type));
+}
+
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  const std::string shape = tensor.is_nested() ? "nested" : describe_shape(tensor.sizes());
+  return describe_type(tensor.scalar_type()) + " " + shape + " on " +
+         c10::DeviceTypeName(tensor.device().type(), true);
+}
+
+void check_tensor(const std::string& what, const at::Tensor& tensor) {
+  const std::string text = objection(tensor);
+  if (text.empty()) return;
+  const std::string which = tensor.defined() ? " (" + describe(tensor) + ")" : "";
+  throw UsageError(what + which + ": " + text);
+}
+
+void check_writable(const std::string& what, const at::Tensor& tensor) {
+  check_tensor(what, tensor);
+  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
+  throw UsageError(what + " (" + describe(tensor) +
+                   "): several elements of the tensor share one memory location (it was "
+                   "expanded), so it cannot be changed in place. Call contiguous() first, or use "
+                   "the form that returns a new tensor");
+}
+
+}  // namespace ronde::detail

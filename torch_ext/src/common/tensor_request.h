@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ronde/dtype.h"
+#include "ronde/options.h"
+#include "ronde/request.h"
+#include "ronde/torch/work.h"
+
+namespace ronde::detail {
+
+/// What the handle shares with the operation.
+struct TensorOperation {
+  /// Written before the work is done, or queued on a GPU; read after it.
+  at::Tensor result;
+  /// In which the tensors are ready, and the memory of the result was made; none on the CPU.
+  /// Written before the operation is submitted.
+  std::optional<c10::Stream> stream = {};
+};
+
+/// Throws UsageError, its text beginning with `what`, unless Ronde can move `tensor`.
+void check_tensor(const std::string& what, const at::Tensor& tensor);
+
+/// As check_tensor, and refuses memory that overlaps itself.
+void check_writable(const std::string& what, const at::Tensor& tensor);
+
+/// "float32 [2, 3] on cpu", or "undefined".
+std::string describe(const at::Tensor& tensor);
+
+/// "f32"
+std::string describe_type(at::ScalarType type);
+
+/// "[2, 3]"
+std::string describe_shape(at::IntArrayRef sizes);
+
+/// "rank 2: ": how this library's own texts begin; empty before init, and after shutdown.
+std::string rank_prefix();
+
+/// "rank 2: ronde::allreduce("x")": how the texts about a call begin.
+std::string caller(std::string_view function, const std::string& name);
+/// The same of a tensor of a group: "rank 2: ronde::grouped_allreduce("x"), tensor 3".
+std::string caller(std::string_view function, const std::string& name, std::size_t index);
+
+std::optional<DataType> data_type_of(at::ScalarType type) noexcept;
+Device native_device(const at::Tensor& tensor);
+
+/// What a tensor that was checked and the options decide of a request: each struct of options has
+/// some of the fields.
+template <typename Options>
+Request request_for(Collective kind, const at::Tensor& tensor, const Options& options) {
+  Request request;
+  request.kind = kind;
+  request.dtype = data_type_of(tensor.scalar_type()).value();
+  request.shape = tensor.sizes().vec();
+  request.device = native_device(tensor);
+  if constexpr (requires { options.name; }) request.name = options.name;
+  if constexpr (requires { options.op; }) {
+    request.op = options.op;
+    request.prescale = options.prescale;
+    request.postscale = options.postscale;
+  }
+  if constexpr (requires { options.wire_dtype; }) request.wire_dtype = options.wire_dtype;
+  if constexpr (requires { options.root; }) request.root = options.root;
+  if constexpr (requires { options.peer; }) {
+    request.peer = options.peer;
+    request.tag = options.tag;
+  }
+  request.set = options.process_set;
+  request.timeout = options.timeout;
+  return request;
+}
+
+/// While one lives, the requests that this thread makes are waited for at once
+/// (Request::caller_waits): the forms that wait are those that do not, and a wait.
+class CallerWaits {
+ public:
+  CallerWaits() { here_ = true; }
+  ~CallerWaits() { here_ = false; }
+  CallerWaits(const CallerWaits&) = delete;
+  CallerWaits& operator=(const CallerWaits&) = delete;
+
+  static bool here() noexcept { return here_; }
+
+ private:
+  static inline thread_local bool here_ = false;
+};
+
+/// A request with memory, yet to be submitted. On a GPU its tensors are ready in the stream that is
+/// current where it is made.
+struct Prepared {
+  Request request;
+  std::shared_ptr<TensorOperation> operation;
+};
+
+/// Into a new tensor of the same shape. `reads`: the tensor's values count.
+Prepared prepare_out_of_place(Request request, const at::Tensor& tensor, bool reads);
+/// Into memory that is made once the shape of the result is known.
+Prepared prepare_allocating(Request request, const at::Tensor& tensor);
+/// In place. Memory that is not row-major is reduced in a copy and written back by Request::finish,
+/// so that the tensor has the result even if nobody waits. To be followed by note_written().
+Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads);
+/// Without a result.
+Prepared prepare_sending(Request request, const at::Tensor& tensor);
+
+/// For autograd, once what changes `tensor` has been submitted.
+void note_written(const at::Tensor& tensor);
+
+TensorWork start(Prepared prepared);
+/// One by itself, several as a group: all or none. On a GPU, what is on the CPU beside them goes by
+/// itself, as a group is of one kind of device.
+std::vector<TensorWork> start_together(std::vector<Prepared> prepared);
+TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads);
+
+/// alltoall without autograd; `received`: the rows that came from each rank.
+at::Tensor alltoall_to(std::vector<std::int64_t>& received, const at::Tensor& tensor,
+                       at::IntArrayRef splits, const AlltoallOptions& options);
+
+/// The same of a group, with the splits of each tensor.
+std::vector<at::Tensor> grouped_alltoall_to(std::vector<std::vector<std::int64_t>>& received,
+                                            const std::vector<at::Tensor>& tensors,
+                                            const std::vector<std::vector<std::int64_t>>& splits,
+                                            const AlltoallOptions& options);
+
+}  // namespace ronde::detail

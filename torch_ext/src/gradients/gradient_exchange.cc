@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/gradients/gradient_exchange.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ronde/error.h"
+
+namespace ronde::detail {
+namespace {
+
+/// What a rank without a gradient takes part with.
+at::Tensor zeros_for(const at::Tensor& parameter) {
+  return at::zeros(parameter.sizes(), parameter.options().requires_grad(false));
+}
+
+/// As autograd would have made the gradient: with the parameter's strides.
+at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  return at::empty_like(parameter, parameter.options().requires_grad(false)).copy_(values);
+}
+
+/// An allreduce in place.
+Prepared reduction(const at::Tensor& tensor, const AllreduceOptions& options, bool contributes) {
+  check_writable(caller("allreduce_", options.name), tensor);
+  Request request = request_for(Collective::Allreduce, tensor, options);
+  request.contributes = contributes;
+  Prepared prepared = prepare_in_place(std::move(request), tensor, true);
+  note_written(tensor);
+  return prepared;
+}
+
+std::vector<Prepared> one(Prepared prepared) {
+  std::vector<Prepared> list;
+  list.push_back(std::move(prepared));
+  return list;
+}
+
+}  // namespace
+
+std::string ParameterSubject::text(const std::string& text) const {
+  return rank_prefix() + "ronde::DistributedOptimizer(\"" + scope + "\"): parameter \"" + name +
+         "\": " + text;
+}
+
+void ParameterSubject::refuse(const std::string& text) const {
+  throw UsageError(this->text(text));
+}
+
+DenseExchange::DenseExchange(ParameterSubject subject, at::Tensor parameter, GradientView* view,
+                             bool lazy)
+    : subject_(std::move(subject)), parameter_(std::move(parameter)), view_(view), lazy_(lazy) {}
+
+std::vector<Prepared> DenseExchange::begin(const AllreduceOptions& options) {
+  const at::Tensor& gradient = parameter_.grad();
+  stands_in_ = !gradient.defined();
+  if (view_ != nullptr) return one(begin_view(options));
+  reduced_ = stands_in_ ? zeros_for(parameter_) : gradient;
+  return one(reduction(reduced_, options, !stands_in_));
+}
+
+Prepared DenseExchange::begin_view(const AllreduceOptions& options) {
+  if (view_->is_occupied()) {
+    subject_.refuse(
+        "the memory of its gradient view is in use by another tensor that backward made. Set "
+        "DistributedOptimizerOptions::gradient_views to false, and please report this");
+  }
+  const at::Tensor& gradient = parameter_.grad();
+  copies_back_ = !stands_in_ && !view_->holds(gradient);
+  if (copies_back_) {
+    check_writable(caller("allreduce_", options.name), gradient);
+    const at::NoGradGuard no_grad;
+    view_->tensor().copy_(gradient);
+  }
+  reduced_ = stands_in_ ? view_->tensor() : gradient;
+  Request request = request_for(Collective::Allreduce, view_->flat(), options);
+  request.contributes = !stands_in_;
+  request.symmetric = true;
+  request.lazy = lazy_;
+  Prepared prepared = prepare_in_place(std::move(request), view_->flat(), true);
+  note_written(view_->flat());
+  return prepared;
+}
+
+std::vector<Prepared> DenseExchange::proceed(const std::vector<TensorWork>& works,
+                                             std::optional<bool> is_present) {
+  const at::Tensor reduced = std::exchange(reduced_, {});
+  if (!stands_in_) {
+    if (!parameter_.grad().is_same(reduced)) subject_.refuse(kGradientReplaced);
+    if (copies_back_) reduced.detach().copy_(view_->tensor());
+    return {};
+  }
+  if (!is_present.value_or(works.front().contributed())) return {};
+  parameter_.mutable_grad() = view_ != nullptr ? reduced : laid_out_as(parameter_, reduced);
+  return {};
+}
+
+CompressedExchange::CompressedExchange(ParameterSubject subject, at::Tensor parameter,
+                                       std::unique_ptr<CompressedGradient> compressed, int ranks)
+    : subject_(std::move(subject)),
+      parameter_(std::move(parameter)),
+      compressed_(std::move(compressed)),
+      ranks_(ranks) {}
+
+std::vector<Prepared> CompressedExchange::begin(const AllreduceOptions& options) {
+  options_ = options;
+  stands_in_ = !parameter_.grad().defined();
+  present_ = false;
+  round_ = 0;
+  gradient_ = stands_in_ ? laid_out_as(parameter_, zeros_for(parameter_)) : parameter_.grad();
+  values_ = gradient_.detach();
+  const at::NoGradGuard no_grad;
+  const std::vector<CompressedPart> parts =
+      compressed_->compress(values_, {.op = options.op,
+                                      .prescale = options.prescale,
+                                      .postscale = options.postscale,
+                                      .ranks = ranks_,
+                                      .contributes = !stands_in_});
+  if (parts.empty()) subject_.refuse("its compression returned nothing to send");
+  return send(parts);
+}
+
+std::vector<Prepared> CompressedExchange::send(const std::vector<CompressedPart>& parts) {
+  parts_ = parts;
+  std::vector<Prepared> prepared;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    // The usual case, of one part in one round, has the name of the parameter alone. Parts behind
+    // the first go without one: a rank that cannot send them has used all names all the same.
+    std::string name = options_.name;
+    if (round_ > 0) name += "/round " + std::to_string(round_);
+    if (i > 0) name.clear();
+    prepared.push_back(parts_[i].combine == CompressedPart::Combine::Reduce
+                           ? reduce(parts_[i], name)
+                           : gather(parts_[i].tensor, name));
+  }
+  ++round_;
+  return prepared;
+}
+
+Prepared CompressedExchange::reduce(const CompressedPart& part, const std::string& name) const {
+  AllreduceOptions options = options_;
+  options.name = name;
+  options.wire_dtype = part.wire_dtype;
+  return reduction(part.tensor, options, !stands_in_);
+}
+
+Prepared CompressedExchange::gather(const at::Tensor& tensor, const std::string& name) const {
+  check_tensor(caller("allgather", name), tensor);
+  const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
+  const at::Tensor sent = stands_in_ ? rows.narrow(0, 0, 0) : rows;
+  const AllgatherOptions options{name, options_.process_set, options_.timeout};
+  return prepare_allocating(request_for(Collective::Allgather, sent, options), sent);
+}
+
+bool CompressedExchange::is_present(const std::vector<TensorWork>& works) const {
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    const bool is_reduced = parts_[i].combine == CompressedPart::Combine::Reduce;
+    if (is_reduced ? works[i].contributed() : works[i].wait().numel() > 0) return true;
+  }
+  return false;
+}
+
+std::vector<Prepared> CompressedExchange::proceed(const std::vector<TensorWork>& works,
+                                                  std::optional<bool> is_present) {
+  present_ = present_ || is_present.value_or(this->is_present(works));
+  std::vector<at::Tensor> results;
+  for (const TensorWork& work : works) results.push_back(work.wait());
+  const at::NoGradGuard no_grad;
+  if (!stands_in_ && !parameter_.grad().is_same(gradient_)) subject_.refuse(kGradientReplaced);
+  const std::vector<CompressedPart> next = compressed_->decompress(results, values_);
+  if (!next.empty()) return send(next);
+  if (stands_in_ && present_) parameter_.mutable_grad() = gradient_;
+  gradient_.reset();
+  values_.reset();
+  parts_.clear();
+  return {};
+}
+
+}  // namespace ronde::detail

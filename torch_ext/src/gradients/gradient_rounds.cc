@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// GradientReducer waits for what is in flight.
+#include <ATen/core/grad_mode.h>
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ronde/error.h"
+#include "torch_ext/src/gradients/gradient_failures.h"
+#include "torch_ext/src/gradients/gradient_reducer.h"
+#include "torch_ext/src/gradients/optimizer_parameters.h"
+#include "torch_ext/src/gradients/scaler_agreement.h"
+#include "torch_ext/src/gradients/wire_dtype.h"
+
+namespace ronde::detail {
+namespace {
+
+constexpr const char* kSparseAdvice =
+    "\nThe gradient is sparse here. If other ranks have none in this step, name the parameter in "
+    "DistributedOptimizerOptions::sparse_parameters, or set sparse_as_dense";
+
+/// Some ranks gather rows, and others reduce.
+bool has_both_kinds(const std::string& text) {
+  const auto names = [&text](Collective kind) {
+    return text.find(": " + std::string(to_string(kind)) + " ") != std::string::npos;
+  };
+  return names(Collective::Allgather) && names(Collective::Allreduce);
+}
+
+}  // namespace
+
+std::optional<bool> GradientReducer::is_present(const Slot& slot) const {
+  if (slot.group < 0) return std::nullopt;
+  const at::Tensor flags = groups_[static_cast<std::size_t>(slot.group)].flags.wait();
+  return flags[static_cast<std::int64_t>(slot.place_in_group)].item<std::uint8_t>() != 0;
+}
+
+/// All that is in flight, also after a failure: a retry has the same names. Throws the first.
+void GradientReducer::wait_for(Slot& slot) {
+  std::exception_ptr first_error;
+  const auto wait = [&first_error](const TensorWork& work) {
+    try {
+      work.wait();
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+  };
+  for (const TensorWork& work : slot.works) wait(work);
+  if (slot.group >= 0) wait(groups_[static_cast<std::size_t>(slot.group)].flags);
+  const bool is_sparse = slot.sends_sparse.value_or(false) && !slot.failure;
+  try {
+    if (first_error) std::rethrow_exception(first_error);
+  } catch (const OutOfMemoryError&) {
+    // The ranks agreed; the others have their rows.
+    was_sparse_ = was_sparse_ || is_sparse;
+    throw;
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    was_refused_ = was_refused_ || is_refusal_text(text);
+    if (!is_sparse || !has_both_kinds(text)) throw;
+    throw UsageError(text + kSparseAdvice);
+  }
+  was_sparse_ = was_sparse_ || is_sparse;
+}
+
+/// Waits for what is in flight; true if it goes on.
+bool GradientReducer::advance(Slot& slot) {
+  const bool is_intact = slot.guard.restore(slot.parameter);
+  wait_for(slot);
+  const std::optional<bool> presence = is_present(slot);
+  try {
+    if (!is_intact) slot.subject.refuse(kGradientWritten);
+    slot.next = slot.exchange->proceed(slot.works, presence);
+  } catch (...) {
+    slot.failure = std::current_exception();
+    throw;
+  }
+  if (slot.next.empty()) slot.exchange = nullptr;
+  return !slot.next.empty();
+}
+
+void GradientReducer::start_next(Slot& slot) {
+  slot.works = start_together(std::exchange(slot.next, {}));
+}
+
+/// Round by round, so that those of one round travel together.
+void GradientReducer::finish_all(std::exception_ptr& first_error) {
+  const auto each_in_flight = [this, &first_error](const auto& part) {
+    for (Slot& slot : slots_) {
+      if (slot.exchange == nullptr) continue;
+      try {
+        part(slot);
+      } catch (...) {
+        slot.exchange = nullptr;
+        if (!first_error) first_error = std::current_exception();
+      }
+    }
+  };
+  const bool asks =
+      may_fail_alone_ || (options_.compression && !wire_dtype_of(options_.compression));
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    each_in_flight([&](Slot& slot) { goes_on = advance(slot) || goes_on; });
+    if ((asks || was_sparse_) && !can_all_go_on(first_error)) return;
+    each_in_flight([this](Slot& slot) { start_next(slot); });
+  }
+}
+
+void GradientReducer::expect_not_skipping() const {
+  if (skip_depth_ == 0 || phase_ == Phase::Reduced) return;
+  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ +
+                   "\"): synchronize() was called within skip_synchronize(), where gradients stay "
+                   "as they are. Leave it first, or call step()");
+}
+
+/// Of the optimiser that steps, and of those that are watched.
+void GradientReducer::expect_same_parameters() const {
+  const std::size_t count = count_parameters(inner_);
+  if (count == slots_.size()) return;
+  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimiser has " +
+                   std::to_string(count) + " parameters, but had " + std::to_string(slots_.size()) +
+                   " when it was wrapped. Call add_parameters() after adding parameters, and "
+                   "zero_grad() before the next backward");
+}
+
+void GradientReducer::expect_to_step_with() const {
+  if (phase_ != Phase::Failed && no_sync_depth_ == 0) return;
+  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ + "\"): " +
+                   (phase_ == Phase::Failed
+                        ? "the last reduction failed, so there is nothing to step with. Call "
+                          "zero_grad() and run backward again"
+                        : "step() or synchronize() was called inside no_sync(). Leave it first"));
+}
+
+void GradientReducer::synchronize() {
+  if (phase_ != Phase::Reduced) return wait_for_all({});
+  try {
+    expect_same_parameters();
+  } catch (...) {
+    step_failed();
+    throw;
+  }
+}
+
+bool GradientReducer::synchronize_and_agree(double scale) {
+  if (phase_ == Phase::Accumulating) {
+    wait_for_all(scale);
+  } else {
+    // Also where this rank alone has nothing to step with: the others ask.
+    std::exception_ptr error;
+    try {
+      expect_to_step_with();
+      expect_same_parameters();
+    } catch (...) {
+      error = std::current_exception();
+      step_failed();
+    }
+    start_agreement(scale, false, error);
+  }
+  return finish_scaler_agreement(std::exchange(agreement_, {}), scale);
+}
+
+/// Within skip_synchronize(), where every gradient is this rank's own.
+void GradientReducer::keep_own(std::optional<double> scale) {
+  std::exception_ptr error;
+  try {
+    expect_nothing_in_flight("step() was called within skip_synchronize()");
+    expect_same_parameters();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (scale) {
+    start_agreement(*scale, true, error);
+  } else if (error) {
+    std::rethrow_exception(error);
+  }
+  end_step(false);
+}
+
+/// `scale`: that of the scaler, for synchronize_and_agree().
+void GradientReducer::wait_for_all(std::optional<double> scale) {
+  expect_to_step_with();
+  if (skip_depth_ > 0) return keep_own(scale);
+  std::exception_ptr first_error;
+  const auto attempt = [&first_error](const auto& part) {
+    try {
+      part();
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+  };
+  was_refused_ = was_sparse_ = false;
+  submit_rest(first_error);
+  attempt([this] {
+    replicas_.start("ronde::DistributedOptimizer(\"" + scope_ + "\")", options_.timeout);
+  });
+  // Whatever fails here, the other ranks wait for these, too: what cannot be told counts as found.
+  TensorWork nonfinite;
+  bool found = true;
+  if (options_.find_nonfinite) {
+    attempt([&] { found = has_found_nonfinite(); });
+    attempt([&] { nonfinite = submit_flag("/nonfinite", found); });
+  }
+  attempt([this] { scale_local(); });
+  attempt([this] { expect_same_parameters(); });
+  if (scale) attempt([&] { start_agreement(*scale, false, first_error); });
+  finish_all(first_error);
+  if (was_refused_) {
+    attempt([&] {
+      tell_failures(first_error,
+                    "gradients were not reduced, as not all ranks could do their part:",
+                    "Call zero_grad() to go on without this step");
+    });
+  }
+  attempt([&] { tell_nonfinite(nonfinite); });
+  attempt([this] { agreement_.wait(); });
+  attempt([this] { replicas_.finish(); });
+  if (first_error) agreement_ = {};
+  end_step(first_error != nullptr);
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+void GradientReducer::end_step(bool failed) {
+  for (Slot& slot : slots_) {
+    slot.ready = false;
+    slot.passes = 0;
+    slot.works.clear();
+    slot.next.clear();
+    slot.failure = nullptr;
+    slot.refusal.reset();
+    slot.nonfinite.clear();
+    // Of a step that failed nothing is known: the ranks may have had gradients of two kinds.
+    if (!failed && slot.sends_sparse) {
+      slot.is_sparse = *slot.sends_sparse;
+      if (slot.is_sparse) slot.sparse->settle();
+    }
+    slot.sends_sparse.reset();
+  }
+  for (Group& group : groups_) group.flags = {};
+  phase_ = failed ? Phase::Failed : Phase::Reduced;
+  reduction_number_ = failed ? 0 : next_number();
+}
+
+void GradientReducer::scale_local() const {
+  double scale = 1.0;
+  if (options_.average_aggregated_gradients) scale /= options_.backward_passes_per_step;
+  if (options_.scale_local_gradients && is_sum()) {
+    scale *= options_.prescale * options_.postscale;
+    if (options_.op == ReduceOp::Average) scale /= ranks_;
+  }
+  if (scale == 1.0) return;
+  const at::NoGradGuard no_grad;
+  for (const Slot& slot : slots_) {
+    if (slot.is_local && slot.parameter.grad().defined()) slot.parameter.grad().mul_(scale);
+  }
+}
+
+}  // namespace ronde::detail

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "ronde/torch/collectives.h"
+#include "torch_ext/src/gradients/gradient_exchange.h"
+
+// Note [Sparse gradients]
+//
+// Indices travel as the rows of a matrix [entries, sparse dimensions], values as [entries, dense
+// dimensions...]: both join along their first dimension. Before the indices of each rank comes a
+// row with the number of its entries, or -1 if it has no gradient at all: so a gradient without
+// entries, which makes an optimiser count a step, is told from none.
+//
+// Until a step has once shown all ranks that the gradient is sparse, values are sent after the
+// indices, which have the name that a dense gradient would have: a rank that has no gradient yet,
+// and takes part as for a dense one, then disagrees with the others, rather than to leave them
+// waiting. Once they know both travel as a group, in which values have no name: whatever another
+// rank submits under the gradient's name has used the same names then.
+//
+// Values are multiplied by prescale and rounded to the type in which they travel, once. They are
+// added up in f32 (f64 in f64) whatever that is, those of one rank, too, and what comes out is
+// scaled and rounded to the gradient's type, once.
+namespace ronde {
+namespace detail {
+namespace {
+
+/// Embeddings have sparse rows.
+constexpr std::int64_t kSparseDimensions = 1;
+
+/// The header of a rank's indices.
+at::Tensor header(std::int64_t entries) {
+  return at::full({1, kSparseDimensions}, entries, at::kLong);
+}
+
+struct Gathered {
+  at::Tensor indices;       ///< of all ranks' entries, a column each
+  bool is_present = false;  ///< a rank has a gradient
+};
+
+Gathered without_headers(const at::Tensor& rows) {
+  Gathered gathered;
+  std::vector<at::Tensor> parts;
+  for (std::int64_t at = 0; at < rows.size(0);) {
+    const auto entries = rows[at][0].item<std::int64_t>();
+    ++at;
+    if (entries < 0) continue;
+    gathered.is_present = true;
+    parts.push_back(rows.narrow(0, at, entries));
+    at += entries;
+  }
+  gathered.indices =
+      parts.empty() ? at::empty({rows.size(1), 0}, at::kLong) : at::cat(parts).t().contiguous();
+  return gathered;
+}
+
+bool is_half_type(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16;
+}
+
+/// In which values are added up.
+at::ScalarType wide(at::ScalarType type) {
+  return is_half_type(type) ? at::kFloat : type;
+}
+
+/// What this rank sends of a sparse tensor, its values yet to be rounded.
+at::Tensor scaled_own(const at::Tensor& tensor, double prescale) {
+  const at::Tensor own = tensor.to(wide(tensor.scalar_type())).coalesce();
+  if (prescale == 1.0) return own;
+  return at::_sparse_coo_tensor_unsafe(own.indices(), own.values() * prescale, own.sizes(),
+                                       own.options())
+      ._coalesced_(true);
+}
+
+/// The sum or average of what all ranks have sent, coalesced.
+at::Tensor combined(const at::Tensor& indices, const at::Tensor& values, const at::Tensor& like,
+                    const AllreduceOptions& options, int ranks) {
+  const at::Tensor terms = values.to(wide(like.scalar_type()));
+  const at::Tensor sum =
+      at::_sparse_coo_tensor_unsafe(indices.to(like.device()), terms, like.sizes(),
+                                    terms.options().layout(at::kSparse))
+          .coalesce();
+  const double scale = options.postscale / (options.op == ReduceOp::Average ? ranks : 1);
+  if (scale != 1.0) sum.values().mul_(scale);
+  return sum.to(like.scalar_type());
+}
+
+/// In which values of a type travel.
+at::ScalarType sent_type(at::ScalarType type, std::optional<DataType> wire_dtype) {
+  const bool is_full = type == at::kFloat || type == at::kDouble;
+  if (!wire_dtype || !is_full) return type;
+  return *wire_dtype == DataType::F16 ? at::kHalf : at::kBFloat16;
+}
+
+void check_wire(const std::string& what, const at::Tensor& tensor,
+                const AllreduceOptions& options) {
+  const std::optional<DataType> own = data_type_of(tensor.scalar_type());
+  if (!options.wire_dtype || options.wire_dtype == own) return;
+  const bool is_full = own == DataType::F32 || own == DataType::F64;
+  const bool is_half = options.wire_dtype == DataType::F16 || options.wire_dtype == DataType::BF16;
+  if (is_full && is_half) return;
+  throw UsageError(what + " (" + describe(tensor) + "): wire_dtype is " +
+                   std::string(to_string(*options.wire_dtype)) +
+                   "; it is for values of f32 or f64, and f16 or bf16. Leave it out");
+}
+
+}  // namespace
+
+SparseExchange::SparseExchange(ParameterSubject subject, at::Tensor parameter, int ranks,
+                               std::optional<DataType> wire_dtype)
+    : subject_(std::move(subject)),
+      parameter_(std::move(parameter)),
+      ranks_(ranks),
+      sent_type_(sent_type(parameter_.scalar_type(), wire_dtype)) {}
+
+at::Tensor SparseExchange::no_values() const {
+  std::vector<std::int64_t> shape = parameter_.sizes().vec();
+  shape.at(0) = 0;
+  return at::empty(shape, parameter_.options().requires_grad(false));
+}
+
+Prepared SparseExchange::gather(const at::Tensor& rows, const std::string& name) const {
+  const AllgatherOptions options{name, options_.process_set, options_.timeout};
+  return prepare_allocating(request_for(Collective::Allgather, rows, options), rows);
+}
+
+std::vector<Prepared> SparseExchange::begin(const AllreduceOptions& options) {
+  const at::NoGradGuard no_grad;
+  if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum) {
+    subject_.refuse("its gradient is sparse, which takes ReduceOp Average or Sum, and op is " +
+                    std::string(to_string(options.op)) + ". Set sparse_as_dense");
+  }
+  sent_ = parameter_.grad();
+  if (sent_.defined() && sent_.sparse_dim() != kSparseDimensions) {
+    subject_.refuse("its gradient has " + std::to_string(sent_.sparse_dim()) +
+                    " sparse dimensions; Ronde takes those with one, as embeddings have. Set "
+                    "sparse_as_dense");
+  }
+  options_ = options;
+  // The last exchange may have failed between its rounds.
+  indices_.reset();
+  const at::Tensor own = sent_.defined() ? scaled_own(sent_, options.prescale) : at::Tensor();
+  values_ = (own.defined() ? own.values() : no_values()).to(sent_type_);
+  std::vector<Prepared> prepared;
+  prepared.push_back(
+      gather(own.defined() ? at::cat({header(own._nnz()), own.indices().t().cpu()}) : header(-1),
+             options.name));
+  if (is_agreed_) prepared.push_back(gather(std::exchange(values_, {}), {}));
+  return prepared;
+}
+
+std::vector<Prepared> SparseExchange::proceed(const std::vector<TensorWork>& works,
+                                              std::optional<bool>) {
+  const at::NoGradGuard no_grad;
+  if (is_agreed_) {
+    finish(works.at(0).wait(), works.at(1).wait());
+    return {};
+  }
+  if (!indices_.defined()) {
+    indices_ = works.front().wait();
+    std::vector<Prepared> prepared;
+    prepared.push_back(gather(std::exchange(values_, {}), options_.name + "/values"));
+    return prepared;
+  }
+  finish(std::exchange(indices_, {}), works.front().wait());
+  return {};
+}
+
+void SparseExchange::finish(const at::Tensor& rows, const at::Tensor& values) {
+  const at::Tensor sent = std::exchange(sent_, {});
+  if (sent.defined() && !parameter_.grad().is_same(sent)) subject_.refuse(kGradientReplaced);
+  const Gathered gathered = without_headers(rows);
+  if (!gathered.is_present) return;
+  parameter_.mutable_grad() = combined(gathered.indices, values, parameter_, options_, ranks_);
+}
+
+}  // namespace detail
+
+at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
+  const at::NoGradGuard no_grad;
+  const std::string what = detail::caller("sparse_allreduce", options.name);
+  if (!tensor.defined() || tensor.layout() != at::kSparse) {
+    throw UsageError(what + " (" + detail::describe(tensor) +
+                     "): the tensor is not sparse (layout COO). Call allreduce()");
+  }
+  if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum) {
+    throw UsageError(what + ": sparse tensors take ReduceOp Average or Sum, and op is " +
+                     std::string(to_string(options.op)) + ". Call to_dense() and allreduce()");
+  }
+  detail::check_wire(what, tensor, options);
+  const at::Tensor own = detail::scaled_own(tensor.detach(), options.prescale);
+  const at::Tensor mine =
+      own.values().to(detail::sent_type(tensor.scalar_type(), options.wire_dtype));
+  const auto named = [&options](const std::string& part) {
+    return AllgatherOptions{options.name.empty() ? "" : options.name + part, options.process_set,
+                            options.timeout};
+  };
+  const TensorWork indices = allgather_async(own.indices().t(), named("/indices"));
+  const at::Tensor values = allgather(mine, named("/values"));
+  return detail::combined(indices.wait().t(), values, tensor, options,
+                          static_cast<int>(ranks_of(options.process_set).size()));
+}
+
+}  // namespace ronde

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/norm/sync_batch_norm.h"
+
+#include <torch/nn/functional/batchnorm.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/norm/batch_moments.h"
+
+namespace ronde {
+namespace detail {
+namespace {
+
+/// Thread-safe. The names that layers of this process have, by ranks. They are never given back, so
+/// that a name follows from what the program constructs, and not from when it destroys.
+class LayerNames {
+ public:
+  std::string take(ProcessSet set, const std::string& wanted) {
+    // Constructing a model needs no init, as long as it is for all ranks.
+    const std::vector<int> ranks = set == kGlobalSet ? std::vector<int>{} : ranks_of(set);
+    const std::lock_guard lock(mutex_);
+    std::uint64_t& next = next_[{ranks, wanted}];
+    std::string name;
+    do {
+      name = wanted.empty() ? "layer" + std::to_string(next)
+             : next == 0    ? wanted
+                            : wanted + " #" + std::to_string(next + 1);
+      ++next;
+    } while (!taken_.insert({ranks, name}).second);
+    return name;
+  }
+
+ private:
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::map<std::pair<std::vector<int>, std::string>, std::uint64_t> next_;
+  std::set<std::pair<std::vector<int>, std::string>> taken_;
+};
+
+std::string take_name(ProcessSet set, const std::string& wanted) {
+  static LayerNames names;
+  return names.take(set, wanted);
+}
+
+std::mutex& norm_counters_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+std::shared_ptr<SyncBatchNormCounters>& current_norm_counters() {
+  static auto counters = std::make_shared<SyncBatchNormCounters>();
+  return counters;
+}
+
+std::shared_ptr<SyncBatchNormCounters> norm_counters() {
+  const std::lock_guard lock(norm_counters_mutex());
+  return current_norm_counters();
+}
+
+bool uses_batch_statistics(const SyncBatchNormState& layer) {
+  return layer.training || !layer.track_running_stats;
+}
+
+/// What LibTorch's kernels would refuse, some of them once this rank's part is on its way.
+void check_tensors(const std::string& subject, const SyncBatchNormUse& use) {
+  const SyncBatchNormState& layer = use.layer;
+  const std::pair<const char*, const at::Tensor&> all[] = {{"weight", layer.weight},
+                                                           {"bias", layer.bias},
+                                                           {"running_mean", layer.running_mean},
+                                                           {"running_var", layer.running_var}};
+  for (const auto& [name, tensor] : all) {
+    if (!tensor.defined()) continue;
+    const bool is_mixed = is_half(use.input) && tensor.scalar_type() == at::kFloat;
+    const bool fits = tensor.numel() == layer.features && tensor.device() == use.input.device() &&
+                      (tensor.scalar_type() == use.input.scalar_type() || is_mixed);
+    if (fits) continue;
+    throw UsageError(subject + ": the input is " + describe(use.input) + ", but " + name + " is " +
+                     describe(tensor) + ". Move the module to the input's device and dtype with " +
+                     "to(); beside an input of a half type it may be float32");
+  }
+}
+
+void check_use(const std::string& subject, const SyncBatchNormUse& use) {
+  check_tensor(subject, use.input);
+  check_dimensions(subject, use.layer.dimensions, use.input);
+  if (!use.input.is_floating_point()) {
+    throw UsageError(subject + ": the input is " + describe(use.input) +
+                     ", which is not of floating point. Convert it first");
+  }
+  if (use.input.size(1) != use.layer.features) {
+    throw UsageError(subject + ": the input is " + describe(use.input) +
+                     ", whose dimension 1 has " + std::to_string(use.input.size(1)) +
+                     " channels, but the layer has " + std::to_string(use.layer.features) +
+                     " features");
+  }
+  check_tensors(subject, use);
+}
+
+/// What LibTorch refuses of a rank that is alone.
+void check_values(const std::string& subject, const SyncBatchNormUse& use) {
+  if (!uses_batch_statistics(use.layer) || values_per_channel(use.input) != 1) return;
+  throw UsageError(subject +
+                   ": Expected more than 1 value per channel when training, got input "
+                   "size " +
+                   describe_shape(use.input.sizes()));
+}
+
+/// By LibTorch alone: from running statistics, or among the values of this rank.
+at::Tensor run_alone(const SyncBatchNormUse& use) {
+  const SyncBatchNormState& layer = use.layer;
+  const bool by_batch = uses_batch_statistics(layer);
+  const double momentum = next_momentum(layer);
+  return torch::nn::functional::batch_norm(use.input, layer.running_mean, layer.running_var,
+                                           torch::nn::functional::BatchNormFuncOptions()
+                                               .weight(layer.weight)
+                                               .bias(layer.bias)
+                                               .training(by_batch)
+                                               .momentum(momentum)
+                                               .eps(layer.eps));
+}
+
+/// From running statistics a layer runs without init, too.
+std::string subject_of_layer(const SyncBatchNormUse& use, const std::string& name) {
+  return rank_prefix() + "ronde::SyncBatchNorm" + std::to_string(use.layer.dimensions) + "d(\"" +
+         name + "\")";
+}
+
+void check_same_set(const std::vector<SyncBatchNormRef>& layers) {
+  const SyncBatchNormLayer& first = layers.front().layer();
+  for (const SyncBatchNormRef& other : layers) {
+    if (other.layer().process_set() == first.process_set()) continue;
+    throw UsageError(rank_prefix() + "ronde::sync_batch_norm: \"" + first.wire_name() +
+                     "\" and \"" + other.layer().wire_name() +
+                     "\" have different process sets, which share no exchange. Call them one after "
+                     "the other");
+  }
+}
+
+}  // namespace
+
+StatsGroup SyncBatchNormCounters::stats() const {
+  return {"sync_batch_norm", {{"layers", layers}, {"exchanges", exchanges}, {"bytes", bytes}}};
+}
+
+void count_sync_batch_norm(Runtime& runtime) {
+  const auto fresh = std::make_shared<SyncBatchNormCounters>();
+  runtime.add_stats([fresh] { return fresh->stats(); });
+  const std::lock_guard lock(norm_counters_mutex());
+  current_norm_counters() = fresh;
+}
+
+void count_exchange(const at::Tensor& sent) {
+  const auto current = norm_counters();
+  current->exchanges.fetch_add(1);
+  current->bytes.fetch_add(sent.nbytes());
+}
+
+double next_momentum(const SyncBatchNormState& layer) {
+  const bool counts = layer.training && layer.track_running_stats;
+  if (counts && layer.num_batches_tracked.defined()) {
+    layer.num_batches_tracked.add_(1);
+    if (!layer.momentum) return 1.0 / layer.num_batches_tracked.item<double>();
+  }
+  return layer.momentum.value_or(0.0);
+}
+
+void check_dimensions(const std::string& subject, std::size_t dimensions, const at::Tensor& input) {
+  const auto most = static_cast<std::int64_t>(dimensions) + 2;
+  const std::int64_t least = dimensions == 1 ? 2 : most;
+  if (input.dim() >= least && input.dim() <= most) return;
+  throw UsageError(subject + ": expected " + (least < most ? std::to_string(least) + "D or " : "") +
+                   std::to_string(most) + "D input (got " + std::to_string(input.dim()) +
+                   "D input)");
+}
+
+std::string describe_layer(std::size_t dimensions, const SyncBatchNormOptions& options) {
+  std::ostringstream text;
+  text << std::boolalpha << "ronde::SyncBatchNorm" << dimensions << "d(" << options.num_features()
+       << ", eps=" << options.eps() << ", momentum=";
+  if (options.momentum()) {
+    text << *options.momentum();
+  } else {
+    text << "None";
+  }
+  text << ", affine=" << options.affine()
+       << ", track_running_stats=" << options.track_running_stats() << ')';
+  return text.str();
+}
+
+}  // namespace detail
+
+SyncBatchNormOptions::SyncBatchNormOptions(std::int64_t num_features)
+    : num_features_(num_features) {}
+
+SyncBatchNormOptions::SyncBatchNormOptions(const torch::nn::BatchNormOptions& options)
+    : num_features_(options.num_features()),
+      eps_(options.eps()),
+      momentum_(options.momentum()),
+      affine_(options.affine()),
+      track_running_stats_(options.track_running_stats()) {}
+
+SyncBatchNormLayer::SyncBatchNormLayer(const SyncBatchNormOptions& options)
+    : wanted_name_(options.name()),
+      name_(detail::take_name(options.process_set(), options.name())),
+      set_(options.process_set()),
+      timeout_(options.timeout()) {}
+
+SyncBatchNormLayer::SyncBatchNormLayer(const SyncBatchNormLayer& other)
+    : wanted_name_(other.wanted_name_),
+      name_(detail::take_name(other.set_, other.wanted_name_)),
+      set_(other.set_),
+      timeout_(other.timeout_) {}
+
+SyncBatchNormLayer& SyncBatchNormLayer::operator=(const SyncBatchNormLayer& other) {
+  // The names among the ranks of another set are others.
+  if (set_ != other.set_) name_ = detail::take_name(other.set_, wanted_name_);
+  set_ = other.set_;
+  timeout_ = other.timeout_;
+  return *this;
+}
+
+std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& layers,
+                                        const std::vector<at::Tensor>& inputs) {
+  if (layers.size() != inputs.size() || layers.empty()) {
+    throw UsageError(detail::rank_prefix() +
+                     "ronde::sync_batch_norm: " + std::to_string(layers.size()) + " layers and " +
+                     std::to_string(inputs.size()) + " inputs. Give one input a layer");
+  }
+  detail::check_same_set(layers);
+  detail::SyncBatchNormCall call;
+  call.set = layers.front().layer().process_set();
+  call.timeout = layers.front().layer().timeout();
+  std::vector<std::size_t> together;
+  std::vector<std::string> subjects;
+  std::string names;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const SyncBatchNormLayer& layer = layers[i].layer();
+    const detail::SyncBatchNormUse use{layer.state(), inputs[i]};
+    subjects.push_back(detail::subject_of_layer(use, layer.wire_name()));
+    detail::check_use(subjects.back(), use);
+    if (!detail::uses_batch_statistics(use.layer)) continue;
+    names += (names.empty() ? "" : " + ") + layer.wire_name();
+    together.push_back(i);
+    call.uses.push_back(use);
+  }
+  std::vector<at::Tensor> results(layers.size());
+  if (!together.empty()) {
+    detail::check_member("ronde::sync_batch_norm", call.set);
+    if (ranks_of(call.set).size() > 1) {
+      call.subject = together.size() == 1
+                         ? subjects[together.front()]
+                         : detail::rank_prefix() + "ronde::sync_batch_norm(\"" + names + "\")";
+      call.operation = "sync_batch_norm/" + names;
+      const std::vector<at::Tensor> synced = detail::run_sync_batch_norm(call);
+      for (std::size_t i = 0; i < together.size(); ++i) results[together[i]] = synced[i];
+      detail::norm_counters()->layers.fetch_add(together.size());
+    } else {
+      // All of them, before the first changes its running statistics.
+      for (const std::size_t i : together) {
+        detail::check_values(subjects[i], {layers[i].layer().state(), inputs[i]});
+      }
+    }
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (results[i].defined()) continue;
+    results[i] = detail::run_alone({layers[i].layer().state(), inputs[i]});
+  }
+  return results;
+}
+
+}  // namespace ronde

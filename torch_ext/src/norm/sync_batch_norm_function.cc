@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "ronde/torch/collectives.h"
+#include "torch_ext/src/autograd/gradient_names.h"
+#include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/norm/batch_moments.h"
+#include "torch_ext/src/norm/sync_batch_norm.h"
+
+// Note [A batch norm over several ranks]
+//
+// Forward gathers each rank's count, means and sums of squared deviations, from which every rank
+// computes the same statistics. With n values x over all ranks, y = w z + b, z = (x - mean) invstd,
+// the gradient of x on a rank needs two sums over all ranks' values, of dy and of dy z: one
+// allreduce. Here the ranks' losses count as one sum, as in Note [Gradients of collectives].
+//
+// Whether backward has that allreduce, the ranks must know alike, or some would wait for ever: so
+// what autograd records is told in forward. Where no rank's input has a gradient, there is none.
+namespace ronde::detail {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// What autograd records of a use on one rank.
+enum class Records { Nothing, Parameters, Input };
+
+bool needs_gradient(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.requires_grad();
+}
+
+Records recorded(const SyncBatchNormUse& use) {
+  if (!at::GradMode::is_enabled()) return Records::Nothing;
+  if (needs_gradient(use.input)) return Records::Input;
+  const bool parameters = needs_gradient(use.layer.weight) || needs_gradient(use.layer.bias);
+  return parameters ? Records::Parameters : Records::Nothing;
+}
+
+/// What must fit between the ranks, besides the values; travels as one number.
+struct Tag {
+  std::int64_t features = 0;
+  Records records = Records::Nothing;
+};
+
+double encoded(const Tag& tag) {
+  return static_cast<double>(tag.features * 4 + static_cast<std::int64_t>(tag.records));
+}
+
+Tag decoded(double number) {
+  const auto whole = static_cast<std::int64_t>(number);
+  return {whole / 4, static_cast<Records>(whole % 4)};
+}
+
+/// What one rank has for a use, in a row: a Tag, and what write_moments() writes.
+std::int64_t width(std::int64_t features) {
+  return 2 + 2 * features;
+}
+
+bool any(const std::vector<Tag>& tags, Records records) {
+  return std::any_of(tags.begin(), tags.end(),
+                     [records](const Tag& tag) { return tag.records == records; });
+}
+
+std::string by_rank(ProcessSet set, const std::vector<std::string>& texts) {
+  const std::vector<int> ranks = ranks_of(set);
+  std::string text;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    text += "\n  rank " + std::to_string(ranks.at(i)) + ": " + texts[i];
+  }
+  return text;
+}
+
+/// Throws a UsageError on all ranks, of the same words but for the rank that each begins with.
+void check_records(const SyncBatchNormCall& call, const std::vector<Tag>& tags) {
+  if (!any(tags, Records::Input) || !any(tags, Records::Nothing)) return;
+  std::vector<std::string> texts;
+  for (const Tag& tag : tags) {
+    texts.push_back(tag.records == Records::Nothing ? "nothing"
+                    : tag.records == Records::Input ? "the input's gradient"
+                                                    : "weight and bias alone");
+  }
+  throw UsageError(call.subject +
+                   ": backward would wait for ranks where autograd records nothing. Have the same "
+                   "requires_grad and grad mode on all ranks. Recorded:" +
+                   by_rank(call.set, texts));
+}
+
+/// The numbers of features in one rank's row, as "3 + 5 features".
+std::string text_of_row(const double* row, std::int64_t length) {
+  std::string text;
+  for (std::int64_t at = 1; at < length; at += width(decoded(row[at]).features)) {
+    text += (at == 1 ? "" : " + ") + std::to_string(decoded(row[at]).features);
+  }
+  return text + " features";
+}
+
+/// Of the ranks' rows, one after the other, each beginning with its length: throws, as
+/// check_records, on all ranks unless they are alike.
+void check_features(const SyncBatchNormCall& call, const at::Tensor& rows) {
+  const double* const values = rows.const_data_ptr<double>();
+  std::vector<std::string> texts;
+  for (std::int64_t at = 0; at < rows.numel();) {
+    const auto length = static_cast<std::int64_t>(values[at]);
+    texts.push_back(text_of_row(values + at, length));
+    at += length;
+  }
+  if (std::equal(texts.begin() + 1, texts.end(), texts.begin())) return;
+  throw UsageError(call.subject + ": the ranks' layers differ:" + by_rank(call.set, texts));
+}
+
+/// What all ranks together have for one use.
+struct Agreed {
+  Moments moments;
+  std::vector<Tag> tags;
+};
+
+/// In double, rounded once.
+void move_towards(const at::Tensor& running, const at::Tensor& value, double momentum) {
+  const at::Tensor before = running.to(at::kDouble);
+  running.copy_(before.mul(1 - momentum).add_(value.to(running.device()), momentum));
+}
+
+/// As LibTorch, which leaves the statistics of no values out, but counts the batch.
+void update_running(const SyncBatchNormState& layer, const Moments& moments) {
+  const double momentum = next_momentum(layer);
+  if (!layer.training || !layer.running_mean.defined() || moments.count == 0) return;
+  move_towards(layer.running_mean, moments.mean, momentum);
+  move_towards(layer.running_var, moments.variance * (moments.count / (moments.count - 1)),
+               momentum);
+}
+
+/// What the graph keeps of one use. The places are those among the tensors that autograd is given.
+struct Kept {
+  Normalization how;
+  std::int64_t features = 0;
+  Records records = Records::Nothing;  ///< on this rank
+  std::optional<std::size_t> weight;
+  std::optional<std::size_t> bias;
+};
+
+/// What the graph keeps of a call.
+struct NormNode : torch::CustomClassHolder {
+  SyncBatchNormCall call;  ///< only until forward is through, but for what is no tensor
+  std::vector<Kept> kept;
+  std::size_t saved = 0;   ///< the inputs and the weights, which backward reads
+  std::string name;        ///< in backward
+  bool exchanges = false;  ///< in backward
+  bool twice = false;      ///< can be differentiated twice
+};
+
+/// The rows of all ranks, each beginning with its length.
+at::Tensor gather(const NormNode& node) {
+  const SyncBatchNormCall& call = node.call;
+  std::int64_t length = 1;
+  for (const Kept& kept : node.kept) length += width(kept.features);
+  const at::Tensor mine = at::zeros({length}, at::kDouble);
+  auto* const values = mine.mutable_data_ptr<double>();
+  values[0] = static_cast<double>(length);
+  std::int64_t at = 1;
+  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+    const Kept& kept = node.kept[i];
+    values[at] = encoded({kept.features, kept.records});
+    write_moments(call.uses[i].input.detach(), mine.narrow(0, at + 1, width(kept.features) - 1));
+    at += width(kept.features);
+  }
+  count_exchange(mine);
+  const AllgatherOptions options{
+      .name = call.operation, .process_set = call.set, .timeout = call.timeout};
+  // Also of rows whose lengths differ, so that all ranks can tell which layers do.
+  const at::Tensor rows = allgather(mine, options);
+  check_features(call, rows);
+  return rows.view({-1, length});
+}
+
+std::vector<Agreed> agree_on_moments(const NormNode& node) {
+  const at::Tensor rows = gather(node);
+  std::vector<Agreed> all;
+  std::int64_t at = 1;
+  for (const Kept& kept : node.kept) {
+    const at::Tensor tags = rows.select(1, at);
+    Agreed agreed;
+    for (std::int64_t rank = 0; rank < tags.numel(); ++rank) {
+      agreed.tags.push_back(decoded(tags.accessor<double, 1>()[rank]));
+    }
+    check_records(node.call, agreed.tags);
+    agreed.moments = combine_moments(rows.narrow(1, at + 1, width(kept.features) - 1));
+    if (agreed.moments.count == 1) {
+      throw UsageError(node.call.subject +
+                       ": Expected more than 1 value per channel when training, got one on all "
+                       "ranks together");
+    }
+    all.push_back(std::move(agreed));
+    at += width(kept.features);
+  }
+  return all;
+}
+
+void note_agreed(NormNode& node, const std::vector<Agreed>& all) {
+  bool everywhere = true;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto& [moments, tags] = all[i];
+    const SyncBatchNormUse& use = node.call.uses[i];
+    node.kept[i].how = normalization_of(moments, use.layer.eps, use.input);
+    node.exchanges = node.exchanges || (any(tags, Records::Input) && moments.count > 0);
+    everywhere = everywhere && !any(tags, Records::Nothing) && !any(tags, Records::Parameters);
+  }
+  node.twice = everywhere || !node.exchanges;
+}
+
+Tensors forward_of(NormNode& node) {
+  const std::vector<Agreed> all = agree_on_moments(node);
+  note_agreed(node, all);
+  Tensors results;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const SyncBatchNormUse& use = node.call.uses[i];
+    update_running(use.layer, all[i].moments);
+    results.push_back(use.input.numel() == 0 ? at::empty_like(use.input)
+                                             : normalize(use.input, use.layer.weight,
+                                                         use.layer.bias, node.kept[i].how));
+  }
+  return results;
+}
+
+AllreduceOptions sum_of(const NormNode& node, const std::string& suffix = {}) {
+  return {.name = node.name + suffix,
+          .op = ReduceOp::Sum,
+          .process_set = node.call.set,
+          .timeout = node.call.timeout};
+}
+
+at::Tensor weight_of(const NormNode& node, const Tensors& saved, std::size_t use) {
+  const auto place = node.kept[use].weight;
+  return place ? saved[*place] : at::Tensor();
+}
+
+/// The places of the gradients of weight and bias.
+void put_parameter_gradients(const Kept& kept, const at::Tensor& of_weight,
+                             const at::Tensor& of_bias, Tensors& gradients) {
+  if (kept.weight) gradients[*kept.weight] = of_weight;
+  if (kept.bias) gradients[*kept.bias] = of_bias;
+}
+
+/// Of inputs that have a gradient although nothing is exchanged: no rank has values.
+Tensors with_empty_gradients(Tensors gradients, const Tensors& saved, std::size_t uses) {
+  for (std::size_t i = 0; i < uses; ++i) {
+    if (saved[i].requires_grad()) gradients[i] = at::zeros_like(saved[i]);
+  }
+  return gradients;
+}
+
+/// The gradients of what autograd was given, from those of the results.
+Tensors backward_of(const NormNode& node, const Tensors& of_results, const Tensors& saved,
+                    Tensors gradients) {
+  Tensors sums;
+  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+    sums.push_back(gradient_sums(of_results[i], saved[i], node.kept[i].how));
+    put_parameter_gradients(node.kept[i], sums[i][1], sums[i][0], gradients);
+  }
+  if (!node.exchanges) return with_empty_gradients(std::move(gradients), saved, node.kept.size());
+  Tensors parts;
+  for (const at::Tensor& sum : sums) parts.push_back(sum.to(at::kCPU, at::kDouble));
+  const at::Tensor mine = at::cat(parts, 1);
+  count_exchange(mine);
+  const at::Tensor all = allreduce(mine, sum_of(node));
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+    const at::Tensor of_use = all.narrow(1, at, node.kept[i].features);
+    if (saved[i].requires_grad()) {
+      gradients[i] = gradient_of_input(of_results[i], saved[i], weight_of(node, saved, i),
+                                       node.kept[i].how, of_use);
+    }
+    at += node.kept[i].features;
+  }
+  return gradients;
+}
+
+/// [C] of [N, C, ...]
+at::Tensor sum_per_channel(const at::Tensor& tensor) {
+  return tensor.transpose(0, 1).reshape({tensor.size(1), -1}).sum(1);
+}
+
+/// [C] as [C, 1, 1] for [N, C, H, W]
+at::Tensor spread(const at::Tensor& values, const at::Tensor& like) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim() - 1), 1);
+  shape[0] = values.numel();
+  return values.to(like.device(), like.scalar_type()).view(shape);
+}
+
+/// Sums over the ranks, of all uses in one collective that autograd records.
+Tensors sums_over_ranks(const NormNode& node, const Tensors& parts, const std::string& suffix) {
+  Tensors on_host;
+  std::vector<std::int64_t> sizes;
+  for (const at::Tensor& part : parts) {
+    on_host.push_back(part.to(at::kCPU, at::kDouble));
+    sizes.push_back(part.size(-1));
+  }
+  const at::Tensor mine = at::cat(on_host, -1);
+  count_exchange(mine);
+  return at::split_with_sizes(allreduce(mine, sum_of(node, suffix)), sizes, -1);
+}
+
+/// An input, normalised, and 1 / sqrt(variance + eps).
+struct Normalized {
+  at::Tensor input;
+  at::Tensor invstd;
+};
+
+/// As functions of all ranks' inputs, if these have gradients.
+std::vector<Normalized> normalize_again(const NormNode& node, const Tensors& inputs) {
+  std::vector<Normalized> all(inputs.size());
+  Tensors parts(inputs.size());
+  const auto count = [&node](std::size_t i) { return std::max(1.0, node.kept[i].how.count); };
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Normalization& how = node.kept[i].how;
+    if (!node.exchanges) {
+      all[i].invstd = how.invstd;
+      all[i].input = (inputs[i] - spread(how.mean, inputs[i])) * spread(how.invstd, inputs[i]);
+    } else {
+      parts[i] = sum_per_channel(inputs[i]);
+    }
+  }
+  if (!node.exchanges) return all;
+  const Tensors totals = sums_over_ranks(node, parts, " (mean)");
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    all[i].input = inputs[i] - spread(totals[i] / count(i), inputs[i]);
+    parts[i] = sum_per_channel(all[i].input.square());
+  }
+  const Tensors squares = sums_over_ranks(node, parts, " (variance)");
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    all[i].invstd = (squares[i] / count(i) + node.kept[i].how.eps).rsqrt();
+    all[i].input = all[i].input * spread(all[i].invstd, inputs[i]);
+  }
+  return all;
+}
+
+/// What backward_of does, of operations that autograd records: for gradients of gradients.
+Tensors recorded_backward_of(const NormNode& node, const Tensors& of_results, const Tensors& saved,
+                             Tensors gradients) {
+  Tensors inputs;
+  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+    inputs.push_back(is_half(saved[i]) ? saved[i].to(at::kFloat) : saved[i]);
+  }
+  const std::vector<Normalized> normalized = normalize_again(node, inputs);
+  Tensors parts;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor of_bias = sum_per_channel(of_results[i].to(inputs[i].scalar_type()));
+    const at::Tensor of_weight = sum_per_channel(of_results[i] * normalized[i].input);
+    put_parameter_gradients(node.kept[i], of_weight, of_bias, gradients);
+    parts.push_back(at::stack({of_bias, of_weight}));
+  }
+  if (!node.exchanges) return with_empty_gradients(std::move(gradients), saved, node.kept.size());
+  const Tensors sums = sums_over_ranks(node, parts, "");
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor weight = weight_of(node, saved, i);
+    const at::Tensor& invstd = normalized[i].invstd;
+    const at::Tensor scale =
+        weight.defined() ? invstd * weight.to(invstd.device(), at::kDouble) : invstd;
+    const at::Tensor means = sums[i] / std::max(1.0, node.kept[i].how.count);
+    const at::Tensor centred = of_results[i] - spread(means[0], inputs[i]) -
+                               normalized[i].input * spread(means[1], inputs[i]);
+    gradients[i] = centred * spread(scale, inputs[i]);
+  }
+  return gradients;
+}
+
+class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
+ public:
+  using Context = torch::autograd::AutogradContext;
+
+  static Tensors forward(Context* context, at::TensorList tensors,
+                         const c10::intrusive_ptr<NormNode>& node) {
+    Tensors results = forward_of(*node);
+    // Counted alike on all ranks: where one exchanges in backward, all do.
+    if (node->exchanges) {
+      node->name = gradient_names().next(node->call.set, node->call.operation);
+    }
+    node->call.uses.clear();
+    context->save_for_backward(tensors.slice(0, node->saved).vec());
+    context->saved_data["node"] = c10::IValue::make_capsule(node);
+    return results;
+  }
+
+  static Tensors backward(Context* context, const Tensors& of_results) {
+    const auto holder = context->saved_data["node"].toCapsule();
+    const auto& node = static_cast<const NormNode&>(*holder);
+    if (node.exchanges) gradient_names().restart(node.call.set, node.call.operation);
+    const Tensors saved = context->get_saved_variables();
+    std::size_t places = saved.size();
+    for (const Kept& kept : node.kept) places += kept.bias.has_value();
+    const bool again = at::GradMode::is_enabled();
+    if (again && !node.twice) {
+      throw UsageError(node.call.subject +
+                       ": a gradient that is to have gradients itself (create_graph) needs inputs "
+                       "with a gradient on all ranks. Have the same requires_grad on all ranks");
+    }
+    const auto compute = again ? recorded_backward_of : backward_of;
+    Tensors gradients = compute(node, of_results, saved, Tensors(places));
+    gradients.emplace_back();  // of the node
+    return gradients;
+  }
+};
+
+/// What autograd is given: inputs, weights, and biases. Notes where they are, and what it records
+/// of them: within a Function's forward that cannot be seen.
+Tensors tensors_of(NormNode& node) {
+  Tensors tensors;
+  node.kept.resize(node.call.uses.size());
+  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+    const SyncBatchNormUse& use = node.call.uses[i];
+    node.kept[i].features = use.layer.features;
+    node.kept[i].records = recorded(use);
+    tensors.push_back(use.input);
+  }
+  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+    if (!node.call.uses[i].layer.weight.defined()) continue;
+    node.kept[i].weight = tensors.size();
+    tensors.push_back(node.call.uses[i].layer.weight);
+  }
+  node.saved = tensors.size();
+  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+    if (!node.call.uses[i].layer.bias.defined()) continue;
+    node.kept[i].bias = tensors.size();
+    tensors.push_back(node.call.uses[i].layer.bias);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Tensors run_sync_batch_norm(const SyncBatchNormCall& call) {
+  const auto node = c10::make_intrusive<NormNode>();
+  node->call = call;
+  const Tensors tensors = tensors_of(*node);
+  const bool records = std::any_of(node->kept.begin(), node->kept.end(), [](const Kept& kept) {
+    return kept.records != Records::Nothing;
+  });
+  if (records) return SyncBatchNormFunction::apply(at::TensorList(tensors), node);
+  const at::NoGradGuard no_grad;
+  return forward_of(*node);
+}
+
+}  // namespace ronde::detail

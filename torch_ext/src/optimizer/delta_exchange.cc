@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/optimizer/delta_exchange.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cstddef>
+#include <exception>
+#include <utility>
+
+#include "ronde/error.h"
+#include "torch_ext/src/gradients/gradient_failures.h"
+#include "torch_ext/src/gradients/gradient_reducer.h"
+
+namespace ronde::detail {
+
+void DeltaExchange::watch(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& named : parameters) {
+    Slot& slot = slots_.emplace_back();
+    slot.operation_name = scope_ + "/delta of " + named.name;
+    slot.parameter = named.parameter;
+    slot.is_local = named.is_local;
+  }
+}
+
+/// Alike on all ranks, whether they combine or cancel.
+void DeltaExchange::choose(const GradientReducer& reducer) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].travels = !slots_[i].is_local && reducer.takes_part(i);
+  }
+}
+
+void DeltaExchange::begin(const GradientReducer& reducer) {
+  const at::NoGradGuard no_grad;
+  choose(reducer);
+  for (Slot& slot : slots_) {
+    slot.before.reset();
+    const bool may_change = slot.travels || slot.parameter.grad().defined();
+    if (may_change) slot.before = slot.parameter.detach().clone();
+  }
+}
+
+/// The change, in the parameter's own memory.
+void DeltaExchange::submit(Slot& slot, AllreduceOptions options) {
+  const at::Tensor values = slot.parameter.detach().sub_(slot.before);
+  options.name = slot.operation_name;
+  if (values.element_size() <= 2) options.wire_dtype.reset();  // no type is shorter
+  Request request = request_for(Collective::Allreduce, values, options);
+  request.contributes = slot.parameter.grad().defined();
+  slot.work = start_in_place(std::move(request), values, true);
+}
+
+/// In place of submit().
+void DeltaExchange::refuse(Slot& slot, ProcessSet set, std::chrono::nanoseconds timeout) {
+  slot.work = start(prepare_refusal(slot.operation_name, slot.parameter.device(), set, timeout));
+}
+
+void DeltaExchange::combine(const AllreduceOptions& options) {
+  const at::NoGradGuard no_grad;
+  std::exception_ptr error;
+  // All of them, also after one has failed: the other ranks wait for them.
+  const auto for_each_slot = [this, &error](const auto& part) {
+    for (Slot& slot : slots_) {
+      try {
+        part(slot);
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
+    }
+  };
+  for_each_slot([&](Slot& slot) {
+    if (!slot.travels) return;
+    try {
+      submit(slot, options);
+    } catch (...) {
+      refuse(slot, options.process_set, options.timeout);
+      throw;
+    }
+  });
+  for_each_slot([this](Slot& slot) {
+    if (slot.travels) wait_for(slot);
+  });
+  for_each_slot([failed = error != nullptr](Slot& slot) {
+    const at::Tensor before = std::exchange(slot.before, {});
+    at::Tensor values = slot.parameter.detach();
+    if (failed && before.defined()) {
+      values.copy_(before);
+    } else if (slot.travels) {
+      values.add_(before);
+    }
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+/// Throws what the work does, in words of the optimiser where another rank has refused.
+void DeltaExchange::wait_for(Slot& slot) const {
+  try {
+    std::exchange(slot.work, {}).wait();
+  } catch (const UsageError& error) {
+    if (!is_refusal_text(error.what())) throw;
+    throw UsageError("ronde::DistributedOptimizer(\"" + scope_ +
+                     "\"): the step of another rank failed, so that none counts. Call zero_grad() "
+                     "to go on without it. In the engine's words: " +
+                     error.what());
+  }
+}
+
+void DeltaExchange::cancel(const GradientReducer& reducer) noexcept {
+  const at::NoGradGuard no_grad;
+  const DistributedOptimizerOptions& options = reducer.options();
+  choose(reducer);
+  // What is thrown here has come after the error of the step, which the caller throws.
+  const auto for_each_slot = [this](const auto& part) {
+    for (Slot& slot : slots_) {
+      try {
+        part(slot);
+      } catch (...) {
+        continue;
+      }
+    }
+  };
+  for_each_slot([](Slot& slot) {
+    if (slot.before.defined()) slot.parameter.detach().copy_(slot.before);
+  });
+  for_each_slot([&](Slot& slot) {
+    if (slot.travels) refuse(slot, options.process_set, options.timeout);
+  });
+  for_each_slot([](Slot& slot) { std::exchange(slot.work, {}).wait(); });
+  for (Slot& slot : slots_) slot.before.reset();
+}
+
+}  // namespace ronde::detail

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/placement/gradient_placement.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace ronde::detail {
+namespace {
+
+using torch::autograd::Node;
+
+/// A copy of less is not worth looking for a place.
+constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
+/// Views between the operation that makes a gradient and the parameter.
+constexpr int kMostViews = 3;
+
+}  // namespace
+
+/// Constant but for what is guarded by `mutex`. Never destroyed.
+struct GradientPlacement::State {
+  /// An allocation that may become a gradient.
+  struct Candidate {
+    std::shared_ptr<GradientPlace> place;  ///< null: it cannot
+    int number = 0;                        ///< among those of the operation that is running
+    bool granted = false;                  ///< it gets the place
+  };
+
+  std::shared_ptr<GradientPlace> find(const Node& running, std::size_t bytes) const;
+  Candidate candidate(std::size_t bytes);
+  void note_address(const Candidate& candidate, const void* data);
+  bool take_back(const void* data) noexcept;
+
+  c10::Allocator* before = nullptr;  ///< LibTorch's own
+  std::atomic<std::size_t> places{0};
+  std::atomic<std::size_t> lent_count{0};
+
+  std::mutex mutex;
+  std::unordered_map<const Node*, std::shared_ptr<GradientPlace>> of_node;
+  std::unordered_map<const void*, std::shared_ptr<GradientPlace>> lent;  ///< by address
+};
+
+/// In front of LibTorch's own.
+class GradientPlacement::Allocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    State& state = *instance().state_;
+    State::Candidate candidate;
+    if (bytes >= kLeastBytes && state.places.load(std::memory_order_relaxed) > 0) {
+      candidate = state.candidate(bytes);
+      if (candidate.granted) {
+        void* const data = candidate.place->data_;
+        return {data, data, &release, c10::Device(c10::kCPU)};
+      }
+    }
+    c10::DataPtr memory = state.before->allocate(bytes);
+    if (candidate.place) state.note_address(candidate, memory.get());
+    // As promised by raw_deleter().
+    if (auto* const deleter = state.before->raw_deleter()) {
+      static_cast<void>(memory.compare_exchange_deleter(deleter, &release));
+    }
+    return memory;
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return instance().state_->before->raw_deleter() != nullptr ? &release : nullptr;
+  }
+
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  static void release(void* data) {
+    State& state = *instance().state_;
+    if (state.take_back(data)) return;
+    if (auto* const deleter = state.before->raw_deleter()) deleter(data);
+  }
+};
+
+namespace {
+
+/// Only the parameters get gradients in the backward that runs, and no graph is made.
+bool is_plain_backward() {
+  if (c10::GradMode::is_enabled()) return false;
+  const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
+  return wanted == nullptr || wanted->empty();
+}
+
+/// How many results of `node` have so many bytes.
+int results_of_size(const Node& node, std::size_t bytes) {
+  int count = 0;
+  for (const torch::autograd::Edge& edge : node.next_edges()) {
+    if (!edge.is_valid()) continue;
+    const auto& expected = edge.function->input_metadata(edge.input_nr);
+    if (expected.is_nested_tensor()) continue;
+    std::size_t size = expected.dtype().itemsize();
+    for (const auto& dimension : expected.shape_as_dim_vector()) {
+      size *= static_cast<std::size_t>(dimension.guard_int(__FILE__, __LINE__));
+    }
+    if (size == bytes) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+std::shared_ptr<GradientPlace> GradientPlacement::State::find(const Node& running,
+                                                              std::size_t bytes) const {
+  for (const torch::autograd::Edge& edge : running.next_edges()) {
+    const Node* node = edge.function.get();
+    for (int views = 0; node != nullptr; ++views) {
+      const auto found = of_node.find(node);
+      if (found != of_node.end()) {
+        if (found->second->bytes_ == bytes) return found->second;
+        break;
+      }
+      if (views == kMostViews || node->num_outputs() != 1) break;
+      node = node->next_edge(0).function.get();
+    }
+  }
+  return nullptr;
+}
+
+/// What the node that runs on this thread allocates now.
+GradientPlacement::State::Candidate GradientPlacement::State::candidate(std::size_t bytes) {
+  const std::shared_ptr<Node> running = torch::autograd::get_current_node();
+  if (!running || !is_plain_backward()) return {};
+  const std::lock_guard lock(mutex);
+  const std::shared_ptr<GradientPlace> place = find(*running, bytes);
+  if (place && results_of_size(*running, bytes) != 1) return {};
+  if (!place || place->seen_ == GradientPlace::kMostSeen) return {};
+  Candidate candidate{place, place->seen_++};
+  if (candidate.number != place->wanted_ || place->lent_ || !place->is_free_()) return candidate;
+  place->addresses_[static_cast<std::size_t>(candidate.number)] = place->data_;
+  place->lent_ = true;
+  lent.emplace(place->data_, place);
+  lent_count.fetch_add(1, std::memory_order_relaxed);
+  candidate.granted = true;
+  return candidate;
+}
+
+void GradientPlacement::State::note_address(const Candidate& candidate, const void* data) {
+  const std::lock_guard lock(mutex);
+  candidate.place->addresses_[static_cast<std::size_t>(candidate.number)] = data;
+}
+
+bool GradientPlacement::State::take_back(const void* data) noexcept {
+  if (lent_count.load(std::memory_order_relaxed) == 0) return false;
+  std::shared_ptr<GradientPlace> place;  // may be the last one, which must not end under the lock
+  const std::lock_guard lock(mutex);
+  const auto found = lent.find(data);
+  if (found == lent.end()) return false;
+  place = std::move(found->second);
+  place->lent_ = place->holds_gradient_ = false;
+  lent.erase(found);
+  lent_count.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+GradientPlacement& GradientPlacement::instance() {
+  static auto* const placement = new GradientPlacement;
+  return *placement;
+}
+
+GradientPlacement::GradientPlacement() : state_(new State) {
+  state_->before = c10::GetCPUAllocator();
+}
+
+void GradientPlacement::add(const Node* accumulator, std::shared_ptr<GradientPlace> place) {
+  const std::lock_guard lock(state_->mutex);
+  state_->of_node[accumulator] = std::move(place);
+  state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
+  if (installed_) return;
+  installed_ = true;
+  static auto* const allocator = new Allocator;
+  c10::SetCPUAllocator(allocator);
+}
+
+void GradientPlacement::remove(const Node* accumulator) noexcept {
+  const std::lock_guard lock(state_->mutex);
+  state_->of_node.erase(accumulator);
+  state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
+}
+
+GradientPlace::GradientPlace(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner,
+                             std::function<bool()> is_free)
+    : data_(data), bytes_(bytes), owner_(std::move(owner)), is_free_(std::move(is_free)) {}
+
+void GradientPlace::learn(const void* data) noexcept {
+  const std::lock_guard lock(GradientPlacement::instance().state_->mutex);
+  for (int i = 0; i < seen_; ++i) {
+    if (addresses_[static_cast<std::size_t>(i)] == data) wanted_ = i;
+  }
+  seen_ = 0;
+  addresses_ = {};
+  if (lent_ && data == data_) holds_gradient_ = true;
+}
+
+bool GradientPlace::is_occupied() const noexcept {
+  const std::lock_guard lock(GradientPlacement::instance().state_->mutex);
+  return lent_ && !holds_gradient_;
+}
+
+}  // namespace ronde::detail

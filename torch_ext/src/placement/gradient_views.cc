@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/placement/gradient_views.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "ronde/log.h"
+#include "ronde/ronde.h"
+
+namespace ronde::detail {
+namespace {
+
+constexpr std::size_t aligned(std::size_t bytes) {
+  constexpr std::size_t kUnit = SymmetricHeap::kAlignment;
+  return (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+/// As autograd lays gradients out.
+std::vector<std::int64_t> strides_of_gradient(const at::Tensor& parameter) {
+  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()));
+  std::int64_t stride = 1;
+  for (std::size_t i = strides.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(i)), 1);
+  }
+  return strides;
+}
+
+std::shared_ptr<GradientCounters>& current_counters() {
+  static auto counters = std::make_shared<GradientCounters>();
+  return counters;
+}
+
+std::mutex& counters_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+/// Where ranks have a symmetric heap, but no room in it for so many bytes.
+void warn_if_full(std::size_t bytes) {
+  const Runtime& runtime = default_runtime();
+  const auto heap = runtime.symmetric_heap();
+  if (!heap || runtime.topology().rank != 0) return;
+  const Logger log(parse_log_level(runtime.config().log_level), 0);
+  log.warning("there is no room for gradients of " + std::to_string(bytes) +
+              " bytes in the symmetric heap of " + std::to_string(heap->bytes()) + ", of which " +
+              std::to_string(heap->reserved_bytes()) +
+              " are taken, so they are staged, which is slower: raise RONDE_SYMMETRIC_HEAP_BYTES");
+}
+
+}  // namespace
+
+std::shared_ptr<GradientCounters> gradient_counters() {
+  const std::lock_guard lock(counters_mutex());
+  return current_counters();
+}
+
+void count_gradients(Runtime& runtime) {
+  const auto counters = std::make_shared<GradientCounters>();
+  runtime.add_stats([counters] { return counters->stats(); });
+  const std::lock_guard lock(counters_mutex());
+  current_counters() = counters;
+}
+
+StatsGroup GradientCounters::stats() const {
+  return {"gradients",
+          {{"placed", placed},
+           {"accumulated", accumulated},
+           {"copied", copied},
+           {"copied_bytes", copied_bytes}}};
+}
+
+GradientView::GradientView(const at::Tensor& parameter, std::shared_ptr<SymmetricBlock> block,
+                           std::size_t offset, std::shared_ptr<GradientCounters> counters)
+    : block_(std::move(block)), counters_(std::move(counters)) {
+  tensor_ = at::from_blob(
+      block_->data() + offset, parameter.sizes(), strides_of_gradient(parameter),
+      [block = block_](void*) {}, parameter.options().requires_grad(false));
+  flat_ = tensor_.as_strided({parameter.numel()}, {1});
+}
+
+bool GradientView::holds(const at::Tensor& gradient) const {
+  return gradient.layout() == at::kStrided &&
+         gradient.const_data_ptr() == tensor_.const_data_ptr() &&
+         gradient.scalar_type() == tensor_.scalar_type() && gradient.sizes() == tensor_.sizes() &&
+         gradient.strides() == tensor_.strides();
+}
+
+void GradientView::adopt(at::Tensor& gradient, bool had_gradient) {
+  const bool is_dense = gradient.layout() == at::kStrided;
+  if (place_ && is_dense) place_->learn(gradient.const_data_ptr());
+  if (holds(gradient)) {
+    (had_gradient ? counters_->accumulated : counters_->placed).fetch_add(1);
+    return;
+  }
+  if (!is_dense || gradient.requires_grad() || is_occupied()) return;
+  const at::NoGradGuard no_grad;
+  tensor_.copy_(gradient);
+  gradient = tensor_;
+  counters_->copied.fetch_add(1);
+  counters_->copied_bytes.fetch_add(tensor_.nbytes());
+}
+
+void GradientView::attract(const torch::autograd::Node* accumulator,
+                           std::function<bool()> is_free) {
+  place_ = std::make_shared<GradientPlace>(static_cast<std::byte*>(tensor_.mutable_data_ptr()),
+                                           tensor_.nbytes(), block_, std::move(is_free));
+  GradientPlacement::instance().add(accumulator, place_);
+}
+
+std::vector<std::optional<GradientView>> make_gradient_views(
+    const std::string& scope, const std::vector<at::Tensor>& parameters, ProcessSet set,
+    std::chrono::nanoseconds timeout) {
+  const bool on_cpu = std::all_of(parameters.begin(), parameters.end(),
+                                  [](const at::Tensor& parameter) { return parameter.is_cpu(); });
+  if (!on_cpu) return {};
+  std::vector<std::size_t> offsets;
+  std::size_t bytes = 0;
+  for (const at::Tensor& parameter : parameters) {
+    offsets.push_back(bytes);
+    bytes += aligned(parameter.nbytes());
+  }
+  if (bytes == 0) return {};
+  const auto block = make_symmetric_block(scope + "/gradient views", bytes, set, timeout);
+  if (!block) {
+    warn_if_full(bytes);
+    return {};
+  }
+  std::vector<std::optional<GradientView>> views(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].numel() == 0) continue;
+    views[i].emplace(parameters[i], block, offsets[i], gradient_counters());
+  }
+  return views;
+}
+
+}  // namespace ronde::detail

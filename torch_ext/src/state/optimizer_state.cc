@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// An optimiser as bytes, through LibTorch's own save and load, whose gaps are closed here.
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include <memory>
+#include <typeinfo>
+#include <utility>
+
+#include "ronde/error.h"
+#include "ronde/torch/broadcast.h"
+#include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/state/object_bytes.h"
+
+namespace ronde {
+namespace detail {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamState;
+
+// LibTorch fails to save an LBFGS that is past its second iteration: `al` has undefined elements
+// then. It is scratch memory that every iteration fills before it reads it, and makes anew if
+// absent.
+void drop_scratch(const Optimizer& optimizer) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr) return;
+  for (const auto& item : optimizer.state()) {
+    static_cast<torch::optim::LBFGSParamState&>(*item.second).al(std::nullopt);
+  }
+}
+
+using NamedState = std::vector<std::pair<const char*, at::Tensor>>;
+
+// The tensors that have their parameter's shape.
+NamedState shaped_state(const OptimizerParamState& state) {
+  using namespace torch::optim;
+  if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state)) {
+    return {{"momentum_buffer", sgd->momentum_buffer()}};
+  }
+  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) {
+    return {{"exp_avg", adam->exp_avg()},
+            {"exp_avg_sq", adam->exp_avg_sq()},
+            {"max_exp_avg_sq", adam->max_exp_avg_sq()}};
+  }
+  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) {
+    return {{"exp_avg", adamw->exp_avg()},
+            {"exp_avg_sq", adamw->exp_avg_sq()},
+            {"max_exp_avg_sq", adamw->max_exp_avg_sq()}};
+  }
+  if (const auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) {
+    return {{"square_avg", rmsprop->square_avg()},
+            {"momentum_buffer", rmsprop->momentum_buffer()},
+            {"grad_avg", rmsprop->grad_avg()}};
+  }
+  if (const auto* adagrad = dynamic_cast<const AdagradParamState*>(&state)) {
+    return {{"sum", adagrad->sum()}};
+  }
+  return {};
+}
+
+// The tensors of an LBFGS, which have the elements of all parameters together.
+NamedState flat_state(const OptimizerParamState& state) {
+  const auto* lbfgs = dynamic_cast<const torch::optim::LBFGSParamState*>(&state);
+  if (lbfgs == nullptr) return {};
+  NamedState all = {{"d", lbfgs->d()}, {"prev_flat_grad", lbfgs->prev_flat_grad()}};
+  for (const at::Tensor& tensor : lbfgs->old_dirs()) all.emplace_back("old_dirs", tensor);
+  for (const at::Tensor& tensor : lbfgs->old_stps()) all.emplace_back("old_stps", tensor);
+  return all;
+}
+
+// What a tensor of the state and what it belongs to have in common.
+struct Form {
+  std::vector<std::int64_t> sizes;
+  at::ScalarType dtype;
+};
+
+// Of all parameters' gradients behind each other, as LBFGS has them.
+Form flat_form(const std::vector<at::Tensor>& parameters) {
+  Form form{{0}, parameters.front().scalar_type()};
+  for (const at::Tensor& parameter : parameters) {
+    form.sizes.front() += parameter.numel();
+    form.dtype = c10::promoteTypes(form.dtype, parameter.scalar_type());
+  }
+  return form;
+}
+
+// A module's dtype may change between steps, and the state keep its own: types are compared only
+// where the parameters were of other types when the state was saved.
+enum class Compare { Shapes, ShapesAndTypes };
+
+void check_form(const std::string& what, const NamedState& state, const Form& form,
+                Compare compare) {
+  for (const auto& [name, tensor] : state) {
+    if (!tensor.defined()) continue;
+    const bool same_type = compare == Compare::Shapes || tensor.scalar_type() == form.dtype;
+    if (tensor.sizes() == form.sizes && same_type) continue;
+    throw UsageError("the optimiser's state does not fit: of " + what + ", it has a " + name +
+                     " of " + describe(tensor) + ". Load the state that was saved with this model");
+  }
+}
+
+// Throws unless the state is that of these parameters: LibTorch loads a checkpoint of another model
+// without a word, if only it has as many parameters.
+void check_fit(const Optimizer& optimizer, Compare compare) {
+  for (std::size_t number = 0; number < optimizer.param_groups().size(); ++number) {
+    const auto& parameters = optimizer.param_groups()[number].params();
+    const std::string group = "group " + std::to_string(number);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      check_form(
+          group + " parameter " + std::to_string(i) + ", which is " + describe(parameters[i]),
+          shaped_state(*found->second), {parameters[i].sizes().vec(), parameters[i].scalar_type()},
+          compare);
+      const NamedState flat = flat_state(*found->second);
+      if (flat.empty()) continue;
+      const Form form = flat_form(parameters);
+      check_form(group + ", which is " + std::to_string(form.sizes.front()) + " elements of " +
+                     describe_type(form.dtype) + " in all",
+                 flat, form, compare);
+    }
+  }
+}
+
+constexpr const char* kOptimizerKey = "optimizer";
+constexpr const char* kTypesKey = "parameter_types";
+
+std::vector<std::int64_t> types_of_parameters(const Optimizer& optimizer) {
+  std::vector<std::int64_t> types;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      types.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
+    }
+  }
+  return types;
+}
+
+bool on_one_device(const Optimizer& optimizer, std::optional<c10::Device>& device) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!device) device = parameter.device();
+      if (parameter.device() != *device) return false;
+    }
+  }
+  return true;
+}
+
+void move_to(OptimizerParamState& state, c10::Device device) {
+  const std::string bytes = bytes_of_archive([&](auto& archive) { state.serialize(archive); });
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size(), device);
+  state.serialize(archive);
+}
+
+// Loads all state onto one device, LibTorch's only way, and from there to each parameter's.
+void load_onto_devices(Optimizer& optimizer, const std::string& bytes) {
+  std::optional<c10::Device> device;
+  const bool together = on_one_device(optimizer, device);
+  torch::serialize::InputArchive all;
+  all.load_from(bytes.data(), bytes.size(), together && device ? *device : c10::Device(c10::kCPU));
+  torch::serialize::InputArchive archive;
+  all.read(kOptimizerKey, archive);
+  if (archive.keys().empty()) {
+    throw UsageError("the optimiser saves nothing: its class must implement save() and load()");
+  }
+  optimizer.load(archive);
+  c10::IValue saved_types;
+  all.read(kTypesKey, saved_types);
+  check_fit(optimizer, saved_types.toIntList().vec() == types_of_parameters(optimizer)
+                           ? Compare::Shapes
+                           : Compare::ShapesAndTypes);
+  if (together) return;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found != optimizer.state().end()) move_to(*found->second, parameter.device());
+    }
+  }
+}
+
+// State and options before a load, which only adds: state of parameters that have none in the
+// bytes would survive it, so the optimiser has none meanwhile.
+class OptimizerBackup {
+ public:
+  explicit OptimizerBackup(Optimizer& optimizer) : optimizer_(optimizer) {
+    for (const auto& group : optimizer.param_groups()) {
+      options_.push_back(group.has_options() ? group.options().clone() : nullptr);
+    }
+    state_ = std::move(optimizer.state());
+    optimizer.state().clear();
+  }
+
+  void restore() {
+    optimizer_.state() = std::move(state_);
+    for (std::size_t i = 0; i < options_.size(); ++i) {
+      if (options_[i]) optimizer_.param_groups()[i].set_options(std::move(options_[i]));
+    }
+  }
+
+ private:
+  Optimizer& optimizer_;
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
+  ska::flat_hash_map<void*, std::unique_ptr<OptimizerParamState>> state_;
+};
+
+std::function<void(bool)> load_optimizer(Optimizer& optimizer, const std::string& bytes) {
+  const auto backup = std::make_shared<OptimizerBackup>(optimizer);
+  try {
+    load_onto_devices(optimizer, bytes);
+  } catch (...) {
+    backup->restore();
+    throw;
+  }
+  return [backup](bool keep) {
+    if (!keep) backup->restore();
+  };
+}
+
+}  // namespace
+
+std::string bytes_of(const Optimizer& optimizer) {
+  drop_scratch(optimizer);
+  check_fit(optimizer, Compare::Shapes);
+  return bytes_of_archive([&](torch::serialize::OutputArchive& archive) {
+    torch::serialize::OutputArchive own;
+    optimizer.save(own);
+    archive.write(kOptimizerKey, own);
+    archive.write(kTypesKey, c10::IValue(types_of_parameters(optimizer)));
+  });
+}
+
+ObjectCodec codec_of(Optimizer& optimizer) {
+  ObjectCodec codec{.lines = {type_text(typeid(optimizer))}};
+  codec.lines.push_back(std::to_string(optimizer.param_groups().size()) + " parameter groups");
+  for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const auto& parameters = optimizer.param_groups()[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      codec.lines.push_back("group " + std::to_string(group) + " parameter " + std::to_string(i) +
+                            ": " + describe(parameters[i]));
+    }
+  }
+  codec.encode = [&optimizer] { return bytes_of(optimizer); };
+  codec.decode = [&optimizer](const std::string& bytes) {
+    return load_optimizer(optimizer, bytes);
+  };
+  return codec;
+}
+
+}  // namespace detail
+
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank,
+                               ProcessSet process_set) {
+  detail::broadcast_encoded("ronde::broadcast_optimizer_state", detail::codec_of(optimizer),
+                            {.root = root_rank, .process_set = process_set});
+}
+
+}  // namespace ronde

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/torch/random.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <torch/cuda.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/state/object_bytes.h"
+
+namespace ronde {
+namespace {
+
+const char* const kKey = "random_state";
+
+constexpr std::uint64_t kGamma = 0x9e3779b97f4a7c15ULL;
+
+// The n-th number, from 0 on, of SplitMix64 started at `seed`.
+std::uint64_t split_mix(std::uint64_t seed, std::uint64_t n) noexcept {
+  std::uint64_t z = seed + (n + 1) * kGamma;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+// MurmurHash3's finaliser of 32 bits.
+std::uint32_t murmur_mix(std::uint32_t h) noexcept {
+  h = (h ^ (h >> 16)) * 0x85ebca6bU;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35U;
+  return h ^ (h >> 16);
+}
+
+std::vector<at::Generator> generators() {
+  std::vector<at::Generator> all = {at::globalContext().defaultGenerator(c10::kCPU)};
+  for (c10::DeviceIndex i = 0; i < torch::cuda::device_count(); ++i) {
+    all.push_back(at::globalContext().defaultGenerator(c10::Device(c10::kCUDA, i)));
+  }
+  return all;
+}
+
+std::vector<at::Tensor> states() {
+  std::vector<at::Tensor> all;
+  for (at::Generator& generator : generators()) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    all.push_back(generator.get_state());
+  }
+  return all;
+}
+
+void set_states(const std::vector<at::Tensor>& states) {
+  std::vector<at::Generator> all = generators();
+  if (states.size() != all.size()) {
+    throw UsageError("the checkpoint has the states of " + std::to_string(states.size()) +
+                     " generators of this rank (the CPU's and each visible CUDA device's), which "
+                     "now has " +
+                     std::to_string(all.size()) + ". Make as many devices visible");
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::lock_guard<std::mutex> lock(all[i].mutex());
+    all[i].set_state(states[i]);
+  }
+}
+
+// One part for each rank of the set.
+detail::Parts read_parts(torch::serialize::InputArchive& archive, std::size_t ranks) {
+  torch::serialize::InputArchive own;
+  c10::IValue count;
+  if (!archive.try_read(kKey, own) || !own.try_read("ranks", count)) {
+    throw UsageError("the archive has no \"random_state\": save_random_state writes it");
+  }
+  const auto saved = static_cast<std::size_t>(count.toInt());
+  if (saved != ranks) {
+    throw UsageError("the archive has the random state of " + std::to_string(saved) +
+                     " ranks, here are " + std::to_string(ranks) +
+                     ". Go on with as many ranks, or seed anew with ronde::seed_all_ranks");
+  }
+  detail::Parts parts;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    c10::IValue list;
+    own.read("rank" + std::to_string(rank), list);
+    const std::string part = detail::bytes_of(list.toTensorVector());
+    parts.bytes += part;
+    parts.sizes.push_back(static_cast<std::int64_t>(part.size()));
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::uint64_t rank_seed(std::uint64_t seed, int rank) noexcept {
+  const std::uint64_t start = split_mix(seed, 0);
+  const auto number = static_cast<std::uint32_t>(rank);
+  const std::uint64_t high = split_mix(start, number) >> 32;
+  return high << 32 | murmur_mix(static_cast<std::uint32_t>(start) + number);
+}
+
+void seed_all_ranks(std::uint64_t seed, ProcessSet process_set) {
+  detail::check_member("ronde::seed_all_ranks", process_set);
+  torch::manual_seed(rank_seed(seed, rank_in(process_set).value()));
+}
+
+void save_random_state(torch::serialize::OutputArchive& archive, const BroadcastOptions& options) {
+  const std::string subject = detail::subject_of("save_random_state", options.name);
+  const ProcessSet set = options.process_set;
+  const std::vector<at::Tensor> mine = states();
+  std::vector<std::vector<at::Tensor>> all;
+  detail::gather_encoded(subject, detail::list_codec(mine, all), options);
+  detail::Statement written;
+  if (rank_in(set) == options.root) {
+    written.problem = detail::problem_of([&] {
+      torch::serialize::OutputArchive own(archive.compilation_unit());
+      own.write("ranks", c10::IValue(static_cast<std::int64_t>(all.size())));
+      for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        own.write("rank" + std::to_string(rank), c10::IValue(all[rank]));
+      }
+      archive.write(kKey, own);
+    });
+  }
+  detail::agree(subject, written, set, {.timeout = options.timeout});
+}
+
+void load_random_state(torch::serialize::InputArchive& archive, const BroadcastOptions& options) {
+  const std::string subject = detail::subject_of("load_random_state", options.name);
+  const ProcessSet set = options.process_set;
+  detail::check_member(subject, set);
+  detail::Statement found{.lines = {"root rank " + std::to_string(options.root)},
+                          .problem = detail::root_problem(options.root, set)};
+  detail::Parts parts;
+  std::vector<at::Tensor> former;
+  if (found.problem.empty()) {
+    found.problem = detail::problem_of([&] {
+      former = states();
+      if (rank_in(set) == options.root) parts = read_parts(archive, ranks_of(set).size());
+    });
+  }
+  detail::agree(subject, found, set, {.advice = "Give one root", .timeout = options.timeout});
+
+  detail::Statement loaded;
+  const std::string bytes =
+      detail::scatter_bytes(subject, std::move(parts), options, loaded.problem);
+  if (loaded.problem.empty()) {
+    loaded.problem = detail::problem_of([&] { set_states(detail::tensors_from(bytes, {})); });
+  }
+  try {
+    detail::agree(subject, loaded, set, {.timeout = options.timeout});
+  } catch (...) {
+    set_states(former);
+    throw;
+  }
+}
+
+}  // namespace ronde

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/torch/distributed_sampler.h"
+
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/training/permutation.h"
+
+namespace ronde {
+
+struct EpochPlace {
+  std::size_t epoch = 0;
+  std::size_t position = 0;
+};
+
+namespace {
+
+[[noreturn]] void refuse_sampler(const std::string& text) {
+  throw UsageError(detail::rank_prefix() + "ronde::DistributedSampler" + text);
+}
+
+void write(torch::serialize::OutputArchive& archive, const std::string& key, std::uint64_t value) {
+  archive.write(key, c10::IValue(static_cast<std::int64_t>(value)));
+}
+
+std::uint64_t read(torch::serialize::InputArchive& archive, const std::string& key) {
+  c10::IValue value;
+  if (!archive.try_read(key, value) || !value.isInt()) {
+    refuse_sampler("::load: the archive has no number \"" + key +
+                   "\", so it was not written by DistributedSampler::save");
+  }
+  return static_cast<std::uint64_t>(value.toInt());
+}
+
+void require_equal(const std::string& what, std::uint64_t saved, std::uint64_t here) {
+  if (saved == here) return;
+  refuse_sampler("::load: the saved " + what + " is " + std::to_string(saved) +
+                 ", this sampler's is " + std::to_string(here) +
+                 "; the saved position means nothing then. Construct the sampler as it was when "
+                 "it was saved");
+}
+
+}  // namespace
+
+/// Global positions [start, end) of the epoch are dealt out; end - start divides by the ranks, so
+/// each rank finds equally many that are its own (k mod size == rank).
+struct DistributedSampler::State {
+  std::size_t dataset_size = 0;
+  DistributedSamplerOptions options;
+  std::size_t ranks = 1;
+  std::optional<EpochPlace> next_place = EpochPlace{};
+  std::size_t epoch = 0;
+  std::size_t start = 0;
+  std::size_t end = 0;
+  std::size_t taken = 0;  // by this rank
+  std::vector<std::size_t> order;
+
+  // Where an epoch that goes on at `from` ends.
+  std::size_t end_from(std::size_t from) const {
+    const std::size_t left = dataset_size - std::min(from, dataset_size);
+    const bool pads = options.remainder == Remainder::Pad;
+    return from + (left + (pads ? ranks - 1 : 0)) / ranks * ranks;
+  }
+
+  // This rank's i-th global position.
+  std::size_t global_position(std::size_t i) const {
+    const std::size_t own = static_cast<std::size_t>(options.rank);
+    const std::size_t first = start + (own + ranks - start % ranks) % ranks;
+    return first + i * ranks;
+  }
+
+  void begin(const EpochPlace& place) {
+    epoch = place.epoch;
+    start = place.position;
+    end = end_from(start);
+    taken = 0;
+    if (options.shuffle) {
+      order = detail::permutation(dataset_size, options.seed, epoch);
+    } else {
+      order.resize(dataset_size);
+      std::iota(order.begin(), order.end(), std::size_t{0});
+    }
+  }
+
+  // A place behind an epoch's last sample is the beginning of the next one.
+  EpochPlace next_begin() const {
+    if (!next_place) return {epoch + 1, 0};
+    const EpochPlace& asked = *next_place;
+    const bool finished = asked.position > 0 && end_from(asked.position) == asked.position;
+    return finished ? EpochPlace{asked.epoch + 1, 0} : asked;
+  }
+
+  void resize(std::size_t size) {
+    if (size == 0) refuse_sampler(": the dataset is empty");
+    if (size < ranks && options.remainder == Remainder::Drop) {
+      refuse_sampler(": " + std::to_string(size) + " samples cannot be dealt to " +
+                     std::to_string(ranks) + " ranks with Remainder::Drop. Use Remainder::Pad");
+    }
+    dataset_size = size;
+  }
+
+  EpochPlace place() const {
+    return next_place ? next_begin() : EpochPlace{epoch, start + taken * ranks};
+  }
+};
+
+DistributedSampler::DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options)
+    : state_(std::make_shared<State>()) {
+  if (options.rank < 0 || options.size < 0) {
+    const ProcessSet set = options.process_set;
+    detail::check_member("ronde::DistributedSampler", set);
+    if (options.rank < 0) options.rank = rank_in(set).value();
+    if (options.size < 0) options.size = static_cast<int>(ranks_of(set).size());
+  }
+  if (options.rank >= options.size) {
+    refuse_sampler(": rank " + std::to_string(options.rank) + " is not below size " +
+                   std::to_string(options.size));
+  }
+  state_->options = options;
+  state_->ranks = static_cast<std::size_t>(options.size);
+  state_->resize(dataset_size);
+}
+
+void DistributedSampler::reset(std::optional<std::size_t> new_size) {
+  State& state = *state_;
+  if (new_size) state.resize(*new_size);
+  state.begin(state.next_begin());
+  state.next_place.reset();
+}
+
+std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+  State& state = *state_;
+  std::vector<std::size_t> batch;
+  while (batch.size() < batch_size) {
+    const std::size_t position = state.global_position(state.taken);
+    if (position >= state.end) break;
+    batch.push_back(state.order[position % state.dataset_size]);
+    ++state.taken;
+  }
+  if (batch.empty()) return std::nullopt;
+  return batch;
+}
+
+void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
+  save(archive, position());
+}
+
+void DistributedSampler::save(torch::serialize::OutputArchive& archive,
+                              std::size_t position) const {
+  write(archive, "epoch", epoch());
+  write(archive, "position", position);
+  write(archive, "dataset_size", state_->dataset_size);
+  write(archive, "seed", state_->options.seed);
+  write(archive, "shuffle", state_->options.shuffle ? 1 : 0);
+}
+
+void DistributedSampler::load(torch::serialize::InputArchive& archive) {
+  require_equal("dataset size", read(archive, "dataset_size"), state_->dataset_size);
+  require_equal("seed", read(archive, "seed"), state_->options.seed);
+  require_equal("shuffle", read(archive, "shuffle"), state_->options.shuffle ? 1 : 0);
+  set_epoch(read(archive, "epoch"), read(archive, "position"));
+}
+
+void DistributedSampler::set_epoch(std::size_t epoch, std::size_t position) {
+  state_->next_place = EpochPlace{epoch, position};
+}
+
+std::size_t DistributedSampler::epoch() const noexcept {
+  return state_->place().epoch;
+}
+
+std::size_t DistributedSampler::position() const noexcept {
+  return state_->place().position;
+}
+
+std::size_t DistributedSampler::samples_per_rank() const noexcept {
+  return state_->end_from(0) / state_->ranks;
+}
+
+}  // namespace ronde
