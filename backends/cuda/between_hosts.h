@@ -7,7 +7,7 @@
 
 #include "backends/cuda/host_pipe.h"
 #include "backends/cuda/travel.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/steps.h"
 #include "ronde/backend.h"
 #include "ronde/topology.h"
 

@@ -10,8 +10,8 @@
 #include "backends/cuda/moves.h"
 #include "backends/cuda/travel.h"
 #include "backends/cuda/workbench.h"
-#include "backends/device/chunk_layout.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/chunk_layout.h"
+#include "backends/gpu/steps.h"
 
 namespace ronde::cuda {
 

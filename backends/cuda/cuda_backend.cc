@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backends/cuda/kernel_image.h"
-#include "backends/device/abandon.h"
+#include "backends/gpu/abandon.h"
 #include "ronde/error.h"
 #include "ronde/plugin/segment_cursor.h"
 

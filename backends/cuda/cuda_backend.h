@@ -22,8 +22,8 @@
 #include "backends/cuda/registrations.h"
 #include "backends/cuda/staged_operations.h"
 #include "backends/cuda/visible_devices.h"
-#include "backends/device/host_exchange.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/host_exchange.h"
+#include "backends/gpu/steps.h"
 #include "ronde/backend.h"
 #include "ronde/topology.h"
 

@@ -9,7 +9,7 @@
 
 #include "backends/cuda/addresses.h"
 #include "backends/cuda/verdict.h"
-#include "backends/device/abandon.h"
+#include "backends/gpu/abandon.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {

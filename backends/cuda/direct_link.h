@@ -12,8 +12,8 @@
 
 #include "backends/cuda/driver_api.h"
 #include "backends/cuda/workbench.h"
-#include "backends/device/host_exchange.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/host_exchange.h"
+#include "backends/gpu/steps.h"
 #include "backends/vendor/around_calls.h"
 #include "ronde/backend.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/workbench.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/steps.h"
 
 namespace ronde::cuda {
 

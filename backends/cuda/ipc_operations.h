@@ -15,8 +15,8 @@
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/ipc_peers.h"
 #include "backends/cuda/registration_cache.h"
-#include "backends/device/host_exchange.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/host_exchange.h"
+#include "backends/gpu/steps.h"
 
 namespace ronde::cuda {
 

@@ -14,8 +14,8 @@
 #include "backends/cuda/verdict.h"
 #include "backends/cuda/visible_devices.h"
 #include "backends/cuda/workbench.h"
-#include "backends/device/host_exchange.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/host_exchange.h"
+#include "backends/gpu/steps.h"
 
 namespace ronde::cuda {
 

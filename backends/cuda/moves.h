@@ -11,7 +11,7 @@
 #include "backends/cuda/addresses.h"
 #include "backends/cuda/kernel_set.h"
 #include "backends/cuda/travel.h"
-#include "backends/device/chunk_layout.h"
+#include "backends/gpu/chunk_layout.h"
 
 // What is moved between tensors and a buffer, in which elements lie as they travel.
 namespace ronde::cuda {

@@ -9,7 +9,7 @@
 #include "backends/cuda/collectives.h"
 #include "backends/cuda/host_pipe.h"
 #include "backends/cuda/workbench.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/steps.h"
 
 namespace ronde::cuda {
 

@@ -9,7 +9,7 @@
 #include "backends/cuda/kernel_set.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/stream.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/steps.h"
 #include "ronde/device.h"
 
 namespace ronde::cuda {

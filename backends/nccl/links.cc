@@ -6,7 +6,7 @@
 
 #include "backends/cuda/poll_until.h"
 #include "backends/cuda/verdict.h"
-#include "backends/device/abandon.h"
+#include "backends/gpu/abandon.h"
 
 namespace ronde::nccl {
 namespace {

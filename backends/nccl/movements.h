@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/cuda/moves.h"
-#include "backends/device/chunk_layout.h"
+#include "backends/gpu/chunk_layout.h"
 #include "backends/nccl/operation.h"
 
 namespace ronde::nccl {

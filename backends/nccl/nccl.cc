@@ -4,7 +4,7 @@
 #include <string>
 
 #include "backends/cuda/gpu_backends.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/steps.h"
 #include "backends/nccl/movements.h"
 #include "backends/nccl/reductions.h"
 

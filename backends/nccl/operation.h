@@ -10,7 +10,7 @@
 
 #include "backends/cuda/addresses.h"
 #include "backends/cuda/moves.h"
-#include "backends/device/chunk_layout.h"
+#include "backends/gpu/chunk_layout.h"
 #include "backends/nccl/links.h"
 
 namespace ronde::nccl {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/device/chunk_layout.h"
-#include "backends/device/steps.h"
+#include "backends/gpu/chunk_layout.h"
+#include "backends/gpu/steps.h"
 #include "ronde/error.h"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/compose.h"
-#include "backends/device/host_exchange.h"
+#include "backends/gpu/host_exchange.h"
 #include "core/src/negotiate/messages.h"
 #include "ronde/error.h"
 #include "ronde/plugin/choice.h"

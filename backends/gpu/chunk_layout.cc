@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/device/chunk_layout.h"
+#include "backends/gpu/chunk_layout.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/device/host_exchange.h"
+#include "backends/gpu/host_exchange.h"
 
 namespace ronde::device {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/device/abandon.h"
+#include "backends/gpu/abandon.h"
 
 #include <atomic>
 #include <new>
