@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "info.h"
+#include "tools/info.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,7 +14,7 @@
 #include "ronde/config.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
-#include "vendor.h"
+#include "tools/vendor.h"
 
 namespace ronde::tool {
 namespace {

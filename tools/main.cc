@@ -5,10 +5,10 @@
 #include <iostream>
 #include <string>
 
-#include "bench/bench.h"
-#include "bench/launched_rank.h"
-#include "info.h"
 #include "ronde/build_info.h"
+#include "tools/bench/bench.h"
+#include "tools/bench/launched_rank.h"
+#include "tools/info.h"
 
 constexpr int kUsageExit = 2;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "vendor.h"
+#include "tools/vendor.h"
 
 #include <utility>
 

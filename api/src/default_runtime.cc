@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "default_runtime.h"
+#include "api/src/default_runtime.h"
 
 #include <chrono>
 #include <cstdlib>
@@ -9,9 +9,9 @@
 #include <thread>
 #include <utility>
 
+#include "api/src/options.h"
 #include "core/src/base/after_fork.h"
 #include "core/src/base/exception_text.h"
-#include "options.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "api/src/default_runtime.h"
 #include "core/src/base/exception_text.h"
-#include "default_runtime.h"
 #include "ronde/ronde.h"
 
 namespace ronde {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "options.h"
+#include "api/src/options.h"
 
 #include <algorithm>
 #include <string_view>

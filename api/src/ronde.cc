@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "api/src/default_runtime.h"
 #include "backends/compose.h"
-#include "default_runtime.h"
 
 namespace ronde {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "errors.h"
+#include "c_api/src/errors.h"
 
 #include <new>
 

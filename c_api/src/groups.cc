@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "groups.h"
+#include "c_api/src/groups.h"
 
 #include <string>
 #include <utility>
 
-#include "errors.h"
+#include "c_api/src/errors.h"
+#include "c_api/src/work_table.h"
 #include "ronde/ronde.h"
-#include "work_table.h"
 
 namespace ronde::c {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "c_api/src/work_record.h"
 #include "ronde/process_set.h"
 #include "ronde/request.h"
-#include "work_record.h"
 
 namespace ronde::c {
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "errors.h"
-#include "groups.h"
-#include "known_part.h"
+#include "c_api/src/errors.h"
+#include "c_api/src/groups.h"
+#include "c_api/src/known_part.h"
 #include "ronde/build_info.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "errors.h"
+#include "c_api/src/errors.h"
 
 namespace ronde::c {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "log.h"
+#include "c_api/src/log.h"
 
 #include <string>
 

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "errors.h"
-#include "groups.h"
-#include "known_part.h"
+#include "c_api/src/errors.h"
+#include "c_api/src/groups.h"
+#include "c_api/src/known_part.h"
+#include "c_api/src/work_table.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
-#include "work_table.h"
 
 namespace ronde::c {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "errors.h"
+#include "c_api/src/errors.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "work_record.h"
+#include "c_api/src/work_record.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "errors.h"
-#include "groups.h"
-#include "log.h"
+#include "c_api/src/errors.h"
+#include "c_api/src/groups.h"
+#include "c_api/src/log.h"
 
 namespace ronde::c {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "work_table.h"
+#include "c_api/src/work_table.h"
 
 #include <cstddef>
 #include <utility>
 
+#include "c_api/src/errors.h"
 #include "core/src/base/after_fork.h"
-#include "errors.h"
 
 namespace ronde::c {
 namespace {

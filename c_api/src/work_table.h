@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "c_api/src/work_record.h"
 #include "ronde/ronde_c.h"
-#include "work_record.h"
 
 namespace ronde::c {
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "errors.h"
+#include "c_api/src/errors.h"
+#include "c_api/src/work_table.h"
 #include "ronde/ronde_c.h"
-#include "work_table.h"
 
 namespace ronde::c {
 namespace {

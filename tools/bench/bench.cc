@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench.h"
+#include "tools/bench/bench.h"
 
 #include <cstdlib>
 #include <exception>
@@ -9,13 +9,13 @@
 #include <string>
 #include <utility>
 
-#include "collectives.h"
-#include "exchange.h"
-#include "launched_rank.h"
-#include "memcpy.h"
-#include "options.h"
-#include "session.h"
-#include "setups.h"
+#include "tools/bench/collectives.h"
+#include "tools/bench/exchange.h"
+#include "tools/bench/launched_rank.h"
+#include "tools/bench/memcpy.h"
+#include "tools/bench/options.h"
+#include "tools/bench/session.h"
+#include "tools/bench/setups.h"
 
 namespace ronde::tool {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "setups.h"
+#include "tools/bench/setups.h"
 
 namespace ronde::tool {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives.h"
+#include "tools/bench/collectives.h"
 
 #include <array>
 
-#include "pattern.h"
+#include "tools/bench/pattern.h"
 
 namespace ronde::tool {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "ronde/collective.h"
-#include "session.h"
+#include "tools/bench/session.h"
 
 namespace ronde::tool {
 

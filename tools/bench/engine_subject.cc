@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine_subject.h"
+#include "tools/bench/engine_subject.h"
 
 #include <chrono>
 #include <thread>

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "subject.h"
+#include "tools/bench/subject.h"
 
 namespace ronde::tool {
 

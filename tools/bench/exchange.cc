@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exchange.h"
+#include "tools/bench/exchange.h"
 
 #include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
 
-#include "gradient_lists.h"
-#include "pattern.h"
-#include "regime.h"
-#include "ring.h"
 #include "ronde/ronde.h"
-#include "turns.h"
+#include "tools/bench/gradient_lists.h"
+#include "tools/bench/pattern.h"
+#include "tools/bench/regime.h"
+#include "tools/bench/ring.h"
+#include "tools/bench/turns.h"
 
 namespace ronde::tool {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_bench.h"
+#include "tools/bench/gpu_bench.h"
 
 #include <cstring>
 #include <numeric>
@@ -8,7 +8,7 @@
 #include "backends/cuda/addresses.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/kernel_image.h"
-#include "pattern.h"
+#include "tools/bench/pattern.h"
 
 namespace ronde::tool {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "backends/cuda/ipc_peers.h"
 #include "backends/cuda/workbench.h"
-#include "session.h"
-#include "setups.h"
+#include "tools/bench/session.h"
+#include "tools/bench/setups.h"
 
 namespace ronde::tool {
 

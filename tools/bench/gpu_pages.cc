@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_pages.h"
+#include "tools/bench/gpu_pages.h"
 
 #include "backends/cuda/addresses.h"
 #include "backends/cuda/memory.h"

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "gpu_access.h"
-#include "ring.h"
+#include "tools/bench/gpu_access.h"
+#include "tools/bench/ring.h"
 
 namespace ronde::tool {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gradient_lists.h"
+#include "tools/bench/gradient_lists.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launched_rank.h"
+#include "tools/bench/launched_rank.h"
 
 #include <optional>
 

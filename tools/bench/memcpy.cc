@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memcpy.h"
+#include "tools/bench/memcpy.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
 
-#include "ring.h"
-#include "turns.h"
+#include "tools/bench/ring.h"
+#include "tools/bench/turns.h"
 
 namespace ronde::tool {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "session.h"
+#include "tools/bench/session.h"
 
 namespace ronde::tool {
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <thread>
 
-#include "peers.h"
 #include "ronde/error.h"
+#include "tools/bench/peers.h"
 
 // Note [MPI calls of the benchmarks]
 // Ronde initialises MPI, and asks for MPI_THREAD_SERIALIZED: calls may come from any thread, but

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Of a build without MPI, in which every process is alone.
-#include "peers.h"
+#include "tools/bench/peers.h"
 
 namespace ronde::tool {
 namespace {

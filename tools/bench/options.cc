@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "options.h"
+#include "tools/bench/options.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "gradient_lists.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
+#include "tools/bench/gradient_lists.h"
 
 namespace ronde::tool {
 namespace {

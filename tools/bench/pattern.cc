@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pattern.h"
+#include "tools/bench/pattern.h"
 
 #include "core/src/kernels/half.h"
 #include "ronde/error.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "subject.h"
+#include "tools/bench/subject.h"
 
 namespace ronde::tool {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_subject.h"
+#include "tools/bench/raw_subject.h"
 
 #include <chrono>
 #include <functional>

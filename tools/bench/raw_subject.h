@@ -8,7 +8,7 @@
 
 #include "ronde/plugin/factory.h"
 #include "ronde/topology.h"
-#include "subject.h"
+#include "tools/bench/subject.h"
 
 namespace ronde::tool {
 

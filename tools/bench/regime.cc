@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "regime.h"
+#include "tools/bench/regime.h"
 
 #include <cmath>
 
-#include "ring.h"
-#include "turns.h"
+#include "tools/bench/ring.h"
+#include "tools/bench/turns.h"
 
 namespace ronde::tool {
 

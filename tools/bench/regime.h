@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "session.h"
+#include "tools/bench/session.h"
 
 namespace ronde::tool {
 

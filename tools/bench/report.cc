@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report.h"
+#include "tools/bench/report.h"
 
 #include <algorithm>
 #include <iomanip>

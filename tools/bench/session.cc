@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "session.h"
+#include "tools/bench/session.h"
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
 
-#include "engine_subject.h"
-#include "gpu_pages.h"
 #include "ronde/ronde.h"
+#include "tools/bench/engine_subject.h"
+#include "tools/bench/gpu_pages.h"
 
 namespace ronde::tool {
 namespace {

@@ -7,15 +7,15 @@
 #include <span>
 #include <string>
 
-#include "gpu_access.h"
-#include "options.h"
-#include "peers.h"
-#include "raw_subject.h"
-#include "report.h"
-#include "ring.h"
 #include "ronde/error.h"
 #include "ronde/topology.h"
-#include "subject.h"
+#include "tools/bench/gpu_access.h"
+#include "tools/bench/options.h"
+#include "tools/bench/peers.h"
+#include "tools/bench/raw_subject.h"
+#include "tools/bench/report.h"
+#include "tools/bench/ring.h"
+#include "tools/bench/subject.h"
 
 namespace ronde::tool {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "setups.h"
+#include "tools/bench/setups.h"
 
 #include <algorithm>
 #include <array>
@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "backends/compose.h"
-#include "gpu_bench.h"
-#include "gradient_lists.h"
-#include "turns.h"
+#include "tools/bench/gpu_bench.h"
+#include "tools/bench/gradient_lists.h"
+#include "tools/bench/turns.h"
 
 namespace ronde::tool {
 namespace {

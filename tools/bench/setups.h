@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "gpu_access.h"
-#include "session.h"
+#include "tools/bench/gpu_access.h"
+#include "tools/bench/session.h"
 
 namespace ronde::tool {
 

@@ -5,11 +5,11 @@
 #include <optional>
 #include <utility>
 
-#include "collectives.h"
-#include "pattern.h"
-#include "regime.h"
-#include "ring.h"
-#include "turns.h"
+#include "tools/bench/collectives.h"
+#include "tools/bench/pattern.h"
+#include "tools/bench/regime.h"
+#include "tools/bench/ring.h"
+#include "tools/bench/turns.h"
 
 namespace ronde::tool {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "turns.h"
+#include "tools/bench/turns.h"
 
 namespace ronde::tool {
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <vector>
 
-#include "peers.h"
-#include "samples.h"
+#include "tools/bench/peers.h"
+#include "tools/bench/samples.h"
 
 namespace ronde::tool {
 
