@@ -46,16 +46,16 @@ BetweenHosts::BetweenHosts(HostPipe& pipe, Backend& host, const Topology& topolo
   inputs_.resize(hosts);
 }
 
-device::Steps BetweenHosts::reduce(DevicePointer share, std::size_t count, std::size_t longest,
-                                   Reduction over_hosts) {
+Steps BetweenHosts::reduce(DevicePointer share, std::size_t count, std::size_t longest,
+                           Reduction over_hosts) {
   const std::size_t width = size_of(over_hosts.dtype);
   HostPipe::Passage passage{.memory = share, .bytes = count * width, .longest = longest * width};
   passage.work = [this, over_hosts](const HostPipe::Piece& piece) {
     return combine(piece, over_hosts);
   };
-  device::Steps passing = pipe_.pass(std::move(passage));
+  Steps passing = pipe_.pass(std::move(passage));
   co_await passing;
-  device::Steps settling = pipe_.settle();
+  Steps settling = pipe_.settle();
   co_await settling;
 }
 
@@ -68,7 +68,7 @@ BetweenHosts::Part BetweenHosts::part_of(std::size_t owner, std::size_t count,
 }
 
 /// Note [Shares between hosts].
-device::Steps BetweenHosts::combine(HostPipe::Piece piece, Reduction over_hosts) {
+Steps BetweenHosts::combine(HostPipe::Piece piece, Reduction over_hosts) {
   const std::size_t width = size_of(over_hosts.dtype);
   const std::size_t count = piece.bytes / width;
   const std::size_t alignment = kAlignment / width;
@@ -86,7 +86,7 @@ device::Steps BetweenHosts::combine(HostPipe::Piece piece, Reduction over_hosts)
                     .largest_count = part_of(0, piece.longest / width, alignment).count,
                     .dtype = over_hosts.dtype};
   const std::unique_ptr<Operation> sending = host_.alltoall(call);
-  co_await device::until_finished(*sending);
+  co_await until_finished(*sending);
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     inputs_[owners_[i].host] = incoming_.data() + i * own.count * width;
   }
@@ -101,7 +101,7 @@ device::Steps BetweenHosts::combine(HostPipe::Piece piece, Reduction over_hosts)
   call.output = piece.memory;
   std::swap(call.send_counts, call.receive_counts);
   const std::unique_ptr<Operation> returning = host_.alltoall(call);
-  co_await device::until_finished(*returning);
+  co_await until_finished(*returning);
 }
 
 }  // namespace ronde::cuda

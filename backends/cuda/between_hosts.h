@@ -7,7 +7,7 @@
 
 #include "backends/cuda/host_pipe.h"
 #include "backends/cuda/travel.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 #include "ronde/backend.h"
 #include "ronde/topology.h"
 
@@ -42,8 +42,7 @@ class BetweenHosts {
   /// `count` elements at `share`, on the GPU, are the sum of this host; they become that of all
   /// once what is queued on the workbench's stream has run. `longest`: elements of the largest
   /// share, the same on all ranks, which all call this alike.
-  device::Steps reduce(DevicePointer share, std::size_t count, std::size_t longest,
-                       Reduction over_hosts);
+  Steps reduce(DevicePointer share, std::size_t count, std::size_t longest, Reduction over_hosts);
 
  private:
   /// The owners of this rank's share, in the order of ranks.
@@ -56,7 +55,7 @@ class BetweenHosts {
     std::size_t count = 0;
   };
 
-  device::Steps combine(HostPipe::Piece piece, Reduction over_hosts);
+  Steps combine(HostPipe::Piece piece, Reduction over_hosts);
   Part part_of(std::size_t owner, std::size_t count, std::size_t alignment) const noexcept;
 
   HostPipe& pipe_;

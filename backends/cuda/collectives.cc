@@ -27,11 +27,11 @@ std::size_t Collectives::elements_of_part(std::size_t width) const noexcept {
   return half_bytes_ / ranks_ / kPartAlignment * kPartAlignment / width;
 }
 
-device::ChunkLayout Collectives::layout_of(const AllreduceCall& call, const Travel& travel) const {
+gpu::ChunkLayout Collectives::layout_of(const AllreduceCall& call, const Travel& travel) const {
   return {call.segments, elements_of_part(travel.width()) * ranks_, travel.alignment()};
 }
 
-void Collectives::pack(const device::ChunkLayout& layout, const Travel& travel) {
+void Collectives::pack(const gpu::ChunkLayout& layout, const Travel& travel) {
   bench_.move(moves_in(layout.pieces(), packed(), size_of(travel.from), travel.width()),
               way_in(travel));
   counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
@@ -57,8 +57,8 @@ std::vector<std::size_t> Collectives::shares_of(std::size_t extent, const Travel
   return shares;
 }
 
-device::Steps Collectives::two_shot(const device::ChunkLayout& layout, const Travel& travel,
-                                    const Between& between) {
+Steps Collectives::two_shot(const gpu::ChunkLayout& layout, const Travel& travel,
+                            const Between& between) {
   const std::vector<std::size_t> shares = shares_of(layout.extent(), travel);
   const std::size_t each = shares.front();
   const std::vector<std::size_t> own(ranks_, shares[own_]);
@@ -81,7 +81,7 @@ device::Steps Collectives::two_shot(const device::ChunkLayout& layout, const Tra
   bench_.move(moves, way_out(travel, traffic()));
 }
 
-device::Steps Collectives::allgather(AllgatherCall call) {
+Steps Collectives::allgather(AllgatherCall call) {
   begin_operation();
   const Travel travel{.from = call.dtype, .dtype = call.dtype};
   const std::size_t width = travel.width();
@@ -101,7 +101,7 @@ device::Steps Collectives::allgather(AllgatherCall call) {
   co_await end_operation();
 }
 
-device::Steps Collectives::alltoall(AlltoallCall call) {
+Steps Collectives::alltoall(AlltoallCall call) {
   begin_operation();
   const Travel travel{.from = call.dtype, .dtype = call.dtype};
   const std::size_t width = travel.width();
@@ -117,7 +117,7 @@ device::Steps Collectives::alltoall(AlltoallCall call) {
   co_await end_operation();
 }
 
-device::Steps Collectives::reducescatter(ReducescatterCall call) {
+Steps Collectives::reducescatter(ReducescatterCall call) {
   begin_operation();
   const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
                                   call.divisor(ranks_), std::nullopt);

@@ -11,7 +11,7 @@
 #include "backends/cuda/travel.h"
 #include "backends/cuda/workbench.h"
 #include "backends/gpu/chunk_layout.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 
 namespace ronde::cuda {
 
@@ -39,10 +39,10 @@ class Collectives {
 
   /// Each ends once all is queued on the stream of the workbench.
   /// @{
-  virtual device::Steps allreduce(AllreduceCall call) = 0;
-  device::Steps allgather(AllgatherCall call);
-  device::Steps alltoall(AlltoallCall call);
-  device::Steps reducescatter(ReducescatterCall call);
+  virtual Steps allreduce(AllreduceCall call) = 0;
+  Steps allgather(AllgatherCall call);
+  Steps alltoall(AlltoallCall call);
+  Steps reducescatter(ReducescatterCall call);
   /// @}
 
  protected:
@@ -62,12 +62,11 @@ class Collectives {
   /// `to.each` elements of `width` bytes times r behind packed(). `to`: the elements for each rank;
   /// `from`: those from each. Afterwards `parts_` tells where the parts for this rank lie, until
   /// the next chunk.
-  virtual device::Steps exchange(Pattern pattern, RankParts to, RankParts from,
-                                 std::size_t width) = 0;
+  virtual Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) = 0;
   /// What limits the reading of `parts_`.
   virtual Traffic traffic() const { return Traffic::Local; }
   virtual void begin_operation() {}
-  virtual device::Steps end_operation() { co_return; }
+  virtual Steps end_operation() { co_return; }
 
   /// The next chunk is packed into the other half.
   void begin_chunk() noexcept { half_ = 1 - half_; }
@@ -75,8 +74,8 @@ class Collectives {
   DevicePointer packed() const { return bench_.fusion() + offset_of_half(); }
   /// The elements in a half where each rank has a part in it.
   std::size_t elements_of_part(std::size_t width) const noexcept;
-  device::ChunkLayout layout_of(const AllreduceCall& call, const Travel& travel) const;
-  void pack(const device::ChunkLayout& layout, const Travel& travel);
+  gpu::ChunkLayout layout_of(const AllreduceCall& call, const Travel& travel) const;
+  void pack(const gpu::ChunkLayout& layout, const Travel& travel);
   /// The elements that each rank reduces for all; those of a rank lie behind as many as the first
   /// rank has for each rank before it.
   std::vector<std::size_t> shares_of(std::size_t extent, const Travel& travel) const;
@@ -87,10 +86,8 @@ class Collectives {
   virtual void reduce(DevicePointer target, std::size_t count, const Travel& travel);
   /// An allreduce of a chunk that is packed. `between`, where there is any, is done to this rank's
   /// share before the others get it; `longest`: elements of the largest share.
-  using Between =
-      std::function<device::Steps(DevicePointer share, std::size_t count, std::size_t longest)>;
-  device::Steps two_shot(const device::ChunkLayout& layout, const Travel& travel,
-                         const Between& between = {});
+  using Between = std::function<Steps(DevicePointer share, std::size_t count, std::size_t longest)>;
+  Steps two_shot(const gpu::ChunkLayout& layout, const Travel& travel, const Between& between = {});
 
   Workbench& bench_;
   CudaCounters& counters_;

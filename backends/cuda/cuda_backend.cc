@@ -27,11 +27,11 @@ std::vector<std::size_t> ranks_here(const Topology& topology) {
 }  // namespace
 
 /// Runs one operation, and finds the way before the first.
-class CudaBackend::Run final : public device::SteppedOperation {
+class CudaBackend::Run final : public SteppedOperation {
  public:
   /// `choose`: the operation's steps, once the ways are known.
   Run(CudaBackend& owner, Placement place, Ways ways,
-      std::function<device::Steps(Gpu& gpu, Collectives* between_gpus)> choose)
+      std::function<Steps(Gpu& gpu, Collectives* between_gpus)> choose)
       : owner_(owner), place_(place), ways_(ways), choose_(std::move(choose)) {
     begin(run());
   }
@@ -41,15 +41,15 @@ class CudaBackend::Run final : public device::SteppedOperation {
   Run& operator=(const Run&) = delete;
 
  private:
-  device::Steps run() {
+  Steps run() {
     Gpu& gpu = owner_.gpu(place_.device.index);
     if ((ways_.ipc || ways_.mpi) && !owner_.has_ways_) {
-      device::Steps finding = owner_.find_ways(place_.device.index);
+      Steps finding = owner_.find_ways(place_.device.index);
       co_await finding;
     }
     Collectives* const between_gpus = owner_.choose(ways_);
     gpu.bench.run_after(place_.after);
-    device::Steps steps = choose_(gpu, between_gpus);
+    Steps steps = choose_(gpu, between_gpus);
     co_await steps;
     set_event(owner_.streams_->mark(gpu.bench.stream()));
   }
@@ -57,7 +57,7 @@ class CudaBackend::Run final : public device::SteppedOperation {
   CudaBackend& owner_;
   const Placement place_;
   const Ways ways_;
-  const std::function<device::Steps(Gpu&, Collectives*)> choose_;
+  const std::function<Steps(Gpu&, Collectives*)> choose_;
 };
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
@@ -105,10 +105,10 @@ CudaBackend::~CudaBackend() {
   const auto bound = is_dead_ ? kLastBound : std::chrono::seconds{0};
   const bool direct_hangs = direct_link_ && direct_link_->hangs();
   if (is_over && !direct_hangs && gpu_->peers.trial_ends(bound)) return;
-  device::abandon(std::move(gpu_));
-  device::abandon(std::move(cache_));
+  gpu::abandon(std::move(gpu_));
+  gpu::abandon(std::move(cache_));
   // With the memory of a trial that the GPU has not ended.
-  if (!is_over) device::abandon(std::move(direct_link_));
+  if (!is_over) gpu::abandon(std::move(direct_link_));
 }
 
 CudaBackend::Gpu& CudaBackend::gpu(int device) {
@@ -132,11 +132,11 @@ std::string CudaBackend::why_never_ipc() const {
 }
 
 /// Finds out which ways there are; all ranks do.
-device::Steps CudaBackend::find_ways(int device) {
+Steps CudaBackend::find_ways(int device) {
   Problems problems;
   has_ipc_ = false;
   if (why_never_ipc().empty()) {
-    device::Steps connecting =
+    Steps connecting =
         gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problems.of_ipc);
     co_await connecting;
     has_ipc_ = problems.of_ipc.empty();

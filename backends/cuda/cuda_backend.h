@@ -23,7 +23,7 @@
 #include "backends/cuda/staged_operations.h"
 #include "backends/cuda/visible_devices.h"
 #include "backends/gpu/host_exchange.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 #include "ronde/backend.h"
 #include "ronde/topology.h"
 
@@ -85,7 +85,7 @@ class CudaBackend final : public Backend {
 
   /// `device`: an ordinal, or negative: any that this rank may use.
   Gpu& gpu(int device);
-  device::Steps find_ways(int device);
+  Steps find_ways(int device);
   void tell(const Problems& problems) const;
   std::string why_never_ipc() const;
   Collectives* choose(Ways ways) noexcept;
@@ -104,7 +104,7 @@ class CudaBackend final : public Backend {
   const std::shared_ptr<CudaStreams> streams_;
   std::unique_ptr<RegistrationCache> cache_;
   CudaCounters counters_;
-  device::HostExchange exchange_;
+  gpu::HostExchange exchange_;
   std::unique_ptr<DirectLink> direct_link_;  ///< null: there is no such MPI
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<DirectOperations> direct_;  ///< once it is proven

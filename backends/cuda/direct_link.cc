@@ -80,18 +80,18 @@ DirectLink::~DirectLink() {
   drop_trial();
 }
 
-device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange,
-                                std::chrono::milliseconds patience, std::string& problem) {
+Steps DirectLink::prove(Workbench& bench, gpu::HostExchange& exchange,
+                        std::chrono::milliseconds patience, std::string& problem) {
   std::string failure = problem_of([&] {
     trial_ = std::make_unique<Trial>(bench, size(), own_);
     surround_calls(bench.context());
   });
   const auto is_queue_done = [this] { return trial_->queued.is_done(); };
-  if (failure.empty()) co_await device::until(is_queue_done);
+  if (failure.empty()) co_await until(is_queue_done);
   // No message is sent, and no deadline runs, before every rank is ready for its own: a rank may
   // have taken long to load the kernels.
   exchange.start(Verdict(failure));
-  co_await device::until([&exchange] { return exchange.poll(); });
+  co_await until([&exchange] { return exchange.poll(); });
   problem = first_problem(exchange.all<Verdict>(), ranks_);
   if (!problem.empty()) {
     end_surroundings();
@@ -101,7 +101,7 @@ device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange
   for (const bool is_large : {true, false}) {
     if (!failure.empty() || hangs()) break;
     failure = problem_of([&] { begin_trial(is_large); });
-    co_await device::until([&] {
+    co_await until([&] {
       if (failure.empty()) failure = problem_of([this] { have_ended(); });
       return !failure.empty() || !hangs() || Clock::now() >= deadline;
     });
@@ -110,11 +110,11 @@ device::Steps DirectLink::prove(Workbench& bench, device::HostExchange& exchange
     bench.stream().copy(trial_->seen.address(), trial_->received(), kLarge + size() * kSmall,
                         "copying from the GPU");
     bench.stream().record(trial_->queued);
-    co_await device::until(is_queue_done);
+    co_await until(is_queue_done);
     failure = problem_of([this] { check_trial(); });
   }
   exchange.start(Outcome{Verdict(failure), hangs()});
-  co_await device::until([&exchange] { return exchange.poll(); });
+  co_await until([&exchange] { return exchange.poll(); });
   problem = end_trial(exchange.all<Outcome>());
 }
 
@@ -163,7 +163,7 @@ std::string DirectLink::end_trial(const std::vector<Outcome>& outcomes) {
 
 void DirectLink::drop_trial() noexcept {
   if (hangs()) {
-    device::abandon(std::move(trial_));
+    gpu::abandon(std::move(trial_));
   } else {
     trial_.reset();
   }
@@ -185,7 +185,7 @@ void DirectLink::surround_calls(std::shared_ptr<const DeviceContext> context) {
 
 void DirectLink::end_surroundings() noexcept {
   if (surrounded_ && hangs()) {
-    device::abandon(std::move(surrounded_));
+    gpu::abandon(std::move(surrounded_));
   } else {
     surrounded_.reset();
   }

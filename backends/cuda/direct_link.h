@@ -13,8 +13,8 @@
 #include "backends/cuda/driver_api.h"
 #include "backends/cuda/workbench.h"
 #include "backends/gpu/host_exchange.h"
-#include "backends/gpu/steps.h"
 #include "backends/vendor/around_calls.h"
+#include "core/src/base/steps.h"
 #include "ronde/backend.h"
 
 namespace ronde::cuda {
@@ -60,8 +60,8 @@ class DirectLink {
   /// All ranks try it out; messages have `patience` to arrive. Throws Error where the GPU itself
   /// fails. Leaves in `problem` why it
   /// cannot be used, the same on every rank; an empty text if it can.
-  device::Steps prove(Workbench& bench, device::HostExchange& exchange,
-                      std::chrono::milliseconds patience, std::string& problem);
+  Steps prove(Workbench& bench, gpu::HostExchange& exchange, std::chrono::milliseconds patience,
+              std::string& problem);
 
   std::size_t size() const noexcept { return ranks_.size(); }
   std::size_t own() const noexcept { return own_; }

@@ -13,8 +13,7 @@ std::size_t DirectOperations::most_ranks(const CudaOptions& options) noexcept {
   return IpcOperations::buffer_bytes(options) / 2 / kPartAlignment;
 }
 
-device::Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankParts from,
-                                         std::size_t width) {
+Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) {
   const bool gathers = pattern == Pattern::Gather;
   const std::size_t stride = to.each * width;
   const DevicePointer arrivals =
@@ -32,7 +31,7 @@ device::Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankPart
       link_.send(receiver, packed() + (gathers ? own_ : receiver) * stride, bytes);
     }
   }
-  co_await device::until([this] { return link_.have_ended(); });
+  co_await until([this] { return link_.have_ended(); });
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
     parts_[rank] = (rank == own_ ? packed() : arrivals) + rank * stride;
   }
@@ -45,10 +44,10 @@ void DirectOperations::reduce(DevicePointer target, std::size_t count, const Tra
   bench_.kernels().reduce(bench_.stream(), target, arrived_, count, travel.reduction());
 }
 
-device::Steps DirectOperations::allreduce(AllreduceCall call) {
+Steps DirectOperations::allreduce(AllreduceCall call) {
   const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
                                   call.divisor(ranks_), call.wire_dtype);
-  device::ChunkLayout layout = layout_of(call, travel);
+  gpu::ChunkLayout layout = layout_of(call, travel);
   while (layout.next()) {
     begin_chunk();
     pack(layout, travel);

@@ -22,10 +22,10 @@ class DirectOperations final : public Collectives {
   /// For as many a half of the fusion buffer has room.
   static std::size_t most_ranks(const CudaOptions& options) noexcept;
 
-  device::Steps allreduce(AllreduceCall call) override;
+  Steps allreduce(AllreduceCall call) override;
 
  private:
-  device::Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) override;
+  Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) override;
   void reduce(DevicePointer target, std::size_t count, const Travel& travel) override;
 
   DirectLink& link_;

@@ -40,7 +40,7 @@ void HostPipe::join_streams() {
   bench_.stream().wait_for(over);
 }
 
-device::Steps HostPipe::pass(Passage passage) {
+Steps HostPipe::pass(Passage passage) {
   const std::size_t each = std::min(piece_bytes_, passage.longest);
   const std::size_t count = each > 0 ? (passage.longest + each - 1) / each : 0;
   const auto piece_of = [&](std::size_t number) {
@@ -62,8 +62,8 @@ device::Steps HostPipe::pass(Passage passage) {
   }
   for (std::size_t number = 0; number < count; ++number) {
     Slot& slot = slots_[number % slots_.size()];
-    co_await device::until([&slot] { return slot.down.is_done(); });
-    device::Steps working = passage.work(piece_of(number));
+    co_await until([&slot] { return slot.down.is_done(); });
+    Steps working = passage.work(piece_of(number));
     co_await working;
     put_back(slot, passage, piece_of(number));
     const std::size_t next = number + slots_.size();
@@ -72,9 +72,9 @@ device::Steps HostPipe::pass(Passage passage) {
   if (passage.is_copied_up) join_streams();
 }
 
-device::Steps HostPipe::settle() {
+Steps HostPipe::settle() {
   for (const Slot& slot : slots_) {
-    if (slot.is_going_up) co_await device::until([&slot] { return slot.up.is_done(); });
+    if (slot.is_going_up) co_await until([&slot] { return slot.up.is_done(); });
   }
   slots_.clear();
 }

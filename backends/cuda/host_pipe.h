@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/workbench.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 
 namespace ronde::cuda {
 
@@ -40,14 +40,14 @@ class HostPipe {
     bool is_copied_down = true;
     bool is_copied_up = true;
     /// What the host does with a piece, in place; the pieces come one by one, in their order.
-    std::function<device::Steps(const Piece& piece)> work = {};
+    std::function<Steps(const Piece& piece)> work = {};
   };
 
   /// Ends once all is queued. What is queued on the workbench's stream afterwards runs behind it;
   /// settle() has to follow before the next passage.
-  device::Steps pass(Passage passage);
+  Steps pass(Passage passage);
   /// Ends once everything has been copied, and gives its memory back.
-  device::Steps settle();
+  Steps settle();
 
  private:
   struct Slot {

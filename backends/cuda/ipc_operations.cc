@@ -26,7 +26,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
 }  // namespace
 
 IpcOperations::IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
-                             device::HostExchange& exchange, BetweenHosts* between,
+                             gpu::HostExchange& exchange, BetweenHosts* between,
                              CudaCounters& counters, const CudaOptions& options,
                              std::function<void(const std::string&)> warn)
     : Collectives(
@@ -63,10 +63,10 @@ void IpcOperations::record() {
 }
 
 /// What is queued from now on runs after all that the ranks have queued so far.
-device::Steps IpcOperations::meet() {
+Steps IpcOperations::meet() {
   record();
   exchange_.start(++meetings_);
-  co_await device::until([this] { return exchange_.poll(); });
+  co_await until([this] { return exchange_.poll(); });
   for (std::size_t rank = 0; rank < exchange_.size(); ++rank) {
     if (exchange_.of<std::uint64_t>(rank) == meetings_) continue;
     throw Error("ranks came to different handovers between GPUs: the order of operations differs");
@@ -85,7 +85,7 @@ void IpcOperations::let_go_of_read() {
 }
 
 /// Where nothing is kept, mappings are closed once nobody reads them.
-device::Steps IpcOperations::end_operation() {
+Steps IpcOperations::end_operation() {
   let_go_of_read();
   if (keeps_) co_return;
   co_await bench_.reach();
@@ -94,17 +94,17 @@ device::Steps IpcOperations::end_operation() {
 }
 
 /// As the parts for this rank lie in the buffers of the others, a meeting is all it takes.
-device::Steps IpcOperations::exchange(Pattern pattern, RankParts to, RankParts, std::size_t width) {
+Steps IpcOperations::exchange(Pattern pattern, RankParts to, RankParts, std::size_t width) {
   co_await meet();
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
     parts_[rank] = base(rank) + (pattern == Pattern::Scatter ? own_ : rank) * to.each * width;
   }
 }
 
-void IpcOperations::reduce_all(const device::ChunkLayout& layout, const Travel& travel) {
+void IpcOperations::reduce_all(const gpu::ChunkLayout& layout, const Travel& travel) {
   counters_.one_shots.fetch_add(1, std::memory_order_relaxed);
   for (std::size_t rank = 0; rank < ranks_; ++rank) parts_[rank] = base(rank);
-  const device::Piece& first = layout.pieces().front();
+  const gpu::Piece& first = layout.pieces().front();
   const bool is_alone = layout.pieces().size() == 1 && travel.from == travel.dtype;
   void* const output = first.segment->output;
   if (is_alone && output != nullptr) {
@@ -117,7 +117,7 @@ void IpcOperations::reduce_all(const device::ChunkLayout& layout, const Travel& 
               way_out(travel));
 }
 
-device::Steps IpcOperations::allreduce(AllreduceCall call) {
+Steps IpcOperations::allreduce(AllreduceCall call) {
   begin_operation();
   const int divisor = call.divisor(exchange_.size());
   Travel travel =
@@ -138,7 +138,7 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
       return between_->reduce(share, count, longest, *over_hosts);
     };
   }
-  device::ChunkLayout layout = layout_of(call, travel);
+  gpu::ChunkLayout layout = layout_of(call, travel);
   while (layout.next()) {
     begin_chunk();
     pack(layout, travel);
@@ -155,12 +155,12 @@ device::Steps IpcOperations::allreduce(AllreduceCall call) {
   co_await end_operation();
 }
 
-device::Steps IpcOperations::broadcast(BroadcastCall call) {
+Steps IpcOperations::broadcast(BroadcastCall call) {
   begin_operation();
   const auto root = static_cast<std::size_t>(call.root);
   const bool is_root = root == own_;
   const Travel travel{.from = call.dtype, .dtype = call.dtype};
-  device::ChunkLayout layout(call.segments, half_bytes_ / travel.width(), travel.alignment());
+  gpu::ChunkLayout layout(call.segments, half_bytes_ / travel.width(), travel.alignment());
   while (layout.next()) {
     begin_chunk();
     if (is_root) pack(layout, travel);
@@ -200,10 +200,9 @@ std::string IpcOperations::try_to_map(const std::vector<ExportedMemory>& tensors
 
 /// Whether every rank can export its tensor, and map those of the others. Then what is queued from
 /// now on runs after all ranks' tensors are ready to be read.
-device::Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes,
-                                         bool& was_done) {
+Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool& was_done) {
   exchange_.start(offer_of(segment, bytes));
-  co_await device::until([this] { return exchange_.poll(); });
+  co_await until([this] { return exchange_.poll(); });
   const auto tensors = exchange_.all<ExportedMemory>();
   for (const ExportedMemory& tensor : tensors) {
     if (tensor.bytes == 0) co_return;
@@ -212,7 +211,7 @@ device::Steps IpcOperations::map_tensors(const Segment& segment, std::size_t byt
   std::string problem = try_to_map(tensors);
   record();
   exchange_.start(Verdict(problem));
-  co_await device::until([this] { return exchange_.poll(); });
+  co_await until([this] { return exchange_.poll(); });
   problem = first_problem(exchange_.all<Verdict>(), peers_.names());
   peers_.wait_for_all();
   was_done = problem.empty();
@@ -227,8 +226,8 @@ device::Steps IpcOperations::map_tensors(const Segment& segment, std::size_t byt
 
 /// The tensor itself in place of the fusion buffer: it is neither packed nor unpacked. As the
 /// program may write to it afterwards, the others have read it before this rank's work is over.
-device::Steps IpcOperations::allreduce_directly(const Segment& segment, const Travel& travel,
-                                                bool& was_done) {
+Steps IpcOperations::allreduce_directly(const Segment& segment, const Travel& travel,
+                                        bool& was_done) {
   co_await map_tensors(segment, segment.count * travel.width(), was_done);
   if (!was_done) co_return;
   counters_.direct.fetch_add(1, std::memory_order_relaxed);

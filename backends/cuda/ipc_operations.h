@@ -16,7 +16,7 @@
 #include "backends/cuda/ipc_peers.h"
 #include "backends/cuda/registration_cache.h"
 #include "backends/gpu/host_exchange.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 
 namespace ronde::cuda {
 
@@ -43,14 +43,14 @@ class IpcOperations final : public Collectives {
  public:
   /// Everything outlives it. `between`: null where all ranks are on one host.
   IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
-                device::HostExchange& exchange, BetweenHosts* between, CudaCounters& counters,
+                gpu::HostExchange& exchange, BetweenHosts* between, CudaCounters& counters,
                 const CudaOptions& options, std::function<void(const std::string&)> warn);
 
   /// Of the fusion buffer.
   static std::size_t buffer_bytes(const CudaOptions& options) noexcept;
 
-  device::Steps allreduce(AllreduceCall call) override;
-  device::Steps broadcast(BroadcastCall call);
+  Steps allreduce(AllreduceCall call) override;
+  Steps broadcast(BroadcastCall call);
 
   /// Closes the tensors that it has mapped; nothing that is queued uses them.
   void forget() noexcept;
@@ -61,26 +61,26 @@ class IpcOperations final : public Collectives {
     Event read;
   };
 
-  device::Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) override;
+  Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) override;
   Traffic traffic() const override { return peers_.traffic(); }
   void begin_operation() override;
-  device::Steps end_operation() override;
+  Steps end_operation() override;
   void record();
-  device::Steps meet();
+  Steps meet();
   void let_go_of_read();
 
   /// Where a rank has packed the chunk.
   DevicePointer base(std::size_t rank) const { return peers_.fusion(rank) + offset_of_half(); }
-  void reduce_all(const device::ChunkLayout& layout, const Travel& travel);
+  void reduce_all(const gpu::ChunkLayout& layout, const Travel& travel);
 
   ExportedMemory offer_of(const Segment& segment, std::size_t bytes) const;
   std::string try_to_map(const std::vector<ExportedMemory>& tensors);
-  device::Steps map_tensors(const Segment& segment, std::size_t bytes, bool& was_done);
-  device::Steps allreduce_directly(const Segment& segment, const Travel& travel, bool& was_done);
+  Steps map_tensors(const Segment& segment, std::size_t bytes, bool& was_done);
+  Steps allreduce_directly(const Segment& segment, const Travel& travel, bool& was_done);
 
   IpcPeers& peers_;
   RegistrationCache& cache_;
-  device::HostExchange& exchange_;
+  gpu::HostExchange& exchange_;
   BetweenHosts* const between_;
   const std::uint64_t block_bytes_;
   const bool keeps_;

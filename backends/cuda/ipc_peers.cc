@@ -35,8 +35,8 @@ IpcPeers::IpcPeers(Workbench& bench, IpcHandover handover, bool are_all, std::ve
       wanted_(handover),
       are_all_(are_all) {}
 
-device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDevices& visible,
-                                std::chrono::milliseconds patience, std::string& problem) {
+Steps IpcPeers::connect(gpu::HostExchange& exchange, const VisibleDevices& visible,
+                        std::chrono::milliseconds patience, std::string& problem) {
   if (ranks_.size() == 1) {
     addresses_[0] = bench_.fusion();
     co_return;
@@ -52,14 +52,14 @@ device::Steps IpcPeers::connect(device::HostExchange& exchange, const VisibleDev
 
 /// Whether ranks see in each other's memory what was written before a synchronisation. No
 /// rank goes on where one could not.
-device::Steps IpcPeers::try_out(device::HostExchange& exchange, const VisibleDevices& visible,
-                                std::chrono::milliseconds patience, std::string& problem) {
+Steps IpcPeers::try_out(gpu::HostExchange& exchange, const VisibleDevices& visible,
+                        std::chrono::milliseconds patience, std::string& problem) {
   Greeting greeting;
   problem = problem_of([&] { greet(greeting); });
   co_await finish_trial(patience, problem);
   greeting.verdict = Verdict(problem);
   exchange.start(greeting);
-  co_await device::until([&exchange] { return exchange.poll(); });
+  co_await until([&exchange] { return exchange.poll(); });
   std::vector<Verdict> verdicts;
   for (const Greeting& each : exchange.all<Greeting>()) verdicts.push_back(each.verdict);
   problem = first_problem(verdicts, ranks_);
@@ -81,14 +81,14 @@ device::Steps IpcPeers::try_out(device::HostExchange& exchange, const VisibleDev
 }
 
 /// Tells the others why this rank cannot go on; leaves in `problem` that of the first that cannot.
-device::Steps IpcPeers::agree(device::HostExchange& exchange, std::string& problem) {
+Steps IpcPeers::agree(gpu::HostExchange& exchange, std::string& problem) {
   if (!problem.empty() && handover_ == IpcHandover::Kernels) {
     problem = "by kernels (RONDE_CUDA_IPC_HANDOVER=flags may work): " + problem;
   } else if (!problem.empty() && handover_ == IpcHandover::Flags) {
     problem = "by flags: " + problem;
   }
   exchange.start(Verdict(problem));
-  co_await device::until([&exchange] { return exchange.poll(); });
+  co_await until([&exchange] { return exchange.poll(); });
   problem = first_problem(exchange.all<Verdict>(), ranks_);
 }
 
@@ -170,10 +170,10 @@ void IpcPeers::check_sight() const {
 }
 
 /// Waits until the trial's stream has run all, unless there is a problem.
-device::Steps IpcPeers::finish_trial(std::chrono::milliseconds patience, std::string& problem) {
+Steps IpcPeers::finish_trial(std::chrono::milliseconds patience, std::string& problem) {
   bool is_over = false;
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  co_await device::until([&] {
+  co_await until([&] {
     if (problem.empty()) problem = problem_of([&] { is_over = trial_->stream.is_idle(); });
     return is_over || !problem.empty() || std::chrono::steady_clock::now() >= deadline;
   });

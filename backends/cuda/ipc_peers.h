@@ -15,7 +15,7 @@
 #include "backends/cuda/visible_devices.h"
 #include "backends/cuda/workbench.h"
 #include "backends/gpu/host_exchange.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 
 namespace ronde::cuda {
 
@@ -49,8 +49,8 @@ class IpcPeers {
   /// All ranks, also those of other hosts, meet; those of a host open what they need of each other,
   /// and try it out, with no step of it for longer than `patience`. `problem`: why it cannot be
   /// used, the same on every rank; empty if it can.
-  device::Steps connect(device::HostExchange& exchange, const VisibleDevices& visible,
-                        std::chrono::milliseconds patience, std::string& problem);
+  Steps connect(gpu::HostExchange& exchange, const VisibleDevices& visible,
+                std::chrono::milliseconds patience, std::string& problem);
 
   /// The ranks of this host, as which they are numbered here.
   /// @{
@@ -122,10 +122,10 @@ class IpcPeers {
   void choose(const std::vector<Greeting>& greetings);
   void look_at_peers();
   void check_sight() const;
-  device::Steps finish_trial(std::chrono::milliseconds patience, std::string& problem);
-  device::Steps try_out(device::HostExchange& exchange, const VisibleDevices& visible,
-                        std::chrono::milliseconds patience, std::string& problem);
-  device::Steps agree(device::HostExchange& exchange, std::string& problem);
+  Steps finish_trial(std::chrono::milliseconds patience, std::string& problem);
+  Steps try_out(gpu::HostExchange& exchange, const VisibleDevices& visible,
+                std::chrono::milliseconds patience, std::string& problem);
+  Steps agree(gpu::HostExchange& exchange, std::string& problem);
   void end_trial() noexcept;
   DevicePointer place_of_sight(std::size_t rank) const noexcept {
     return addresses_[rank] + bench_.fusion_bytes();

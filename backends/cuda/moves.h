@@ -41,10 +41,10 @@ struct Range {
 /// `tensor_width` bytes in the tensors, and `width` there. Where there is no input neutral elements
 /// come from nowhere, and where there is no output nothing is taken out.
 /// @{
-inline Moves moves_in(std::span<const device::Piece> pieces, DevicePointer buffer,
+inline Moves moves_in(std::span<const gpu::Piece> pieces, DevicePointer buffer,
                       std::size_t tensor_width, std::size_t width) {
   Moves moves;
-  for (const device::Piece& piece : pieces) {
+  for (const gpu::Piece& piece : pieces) {
     const void* const input = piece.segment->input;
     moves.push_back({input != nullptr ? at(input, piece.offset, tensor_width) : nullptr,
                      writable(buffer + piece.position * width), piece.count});
@@ -52,11 +52,11 @@ inline Moves moves_in(std::span<const device::Piece> pieces, DevicePointer buffe
   return moves;
 }
 
-inline Moves moves_out(std::span<const device::Piece> pieces, DevicePointer buffer,
+inline Moves moves_out(std::span<const gpu::Piece> pieces, DevicePointer buffer,
                        std::size_t tensor_width, std::size_t width, Range range = {},
                        bool skips_in_place = false) {
   Moves moves;
-  for (const device::Piece& piece : pieces) {
+  for (const gpu::Piece& piece : pieces) {
     void* const output = piece.segment->output;
     const std::size_t begin = std::max(range.begin, piece.position);
     const std::size_t end = std::min(range.end, piece.position + piece.count);

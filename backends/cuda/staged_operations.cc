@@ -14,8 +14,8 @@ std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-device::Steps finish(std::unique_ptr<Operation> operation) {
-  co_await device::until_finished(*operation);
+Steps finish(std::unique_ptr<Operation> operation) {
+  co_await until_finished(*operation);
 }
 
 }  // namespace
@@ -24,11 +24,11 @@ StagedOperations::StagedOperations(Workbench& bench, HostPipe& pipe, Backend& ho
                                    CudaCounters& counters, int rank)
     : bench_(bench), pipe_(pipe), host_(host), counters_(counters), rank_(rank) {}
 
-device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
+Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
   const Travel& travel = passage.travel;
   const std::size_t width = travel.width();
   const std::size_t tensor_width = size_of(travel.from);
-  device::ChunkLayout layout(segments, bench_.fusion_bytes() / width, travel.alignment());
+  gpu::ChunkLayout layout(segments, bench_.fusion_bytes() / width, travel.alignment());
   while (layout.next()) {
     const DevicePointer chunk = bench_.fusion();
     if (passage.reads) {
@@ -46,15 +46,15 @@ device::Steps StagedOperations::pass(std::span<const Segment> segments, Passage 
       on_host = {piece.memory, piece.memory, piece.bytes / width};
       return finish(passage.launch({&on_host, 1}));
     };
-    device::Steps passing = pipe_.pass(std::move(through));
+    Steps passing = pipe_.pass(std::move(through));
     co_await passing;
     bench_.move(results, way_out(travel));
-    device::Steps settling = pipe_.settle();
+    Steps settling = pipe_.settle();
     co_await settling;
   }
 }
 
-device::Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
+Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
   const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
                                   call.divisor(ranks), call.wire_dtype);
   Passage passage{.travel = travel};
@@ -69,7 +69,7 @@ device::Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks)
   return pass(call.segments, std::move(passage));
 }
 
-device::Steps StagedOperations::broadcast(BroadcastCall call) {
+Steps StagedOperations::broadcast(BroadcastCall call) {
   const bool is_root = call.root == rank_;
   Passage passage{.travel = {.from = call.dtype, .dtype = call.dtype},
                   .reads = is_root,
@@ -81,9 +81,8 @@ device::Steps StagedOperations::broadcast(BroadcastCall call) {
 }
 
 template <typename Call>
-device::Steps StagedOperations::pass_whole(
-    Call call, std::size_t input_bytes, std::size_t output_bytes,
-    std::unique_ptr<Operation> (Backend::*start)(const Call& call)) {
+Steps StagedOperations::pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
+                                   std::unique_ptr<Operation> (Backend::*start)(const Call& call)) {
   Call on_host = call;
   on_host.place = {};
   if constexpr (requires { call.input; }) {
@@ -102,7 +101,7 @@ device::Steps StagedOperations::pass_whole(
     on_host.output = whole_output_.data();
   }
   const std::unique_ptr<Operation> operation = (host_.*start)(on_host);
-  co_await device::until_finished(*operation);
+  co_await until_finished(*operation);
   counters_.staged_bytes.fetch_add(input_bytes + output_bytes, std::memory_order_relaxed);
   whole_input_ = {};
   if constexpr (requires { call.output; }) {
@@ -114,29 +113,29 @@ device::Steps StagedOperations::pass_whole(
   }
 }
 
-device::Steps StagedOperations::allgather(AllgatherCall call) {
+Steps StagedOperations::allgather(AllgatherCall call) {
   const std::size_t width = size_of(call.dtype);
   return pass_whole(call, call.counts[static_cast<std::size_t>(rank_)] * width,
                     sum(call.counts) * width, &Backend::allgather);
 }
 
-device::Steps StagedOperations::alltoall(AlltoallCall call) {
+Steps StagedOperations::alltoall(AlltoallCall call) {
   const std::size_t width = size_of(call.dtype);
   return pass_whole(call, sum(call.send_counts) * width, sum(call.receive_counts) * width,
                     &Backend::alltoall);
 }
 
-device::Steps StagedOperations::reducescatter(ReducescatterCall call) {
+Steps StagedOperations::reducescatter(ReducescatterCall call) {
   const std::size_t width = size_of(call.dtype);
   return pass_whole(call, sum(call.counts) * width,
                     call.counts[static_cast<std::size_t>(rank_)] * width, &Backend::reducescatter);
 }
 
-device::Steps StagedOperations::send(SendCall call) {
+Steps StagedOperations::send(SendCall call) {
   return pass_whole(call, call.count * size_of(call.dtype), 0, &Backend::send);
 }
 
-device::Steps StagedOperations::recv(RecvCall call) {
+Steps StagedOperations::recv(RecvCall call) {
   return pass_whole(call, 0, call.count * size_of(call.dtype), &Backend::recv);
 }
 

@@ -9,7 +9,7 @@
 #include "backends/cuda/collectives.h"
 #include "backends/cuda/host_pipe.h"
 #include "backends/cuda/workbench.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 
 namespace ronde::cuda {
 
@@ -27,13 +27,13 @@ class StagedOperations {
 
   /// Each ends once all is queued on the stream of the workbench.
   /// @{
-  device::Steps allreduce(AllreduceCall call, std::size_t ranks);
-  device::Steps broadcast(BroadcastCall call);
-  device::Steps allgather(AllgatherCall call);
-  device::Steps alltoall(AlltoallCall call);
-  device::Steps reducescatter(ReducescatterCall call);
-  device::Steps send(SendCall call);
-  device::Steps recv(RecvCall call);
+  Steps allreduce(AllreduceCall call, std::size_t ranks);
+  Steps broadcast(BroadcastCall call);
+  Steps allgather(AllgatherCall call);
+  Steps alltoall(AlltoallCall call);
+  Steps reducescatter(ReducescatterCall call);
+  Steps send(SendCall call);
+  Steps recv(RecvCall call);
   /// @}
 
  private:
@@ -45,12 +45,12 @@ class StagedOperations {
     /// What the host does with a piece of it, in place.
     std::function<std::unique_ptr<Operation>(std::span<const Segment> piece)> launch = {};
   };
-  device::Steps pass(std::span<const Segment> segments, Passage passage);
+  Steps pass(std::span<const Segment> segments, Passage passage);
 
   /// Input down, the same call on the host, output up; a null one is not copied.
   template <typename Call>
-  device::Steps pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
-                           std::unique_ptr<Operation> (Backend::*start)(const Call& call));
+  Steps pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
+                   std::unique_ptr<Operation> (Backend::*start)(const Call& call));
 
   Workbench& bench_;
   HostPipe& pipe_;

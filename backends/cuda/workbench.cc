@@ -41,10 +41,10 @@ void Workbench::run_after(DeviceEvents events) {
   for (const std::shared_ptr<const DeviceEvent>& event : events) event->order(stream_->handle());
 }
 
-device::Steps Workbench::reach() {
+Steps Workbench::reach() {
   const Event over = events_.take();
   stream_->record(over);
-  co_await device::until([&over] { return over.is_done(); });
+  co_await until([&over] { return over.is_done(); });
 }
 
 }  // namespace ronde::cuda

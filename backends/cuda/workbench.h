@@ -9,7 +9,7 @@
 #include "backends/cuda/kernel_set.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/stream.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 #include "ronde/device.h"
 
 namespace ronde::cuda {
@@ -48,7 +48,7 @@ class Workbench {
   /// What is queued on the stream from now on runs after all of these.
   void run_after(DeviceEvents events);
   /// Ends once all that is queued on the stream has run.
-  device::Steps reach();
+  Steps reach();
 
  private:
   const std::shared_ptr<const DeviceContext> context_;

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <new>
 
-namespace ronde::device {
+namespace ronde::gpu {
 namespace {
 
 struct Kept {
@@ -23,4 +23,4 @@ void keep_reachable(void* memory) noexcept {
   }
 }
 
-}  // namespace ronde::device
+}  // namespace ronde::gpu

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-namespace ronde::device {
+namespace ronde::gpu {
 
 /// Remembers a pointer for as long as the process lives.
 void keep_reachable(void* memory) noexcept;
@@ -15,4 +15,4 @@ void abandon(std::unique_ptr<Type> owner) noexcept {
   keep_reachable(owner.release());
 }
 
-}  // namespace ronde::device
+}  // namespace ronde::gpu

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace ronde::device {
+namespace ronde::gpu {
 
 ChunkLayout::ChunkLayout(std::span<const Segment> segments, std::size_t capacity,
                          std::size_t alignment)
@@ -30,4 +30,4 @@ bool ChunkLayout::next() {
   return !pieces_.empty();
 }
 
-}  // namespace ronde::device
+}  // namespace ronde::gpu

@@ -7,7 +7,7 @@
 
 #include "ronde/plugin/calls.h"
 
-namespace ronde::device {
+namespace ronde::gpu {
 
 /// A part of a segment, and where it lies in a buffer, in elements.
 struct Piece {
@@ -43,4 +43,4 @@ class ChunkLayout {
   std::vector<Piece> pieces_;
 };
 
-}  // namespace ronde::device
+}  // namespace ronde::gpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/gpu/host_exchange.h"
 
-namespace ronde::device {
+namespace ronde::gpu {
 
 void HostExchange::start(std::span<const std::byte> own) {
   own_.assign(own.begin(), own.end());
@@ -17,4 +17,4 @@ bool HostExchange::poll() {
   return true;
 }
 
-}  // namespace ronde::device
+}  // namespace ronde::gpu

@@ -10,7 +10,7 @@
 
 #include "ronde/plugin/backend.h"
 
-namespace ronde::device {
+namespace ronde::gpu {
 
 /// Gives each rank a few bytes of every other one, over the backend for the CPU: by this a backend
 /// for a device tells what its peers need to know. All ranks make the same exchanges in the same
@@ -63,4 +63,4 @@ class HostExchange {
   std::unique_ptr<Operation> operation_;
 };
 
-}  // namespace ronde::device
+}  // namespace ronde::gpu

@@ -134,7 +134,7 @@ Links::~Links() {
   for (auto& lane : lanes()) {
     if (!lane->bench) continue;
     lane->channel.thread.reset();  // which is left to itself, and not kept
-    device::abandon(std::make_unique<std::shared_ptr<Lane>>(std::move(lane)));
+    gpu::abandon(std::make_unique<std::shared_ptr<Lane>>(std::move(lane)));
   }
 }
 
@@ -202,12 +202,12 @@ bool Links::connect(int peer, int device) {
 }
 
 /// One lane after the other: NCCL connects each over what the ones before have found out.
-device::Steps Links::connect_all(int device, Connection& all) {
+Steps Links::connect_all(int device, Connection& all) {
   const Identity own =
       identity_of(shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
-  device::HostExchange exchange(*context_.host, static_cast<int>(shared_->size));
+  gpu::HostExchange exchange(*context_.host, static_cast<int>(shared_->size));
   exchange.start(own);
-  co_await device::until([&] { return exchange.poll(); });
+  co_await until([&] { return exchange.poll(); });
   std::vector<Candidate> candidates;
   for (std::size_t rank = 0; rank < shared_->size; ++rank) {
     candidates.push_back(candidate(rank, exchange.of<Identity>(rank)));
@@ -220,10 +220,9 @@ device::Steps Links::connect_all(int device, Connection& all) {
   const std::size_t count = std::max<std::size_t>(options().streams, 1);
   while (all.lanes.size() < count) {
     exchange.start(own_rank() == 0 ? new_id(device) : UniqueId{});
-    co_await device::until([&] { return exchange.poll(); });
+    co_await until([&] { return exchange.poll(); });
     const std::shared_ptr<Lane> lane = all.lanes.emplace_back(make_lane(device, thread));
-    device::Steps connecting =
-        connect_lane(lane, exchange.of<UniqueId>(0), own_rank(), shared_->size);
+    Steps connecting = connect_lane(lane, exchange.of<UniqueId>(0), own_rank(), shared_->size);
     co_await connecting;
   }
 }
@@ -240,8 +239,7 @@ std::shared_ptr<Lane> Links::make_lane(int device,
   return lane;
 }
 
-device::Steps Links::connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int rank,
-                                  std::size_t ranks) {
+Steps Links::connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int rank, std::size_t ranks) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(options().init_timeout_s));
   ++counts().communicators;
@@ -255,7 +253,7 @@ device::Steps Links::connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int r
                                                              lane->bench->fusion_bytes());
         lane->fusion_memory->enter(communicator);
       });
-  co_await device::until([&] {
+  co_await until([&] {
     if (task->poll()) return true;
     if (Clock::now() < deadline) return false;
     const std::string all = std::to_string(ranks) + " ranks";
@@ -265,14 +263,14 @@ device::Steps Links::connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int r
 }
 
 /// The lower rank speaks first, and is the first of the two in NCCL.
-device::Steps Links::connect_pair(int peer, int device, Connection& pair) {
+Steps Links::connect_pair(int peer, int device, Connection& pair) {
   const bool is_first = own_rank() < peer;
   Identity own =
       identity_of(shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
   Identity others{};
   for (const bool sends : {is_first, !is_first}) {
     const auto message = host_message(*context_.host, peer, sends, sends ? own : others);
-    co_await device::until_finished(*message);
+    co_await until_finished(*message);
   }
   const Candidate here = candidate(shared_->rank, own);
   const Candidate there = candidate(static_cast<std::size_t>(peer), others);
@@ -282,11 +280,11 @@ device::Steps Links::connect_pair(int peer, int device, Connection& pair) {
   }
   UniqueId id = is_first ? new_id(device) : UniqueId{};
   const auto message = host_message(*context_.host, peer, is_first, id);
-  co_await device::until_finished(*message);
+  co_await until_finished(*message);
   const auto lane = pair.lanes.emplace_back(std::make_shared<Lane>());
   lane->channel = {std::make_shared<IssuingThread>(), shared_->streams->make_stream(device),
                    std::make_shared<BlockingCommunicator>(shared_->libraries.nccl, 2)};
-  device::Steps connecting = connect_lane(lane, id, is_first ? 0 : 1, 2);
+  Steps connecting = connect_lane(lane, id, is_first ? 0 : 1, 2);
   co_await connecting;
 }
 

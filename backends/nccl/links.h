@@ -14,9 +14,9 @@
 #include "backends/cuda/device_query.h"
 #include "backends/cuda/workbench.h"
 #include "backends/gpu/host_exchange.h"
-#include "backends/gpu/steps.h"
 #include "backends/nccl/channel.h"
 #include "backends/nccl/nccl.h"
+#include "core/src/base/steps.h"
 #include "ronde/backend.h"
 
 namespace ronde::nccl {
@@ -113,7 +113,7 @@ class Links {
  private:
   /// All ranks, or this one and a peer.
   struct Connection {
-    device::Steps connecting;
+    Steps connecting;
     bool has_begun = false;
     bool is_done = false;
     bool by_fallback = false;
@@ -125,10 +125,10 @@ class Links {
 
   const NcclOptions& options() const noexcept { return shared_->options; }
   int own_rank() const noexcept { return static_cast<int>(shared_->rank); }
-  device::Steps connect_all(int device, Connection& all);
-  device::Steps connect_pair(int peer, int device, Connection& pair);
+  Steps connect_all(int device, Connection& all);
+  Steps connect_pair(int peer, int device, Connection& pair);
   /// Waits until as many ranks have come, for no longer than the deadline of init.
-  device::Steps connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int rank, std::size_t ranks);
+  Steps connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int rank, std::size_t ranks);
   std::shared_ptr<Lane> make_lane(int device, const std::shared_ptr<IssuingThread>& thread) const;
   Candidate candidate(std::size_t rank, const Identity& identity) const;
   /// True if nobody shares a GPU; else the fallback is there. Throws Error if there is none, or the

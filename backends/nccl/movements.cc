@@ -43,7 +43,7 @@ void Broadcast::issue() {
   }
 }
 
-void Broadcast::send_piece(const device::Piece& piece) const {
+void Broadcast::send_piece(const gpu::Piece& piece) const {
   const Segment& segment = *piece.segment;
   const void* input = is_root() ? cuda::at(segment.input, piece.offset, width_) : nullptr;
   void* output = nullptr;

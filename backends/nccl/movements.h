@@ -20,14 +20,14 @@ class Broadcast final : public Work {
  private:
   void issue() override;
   bool is_root() const noexcept { return static_cast<int>(rank()) == root_; }
-  void send_piece(const device::Piece& piece) const;
+  void send_piece(const gpu::Piece& piece) const;
   void send_packed() const;
 
   const std::vector<Segment> segments_;
   const int root_;
   const std::size_t width_;
   const cuda::KernelSet::How as_it_is_;
-  device::ChunkLayout layout_;
+  gpu::ChunkLayout layout_;
 };
 
 /// What the next two have in common: parts of all ranks.

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "backends/cuda/gpu_backends.h"
-#include "backends/gpu/steps.h"
 #include "backends/nccl/movements.h"
 #include "backends/nccl/reductions.h"
+#include "core/src/base/steps.h"
 
 namespace ronde {
 namespace nccl {
@@ -14,7 +14,7 @@ namespace {
 
 /// Begins once the ranks are connected. By NCCL it is queued by the thread of its channel.
 template <typename Own>
-class LinkedOperation final : public device::SteppedOperation {
+class LinkedOperation final : public SteppedOperation {
  public:
   /// `method`: the fallback's. `peer`: of a message.
   template <typename Call, typename Method>
@@ -24,18 +24,18 @@ class LinkedOperation final : public device::SteppedOperation {
 
  private:
   template <typename Call, typename Method>
-  device::Steps run(Links& links, Call call, Method method, int peer) {
-    co_await device::until([&] { return links.connect(peer, call.place.device.index); });
+  Steps run(Links& links, Call call, Method method, int peer) {
+    co_await until([&] { return links.connect(peer, call.place.device.index); });
     if (Backend* const fallback = links.fallback(peer)) {
       const std::unique_ptr<Operation> operation = (fallback->*method)(call);
-      co_await device::until_finished(*operation);
+      co_await until_finished(*operation);
       set_event(operation->event());
       co_return;
     }
     const auto work = std::make_shared<Own>(links, call);
     const auto task =
         work->channel().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); });
-    co_await device::until([&] { return task->poll(); });
+    co_await until([&] { return task->poll(); });
     set_event(work->event());
   }
 };

@@ -104,7 +104,7 @@ Moves Allreduce::out_of(const std::byte* buffer) const {
 
 void Allreduce::reduce_by_nccl() const {
   const Operator op(channel(), plan(), layout_.pieces().size() == 1, doing());
-  const device::Piece& first = layout_.pieces().front();
+  const gpu::Piece& first = layout_.pieces().front();
   const Segment& segment = *first.segment;
   if (op.is_plain() && segment.input != nullptr && segment.output != nullptr) {
     ++counts().direct_chunks;

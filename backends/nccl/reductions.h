@@ -71,7 +71,7 @@ class Allreduce final : public ReductionWork {
   Moves out_of(const std::byte* buffer) const;
 
   const std::vector<Segment> segments_;
-  device::ChunkLayout layout_;
+  gpu::ChunkLayout layout_;
 };
 
 /// A chunk holds a piece of every rank's part, the same number of elements of each: parts that are

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "backends/gpu/chunk_layout.h"
-#include "backends/gpu/steps.h"
+#include "core/src/base/steps.h"
 #include "ronde/error.h"
 
 namespace {
 
 using namespace ronde;
-using namespace ronde::device;
+using namespace ronde::gpu;
 
 /// Tells when it goes.
 struct Guard {

@@ -90,8 +90,7 @@ std::vector<std::size_t> GpuBench::connect() {
   std::vector<std::size_t> working;
   for (std::size_t which = 0; which < pairs_.size(); ++which) {
     std::string problem;
-    device::Steps steps =
-        pairs_[which]->peers.connect(exchange_, all, CudaOptions().ipc_patience, problem);
+    Steps steps = pairs_[which]->peers.connect(exchange_, all, CudaOptions().ipc_patience, problem);
     session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
     if (!problem.empty()) continue;
     working.push_back(which);

@@ -74,7 +74,7 @@ class GpuBench {
     cuda::IpcPeers peers;
   };
   std::vector<std::unique_ptr<Pair>> pairs_;  ///< as kHandOvers
-  device::HostExchange exchange_;
+  gpu::HostExchange exchange_;
   std::vector<Segment> segments_;
 };
 

@@ -93,7 +93,7 @@ class RawBackend final : public RawSubject {
     has_let_go_ = true;
     for (const auto& device : devices_) device->let_go();
     if (topology().size == 1) return;
-    device::HostExchange exchange(*backend_, topology().size);
+    gpu::HostExchange exchange(*backend_, topology().size);
     exchange.start(topology().rank);
     wait_until([&] { return exchange.poll(); }, "the ranks to let go of each other's memory");
   }

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DROOT=<folder> -P ...
+# A product file includes by paths from the repository's root, or from ronde/. A room (a folder in src)
+# includes from itself and from the rooms that are listed before it. Tools include nothing of core/src.
+set(folders api backends c_api core tools torch_ext)
+set(rooms_of_core base kernels config submit negotiate execute schedule engine)
+set(rooms_of_torch_ext common placement autograd state collectives gradients norm training optimizer)
+
+set(patterns ${folders})
+list(TRANSFORM patterns REPLACE ".+" "${ROOT}/\\0/*.h;${ROOT}/\\0/*.cc")
+file(GLOB_RECURSE files RELATIVE "${ROOT}" ${patterns})
+# nvcc compiles these without an include path.
+list(FILTER files EXCLUDE REGEX "^backends/cuda/kernels/")
+if(NOT files)
+  message(FATAL_ERROR "no source in ${ROOT}")
+endif()
+
+# Why `file` of `folder` may not include `name`, or empty.
+function(get_problem result folder file name)
+  string(JOIN "|" roots ronde ${folders})
+  set(problem "")
+  if(NOT name MATCHES "^(${roots})/" OR name MATCHES "^[a-z_]+/include/")
+    set(problem "is not a path from the repository's root, or from ronde/")
+  elseif(folder STREQUAL tools AND name MATCHES "^core/src/")
+    set(problem "is inside core")
+  elseif(DEFINED rooms_of_${folder} AND name MATCHES "^${folder}/src/([^/]+)/")
+    list(FIND rooms_of_${folder} "${CMAKE_MATCH_1}" included)
+    set(including 1000)  # a file in src itself may include all rooms
+    if(file MATCHES "^${folder}/src/([^/]+)/")
+      list(FIND rooms_of_${folder} "${CMAKE_MATCH_1}" including)
+    endif()
+    if(included EQUAL -1 OR included GREATER including)
+      set(problem "is not in this room or one below it")
+    endif()
+  endif()
+  set(${result} "${problem}" PARENT_SCOPE)
+endfunction()
+
+set(violations "")
+foreach(file IN LISTS files)
+  string(REGEX MATCH "^[^/]+" folder "${file}")
+  file(STRINGS "${ROOT}/${file}" includes REGEX "^[ \t]*#[ \t]*include[ \t]*\"")
+  foreach(line IN LISTS includes)
+    string(REGEX MATCH "\"([^\"]+)\"" quoted "${line}")
+    get_problem(problem "${folder}" "${file}" "${CMAKE_MATCH_1}")
+    if(problem)
+      string(APPEND violations "\n  ${file}: ${quoted} ${problem}")
+    endif()
+  endforeach()
+endforeach()
+if(violations)
+  message(FATAL_ERROR "these includes break the layering:${violations}")
+endif()
