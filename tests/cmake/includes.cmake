@@ -3,7 +3,7 @@
 # A product file includes by paths from the repository's root, or from ronde/. A room (a folder in src)
 # includes from itself and from the rooms that are listed before it. Tools include nothing of core/src.
 set(folders api backends c_api core tools torch_ext)
-set(rooms_of_core base kernels config submit negotiate execute schedule engine)
+set(rooms_of_core base kernels config submit negotiate execute group schedule engine)
 set(rooms_of_torch_ext common placement autograd state collectives gradients norm training optimizer)
 
 set(patterns ${folders})

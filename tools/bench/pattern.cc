@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/pattern.h"
 
-#include "core/src/kernels/half.h"
 #include "ronde/error.h"
+#include "ronde/kernels.h"
 
 namespace ronde::tool {
 namespace {
@@ -14,16 +14,21 @@ struct Plain {
   static double shown(T value) { return static_cast<double>(value); }
 };
 
-struct Binary16 {
+/// F16 or BF16.
+template <DataType half>
+struct Half {
   using Stored = std::uint16_t;
-  static Stored stored(int value) { return f32_to_f16(static_cast<float>(value)); }
-  static double shown(Stored value) { return static_cast<double>(f16_to_f32(value)); }
-};
-
-struct Brain16 {
-  using Stored = std::uint16_t;
-  static Stored stored(int value) { return f32_to_bf16(static_cast<float>(value)); }
-  static double shown(Stored value) { return static_cast<double>(bf16_to_f32(value)); }
+  static Stored stored(int value) {
+    const auto full = static_cast<float>(value);
+    Stored narrow = 0;
+    best_kernels().narrow(&narrow, &full, 1, {.half = half}, Store::Regular);
+    return narrow;
+  }
+  static double shown(Stored value) {
+    float full = 0.0F;
+    best_kernels().widen(&full, &value, 1, {.half = half}, Store::Regular);
+    return static_cast<double>(full);
+  }
 };
 
 struct Boolean {
@@ -47,9 +52,9 @@ auto with_type(DataType dtype, const Action& action) {
     case DataType::I64:
       return action(Plain<std::int64_t>());
     case DataType::F16:
-      return action(Binary16());
+      return action(Half<DataType::F16>());
     case DataType::BF16:
-      return action(Brain16());
+      return action(Half<DataType::BF16>());
     case DataType::F32:
       return action(Plain<float>());
     case DataType::F64:

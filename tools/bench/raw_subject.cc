@@ -5,13 +5,13 @@
 #include <functional>
 #include <iostream>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "backends/compose.h"
 #include "backends/gpu/host_exchange.h"
-#include "core/src/negotiate/messages.h"
 #include "ronde/error.h"
 #include "ronde/plugin/choice.h"
 
@@ -199,27 +199,35 @@ class RawBackend final : public RawSubject {
                 "; another rank may have failed, or its GPU hangs");
   }
 
-  /// The blobs of all ranks, through rank 0, over the tree of the transport.
+  /// The blobs of all ranks, through rank 0, over the tree of the transport. A message to the
+  /// parent is a rank, a colon and its blob; rank 0 sends the blobs back one by one, in the order
+  /// of ranks.
   std::vector<std::string> exchange(std::string_view blob) {
     const int parent = topology().parent();
-    BootstrapMessage all;
+    std::vector<std::string> blobs(static_cast<std::size_t>(topology().size));
     if (parent < 0) {
-      all.blobs.resize(static_cast<std::size_t>(topology().size));
-      all.blobs[0] = blob;
+      blobs[0] = blob;
       for (int missing = topology().size - 1; missing > 0; --missing) {
-        auto one = std::get<BootstrapMessage>(decode(receive().bytes));
-        all.blobs.at(static_cast<std::size_t>(one.rank)) = std::move(one.blobs.at(0));
+        const std::string bytes = receive().bytes;
+        blobs.at(std::stoul(bytes)) = bytes.substr(bytes.find(':') + 1);
       }
     } else {
-      transport_->send(parent, encode(BootstrapMessage{topology().rank, {std::string(blob)}}));
-      Incoming incoming = receive();
-      for (; incoming.peer != parent; incoming = receive()) {
-        transport_->send(parent, incoming.bytes);
-      }
-      all = std::get<BootstrapMessage>(decode(incoming.bytes));
+      transport_->send(parent, std::to_string(topology().rank) + ':' + std::string(blob));
     }
-    for (const int child : topology().children()) transport_->send(child, encode(all));
-    return all.blobs;
+    for (std::string& one : blobs) {
+      if (parent >= 0) one = receive_from(parent);
+      for (const int child : topology().children()) transport_->send(child, one);
+    }
+    return blobs;
+  }
+
+  /// The next message of the parent; passes on to it what the children send meanwhile.
+  std::string receive_from(int parent) {
+    for (;;) {
+      Incoming incoming = receive();
+      if (incoming.peer == parent) return std::move(incoming.bytes);
+      transport_->send(parent, incoming.bytes);
+    }
   }
 
   Incoming receive() {
