@@ -6,13 +6,13 @@
 #
 #   scripts/quickstart.sh [further options of build/bin/edsr]
 #
-# RONDE_MINUTES   minutes of training (default: 3)
+# RONDE_MINUTES   minutes of training (default: 2)
 # RONDE_RANKS     ranks (default: 2)
 # RONDE_JOBS      how many to compile at once (default: the number of cores)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly kMinutes="${RONDE_MINUTES:-3}"
+readonly kMinutes="${RONDE_MINUTES:-2}"
 readonly kRanks="${RONDE_RANKS:-2}"
 readonly kJobs="${RONDE_JOBS:-$(nproc)}"
 readonly kTable=build/quickstart.json
@@ -32,11 +32,25 @@ readonly kFewestFolders=8
 say() { printf 'quickstart: %s\n' "$*"; }
 fail() { printf 'quickstart: error: %s\n' "$*" >&2; exit 1; }
 
+# Writes what is built to the log, and says from time to time how far it is: ninja counts its steps.
+log_progress() {
+  local line next=20
+  while IFS= read -r line; do
+    printf '%s\n' "$line" >>"$kLog"
+    if [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] && ((100 * BASH_REMATCH[1] / BASH_REMATCH[2] >= next)); then
+      say "building: step ${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}, $((SECONDS - began)) s"
+      next=$((next + 20))
+    fi
+  done
+}
+
 build() {
+  local -r began=$SECONDS
   mkdir -p build
-  say "building (log: $kLog)"
+  say "building, which takes about six minutes on two cores (log: $kLog)"
+  : >"$kLog"
   if ! { cmake --preset release -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON &&
-    cmake --build build --parallel "$kJobs" --target digits edsr kmeans ronde_tool; } >"$kLog" 2>&1; then
+    cmake --build build --parallel "$kJobs" --target edsr; } 2>&1 | log_progress; then
     tail -n 40 "$kLog" >&2
     fail "the build failed; the whole log is $kLog"
   fi
@@ -85,13 +99,14 @@ next_things() {
 quickstart: the table   $PWD/$kTable
 quickstart: the picture $PWD/$kOutput/comparison.png
 Next:
-  build/bin/ronde info                        what this build is made of, and every variable's value
   RONDE_RANKS=1 scripts/quickstart.sh         the same on one rank
   build/bin/edsr --help                       your own photographs: --data FOLDER
-  build/bin/digits                            the program of docs/examples/digits.md
-  build/bin/kmeans                            handwritten digits in clusters, without LibTorch
   scripts/test.sh                             the everyday tests
   docs/getting_started.md                     Ronde in your own program
+Built by cmake --build build --target ronde_tool digits kmeans:
+  build/bin/ronde info                        what this build is made of, and every variable's value
+  build/bin/digits                            the program of docs/examples/digits.md
+  build/bin/kmeans                            handwritten digits in clusters, without LibTorch
 EOF
 }
 
