@@ -10,9 +10,9 @@
 #include <cstring>
 
 #include "backends/socket/sockets.h"
-#include "ronde/error.h"
-#include "core/src/base/system.h"
 #include "core/src/base/fields.h"
+#include "core/src/base/system.h"
+#include "ronde/error.h"
 
 namespace ronde::shm {
 namespace {

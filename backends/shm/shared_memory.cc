@@ -13,12 +13,11 @@
 #include <utility>
 
 #include "backends/shm/descriptor_mail.h"
-#include "ronde/error.h"
 #include "core/src/base/system.h"
+#include "ronde/error.h"
 
 namespace ronde::shm {
 namespace {
-
 
 constexpr const char* kMemoryGoal =
     "cannot share memory with the other ranks of its host (RONDE_CPU_BACKEND=mpi does without)";

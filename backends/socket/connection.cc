@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "ronde/error.h"
 #include "core/src/base/system.h"
+#include "ronde/error.h"
 
 namespace ronde::net {
 namespace {

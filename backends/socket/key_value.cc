@@ -12,9 +12,9 @@
 #include "backends/socket/host.h"
 #include "backends/socket/tree_transport.h"
 #include "backends/timeout.h"
-#include "ronde/error.h"
-#include "core/src/base/system.h"
 #include "core/src/base/fields.h"
+#include "core/src/base/system.h"
+#include "ronde/error.h"
 
 // Note [Meeting through a key-value store]
 // Every exchange of the bootstrap has a number. In exchange n, rank r puts its blob at the key

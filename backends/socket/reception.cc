@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "backends/socket/sockets.h"
-#include "ronde/error.h"
 #include "core/src/base/system.h"
+#include "ronde/error.h"
 
 namespace ronde::net {
 

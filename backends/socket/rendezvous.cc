@@ -11,12 +11,12 @@
 #include "backends/socket/reception.h"
 #include "backends/socket/sockets.h"
 #include "backends/socket/visit.h"
+#include "core/src/base/fields.h"
+#include "core/src/base/system.h"
 #include "ronde/build_info.h"
 #include "ronde/config.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
-#include "core/src/base/system.h"
-#include "core/src/base/fields.h"
 
 // Note [Bootstrap of the tree]
 // 1. All ranks exchange their version of Ronde, which has to be one; their host identities; the
@@ -42,7 +42,7 @@ std::string introduction(const TreeOptions& options) {
   const auto patience = std::chrono::floor<milliseconds>(options.deadline - Clock::now());
   const Cores cores = usable_cores();
   return pack_fields({options.version, options.host.empty() ? host_identity() : options.host,
-               std::to_string(patience.count()), cores.mask, std::to_string(cores.quota)});
+                      std::to_string(patience.count()), cores.mask, std::to_string(cores.quota)});
 }
 
 /// What all ranks said of themselves.

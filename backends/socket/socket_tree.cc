@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <ctime>
 
-#include "ronde/error.h"
 #include "core/src/base/system.h"
+#include "ronde/error.h"
 
 namespace ronde::net {
 namespace {

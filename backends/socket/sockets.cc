@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "ronde/error.h"
 #include "core/src/base/system.h"
+#include "ronde/error.h"
 
 namespace ronde::net {
 namespace {

@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "ronde/error.h"
 #include "core/src/base/system.h"
+#include "ronde/error.h"
 
 namespace ronde::net {
 namespace {

@@ -21,11 +21,11 @@
 
 #include "backends/shm/descriptor_mail.h"
 #include "backends/shm/shm.h"
+#include "core/src/base/fields.h"
 #include "file_limit.h"
 #include "group.h"
 #include "ronde/error.h"
 #include "ronde/runtime.h"
-#include "core/src/base/fields.h"
 
 namespace ronde::test {
 namespace {

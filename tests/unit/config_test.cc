@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/src/config/config_parse.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/config/config_parse.h"
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
 

@@ -20,11 +20,11 @@
 
 #include "backends/socket/connection.h"
 #include "backends/socket/host.h"
+#include "core/src/base/fields.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
 #include "tests/support/ranks.h"
 #include "tests/unit/trees.h"
-#include "core/src/base/fields.h"
 
 using namespace ronde::test;
 using ronde::GroupError;

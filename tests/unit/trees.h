@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "backends/socket/socket_tree.h"
-#include "tests/support/ranks.h"
 #include "core/src/base/fields.h"
+#include "tests/support/ranks.h"
 
 namespace ronde::test {
 

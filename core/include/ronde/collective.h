@@ -31,8 +31,8 @@ constexpr bool is_point_to_point(Collective kind) noexcept {
 
 /// How a reduction combines elements. Integer sums and products wrap; on bool, Sum is "or",
 /// Product is "and" and Average is refused; Min and Max propagate NaN. Adasum, of floating-point
-/// allreduces only, combines whole tensors (core/src/execute/adasum.h). The values travel between ranks and
-/// through the C API: never renumber them.
+/// allreduces only, combines whole tensors (core/src/execute/adasum.h). The values travel between
+/// ranks and through the C API: never renumber them.
 enum class ReduceOp : std::uint8_t {
   Sum = 0,
   Average = 1,

@@ -38,7 +38,8 @@ void fail_unreadable(int sender) {
                                "the same build of Ronde?)");
 }
 
-std::vector<std::string> unpack_fields_from(int sender, std::string_view bytes, std::size_t least_fields) {
+std::vector<std::string> unpack_fields_from(int sender, std::string_view bytes,
+                                            std::size_t least_fields) {
   std::vector<std::string> fields;
   try {
     fields = unpack_fields(bytes);

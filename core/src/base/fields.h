@@ -8,7 +8,8 @@
 
 namespace ronde {
 
-/// Strings as one string and back. The inverse throws ronde::Error if pack_fields() did not make `bytes`.
+/// Strings as one string and back. The inverse throws ronde::Error if pack_fields() did not make
+/// `bytes`.
 std::string pack_fields(const std::vector<std::string>& fields);
 std::vector<std::string> unpack_fields(std::string_view bytes);
 
@@ -16,7 +17,9 @@ std::vector<std::string> unpack_fields(std::string_view bytes);
 /// of Ronde sends.
 [[noreturn]] void fail_unreadable(int sender);
 
-/// unpack_fields() of what `sender` sent; fail_unreadable() if that is not so many strings at least.
-std::vector<std::string> unpack_fields_from(int sender, std::string_view bytes, std::size_t least_fields);
+/// unpack_fields() of what `sender` sent; fail_unreadable() if that is not so many strings at
+/// least.
+std::vector<std::string> unpack_fields_from(int sender, std::string_view bytes,
+                                            std::size_t least_fields);
 
 }  // namespace ronde

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <utility>
 
-#include "core/src/config/config_parse.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/config/config_parse.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <utility>
 
-#include "core/src/group/failure_resolver.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/group/failure_resolver.h"
 #include "ronde/error.h"
 
 namespace ronde {

@@ -7,16 +7,16 @@
 #include <set>
 #include <vector>
 
+#include "core/src/engine/set_engines.h"
 #include "core/src/group/control_tree.h"
+#include "core/src/group/stop_agreement.h"
 #include "core/src/negotiate/exchange_desk.h"
-#include "core/src/schedule/frozen_schedule.h"
 #include "core/src/negotiate/messages.h"
+#include "core/src/negotiate/stall_inspector.h"
+#include "core/src/schedule/frozen_schedule.h"
+#include "core/src/schedule/schedule_learner.h"
 #include "ronde/config.h"
 #include "ronde/log.h"
-#include "core/src/schedule/schedule_learner.h"
-#include "core/src/engine/set_engines.h"
-#include "core/src/negotiate/stall_inspector.h"
-#include "core/src/group/stop_agreement.h"
 
 namespace ronde {
 

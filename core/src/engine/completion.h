@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
-#include "core/src/schedule/frozen_schedule.h"
-#include "ronde/device.h"
 #include "core/src/engine/set_engine.h"
-#include "core/src/submit/submission.h"
 #include "core/src/engine/submission_queue.h"
+#include "core/src/schedule/frozen_schedule.h"
+#include "core/src/submit/submission.h"
+#include "ronde/device.h"
 
 namespace ronde {
 

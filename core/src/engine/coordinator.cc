@@ -8,9 +8,9 @@
 #include <utility>
 #include <variant>
 
-#include "core/src/engine/completion.h"
 #include "core/src/base/durations.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/engine/completion.h"
 #include "ronde/error.h"
 
 namespace ronde {

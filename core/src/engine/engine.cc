@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/src/base/durations.h"
-#include "core/src/submit/engine_scope.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/submit/engine_scope.h"
 #include "ronde/error.h"
 
 namespace ronde {

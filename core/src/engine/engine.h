@@ -12,18 +12,18 @@
 #include <vector>
 
 #include "core/src/engine/backend_maker.h"
-#include "core/src/group/bootstrap.h"
-#include "core/src/group/control_tree.h"
 #include "core/src/engine/coordinator.h"
 #include "core/src/engine/driver.h"
-#include "core/src/group/engine_life.h"
 #include "core/src/engine/engine_stats.h"
-#include "core/src/group/failure_resolver.h"
 #include "core/src/engine/process_set_maker.h"
-#include "ronde/log.h"
-#include "ronde/runtime.h"
 #include "core/src/engine/submission_queue.h"
 #include "core/src/engine/submitter.h"
+#include "core/src/group/bootstrap.h"
+#include "core/src/group/control_tree.h"
+#include "core/src/group/engine_life.h"
+#include "core/src/group/failure_resolver.h"
+#include "ronde/log.h"
+#include "ronde/runtime.h"
 
 namespace ronde {
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "core/src/base/counter.h"
-#include "core/src/schedule/frozen_schedule.h"
-#include "ronde/stats.h"
 #include "core/src/engine/set_engine.h"
 #include "core/src/engine/submission_queue.h"
+#include "core/src/schedule/frozen_schedule.h"
+#include "ronde/stats.h"
 
 namespace ronde {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/src/base/exception_text.h"
-#include "core/src/negotiate/exchange_desk.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/negotiate/exchange_desk.h"
 #include "ronde/error.h"
 #include "ronde/work.h"
 

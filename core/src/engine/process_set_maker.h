@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "core/src/engine/backend_maker.h"
-#include "core/src/group/control_tree.h"
 #include "core/src/engine/driver.h"
-#include "core/src/group/engine_life.h"
 #include "core/src/engine/own_exchanges.h"
+#include "core/src/engine/submission_queue.h"
+#include "core/src/group/control_tree.h"
+#include "core/src/group/engine_life.h"
+#include "core/src/submit/set_info.h"
+#include "core/src/submit/work_state.h"
 #include "ronde/log.h"
 #include "ronde/process_set.h"
-#include "core/src/submit/set_info.h"
-#include "core/src/engine/submission_queue.h"
-#include "core/src/submit/work_state.h"
 
 namespace ronde {
 

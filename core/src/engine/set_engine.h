@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/src/execute/executor.h"
 #include "core/src/negotiate/announcer.h"
 #include "core/src/negotiate/combiner.h"
-#include "core/src/execute/executor.h"
 #include "core/src/negotiate/negotiator.h"
 #include "core/src/submit/set_info.h"
 

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <utility>
 
+#include "core/src/base/rank_list.h"
 #include "core/src/engine/completion.h"
 #include "core/src/engine/engine_stats.h"
-#include "core/src/base/rank_list.h"
+#include "core/src/negotiate/stall_inspector.h"
 #include "core/src/submit/request_validation.h"
 #include "ronde/error.h"
-#include "core/src/negotiate/stall_inspector.h"
 
 namespace ronde {
 namespace {

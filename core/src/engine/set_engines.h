@@ -8,13 +8,13 @@
 #include <mutex>
 #include <vector>
 
+#include "core/src/engine/set_engine.h"
+#include "core/src/engine/submission_queue.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/negotiate/messages.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 #include "ronde/stats.h"
-#include "core/src/engine/set_engine.h"
-#include "core/src/engine/submission_queue.h"
 
 namespace ronde {
 

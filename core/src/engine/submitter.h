@@ -4,6 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/src/engine/submission_queue.h"
+#include "core/src/submit/set_info.h"
+#include "core/src/submit/work_state.h"
 #include "ronde/device.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
@@ -11,9 +14,6 @@
 #include "ronde/symmetric_heap.h"
 #include "ronde/topology.h"
 #include "ronde/work.h"
-#include "core/src/submit/set_info.h"
-#include "core/src/engine/submission_queue.h"
-#include "core/src/submit/work_state.h"
 
 namespace ronde {
 

@@ -7,10 +7,10 @@
 #include <span>
 #include <utility>
 
-#include "core/src/execute/adasum.h"
-#include "core/src/kernels/elementwise.h"
 #include "core/src/base/exception_text.h"
+#include "core/src/execute/adasum.h"
 #include "core/src/execute/fusion_plan.h"
+#include "core/src/kernels/elementwise.h"
 #include "ronde/error.h"
 
 namespace ronde {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "core/src/kernels/elementwise.h"
 #include "core/src/execute/packing_streams.h"
+#include "core/src/kernels/elementwise.h"
 #include "ronde/kernels.h"
 
 namespace ronde {

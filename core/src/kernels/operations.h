@@ -5,8 +5,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "ronde/collective.h"
 #include "core/src/kernels/vector.h"
+#include "ronde/collective.h"
 
 // What happens to the elements of a vector: the operations and scaling. For the files of one
 // instruction set only: see Note [One instruction set a file].

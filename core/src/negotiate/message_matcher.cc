@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/src/submit/point_to_point.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/submit/point_to_point.h"
 #include "ronde/error.h"
 
 namespace ronde {

@@ -9,8 +9,8 @@
 
 #include "core/src/base/bit_vector.h"
 #include "core/src/submit/request_meta.h"
-#include "ronde/runtime.h"
 #include "core/src/submit/rows.h"
+#include "ronde/runtime.h"
 
 namespace ronde {
 

@@ -4,8 +4,8 @@
 #include <limits>
 #include <map>
 
-#include "core/src/negotiate/negotiator.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/negotiate/negotiator.h"
 
 namespace ronde {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/src/negotiate/negotiator.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/negotiate/negotiator.h"
 #include "ronde/error.h"
 
 // Note [Refusals in step]

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/src/submit/point_to_point.h"
-#include "ronde/error.h"
 #include "core/src/submit/rows.h"
+#include "ronde/error.h"
 
 namespace ronde {
 namespace {

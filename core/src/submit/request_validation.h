@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/src/submit/request_meta.h"
+#include "core/src/submit/set_info.h"
 #include "ronde/request.h"
 #include "ronde/symmetric_heap.h"
-#include "core/src/submit/set_info.h"
 
 namespace ronde {
 

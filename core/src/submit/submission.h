@@ -8,8 +8,8 @@
 #include <string>
 
 #include "core/src/submit/request_meta.h"
-#include "ronde/request.h"
 #include "core/src/submit/work_state.h"
+#include "ronde/request.h"
 
 namespace ronde {
 

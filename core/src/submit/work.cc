@@ -2,10 +2,10 @@
 #include "ronde/work.h"
 
 #include "core/src/base/after_fork.h"
-#include "core/src/submit/engine_scope.h"
 #include "core/src/base/exception_text.h"
-#include "ronde/error.h"
+#include "core/src/submit/engine_scope.h"
 #include "core/src/submit/work_state.h"
+#include "ronde/error.h"
 
 namespace ronde {
 

@@ -3,9 +3,9 @@
 #include "backends/socket/invitation.h"
 
 #include "backends/socket/sockets.h"
+#include "core/src/base/fields.h"
 #include "fuzz_target.h"
 #include "ronde/error.h"
-#include "core/src/base/fields.h"
 
 namespace ronde::fuzz {
 namespace {

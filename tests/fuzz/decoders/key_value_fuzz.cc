@@ -3,9 +3,9 @@
 #include "backends/socket/key_value.h"
 
 #include "backends/socket/invitation.h"
-#include "fuzz_target.h"
-#include "core/src/base/system.h"
 #include "core/src/base/fields.h"
+#include "core/src/base/system.h"
+#include "fuzz_target.h"
 
 namespace ronde::fuzz {
 namespace {
