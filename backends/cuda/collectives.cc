@@ -91,10 +91,12 @@ Steps Collectives::allgather(AllgatherCall call) {
     begin_chunk();
     const RankParts given{own, done, each};
     const RankParts parts{call.counts, done, each};
-    const KernelSet::Move in{.source = at(call.input, done, width),
-                             .target = writable(packed() + own_ * each * width),
-                             .count = parts.piece(own_)};
-    bench_.move({&in, 1}, way_in(travel));
+    if (const std::size_t count = parts.piece(own_); count > 0) {
+      const KernelSet::Move in{.source = at(call.input, done, width),
+                               .target = writable(packed() + own_ * each * width),
+                               .count = count};
+      bench_.move({&in, 1}, way_in(travel));
+    }
     co_await exchange(Pattern::Gather, given, parts, width);
     unpack(call.output, parts, travel);
   }
@@ -133,12 +135,12 @@ Steps Collectives::reducescatter(ReducescatterCall call) {
     co_await exchange(Pattern::Scatter, given, parts, width);
     if (call.output == nullptr || count == 0) continue;
     void* const output = at(call.output, done, size_of(travel.from));
-    const bool converts = travel.from != travel.dtype;
+    const bool is_moved = travel.from != travel.dtype || address_of(output) % width != 0;
     // No other rank reads that part of this rank's half.
-    const DevicePointer target = converts ? packed() + own_ * each * width : address_of(output);
+    const DevicePointer target = is_moved ? packed() + own_ * each * width : address_of(output);
     reduce(target, count, travel);
     const KernelSet::Move out{.source = pointer_to(target), .target = output, .count = count};
-    if (converts) bench_.move({&out, 1}, way_out(travel));
+    if (is_moved) bench_.move({&out, 1}, way_out(travel));
   }
   co_await end_operation();
 }

@@ -6,7 +6,8 @@
 namespace ronde::cuda {
 
 DirectOperations::DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters)
-    : Collectives(bench, counters, link.size(), link.own(), bench.fusion_bytes() / 2),
+    : Collectives(bench, counters, link.size(), link.own(),
+                  bench.fusion_bytes() / (2 * kPartAlignment) * kPartAlignment),
       link_(link) {}
 
 std::size_t DirectOperations::most_ranks(const CudaOptions& options) noexcept {
@@ -39,6 +40,7 @@ Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankParts from, 
 
 /// The inputs lie at equal distances once this rank's own one is among those that have arrived.
 void DirectOperations::reduce(DevicePointer target, std::size_t count, const Travel& travel) {
+  if (count == 0) return;
   bench_.stream().copy(arrived_.first + own_ * arrived_.bytes, parts_[own_], count * travel.width(),
                        "copying within the GPU");
   bench_.kernels().reduce(bench_.stream(), target, arrived_, count, travel.reduction());

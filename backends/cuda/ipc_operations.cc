@@ -107,7 +107,9 @@ void IpcOperations::reduce_all(const gpu::ChunkLayout& layout, const Travel& tra
   const gpu::Piece& first = layout.pieces().front();
   const bool is_alone = layout.pieces().size() == 1 && travel.from == travel.dtype;
   void* const output = first.segment->output;
-  if (is_alone && output != nullptr) {
+  // At another address only bytes can be moved.
+  const bool is_aligned = address_of(output) % travel.width() == 0;
+  if (is_alone && output != nullptr && is_aligned) {
     return reduce(address_of(at(output, first.offset, travel.width())), layout.extent(), travel);
   }
   // Memory behind the halves, at which no other rank looks.
@@ -175,6 +177,8 @@ Steps IpcOperations::broadcast(BroadcastCall call) {
 /// The tensor, as the other ranks can map it; of no bytes: they cannot.
 ExportedMemory IpcOperations::offer_of(const Segment& segment, std::size_t bytes) const {
   if (segment.input == nullptr || segment.input != segment.output) return {};
+  const std::size_t width = bytes / std::max<std::size_t>(segment.count, 1);
+  if (address_of(segment.input) % width != 0) return {};
   try {
     const auto exported = export_memory(*bench_.context(), address_of(segment.input), bytes);
     if (!exported) return {};

@@ -13,6 +13,11 @@ std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
+/// The kernels would make other bytes of bools than 0 and 1 a 1.
+DataType moved_as(DataType dtype) {
+  return dtype == DataType::Bool ? DataType::U8 : dtype;
+}
+
 /// Of the two ranks of a message, the number of the peer.
 int number_of(int peer, const Links& links) {
   return static_cast<int>(links.shared()->rank) < peer ? 1 : 0;
@@ -27,7 +32,7 @@ Broadcast::Broadcast(Links& links, const BroadcastCall& call)
       segments_(call.segments.begin(), call.segments.end()),
       root_(call.root),
       width_(size_of(call.dtype)),
-      as_it_is_{.from = call.dtype, .to = call.dtype},
+      as_it_is_{.from = moved_as(call.dtype), .to = moved_as(call.dtype)},
       layout_(segments_, fusion_bytes() / width_, 16 / width_) {}
 
 void Broadcast::issue() {

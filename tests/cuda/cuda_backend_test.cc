@@ -2,6 +2,7 @@
 // The backend of GPUs without NCCL on fake GPUs: its results have the bits of the CPU's, whichever
 // way data takes and in whatever order the streams run; which ways those are, and what becomes of
 // mappings.
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
@@ -118,6 +119,37 @@ void exercise_chains(Runtime& runtime, ProgramGpu& gpu) {
 }();
 
 }  // namespace
+
+TEST_CASE("cuda: elements at odd addresses are reduced, whoever reduces them where") {
+  const Way way = GENERATE(kIpc, Way{.name = "ipc, each mapped", .direct_bytes = 1}, kStaged);
+  const Collective kind = GENERATE(Collective::Allreduce, Collective::Reducescatter);
+  const std::size_t count = GENERATE(8, 20'000);
+  CAPTURE(way.name, kind, count);
+  FakeMachine machine;
+  run_gpu_ranks(
+      machine, 2, 1, cuda_options_of(machine, way), [&](Runtime& runtime, ProgramGpu& gpu) {
+        constexpr std::size_t kOdd = 2;
+        Bytes odd(kOdd);
+        const Bytes values =
+            bytes_of(std::vector<float>(count, static_cast<float>(1 + runtime.topology().rank)));
+        odd.insert(odd.end(), values.begin(), values.end());
+        const GpuTensor input(gpu, odd);
+        const GpuTensor separate(gpu, odd);
+        const GpuTensor& output = kind == Collective::Allreduce ? input : separate;
+        Request request;
+        request.kind = kind;
+        request.name = "odd";
+        request.shape = {static_cast<std::int64_t>(count)};
+        request.input = static_cast<std::byte*>(input.data()) + kOdd;
+        request.output = static_cast<std::byte*>(output.data()) + kOdd;
+        gpu.place(request);
+        runtime.run(std::move(request));
+        const Bytes sums =
+            bytes_of(std::vector<float>(kind == Collective::Allreduce ? count : count / 2, 3.0F));
+        const Bytes seen = output.read();
+        check(std::equal(sums.begin(), sums.end(), seen.begin() + kOdd), "the sums are right");
+      });
+}
 
 TEST_CASE("cuda staged: RONDE_CUDA_IPC=0 stages everything, and says nothing of it") {
   const CapturedErrors errors;
