@@ -14,6 +14,7 @@
 #include "ronde/error.h"
 
 namespace ronde {
+
 Coordinator::Coordinator(const Parts& parts)
     : options_(parts.options),
       log_(parts.log),

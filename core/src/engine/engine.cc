@@ -21,7 +21,7 @@ namespace {
 /// How long last messages may take to leave.
 constexpr std::chrono::seconds kFlushTime{2};
 
-/// Has this thread run on the core that RONDE_THREAD_AFFINITY gives to this rank, if it does.
+/// Pins this thread to the core that RONDE_THREAD_AFFINITY gives to this rank, if any.
 void pin_thread(const Config& config, const Topology& topology, const Logger& log) {
   const auto core = affinity_core(config, topology.local_rank, topology.local_size);
   if (!core) return;
@@ -159,9 +159,10 @@ void Engine::leave_from_within(const std::string& why) noexcept {
   if (std::exchange(has_left_, true) || !tree_.is_open()) return;
   request_leave(why);
   try {
-    if (!failure())
-      static_cast<void>(
-          coordinator_.resolver().settle({coordinator_.departure_of_this_rank()}, true));
+    if (!failure()) {
+      const GroupFailure departure{coordinator_.departure_of_this_rank()};
+      static_cast<void>(coordinator_.resolver().settle(departure, true));
+    }
     tree_.transport().close(false, Clock::now() + kFlushTime);
   } catch (...) {
     log_->warning("while leaving the group: " + exception_text());
@@ -174,7 +175,12 @@ void Engine::request_abort(const std::string& text) {
 }
 
 void Engine::die(const GroupFailure& seen) noexcept {
-  const FailureMessage failure = coordinator_.resolver().settle(seen, life_.leaves());
+  FailureMessage failure = seen.failure;
+  try {
+    failure = coordinator_.resolver().settle(seen, life_.leaves());
+  } catch (...) {
+    log_->error("while finding out who failed the group: " + exception_text());
+  }
   try {
     fail_everything(failure);
   } catch (...) {
