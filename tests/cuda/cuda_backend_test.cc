@@ -121,7 +121,7 @@ void exercise_chains(Runtime& runtime, ProgramGpu& gpu) {
 }  // namespace
 
 TEST_CASE("cuda: elements at odd addresses are reduced, whoever reduces them where") {
-  const Way way = GENERATE(kIpc, Way{.name = "ipc, each mapped", .direct_bytes = 1}, kStaged);
+  const Way way = GENERATE(kIpc, kDirect, kStaged);
   const Collective kind = GENERATE(Collective::Allreduce, Collective::Reducescatter);
   const std::size_t count = GENERATE(8, 20'000);
   CAPTURE(way.name, kind, count);
