@@ -7,7 +7,6 @@
 
 #include "ronde/build_info.h"
 #include "tools/bench/bench.h"
-#include "tools/bench/launched_rank.h"
 #include "tools/info.h"
 
 constexpr int kUsageExit = 2;

@@ -9,7 +9,7 @@
 #include "bench_command.h"
 #include "ronde/dtype.h"
 #include "tests/support/captured_errors.h"
-#include "tools/bench/collectives.h"
+#include "tools/bench/benchmarks.h"
 
 namespace {
 
@@ -37,10 +37,6 @@ const std::set<std::string> kExchangeKeys = {
     "benchmark", "ranks", "backend",      "iterations",  "model",
     "tensors",   "bytes", "p50_ms",       "baseline_ms", "packed_baseline_ms",
     "floor_ms",  "ratio", "thread_level", "regime"};
-const std::set<std::string> kMemcpyKeys = {
-    "benchmark", "ranks",     "rotate_bytes", "iterations",   "bytes",           "p50_us",
-    "p99_us",    "algbw_gbs", "busbw_gbs",    "alone_p50_us", "alone_algbw_gbs", "min_us"};
-
 void check_times(const json& row) {
   CHECK(row.at("min_us") > 0.0);
   CHECK(row.at("min_us") <= row.at("p50_us"));
@@ -90,17 +86,6 @@ TEST_CASE("every collective runs on 1, 2 and 3 ranks and is compared with MPI") 
   for (const int ranks : rank_counts()) {
     for (const auto& benchmark : ronde::tool::collective_benchmarks()) {
       check_collective(benchmark, ranks);
-    }
-  }
-}
-
-TEST_CASE("memcpy runs on 1, 2 and 3 ranks") {
-  for (const int ranks : rank_counts()) {
-    for (const json& row : rows_of(ranks, {"memcpy", "--min", "1KiB", "--max", "4KiB"})) {
-      CHECK(keys_of(row) == kMemcpyKeys);
-      check_times(row);
-      check_bandwidth(row, ranks);
-      CHECK(row.at("alone_p50_us") > 0.0);
     }
   }
 }
@@ -188,8 +173,8 @@ TEST_CASE("nonsense on the command line is refused with exit code 2 and a reason
       {{"allreduce", "--max", "-4"}, "--max: \"-4\""},
       {{"allreduce", "--min", "0"}, "--min: at least one byte"},
       {{"allreduce", "--rotate", "round"}, "--rotate: \"round\""},
-      {{"latency", "--dtype", "f8"}, "--dtype: there is no element type \"f8\"; use one of: u8,"},
-      {{"latency", "--wire-dtype", "f32"}, "--wire-dtype: f32 cannot travel as f32"},
+      {{"allreduce", "--dtype", "f8"}, "--dtype: there is no element type \"f8\"; use one of: u8,"},
+      {{"allreduce", "--wire-dtype", "f32"}, "--wire-dtype: f32 cannot travel as f32"},
       {{"allreduce", "--wire-dtype", "f8"}, "--wire-dtype: there is no element type \"f8\""},
       {{"allreduce", "--wire-dtype", "f16", "--dtype", "i32"}, "i32 cannot travel as f16"},
       {{"broadcast", "--wire-dtype", "f16"}, "--wire-dtype"},
@@ -202,8 +187,8 @@ TEST_CASE("nonsense on the command line is refused with exit code 2 and a reason
       {{"barrier", "--max", "4"}, "--max"},
       {{"exchange", "--model", "alexnet"}, "--model: there is no list \"alexnet\""},
       {{"exchange", "--dtype", "f32"}, "--dtype"},
-      {{"memcpy", "--backend", "mpi"}, "--backend"},
-      {{"memcpy", "--json", "/no/such/folder/file"},
+      {{"exchange", "--rotate"}, "--rotate"},
+      {{"exchange", "--json", "/no/such/folder/file"},
        "--json: cannot write \"/no/such/folder/file\""},
       {{"gather"}, ""},
       {{}, ""},
@@ -224,7 +209,7 @@ TEST_CASE("of several ranks one says what is wrong") {
            {{"allreduce", "--no-such-option"}, "--no-such-option"},
            {{"allreduce", "--json", "/no/such/file"}, "--json: cannot write"},
            {{"allreduce", "--raw", "--backend", "fax"}, "'fax'"},
-           {{"latency", "--baseline", "--dtype", "bf16"}, "MPI has no type for bf16"}}) {
+           {{"allreduce", "--baseline", "--dtype", "bf16"}, "MPI has no type for bf16"}}) {
     const CommandResult result = run_bench(2, words);
     INFO(result.out << result.err);
     CHECK(result.exit_code == 2);

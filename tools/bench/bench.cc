@@ -6,16 +6,12 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
-#include "tools/bench/collectives.h"
-#include "tools/bench/exchange.h"
-#include "tools/bench/launched_rank.h"
-#include "tools/bench/memcpy.h"
-#include "tools/bench/options.h"
-#include "tools/bench/session.h"
-#include "tools/bench/setups.h"
+#include "backends/launcher.h"
+#include "tools/bench/benchmarks.h"
 
 namespace ronde::tool {
 namespace {
@@ -24,34 +20,30 @@ constexpr int kUsageExit = 2;
 
 using Benchmark = std::function<void(Session&)>;
 
-/// Where all ranks fail alike they leave together, and one of them speaks; after any other error
+/// Where all ranks fail alike they leave together, and rank 0 reports it; after any other error
 /// this rank just ends, and the launcher ends the others.
 int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& benchmark) {
-  Session session(options, access);
-  try {
-    session.open_json();
-    benchmark(session);
-  } catch (const UsageError&) {
-    session.close();
-    throw;
-  } catch (const CommonError& error) {
-    session.close();
+  const auto report = [](const std::exception& error) {
     if (launched_rank() == 0) std::cerr << "ronde bench: " << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
-  session.close();
-  return EXIT_SUCCESS;
-}
-
-int run_checked(const BenchWords& words, const OptionSet& set, const GpuAccess& access,
-                const Benchmark& benchmark) {
+  };
   try {
-    BenchOptions options = parse_bench_options(words);
-    options.baseline = options.baseline || (set.compares && !words.no_baseline);
-    options.raw = options.raw || set.setups;
-    return run(options, access, benchmark);
+    check_bench_options(options);
+    Session session(options, access);
+    try {
+      session.open_json();
+      benchmark(session);
+    } catch (const UsageError&) {
+      session.close();
+      throw;
+    } catch (const CommonError& error) {
+      session.close();
+      report(error);
+      return EXIT_FAILURE;
+    }
+    session.close();
+    return EXIT_SUCCESS;
   } catch (const UsageError& error) {
-    if (launched_rank() == 0) std::cerr << "ronde bench: " << error.what() << '\n';
+    report(error);
     return kUsageExit;
   } catch (const std::exception& error) {
     std::cerr << "ronde bench: " << error.what() << '\n';
@@ -61,37 +53,43 @@ int run_checked(const BenchWords& words, const OptionSet& set, const GpuAccess& 
 
 }  // namespace
 
+int launched_rank() {
+  const EnvironmentLookup variables = process_environment();
+  for (const char* const name : {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const std::optional<int> rank = detail::number_in(variables, name)) return *rank;
+  }
+  return 0;
+}
+
 void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
   auto* const bench = app.add_subcommand(
       "bench", "Measure the collectives of all ranks: start it with mpiexec or another launcher");
   bench->require_subcommand(1);
-  const auto add = [&](std::string_view name, std::string_view help, const OptionSet& set,
-                       Benchmark benchmark) {
+  const auto add = [&](std::string_view name, std::string_view help,
+                       const std::set<std::string>& options_of, Benchmark benchmark) {
     auto* const command = bench->add_subcommand(std::string(name), std::string(help));
-    const auto words = std::make_shared<BenchWords>();
-    add_bench_options(*command, set, words);
-    command->callback([words, set, access, benchmark = std::move(benchmark), &exit_code] {
-      exit_code = run_checked(*words, set, access, benchmark);
+    const auto options = std::make_shared<BenchOptions>();
+    options->baseline = options_of.contains("--no-baseline");
+    options->raw = options_of.contains("--setup");
+    add_bench_options(*command, options_of, options);
+    command->callback([options, access, benchmark = std::move(benchmark), &exit_code] {
+      exit_code = run(*options, access, benchmark);
     });
   };
   for (const CollectiveBenchmark& each : collective_benchmarks()) {
-    const bool has_data = each.output != Extent::Nothing;
-    add(each.name, each.help,
-        {.sizes = has_data,
-         .dtype = has_data,
-         .wire = each.kind == Collective::Allreduce,
-         .engine = true,
-         .subject = true,
-         .device = has_data,
-         .default_max = each.default_max},
+    std::set<std::string> options = {"--backend", "--raw", "--baseline"};
+    if (each.output != Extent::Nothing) {
+      options.insert({"--min", "--max", "--rotate", "--dtype", "--device"});
+    }
+    if (each.kind == Collective::Allreduce) options.insert("--wire-dtype");
+    add(each.name, each.help, options,
         [&each](Session& session) { run_collective(each, session); });
   }
   add("exchange", "All gradients of a model, against plain MPI and memcpy",
-      {.engine = true, .models = true, .compares = true}, run_exchange);
+      {"--backend", "--model", "--no-baseline"}, run_exchange);
   add("setups", "Allreduces on GPUs, by the set-ups of the EDSR study in turn",
-      {.sizes = true, .engine = true, .models = true, .setups = true},
+      {"--min", "--max", "--rotate", "--backend", "--model", "--setup"},
       [access](Session& session) { run_setups(session, access); });
-  add("memcpy", "Copying memory, the floor under the others", {.sizes = true}, run_memcpy);
 }
 
 }  // namespace ronde::tool

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench/collectives.h"
+#include "tools/bench/benchmarks.h"
 
 #include <array>
 
 #include "tools/bench/pattern.h"
 
 namespace ronde::tool {
+
+int sum_of_ranks(const Place& place, std::size_t index) {
+  int sum = 0;
+  for (int rank = 0; rank < place.ranks; ++rank) sum += pattern(rank, index);
+  return sum;
+}
+
 namespace {
 
 double twice_without_own(int ranks) {
@@ -18,11 +25,6 @@ double once(int) {
   return 1.0;
 }
 
-int sum_of_ranks(const Place& place, std::size_t index) {
-  int sum = 0;
-  for (int rank = 0; rank < place.ranks; ++rank) sum += pattern(rank, index);
-  return sum;
-}
 int of_root(const Place&, std::size_t index) {
   return pattern(0, index);
 }
@@ -47,13 +49,6 @@ std::span<const CollectiveBenchmark> collective_benchmarks() {
                           .in_place = true,
                           .bus_factor = twice_without_own,
                           .expected = sum_of_ranks},
-      CollectiveBenchmark{.name = "latency",
-                          .help = "Small allreduces, one after the other",
-                          .kind = Collective::Allreduce,
-                          .in_place = true,
-                          .bus_factor = twice_without_own,
-                          .expected = sum_of_ranks,
-                          .default_max = "64KiB"},
       CollectiveBenchmark{.name = "broadcast",
                           .help = "Rank 0's buffer to all, in place",
                           .kind = Collective::Broadcast,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench/exchange.h"
+#include "tools/bench/benchmarks.h"
 
-#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -9,21 +8,13 @@
 #include "ronde/ronde.h"
 #include "tools/bench/gradient_lists.h"
 #include "tools/bench/pattern.h"
-#include "tools/bench/regime.h"
 #include "tools/bench/ring.h"
-#include "tools/bench/turns.h"
+#include "tools/bench/samples.h"
 
 namespace ronde::tool {
 namespace {
 
 constexpr int kIterations = 20;
-
-constexpr std::array kColumns{
-    Column{"model", "model"},           Column{"tensors", "tensors"},
-    Column{"bytes", "bytes"},           Column{"p50 ms", "p50_ms", 3},
-    Column{"MPI ms", "baseline_ms", 3}, Column{"packed ms", "packed_baseline_ms", 3},
-    Column{"memcpy ms", "floor_ms", 3}, Column{"MPI/ours", "ratio", 2},
-};
 
 Request sum_of(float* data, std::size_t count, std::string name) {
   Request request;
@@ -37,12 +28,14 @@ Request sum_of(float* data, std::size_t count, std::string name) {
 class Gradients {
  public:
   explicit Gradients(const GradientList& list) : packed_(list.elements() * sizeof(float)) {
-    packed_.split(bytes_of(list.elements()), 0);
+    packed_.split(list.elements() * sizeof(float), 0);
+    all_ = reinterpret_cast<float*>(packed_.next());
     for (const std::size_t count : list.tensors) {
-      Ring& memory = tensors_.emplace_back(bytes_of(count));
-      memory.split(bytes_of(count), 0);
-      parts_.push_back({reinterpret_cast<float*>(memory.next()), count,
+      Ring& memory = tensors_.emplace_back(count * sizeof(float));
+      memory.split(count * sizeof(float), 0);
+      parts_.push_back({reinterpret_cast<float*>(memory.next()), count, elements_,
                         std::string(list.model) + " " + std::to_string(parts_.size())});
+      elements_ += count;
     }
   }
 
@@ -62,47 +55,36 @@ class Gradients {
   }
 
   void one_packed_call(Subject& mpi) {
-    float* const all = packed();
     pack();
-    mpi.run(sum_of(all, elements_, {}));
-    std::size_t offset = 0;
+    mpi.run(sum_of(all_, elements_, {}));
     for (const Part& part : parts_) {
-      std::memcpy(part.data, all + offset, bytes_of(part.count));
-      offset += part.count;
+      std::memcpy(part.data, all_ + part.offset, part.count * sizeof(float));
     }
   }
 
   /// Copies every gradient once.
   void pack() {
-    float* const all = packed();
-    elements_ = 0;
     for (const Part& part : parts_) {
-      std::memcpy(all + elements_, part.data, bytes_of(part.count));
-      elements_ += part.count;
+      std::memcpy(all_ + part.offset, part.data, part.count * sizeof(float));
     }
   }
 
   /// Calls `sum` with known gradients, checks the result, and leaves zeros.
   void check(Session& session, const std::function<void()>& sum) {
-    const Topology& topology = session.topology();
-    each([&](Part& part, std::size_t shift) {
+    const Place place{session.topology().rank, session.topology().size};
+    for (const Part& part : parts_) {
       fill(DataType::F32, part.data, part.count,
-           [&](std::size_t index) { return pattern(topology.rank, index + shift); });
-    });
+           [&](std::size_t index) { return pattern(place.rank, part.offset + index); });
+    }
     sum();
     session.alike([&] {
-      each([&](Part& part, std::size_t shift) {
+      for (const Part& part : parts_) {
         const std::string wrong =
-            difference(DataType::F32, part.data, part.count, [&](std::size_t index) {
-              int expected = 0;
-              for (int rank = 0; rank < topology.size; ++rank) {
-                expected += pattern(rank, index + shift);
-              }
-              return expected;
-            });
+            difference(DataType::F32, part.data, part.count,
+                       [&](std::size_t index) { return sum_of_ranks(place, part.offset + index); });
         if (!wrong.empty()) throw Error("the sum of gradient " + part.name + " is wrong: " + wrong);
-        std::memset(part.data, 0, bytes_of(part.count));
-      });
+        std::memset(part.data, 0, part.count * sizeof(float));
+      }
     });
   }
 
@@ -110,18 +92,12 @@ class Gradients {
   struct Part {
     float* data = nullptr;
     std::size_t count = 0;
+    std::size_t offset = 0;  ///< elements before it in the packed buffer
     std::string name;
   };
 
-  static std::size_t bytes_of(std::size_t count) { return count * sizeof(float); }
-  float* packed() { return reinterpret_cast<float*>(packed_.next()); }
-
-  /// With a shift of the pattern that tells the tensors apart.
-  void each(const std::function<void(Part&, std::size_t)>& action) {
-    for (std::size_t i = 0; i < parts_.size(); ++i) action(parts_[i], 7 * i);
-  }
-
   Ring packed_;
+  float* all_ = nullptr;  ///< the packed buffer
   std::vector<Ring> tensors_;
   std::vector<Part> parts_;
   std::size_t elements_ = 0;
@@ -173,21 +149,23 @@ Json row_of(const GradientList& list, Session& session, const std::vector<Sample
 }  // namespace
 
 void run_exchange(Session& session) {
-  Report report = session.report(kColumns);
+  Report report = session.report();
   report.say("exchange of gradients, f32, " + session.description());
-  report.print_titles();
+  report.begin_table({{"model", "model"},
+                      {"tensors", "tensors"},
+                      {"bytes", "bytes"},
+                      {"p50 ms", "p50_ms", 3},
+                      {"MPI ms", "baseline_ms", 3},
+                      {"packed ms", "packed_baseline_ms", 3},
+                      {"memcpy ms", "floor_ms", 3},
+                      {"MPI/ours", "ratio", 2}});
   for (const std::string& model : session.options().models) {
     const GradientList& list = gradient_list(model);
     std::optional<Gradients> gradients;
     session.alike([&] { gradients.emplace(list); });
     report.add(row_of(list, session, measure(session, *gradients)));
   }
-  if (session.baseline() != nullptr) {
-    const double microseconds = measure_regime(session);
-    report.set_everywhere("regime", regime_of(microseconds));
-    report.say(regime_text(session, microseconds));
-  }
-  session.write_json(report);
+  session.finish(report);
 }
 
 }  // namespace ronde::tool

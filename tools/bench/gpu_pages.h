@@ -3,13 +3,22 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
-#include "tools/bench/gpu_access.h"
+#include "backends/vendor/api_table.h"
+#include "ronde/topology.h"
 #include "tools/bench/ring.h"
 
 namespace ronde::tool {
 
-/// Memory of this rank's GPU. Throws UsageError if there is none, DriverError if it has too little.
+/// Where the GPUs are; tests bring their own.
+struct GpuAccess {
+  vendor::SymbolLookup symbols = vendor::dynamic_symbols();
+  const void* kernel_image = nullptr;  ///< null: that which Ronde was built with
+};
+
+/// Memory of this rank's GPU: rank r of a host takes GPU r, counted around. Throws UsageError if
+/// there is none, DriverError if it has too little memory.
 std::unique_ptr<Pages> make_gpu_pages(const GpuAccess& access, const Topology& topology,
                                       std::size_t bytes);
 

@@ -69,10 +69,10 @@ std::size_t GradientList::elements() const {
 
 std::span<const GradientList> gradient_lists() {
   static const std::array lists{
-      GradientList{"resnet18", "ResNet-18", resnet({2, 2, 2, 2}, false)},
-      GradientList{"resnet50", "ResNet-50", resnet({3, 4, 6, 3}, true)},
-      GradientList{"edsr", "EDSR 16x64", edsr(16, 64)},
-      GradientList{"edsr-full", "EDSR 32x256", edsr(32, 256)},
+      GradientList{"resnet18", resnet({2, 2, 2, 2}, false)},
+      GradientList{"resnet50", resnet({3, 4, 6, 3}, true)},
+      GradientList{"edsr", edsr(16, 64)},
+      GradientList{"edsr-full", edsr(32, 256)},
   };
   return lists;
 }

@@ -13,7 +13,6 @@ namespace ronde::tool {
 /// gradients in about the opposite order.
 struct GradientList {
   std::string_view model;  ///< as --model takes it
-  std::string_view title;
   std::vector<std::size_t> tensors;
 
   std::size_t elements() const;

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <thread>
 
 #include "ronde/error.h"
@@ -26,23 +27,9 @@ void check(const char* call, int code) {
   throw Error(std::string(call) + " of the benchmark failed: " + text);
 }
 
-std::string name_of_level(int level) {
-  switch (level) {
-    case MPI_THREAD_SINGLE:
-      return "MPI_THREAD_SINGLE";
-    case MPI_THREAD_FUNNELED:
-      return "MPI_THREAD_FUNNELED";
-    case MPI_THREAD_SERIALIZED:
-      return "MPI_THREAD_SERIALIZED";
-    default:
-      return "MPI_THREAD_MULTIPLE";
-  }
-}
-
 class MpiPeers final : public Peers {
  public:
   explicit MpiPeers(bool oversubscribed) : oversubscribed_(oversubscribed) {
-    check("MPI_Comm_rank", MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
     check("MPI_Comm_size", MPI_Comm_size(MPI_COMM_WORLD, &size_));
   }
 
@@ -69,54 +56,42 @@ class MpiPeers final : public Peers {
                         MPI_MAX, MPI_COMM_WORLD));
   }
 
-  std::string first_of(const std::string& text) override {
+  std::vector<std::string> all_of(const std::string& text) override {
     barrier();
-    int first = text.empty() ? size_ : rank_;
-    check("MPI_Allreduce",
-          MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
-    if (first == size_) return {};
-    std::string chosen = text;
-    auto length = static_cast<int>(chosen.size());
-    check("MPI_Bcast", MPI_Bcast(&length, 1, MPI_INT, first, MPI_COMM_WORLD));
-    chosen.resize(static_cast<std::size_t>(length));
-    check("MPI_Bcast", MPI_Bcast(chosen.data(), length, MPI_CHAR, first, MPI_COMM_WORLD));
-    return chosen;
+    std::vector<int> lengths(static_cast<std::size_t>(size_));
+    const auto own = static_cast<int>(text.size());
+    check("MPI_Allgather",
+          MPI_Allgather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
+    std::vector<std::string> all;
+    for (int rank = 0; rank < size_; ++rank) {
+      std::string& one = all.emplace_back(text);
+      one.resize(static_cast<std::size_t>(lengths[all.size() - 1]));
+      check("MPI_Bcast",
+            MPI_Bcast(one.data(), static_cast<int>(one.size()), MPI_CHAR, rank, MPI_COMM_WORLD));
+    }
+    return all;
   }
 
   std::optional<std::string> thread_level() const override {
     int level = MPI_THREAD_SINGLE;
     check("MPI_Query_thread", MPI_Query_thread(&level));
-    return name_of_level(level);
+    if (level == MPI_THREAD_SINGLE) return "MPI_THREAD_SINGLE";
+    if (level == MPI_THREAD_FUNNELED) return "MPI_THREAD_FUNNELED";
+    return level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED" : "MPI_THREAD_MULTIPLE";
   }
 
  private:
   const bool oversubscribed_;
-  int rank_ = 0;
   int size_ = 1;
 };
 
 MPI_Datatype type_of(DataType dtype) {
-  switch (dtype) {
-    case DataType::U8:
-      return MPI_UINT8_T;
-    case DataType::I8:
-      return MPI_INT8_T;
-    case DataType::I16:
-      return MPI_INT16_T;
-    case DataType::I32:
-      return MPI_INT32_T;
-    case DataType::I64:
-      return MPI_INT64_T;
-    case DataType::F32:
-      return MPI_FLOAT;
-    case DataType::F64:
-      return MPI_DOUBLE;
-    case DataType::Bool:
-      return MPI_C_BOOL;
-    case DataType::F16:
-    case DataType::BF16:
-      break;
-  }
+  static const std::map<DataType, MPI_Datatype> types = {
+      {DataType::U8, MPI_UINT8_T},  {DataType::I8, MPI_INT8_T},   {DataType::I16, MPI_INT16_T},
+      {DataType::I32, MPI_INT32_T}, {DataType::I64, MPI_INT64_T}, {DataType::F32, MPI_FLOAT},
+      {DataType::F64, MPI_DOUBLE},  {DataType::Bool, MPI_C_BOOL}};
+  const auto found = types.find(dtype);
+  if (found != types.end()) return found->second;
   throw UsageError("--baseline: MPI has no type for " + std::string(to_string(dtype)) +
                    "; compare another --dtype, or leave --baseline out");
 }
@@ -141,36 +116,29 @@ class PlainMpi final : public Subject {
 
   void run(Request request) override {
     if (request.kind == Collective::Barrier) {
-      check("MPI_Barrier", MPI_Barrier(MPI_COMM_WORLD));
-      return;
+      return check("MPI_Barrier", MPI_Barrier(MPI_COMM_WORLD));
     }
     const MPI_Datatype type = type_of(request.dtype);
     const int count = count_of(request);
     switch (request.kind) {
       case Collective::Allreduce:
-        check("MPI_Allreduce", MPI_Allreduce(source(request), request.output, count, type,
-                                             sum_of(request.dtype), MPI_COMM_WORLD));
-        return;
+        return check("MPI_Allreduce", MPI_Allreduce(source(request), request.output, count, type,
+                                                    sum_of(request.dtype), MPI_COMM_WORLD));
       case Collective::Broadcast:
-        check("MPI_Bcast", MPI_Bcast(request.output, count, type, request.root, MPI_COMM_WORLD));
-        return;
+        return check("MPI_Bcast",
+                     MPI_Bcast(request.output, count, type, request.root, MPI_COMM_WORLD));
       case Collective::Allgather:
-        check("MPI_Allgather", MPI_Allgather(request.input, count, type, request.output, count,
-                                             type, MPI_COMM_WORLD));
-        return;
+        return check("MPI_Allgather", MPI_Allgather(request.input, count, type, request.output,
+                                                    count, type, MPI_COMM_WORLD));
       case Collective::Reducescatter:
-        check("MPI_Reduce_scatter_block",
-              MPI_Reduce_scatter_block(request.input, request.output, count / size_, type,
-                                       sum_of(request.dtype), MPI_COMM_WORLD));
-        return;
+        return check("MPI_Reduce_scatter_block",
+                     MPI_Reduce_scatter_block(request.input, request.output, count / size_, type,
+                                              sum_of(request.dtype), MPI_COMM_WORLD));
       case Collective::Alltoall:
-        check("MPI_Alltoall", MPI_Alltoall(request.input, count / size_, type, request.output,
-                                           count / size_, type, MPI_COMM_WORLD));
-        return;
-      case Collective::Barrier:
-      case Collective::Join:
-      case Collective::Send:
-      case Collective::Recv:
+        return check("MPI_Alltoall",
+                     MPI_Alltoall(request.input, count / size_, type, request.output, count / size_,
+                                  type, MPI_COMM_WORLD));
+      default:
         return;
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a build without MPI, in which every process is alone.
+// For builds without MPI, in which every process is alone.
 #include "tools/bench/peers.h"
 
 namespace ronde::tool {
@@ -9,7 +9,7 @@ class Alone final : public Peers {
  public:
   void barrier() override {}
   void maximum(std::vector<double>&) override {}
-  std::string first_of(const std::string& text) override { return text; }
+  std::vector<std::string> all_of(const std::string& text) override { return {text}; }
   std::optional<std::string> thread_level() const override { return std::nullopt; }
 };
 

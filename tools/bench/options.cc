@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 #include "ronde/config.h"
 #include "ronde/error.h"
@@ -12,96 +13,96 @@
 namespace ronde::tool {
 namespace {
 
-std::size_t bytes_of(const char* option, const std::string& text) {
-  try {
-    return static_cast<std::size_t>(parse_bytes(text));
-  } catch (const UsageError& error) {
-    throw UsageError(std::string(option) + ": " + error.what());
-  }
+/// An option whose text goes to `take`, whatever that throws with the option's name before it.
+template <typename Take>
+CLI::Option* add_text(CLI::App& command, const std::string& name, const std::string& help,
+                      Take take) {
+  return command.add_option_function<std::string>(
+      name,
+      [name, take](const std::string& text) {
+        try {
+          take(text);
+        } catch (const UsageError& error) {
+          throw CLI::ValidationError(name, error.what());
+        }
+      },
+      help);
 }
 
-DataType dtype_of(const std::string& option, const std::string& text) {
+/// The one of `all` that is called `text`.
+template <typename Choices>
+auto choice_of(const char* what, const std::string& text, const Choices& all) {
   std::string names;
-  for (const DataType dtype : kAllDataTypes) {
-    if (to_string(dtype) == text) return dtype;
-    names += (names.empty() ? "" : ", ") + std::string(to_string(dtype));
+  for (const auto choice : all) {
+    if (to_string(choice) == text) return choice;
+    names += (names.empty() ? "" : ", ") + std::string(to_string(choice));
   }
-  throw UsageError(option + ": there is no element type \"" + text + "\"; use one of: " + names);
+  throw UsageError("there is no " + std::string(what) + " \"" + text + "\"; use one of: " + names);
 }
 
-DataType wire_dtype_of(const std::string& text, DataType dtype) {
-  const DataType wire = dtype_of("--wire-dtype", text);
-  const bool is_full = dtype == DataType::F32 || dtype == DataType::F64;
-  if (is_full && is_half(wire)) return wire;
-  throw UsageError("--wire-dtype: " + std::string(to_string(dtype)) + " cannot travel as " + text +
-                   ", but f32 and f64 can as f16 and bf16");
+std::size_t bytes_of(const std::string& text) {
+  return static_cast<std::size_t>(parse_bytes(text));
 }
 
-DeviceKind device_of_text(const std::string& text) {
-  for (const DeviceKind device : {DeviceKind::Cpu, DeviceKind::Cuda}) {
-    if (text == to_string(device)) return device;
-  }
-  throw UsageError("--device: there is no device \"" + text + "\"; use one of: cpu, cuda");
+void add_all(CLI::App& command, BenchOptions& options) {
+  BenchOptions* const o = &options;
+  add_text(command, "--min", "Smallest size: 4, 64KiB", [o](const std::string& text) {
+    o->min_bytes = bytes_of(text);
+    if (o->min_bytes == 0) throw UsageError("at least one byte has to be moved");
+  })->default_str("4");
+  add_text(command, "--max", "Largest size; each is twice the one before",
+           [o](const std::string& text) { o->max_bytes = bytes_of(text); })
+      ->default_str("64MiB");
+  const auto rotate = [o](const std::string& text) {
+    o->rotates = true;
+    if (!text.empty()) o->rotate_bytes = bytes_of(text);
+  };
+  add_text(command, "--rotate",
+           "Walk through this much memory instead of using the same in every call [without a size: "
+           "together twice the largest cache]",
+           rotate)
+      ->expected(0, 1);
+  add_text(command, "--dtype", "Element type: f32, bf16, i64, ...", [o](const std::string& text) {
+    o->dtype = choice_of("element type", text, kAllDataTypes);
+  })->default_str("f32");
+  add_text(command, "--wire-dtype", "f16 or bf16: the wire type of f32 and f64",
+           [o](const std::string& text) {
+             o->wire_dtype = choice_of("element type", text, kAllDataTypes);
+           });
+  add_text(command, "--device", "cpu or cuda: where the buffers are", [o](const std::string& text) {
+    o->device = choice_of("device", text, std::array{DeviceKind::Cpu, DeviceKind::Cuda});
+  })->default_str("cpu");
+  command.add_option("--backend", o->backend,
+                     "As RONDE_CPU_BACKEND, or RONDE_GPU_BACKEND for --device cuda");
+  command.add_flag("--raw", o->raw, "Call the backend itself, without the coordinator");
+  command.add_flag("--baseline", o->baseline,
+                   "Take turns with plain MPI on the same buffers, and print the ratio");
+  command.add_flag("--no-baseline{false}", o->baseline, "Ronde alone, as to compare its settings");
+  command.add_option("--model", o->models, "resnet18, resnet50, edsr, edsr-full; repeatable")
+      ->delimiter(',')
+      ->capture_default_str();
+  command
+      .add_option("--setup", o->setups,
+                  "mpi, mpi-reg, mpi-opt, mpi-opt-nocache, nccl; repeatable [all]")
+      ->delimiter(',');
+  command.add_option("--iters", o->iterations, "Calls that are timed [fewer for more bytes]")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--warmup", o->warmup, "Calls before them that are not")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--json", o->json, "Also write the rows to this file");
 }
 
 }  // namespace
 
-void add_bench_options(CLI::App& command, const OptionSet& set,
-                       const std::shared_ptr<BenchWords>& words) {
-  if (set.sizes) {
-    words->min = "4";
-    words->max = set.default_max;
-    command.add_option("--min", words->min, "Smallest size: 4, 64KiB")->capture_default_str();
-    command.add_option("--max", words->max, "Largest size; each is twice the one before")
-        ->capture_default_str();
-    auto* const rotate = command.add_option(
-        "--rotate", words->rotate,
-        "Walk through this much memory instead of using the same in every call [without a size: "
-        "together twice the largest cache]");
-    words->rotate_option = rotate->expected(0, 1);
+void add_bench_options(CLI::App& command, const std::set<std::string>& names,
+                       const std::shared_ptr<BenchOptions>& options) {
+  static const std::set<std::string> common = {"--help", "--iters", "--warmup", "--json"};
+  add_all(command, *options);
+  for (CLI::Option* const option : command.get_options({})) {
+    const std::string name = "--" + option->get_lnames().front();
+    if (!names.contains(name) && !common.contains(name)) command.remove_option(option);
   }
-  if (set.dtype) {
-    command.add_option("--dtype", words->dtype, "Element type: f32, bf16, i64, ...")
-        ->capture_default_str();
-  }
-  if (set.wire) {
-    command.add_option("--wire-dtype", words->wire_dtype,
-                       "f16 or bf16: what f32 and f64 travel as between the ranks");
-  }
-  if (set.engine) {
-    command.add_option("--backend", words->backend,
-                       "As RONDE_CPU_BACKEND, or RONDE_GPU_BACKEND for --device cuda");
-  }
-  if (set.device) {
-    command.add_option("--device", words->device, "cpu or cuda: where the buffers are")
-        ->capture_default_str();
-  }
-  if (set.subject) {
-    command.add_flag("--raw", words->raw, "Call the backend itself, without the coordinator");
-    command.add_flag("--baseline", words->baseline,
-                     "Take turns with plain MPI on the same buffers, and print the ratio");
-  }
-  if (set.models) {
-    command.add_option("--model", words->models, "resnet18, resnet50, edsr, edsr-full; repeatable")
-        ->delimiter(',')
-        ->capture_default_str();
-  }
-  if (set.setups) {
-    command
-        .add_option("--setup", words->setups,
-                    "mpi, mpi-reg, mpi-opt, mpi-opt-nocache, nccl; repeatable [all]")
-        ->delimiter(',');
-  }
-  if (set.compares) {
-    command.add_flag("--no-baseline", words->no_baseline,
-                     "Ronde alone, as for a sweep over its settings");
-  }
-  command.add_option("--iters", words->iterations, "Calls that are timed [fewer for more bytes]")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--warmup", words->warmup, "Calls before them that are not")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command.add_option("--json", words->json, "Also write the rows to this file");
 }
 
 std::size_t rotate_bytes_for(const BenchOptions& options, int ranks_of_host) {
@@ -119,36 +120,25 @@ int iterations_for(const BenchOptions& options, std::size_t bytes) {
       std::clamp<std::size_t>(kTotal / std::max<std::size_t>(bytes, 1), 20, 1000)));
 }
 
-BenchOptions parse_bench_options(const BenchWords& words) {
-  BenchOptions options;
-  if (!words.min.empty()) options.min_bytes = bytes_of("--min", words.min);
-  if (!words.max.empty()) options.max_bytes = bytes_of("--max", words.max);
-  if (options.min_bytes == 0) throw UsageError("--min: at least one byte has to be moved");
+void check_bench_options(const BenchOptions& options) {
   if (options.min_bytes > options.max_bytes) {
     throw UsageError("--min (" + format_bytes(options.min_bytes) + ") is above --max (" +
                      format_bytes(options.max_bytes) + ")");
   }
-  options.dtype = dtype_of("--dtype", words.dtype);
-  if (!words.wire_dtype.empty())
-    options.wire_dtype = wire_dtype_of(words.wire_dtype, options.dtype);
-  if (!words.backend.empty()) options.backend = words.backend;
-  if (words.iterations > 0) options.iterations = words.iterations;
-  options.warmup = words.warmup;
-  options.device = device_of_text(words.device);
-  if (options.device != DeviceKind::Cpu && (words.raw || words.baseline)) {
+  if (options.wire_dtype) {
+    const bool is_full = options.dtype == DataType::F32 || options.dtype == DataType::F64;
+    if (!is_full || !is_half(*options.wire_dtype)) {
+      throw UsageError("--wire-dtype: " + std::string(to_string(options.dtype)) +
+                       " cannot travel as " + std::string(to_string(*options.wire_dtype)) +
+                       ", but f32 and f64 can as f16 and bf16");
+    }
+  }
+  if (options.device != DeviceKind::Cpu && (options.raw || options.baseline)) {
     throw UsageError(
         "--device cuda: --raw and --baseline are of buffers on the CPU; `ronde bench "
         "setups` measures backends of GPUs without the coordinator");
   }
-  options.raw = words.raw;
-  options.baseline = words.baseline;
-  options.rotates = words.rotate_option != nullptr && words.rotate_option->count() > 0;
-  if (!words.rotate.empty()) options.rotate_bytes = bytes_of("--rotate", words.rotate);
-  for (const std::string& model : words.models) static_cast<void>(gradient_list(model));
-  options.models = words.models;
-  options.setups = words.setups;
-  options.json = words.json;
-  return options;
+  for (const std::string& model : options.models) static_cast<void>(gradient_list(model));
 }
 
 }  // namespace ronde::tool

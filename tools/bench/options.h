@@ -3,11 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ronde/collective.h"
@@ -20,7 +19,7 @@ struct BenchOptions {
   std::size_t min_bytes = 4;
   std::size_t max_bytes = std::size_t{64} << 20;
   DataType dtype = DataType::F32;
-  std::optional<DataType> wire_dtype;  ///< what an allreduce travels as
+  std::optional<DataType> wire_dtype;  ///< the wire type of an allreduce
   std::optional<std::string> backend;  ///< nothing: what the variable of the device says
   DeviceKind device = DeviceKind::Cpu;
   std::optional<int> iterations;  ///< nothing: fewer for more bytes
@@ -29,7 +28,7 @@ struct BenchOptions {
   bool baseline = false;
   bool rotates = false;                     ///< false: the same memory in every call
   std::optional<std::size_t> rotate_bytes;  ///< nothing: more than the caches hold
-  std::vector<std::string> models;
+  std::vector<std::string> models = {"resnet50"};
   std::vector<std::string> setups;  ///< empty: all
   std::string json;                 ///< empty: no file
 };
@@ -41,39 +40,12 @@ std::size_t rotate_bytes_for(const BenchOptions& options, int ranks_of_host);
 /// Calls to time for a size, unless the user says so.
 int iterations_for(const BenchOptions& options, std::size_t bytes);
 
-/// The words of the command line, before they are checked.
-struct BenchWords {
-  std::string min, max, dtype = "f32", wire_dtype, backend, rotate, device = "cpu";
-  int iterations = 0;
-  int warmup = 10;
-  bool raw = false;
-  bool baseline = false;
-  bool no_baseline = false;
-  std::vector<std::string> models = {"resnet50"};
-  std::vector<std::string> setups;
-  std::string json;
-  const CLI::Option* rotate_option = nullptr;  ///< tells --rotate without a size from none
-};
+/// Adds the options to a sub-command: `names`, and those that all benchmarks have. Parsing writes
+/// them to `options`.
+void add_bench_options(CLI::App& command, const std::set<std::string>& names,
+                       const std::shared_ptr<BenchOptions>& options);
 
-/// The options that a benchmark has beside those that all have.
-struct OptionSet {
-  bool sizes = false;     ///< --min, --max, --rotate
-  bool dtype = false;     ///< --dtype
-  bool wire = false;      ///< --wire-dtype
-  bool engine = false;    ///< --backend
-  bool subject = false;   ///< --raw, --baseline
-  bool device = false;    ///< --device
-  bool models = false;    ///< --model
-  bool compares = false;  ///< --no-baseline
-  bool setups = false;    ///< --setup
-  std::string_view default_max = "64MiB";
-};
-
-/// Adds the options to a sub-command; they are written to `words` when it is parsed.
-void add_bench_options(CLI::App& command, const OptionSet& set,
-                       const std::shared_ptr<BenchWords>& words);
-
-/// Throws UsageError for nonsense.
-BenchOptions parse_bench_options(const BenchWords& words);
+/// Throws UsageError for options that exclude each other.
+void check_bench_options(const BenchOptions& options);
 
 }  // namespace ronde::tool

@@ -27,15 +27,15 @@ class Peers {
   /// Replaces every value by its maximum over the ranks.
   virtual void maximum(std::vector<double>& values) = 0;
 
-  /// What `text` is on the first rank where it is not empty; empty if it is so everywhere.
-  virtual std::string first_of(const std::string& text) = 0;
+  /// What `text` is on every rank, by rank.
+  virtual std::vector<std::string> all_of(const std::string& text) = 0;
 
   /// "MPI_THREAD_SERIALIZED": what MPI provides. Nothing in a build without MPI.
   virtual std::optional<std::string> thread_level() const = 0;
 };
 
-/// After MPI was initialised. `oversubscribed`: more ranks than cores, so that those who wait give
-/// way.
+/// After MPI was initialised. `oversubscribed`: more ranks than cores, so that a rank that waits
+/// yields.
 std::unique_ptr<Peers> make_peers(bool oversubscribed);
 
 /// Plain blocking MPI collectives on MPI_COMM_WORLD; null in a build without MPI.

@@ -14,6 +14,7 @@
 #include "backends/gpu/host_exchange.h"
 #include "ronde/error.h"
 #include "ronde/plugin/choice.h"
+#include "tools/bench/peers.h"
 
 namespace ronde::tool {
 namespace {
@@ -38,6 +39,7 @@ class RawBackend final : public RawSubject {
       : config_(load_config_from_environment().config), patience_(patience) {
     BuiltIn built_in = compose_built_in(config_);
     transport_ = built_in.make_transport();
+    peers_ = make_peers(topology().local_size > topology().local_cores);
     try {
       make_backend(built_in.backends);
     } catch (const UsageError&) {  // which all ranks throw
@@ -125,7 +127,7 @@ class RawBackend final : public RawSubject {
     context.topology = &transport_->topology();
     context.ranks.resize(static_cast<std::size_t>(topology().size));
     std::iota(context.ranks.begin(), context.ranks.end(), 0);
-    context.exchange = [this](std::string_view blob) { return exchange(blob); };
+    context.exchange = [this](std::string_view blob) { return peers_->all_of(std::string(blob)); };
     context.deadline = deadline(config_.init_timeout_s);
     context.ring_peers = [] {};  // nobody sleeps: all poll
     context.warn = [this](const std::string& text) {
@@ -173,10 +175,7 @@ class RawBackend final : public RawSubject {
                                    .receive_counts = counts_,
                                    .largest_count = count / ranks,
                                    .dtype = request.dtype});
-      case Collective::Barrier:
-      case Collective::Join:
-      case Collective::Send:
-      case Collective::Recv:
+      default:
         break;
     }
     throw UsageError("--raw: " + std::string(to_string(request.kind)) +
@@ -199,57 +198,10 @@ class RawBackend final : public RawSubject {
                 "; another rank may have failed, or its GPU hangs");
   }
 
-  /// The blobs of all ranks, through rank 0, over the tree of the transport. A message to the
-  /// parent is a rank, a colon and its blob; rank 0 sends the blobs back one by one, in the order
-  /// of ranks.
-  std::vector<std::string> exchange(std::string_view blob) {
-    const int parent = topology().parent();
-    std::vector<std::string> blobs(static_cast<std::size_t>(topology().size));
-    if (parent < 0) {
-      blobs[0] = blob;
-      for (int missing = topology().size - 1; missing > 0; --missing) {
-        const std::string bytes = receive().bytes;
-        blobs.at(std::stoul(bytes)) = bytes.substr(bytes.find(':') + 1);
-      }
-    } else {
-      transport_->send(parent, std::to_string(topology().rank) + ':' + std::string(blob));
-    }
-    for (std::string& one : blobs) {
-      if (parent >= 0) one = receive_from(parent);
-      for (const int child : topology().children()) transport_->send(child, one);
-    }
-    return blobs;
-  }
-
-  /// The next message of the parent; passes on to it what the children send meanwhile.
-  std::string receive_from(int parent) {
-    for (;;) {
-      Incoming incoming = receive();
-      if (incoming.peer == parent) return std::move(incoming.bytes);
-      transport_->send(parent, incoming.bytes);
-    }
-  }
-
-  Incoming receive() {
-    const Clock::time_point limit = deadline(config_.init_timeout_s);
-    for (;;) {
-      Incoming incoming = transport_->receive(limit);
-      if (incoming.kind == Incoming::Kind::Message) return incoming;
-      if (incoming.kind == Incoming::Kind::PeerLost) {
-        throw GroupError(incoming.peer,
-                         "rank " + std::to_string(incoming.peer) +
-                             " was lost while the backend was made: " + incoming.bytes);
-      }
-      if (Clock::now() >= limit) {
-        throw GroupError(-1, "rank " + std::to_string(topology().rank) +
-                                 " waited RONDE_INIT_TIMEOUT_S for the others to make the backend");
-      }
-    }
-  }
-
   const Config config_;
   const std::chrono::milliseconds patience_;
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Peers> peers_;
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Backend>> devices_;
   bool has_let_go_ = false;

@@ -25,15 +25,13 @@ std::string shown(const Json& value, int digits) {
 
 }  // namespace
 
-Report::Report(std::span<const Column> columns, std::ostream* out)
-    : columns_(columns.begin(), columns.end()), out_(out) {}
-
 void Report::say(const std::string& text) {
   // In one piece: what is written to an unbuffered stream in parts, a launcher may label in parts.
   if (out_ != nullptr) *out_ << text + '\n' << std::flush;
 }
 
-void Report::print_titles() {
+void Report::begin_table(std::vector<Column> columns) {
+  columns_ = std::move(columns);
   std::ostringstream line;
   for (const Column& column : columns_) line << std::setw(width_of(column)) << column.title;
   say(line.str());
@@ -42,7 +40,7 @@ void Report::print_titles() {
 void Report::add(Json row) {
   std::ostringstream line;
   for (const Column& column : columns_) {
-    line << std::setw(width_of(column)) << shown(row.at(std::string(column.key)), column.digits);
+    line << std::setw(width_of(column)) << shown(row.at(column.key), column.digits);
   }
   say(line.str());  // each row is seen when it is there
   rows_.push_back(std::move(row));

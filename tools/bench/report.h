@@ -3,11 +3,8 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <ostream>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace ronde::tool {
@@ -16,20 +13,21 @@ using Json = nlohmann::ordered_json;
 
 /// One column of the printed table, and the key of the rows that it shows.
 struct Column {
-  std::string_view title;
-  std::string_view key;
+  std::string title;
+  std::string key;
   int digits = 0;  ///< behind the point
 };
 
-/// The rows of a run: printed as they come, on the rank that speaks, and kept.
+/// The rows of a run: printed as they come, on the rank that reports, and kept.
 class Report {
  public:
-  /// `out` is null on the ranks that do not speak.
-  Report(std::span<const Column> columns, std::ostream* out);
+  /// `out` is null on the other ranks.
+  explicit Report(std::ostream* out) : out_(out) {}
 
   /// A line of text between the rows.
   void say(const std::string& text);
-  void print_titles();
+  /// Begins a table, with a line of titles.
+  void begin_table(std::vector<Column> columns);
 
   /// A null value is shown as "-".
   void add(Json row);
@@ -41,8 +39,8 @@ class Report {
   Json rows() const { return rows_; }
 
  private:
+  std::ostream* const out_;
   std::vector<Column> columns_;
-  std::ostream* out_;
   std::vector<Json> rows_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "ronde/collective.h"
@@ -23,17 +24,19 @@ class Pages {
 
   virtual std::byte* data() const = 0;
   virtual Device device() const { return {}; }
+  /// The GPU, and whether ranks of this host share GPUs.
+  /// @{
+  virtual std::string device_name() const { return {}; }
+  virtual bool is_shared() const { return false; }
+  /// @}
   /// On a device: the stream that the others queue their work on.
   virtual void* stream() const { return nullptr; }
   virtual void zero(std::byte* at, std::size_t bytes) = 0;
-  /// From and to memory of the host.
-  /// @{
-  virtual void write(std::byte* at, const std::byte* from, std::size_t bytes) = 0;
-  virtual void read(std::byte* to, const std::byte* at, std::size_t bytes) const = 0;
-  /// @}
+  /// From, to and within these pages; returns once it is done.
+  virtual void copy(void* to, const void* from, std::size_t bytes) const = 0;
 };
 
-/// Those of the host.
+/// Pages of the host.
 class HostPages final : public Pages {
  public:
   /// At least `bytes`, which are written to, so that they are real pages. Throws std::bad_alloc.
@@ -44,11 +47,8 @@ class HostPages final : public Pages {
 
   std::byte* data() const override { return static_cast<std::byte*>(memory_.get()); }
   void zero(std::byte* at, std::size_t bytes) override { std::memset(at, 0, bytes); }
-  void write(std::byte* at, const std::byte* from, std::size_t bytes) override {
-    std::memcpy(at, from, bytes);
-  }
-  void read(std::byte* to, const std::byte* at, std::size_t bytes) const override {
-    std::memcpy(to, at, bytes);
+  void copy(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
   }
 
  private:

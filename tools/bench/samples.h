@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
+#include <functional>
 #include <vector>
+
+#include "tools/bench/peers.h"
 
 namespace ronde::tool {
 
@@ -14,25 +13,20 @@ using Samples = std::vector<double>;
 
 /// The smallest sample that at least `share` of all do not exceed (the nearest rank, no
 /// interpolation). At least one sample.
-inline double percentile(Samples samples, double share) {
-  const auto count = static_cast<double>(samples.size());
-  const auto rank = static_cast<std::ptrdiff_t>(std::max(std::ceil(share * count), 1.0));
-  const auto position = samples.begin() + rank - 1;
-  std::nth_element(samples.begin(), position, samples.end());
-  return *position;
-}
+double percentile(Samples samples, double share);
+double median(const Samples& samples);
 
-inline double median(const Samples& samples) {
-  return percentile(samples, 0.5);
-}
+/// One of several ways to do the same thing.
+struct Contender {
+  std::function<void()> call;
+  std::function<void()> prepare = [] {};  ///< before each call, not timed
+};
 
-/// Microseconds that `call` takes on this rank.
-template <typename Call>
-double time_of(const Call& call) {
-  const auto start = std::chrono::steady_clock::now();
-  call();
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-      .count();
-}
+/// Lets the contenders take turns, `warmup` + `iterations` times, and returns the samples of each
+/// of the later ones: all of them meet what the machine does for a while. Who begins changes from
+/// turn to turn. All ranks begin a call together, after a barrier of MPI's; a sample is the longest
+/// time of all ranks. Collective.
+std::vector<Samples> take_turns(Peers& peers, const std::vector<Contender>& contenders, int warmup,
+                                int iterations);
 
 }  // namespace ronde::tool

@@ -2,13 +2,15 @@
 #include "tools/bench/session.h"
 
 #include <cerrno>
+#include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <thread>
 
 #include "ronde/ronde.h"
-#include "tools/bench/engine_subject.h"
-#include "tools/bench/gpu_pages.h"
+#include "tools/bench/samples.h"
 
 namespace ronde::tool {
 namespace {
@@ -23,6 +25,35 @@ void set_environment(const BenchOptions& options) {
   if (options.baseline) let_mpi_be_fast();
 }
 
+/// Ronde's public functions, between ronde::init() and ronde::shutdown(). Throws UsageError where
+/// no backend serves buffers of the device.
+class Engine final : public Subject {
+ public:
+  explicit Engine(DeviceKind device) : device_(device) {
+    if (!backend().empty()) return;
+    throw UsageError("--device " + std::string(to_string(device)) +
+                     ": no backend serves such buffers here; `ronde info` says what there is");
+  }
+
+  std::string backend() const override { return runtime_.backend_name(device_); }
+  void run(Request request) override { ronde::run(std::move(request)); }
+
+  void settle() override {
+    constexpr std::chrono::seconds kPatience{10};
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!runtime_.asleep()) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      throw Error("rank " + std::to_string(runtime_.topology().rank) +
+                  ": the engine, which has nothing to do, did not go to sleep within 10 s");
+    }
+  }
+
+ private:
+  const DeviceKind device_;
+  Runtime& runtime_ = default_runtime();
+};
+
 std::string counted(int number, const char* noun) {
   return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
 }
@@ -33,12 +64,12 @@ Session::Session(const BenchOptions& options, GpuAccess access)
     : options_(options), access_(std::move(access)) {
   set_environment(options_);
   if (options_.raw) {
-    raw_ = make_raw();
-    subject_ = raw_.get();
+    auto raw = make_raw();
+    raw_ = raw.get();
+    subject_ = std::move(raw);
   } else {
     ronde::init();
-    engine_ = make_engine(options_.device);
-    subject_ = engine_.get();
+    subject_ = std::make_unique<Engine>(options_.device);
   }
   peers_ = make_peers(topology().local_size > topology().local_cores);
   if (options_.baseline) baseline_ = make_plain_mpi();
@@ -67,6 +98,13 @@ const Topology& Session::topology() const {
   return raw_ != nullptr ? raw_->topology() : ronde::topology();
 }
 
+std::string Session::first_of(const std::string& text) {
+  for (const std::string& one : peers_->all_of(text)) {
+    if (!one.empty()) return one;
+  }
+  return {};
+}
+
 void Session::alike(const std::function<void()>& action) {
   constexpr char kUsage = 'u';
   constexpr char kOther = 'o';
@@ -78,14 +116,14 @@ void Session::alike(const std::function<void()>& action) {
   } catch (const std::exception& other) {
     error = kOther + ("rank " + std::to_string(topology().rank) + ": ") + other.what();
   }
-  const std::string first = peers_->first_of(error);
+  const std::string first = first_of(error);
   if (first.empty()) return;
   if (first[0] == kUsage) throw UsageError(first.substr(1));
   throw CommonError(first.substr(1));
 }
 
-Report Session::report(std::span<const Column> columns) const {
-  return Report(columns, topology().rank == 0 ? &std::cout : nullptr);
+Report Session::report() const {
+  return Report(topology().rank == 0 ? &std::cout : nullptr);
 }
 
 std::string Session::description() const {
@@ -93,7 +131,29 @@ std::string Session::description() const {
          ", backend " + subject_->backend() + (options_.raw ? " without the coordinator" : "");
 }
 
-void Session::write_json(const Report& report) {
+double Session::microseconds_of_plain_mpi() {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  Ring memory(kBytes);
+  memory.split(kBytes, kBytes);
+  const auto call = [&] {
+    Request request;
+    request.shape = {kBytes / sizeof(float)};
+    request.input = request.output = memory.next();
+    baseline_->run(std::move(request));
+  };
+  const auto settle = [&] { subject_->settle(); };
+  return median(take_turns(*peers_, {{call, settle}}, 3, 21).front());
+}
+
+void Session::finish(Report& report) {
+  if (baseline_ != nullptr) {
+    const double microseconds = microseconds_of_plain_mpi();
+    const std::string regime = microseconds < 250.0 ? "near" : "far";
+    report.set_everywhere("regime", regime);
+    report.say(regime + ": plain MPI_Allreduce of 1 MiB took " +
+               std::to_string(std::lround(microseconds)) + " us (" +
+               peers_->thread_level().value_or("no MPI") + ")");
+  }
   alike([&] {
     if (!json_.is_open()) return;
     json_ << report.rows().dump(2) << '\n';

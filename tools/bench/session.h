@@ -4,18 +4,17 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "ronde/error.h"
 #include "ronde/topology.h"
-#include "tools/bench/gpu_access.h"
+#include "tools/bench/gpu_pages.h"
 #include "tools/bench/options.h"
 #include "tools/bench/peers.h"
 #include "tools/bench/raw_subject.h"
 #include "tools/bench/report.h"
 #include "tools/bench/ring.h"
-#include "tools/bench/subject.h"
 
 namespace ronde::tool {
 
@@ -44,6 +43,10 @@ class Session {
   /// Null where it was not asked for, and in a build without MPI.
   Subject* baseline() { return baseline_.get(); }
 
+  /// What `text` is on the first rank where it is not empty; empty if it is so everywhere.
+  /// Collective.
+  std::string first_of(const std::string& text);
+
   /// Calls `action`, which may fail on some ranks only. If it does, every rank throws CommonError
   /// (or UsageError, if that was it) with the words of the first that failed.
   void alike(const std::function<void()>& action);
@@ -51,26 +54,29 @@ class Session {
   /// Memory of options().device for buffers. May fail on this rank alone.
   std::unique_ptr<Pages> make_pages(std::size_t bytes) const;
 
-  /// A report that speaks on rank 0.
-  Report report(std::span<const Column> columns) const;
+  /// A report that prints on rank 0.
+  Report report() const;
   /// "2 ranks on 1 host, backend shm".
   std::string description() const;
 
   /// Throws UsageError on every rank if the file of --json cannot be written, before time is spent
   /// on measuring. Collective.
   void open_json();
-  /// Collective.
-  void write_json(const Report& report);
+  /// Where there is a baseline, adds the regime of the machine to all rows: "near" if plain MPI
+  /// takes less than 250 us for an allreduce of 1 MiB in place (the cores share a cache), else
+  /// "far". Then writes the file of --json. Collective.
+  void finish(Report& report);
 
   /// Leaves together with the other ranks.
   void close();
 
  private:
+  double microseconds_of_plain_mpi();
+
   const BenchOptions options_;
   const GpuAccess access_;
-  std::unique_ptr<RawSubject> raw_;  ///< where subject_ is one
-  Subject* subject_ = nullptr;
-  std::unique_ptr<Subject> engine_;
+  std::unique_ptr<Subject> subject_;
+  RawSubject* raw_ = nullptr;  ///< subject_, where it is one
   std::unique_ptr<Peers> peers_;
   std::unique_ptr<Subject> baseline_;
   std::ofstream json_;

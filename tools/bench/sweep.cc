@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One collective over a range of sizes.
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
-#include "tools/bench/collectives.h"
+#include "tools/bench/benchmarks.h"
 #include "tools/bench/pattern.h"
-#include "tools/bench/regime.h"
 #include "tools/bench/ring.h"
-#include "tools/bench/turns.h"
+#include "tools/bench/samples.h"
 
 namespace ronde::tool {
 namespace {
@@ -18,17 +16,16 @@ namespace {
 /// two small operations.
 constexpr std::size_t kSleepsBelow = std::size_t{64} << 10;
 
-constexpr std::array kColumns{
-    Column{"bytes", "bytes"},
-    Column{"p50 us", "p50_us", 2},
-    Column{"p99 us", "p99_us", 2},
-    Column{"min us", "min_us", 2},
-    Column{"alg GB/s", "algbw_gbs", 3},
-    Column{"bus GB/s", "busbw_gbs", 3},
-    Column{"MPI p50 us", "baseline_p50_us", 2},
-    Column{"MPI/ours", "ratio", 2},
-};
-constexpr std::size_t kColumnsWithoutBaseline = 6;
+std::vector<Column> columns(bool compares) {
+  std::vector<Column> all = {{"bytes", "bytes"},           {"p50 us", "p50_us", 2},
+                             {"p99 us", "p99_us", 2},      {"min us", "min_us", 2},
+                             {"alg GB/s", "algbw_gbs", 3}, {"bus GB/s", "busbw_gbs", 3}};
+  if (compares) {
+    all.push_back({"MPI p50 us", "baseline_p50_us", 2});
+    all.push_back({"MPI/ours", "ratio", 2});
+  }
+  return all;
+}
 
 /// One size of one collective.
 class Case {
@@ -68,7 +65,7 @@ class Case {
     std::vector<std::byte> image(slot_bytes(), kPoison);
     fill(session_.options().dtype, image.data(), elements(benchmark_.input),
          [this](std::size_t index) { return pattern(place_.rank, index); });
-    memory_.pages().write(slot, image.data(), image.size());
+    memory_.pages().copy(slot, image.data(), image.size());
     subject.run(std::move(request));
     verify(subject, output,
            [this](std::size_t index) { return benchmark_.expected(place_, index); });
@@ -120,7 +117,7 @@ class Case {
       const DataType dtype = session_.options().dtype;
       const std::size_t count = elements(benchmark_.output);
       std::vector<std::byte> seen(count * element());
-      memory_.pages().read(seen.data(), output, seen.size());
+      memory_.pages().copy(seen.data(), output, seen.size());
       const std::string wrong = difference(dtype, seen.data(), count, rule);
       if (wrong.empty()) return;
       throw Error("the result of " + std::string(benchmark_.name) + " (" + size_text(bytes()) +
@@ -229,34 +226,23 @@ std::size_t memory_for(const CollectiveBenchmark& benchmark, std::size_t largest
 
 void run_collective(const CollectiveBenchmark& benchmark, Session& session) {
   const BenchOptions& options = session.options();
-  const bool compares = session.baseline() != nullptr;
-  Report report = session.report(
-      std::span(kColumns).first(compares ? kColumns.size() : kColumnsWithoutBaseline));
+  Report report = session.report();
   const std::string wire =
       options.wire_dtype ? " as " + std::string(to_string(*options.wire_dtype)) : "";
   report.say(std::string(benchmark.name) + ", " + std::string(to_string(options.dtype)) + wire +
              ", " + session.description());
-  report.print_titles();
+  report.begin_table(columns(session.baseline() != nullptr));
   const std::vector<std::size_t> counts = counts_of(benchmark, session);
   std::optional<Ring> memory;
   session.alike([&] {
     memory.emplace(session.make_pages(
         memory_for(benchmark, counts.back() * size_of(options.dtype), session.rotate_bytes())));
   });
-  std::optional<double> plain_mpi;
   for (const std::size_t count : counts) {
-    const auto times = measure(benchmark, session, *memory, count);
-    const std::size_t bytes = count * size_of(options.dtype);
-    report.add(row_of(benchmark, session, bytes, times));
-    const bool tells = benchmark.kind == Collective::Allreduce && bytes == kRegimeBytes;
-    if (compares && tells) plain_mpi = median(times[1]);
+    report.add(row_of(benchmark, session, count * size_of(options.dtype),
+                      measure(benchmark, session, *memory, count)));
   }
-  if (compares) {
-    const double microseconds = plain_mpi ? *plain_mpi : measure_regime(session);
-    report.set_everywhere("regime", regime_of(microseconds));
-    report.say(regime_text(session, microseconds));
-  }
-  session.write_json(report);
+  session.finish(report);
 }
 
 }  // namespace ronde::tool

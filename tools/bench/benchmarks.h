@@ -8,6 +8,7 @@
 #include "ronde/collective.h"
 #include "tools/bench/session.h"
 
+// The benchmarks. Each prints and writes its rows; all ranks call it together.
 namespace ronde::tool {
 
 /// How much of the data a rank's buffer holds.
@@ -19,6 +20,9 @@ struct Place {
   int ranks = 1;
   std::size_t share = 0;  ///< elements in one rank's part of the whole
 };
+
+/// The sum over all ranks of pattern() at `index`.
+int sum_of_ranks(const Place& place, std::size_t index);
 
 /// A benchmark of one collective over a range of sizes.
 struct CollectiveBenchmark {
@@ -33,12 +37,21 @@ struct CollectiveBenchmark {
   double (*bus_factor)(int ranks) = nullptr;
   /// The closed form of element `index` of the output, where the inputs are as pattern() says.
   int (*expected)(const Place& place, std::size_t index) = nullptr;
-  std::string_view default_max = "64MiB";
 };
 
 std::span<const CollectiveBenchmark> collective_benchmarks();
-
-/// Runs it, prints and writes its rows. Collective.
 void run_collective(const CollectiveBenchmark& benchmark, Session& session);
+
+/// Exchanges the whole gradient list of each model: every tensor submitted asynchronously, the last
+/// parameter's first, then all waited for. Takes turns with plain MPI (one call a tensor; one call
+/// for all, packed before and unpacked behind it) and with copying the bytes once, on all ranks at
+/// the same time, which no exchange can undercut.
+void run_exchange(Session& session);
+
+/// Allreduces of buffers on GPUs by several set-ups (gpu_setups), which take turns with each
+/// other, with one copy of as many bytes within the GPU and with bare hand-overs between the
+/// streams of all ranks: over a range of sizes, and of a model's gradients fused as the engine
+/// would fuse them, summed up by the size of the messages. The session is one of a backend alone.
+void run_setups(Session& session, const GpuAccess& access);
 
 }  // namespace ronde::tool
