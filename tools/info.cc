@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "backends/compose.h"
 #include "ronde/build_info.h"
@@ -90,26 +90,22 @@ Json backends(const Config& config) {
   return list;
 }
 
-void print_heading(std::ostream& out, std::string_view text) {
-  out << '\n' << text << '\n';
-}
-
 std::string text_of(const Json& json, const char* key) {
   return json.at(key).get<std::string>();
 }
 
-/// "  name      second" with the name padded to `width`.
-void print_row(std::ostream& out, const std::string& name, std::size_t width,
-               const std::string& rest) {
-  out << "  " << std::left << std::setw(static_cast<int>(width)) << name << "  " << rest << '\n';
-}
-
-std::size_t longest(const Json& list, const char* key) {
-  std::size_t width = 0;
-  for (const Json& item : list) {
-    width = std::max(width, text_of(item, key).size());
+/// A heading, and below it rows of texts in columns.
+void print_rows(std::ostream& out, const char* heading,
+                const std::vector<std::vector<std::string>>& rows) {
+  out << '\n' << heading << '\n';
+  for (const std::vector<std::string>& row : rows) {
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) {
+      std::size_t width = 0;
+      for (const auto& other : rows) width = std::max(width, other[i].size());
+      out << "  " << row[i] << std::string(width - row[i].size(), ' ');
+    }
+    out << "  " << row.back() << '\n';
   }
-  return width;
 }
 
 std::string with_remark(const std::string& text, const std::string& remark) {
@@ -120,48 +116,47 @@ std::string with_remark(const std::string& text, const std::string& remark) {
 }
 
 void print_parts(const Json& info, std::ostream& out) {
-  print_heading(out, "Built in");
+  std::vector<std::vector<std::string>> rows;
   for (const Json& feature : info.at("features")) {
-    const std::string yes_or_no = feature.at("built_in").get<bool>() ? "yes  " : "no   ";
-    print_row(out, text_of(feature, "name"), longest(info.at("features"), "name"),
-              yes_or_no + with_remark(text_of(feature, "found"), text_of(feature, "remark")));
+    rows.push_back({text_of(feature, "name"), feature.at("built_in").get<bool>() ? "yes" : "no",
+                    with_remark(text_of(feature, "found"), text_of(feature, "remark"))});
   }
-  print_heading(out, "At run time");
+  print_rows(out, "Built in", rows);
+  rows.clear();
   for (const Json& item : info.at("libraries")) {
     const std::string text = item.at("found").get<bool>() ? text_of(item, "version") : "not found";
-    print_row(out, text_of(item, "name"), longest(info.at("libraries"), "name"),
-              with_remark(text, text_of(item, "remark")));
+    rows.push_back({text_of(item, "name"), with_remark(text, text_of(item, "remark"))});
   }
+  print_rows(out, "At run time", rows);
 }
 
 void print_devices(const Json& info, std::ostream& out) {
-  print_heading(out, "Devices");
+  std::vector<std::vector<std::string>> rows;
   for (const Json& device : info.at("devices")) {
     if (device.at("kind") == "cpu") {
-      out << "  cpu     " << device.at("usable_cores") << " cores for this process\n";
+      rows.push_back({"cpu", device.at("usable_cores").dump() + " cores for this process"});
     } else {
-      out << "  cuda:" << device.at("index") << "  " << text_of(device, "name") << ", "
-          << (device.at("memory_bytes").get<std::uint64_t>() >> 20) << " MiB, "
-          << text_of(device, "uuid") << ", PCI " << text_of(device, "pci_id") << '\n';
+      const std::uint64_t mebibytes = device.at("memory_bytes").get<std::uint64_t>() >> 20;
+      rows.push_back({"cuda:" + device.at("index").dump(),
+                      text_of(device, "name") + ", " + std::to_string(mebibytes) + " MiB, " +
+                          text_of(device, "uuid") + ", PCI " + text_of(device, "pci_id")});
     }
   }
-  print_heading(out, "Backends");
+  print_rows(out, "Devices", rows);
+  rows.clear();
   for (const Json& backend : info.at("backends")) {
-    print_row(out, text_of(backend, "name"), longest(info.at("backends"), "name"),
-              "for tensors on " + text_of(backend, "device"));
+    rows.push_back({text_of(backend, "name"), "for tensors on " + text_of(backend, "device")});
   }
+  print_rows(out, "Backends", rows);
 }
 
 void print_configuration(const Json& info, std::ostream& out) {
-  print_heading(out, "Configuration");
-  const Json& variables = info.at("config");
-  const auto value_width = static_cast<int>(longest(variables, "value"));
-  for (const Json& variable : variables) {
-    std::ostringstream rest;
-    rest << std::left << std::setw(value_width) << text_of(variable, "value") << "  "
-         << text_of(variable, "source");
-    print_row(out, text_of(variable, "name"), longest(variables, "name"), rest.str());
+  std::vector<std::vector<std::string>> rows;
+  for (const Json& variable : info.at("config")) {
+    rows.push_back(
+        {text_of(variable, "name"), text_of(variable, "value"), text_of(variable, "source")});
   }
+  print_rows(out, "Configuration", rows);
   for (const Json& warning : info.at("warnings")) {
     out << "warning: " << warning.get<std::string>() << '\n';
   }
