@@ -45,8 +45,6 @@ struct MpiApi {
   std::function<int(const void*, void*, int, MPI_Datatype, MPI_Op, MPI_Comm, MPI_Request*)>
       iallreduce = PMPI_Iallreduce;
   std::function<int(void*, int, MPI_Datatype, int, MPI_Comm, MPI_Request*)> ibcast = PMPI_Ibcast;
-  std::function<int(const void*, void*, int, MPI_Datatype, MPI_Op, int, MPI_Comm, MPI_Request*)>
-      ireduce = PMPI_Ireduce;
   std::function<int(const void*, void*, const int*, MPI_Datatype, MPI_Op, MPI_Comm, MPI_Request*)>
       ireduce_scatter = PMPI_Ireduce_scatter;
   std::function<int(const void*, const int*, const int*, MPI_Datatype, void*, const int*,

@@ -15,9 +15,8 @@ namespace {
 
 // MPI messages of one tag between two ranks do not overtake each other, and both ranks start them
 // in the same order: so all those of a kind can have the same tag.
-constexpr int kPairTag = 0;
 constexpr int kMessageTag = 1;
-constexpr int kReductionTag = 2;
+constexpr int kCollectiveTag = 2;
 
 /// The type in which MPI reduces. Integer sums and products are left to the unsigned type of the
 /// same width: there they wrap by definition, and the bits are those of the signed result.
@@ -146,18 +145,17 @@ MpiBackend::MpiBackend(std::shared_ptr<MpiEnvironment> environment,
                        const MpiBackendOptions& options)
     : mpi_(std::move(environment)),
       max_count_(std::clamp<std::size_t>(options.max_count, 1, INT_MAX)),
-      between_hosts_(options.between_hosts) {
+      between_hosts_(options.between_hosts),
+      exact_(options.exact) {
   communicator_ = mpi_->duplicate(options.deadline);
-  if (options.exact) {
-    SetChannel channel{.environment = mpi_.environment(),
-                       .communicator = communicator_,
-                       .peers = std::vector<int>(static_cast<std::size_t>(mpi_->size())),
-                       .tag = kReductionTag,
-                       .max_count = max_count_,
-                       .between_hosts = between_hosts_};
-    std::iota(channel.peers.begin(), channel.peers.end(), 0);
-    in_order_ = std::make_unique<SetBackend>(std::move(channel), mpi_->rank());
-  }
+  SetChannel channel{.environment = mpi_.environment(),
+                     .communicator = communicator_,
+                     .peers = std::vector<int>(static_cast<std::size_t>(mpi_->size())),
+                     .tag = kCollectiveTag,
+                     .max_count = max_count_,
+                     .between_hosts = between_hosts_};
+  std::iota(channel.peers.begin(), channel.peers.end(), 0);
+  by_messages_ = std::make_unique<SetBackend>(std::move(channel), mpi_->rank());
   constexpr int kCommutes = 1;
   for (std::size_t i = 0; i < own_ops_.size(); ++i) {
     mpi_->call("MPI_Op_create", mpi_->api().op_create, own_operators()[i].function, kCommutes,
@@ -205,7 +203,7 @@ MPI_Op MpiBackend::operator_for(DataType dtype, ReduceOp op) const {
 
 /// Whether the order of operands matters, and MPI may not choose it.
 bool MpiBackend::reduces_in_order(DataType dtype, ReduceOp op) const {
-  return in_order_ && is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
+  return exact_ && is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
 }
 
 std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
@@ -213,7 +211,7 @@ std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
   if (segment.input != segment.output || call.prescale != 1.0 || call.postscale != 1.0) {
     throw Error("the mpi backend reduces in place and does not scale");
   }
-  if (reduces_in_order(call.dtype, call.op)) return in_order_->allreduce(call);
+  if (reduces_in_order(call.dtype, call.op)) return by_messages_->allreduce(call);
   const MPI_Datatype type = reduction_type(call.dtype, call.op);
   const MPI_Op op = operator_for(call.dtype, call.op);
   const std::size_t element_bytes = size_of(call.dtype);
@@ -235,53 +233,31 @@ std::unique_ptr<Operation> MpiBackend::broadcast(const BroadcastCall& call) {
     std::memmove(segment.output, segment.input, bytes);
   }
   auto pending = begin(bytes);
-  broadcast_chunks(*pending, static_cast<std::byte*>(segment.output), segment.count, element_bytes,
-                   call.root);
-  return pending;
-}
-
-void MpiBackend::broadcast_chunks(PendingCalls& pending, std::byte* data, std::size_t count,
-                                  std::size_t element_bytes, int root) {
-  in_chunks(count, max_count_, [&](std::size_t chunk) {
-    pending.start("MPI_Ibcast", mpi_->api().ibcast, static_cast<void*>(data),
-                  static_cast<int>(chunk), moving_type(element_bytes), root, communicator_);
-    data += chunk * element_bytes;
+  auto* data = static_cast<std::byte*>(segment.output);
+  in_chunks(segment.count, max_count_, [&](std::size_t count) {
+    pending->start("MPI_Ibcast", mpi_->api().ibcast, static_cast<void*>(data),
+                   static_cast<int>(count), moving_type(element_bytes), call.root, communicator_);
+    data += count * element_bytes;
   });
+  return pending;
 }
 
 std::unique_ptr<Operation> MpiBackend::allgather(const AllgatherCall& call) {
-  const auto ranks = static_cast<std::size_t>(mpi_->size());
   check_counts(call.counts);
   const auto rank = static_cast<std::size_t>(mpi_->rank());
-  const std::size_t element_bytes = size_of(call.dtype);
   const std::size_t total = sum(call.counts);
-  auto pending = begin(total * element_bytes);
+  auto pending = begin(total * size_of(call.dtype));
   if (total == 0) return pending;
-  auto* const output = static_cast<std::byte*>(call.output);
-  std::byte* const own_part = output + sum(call.counts.first(rank)) * element_bytes;
-  const std::size_t own_bytes = call.counts[rank] * element_bytes;
-  const bool in_place = call.input == own_part;
-  if (total <= max_count_) {
-    gather_at_once(*pending, call, in_place);
-    return pending;
-  }
-  // Displacements would not fit an int: every rank broadcasts its part instead.
-  if (!in_place && own_bytes > 0) std::memmove(own_part, call.input, own_bytes);
-  auto* part = output;
-  for (std::size_t root = 0; root < ranks; ++root) {
-    broadcast_chunks(*pending, part, call.counts[root], element_bytes, static_cast<int>(root));
-    part += call.counts[root] * element_bytes;
-  }
-  return pending;
-}
-
-void MpiBackend::gather_at_once(PendingCalls& pending, const AllgatherCall& call, bool in_place) {
-  const int* const counts = pending.keep(as_ints(call.counts));
-  const int* const offsets = pending.keep(offsets_of(call.counts));
+  if (total > max_count_) return by_messages_->allgather(call);  // offsets would not fit an int
+  const std::size_t own_offset = sum(call.counts.first(rank)) * size_of(call.dtype);
+  const bool in_place = call.input == static_cast<std::byte*>(call.output) + own_offset;
+  const int* const counts = pending->keep(as_ints(call.counts));
+  const int* const offsets = pending->keep(offsets_of(call.counts));
   const MPI_Datatype type = moving_type(size_of(call.dtype));
-  pending.start("MPI_Iallgatherv", mpi_->api().iallgatherv,
-                in_place ? static_cast<const void*>(MPI_IN_PLACE) : call.input,
-                counts[mpi_->rank()], type, call.output, counts, offsets, type, communicator_);
+  pending->start("MPI_Iallgatherv", mpi_->api().iallgatherv,
+                 in_place ? static_cast<const void*>(MPI_IN_PLACE) : call.input, counts[rank], type,
+                 call.output, counts, offsets, type, communicator_);
+  return pending;
 }
 
 std::unique_ptr<Operation> MpiBackend::alltoall(const AlltoallCall& call) {
@@ -290,19 +266,13 @@ std::unique_ptr<Operation> MpiBackend::alltoall(const AlltoallCall& call) {
   auto pending = begin(sum(call.receive_counts) * size_of(call.dtype));
   if (call.largest_count == 0) return pending;
   // Offsets have to fit an int on every rank, as all must make the same calls.
-  if (call.largest_count <= max_count_ / call.send_counts.size()) {
-    exchange_at_once(*pending, call);
-  } else {
-    exchange_in_pairs(*pending, call);
+  if (call.largest_count > max_count_ / call.send_counts.size()) {
+    return by_messages_->alltoall(call);
   }
-  return pending;
-}
-
-void MpiBackend::exchange_at_once(PendingCalls& pending, const AlltoallCall& call) {
-  const int* const send_counts = pending.keep(as_ints(call.send_counts));
-  const int* const send_offsets = pending.keep(offsets_of(call.send_counts));
-  const int* const receive_counts = pending.keep(as_ints(call.receive_counts));
-  const int* const receive_offsets = pending.keep(offsets_of(call.receive_counts));
+  const int* const send_counts = pending->keep(as_ints(call.send_counts));
+  const int* const send_offsets = pending->keep(offsets_of(call.send_counts));
+  const int* const receive_counts = pending->keep(as_ints(call.receive_counts));
+  const int* const receive_offsets = pending->keep(offsets_of(call.receive_counts));
   const MPI_Datatype type = moving_type(size_of(call.dtype));
   // A rank that sends nothing may pass one address for both buffers. Open MPI 4.1 takes equal
   // addresses for MPI_IN_PLACE: the rank would send what it is to receive, or, if it receives
@@ -310,55 +280,32 @@ void MpiBackend::exchange_at_once(PendingCalls& pending, const AlltoallCall& cal
   // rank's.
   static constexpr std::byte kNothing{};
   const void* const input = call.input == call.output ? &kNothing : call.input;
-  pending.start("MPI_Ialltoallv", mpi_->api().ialltoallv, input, send_counts, send_offsets, type,
-                call.output, receive_counts, receive_offsets, type, communicator_);
-}
-
-void MpiBackend::exchange_in_pairs(PendingCalls& pending, const AlltoallCall& call) {
-  const std::size_t element_bytes = size_of(call.dtype);
-  auto* to = static_cast<std::byte*>(call.output);
-  for (std::size_t rank = 0; rank < call.receive_counts.size(); ++rank) {
-    const std::size_t count = call.receive_counts[rank];
-    start_recv(pending, to, count, element_bytes, static_cast<int>(rank), kPairTag);
-    to += count * element_bytes;
-  }
-  const auto* from = static_cast<const std::byte*>(call.input);
-  for (std::size_t rank = 0; rank < call.send_counts.size(); ++rank) {
-    const std::size_t count = call.send_counts[rank];
-    start_send(pending, from, count, element_bytes, static_cast<int>(rank), kPairTag);
-    from += count * element_bytes;
-  }
-}
-
-void MpiBackend::start_send(PendingCalls& pending, const std::byte* data, std::size_t count,
-                            std::size_t element_bytes, int peer, int tag) {
-  in_chunks(count, max_count_, [&](std::size_t chunk) {
-    pending.start("MPI_Isend", mpi_->api().isend, static_cast<const void*>(data),
-                  static_cast<int>(chunk), moving_type(element_bytes), peer, tag, communicator_);
-    data += chunk * element_bytes;
-  });
-}
-
-void MpiBackend::start_recv(PendingCalls& pending, std::byte* data, std::size_t count,
-                            std::size_t element_bytes, int peer, int tag) {
-  in_chunks(count, max_count_, [&](std::size_t chunk) {
-    pending.start("MPI_Irecv", mpi_->api().irecv, static_cast<void*>(data), static_cast<int>(chunk),
-                  moving_type(element_bytes), peer, tag, communicator_);
-    data += chunk * element_bytes;
-  });
+  pending->start("MPI_Ialltoallv", mpi_->api().ialltoallv, input, send_counts, send_offsets, type,
+                 call.output, receive_counts, receive_offsets, type, communicator_);
+  return pending;
 }
 
 std::unique_ptr<Operation> MpiBackend::send(const SendCall& call) {
   auto pending = begin(call.count * size_of(call.dtype));
-  start_send(*pending, static_cast<const std::byte*>(call.input), call.count, size_of(call.dtype),
-             call.peer, kMessageTag);
+  const auto* data = static_cast<const std::byte*>(call.input);
+  in_chunks(call.count, max_count_, [&](std::size_t count) {
+    pending->start("MPI_Isend", mpi_->api().isend, static_cast<const void*>(data),
+                   static_cast<int>(count), moving_type(size_of(call.dtype)), call.peer,
+                   kMessageTag, communicator_);
+    data += count * size_of(call.dtype);
+  });
   return pending;
 }
 
 std::unique_ptr<Operation> MpiBackend::recv(const RecvCall& call) {
   auto pending = begin(call.count * size_of(call.dtype));
-  start_recv(*pending, static_cast<std::byte*>(call.output), call.count, size_of(call.dtype),
-             call.peer, kMessageTag);
+  auto* data = static_cast<std::byte*>(call.output);
+  in_chunks(call.count, max_count_, [&](std::size_t count) {
+    pending->start("MPI_Irecv", mpi_->api().irecv, static_cast<void*>(data),
+                   static_cast<int>(count), moving_type(size_of(call.dtype)), call.peer,
+                   kMessageTag, communicator_);
+    data += count * size_of(call.dtype);
+  });
   return pending;
 }
 
@@ -367,32 +314,16 @@ std::unique_ptr<Operation> MpiBackend::reducescatter(const ReducescatterCall& ca
   if (call.input == nullptr || call.prescale != 1.0 || call.postscale != 1.0) {
     throw Error("the mpi backend does not scale, and needs an input");
   }
-  if (reduces_in_order(call.dtype, call.op)) return in_order_->reducescatter(call);
+  if (reduces_in_order(call.dtype, call.op)) return by_messages_->reducescatter(call);
   const MPI_Datatype type = reduction_type(call.dtype, call.op);
   const MPI_Op op = operator_for(call.dtype, call.op);
-  const std::size_t element_bytes = size_of(call.dtype);
   const std::size_t total = sum(call.counts);
-  auto pending = begin(total * element_bytes);
+  auto pending = begin(total * size_of(call.dtype));
   if (total == 0) return pending;
-  if (total <= max_count_) {
-    const int* const counts = pending->keep(as_ints(call.counts));
-    pending->start("MPI_Ireduce_scatter", mpi_->api().ireduce_scatter, call.input, call.output,
-                   counts, type, op, communicator_);
-    return pending;
-  }
-  // Every rank gets its part by reductions of which it is the root.
-  const auto* from = static_cast<const std::byte*>(call.input);
-  for (std::size_t root = 0; root < call.counts.size(); ++root) {
-    auto* to = static_cast<std::byte*>(call.output);
-    in_chunks(call.counts[root], max_count_, [&](std::size_t count) {
-      pending->start("MPI_Ireduce", mpi_->api().ireduce, static_cast<const void*>(from),
-                     static_cast<void*>(to), static_cast<int>(count), type, op,
-                     static_cast<int>(root), communicator_);
-      from += count * element_bytes;
-      // Only the root's output counts, and only there may it be moved.
-      if (static_cast<int>(root) == mpi_->rank()) to += count * element_bytes;
-    });
-  }
+  if (total > max_count_) return by_messages_->reducescatter(call);
+  const int* const counts = pending->keep(as_ints(call.counts));
+  pending->start("MPI_Ireduce_scatter", mpi_->api().ireduce_scatter, call.input, call.output,
+                 counts, type, op, communicator_);
   return pending;
 }
 
@@ -419,8 +350,8 @@ StatsGroup MpiBackend::stats() const {
                     {"collective_calls", counters_->collective_calls},
                     {"polls", counters_->polls},
                     {"payload_bytes", counters_->payload_bytes}}};
-  if (!in_order_) return group;
-  for (const auto& [name, value] : in_order_->stats().counters) {
+  if (!exact_) return group;
+  for (const auto& [name, value] : by_messages_->stats().counters) {
     group.counters.emplace_back("in_rank_order_" + name, value);
   }
   return group;

@@ -67,22 +67,15 @@ class MpiBackend final : public Backend {
   std::unique_ptr<PendingCalls> begin(std::size_t bytes);
   bool reduces_in_order(DataType dtype, ReduceOp op) const;
   MPI_Op operator_for(DataType dtype, ReduceOp op) const;
-  void broadcast_chunks(PendingCalls& pending, std::byte* data, std::size_t count,
-                        std::size_t element_bytes, int root);
-  void gather_at_once(PendingCalls& pending, const AllgatherCall& call, bool in_place);
-  void exchange_at_once(PendingCalls& pending, const AlltoallCall& call);
-  void exchange_in_pairs(PendingCalls& pending, const AlltoallCall& call);
-  void start_send(PendingCalls& pending, const std::byte* data, std::size_t count,
-                  std::size_t element_bytes, int peer, int tag);
-  void start_recv(PendingCalls& pending, std::byte* data, std::size_t count,
-                  std::size_t element_bytes, int peer, int tag);
   void check_counts(std::span<const std::size_t> counts) const;
 
   MpiMembership mpi_;
   const std::size_t max_count_;
   const bool between_hosts_;
+  const bool exact_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  std::unique_ptr<SetBackend> in_order_;  ///< of all ranks; null: reductions need not be exact
+  /// Of all ranks: exact reductions, and what has too many elements for the counts of MPI.
+  std::unique_ptr<SetBackend> by_messages_;
   std::array<MPI_Op, kOwnOperatorCount> own_ops_ = {};  ///< in the order of own_operators()
   /// Shared with operations, which may outlive the backend after an abort.
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();

@@ -2,6 +2,7 @@
 #include "backends/mpi/set_messages.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace ronde::mpi {
 
@@ -22,32 +23,28 @@ bool SetOperation::poll() {
   }
 }
 
-void SetOperation::send(std::size_t peer, const std::byte* from, std::size_t bytes) {
+template <typename Function, typename Bytes>
+void SetOperation::start(const char* name, const Function& function, std::size_t peer, Bytes* data,
+                         std::size_t bytes) {
+  using Void = std::conditional_t<std::is_const_v<Bytes>, const void, void>;
   while (bytes > 0) {
     const std::size_t count = std::min(bytes, channel_->max_count);
     MPI_Request request = MPI_REQUEST_NULL;
-    channel_->environment->call("MPI_Isend", channel_->environment->api().isend,
-                                static_cast<const void*>(from), static_cast<int>(count), MPI_BYTE,
-                                channel_->peers[peer], channel_->tag, channel_->communicator,
-                                &request);
+    channel_->environment->call(name, function, static_cast<Void*>(data), static_cast<int>(count),
+                                MPI_BYTE, channel_->peers[peer], channel_->tag,
+                                channel_->communicator, &request);
     state_->requests.push_back(request);
-    from += count;
+    data += count;
     bytes -= count;
   }
 }
 
+void SetOperation::send(std::size_t peer, const std::byte* from, std::size_t bytes) {
+  start("MPI_Isend", channel_->environment->api().isend, peer, from, bytes);
+}
+
 void SetOperation::receive(std::size_t peer, std::byte* to, std::size_t bytes) {
-  while (bytes > 0) {
-    const std::size_t count = std::min(bytes, channel_->max_count);
-    MPI_Request request = MPI_REQUEST_NULL;
-    channel_->environment->call("MPI_Irecv", channel_->environment->api().irecv,
-                                static_cast<void*>(to), static_cast<int>(count), MPI_BYTE,
-                                channel_->peers[peer], channel_->tag, channel_->communicator,
-                                &request);
-    state_->requests.push_back(request);
-    to += count;
-    bytes -= count;
-  }
+  start("MPI_Irecv", channel_->environment->api().irecv, peer, to, bytes);
 }
 
 std::byte* SetOperation::scratch(std::size_t bytes) {

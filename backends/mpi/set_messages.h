@@ -50,6 +50,10 @@ class SetOperation final : public Operation {
   std::byte* scratch(std::size_t bytes);
 
  private:
+  template <typename Function, typename Bytes>
+  void start(const char* name, const Function& function, std::size_t peer, Bytes* data,
+             std::size_t bytes);
+
   struct State {
     std::vector<MPI_Request> requests;
     std::vector<std::vector<std::byte>> scratch;

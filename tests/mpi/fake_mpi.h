@@ -127,10 +127,6 @@ class FakeMpi {
                                const int*, MPI_Datatype, MPI_Comm, MPI_Request*) {
       return start({"iallgatherv", data, count, -1, MPI_OP_NULL, type});
     };
-    table.ireduce = [this](const void* data, void*, int count, MPI_Datatype type, MPI_Op op,
-                           int root, MPI_Comm, MPI_Request*) {
-      return start({"ireduce", data, count, root, op, type});
-    };
     table.ireduce_scatter = [this](const void* data, void*, const int* counts, MPI_Datatype type,
                                    MPI_Op op, MPI_Comm, MPI_Request*) {
       return start({"ireduce_scatter", data, counts[0], -1, op, type});
