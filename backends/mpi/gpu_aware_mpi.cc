@@ -15,13 +15,12 @@ std::string why_not(const vendor::SymbolLookup& symbols) {
   if (std::string problem = api.load(symbols, vendor::kThisProcess); !problem.empty()) {
     return problem;
   }
-  mpi::GpuClaim claim = mpi::GpuClaim::None;
+  std::string why;
   mpi::MpiEnvironment::of_process()->call("asking MPI for its support of GPUs", [&] {
-    claim = claimed_cuda_support(api);
+    why = why_not_cuda(api);
     return MPI_SUCCESS;
   });
-  if (claim == mpi::GpuClaim::Yes) return {};
-  return "the MPI library " + to_string(claim);
+  return why;
 }
 
 }  // namespace

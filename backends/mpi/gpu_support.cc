@@ -8,27 +8,18 @@ constexpr int kCuda = 0;  // MPIX_GPU_SUPPORT_CUDA
 
 }  // namespace
 
-GpuClaim claimed_cuda_support(const GpuSupportApi& api) {
+std::string why_not_cuda(const GpuSupportApi& api) {
+  bool is_supported = false;
   if (api.query_support) {
     int supported = 0;
-    // One that fails does not know the kind.
-    const bool answered = api.query_support(kCuda, &supported) == 0;
-    return answered && supported != 0 ? GpuClaim::Yes : GpuClaim::No;
+    // A library that fails does not know the kind.
+    is_supported = api.query_support(kCuda, &supported) == 0 && supported != 0;
+  } else if (api.query_cuda_support) {
+    is_supported = api.query_cuda_support() == 1;
+  } else {
+    return "the MPI library does not say whether it takes addresses of GPUs";
   }
-  if (api.query_cuda_support) return api.query_cuda_support() == 1 ? GpuClaim::Yes : GpuClaim::No;
-  return GpuClaim::None;
-}
-
-std::string to_string(GpuClaim claim) {
-  switch (claim) {
-    case GpuClaim::Yes:
-      return "says that it takes addresses of GPUs";
-    case GpuClaim::No:
-      return "says that it takes no addresses of GPUs";
-    case GpuClaim::None:
-      break;
-  }
-  return "does not say whether it takes addresses of GPUs";
+  return is_supported ? "" : "the MPI library says that it takes no addresses of GPUs";
 }
 
 }  // namespace ronde::mpi

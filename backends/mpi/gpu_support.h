@@ -19,14 +19,9 @@ struct GpuSupportApi : vendor::ApiTable {
   vendor::Entry<int> query_cuda_support{*this, "MPIX_Query_cuda_support", kOptional};
 };
 
-/// What an MPI library says of itself. It has to be proven as well: Open MPI says yes where it was
-/// built so, with a transport in use that cannot.
-enum class GpuClaim { None, No, Yes };
-
-/// `api` was loaded from the process itself (vendor::kThisProcess).
-GpuClaim claimed_cuda_support(const GpuSupportApi& api);
-
-/// "says that it takes addresses of GPUs", for logs.
-std::string to_string(GpuClaim claim);
+/// Why messages cannot be in memory of GPUs, as the MPI library says; empty if it says that they
+/// can. That has to be proven as well: Open MPI says so where it was built for GPUs, with a
+/// transport in use that cannot. `api` was loaded from the process itself (vendor::kThisProcess).
+std::string why_not_cuda(const GpuSupportApi& api);
 
 }  // namespace ronde::mpi

@@ -8,16 +8,15 @@
 
 namespace {
 
-using ronde::mpi::GpuClaim;
 using ronde::test::address;
 
-/// What a process with these functions claims.
-GpuClaim claim_of(const ronde::test::Functions& functions) {
+/// Why a process with these functions takes no addresses of GPUs.
+std::string refusal_of(const ronde::test::Functions& functions) {
   ronde::mpi::GpuSupportApi api;
   const std::string problem =
       api.load(ronde::test::library_of(functions), ronde::vendor::kThisProcess);
   CHECK(problem.empty());
-  return claimed_cuda_support(api);
+  return why_not_cuda(api);
 }
 
 TEST_CASE("whether MPI claims to take cuda addresses") {
@@ -28,15 +27,15 @@ TEST_CASE("whether MPI claims to take cuda addresses") {
   void* const fails = address(+[](int, int* supported) { return *supported = 1, 15; });
   void* const open_yes = address(+[] { return 1; });
   void* const open_no = address(+[] { return 0; });
-  CHECK(claim_of({}) == GpuClaim::None);
-  CHECK(claim_of({{of_mpich, yes}}) == GpuClaim::Yes);
-  CHECK(claim_of({{of_mpich, no}}) == GpuClaim::No);
-  CHECK(claim_of({{of_mpich, fails}}) == GpuClaim::No);
-  CHECK(claim_of({{of_open_mpi, open_yes}}) == GpuClaim::Yes);
-  CHECK(claim_of({{of_open_mpi, open_no}}) == GpuClaim::No);
+  const std::string kNo = "the MPI library says that it takes no addresses of GPUs";
+  CHECK_THAT(refusal_of({}), Catch::Contains("does not say"));
+  CHECK(refusal_of({{of_mpich, yes}}).empty());
+  CHECK(refusal_of({{of_mpich, no}}) == kNo);
+  CHECK(refusal_of({{of_mpich, fails}}) == kNo);
+  CHECK(refusal_of({{of_open_mpi, open_yes}}).empty());
+  CHECK(refusal_of({{of_open_mpi, open_no}}) == kNo);
   // The one that is asked for a kind knows better.
-  CHECK(claim_of({{of_mpich, no}, {of_open_mpi, open_yes}}) == GpuClaim::No);
-  CHECK(to_string(GpuClaim::No) == "says that it takes no addresses of GPUs");
+  CHECK(refusal_of({{of_mpich, no}, {of_open_mpi, open_yes}}) == kNo);
 }
 
 }  // namespace
