@@ -5,7 +5,6 @@
 #include "backends/mpi/mpi_environment.h"
 #include "backends/mpi/mpi_transport.h"
 #include "backends/mpi/set_backend.h"
-#include "backends/timeout.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -38,14 +37,8 @@ std::unique_ptr<Backend> make_set_backend(std::shared_ptr<mpi::MpiEnvironment> e
 }  // namespace
 
 std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptions& options) {
-  const mpi::MpiTransportOptions transport_options = {
-      .init_timeout = milliseconds_of(options.init_timeout_s),
-      .host = options.host,
-      .offer_loopback = options.offer_loopback,
-      .ranks = options.ranks};
-  return [transport_options] {
-    return std::make_unique<mpi::MpiTransport>(mpi::MpiEnvironment::of_process(),
-                                               transport_options);
+  return [options] {
+    return std::make_unique<mpi::MpiTransport>(mpi::MpiEnvironment::of_process(), options);
   };
 }
 

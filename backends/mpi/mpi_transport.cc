@@ -5,27 +5,30 @@
 #include <cstdint>
 #include <utility>
 
+#include "backends/timeout.h"
 #include "ronde/error.h"
 
 namespace ronde::mpi {
 
-MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment,
-                           const MpiTransportOptions& options)
-    : TreeTransport("mpi"),
-      deadline_(Clock::now() + options.init_timeout),
-      mpi_(std::move(environment), options.ranks) {
-  communicator_ = mpi_->duplicate(deadline_);
-  const net::TreeOptions tree_options = {.rank = mpi_->rank(),
-                                         .size = mpi_->size(),
-                                         .deadline = deadline_,
-                                         .host = options.host,
-                                         .offer_loopback = options.offer_loopback};
-  connect(tree_options, [&](std::string_view blob) { return exchange(blob); });
+MpiExchange::MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options)
+    : deadline_(Clock::now() + milliseconds_of(options.init_timeout_s)),
+      mpi_(std::move(environment), options.ranks),
+      communicator_(mpi_->duplicate(deadline_)),
+      tree_options_{.transport = "mpi",
+                    .rank = mpi_->rank(),
+                    .size = mpi_->size(),
+                    .deadline = deadline_,
+                    .host = options.host,
+                    .offer_loopback = options.offer_loopback} {}
+
+MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options)
+    : MpiExchange(std::move(environment), options),
+      SocketTree(tree_options_, [this](std::string_view blob) { return exchange(blob); }) {
   // Nothing else uses it from here on.
   mpi_->set_message_communicator(communicator_);
 }
 
-std::vector<std::string> MpiTransport::exchange(std::string_view blob) {
+std::vector<std::string> MpiExchange::exchange(std::string_view blob) {
   struct Buffers {
     std::string own;
     int own_length = 0;
@@ -64,7 +67,7 @@ std::vector<std::string> MpiTransport::exchange(std::string_view blob) {
   return blobs;
 }
 
-void MpiTransport::wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers) {
+void MpiExchange::wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers) {
   const auto start = Clock::now();
   if (mpi_->wait(request, deadline_)) return;
   keep_for_ever(std::move(buffers));
@@ -74,7 +77,7 @@ void MpiTransport::wait_for_exchange(MPI_Request& request, std::shared_ptr<void>
 }
 
 void MpiTransport::close(bool graceful, Clock::time_point deadline) {
-  TreeTransport::close(graceful, deadline);
+  SocketTree::close(graceful, deadline);
   mpi_->set_message_communicator(MPI_COMM_NULL);
   if (graceful) mpi_->free(communicator_);
   mpi_.leave(graceful);

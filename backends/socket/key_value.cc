@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/socket/host.h"
-#include "backends/socket/tree_transport.h"
+#include "backends/socket/socket_tree.h"
 #include "backends/timeout.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/system.h"
@@ -207,48 +207,43 @@ void check_facts(const std::vector<Facts>& facts, bool one_host) {
   }
 }
 
-class KeyValueTransport final : public TreeTransport {
- public:
-  explicit KeyValueTransport(const KeyValueOptions& options) : TreeTransport("key-value") {
-    const KeyValueStart& start = options.start;
-    check_numbers(start);
-    const auto deadline = Clock::now() + milliseconds_of(options.init_timeout_s);
-    KeyValueCalls unheard;
-    KeyValueExchange exchange(start, options.calls ? *options.calls : unheard, deadline);
-    const std::string host = options.host.empty() ? host_identity() : options.host;
-    compare(start, host, options.one_host, exchange);
-    const TreeOptions tree_options = {.rank = start.rank,
-                                      .size = start.size,
-                                      .deadline = deadline,
-                                      .host = host,
-                                      .offer_loopback = options.offer_loopback};
-    try {
-      connect(tree_options, std::ref(exchange));
-    } catch (const GroupError& error) {
-      if (exchange.busy()) throw;
-      throw GroupError(error.failed_rank(),
-                       std::string(error.what()) +
-                           ". If the key-value store has served an earlier start under the prefix "
-                           "'" +
-                           start.prefix +
-                           "', these may be its addresses: give each start a "
-                           "prefix of its own");
-    }
+void compare(const KeyValueStart& start, const std::string& host, bool one_host,
+             KeyValueExchange& exchange) {
+  const Facts own = {start.size, start.local_rank, host};
+  if (start.size == 1) return check_facts({own}, one_host);
+  const std::vector<std::string> blobs = exchange(pack_facts(own));
+  std::vector<Facts> facts;
+  for (std::size_t i = 0; i < blobs.size(); ++i) {
+    facts.push_back(unpack_facts(blobs[i], static_cast<int>(i)));
   }
+  check_facts(facts, one_host);
+}
 
- private:
-  static void compare(const KeyValueStart& start, const std::string& host, bool one_host,
-                      KeyValueExchange& exchange) {
-    const Facts own = {start.size, start.local_rank, host};
-    if (start.size == 1) return check_facts({own}, one_host);
-    const std::vector<std::string> blobs = exchange(pack_facts(own));
-    std::vector<Facts> facts;
-    for (std::size_t i = 0; i < blobs.size(); ++i) {
-      facts.push_back(unpack_facts(blobs[i], static_cast<int>(i)));
-    }
-    check_facts(facts, one_host);
+std::unique_ptr<Transport> make_transport(const KeyValueOptions& options) {
+  const KeyValueStart& start = options.start;
+  check_numbers(start);
+  const auto deadline = Clock::now() + milliseconds_of(options.init_timeout_s);
+  KeyValueCalls unheard;
+  KeyValueExchange exchange(start, options.calls ? *options.calls : unheard, deadline);
+  const std::string host = options.host.empty() ? host_identity() : options.host;
+  compare(start, host, options.one_host, exchange);
+  const TreeOptions tree_options = {.transport = "key-value",
+                                    .rank = start.rank,
+                                    .size = start.size,
+                                    .deadline = deadline,
+                                    .host = host,
+                                    .offer_loopback = options.offer_loopback};
+  try {
+    return std::make_unique<SocketTree>(tree_options, std::ref(exchange));
+  } catch (const GroupError& error) {
+    if (exchange.busy()) throw;
+    throw GroupError(error.failed_rank(),
+                     std::string(error.what()) +
+                         ". If the key-value store has served an earlier start under the prefix '" +
+                         start.prefix +
+                         "', these may be its addresses: give each start a prefix of its own");
   }
-};
+}
 
 }  // namespace
 }  // namespace ronde::net
@@ -281,8 +276,7 @@ std::optional<GroupError> KeyValueCalls::hanging() const {
 }
 
 std::function<std::unique_ptr<Transport>()> key_value_transport_factory(KeyValueOptions options) {
-  return
-      [options = std::move(options)] { return std::make_unique<net::KeyValueTransport>(options); };
+  return [options = std::move(options)] { return net::make_transport(options); };
 }
 
 }  // namespace ronde

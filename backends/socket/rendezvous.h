@@ -24,6 +24,7 @@ using Exchange = std::function<std::vector<std::string>(std::string_view blob)>;
 std::string version_of_this_build();
 
 struct TreeOptions {
+  std::string transport = "socket";  ///< its name
   int rank = 0;
   int size = 1;
   /// By when all ranks have to be connected. The first to pass on any rank holds for all.

@@ -44,7 +44,8 @@ std::string ended_text(pid_t pid) {
 }  // namespace
 
 SocketTree::SocketTree(const TreeOptions& options, const Exchange& exchange)
-    : rank_(options.rank),
+    : name_(options.transport),
+      rank_(options.rank),
       wake_fd_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
   Meeting meeting = meet(options, exchange);
@@ -202,7 +203,7 @@ void SocketTree::wake() noexcept {
   [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
 }
 
-void SocketTree::close(Clock::time_point deadline) {
+void SocketTree::close(bool /*graceful*/, Clock::time_point deadline) {
   while (flush_once(deadline)) {
   }
   while (!counterparts_.empty()) {
@@ -247,8 +248,8 @@ Connection::ReadState SocketTree::discard_input(Counterpart& counterpart) {
   return state;
 }
 
-StatsGroup SocketTree::stats(std::string part) const {
-  return {std::move(part),
+StatsGroup SocketTree::stats() const {
+  return {name_ + " transport",
           {{"messages_sent", counters_.messages_sent},
            {"sent_bytes", counters_.sent_bytes},
            {"messages_received", counters_.messages_received},

@@ -12,38 +12,32 @@
 #include "backends/socket/rendezvous.h"
 #include "core/src/base/unique_fd.h"
 #include "ronde/plugin/transport.h"
-#include "ronde/stats.h"
-#include "ronde/topology.h"
 
 namespace ronde::net {
 
-/// Everything a Transport does but for starting and ending the ranks: messages between neighbours
-/// over sockets, and the death of a counterpart. Waiting blocks in the kernel.
+/// A transport over sockets between neighbours. The exchange that it is given says how the ranks
+/// find each other. Waiting blocks in the kernel.
 ///
 /// Death shows as the end of a connection. On one host it also shows on a pidfd, which sees a
 /// process end even while a child that it forked still holds the socket open.
 ///
 /// Thread-safety: as Transport.
-class SocketTree {
+class SocketTree : public Transport {
  public:
-  /// Meets the neighbours. Throws GroupError naming the parent if it cannot be reached within
-  /// options.timeout; children that have not come by then are lost.
+  /// Meets the neighbours. Throws GroupError naming the parent if it cannot be reached by
+  /// options.deadline; children that have not come by then are lost.
   SocketTree(const TreeOptions& options, const Exchange& exchange);
 
-  const Topology& topology() const noexcept { return topology_; }
-  Clock::time_point start_deadline() const noexcept { return start_deadline_; }
-
-  // As in Transport.
-  void send(int peer, std::string_view message);
-  Incoming poll();
-  bool wait(Clock::time_point deadline);
-  void wake() noexcept;
-  int wake_fd() const noexcept { return wake_fd_.get(); }
-
-  /// Writes what is queued, at most until `deadline`, and closes the connections.
-  void close(Clock::time_point deadline);
-
-  StatsGroup stats(std::string part) const;
+  std::string_view name() const noexcept override { return name_; }
+  const Topology& topology() const noexcept override { return topology_; }
+  Clock::time_point start_deadline() const noexcept override { return start_deadline_; }
+  void send(int peer, std::string_view message) override;
+  Incoming poll() override;
+  bool wait(Clock::time_point deadline) override;
+  void wake() noexcept override;
+  int wake_fd() const noexcept override { return wake_fd_.get(); }
+  void close(bool graceful, Clock::time_point deadline) override;
+  StatsGroup stats() const override;
 
  private:
   /// What an epoll entry stands for; its low half is a rank.
@@ -72,7 +66,8 @@ class SocketTree {
   bool flush_once(Clock::time_point deadline);
   static Connection::ReadState discard_input(Counterpart& counterpart);
 
-  int rank_;
+  const std::string name_;
+  const int rank_;
   Topology topology_;
   Clock::time_point start_deadline_;
   UniqueFd wake_fd_;  ///< stays open until destruction: any thread may write to it

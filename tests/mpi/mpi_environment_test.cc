@@ -232,7 +232,7 @@ TEST_CASE("bootstrap that never ends is a group error within its deadline") {
                Contains("rank 0 waited") && Contains("all 3 ranks to duplicate"));
   }
   SECTION("making the transport") {
-    const auto make = [&] { ronde::mpi::MpiTransport(environment, {.init_timeout = 50ms}); };
+    const auto make = [&] { ronde::mpi::MpiTransport(environment, {.init_timeout_s = 0.05}); };
     CHECK_THAT(text_of<GroupError>(make), Contains("at least one has not called ronde::init()"));
   }
   CHECK(Clock::now() - start < 10s);

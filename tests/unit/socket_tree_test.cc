@@ -62,7 +62,7 @@ TEST_CASE("messages of every pair arrive whole and in order, locally and over TC
     }
     for (int peer = 1; rank == 0 && peer < kRanks; ++peer) tree.send(peer, "end");
     if (rank != 0) check(next(tree).bytes == "end", "rank 0's end");
-    tree.close(Clock::now() + 5s);
+    tree.close(true, Clock::now() + 5s);
   });
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("large messages cross in both directions, and close hands over what is
     if (rank == 0) {
       tree.send(1, pattern(kBytes, 7));
       tree.send(1, "bye");
-      return tree.close(Clock::now() + 20s);
+      return tree.close(true, Clock::now() + 20s);
     }
     check(next(tree).bytes == pattern(kBytes, 7), "everything arrives");
     check(next(tree).bytes == "bye", "to the end");
@@ -90,11 +90,11 @@ TEST_CASE("the loss of a rank comes after its messages, once, and to rank 0 alon
   run_trees(3, hosts, [&](int rank, SocketTree& tree) {
     if (rank == 2) {
       for (int i = 0; i < 50; ++i) tree.send(0, std::to_string(i));
-      return tree.close(Clock::now() + 5s);
+      return tree.close(true, Clock::now() + 5s);
     }
     if (rank == 1) {
       check(next(tree).bytes == "go", "nothing before rank 0's word");
-      return tree.close(Clock::now() + 5s);
+      return tree.close(true, Clock::now() + 5s);
     }
     for (int i = 0; i < 50; ++i) {
       const Incoming message = next(tree);
@@ -105,7 +105,7 @@ TEST_CASE("the loss of a rank comes after its messages, once, and to rank 0 alon
     check(loss.kind == Kind::PeerLost && loss.peer == 2, "then the loss of rank 2");
     check(loss.bytes == "its connection was closed", "with its reason");
     tree.send(2, "into the void");
-    check(receive(tree, Clock::now() + 50ms).kind == Kind::Nothing, "and never again");
+    check(tree.receive(Clock::now() + 50ms).kind == Kind::Nothing, "and never again");
     tree.send(1, "go");
     check(next(tree).kind == Kind::PeerLost, "rank 1 leaves");
   });
@@ -116,7 +116,7 @@ TEST_CASE("every rank learns of the loss of rank 0, and a poll takes what is the
   run_trees(4, hosts, [&](int rank, SocketTree& tree) {
     if (rank == 0) {
       for (int peer = 1; peer < 4; ++peer) tree.send(peer, "last words");
-      return tree.close(Clock::now() + 5s);
+      return tree.close(true, Clock::now() + 5s);
     }
     Incoming words;
     const auto give_up = Clock::now() + 20s;
@@ -131,12 +131,12 @@ TEST_CASE("wake ends the waiting of another thread, now or the next time") {
   run_trees(1, Hosts::One, [&](int, SocketTree& tree) {
     tree.wake();
     tree.wake();
-    check(receive(tree, Clock::now() + 20s).kind == Kind::Nothing, "a wake before waiting");
+    check(tree.receive(Clock::now() + 20s).kind == Kind::Nothing, "a wake before waiting");
     const auto start = Clock::now();
-    check(receive(tree, start + 30ms).kind == Kind::Nothing, "wakes are not counted");
+    check(tree.receive(start + 30ms).kind == Kind::Nothing, "wakes are not counted");
     check(Clock::now() >= start + 30ms, "so this one waited for its deadline");
     std::thread waker([&] { tree.wake(); });
-    check(receive(tree, Clock::now() + 20s).kind == Kind::Nothing, "a wake while waiting");
+    check(tree.receive(Clock::now() + 20s).kind == Kind::Nothing, "a wake while waiting");
     waker.join();
     check(Clock::now() < start + 10s, "it did not wait for the deadline");
   });
@@ -179,7 +179,7 @@ TEST_CASE("a rank that waits sleeps in the kernel until something comes") {
       std::this_thread::yield();
     }
     check_equal(state, 'S', "the state of rank 1's thread");
-    check(receive(tree, Clock::now() + 300ms).kind == Kind::Nothing, "nobody says anything");
+    check(tree.receive(Clock::now() + 300ms).kind == Kind::Nothing, "nobody says anything");
     tree.send(1, "go");
     check(next(tree).kind == Kind::PeerLost, "rank 1 leaves");
   });
@@ -191,7 +191,7 @@ TEST_CASE("close gives up at its deadline if the peer does not read") {
     if (rank == 1) return closed.get_future().wait();
     tree.send(1, pattern(64U << 20, 7));
     const auto start = Clock::now();
-    tree.close(start + 100ms);
+    tree.close(true, start + 100ms);
     closed.set_value();
     check(Clock::now() - start < 5s, "close is bounded");
   });
@@ -216,13 +216,13 @@ TEST_CASE("only neighbours in the tree can talk") {
       check(incoming.bytes == "x", "what neighbours said");
       ++heard;
     }
-    tree.close(Clock::now() + 5s);
+    tree.close(true, Clock::now() + 5s);
   });
 }
 
 TEST_CASE("a loss is told to the neighbours alone, and the rest of the tree stays") {
   run_trees(6, Hosts::TwoInTurns, [&](int rank, SocketTree& tree) {
-    if (rank == 3) return tree.close(Clock::now() + 5s);
+    if (rank == 3) return tree.close(true, Clock::now() + 5s);
     if (rank == 1) {
       const Incoming loss = next(tree);
       check(loss.kind == Kind::PeerLost && loss.peer == 3, "the loss of its child");
@@ -238,7 +238,7 @@ TEST_CASE("a loss is told to the neighbours alone, and the rest of the tree stay
     }
     if (rank == 2 || rank == 4) check(next(tree).bytes == "die", "nothing before");
     if (rank == 5) check(next(tree).bytes == "your sibling died", "nothing before");
-    tree.close(Clock::now() + 5s);
+    tree.close(true, Clock::now() + 5s);
   });
 }
 

@@ -60,18 +60,9 @@ inline void run_trees(int ranks, Hosts hosts, const std::function<void(int, Sock
   });
 }
 
-/// As Transport::receive.
-inline Incoming receive(SocketTree& tree, Clock::time_point deadline) {
-  for (;;) {
-    Incoming incoming = tree.poll();
-    if (incoming.kind != Kind::Nothing || Clock::now() >= deadline) return incoming;
-    if (tree.wait(deadline)) return tree.poll();
-  }
-}
-
 /// The next thing that happens; throws if nothing does.
 inline Incoming next(SocketTree& tree) {
-  Incoming incoming = receive(tree, Clock::now() + 20s);
+  Incoming incoming = tree.receive(Clock::now() + 20s);
   if (incoming.kind == Kind::Nothing) throw std::runtime_error("nothing came within 20 s");
   return incoming;
 }
