@@ -39,9 +39,9 @@ Hierarchy::Hierarchy(std::shared_ptr<shm::RingContext> ring_context, Shards who,
 
 HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarchy,
                                              const AllreduceCall& call)
-    : RingOperation(hierarchy->ring),
+    : RingAllreduce(hierarchy->ring, call,
+                    hierarchy->ring->stores.borrow(total_elements(call.segments), false)),
       hierarchy_(std::move(hierarchy)),
-      format_(call),
       dtype_(format_.wire()),
       partial_dtype_(is_half(dtype_) && !format_.converts() ? DataType::F32 : dtype_),
       element_bytes_(size_of(dtype_)),
@@ -59,14 +59,10 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
       over_hosts_({.dtype = partial_dtype_,
                    .op = call.op,
                    .final = widens() ? Scaling{} : final_steps_.over_hosts}),
-      staging_(shm::walk_of(call, ring().shape().slot_bytes, shm::kMostPieces)),
       reducing_(staging_),
-      consuming_(staging_),
       elements_(ring().shape().slots, 0),
-      inputs_(ring().ranks(), nullptr),
       host_inputs_(hierarchy_->shards.hosts, nullptr),
-      widened_(widens() ? ring().ranks() * kBlock : 0),
-      converted_(format_.converts() ? kBlock * element_bytes_ : 0) {}
+      widened_(widens() ? ring().ranks() * kBlock : 0) {}
 
 HierarchicalAllreduce::~HierarchicalAllreduce() {
   if (owns_shard() && !consuming_.at_end()) hierarchy_->wire->keep_for_ever(hierarchy_);
@@ -76,23 +72,7 @@ void HierarchicalAllreduce::stage(std::uint64_t round) {
   elements_[slot_of(round)] = staging_.next_count();
   const Slice own = owns_shard() ? shard(*hierarchy_->shards.own, round) : Slice{0, 0};
   if (owns_shard()) expect_messages(round);
-  shm::AbsentPieces absent;
-  const auto copy = [&](const Piece& piece, const Slice& range) {
-    if (range.count() == 0) return;
-    const std::byte* const from = piece.input(range.begin - piece.position, format_.user_bytes());
-    std::byte* const to =
-        slot_to_fill(round, range.begin * element_bytes_, range.count() * element_bytes_);
-    if (to != nullptr) format_.pack(to, from, range.count(), Store::Regular);
-  };
-  staging_.advance([&](const Piece& piece) {
-    if (piece.segment->input == nullptr) {
-      absent.set(piece.index);
-      return;
-    }
-    copy(piece, piece.within({0, own.begin}));
-    copy(piece, piece.within({own.end, elements_[slot_of(round)]}));
-  });
-  ring().publish_staged(absolute(round), absent);
+  stage_outside(round, own);
 }
 
 /// Receives are posted as early as there is memory for them, so that nothing arrives unexpected.
@@ -137,13 +117,7 @@ void HierarchicalAllreduce::reduce_piece(std::uint64_t round, const Piece& piece
                                          const Slice& range, std::byte* output) {
   const auto reduce_some = [&](std::size_t at, std::size_t count) {
     const std::size_t begin = range.begin + at;
-    for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
-      if (rank == ring().rank()) {
-        inputs_[rank] = own_input(piece, begin - piece.position, count);
-      } else {
-        inputs_[rank] = ring().operand(rank, absolute(round), piece.index, begin * element_bytes_);
-      }
-    }
+    find_inputs(round, piece, begin - piece.position, count);
     if (widens()) widen_inputs(count);
     kernels().reduce(output + at * partial_bytes_, inputs_, count, within_host_, Store::Regular);
   };
@@ -152,15 +126,6 @@ void HierarchicalAllreduce::reduce_piece(std::uint64_t round, const Piece& piece
   } else {
     reduce_some(0, range.count());
   }
-}
-
-/// What this rank brings to elements of the piece, as its peers stage theirs; null if nothing.
-const std::byte* HierarchicalAllreduce::own_input(const Piece& piece, std::size_t skipped,
-                                                  std::size_t count) {
-  const std::byte* const input = piece.input(skipped, format_.user_bytes());
-  if (input == nullptr || !format_.converts()) return input;
-  format_.pack(converted_.data(), input, count, Store::Regular);
-  return converted_.data();
 }
 
 void HierarchicalAllreduce::widen_inputs(std::size_t count) {
@@ -261,16 +226,7 @@ bool HierarchicalAllreduce::may_consume(std::uint64_t round) {
 void HierarchicalAllreduce::consume(std::uint64_t round) {
   consuming_.advance([&](const Piece& piece) {
     for (std::size_t index = 0; index < hierarchy_->shards.count; ++index) {
-      const Slice range = piece.within(shard(index, round));
-      if (range.count() == 0) continue;
-      std::byte* const to = piece.output(range.begin - piece.position, format_.user_bytes());
-      const std::byte* const from =
-          ring().slot(index, absolute(round)) + range.begin * element_bytes_;
-      if (format_.converts()) {
-        format_.unpack(to, from, range.count(), Store::Regular);
-      } else {
-        read_slot(to, from, range.count() * element_bytes_, Store::Regular);
-      }
+      copy_results(piece, shard(index, round), ring().slot(index, absolute(round)));
     }
   });
   ring().publish_consumed(absolute(round));

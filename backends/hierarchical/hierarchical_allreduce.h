@@ -11,9 +11,7 @@
 #include "backends/hierarchical/final_steps.h"
 #include "backends/hierarchical/shards.h"
 #include "backends/hierarchical/wire.h"
-#include "backends/shm/chunks.h"
-#include "backends/shm/element_format.h"
-#include "backends/shm/ring_operation.h"
+#include "backends/shm/allreduce.h"
 #include "ronde/plugin/calls.h"
 
 namespace ronde::hierarchical {
@@ -76,15 +74,13 @@ class Hierarchy {
 /// Messages are sent from and received in memory of the backend only, never a user's.
 ///
 /// Thread-safety: as Operation.
-class HierarchicalAllreduce final : public shm::RingOperation {
+class HierarchicalAllreduce final : public shm::RingAllreduce {
  public:
   HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarchy, const AllreduceCall& call);
   /// Messages that are still on their way keep their memory for ever.
   ~HierarchicalAllreduce() override;
 
  private:
-  bool all_staged() const override { return staging_.at_end(); }
-  bool all_consumed() const override { return consuming_.at_end(); }
   void stage(std::uint64_t round) override;
   bool reduce(std::uint64_t round) override;
   bool may_consume(std::uint64_t round) override;
@@ -95,7 +91,6 @@ class HierarchicalAllreduce final : public shm::RingOperation {
   void reduce_piece(std::uint64_t round, const shm::Piece& piece, const shm::Slice& range,
                     std::byte* output);
   bool widens() const noexcept { return partial_dtype_ != dtype_; }
-  const std::byte* own_input(const shm::Piece& piece, std::size_t skipped, std::size_t count);
   void widen_inputs(std::size_t count);
   void send_partials(std::uint64_t round);
   void advance_wire();
@@ -113,7 +108,6 @@ class HierarchicalAllreduce final : public shm::RingOperation {
   bool owns_shard() const noexcept { return hierarchy_->shards.own.has_value(); }
 
   const std::shared_ptr<Hierarchy> hierarchy_;
-  const shm::ElementFormat format_;
   const DataType dtype_;          ///< in the ring, and of results between hosts
   const DataType partial_dtype_;  ///< of sums between hosts: f32 for half types, if not compressed
   const std::size_t element_bytes_;
@@ -122,14 +116,12 @@ class HierarchicalAllreduce final : public shm::RingOperation {
   const Scaling final_;
   const FinalSteps final_steps_;
   const Reduction within_host_, over_hosts_;  ///< in partial_dtype_
-  shm::ChunkWalk staging_, reducing_, consuming_;
+  shm::ChunkWalk reducing_;
   std::vector<std::size_t> elements_;     ///< of the round in each slot
   std::uint64_t combined_ = 0;            ///< rounds
   std::uint64_t complete_ = 0;            ///< rounds that the own shard is finished of
-  std::vector<const void*> inputs_;       ///< by local rank
   std::vector<const void*> host_inputs_;  ///< by host
   std::vector<float> widened_;            ///< a block of every local rank
-  std::vector<std::byte> converted_;      ///< a block of this rank's input
 };
 
 }  // namespace ronde::hierarchical

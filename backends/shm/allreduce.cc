@@ -32,11 +32,40 @@ std::size_t RingAllreduce::block_elements() const noexcept {
   return kBlockBytes / format_.wire_bytes();
 }
 
-void RingAllreduce::stage_elements(std::uint64_t round, std::size_t position,
-                                   const std::byte* input, std::size_t count) {
-  const std::size_t bytes = count * format_.wire_bytes();
-  std::byte* const to = slot_to_fill(round, position * format_.wire_bytes(), bytes);
-  if (to != nullptr) format_.pack(to, input, count, stores_.ring(bytes));
+void RingAllreduce::stage_outside(std::uint64_t round, const Slice& own) {
+  const StoreChoice::Use::Timing timing(stores_);
+  const std::size_t elements = staging_.next_count();
+  AbsentPieces absent;
+  const auto copy = [&](const Piece& piece, const Slice& range) {
+    if (range.count() == 0) return;
+    const std::size_t bytes = range.count() * format_.wire_bytes();
+    std::byte* const to = slot_to_fill(round, range.begin * format_.wire_bytes(), bytes);
+    if (to == nullptr) return;
+    format_.pack(to, piece.input(range.begin - piece.position, format_.user_bytes()), range.count(),
+                 stores_.ring(bytes));
+  };
+  staging_.advance([&](const Piece& piece) {
+    if (piece.segment->input == nullptr) {
+      absent.set(piece.index);
+      return;
+    }
+    copy(piece, piece.within({0, own.begin}));
+    copy(piece, piece.within({own.end, elements}));
+  });
+  ring().publish_staged(absolute(round), absent);
+}
+
+void RingAllreduce::copy_results(const Piece& piece, const Slice& slice, const std::byte* slot) {
+  const Slice range = piece.within(slice);
+  if (range.count() == 0) return;
+  std::byte* const to = piece.output(range.begin - piece.position, format_.user_bytes());
+  const std::byte* const from = slot + range.begin * format_.wire_bytes();
+  const Store store = stores_.output(range.count() * format_.user_bytes());
+  if (format_.converts()) {
+    format_.unpack(to, from, range.count(), store);
+  } else {
+    read_slot(to, from, range.count() * format_.wire_bytes(), store);
+  }
 }
 
 void RingAllreduce::find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped,
@@ -68,20 +97,6 @@ const std::byte* RingAllreduce::reduce_inputs(std::byte* output, std::size_t cou
   return block();
 }
 
-void FlatAllreduce::stage(std::uint64_t round) {
-  const StoreChoice::Use::Timing timing(stores_);
-  AbsentPieces absent;
-  staging_.advance([&](const Piece& piece) {
-    const std::byte* const input = piece.input(0, format_.user_bytes());
-    if (input == nullptr) {
-      absent.set(piece.index);
-    } else {
-      stage_elements(round, piece.position, input, piece.count);
-    }
-  });
-  ring().publish_staged(absolute(round), absent);
-}
-
 void FlatAllreduce::consume(std::uint64_t round) {
   stores_.move(consuming_.next_count() * format_.wire_bytes());
   const StoreChoice::Use::Timing timing(stores_);
@@ -99,28 +114,6 @@ void FlatAllreduce::consume(std::uint64_t round) {
 Slice SlicedAllreduce::slice_of(std::size_t rank, std::size_t round_elements) const {
   constexpr std::size_t kLine = 64;
   return even_slice(rank, inputs_.size(), round_elements, kLine / format_.wire_bytes());
-}
-
-void SlicedAllreduce::stage(std::uint64_t round) {
-  const StoreChoice::Use::Timing timing(stores_);
-  const std::size_t elements = staging_.next_count();
-  // Nobody but this rank would read its own slice.
-  const Slice own = slice_of(ring().rank(), elements);
-  AbsentPieces absent;
-  const auto copy = [&](const Piece& piece, const Slice& range) {
-    if (range.count() == 0) return;
-    stage_elements(round, range.begin,
-                   piece.input(range.begin - piece.position, format_.user_bytes()), range.count());
-  };
-  staging_.advance([&](const Piece& piece) {
-    if (piece.segment->input == nullptr) {
-      absent.set(piece.index);
-      return;
-    }
-    copy(piece, piece.within({0, own.begin}));
-    copy(piece, piece.within({own.end, elements}));
-  });
-  ring().publish_staged(absolute(round), absent);
 }
 
 bool SlicedAllreduce::reduce(std::uint64_t round) {
@@ -163,17 +156,7 @@ void SlicedAllreduce::consume(std::uint64_t round) {
   consuming_.advance([&](const Piece& piece) {
     for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
       if (rank == ring().rank()) continue;
-      const Slice range = piece.within(slice_of(rank, elements));
-      if (range.count() == 0) continue;
-      std::byte* const output = piece.output(range.begin - piece.position, format_.user_bytes());
-      const std::byte* const slot =
-          ring().slot(holder_of(rank), absolute(round)) + range.begin * format_.wire_bytes();
-      const Store store = stores_.output(range.count() * format_.user_bytes());
-      if (format_.converts()) {
-        format_.unpack(output, slot, range.count(), store);
-      } else {
-        read_slot(output, slot, range.count() * format_.wire_bytes(), store);
-      }
+      copy_results(piece, slice_of(rank, elements), ring().slot(holder_of(rank), absolute(round)));
     }
   });
   ring().publish_consumed(absolute(round));

@@ -14,22 +14,24 @@
 
 namespace ronde::shm {
 
-/// What both kinds of allreduce through the ring share. Where the call has a wire_dtype, elements
+/// What the kinds of allreduce through the ring share. Where the call has a wire_dtype, elements
 /// are converted as they are staged, and back as results are written: in one pass over memory.
 class RingAllreduce : public RingOperation {
  protected:
   RingAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
                 StoreChoice::Use stores);
 
-  /// Puts elements of this rank's memory into its slot, at that place of the round.
-  void stage_elements(std::uint64_t round, std::size_t position, const std::byte* input,
-                      std::size_t count);
+  /// Stages what lies outside `own`, a slice of the round that nobody but this rank would read.
+  void stage_outside(std::uint64_t round, const Slice& own);
   /// Finds what all ranks bring to `count` elements of the piece (at most block_elements(), if they
   /// are converted), behind the first `skipped`: in inputs_, null for ranks that add nothing.
   void find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped, std::size_t count);
   /// Reduces inputs_ to the user's memory. Returns where the results can be read, in the type in
   /// which they were reduced: in this core's cache.
   const std::byte* reduce_inputs(std::byte* output, std::size_t count, bool will_read);
+
+  /// Copies what lies in `slice` of the piece to the user's memory, from a slot with the results.
+  void copy_results(const Piece& piece, const Slice& slice, const std::byte* slot);
 
   /// The most elements at a time that pass through the first-level cache.
   std::size_t block_elements() const noexcept;
@@ -59,7 +61,7 @@ class FlatAllreduce final : public RingAllreduce {
       : RingAllreduce(std::move(context), call, std::move(stores)) {}
 
  private:
-  void stage(std::uint64_t round) override;
+  void stage(std::uint64_t round) override { stage_outside(round, {0, 0}); }
   bool may_consume(std::uint64_t round) override { return ring().staged_by_all(absolute(round)); }
   void consume(std::uint64_t round) override;
 };
@@ -83,7 +85,9 @@ class SlicedAllreduce final : public RingAllreduce {
   /// In whose slot the results of `rank`'s slice are.
   std::size_t holder_of(std::size_t rank) const { return (rank + 1) % inputs_.size(); }
   void reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin, std::size_t end);
-  void stage(std::uint64_t round) override;
+  void stage(std::uint64_t round) override {
+    stage_outside(round, slice_of(ring().rank(), staging_.next_count()));
+  }
   bool reduce(std::uint64_t round) override;
   bool may_consume(std::uint64_t round) override;
   void consume(std::uint64_t round) override;
