@@ -7,43 +7,48 @@
 
 namespace ronde::shm {
 
-Message::Message(std::shared_ptr<MessageContext> context, std::size_t bytes, int peer)
-    : context_(std::move(context)), peer_(static_cast<std::size_t>(peer)), bytes_(bytes) {
+Message::Message(std::shared_ptr<MessageContext> context, const void* from, void* to,
+                 std::size_t bytes, int peer)
+    : context_(std::move(context)),
+      from_(from),
+      to_(to),
+      bytes_(bytes),
+      peer_(static_cast<std::size_t>(peer)) {
   context_->messages.fetch_add(1, std::memory_order_relaxed);
   context_->bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
+Message::Message(std::shared_ptr<MessageContext> context, const SendCall& call)
+    : Message(std::move(context), call.input, nullptr, call.count * size_of(call.dtype),
+              call.peer) {}
+
+Message::Message(std::shared_ptr<MessageContext> context, const RecvCall& call)
+    : Message(std::move(context), nullptr, call.output, call.count * size_of(call.dtype),
+              call.peer) {}
+
 bool Message::poll() {
   while (done_ < bytes_) {
     const std::size_t part = std::min(bytes_ - done_, context_->outboxes.slot_bytes());
-    if (!move(done_, part)) return false;
+    if (!move(part)) return false;
     done_ += part;
     ++parts_;
   }
   return true;
 }
 
-Send::Send(std::shared_ptr<MessageContext> context, const SendCall& call)
-    : Message(std::move(context), call.count * size_of(call.dtype), call.peer),
-      input_(call.input) {}
-
-bool Send::move(std::size_t done, std::size_t bytes) {
-  std::byte* const slot = context_->outboxes.next_slot();
-  if (slot == nullptr) return false;
-  context_->kernels.copy(slot, advanced(input_, done), bytes, Store::Regular);
-  context_->outboxes.publish(peer_);
-  return true;
-}
-
-Recv::Recv(std::shared_ptr<MessageContext> context, const RecvCall& call)
-    : Message(std::move(context), call.count * size_of(call.dtype), call.peer),
-      output_(call.output) {}
-
-bool Recv::move(std::size_t done, std::size_t bytes) {
-  const std::byte* const slot = context_->outboxes.arrived(peer_);
-  if (slot == nullptr) return false;
-  context_->kernels.copy(advanced(output_, done), slot, bytes, Store::Regular);
-  context_->outboxes.take(peer_);
+bool Message::move(std::size_t bytes) {
+  Outboxes& outboxes = context_->outboxes;
+  if (from_ != nullptr) {
+    std::byte* const slot = outboxes.next_slot();
+    if (slot == nullptr) return false;
+    context_->kernels.copy(slot, advanced(from_, done_), bytes, Store::Regular);
+    outboxes.publish(peer_);
+  } else {
+    const std::byte* const slot = outboxes.arrived(peer_);
+    if (slot == nullptr) return false;
+    context_->kernels.copy(advanced(to_, done_), slot, bytes, Store::Regular);
+    outboxes.take(peer_);
+  }
   return true;
 }
 

@@ -32,44 +32,28 @@ struct MessageContext {
 };
 
 /// A message in parts, each of which fills a slot; poll() goes on until it has to wait for one.
-class Message : public Operation {
+class Message final : public Operation {
  public:
-  bool poll() final;
-  std::uint64_t progress() const final { return parts_; }
+  Message(std::shared_ptr<MessageContext> context, const SendCall& call);
+  Message(std::shared_ptr<MessageContext> context, const RecvCall& call);
 
- protected:
-  Message(std::shared_ptr<MessageContext> context, std::size_t bytes, int peer);
+  bool poll() override;
+  std::uint64_t progress() const override { return parts_; }
 
-  /// Moves the next `bytes` of the message, behind the first `done`; false if that has to wait.
-  virtual bool move(std::size_t done, std::size_t bytes) = 0;
+ private:
+  Message(std::shared_ptr<MessageContext> context, const void* from, void* to, std::size_t bytes,
+          int peer);
+
+  /// Moves the next `bytes`; false if that has to wait.
+  bool move(std::size_t bytes);
 
   const std::shared_ptr<MessageContext> context_;
-  const std::size_t peer_;
-
- private:
+  const void* const from_;  ///< null: it comes from the peer
+  void* const to_;
   const std::size_t bytes_;
+  const std::size_t peer_;
   std::size_t done_ = 0;
   std::uint64_t parts_ = 0;
-};
-
-class Send final : public Message {
- public:
-  Send(std::shared_ptr<MessageContext> context, const SendCall& call);
-
- private:
-  bool move(std::size_t done, std::size_t bytes) override;
-
-  const void* const input_;
-};
-
-class Recv final : public Message {
- public:
-  Recv(std::shared_ptr<MessageContext> context, const RecvCall& call);
-
- private:
-  bool move(std::size_t done, std::size_t bytes) override;
-
-  void* const output_;
 };
 
 }  // namespace ronde::shm

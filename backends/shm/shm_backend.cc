@@ -174,11 +174,11 @@ std::unique_ptr<Operation> ShmBackend::reducescatter(const ReducescatterCall& ca
 }
 
 std::unique_ptr<Operation> ShmBackend::send(const SendCall& call) {
-  return std::make_unique<Send>(messages_, call);
+  return std::make_unique<Message>(messages_, call);
 }
 
 std::unique_ptr<Operation> ShmBackend::recv(const RecvCall& call) {
-  return std::make_unique<Recv>(messages_, call);
+  return std::make_unique<Message>(messages_, call);
 }
 
 StatsGroup ShmBackend::stats() const {
