@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled with AVX2 and F16C: see Note [One instruction set a file].
+#include <immintrin.h>
+
 #include "core/src/kernels/loops.h"
-#include "core/src/kernels/x86_streaming.h"
 
 namespace ronde::kernels {
 namespace {
@@ -16,19 +17,11 @@ struct Avx2 {
     const __m128i halves = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
     return __builtin_bit_cast(Vector<std::uint16_t, 16>, halves);
   }
+  // GCC 12 makes four instructions of the portable conversion, not two.
   RONDE_KERNEL __m256 widen_bf16(Vector<std::uint16_t, 16> value) {
     const __m256i words = _mm256_cvtepu16_epi32(__builtin_bit_cast(__m128i, value));
     return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
   }
-  RONDE_KERNEL Vector<std::uint16_t, 16> narrow_bf16(__m256 value) {
-    return portable_narrow_bf16<Avx2>(value);
-  }
-
-  template <typename Raw>
-  RONDE_KERNEL void stream(void* address, Raw value) {
-    stream_vector(address, value);
-  }
-  RONDE_KERNEL void fence() { fence_streams(); }
 };
 
 }  // namespace

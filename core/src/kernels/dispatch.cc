@@ -13,7 +13,6 @@
 namespace ronde {
 namespace {
 
-using kernels::ConvertTask;
 using kernels::InstructionSet;
 
 template <const InstructionSet& kSet>
@@ -41,28 +40,18 @@ void copy(void* output, const void* input, std::size_t bytes, Store store) {
   }
 }
 
-ConvertTask task_of(void* output, const void* input, std::size_t count,
-                    const Conversion& conversion, Store store) {
-  return {.output = output,
-          .input = input,
-          .count = count,
-          .half = conversion.half,
-          .full = conversion.full,
-          .factor = conversion.scaling.factor,
-          .divisor = conversion.scaling.divisor,
-          .streaming = store == Store::Streaming};
-}
-
-template <const InstructionSet& kSet>
-void widen(void* output, const void* input, std::size_t count, const Conversion& conversion,
-           Store store) {
-  kSet.widen(task_of(output, input, count, conversion, store));
-}
-
-template <const InstructionSet& kSet>
-void narrow(void* output, const void* input, std::size_t count, const Conversion& conversion,
-            Store store) {
-  kSet.narrow(task_of(output, input, count, conversion, store));
+/// Widens or narrows.
+template <const InstructionSet& kSet, auto kConvert>
+void convert(void* output, const void* input, std::size_t count, const Conversion& conversion,
+             Store store) {
+  (kSet.*kConvert)({.output = output,
+                    .input = input,
+                    .count = count,
+                    .half = conversion.half,
+                    .full = conversion.full,
+                    .factor = conversion.scaling.factor,
+                    .divisor = conversion.scaling.divisor,
+                    .streaming = store == Store::Streaming});
 }
 
 template <const InstructionSet& kSet>
@@ -86,7 +75,13 @@ void blend(void* output, const void* first, const void* second, std::size_t coun
 
 template <const InstructionSet& kSet>
 constexpr Kernels named(std::string_view name) {
-  return {name, reduce<kSet>, copy<kSet>, widen<kSet>, narrow<kSet>, products<kSet>, blend<kSet>};
+  return {name,
+          reduce<kSet>,
+          copy<kSet>,
+          convert<kSet, &InstructionSet::widen>,
+          convert<kSet, &InstructionSet::narrow>,
+          products<kSet>,
+          blend<kSet>};
 }
 
 constexpr Kernels kBaseline = named<kernels::kBaseline>("baseline");

@@ -8,6 +8,7 @@
 #include "core/src/kernels/instruction_set.h"
 #include "core/src/kernels/operations.h"
 #include "core/src/kernels/vector.h"
+#include "core/src/kernels/x86_streaming.h"
 
 // The loops. For the files of one instruction set only: see Note [One instruction set a file].
 
@@ -148,7 +149,7 @@ struct Target {
     for (std::size_t i = 0; i < kCount; ++i, address += sizeof(Raw)) {
       const Raw raw = Element::narrow(values[i]);
       if (streaming) {
-        Element::Isa::stream(address, raw);
+        stream_vector(address, raw);
       } else {
         __builtin_memcpy(address, &raw, sizeof raw);
       }
@@ -198,7 +199,7 @@ void walk(Target<Output> target, std::size_t count, Compute compute) {
     target.store(position, result);
   }
   if (position < count) some(count - position);
-  if (target.streaming) Output::Isa::fence();
+  if (target.streaming) fence_streams();
 }
 
 template <typename Element, ReduceOp kOp>

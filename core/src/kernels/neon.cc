@@ -18,15 +18,6 @@ struct Neon {
   RONDE_KERNEL U16 narrow_f16(F32 value) {
     return __builtin_bit_cast(U16, vcvt_f16_f32(__builtin_bit_cast(float32x4_t, value)));
   }
-  RONDE_KERNEL F32 widen_bf16(U16 value) { return portable_widen_bf16<Neon>(value); }
-  RONDE_KERNEL U16 narrow_bf16(F32 value) { return portable_narrow_bf16<Neon>(value); }
-
-  // There is no store that bypasses the caches for one vector; the hardware notices long runs.
-  template <typename Raw>
-  RONDE_KERNEL void stream(void* address, Raw value) {
-    __builtin_memcpy(address, &value, sizeof value);
-  }
-  RONDE_KERNEL void fence() {}
 };
 
 }  // namespace

@@ -119,8 +119,14 @@ struct F16 {
   using Wide = Floats<Isa>;
   using Raw = Halves<Isa>;
   static constexpr bool kScales = true;
-  RONDE_KERNEL Wide widen(Raw value) { return Isa::widen_f16(value); }
-  RONDE_KERNEL Raw narrow(Wide value) { return Isa::narrow_f16(value); }
+  RONDE_KERNEL Wide widen(Raw value) {
+    if constexpr (requires { Isa::widen_f16(value); }) return Isa::widen_f16(value);
+    return portable_widen_f16<Isa>(value);
+  }
+  RONDE_KERNEL Raw narrow(Wide value) {
+    if constexpr (requires { Isa::narrow_f16(value); }) return Isa::narrow_f16(value);
+    return portable_narrow_f16<Isa>(value);
+  }
 };
 
 template <typename IsaType>
@@ -130,8 +136,11 @@ struct BF16 {
   using Wide = Floats<Isa>;
   using Raw = Halves<Isa>;
   static constexpr bool kScales = true;
-  RONDE_KERNEL Wide widen(Raw value) { return Isa::widen_bf16(value); }
-  RONDE_KERNEL Raw narrow(Wide value) { return Isa::narrow_bf16(value); }
+  RONDE_KERNEL Wide widen(Raw value) {
+    if constexpr (requires { Isa::widen_bf16(value); }) return Isa::widen_bf16(value);
+    return portable_widen_bf16<Isa>(value);
+  }
+  RONDE_KERNEL Raw narrow(Wide value) { return portable_narrow_bf16<Isa>(value); }
 };
 
 /// A half type that is computed with in f64: half as many as fit a vector of f32.

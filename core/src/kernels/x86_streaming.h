@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#ifdef __SSE2__
 #include <immintrin.h>
+#endif
 
 #include "core/src/kernels/vector.h"
 
-// Stores that bypass the caches. For the files of one instruction set only: see Note [One
-// instruction set a file].
+// Stores that bypass the caches on x86; elsewhere there is none for one vector, and the hardware
+// notices long runs. For the files of one instruction set only: see Note [One instruction set a
+// file].
 
 namespace ronde::kernels {
 namespace {
@@ -14,6 +17,9 @@ namespace {
 /// `address` is a multiple of the vector's size.
 template <typename Raw>
 RONDE_KERNEL void stream_vector(void* address, Raw value) {
+#ifndef __SSE2__
+  __builtin_memcpy(address, &value, sizeof value);
+#else
   if constexpr (sizeof(Raw) == 4) {
     _mm_stream_si32(static_cast<int*>(address), __builtin_bit_cast(int, value));
   } else if constexpr (sizeof(Raw) == 8) {
@@ -29,11 +35,14 @@ RONDE_KERNEL void stream_vector(void* address, Raw value) {
     _mm512_stream_si512(static_cast<__m512i*>(address), __builtin_bit_cast(__m512i, value));
 #endif
   }
+#endif
 }
 
 /// Streamed stores are not ordered with the store that tells a reader of them, unless by this.
 RONDE_KERNEL void fence_streams() {
+#ifdef __SSE2__
   _mm_sfence();
+#endif
 }
 
 }  // namespace
