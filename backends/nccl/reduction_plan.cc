@@ -11,8 +11,8 @@
 #include <optional>
 #include <utility>
 
-#include "core/src/kernels/half.h"
 #include "ronde/error.h"
+#include "ronde/kernels.h"
 
 namespace ronde::nccl {
 namespace {
@@ -63,23 +63,17 @@ Factor factor_of(Bits bits, double value, double least) {
   return factor;
 }
 
-/// `wanted`: what `value` is rounded from.
-Factor factor_of_half(std::uint16_t bits, float value, float wanted, double least) {
-  Factor factor = factor_of(bits, double{value}, least);
-  factor.is_usable = factor.is_usable && value == wanted;
-  return factor;
-}
-
 Factor factor_in(DataType dtype, double value) {
   const auto single = static_cast<float>(value);
   if (dtype == DataType::F64) return factor_of(value, value, DBL_MIN);
   if (dtype == DataType::F32) return factor_of(single, double{single}, FLT_MIN);
-  if (dtype == DataType::F16) {
-    const std::uint16_t bits = f32_to_f16(single);
-    return factor_of_half(bits, f16_to_f32(bits), single, 0x1p-14);
-  }
-  const std::uint16_t bits = f32_to_bf16(single);
-  return factor_of_half(bits, bf16_to_f32(bits), single, FLT_MIN);
+  std::uint16_t bits = 0;
+  float rounded = 0.0F;
+  best_kernels().narrow(&bits, &single, 1, {.half = dtype}, Store::Regular);
+  best_kernels().widen(&rounded, &bits, 1, {.half = dtype}, Store::Regular);
+  Factor factor = factor_of(bits, double{rounded}, dtype == DataType::F16 ? 0x1p-14 : FLT_MIN);
+  factor.is_usable = factor.is_usable && rounded == single;
+  return factor;
 }
 
 /// Note [Who scales].

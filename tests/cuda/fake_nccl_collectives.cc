@@ -5,8 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/src/kernels/half.h"
 #include "fake_nccl_state.h"
+#include "tests/support/half.h"
 
 namespace ronde::test::fake_nccl {
 namespace {

@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/src/kernels/half.h"
 #include "ronde/dtype.h"
 #include "ronde/request.h"
+#include "tests/support/half.h"
 
 namespace ronde::test {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions of halves, one by one and by Kernels::widen and Kernels::narrow, against their
 // definition and roundings in double precision.
-#include "core/src/kernels/half.h"
+#include "tests/support/half.h"
 
 #include <algorithm>
 #include <bit>

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/src/kernels/half.h"
 #include "tests/support/case_table.h"
+#include "tests/support/half.h"
 #include "tests/support/requests.h"
 #include "tests/unit/placed.h"
 
