@@ -9,7 +9,7 @@
 
 namespace ronde::tool {
 
-/// What a vendor's library says when it is asked at run time.
+/// Version of a vendor's library, asked at run time.
 struct VendorLibrary {
   bool found = false;
   std::string version;  ///< empty unless found

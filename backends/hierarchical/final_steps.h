@@ -10,16 +10,15 @@
 
 namespace ronde::hierarchical {
 
-/// What is done to the sum of a host, and then to that of all hosts.
+/// The scaling of the sum of a host, and then of the sum of all hosts.
 struct FinalSteps {
   Scaling within_host;
   Scaling over_hosts;
 };
 
-/// `final` in two steps. Where the sums of hosts are rounded to a wire_dtype, they are made as
-/// small before that as its inputs are: a sum may be too large for f16 although the average is not,
-/// and no smaller, since a small one would vanish. `converts`: there is a wire_dtype.
-/// `largest_host`: its ranks.
+/// Splits `final` in two steps. Where the sums of hosts are rounded to a wire type, they are scaled
+/// to the size of its inputs before: a sum may be too large for f16 although the average is not,
+/// and a smaller one would vanish. `converts`: there is a wire_dtype. `largest_host`: its ranks.
 inline FinalSteps final_steps(ReduceOp op, bool converts, const Scaling& final,
                               std::size_t largest_host) {
   const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;

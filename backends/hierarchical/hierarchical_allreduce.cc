@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// An allreduce in three levels: Note [A round over several hosts]. The ranks of a host stage a
+// round in shared memory; the owner of each shard reduces it and sends each other host its part;
+// when the other hosts' sums have arrived, the owner combines its part and sends the result back.
+// Several rounds are in flight at once, as many as the ring has slots.
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
 #include <algorithm>
@@ -75,7 +79,7 @@ void HierarchicalAllreduce::stage(std::uint64_t round) {
   stage_outside(round, own);
 }
 
-/// Receives are posted as early as there is memory for them, so that nothing arrives unexpected.
+/// Posts receives as early as there is memory for them, so that no message arrives unexpected.
 void HierarchicalAllreduce::expect_messages(std::uint64_t round) {
   const Shards& shards = hierarchy_->shards;
   const std::size_t own_bytes = part(shards.own_host, round).count() * partial_bytes_;
@@ -112,7 +116,7 @@ bool HierarchicalAllreduce::reduce(std::uint64_t round) {
   return true;
 }
 
-/// Elements of the round in `range`, which belong to `piece`.
+/// Reduces the elements of the round in `range`, which belong to `piece`.
 void HierarchicalAllreduce::reduce_piece(std::uint64_t round, const Piece& piece,
                                          const Slice& range, std::byte* output) {
   const auto reduce_some = [&](std::size_t at, std::size_t count) {
@@ -150,7 +154,7 @@ void HierarchicalAllreduce::send_partials(std::uint64_t round) {
   }
 }
 
-/// Takes what has arrived, in the order of rounds.
+/// Processes arrived messages, in the order of rounds.
 void HierarchicalAllreduce::advance_wire() {
   Wire& wire = *hierarchy_->wire;
   while (combined_ < rounds_reduced() &&
@@ -215,7 +219,7 @@ void HierarchicalAllreduce::send(std::uint64_t round, std::size_t host, Wire::Ki
 bool HierarchicalAllreduce::may_consume(std::uint64_t round) {
   if (owns_shard()) {
     advance_wire();
-    // What is still being sent lies in the slot, which is free once it is consumed.
+    // Messages are still sent from the slot, which is free once it is consumed.
     const bool is_over =
         complete_ > round && hierarchy_->wire->done(batch(round, Hierarchy::kSent));
     if (!is_over) return false;

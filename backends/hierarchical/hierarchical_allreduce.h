@@ -22,7 +22,7 @@ struct WireCounters {
   std::atomic<std::uint64_t> sent_bytes = 0;
 };
 
-/// What operations share. They may outlive the backend.
+/// State that operations share. They may outlive the backend.
 class Hierarchy {
  public:
   /// `ring`: of the ranks of this host; its slots are as large on every host. `wire`: null without
@@ -43,7 +43,8 @@ class Hierarchy {
   /// The messages of a round.
   enum Batch : std::size_t { kPartialsReceived, kResultsReceived, kSent, kBatchesOfSlot };
 
-  /// Of a slot of the ring: this host's sums of the own shard, and other hosts' of the own part.
+  /// Buffers of a slot of the ring: this host's sums of the own shard, and the other hosts' sums of
+  /// the own part.
   struct Buffers {
     std::vector<std::byte> partial;
     std::vector<std::byte> incoming;
@@ -77,7 +78,7 @@ class Hierarchy {
 class HierarchicalAllreduce final : public shm::RingAllreduce {
  public:
   HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarchy, const AllreduceCall& call);
-  /// Messages that are still on their way keep their memory for ever.
+  /// Messages that are still in flight keep their memory for ever.
   ~HierarchicalAllreduce() override;
 
  private:
@@ -86,7 +87,7 @@ class HierarchicalAllreduce final : public shm::RingAllreduce {
   bool may_consume(std::uint64_t round) override;
   void consume(std::uint64_t round) override;
 
-  // Of the owner of a shard.
+  // Steps of the owner of a shard.
   void expect_messages(std::uint64_t round);
   void reduce_piece(std::uint64_t round, const shm::Piece& piece, const shm::Slice& range,
                     std::byte* output);

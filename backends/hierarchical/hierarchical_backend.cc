@@ -13,7 +13,7 @@
 namespace ronde::hierarchical {
 namespace {
 
-/// Above MPI's, which would send every rank's bytes between hosts or reduce on one of them.
+/// Above MPI's priority: MPI would send every rank's bytes between hosts, or reduce on one of them.
 constexpr int kPriority = 15;
 
 std::unique_ptr<Wire> wire_of(const std::shared_ptr<mpi::MpiEnvironment>& environment,
@@ -91,7 +91,7 @@ Capabilities HierarchicalBackend::capabilities() const {
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;
-  // What comes over the wire rings nobody.
+  // Messages between hosts wake nobody.
   capabilities.rings_peers = false;
   capabilities.tells_progress = true;
   return capabilities;

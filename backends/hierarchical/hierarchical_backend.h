@@ -16,12 +16,12 @@ shm::RingShape ring_shape(const HierarchicalOptions& options, const Topology& to
 
 /// Allreduces through the shared memory of each host and one shard a rank between hosts, straight
 /// from and to the segments; results are the same bits on every rank and from run to run, as far as
-/// the ranks are placed on hosts alike. All else is done by the packed MPI backend.
+/// the ranks are placed on hosts alike. The packed MPI backend does all other operations.
 ///
 /// Thread-safety: as Backend. One operation at a time.
 class HierarchicalBackend final : public Backend {
  public:
-  /// `communicator` is freed by close(); `others`: takes segments, and does all else.
+  /// close() frees `communicator`. `others` takes segments and does all other operations.
   HierarchicalBackend(std::shared_ptr<mpi::MpiEnvironment> environment, MPI_Comm communicator,
                       std::shared_ptr<shm::RingContext> ring, const Topology& topology,
                       std::unique_ptr<Backend> others);

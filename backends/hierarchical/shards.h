@@ -10,8 +10,8 @@
 
 namespace ronde::hierarchical {
 
-/// Who reduces what. The elements of a round are divided into shards, as many as the smallest host
-/// has ranks: shard s belongs to local rank s of every host. A shard is divided again among its
+/// Division of the reduction among the ranks. A round has as many shards as the smallest host has
+/// ranks: shard s belongs to local rank s of every host. A shard is divided again among its
 /// owners, one a host, each of which reduces its part for all hosts.
 struct Shards {
   int ranks = 1;  ///< of all hosts

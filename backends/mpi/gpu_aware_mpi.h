@@ -16,8 +16,8 @@ namespace ronde {
 BackendFactory gpu_aware_mpi_factory(
     const MpiOptions& options, const vendor::SymbolLookup& symbols = vendor::dynamic_symbols());
 
-/// Of every call of MPI that Ronde makes in this process: MPI may go on with messages in memory of
-/// GPUs in any of them.
+/// Surrounds every call of MPI that Ronde makes in this process, as MPI may progress messages in
+/// memory of GPUs in any of them.
 vendor::SurroundCalls surround_mpi_calls();
 
 }  // namespace ronde

@@ -10,7 +10,7 @@
 namespace ronde {
 namespace {
 
-/// Above hosts' own memory in no case, above nothing else there is.
+/// Below the priority of shared memory, which is faster within a host.
 constexpr int kPriority = 10;
 
 std::unique_ptr<Backend> make_set_backend(std::shared_ptr<mpi::MpiEnvironment> environment,

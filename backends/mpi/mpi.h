@@ -11,15 +11,15 @@
 #include "ronde/plugin/factory.h"
 #include "ronde/plugin/transport.h"
 
-/// The MPI transport and backend for those who put a Runtime together. No header of MPI's is needed
-/// to include this one.
+/// The MPI transport and backend, for programs that put a Runtime together. This header includes
+/// none of MPI's.
 namespace ronde {
 
 /// The ranks that make a group: all of MPI_COMM_WORLD where neither is given.
 struct MpiRanks {
-  /// Those of this communicator (a Fortran handle).
+  /// The ranks of this communicator (a Fortran handle).
   std::optional<int> communicator = {};
-  /// These of MPI_COMM_WORLD, in this order.
+  /// These ranks of MPI_COMM_WORLD, in this order.
   std::vector<int> of_world = {};
 
   bool are_all() const noexcept { return !communicator && of_world.empty(); }

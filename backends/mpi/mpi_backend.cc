@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Each operation starts its non-blocking MPI calls at once and is then polled. Calls count in int:
+// an allreduce, broadcast or message of more elements goes in chunks; other collectives of more
+// elements go by messages, as those of process sets do (SetBackend).
 #include "backends/mpi/mpi_backend.h"
 
 #include <algorithm>
@@ -64,7 +67,7 @@ std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-// Of counts whose sum fits an int.
+// For counts whose sum fits an int.
 std::vector<int> as_ints(std::span<const std::size_t> counts) {
   std::vector<int> ints;
   for (const std::size_t count : counts) ints.push_back(static_cast<int>(count));

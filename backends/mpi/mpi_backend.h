@@ -18,11 +18,11 @@
 namespace ronde::mpi {
 
 struct MpiBackendOptions {
-  /// By when the other ranks have to come for the communicator.
+  /// The other ranks must have joined the communicator by then.
   Clock::time_point deadline = Clock::time_point::max();
   /// Most elements in one MPI call, which counts in int.
   std::size_t max_count = INT_MAX;
-  /// The ranks are on several hosts, so that data takes its time without a core.
+  /// The ranks are on several hosts, so that data moves without a core.
   bool between_hosts = false;
   /// MpiOptions::exact.
   bool exact = false;
@@ -74,7 +74,7 @@ class MpiBackend final : public Backend {
   const bool between_hosts_;
   const bool exact_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  /// Of all ranks: exact reductions, and what has too many elements for the counts of MPI.
+  /// Does exact reductions, and collectives with too many elements for the counts of MPI.
   std::unique_ptr<SetBackend> by_messages_;
   std::array<MPI_Op, kOwnOperatorCount> own_ops_ = {};  ///< in the order of own_operators()
   /// Shared with operations, which may outlive the backend after an abort.

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Every call of MPI goes through one lock, as Ronde asks for MPI_THREAD_SERIALIZED. Transport and
+// backend join and leave; the last to leave finalises MPI if Ronde initialised it and no rank is
+// lost.
 #include "backends/mpi/mpi_environment.h"
 
 #include <algorithm>

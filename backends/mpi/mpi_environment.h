@@ -38,7 +38,7 @@ class MpiEnvironment {
   /// Initialises MPI unless it is. Blocks until the launcher's other ranks do so, too (MPI knows no
   /// deadline for that), or the other `ranks`. Throws UsageError if MPI was finalised, offers too
   /// low a thread level, was started by a launcher that it does not understand, or has no such
-  /// `ranks`. Who joins while others are in has the ranks of the first.
+  /// `ranks`. A second member has the ranks of the first.
   void join(const MpiRanks& ranks = {});
 
   /// Ends what join() began. Once all who joined have left gracefully, MPI is finalised, if Ronde
@@ -118,7 +118,7 @@ class MpiEnvironment {
   bool abandoned_ = false;
 };
 
-/// One join() of an environment; leaving without saying so is not graceful.
+/// One join() of an environment. Its destructor leaves ungracefully, unless leave() was called.
 class MpiMembership {
  public:
   explicit MpiMembership(std::shared_ptr<MpiEnvironment> environment, const MpiRanks& ranks = {});
@@ -140,7 +140,7 @@ class MpiMembership {
 /// Keeps memory that MPI may write to after Ronde gave an operation up.
 void keep_for_ever(std::shared_ptr<void> memory);
 
-/// Whether the launcher says that all ranks run on this host; false if it does not say.
+/// Whether the launcher says that all ranks run on this host; false if it says nothing.
 bool launched_on_one_host(const EnvironmentLookup& variables);
 
 }  // namespace ronde::mpi

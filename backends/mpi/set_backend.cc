@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Collectives made of messages between pairs. Allreduce: each rank sends every other rank that
+// rank's part of its input, combines its own part of all inputs in rank order, and sends the result
+// to all. Reducescatter is the first half of that. Broadcast goes down a binomial tree; allgather
+// and alltoall exchange parts directly.
 #include "backends/mpi/set_backend.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// An operation is a list of steps. poll() takes the next step when all messages of the steps before
+// it have ended; a step posts messages and combines what has arrived.
 #include "backends/mpi/set_messages.h"
 
 #include <algorithm>

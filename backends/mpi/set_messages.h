@@ -11,7 +11,7 @@
 
 namespace ronde::mpi {
 
-/// Where the messages of a process set travel.
+/// The channel of a process set's messages.
 ///
 /// Note [No communicator a set]
 /// MPI 3.1 makes communicators of some ranks by blocking calls only, which a rank that dies
@@ -27,7 +27,7 @@ struct SetChannel {
   bool between_hosts = false;  ///< the ranks are on several hosts
 };
 
-/// An operation in steps, each of which posts messages and may use what those before it brought.
+/// An operation in steps, each of which posts messages and may use what has arrived before.
 ///
 /// Thread-safety: as Operation.
 class SetOperation final : public Operation {
@@ -36,17 +36,17 @@ class SetOperation final : public Operation {
 
   SetOperation(std::shared_ptr<const SetChannel> channel, std::vector<Step> steps)
       : channel_(std::move(channel)), steps_(std::move(steps)) {}
-  /// Messages that are still on their way keep their memory, as far as it is scratch, for ever.
+  /// Messages that are still in flight keep their scratch memory for ever.
   ~SetOperation() override;
 
   bool poll() override;
   std::uint64_t progress() const override { return ended_; }
 
-  // For steps. The memory must stay until the next step.
+  // Steps call these. The memory must stay until the next step.
 
   void send(std::size_t peer, const std::byte* from, std::size_t bytes);
   void receive(std::size_t peer, std::byte* to, std::size_t bytes);
-  /// So many bytes that live as long as the operation.
+  /// Memory of so many bytes that lives as long as the operation.
   std::byte* scratch(std::size_t bytes);
 
  private:

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Allreduces through the ring. Every rank copies its input into its slot, round by round. One-shot:
+// each rank then reduces all slots straight to its own output. Two-shot: each rank reduces one
+// slice of all slots, writes the result into a slot, and copies the results of the other slices.
+// Input and output may be of another type than what is reduced; elements are converted while they
+// are copied.
 #include "backends/shm/allreduce.h"
 
 #include <algorithm>
@@ -86,7 +91,7 @@ void RingAllreduce::find_inputs(std::uint64_t round, const Piece& piece, std::si
 const std::byte* RingAllreduce::reduce_inputs(std::byte* output, std::size_t count,
                                               bool will_read) {
   const Store store = stores_.output(count * format_.user_bytes());
-  // What was streamed away could not be read again.
+  // Results that were streamed have left the cache.
   const bool by_block = format_.converts() || (will_read && store == Store::Streaming);
   if (!by_block) {
     kernels().reduce(output, inputs_, count, reduction_, store);

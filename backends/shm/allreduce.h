@@ -14,8 +14,8 @@
 
 namespace ronde::shm {
 
-/// What the kinds of allreduce through the ring share. Where the call has a wire_dtype, elements
-/// are converted as they are staged, and back as results are written: in one pass over memory.
+/// Common part of the allreduces through the ring. Where the call has a wire type, elements are
+/// converted while they are staged, and back while results are written: in one pass over memory.
 class RingAllreduce : public RingOperation {
  protected:
   RingAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
@@ -23,8 +23,8 @@ class RingAllreduce : public RingOperation {
 
   /// Stages what lies outside `own`, a slice of the round that nobody but this rank would read.
   void stage_outside(std::uint64_t round, const Slice& own);
-  /// Finds what all ranks bring to `count` elements of the piece (at most block_elements(), if they
-  /// are converted), behind the first `skipped`: in inputs_, null for ranks that add nothing.
+  /// Sets inputs_ to the operands of `count` elements of the piece (at most block_elements() where
+  /// they are converted), behind the first `skipped`; null for ranks that contribute nothing.
   void find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped, std::size_t count);
   /// Reduces inputs_ to the user's memory. Returns where the results can be read, in the type in
   /// which they were reduced: in this core's cache.
@@ -82,7 +82,7 @@ class SlicedAllreduce final : public RingAllreduce {
 
  private:
   Slice slice_of(std::size_t rank, std::size_t round_elements) const;
-  /// In whose slot the results of `rank`'s slice are.
+  /// The rank whose slot holds the results of `rank`'s slice.
   std::size_t holder_of(std::size_t rank) const { return (rank + 1) % inputs_.size(); }
   void reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin, std::size_t end);
   void stage(std::uint64_t round) override {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A broadcast through the ring: the root copies its segments into its slots, round by round, and
+// the other ranks copy from there to their outputs.
 #include "backends/shm/broadcast.h"
 
 #include <algorithm>

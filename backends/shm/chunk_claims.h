@@ -16,11 +16,11 @@ namespace ronde::shm {
 /// The chunks of all operations are numbered through, in the order of the operations, alike on
 /// every rank. A rank that has time says which chunk it is about to take and then moves the common
 /// count past it by a compare-and-swap; when it is done with the chunk it says that it works on
-/// none. So whoever sees the count at the end of an operation, and every rank at none or at a later
-/// chunk, knows that the operation is finished: a rank said which one it takes before the count
-/// moved. Nobody waits for a rank that computes elsewhere: who comes first does the most.
+/// none. So a rank that sees the count at the end of an operation, and every rank at none or at a
+/// later chunk, knows that the operation is finished: a rank says which chunk it takes before the
+/// count moves. Nobody waits for a rank that computes elsewhere: the first ranks do most chunks.
 ///
-/// Thread-safety: of one rank, one thread at a time; between ranks, this is what it is for.
+/// Thread-safety: one thread of each rank at a time; ranks may call it at the same time.
 class ChunkClaims {
  public:
   static std::size_t bytes_for(std::size_t ranks) noexcept { return (1 + ranks) * sizeof(Line); }

@@ -12,7 +12,7 @@
 
 namespace ronde::shm {
 
-/// What the kernels are to do for a reduction whose average divides by `divisor`.
+/// The kernels' reduction for a call whose average divides by `divisor`.
 inline Reduction reduction_of(DataType dtype, ReduceOp op, double prescale, double postscale,
                               int divisor) {
   return {.dtype = dtype,
@@ -57,7 +57,7 @@ struct Piece {
   const Segment* segment;
   std::size_t offset;  ///< of its first element in the segment
 
-  /// Where it is read, behind its first `skipped` elements; null if there is no input.
+  /// Address of the input behind the first `skipped` elements; null if there is no input.
   const std::byte* input(std::size_t skipped, std::size_t element_bytes) const noexcept {
     if (segment->input == nullptr) return nullptr;
     return advanced(segment->input, (offset + skipped) * element_bytes);
@@ -66,7 +66,7 @@ struct Piece {
     return advanced(segment->output, (offset + skipped) * element_bytes);
   }
 
-  /// What of it lies in `slice`.
+  /// Its elements that lie in `slice`.
   Slice within(const Slice& slice) const noexcept {
     const std::size_t begin = std::max(slice.begin, position);
     return {begin, std::max(begin, std::min(slice.end, position + count))};
@@ -111,7 +111,7 @@ class ChunkWalk {
   std::size_t most_pieces_;  ///< 0: the list is too short to be limited
 };
 
-/// Through slots of `slot_bytes`, in which elements are as they travel.
+/// The rounds of an allreduce through slots of `slot_bytes`, which hold elements of the wire type.
 inline ChunkWalk walk_of(const AllreduceCall& call, std::size_t slot_bytes,
                          std::size_t most_pieces) {
   const std::size_t total = total_elements(call.segments);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// File descriptors travel as SCM_RIGHTS over abstract Unix datagram sockets. The ranks exchange the
+// names of their sockets and a random token each; a message counts if it carries the receiver's
+// token and comes from the same user.
 #include "backends/shm/descriptor_mail.h"
 
 #include <sys/socket.h>

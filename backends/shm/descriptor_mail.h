@@ -21,7 +21,7 @@ namespace ronde::shm {
 /// tokens: its messages are dropped, and so are those of other users.
 class DescriptorMail {
  public:
-  /// Every rank at the same time; throws on all alike.
+  /// All ranks call it together; if it fails on one, all throw.
   explicit DescriptorMail(const Meeting& meeting);
 
   /// How many messages may wait for one rank unread: at most net.unix.max_dgram_qlen, of which
@@ -38,11 +38,11 @@ class DescriptorMail {
     std::string socket, token;
   };
 
-  /// What came with a message.
+  /// The attachments of a message.
   struct Attachments {
     UniqueFd fd;
     uid_t user = static_cast<uid_t>(-1);
-    bool is_cut = false;  ///< this process had no room for a descriptor more
+    bool is_cut = false;  ///< this process may not open another descriptor
   };
 
   static Attachments attachments_of(msghdr& message);

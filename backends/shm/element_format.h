@@ -8,8 +8,8 @@
 
 namespace ronde::shm {
 
-/// The types of the elements of an allreduce: one in the user's memory, and the one in which they
-/// are staged, reduced and sent. They differ where the call has a wire_dtype.
+/// Element types of an allreduce: the type in the user's memory, and the wire type, in which
+/// elements are staged, reduced and sent. They differ where the call has a wire_dtype.
 class ElementFormat {
  public:
   explicit ElementFormat(const AllreduceCall& call)
@@ -23,7 +23,7 @@ class ElementFormat {
   std::size_t user_bytes() const noexcept { return size_of(user_); }
   std::size_t wire_bytes() const noexcept { return size_of(wire_); }
 
-  /// What a reduction has yet to scale its inputs by: conversion has done it.
+  /// Factor of a reduction's inputs; 1 where the conversion has scaled them.
   double prescale() const noexcept { return converts() ? 1.0 : prescale_; }
 
   /// Copies `count` elements from the user's memory; if it converts them, scaled.
@@ -35,7 +35,7 @@ class ElementFormat {
     }
   }
 
-  /// Back to the user's memory.
+  /// Copies `count` elements back to the user's memory.
   void unpack(std::byte* to, const std::byte* from, std::size_t count, Store store) const {
     if (converts()) {
       kernels_.widen(to, from, count, conversion({}), store);

@@ -11,15 +11,15 @@
 
 namespace ronde::shm {
 
-/// How the ranks meet while a group starts.
+/// The means of the ranks to exchange blobs while a group starts.
 struct Meeting {
   const Topology& topology;
   /// As BackendContext::exchange.
   const std::function<std::vector<std::string>(std::string_view blob)>& exchange;
 };
 
-/// A step that failed on a rank. Every rank throws it and has met all the others, so that they can
-/// go on without. Other GroupErrors say that a rank is lost, which nobody may pass over.
+/// A step that failed on a rank. Every rank throws it after all have exchanged their results, so
+/// that they can continue without. Other GroupErrors mean that a rank is lost: nobody may continue.
 class StepError final : public GroupError {
  public:
   using GroupError::GroupError;

@@ -15,7 +15,7 @@
 
 namespace ronde::shm {
 
-/// What messages share. They may outlive the backend.
+/// State that the messages of a rank share. They may outlive the backend.
 struct MessageContext {
   MessageContext(std::span<std::byte> memory, std::shared_ptr<void> owner, const RingShape& shape,
                  std::size_t rank, std::function<void()> ring_peers)
@@ -31,7 +31,8 @@ struct MessageContext {
   std::atomic<std::uint64_t> bytes = 0;
 };
 
-/// A message in parts, each of which fills a slot; poll() goes on until it has to wait for one.
+/// A point-to-point message in parts, each of which fills a slot. poll() moves parts until it would
+/// have to wait for a slot.
 class Message final : public Operation {
  public:
   Message(std::shared_ptr<MessageContext> context, const SendCall& call);
@@ -48,7 +49,7 @@ class Message final : public Operation {
   bool move(std::size_t bytes);
 
   const std::shared_ptr<MessageContext> context_;
-  const void* const from_;  ///< null: it comes from the peer
+  const void* const from_;  ///< null: the peer sends
   void* const to_;
   const std::size_t bytes_;
   const std::size_t peer_;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Point-to-point messages through slots in shared memory: Note [Slots of an outbox].
 #include "backends/shm/outboxes.h"
 
 #include <array>
@@ -12,7 +13,7 @@
 namespace ronde::shm {
 namespace {
 
-/// As in Ring: counters of different writers stay that far apart.
+/// Distance between counters of different writers, as in Ring.
 constexpr std::size_t kLinePair = 128;
 constexpr std::size_t kMostSlots = 16;
 
@@ -20,8 +21,8 @@ constexpr std::size_t kMostSlots = 16;
 
 struct alignas(kLinePair) Outboxes::Line {
   std::atomic<std::uint64_t> count{0};
-  /// Of what was sent: the slot of part k, counted from 0, is at k modulo the number of slots, as
-  /// no more can be under way.
+  /// Slots of the parts sent: that of part k, counted from 0, is at k modulo the number of slots,
+  /// as no more parts can be under way.
   std::array<std::uint8_t, kMostSlots> slots = {};
 };
 

@@ -32,24 +32,24 @@ class Outboxes {
   Outboxes(std::span<std::byte> memory, const RingShape& shape, std::size_t rank,
            std::function<void()> ring_peers);
 
-  /// For outboxes of as many slots as a ring has, of the same size.
+  /// Bytes of outboxes with the number and size of slots of a ring.
   static std::size_t bytes_for(const RingShape& shape) noexcept;
 
   std::size_t slot_bytes() const noexcept { return shape_.slot_bytes; }
 
   /// The next slot of this rank's outbox; null until its last receiver has taken it.
   std::byte* next_slot();
-  /// What was written there is for `receiver`.
+  /// Gives the part that was written there to `receiver`.
   void publish(std::size_t receiver);
 
   /// The next part that `sender` has for this rank; null until it is there.
   const std::byte* arrived(std::size_t sender) const;
-  /// That part will not be read again.
+  /// Frees the slot of that part.
   void take(std::size_t sender);
 
  private:
   struct Line;
-  /// A part that was sent: the so-many-th for this receiver.
+  /// A part that was sent, by its number among those for the receiver.
   struct Part {
     std::size_t receiver = 0;
     std::uint64_t number = 0;  ///< counts from 1; 0: none yet
@@ -58,7 +58,7 @@ class Outboxes {
   static std::size_t header_bytes(const RingShape& shape) noexcept;
   static std::size_t bytes_of_rank(const RingShape& shape) noexcept;
   std::byte* part_of(std::size_t rank) const noexcept;
-  /// What `rank` has sent to `receiver`, and taken from `sender`.
+  /// Counters of the parts that `rank` has sent to `receiver`, and taken from `sender`.
   Line& sent(std::size_t rank, std::size_t receiver) const noexcept;
   Line& taken(std::size_t rank, std::size_t sender) const noexcept;
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Allgather, alltoall and reducescatter through the ring. A round carries as many bytes of every
+// rank's part; a slot holds the part itself (allgather), or side by side a piece for each other
+// rank. The receivers copy the pieces, or reduce them in rank order.
 #include "backends/shm/partwise.h"
 
 #include <algorithm>

@@ -10,8 +10,8 @@
 
 namespace ronde::shm {
 
-/// An operation in which ranks have parts of a buffer for each other. A round moves as many bytes
-/// of every part, so that there are as many rounds as the largest part needs.
+/// An operation in which every rank has a part of a buffer for each other rank. A round moves as
+/// many bytes of every part, so that there are as many rounds as the largest part needs.
 class PartwiseOperation : public RingOperation {
  protected:
   /// `chunk_bytes`: of a part in a round; `largest`: bytes of the largest part, on any rank.

@@ -25,8 +25,8 @@ struct Ring::Header {
 
   struct alignas(kLinePair) CountLine {
     std::atomic<std::uint64_t> count{0};
-    /// With kStaged, by slot: the round has absent pieces. Beside the counter, so that a reader
-    /// gets it with the same line.
+    /// With kStaged, by slot: whether the round has absent pieces. It lies beside the counter, so
+    /// that a reader gets both with one line.
     std::array<bool, kMostSlots> has_absent = {};
   };
 

@@ -12,7 +12,7 @@
 
 namespace ronde::shm {
 
-/// What the memory of a ring is aligned to, and each rank's part of it: a page.
+/// Alignment of a ring's memory, and of each rank's part of it: a page.
 inline constexpr std::size_t kRingAlignment = 4096;
 
 /// How many ranks share a ring, and what each of them has in it.
@@ -25,7 +25,7 @@ struct RingShape {
   std::size_t bytes() const noexcept { return ranks * bytes_of_rank(); }
 };
 
-/// Most pieces of segments in a round: each has a bit that says whether its rank contributes.
+/// Most pieces of segments in a round. Each has a bit that says whether its rank contributes.
 inline constexpr std::size_t kMostPieces = 512;
 
 /// Which pieces of a round the rank that staged it adds nothing to.
@@ -43,7 +43,7 @@ using AbsentPieces = std::bitset<kMostPieces>;
 /// operation, so nothing is ever reset and no rank has to wait at the end of one: it may stage the
 /// next while others still read the last. A store to a slot is ordered before the release store of
 /// its counter; a reader's acquire load of the counter is ordered before its loads of the slot. A
-/// rank that dies stops counting: the others wait, until the control plane tells.
+/// rank that dies stops counting: the others wait until the control plane reports the death.
 ///
 /// Thread-safety: of one rank, as Backend; between ranks, by the rounds.
 class Ring {
@@ -81,15 +81,15 @@ class Ring {
   void ring_peers();
 
   std::byte* slot(std::size_t rank, std::uint64_t round) const noexcept;
-  /// What `rank` told with the round; null where it contributes to every piece.
+  /// Pieces of the round that `rank` contributes nothing to; null if there is none.
   const AbsentPieces* absent(std::size_t rank, std::uint64_t round) const noexcept;
 
-  /// What `rank` staged of the round, `offset` bytes into its slot and in the given piece; null if
-  /// it adds nothing to that.
+  /// Address of `rank`'s operand, `offset` bytes into its slot and within the given piece; null if
+  /// it contributes nothing to that piece.
   const std::byte* operand(std::size_t rank, std::uint64_t round, std::size_t piece,
                            std::size_t offset) const noexcept;
 
-  /// A word by which local rank 0 tells the others its choices; ordered with nothing.
+  /// A word in which local rank 0 publishes its choices; ordered with nothing.
   std::atomic<std::uint64_t>& leaders_word() const noexcept;
 
  private:
@@ -109,7 +109,7 @@ class Ring {
   std::uint64_t next_round_ = 0;
   bool has_news_ = false;  ///< for peers
   std::array<std::uint64_t, kSteps> own_ = {};
-  /// What the others' counters were when last looked at, by rank: reading them costs a cache miss.
+  /// The others' counters as read last, by rank: each read costs a cache miss.
   std::array<std::vector<std::uint64_t>, kSteps> seen_;
 };
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The loop of every operation through the ring. A rank stages two rounds ahead, reduces a staged
+// round where the operation has that step, and consumes the oldest round once its peers have staged
+// (or reduced) it. Where none of that is possible it stages as many rounds as have free slots, and
+// then returns from poll(), which is called again.
 #include "backends/shm/ring_operation.h"
 
 #include <algorithm>

@@ -16,7 +16,7 @@
 
 namespace ronde::shm {
 
-/// What the backend did. Written by one thread at a time, read by any.
+/// Statistics of the backend. Written by one thread at a time, read by any.
 struct RingCounters {
   std::atomic<std::uint64_t> operations = 0;
   std::atomic<std::uint64_t> rounds = 0;
@@ -25,8 +25,7 @@ struct RingCounters {
   std::atomic<std::uint64_t> sliced_operations = 0;
 };
 
-/// What operations share: a ring, the loops that work on it, how they store and are counted. They
-/// may outlive the backend.
+/// State that the operations of a rank share. They may outlive the backend.
 struct RingContext {
   RingContext(std::span<std::byte> memory, std::shared_ptr<void> owner, const RingShape& shape,
               std::size_t rank, std::function<void()> ring_peers, ShmOptions::Stores store_mode)
@@ -66,13 +65,13 @@ class RingOperation : public Operation {
     static_cast<void>(round);
     return false;
   }
-  /// Called once, when everything is consumed.
+  /// Is called once, when everything is consumed.
   virtual void finished() {}
 
   Ring& ring() noexcept { return context_->ring; }
   const Kernels& kernels() const noexcept { return context_->kernels; }
-  /// Where `bytes` of this rank's slot are to be written, at `offset` bytes; null if nobody would
-  /// read them.
+  /// Address of `bytes` of this rank's slot to write, at `offset` bytes; null if nobody would read
+  /// them.
   std::byte* slot_to_fill(std::uint64_t round, std::size_t offset, std::size_t bytes);
   /// Copies into this rank's slot, at `offset` bytes.
   void write_slot(std::uint64_t round, std::size_t offset, const void* input, std::size_t bytes,

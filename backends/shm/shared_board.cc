@@ -24,7 +24,7 @@ void full_fence() noexcept {
 #endif
 }
 
-/// For arrival words: the most buckets of a frozen schedule, and one.
+/// Number of arrival words: the most buckets of a frozen schedule, and one.
 constexpr std::size_t kWords = 1024;
 
 class SharedBoard final : public Board {
@@ -87,7 +87,7 @@ class SharedBoard final : public Board {
   const shm::SharedMemory memory_;
   const std::vector<UniqueFd> bells_;  ///< by local rank
   std::span<Word> words_;
-  /// By local rank. One byte each: ring() looks at all of them after every chunk, so a line holds
+  /// By local rank, one byte each: ring() reads all of them after every chunk, and a line holds
   /// those of 64 ranks.
   std::span<std::atomic<Sleep>> asleep_;
 };

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Memory that the ranks of a host share. Local rank 0 makes a sealed memfd and sends its descriptor
+// to the others, which check its size and seals and map it. Memory can also be offered under
+// /proc/PID/fd, for ranks that cannot exchange anything at that time.
 #include "backends/shm/shared_memory.h"
 
 #include <fcntl.h>
@@ -110,7 +113,7 @@ SharedMemory map_offered(const MemoryOffer& offer) {
     if (is_meant && S_ISREG(status.st_mode)) return;
     throw Error(path + " is another file here: do the ranks run in one container?");
   };
-  // In another container the numbers may mean anything, and opening a device has effects.
+  // In another container the path may name anything, and opening a device has effects.
   struct stat seen = {};
   if (::stat(path.c_str(), &seen) != 0) throw failure_of(path.c_str());
   check_identity(seen);

@@ -11,7 +11,7 @@
 
 namespace ronde::shm {
 
-/// Where memory is to be had from a process of this host: plain bytes.
+/// Memory that a process of this host offers, as plain bytes to send.
 struct MemoryOffer {
   std::int64_t process = 0;
   std::int64_t descriptor = -1;  ///< of that process
@@ -31,7 +31,7 @@ class SharedMemory {
 
   std::span<std::byte> bytes() const noexcept { return bytes_; }
 
-  /// What is large and mostly never touched would only make them slow to read.
+  /// Memory that is large and mostly untouched would make core dumps slow.
   void leave_out_of_core_dumps() noexcept;
 
  private:
@@ -42,8 +42,8 @@ class SharedMemory {
   std::span<std::byte> bytes_;
 };
 
-/// Zeroed memory that other processes of this host may map while this lives, which are told of it
-/// in any way: for ranks that cannot meet by a Meeting any more.
+/// Zeroed memory that other processes of this host may map while this object lives. The offer
+/// reaches them in any way: for ranks that can no longer exchange blobs.
 class OfferedMemory {
  public:
   /// Throws ronde::Error.

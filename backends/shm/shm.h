@@ -6,7 +6,7 @@
 
 #include "ronde/plugin/factory.h"
 
-/// The backend of ranks that share a host, for those who put a Runtime together.
+/// The backend of ranks that share a host, for programs that put a Runtime together.
 namespace ronde {
 
 /// How the shared-memory backend works. Must be equal on all ranks. The defaults are measured

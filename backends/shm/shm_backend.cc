@@ -19,7 +19,7 @@
 namespace ronde::shm {
 namespace {
 
-/// Above MPI's: nothing between ranks of one host is faster than their memory.
+/// Above MPI's priority: shared memory is the fastest way between ranks of one host.
 constexpr int kPriority = 20;
 
 bool is_in_place(std::span<const Segment> segments) {
@@ -38,7 +38,7 @@ std::unique_ptr<Backend> create_alone(const ShmOptions& options, const BackendCo
                                       context.ring_peers);
 }
 
-/// Null if none is wanted, or if there is not enough address space for it: then on every rank.
+/// Null if no heap is wanted, or if address space is short on a rank: then on every rank.
 std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
                                                    const BackendContext& context) {
   if (context.symmetric_heap_bytes == 0) return nullptr;
@@ -94,7 +94,7 @@ std::unique_ptr<Backend> create_backend(const ShmOptions& options, const Backend
 RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores) {
   constexpr std::size_t kKiB = std::size_t{1} << 10;
   constexpr std::size_t kSlot = 128 * kKiB;  // the slots of two ranks share a second-level cache
-  // Where ranks take turns on a core, waiting costs more than memory: fewer and larger rounds.
+  // Where ranks take turns on a core, fewer and larger rounds pay: waiting costs more than memory.
   constexpr std::size_t kSlotOfMany = 512 * kKiB;
   constexpr std::size_t kMostBytes = 48 * kKiB * kKiB;
   constexpr std::size_t kUnit = 4 * kKiB;
@@ -138,8 +138,8 @@ bool ShmBackend::by_slices(std::size_t bytes) const {
   if (options_.reduce != ShmOptions::Reduce::Auto) {
     return options_.reduce == ShmOptions::Reduce::Sliced;
   }
-  // By slices a rank reads 2 / n of what it reads flat, and of two ranks each reduces the half; but
-  // a second wait for the peers costs as much as moving some kilobytes.
+  // In a two-shot a rank reads 2 / n of what it reads in a one-shot, and of two ranks each reduces
+  // the half; but its second wait for the peers costs as much as moving some kilobytes.
   constexpr std::size_t kWaitBytes = std::size_t{8} << 10;
   return bytes * (context_->ring.ranks() - 1) > kWaitBytes;
 }

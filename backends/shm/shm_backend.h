@@ -14,7 +14,7 @@
 
 namespace ronde::shm {
 
-/// The ring for so many ranks on so many cores.
+/// Shape of the ring of so many ranks on so many cores.
 RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores);
 
 /// Operations of the ranks of one host, through a ring of shared memory that stays in the caches,

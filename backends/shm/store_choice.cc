@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The stores of operations are chosen by trials: Note [Choosing the stores]. StoreTrials decides
+// for one class of operations from the times of its stretches; StoreChoice has one for each class,
+// shares local rank 0's decisions through a word of the ring, and counts.
 #include "backends/shm/store_choice.h"
 
 #include <algorithm>
@@ -33,7 +36,7 @@ constexpr int kSlowInARow = 4;
 constexpr std::uint64_t kLeastBetweenTrials = 64;
 constexpr std::uint64_t kMostBetweenTrials = 2048;
 
-/// In the leader's word.
+/// Bits of a class in the leader's word, of which so many are used.
 constexpr std::size_t kBitsOfClass = 4;
 constexpr std::uint64_t kMaskOfClass = 3;
 
@@ -61,7 +64,7 @@ void StoreTrials::begin_trial() {
 }
 
 bool StoreTrials::learn_trial(std::size_t kind, std::uint64_t picoseconds_a_byte) {
-  if (kind != tried_) return false;  // of an operation that began before
+  if (kind != tried_) return false;  // the operation began before the trial
   if (runs_++ > 0) speed_[kind] = std::min(speed_[kind], picoseconds_a_byte);
   if (runs_ < kRuns) return false;
   runs_ = 0;
@@ -113,7 +116,7 @@ StoreChoice::Use StoreChoice::use_of(std::size_t kind) {
   return use;
 }
 
-/// For the next stretch of an operation.
+/// The kind for the next stretch of an operation.
 std::size_t StoreChoice::next_kind(std::size_t index) {
   if (!leads_) return told(index);
   const std::size_t kind = classes_[index].next();

@@ -28,8 +28,8 @@ constexpr StoreKinds store_kinds(std::size_t number) noexcept {
           (number & 2) != 0 ? Store::Streaming : Store::Regular};
 }
 
-/// Which of the kinds is the fastest, by what is learnt of stretches of similar operations. It
-/// knows no clock. Not thread-safe.
+/// Finds the fastest kind from the times of stretches of similar operations. It reads no clock
+/// itself. Not thread-safe.
 class StoreTrials {
  public:
   /// The number of the kind for the next stretch.
@@ -73,7 +73,7 @@ class StoreTrials {
 /// not count), and tries again when that becomes slower, and now and then anyway. The others follow
 /// its choice through a word of the ring; one that reads it late is as correct.
 ///
-/// Thread-safety: as Backend, but for stats(), which any thread may call.
+/// Thread-safety: as Backend, but for add_stats(), which any thread may call.
 class StoreChoice {
  public:
   /// One operation: which stores it uses. The leader's also measures.
@@ -81,9 +81,9 @@ class StoreChoice {
 
   StoreChoice(ShmOptions::Stores mode, bool leads, std::atomic<std::uint64_t>& leaders_word);
 
-  /// For an allreduce of so many bytes. `converts`: elements change their type on the way.
+  /// Begins an allreduce of so many bytes. `converts`: it changes the type of elements.
   Use begin(std::size_t bytes, bool in_place, bool converts = false);
-  /// For another operation: what allreduces of this size were best with. Nothing is measured.
+  /// Begins another operation, with the best kind for allreduces of this size. Measures nothing.
   Use borrow(std::size_t bytes, bool in_place);
 
   void add_stats(StatsGroup& group) const;
@@ -133,7 +133,7 @@ class StoreChoice::Use {
     std::chrono::steady_clock::time_point start_;
   };
 
-  /// To be called before so many bytes are stored: now and then the kinds change.
+  /// Must be called before so many bytes are stored: the kinds may change then.
   void move(std::size_t bytes);
   /// The operation is finished.
   void end();

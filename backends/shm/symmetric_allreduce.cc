@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// An allreduce in place in the symmetric heap. The elements form chunks of 128 KiB. A rank claims
+// the next chunk, reduces all ranks' buffers block by block into the first one's, and copies the
+// block to the others. A rank that finds no chunk left waits until the others have finished theirs.
 #include "backends/shm/symmetric_allreduce.h"
 
 #include <algorithm>
@@ -16,7 +19,7 @@ constexpr std::size_t kChunkBytes = std::size_t{128} << 10;
 constexpr std::size_t kBlockBytes = std::size_t{4} << 10;
 constexpr std::size_t kLine = 64;
 
-/// Processors stop fetching ahead at the end of a page, which is where the next block begins.
+/// Processors stop fetching ahead at the end of a page, where the next block begins.
 void prefetch(const void* address, std::size_t bytes) {
   const auto* line = static_cast<const std::byte*>(address);
   for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(line + at, 1);
@@ -74,7 +77,7 @@ void SymmetricAllreduce::reduce_chunk(std::size_t chunk) {
   }
 }
 
-/// So many elements of all ranks, from `offset` of the heap on.
+/// Reduces so many elements of all ranks, from `offset` of the heap on.
 void SymmetricAllreduce::reduce(std::size_t offset, std::size_t elements) {
   const SymmetricHeap& heap = *context_->heap;
   const std::size_t bytes = elements * element_bytes_;

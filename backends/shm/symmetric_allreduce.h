@@ -16,7 +16,7 @@
 
 namespace ronde::shm {
 
-/// What the symmetric operations of a rank share. They may outlive the backend.
+/// State that the symmetric operations of a rank share. They may outlive the backend.
 struct SymmetricContext {
   /// `memory` begins with the claims; the heap lies behind them.
   SymmetricContext(std::span<std::byte> claims_memory, std::shared_ptr<SymmetricHeap> heap_,
@@ -40,7 +40,7 @@ struct SymmetricContext {
 };
 
 /// An allreduce of buffers that lie at the same offset in every rank's part of the symmetric heap:
-/// whoever has time reduces the next chunk of all ranks' buffers and writes the result into each of
+/// any rank that has time reduces the next chunk of all buffers and writes the result into each of
 /// them. Every byte is read once and written once; no rank has to wait for another one that is
 /// computing. Elements are combined in rank order, by one rank: results are the same bits
 /// everywhere and from run to run.

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Framing: each message follows its length as 32 bits in the order of bytes of the host, which all
+// ranks share (they compare their systems when they meet). Frames wait in a queue until the socket
+// takes them; incoming bytes are collected until a frame is complete.
 #include "backends/socket/connection.h"
 
 #include <sys/socket.h>

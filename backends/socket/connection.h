@@ -42,7 +42,7 @@ class Connection {
 
   const std::string& end_text() const noexcept { return end_text_; }
 
-  /// Tells the peer that nothing more will come.
+  /// Ends this side's stream: the peer reads its end after the last message.
   void finish_sending() noexcept;
 
  private:

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-// What the two sides of a connection say to each other: Note [Bootstrap of the tree].
+// Messages of the handshake between a rank and its parent: Note [Bootstrap of the tree].
 namespace ronde::net {
 
 inline constexpr std::uint64_t kMagic = 0x31'65'64'6e'6f'52'01'00;
@@ -24,7 +24,8 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 32);
 
-/// Where a rank can be reached by its children, and how both sides prove who they are.
+/// Addresses at which a rank's children reach it, and the tokens by which both sides prove that
+/// they belong to the job.
 struct Invitation {
   std::string unix_name;
   std::uint16_t port = 0;
@@ -35,7 +36,7 @@ struct Invitation {
 
 std::string pack_invitation(const Invitation& invitation);
 
-/// Throws GroupError that names `sender` on what is none.
+/// Throws GroupError that names `sender` if `bytes` are no invitation.
 Invitation unpack_invitation(std::string_view bytes, int sender);
 
 }  // namespace ronde::net

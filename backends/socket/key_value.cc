@@ -54,7 +54,7 @@ class KeyValueExchange {
   KeyValueExchange(const KeyValueStart& start, KeyValueCalls& calls, Clock::time_point deadline)
       : start_(start), calls_(calls), deadline_(deadline) {}
 
-  /// As Exchange.
+  /// Does what Exchange says.
   std::vector<std::string> operator()(std::string_view blob) {
     busy_ = true;
     put(key_of(start_.rank), std::string(kMark) + to_hex(blob));
@@ -81,13 +81,13 @@ class KeyValueExchange {
     while (true) {
       if (const std::optional<std::string> value = get(key_of(rank))) return decode(rank, *value);
       if (Clock::now() >= deadline_) fail_waiting(rank);
-      // Somebody else's store: there is nothing to wait on but to ask again.
+      // The store is not Ronde's and offers nothing to wait on: ask again.
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);
     }
   }
 
-  /// `first` did not come; those after it may not have come either.
+  /// `first` did not come; ranks after it may be missing, too.
   [[noreturn]] void fail_waiting(int first) const {
     std::string list = std::to_string(first);
     for (int rank = first + 1; rank < start_.size; ++rank) {
@@ -150,7 +150,7 @@ class KeyValueExchange {
   bool busy_ = false;
 };
 
-/// What a rank was told, and found out by itself.
+/// Numbers that a rank was started with, and the host that it found out itself.
 struct Facts {
   int size = 0;
   int local_rank = -1;
@@ -181,7 +181,7 @@ void check_numbers(const KeyValueStart& start) {
   }
 }
 
-/// The same verdict on every rank, unless they disagree on the size.
+/// Fails or succeeds alike on every rank, unless the ranks disagree on the size.
 void check_facts(const std::vector<Facts>& facts, bool one_host) {
   const Facts& first = facts.front();
   for (std::size_t i = 0; i < facts.size(); ++i) {

@@ -12,10 +12,10 @@
 #include "ronde/key_value_start.h"
 #include "ronde/plugin/transport.h"
 
-/// The transport of ranks that no MPI launcher started, for those who put a Runtime together.
+/// The transport of ranks that no MPI launcher started, for programs that put a Runtime together.
 namespace ronde {
 
-/// The call of put or get that a start is in, for whoever waits for it.
+/// The call of put or get that a start is in, for threads that wait for the start.
 ///
 /// Thread-safety: every member may be called from any thread.
 class KeyValueCalls {
@@ -45,7 +45,7 @@ struct KeyValueOptions {
   bool offer_loopback = false;
   /// Refuse ranks of several hosts: there is nothing to move their data with.
   bool one_host = true;
-  /// Told of every call of the store, if there is one.
+  /// Is told of every call of the store, unless it is null.
   std::shared_ptr<KeyValueCalls> calls = nullptr;
 };
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The parent's side of the handshake: Note [Bootstrap of the tree]. It polls its listeners and the
+// connections that have not proved themselves yet, reads a Hello from each, answers the right
+// token, and drops connections that say nothing or something else.
 #include "backends/socket/reception.h"
 
 #include <sys/socket.h>

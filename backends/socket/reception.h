@@ -14,7 +14,7 @@
 
 namespace ronde::net {
 
-/// A parent's side: takes connections until every child has proved itself.
+/// The parent's side of the handshake: takes connections until every child has proved itself.
 class Reception {
  public:
   Reception(int rank, std::vector<int> children, const Invitation& invitation,

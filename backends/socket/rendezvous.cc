@@ -20,8 +20,8 @@
 
 // Note [Bootstrap of the tree]
 // 1. All ranks exchange their version of Ronde, which has to be one; their host identities; the
-//    cores that they can use; and how long they will still wait: whoever came first sets the
-//    deadline of all, as ranks that give up one after the other would blame each other.
+//    cores that they can use; and how long they will still wait: the first rank sets the deadline
+//    of all, as ranks that give up one after the other would blame each other.
 // 2. Every rank that has children listens: at an abstract Unix socket for the ranks of its host;
 //    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and two
 //    random tokens each. One that cannot listen sends the reason, which is then the error of all.
@@ -45,7 +45,7 @@ std::string introduction(const TreeOptions& options) {
                       std::to_string(patience.count()), cores.mask, std::to_string(cores.quota)});
 }
 
-/// What all ranks said of themselves.
+/// The introductions of all ranks.
 struct Introductions {
   std::vector<int> host_of;
   std::map<int, Cores> cores;                ///< by host
@@ -72,7 +72,7 @@ Introductions read_introductions(const std::vector<std::string>& blobs) {
   return all;
 }
 
-/// Where a rank's children can find it.
+/// The listening sockets of a rank, and the invitation to its children.
 struct Door {
   Invitation invitation;
   std::vector<UniqueFd> listeners;
@@ -94,7 +94,7 @@ Door open_door(const TreeOptions& options, const Topology& topology,
   return door;
 }
 
-/// Of the ranks that others connect to, each of which sends an invitation, or why there is none.
+/// Throws if a rank that others connect to sent the reason why it cannot listen.
 void expect_no_problem(const std::vector<std::string>& invitations) {
   for (std::size_t i = 0; i < invitations.size(); ++i) {
     if (invitations[i].empty()) continue;

@@ -27,7 +27,7 @@ struct TreeOptions {
   std::string transport = "socket";  ///< its name
   int rank = 0;
   int size = 1;
-  /// By when all ranks have to be connected. The first to pass on any rank holds for all.
+  /// All ranks must be connected by then. The first deadline of any rank holds for all.
   Clock::time_point deadline = Clock::now() + std::chrono::minutes(2);
   /// Another identity than this host's. Ranks of different identities use TCP.
   std::string host = {};
@@ -49,8 +49,8 @@ struct Meeting {
   /// The first of those in the TreeOptions of all ranks.
   Clock::time_point deadline;
   std::vector<Peer> peers = {};
-  /// Children that did not come in time, and a text that says so. No exception: this rank has to
-  /// stay until the others know of them.
+  /// Children that did not come in time, and a text that says so. There is no exception, as this
+  /// rank has to stay until the others know of them.
   std::vector<int> missing = {};
   std::string missing_text = {};
 };

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The tree's sockets and pidfds are in one epoll set. poll() takes events without waiting, reads
+// once from each ready socket, and queues messages and losses. wait() blocks in ppoll on the epoll
+// descriptor and an eventfd. A neighbour is lost when its connection or its process ends.
 #include "backends/socket/socket_tree.h"
 
 #include <poll.h>
@@ -62,7 +65,7 @@ void SocketTree::add_peer(Peer peer) {
   if (peer.pid != 0) watch_process(peer.rank, entry->second);
 }
 
-/// Without pidfds (an old kernel, a strict sandbox) the end of the connection has to do.
+/// Without pidfds (an old kernel, a strict sandbox) only the end of the connection shows a death.
 void SocketTree::watch_process(int rank, Counterpart& counterpart) {
   counterpart.process = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, counterpart.pid, 0)));
   if (counterpart.process) {
@@ -125,8 +128,8 @@ void SocketTree::take_events() {
   }
 }
 
-/// ppoll on the epoll descriptor: epoll_wait itself only counts in milliseconds. It touches nothing
-/// that poll() does but the kernel's side of it.
+/// Uses ppoll on the epoll descriptor, as epoll_wait counts in milliseconds. Shares nothing with
+/// poll() but the kernel's epoll set.
 bool SocketTree::wait(Clock::time_point deadline) {
   std::array<pollfd, 2> entries = {{{epoll_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}}};
   const timespec timeout = time_until(deadline);
@@ -172,7 +175,7 @@ Connection::ReadState SocketTree::read_once(int rank, Counterpart& counterpart) 
   return state;
 }
 
-/// What it sent before it ended is in our socket already, and comes first.
+/// Messages that it sent before it ended are in our socket already, and come first.
 void SocketTree::process_ended(int rank) {
   Counterpart& counterpart = counterparts_.at(rank);
   while (read_once(rank, counterpart) == Connection::ReadState::Data) {

@@ -40,7 +40,7 @@ class SocketTree : public Transport {
   StatsGroup stats() const override;
 
  private:
-  /// What an epoll entry stands for; its low half is a rank.
+  /// Kind of an epoll entry, in its high half; the low half is a rank.
   enum class Source : std::uint32_t { Socket, Process };
 
   struct Counterpart {

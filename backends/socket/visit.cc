@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The child's side of the handshake: Note [Bootstrap of the tree]. It connects to all addresses of
+// its parent at once and then tries the connections one by one: sends its Hello, and takes the
+// first connection that answers with the parent's token. If all fail it starts again, until the
+// deadline.
 #include "backends/socket/visit.h"
 
 #include <algorithm>

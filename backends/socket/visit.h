@@ -13,8 +13,8 @@
 
 namespace ronde::net {
 
-/// A child's side: tries all addresses of its parent at the same time, and takes the first one that
-/// proves to be it.
+/// The child's side of the handshake: connects to all addresses of its parent at the same time, and
+/// takes the first one that proves to be the parent.
 class Visit {
  public:
   Visit(int rank, int parent, const Invitation& invitation, std::vector<Address> addresses)

@@ -50,7 +50,7 @@ class MpiPeers final : public Peers {
   }
 
   void maximum(std::vector<double>& values) override {
-    barrier();  // who waits here gives way
+    barrier();  // yields while it waits
     check("MPI_Allreduce",
           MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_DOUBLE,
                         MPI_MAX, MPI_COMM_WORLD));

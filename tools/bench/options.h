@@ -14,7 +14,7 @@
 
 namespace ronde::tool {
 
-/// What a run of `ronde bench` was asked for.
+/// Options of a run of `ronde bench`.
 struct BenchOptions {
   std::size_t min_bytes = 4;
   std::size_t max_bytes = std::size_t{64} << 20;

@@ -10,7 +10,7 @@
 
 namespace ronde::tool {
 
-/// What element `index` of `rank` holds when a result is checked: 0, 1 or 2, so that sums over up
+/// Value of element `index` of `rank` where a result is checked: 0, 1 or 2, so that sums over up
 /// to 128 ranks are exact in every type but the bytes, which wrap alike on both sides.
 inline int pattern(int rank, std::size_t index) {
   const std::uint64_t mixed = static_cast<std::uint64_t>(index) * 0x9e3779b97f4a7c15U;
@@ -23,7 +23,7 @@ using ElementRule = std::function<int(std::size_t index)>;
 /// Writes `rule` to `count` elements.
 void fill(DataType dtype, void* data, std::size_t count, const ElementRule& rule);
 
-/// Empty if every element is what `rule` says; else the first that is not:
+/// Empty if every element has the value of `rule`; else the first that has not:
 /// "element 17 is 3 and should be 2".
 std::string difference(DataType dtype, const void* data, std::size_t count,
                        const ElementRule& rule);

@@ -27,7 +27,7 @@ class Peers {
   /// Replaces every value by its maximum over the ranks.
   virtual void maximum(std::vector<double>& values) = 0;
 
-  /// What `text` is on every rank, by rank.
+  /// The texts of all ranks, by rank.
   virtual std::vector<std::string> all_of(const std::string& text) = 0;
 
   /// "MPI_THREAD_SERIALIZED": what MPI provides. Nothing in a build without MPI.

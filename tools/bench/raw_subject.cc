@@ -136,7 +136,7 @@ class RawBackend final : public RawSubject {
     return context;
   }
 
-  /// What is split among the ranks has equal parts, as sizes are made so.
+  /// Parts are equal, as sizes are rounded up so.
   std::unique_ptr<Operation> start(const Request& request) {
     const std::size_t count = elements_of(request);
     const auto ranks = static_cast<std::size_t>(topology().size);
@@ -205,7 +205,7 @@ class RawBackend final : public RawSubject {
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Backend>> devices_;
   bool has_let_go_ = false;
-  // Of the operation in progress.
+  // Arguments of the operation in progress.
   Segment segment_;
   std::vector<std::size_t> counts_;
 };

@@ -26,8 +26,8 @@ class RawSubject : public Subject {
   virtual void wait_until(const std::function<bool()>& condition, std::string_view what) = 0;
   /// Polls until the operation is over; on a device, until its result is there.
   virtual void finish(Operation& operation, std::string_view what) = 0;
-  /// The backends for devices let go of what belongs to other ranks, and the ranks meet: what they
-  /// have shown each other can be freed. Nothing runs on those backends any more. Collective.
+  /// The device backends release the other ranks' memory, and the ranks synchronise: then each can
+  /// free what it has shared. Nothing may run on those backends afterwards. Collective.
   virtual void let_go() = 0;
   /// Ends backend and transport, after let_go(); every rank calls it.
   virtual void close() = 0;

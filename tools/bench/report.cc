@@ -26,7 +26,7 @@ std::string shown(const Json& value, int digits) {
 }  // namespace
 
 void Report::say(const std::string& text) {
-  // In one piece: what is written to an unbuffered stream in parts, a launcher may label in parts.
+  // One write: a launcher may label each part of a line that an unbuffered stream gets in parts.
   if (out_ != nullptr) *out_ << text + '\n' << std::flush;
 }
 

@@ -89,7 +89,7 @@ class Ring {
   /// The slot if there is but one.
   std::byte* only() const { return slots_ == 1 ? pages_->data() : nullptr; }
 
-  /// What next() gave last.
+  /// The last result of next().
   std::byte* last() const { return last_; }
 
  private:

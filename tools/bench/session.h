@@ -36,15 +36,14 @@ class Session {
   const Topology& topology() const;
   std::size_t rotate_bytes() const;
   Peers& peers() { return *peers_; }
-  /// What is measured: the engine, or a backend alone.
+  /// The subject of the measurement: the engine, or a backend alone.
   Subject& subject() { return *subject_; }
   /// A backend alone; only where options().raw.
   RawSubject& raw() { return *raw_; }
   /// Null where it was not asked for, and in a build without MPI.
   Subject* baseline() { return baseline_.get(); }
 
-  /// What `text` is on the first rank where it is not empty; empty if it is so everywhere.
-  /// Collective.
+  /// The text of the first rank whose text is not empty; empty if there is none. Collective.
   std::string first_of(const std::string& text);
 
   /// Calls `action`, which may fail on some ranks only. If it does, every rank throws CommonError

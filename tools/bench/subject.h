@@ -7,8 +7,8 @@
 
 namespace ronde::tool {
 
-/// What carries out the operations that are timed: Ronde, one of its backends alone, or MPI. All of
-/// them take the same requests, so that a benchmark is written once.
+/// Runs the operations that are timed: Ronde, one of its backends alone, or MPI. All subjects take
+/// the same requests, so that a benchmark is written once.
 ///
 /// Thread-safety: one thread. Every rank runs the same requests in the same order.
 class Subject {
@@ -18,7 +18,7 @@ class Subject {
   Subject(const Subject&) = delete;
   Subject& operator=(const Subject&) = delete;
 
-  /// For people and for the rows: "shm", "mpi".
+  /// Name for the table and the rows: "shm", "mpi".
   virtual std::string backend() const = 0;
 
   /// Does the operation and returns when it is done. Throws what the operation throws.

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Adasum as a chain of backend operations: Note [Adasum]. An alltoall gives every rank its part of
+// all vectors. On each level of the tree a rank computes the dot products of its parts, an
+// allgather adds those of all ranks, and the pairs are combined. A last allgather puts the results
+// together. Tensors are worked on in batches that fit the scratch memory.
 #include "core/src/execute/adasum.h"
 
 #include <algorithm>
@@ -76,7 +80,7 @@ class Adasum final : public Operation {
   std::size_t computed_bytes(std::size_t elements) const { return elements * size_of(computed_); }
   EvenParts cut(const Segment& tensor) const { return {tensor.count, ranks_}; }
 
-  /// Of one more tensor, at most: the same on all ranks, so that they work on the same ones.
+  /// Bound for one more tensor. It is equal on all ranks, so that they take the same tensors.
   std::size_t scratch_bytes(const Segment& tensor) const {
     const std::size_t own_parts = cut(tensor).count(0) * ranks_;
     const std::size_t converted = moved_ == computed_ ? 0 : computed_bytes(own_parts);
@@ -124,7 +128,7 @@ class Adasum final : public Operation {
     sums_ = moved_ == computed_ ? end : end + rounded_up(computed_bytes(all_parts), kCacheLine);
   }
 
-  /// Gives every rank its parts of this rank's tensors.
+  /// Sends every rank its parts of this rank's tensors.
   std::unique_ptr<Operation> scatter() {
     if (left_.empty()) return nullptr;
     lay_out(take_batch());
@@ -183,7 +187,7 @@ class Adasum final : public Operation {
     return {.half = moved_, .full = call_.dtype, .scaling = scaling};
   }
 
-  /// From what travelled to what is computed with.
+  /// Converts what arrived to the type in which Adasum computes.
   void prepare_vectors() {
     const std::size_t count = counts_[own_] * ranks_;
     const Scaling scaling{call_.prescale, 1.0};
@@ -218,7 +222,7 @@ class Adasum final : public Operation {
                                                     cut(batch_[t]).count(own_), computed_));
       }
     });
-    // As bytes of a type that the backend has: f64 may be none.
+    // The backend may not know f64: the sums travel as bytes of a type that it knows.
     const std::size_t bytes = products_.size() * sizeof(Products);
     sum_counts_.assign(ranks_, bytes / size_of(moved_));
     stage_ = Stage::Multiplied;
@@ -229,7 +233,7 @@ class Adasum final : public Operation {
                                .place = call_.place});
   }
 
-  /// Of all ranks, in their order.
+  /// Sum over all ranks, in their order.
   Products sum_of(std::size_t number) const {
     Products sum;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
@@ -255,7 +259,7 @@ class Adasum final : public Operation {
     distance_ *= 2;
   }
 
-  /// Gives all ranks this one's parts of the results.
+  /// Sends this rank's parts of the results to all ranks.
   std::unique_ptr<Operation> gather() {
     const std::size_t count = counts_[own_];
     const Scaling scaling{call_.postscale, 1.0};

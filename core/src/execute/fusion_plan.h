@@ -10,7 +10,7 @@
 
 namespace ronde {
 
-/// What the planner must know of one agreed operation. `meta.shape` plays no part, so that it need
+/// One agreed operation as the planner sees it. `meta.shape` plays no part, so that it need
 /// not be equal between ranks.
 struct PlanItem {
   RequestMeta meta;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Operations through the fusion buffer, chunk by chunk: pack the next elements of the segments (or
+// the next piece of every part) into the buffer, let the wrapped backend work on it, and unpack.
 #include "core/src/execute/packing_backend.h"
 
 #include <algorithm>

@@ -11,7 +11,7 @@ namespace ronde {
 
 /// Makes a backend that wants one packed segment (Capabilities::wants_packed) take whole segment
 /// lists, every op and scale: packs them into the fusion buffer, with scale and widening on the
-/// way, lets the backend work on it in place, and unpacks. What does not fit goes in chunks.
+/// way, lets the backend work on it in place, and unpacks. A larger list goes in chunks.
 ///
 /// User memory is only touched by this class, on its thread; the wrapped backend sees nothing but
 /// the fusion buffer. So after abort() the user's memory is safe to free, whatever the backend's

@@ -10,7 +10,7 @@
 #include "ronde/division.h"
 #include "ronde/plugin/segment_cursor.h"
 
-// What the operations of a PackingBackend are made of.
+// Base classes of the operations of a PackingBackend.
 
 namespace ronde {
 
@@ -43,7 +43,7 @@ class PackingBackend::ChunkedOperation : public Operation {
  protected:
   virtual bool finished() const = 0;
   virtual std::unique_ptr<Operation> start_chunk() = 0;
-  /// What is left to do for the chunk once what was started for it is done; null: nothing.
+  /// The next operation for the chunk, when the one before is done; null if there is none.
   virtual std::unique_ptr<Operation> continue_chunk() { return nullptr; }
   virtual void end_chunk() = 0;
 
@@ -78,7 +78,7 @@ class PackingBackend::SegmentStream : public ChunkedOperation {
 
  protected:
   virtual bool reads() const = 0;
-  /// From the segment into the buffer, and back.
+  /// Copy from the segment into the buffer, and back.
   virtual void pack(std::byte* to, const Segment& segment, std::size_t offset,
                     std::size_t count) = 0;
   virtual void unpack(const std::byte* from, const Segment& segment, std::size_t offset,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every processor of the architecture can run: see Note [One instruction set a file].
+// Loops that every processor of the architecture runs: see Note [One instruction set a file].
 #include "core/src/kernels/loops.h"
 
 namespace ronde::kernels {

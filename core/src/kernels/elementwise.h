@@ -9,7 +9,7 @@
 
 namespace ronde {
 
-// What happens to the elements of an allreduce between a tensor and the fusion buffer.
+// Conversion and scaling of elements between a tensor and the fusion buffer.
 
 /// The type in which a packed backend sees `dtype`.
 constexpr DataType packed_dtype(DataType dtype, bool widen_halves) noexcept {
@@ -28,7 +28,7 @@ void pack_elements(void* output, const void* input, std::size_t count, DataType 
 void unpack_elements(void* output, const void* input, std::size_t count, DataType dtype,
                      Scaling scaling, bool widen_halves);
 
-/// Fills with what leaves the other ranks' elements unchanged under `op`, in packed_dtype(dtype).
+/// Fills with the neutral element of `op`, in packed_dtype(dtype).
 void fill_neutral(void* output, std::size_t count, DataType dtype, ReduceOp op, bool widen_halves);
 
 }  // namespace ronde

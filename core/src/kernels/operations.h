@@ -8,7 +8,7 @@
 #include "core/src/kernels/vector.h"
 #include "ronde/collective.h"
 
-// What happens to the elements of a vector: the operations and scaling. For the files of one
+// Operations on the elements of vectors, and their scaling. For the files of one
 // instruction set only: see Note [One instruction set a file].
 
 namespace ronde::kernels {
@@ -51,7 +51,7 @@ RONDE_KERNEL auto wrapping(Wide value) {
   }
 }
 
-/// Of bools, "or" is the larger and "and" the smaller.
+/// For bools, "or" is the larger value and "and" the smaller one.
 template <typename Element>
 consteval ReduceOp operation_on(ReduceOp op) {
   if (Element::kScales) return op;
@@ -73,7 +73,7 @@ RONDE_KERNEL Wide combine(Wide a, Wide b) {
   }
 }
 
-/// What leaves the other operand unchanged.
+/// The neutral element.
 template <typename Element, typename Number = Lane<typename Element::Wide>>
 consteval Number neutral(ReduceOp op) {
   using Limits = std::numeric_limits<Number>;
@@ -86,7 +86,7 @@ consteval Number neutral(ReduceOp op) {
   return Number{0};
 }
 
-/// What value * factor / divisor is computed with: the type of the element itself for floating
+/// Numbers with which value * factor / divisor is computed: of the element's type for floating
 /// point, else double.
 template <typename Wide>
 struct Scale {

@@ -23,7 +23,7 @@ using Vector = typename VectorOf<Number, kBytes>::Type;
 
 template <typename Isa>
 using Floats = Vector<float, Isa::kBytes>;
-/// As many f16 or bf16 as there are f32 in Floats.
+/// Vector of as many f16 or bf16 as Floats has f32.
 template <typename Isa>
 using Halves = Vector<std::uint16_t, Isa::kBytes / 2>;
 
