@@ -119,7 +119,7 @@ TEST_CASE(
   const auto waiting = desk.waiting();
   REQUIRE(waiting.size() == 1);
   CHECK(waiting[0].text == "creating the process set of ranks 2,0");
-  CHECK(waiting[0].submitted == std::vector<int>{2});
-  CHECK(waiting[0].missing == std::vector<int>{0});
+  CHECK(waiting[0].submitted_ranks == std::vector<int>{2});
+  CHECK(waiting[0].missing_ranks == std::vector<int>{0});
   CHECK(waiting[0].since == kStart);
 }

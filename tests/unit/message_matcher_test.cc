@@ -124,14 +124,15 @@ TEST_CASE("what waits names who is missing, and whether one of them would do") {
   std::vector<WaitingOperation> waiting;
   ranks.matcher.add_waiting(waiting);
   REQUIRE(waiting.size() == 2);
+  std::swap(waiting[0], waiting[1]);
   CHECK(waiting[0].text == "send to rank 3 (tag 2)");
   CHECK(waiting[0].kind == Collective::Send);
-  CHECK(waiting[0].submitted == std::vector<int>{0});
-  CHECK(waiting[0].missing == std::vector<int>{3});
+  CHECK(waiting[0].submitted_ranks == std::vector<int>{0});
+  CHECK(waiting[0].missing_ranks == std::vector<int>{3});
   CHECK_FALSE(waiting[0].needs_one);
   CHECK(waiting[1].text == "recv from any rank (tag 1)");
-  CHECK(waiting[1].submitted == std::vector<int>{2});
-  CHECK(waiting[1].missing == std::vector<int>{0, 1, 3});
+  CHECK(waiting[1].submitted_ranks == std::vector<int>{2});
+  CHECK(waiting[1].missing_ranks == std::vector<int>{0, 1, 3});
   CHECK(waiting[1].needs_one);
 }
 

@@ -298,13 +298,13 @@ TEST_CASE("waiting operations are listed oldest first with who is missing") {
   REQUIRE(waiting.size() == 3);
   CHECK(waiting[0].name.empty());
   CHECK(waiting[0].text == "allreduce number 0 without a name");
-  CHECK(waiting[0].submitted == std::vector<int>{1});
-  CHECK(waiting[0].missing == std::vector<int>{0});
+  CHECK(waiting[0].submitted_ranks == std::vector<int>{1});
+  CHECK(waiting[0].missing_ranks == std::vector<int>{0});
   CHECK(waiting[1].name == "a");
   CHECK(waiting[2].name == "x");
   CHECK(waiting[2].text == "allreduce 'x'");
   CHECK(waiting[2].since == kStart + milliseconds(2));
-  CHECK(waiting[2].missing == std::vector<int>{1});
+  CHECK(waiting[2].missing_ranks == std::vector<int>{1});
 }
 
 TEST_CASE("a slot that is demoted to a full request keeps its age") {

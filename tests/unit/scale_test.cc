@@ -170,8 +170,8 @@ TEST_CASE("of 10,000 ranks those that are missing are named, and the last one de
     }
     const auto waiting = negotiator.waiting();
     REQUIRE(waiting.size() == 1);
-    CHECK(waiting[0].missing == late);
-    CHECK(waiting[0].submitted.size() == kSize - late.size());
+    CHECK(waiting[0].missing_ranks == late);
+    CHECK(waiting[0].submitted_ranks.size() == kSize - late.size());
     for (const int rank : late) {
       CHECK_FALSE(negotiator.decide());
       negotiator.add(rank, message, kStart);

@@ -16,7 +16,7 @@ const TimePoint kStart{std::chrono::hours(5)};
 
 WaitingOperation waiting(const std::string& key, TimePoint since) {
   const std::string name = is_unnamed(key) ? std::string() : key;
-  return {name, display_name(Collective::Allreduce, key), Collective::Allreduce, {0, 1}, {2, 3},
+  return {{name, display_name(Collective::Allreduce, key), Collective::Allreduce, {0, 1}, {2, 3}},
           since};
 }
 
@@ -70,8 +70,8 @@ TEST_CASE("the text of a stall has a line for each group of missing ranks, and f
     operations.push_back(waiting("w" + std::to_string(i), kStart + milliseconds(i)));
   }
   operations.push_back(waiting("late", kStart + seconds(1)));
-  operations.back().submitted = {0, 1, 2};
-  operations.back().missing = {3};
+  operations.back().submitted_ranks = {0, 1, 2};
+  operations.back().missing_ranks = {3};
   const auto finding = StallInspector(1, 0).inspect(operations, kStart + seconds(5));
   CHECK(finding.stalled.size() == 161);
   CHECK(stall_text(finding.stalled) ==

@@ -137,11 +137,11 @@ std::optional<WaitingOperation> Arbiter::waiting_shutdown(const StopAgreement& s
   WaitingOperation operation;
   operation.text = stop.agreed ? "the end of the last operations" : "shutdown()";
   operation.kind = Collective::Barrier;
-  operation.missing = missing_in_shutdown(stop);
-  if (operation.missing.empty()) return std::nullopt;  // some ranks make a set, and are waited for
+  operation.missing_ranks = missing_in_shutdown(stop);
+  if (operation.missing_ranks.empty()) return std::nullopt;  // some ranks still make a set
   const std::vector<int>& everybody = sets_.global().info.ranks;
-  std::set_difference(everybody.begin(), everybody.end(), operation.missing.begin(),
-                      operation.missing.end(), std::back_inserter(operation.submitted));
+  std::ranges::set_difference(everybody, operation.missing_ranks,
+                              std::back_inserter(operation.submitted_ranks));
   operation.since = *stop.shutdown_since;
   operation.may_last = true;
   return operation;
@@ -164,9 +164,9 @@ void Arbiter::blame_for_shutdown(const StopAgreement& stop) const {
   const std::vector<WaitingOperation> operations = desk_.waiting();
   if (operations.empty()) return;
   const WaitingOperation& oldest = operations.front();
-  throw GroupFailure{
-      {oldest.missing.at(0), format_ranks(oldest.missing) + " did not end " + oldest.text +
-                                 " within RONDE_SHUTDOWN_TIMEOUT_S of the first shutdown()"}};
+  throw GroupFailure{{oldest.missing_ranks.at(0),
+                      format_ranks(oldest.missing_ranks) + " did not end " + oldest.text +
+                          " within RONDE_SHUTDOWN_TIMEOUT_S of the first shutdown()"}};
 }
 
 }  // namespace ronde

@@ -213,14 +213,14 @@ std::vector<ExchangeReply> ExchangeDesk::take() {
   return std::exchange(replies_, {});
 }
 
-WaitingOperation ExchangeDesk::waiting_for(const ExchangeKey& key, const Pending& pending) const {
+WaitingOperation ExchangeDesk::waiting_for(const ExchangeKey& key, const Pending& pending) {
   WaitingOperation operation;
   operation.text = text_of(key);
   operation.kind = Collective::Barrier;
   operation.since = pending.since;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (!contains(key.ranks, rank)) continue;
-    (pending.blobs.contains(rank) ? operation.submitted : operation.missing).push_back(rank);
+  for (const int rank : std::set<int>(key.ranks.begin(), key.ranks.end())) {
+    const bool has_come = pending.blobs.contains(rank);
+    (has_come ? operation.submitted_ranks : operation.missing_ranks).push_back(rank);
   }
   return operation;
 }

@@ -2,52 +2,57 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <optional>
+#include <functional>
+#include <map>
+#include <memory>
 #include <string>
-#include <unordered_map>
-#include <vector>
+#include <utility>
 
 namespace ronde {
 
-/// Why the use of a name was refused.
-struct RefusalCause {
-  enum class Kind : std::uint8_t { TimedOut, GroupsDiffer, Mismatch };
-
-  Kind kind = Kind::TimedOut;
-  int rank = 0;  ///< one that got the whole text; it is the one whose timeout passed
-};
-
-/// Refused uses of names to which some ranks have yet to come: Note [Refusals in step]. As none may
-/// be forgotten, little is kept of each, and of the name its hash alone.
+/// Refused uses of names that some ranks have yet to announce: Note [Refusals in step]. As none may
+/// be forgotten, little is kept of each: the hash of its name, and a text that it shares with all
+/// that were refused together.
 ///
 /// Thread-safety: none.
 class LateRefusals {
  public:
+  using Text = std::shared_ptr<const std::string>;
+
   /// With more of them a group has to end.
   static constexpr std::size_t kMost = 65'536;
 
-  bool empty() const noexcept { return count_ == 0; }
-  bool is_overfull() const noexcept { return count_ > kMost; }
-  /// Of the refusal that was added last.
+  bool empty() const noexcept { return uses_.empty(); }
+  bool is_overfull() const noexcept { return uses_.size() > kMost; }
+  /// The rank of the refusal that was added last.
   int last_rank() const noexcept { return last_rank_; }
 
-  bool contains(const std::string& name) const;
-  /// A use of `name` that is yet to come from `rank` is refused, one after those added before.
-  void add(const std::string& name, int rank, RefusalCause cause);
-  /// `rank` uses `name`: why that is refused, if it is.
-  std::optional<RefusalCause> take(const std::string& name, int rank);
-  /// The rank comes to none of them.
-  void forget(int rank);
+  bool contains(const std::string& name) const {
+    const auto first = uses_.lower_bound({hash_of(name), 0});
+    return first != uses_.end() && first->first.first == hash_of(name);
+  }
+  /// Refuses the next use of `name` by `rank` that is not refused yet.
+  void add(const std::string& name, int rank, Text text) {
+    uses_.emplace(Use(hash_of(name), rank), std::move(text));
+    last_rank_ = rank;
+  }
+  /// `rank` uses `name`: why that is refused, or null.
+  Text take(const std::string& name, int rank) {
+    const auto first = uses_.lower_bound({hash_of(name), rank});
+    if (first == uses_.end() || first->first != Use(hash_of(name), rank)) return nullptr;
+    return uses_.extract(first).mapped();
+  }
+  /// The rank uses none of these names.
+  void forget(int rank) {
+    std::erase_if(uses_, [rank](const auto& use) { return use.first.second == rank; });
+  }
 
  private:
-  struct Late {
-    int rank = 0;
-    RefusalCause cause;
-  };
+  using Use = std::pair<std::size_t, int>;  ///< hash of the name, rank
 
-  std::unordered_map<std::size_t, std::vector<Late>> uses_;  ///< by hash, in order
-  std::size_t count_ = 0;
+  static std::size_t hash_of(const std::string& name) { return std::hash<std::string>()(name); }
+
+  std::multimap<Use, Text> uses_;  ///< refusals of one use in the order in which they were added
   int last_rank_ = -1;
 };
 

@@ -24,47 +24,22 @@ void MessageMatcher::add(int rank, const std::string& key, const RequestMeta& me
     throw Error(name_of(rank) + " announced a " + display_name(meta, key) +
                 ", which is none to exchange messages with");
   }
-  const Waiting mine{key, rank, meta, now, announced_++};
-  const Channel channel =
-      sends ? Channel{meta.peer, meta.tag, rank} : Channel{rank, meta.tag, meta.peer};
-  Queues& others = sends ? receives_ : sends_;
-  const auto found = sends ? earliest_receive(channel) : earliest_send(channel);
-  if (found == others.end()) {
-    (sends ? sends_ : receives_)[channel].push_back(mine);
-    return;
-  }
-  const Waiting other = take_first(others, found);
-  sends ? match(mine, other) : match(other, mine);
+  const Waiting mine{key, rank, meta, now};
+  const auto queue = queues_.try_emplace({sends ? meta.peer : rank, meta.tag}).first;
+  const auto fits = [&](const Waiting& other) {
+    const Waiting& send = sends ? mine : other;
+    const int wanted = (sends ? other : mine).meta.peer;
+    return other.meta.kind != meta.kind && (wanted == kAnyRank || wanted == send.rank);
+  };
+  const auto other = std::find_if(queue->second.begin(), queue->second.end(), fits);
+  if (other == queue->second.end()) return queue->second.push_back(mine);
+  sends ? match(mine, *other) : match(*other, mine);
+  remove(queue, other);
 }
 
-MessageMatcher::Queues::iterator MessageMatcher::earliest_receive(const Channel& channel) {
-  const auto named = receives_.find(channel);
-  const auto from_any = receives_.find({channel.receiver, channel.tag, kAnyRank});
-  if (named == receives_.end() || from_any == receives_.end()) {
-    return named == receives_.end() ? from_any : named;
-  }
-  const bool named_first = named->second.front().number < from_any->second.front().number;
-  return named_first ? named : from_any;
-}
-
-MessageMatcher::Queues::iterator MessageMatcher::earliest_send(const Channel& channel) {
-  if (channel.sender != kAnyRank) return sends_.find(channel);
-  auto earliest = sends_.end();
-  for (auto queue = sends_.lower_bound(channel); queue != sends_.end(); ++queue) {
-    const Channel& candidate = queue->first;
-    if (candidate.receiver != channel.receiver || candidate.tag != channel.tag) break;
-    const bool earlier =
-        earliest == sends_.end() || queue->second.front().number < earliest->second.front().number;
-    if (earlier) earliest = queue;
-  }
-  return earliest;
-}
-
-MessageMatcher::Waiting MessageMatcher::take_first(Queues& queues, Queues::iterator queue) {
-  Waiting first = std::move(queue->second.front());
-  queue->second.pop_front();
-  if (queue->second.empty()) queues.erase(queue);
-  return first;
+void MessageMatcher::remove(Queues::iterator queue, std::deque<Waiting>::iterator waiting) {
+  queue->second.erase(waiting);
+  if (queue->second.empty()) queues_.erase(queue);
 }
 
 void MessageMatcher::match(const Waiting& send, const Waiting& receive) {
@@ -97,39 +72,23 @@ void MessageMatcher::answer(const Waiting& waiting, int peer, const std::string&
 }
 
 void MessageMatcher::expire(int rank, const std::string& key, TimePoint now) {
-  if (!expire_in(sends_, rank, key, now)) expire_in(receives_, rank, key, now);
-}
-
-bool MessageMatcher::expire_in(Queues& queues, int rank, const std::string& key, TimePoint now) {
-  for (auto queue = queues.begin(); queue != queues.end(); ++queue) {
-    const auto expired = std::find_if(
-        queue->second.begin(), queue->second.end(),
-        [&](const Waiting& waiting) { return waiting.rank == rank && waiting.key == key; });
+  const auto is_meant = [&](const Waiting& one) { return one.rank == rank && one.key == key; };
+  for (auto queue = queues_.begin(); queue != queues_.end(); ++queue) {
+    const auto expired = std::find_if(queue->second.begin(), queue->second.end(), is_meant);
     if (expired == queue->second.end()) continue;
-    const auto waited =
-        std::chrono::duration_cast<std::chrono::milliseconds>(now - expired->since).count();
     const bool sends = expired->meta.kind == Collective::Send;
-    const std::vector<int> missing = counterparts(*expired);
     answer(*expired, expired->meta.peer,
-           display_name(expired->meta, key) + " timed out on " + name_of(rank) + ": after " +
-               std::to_string(waited) + " ms no " + (sends ? "recv" : "send") +
-               " that fits had been submitted by " + format_ranks(missing) +
-               "; raise its timeout or see what " +
-               (missing.size() == 1 ? "that rank does" : "those ranks do") + " instead");
-    queue->second.erase(expired);
-    if (queue->second.empty()) queues.erase(queue);
-    return true;
+           timeout_text(display_name(expired->meta, key), name_of(rank), now - expired->since,
+                        sends ? "no recv that fits" : "no send that fits", counterparts(*expired)));
+    return remove(queue, expired);
   }
-  return false;
 }
 
 void MessageMatcher::refuse_all(const std::string& text) {
-  for (Queues* const queues : {&sends_, &receives_}) {
-    for (const auto& [channel, queue] : *queues) {
-      for (const Waiting& waiting : queue) answer(waiting, waiting.meta.peer, text);
-    }
-    queues->clear();
+  for (const auto& [channel, queue] : queues_) {
+    for (const Waiting& waiting : queue) answer(waiting, waiting.meta.peer, text);
   }
+  queues_.clear();
 }
 
 std::vector<Response> MessageMatcher::take() {
@@ -148,17 +107,15 @@ std::vector<int> MessageMatcher::counterparts(const Waiting& waiting) const {
 }
 
 void MessageMatcher::add_waiting(std::vector<WaitingOperation>& operations) const {
-  for (const Queues* const queues : {&sends_, &receives_}) {
-    for (const auto& [channel, queue] : *queues) {
-      for (const Waiting& waiting : queue) {
-        operations.push_back({{},
-                              display_name(waiting.meta, waiting.key),
-                              waiting.meta.kind,
-                              {members_[static_cast<std::size_t>(waiting.rank)]},
-                              counterparts(waiting),
-                              waiting.since,
-                              waiting.meta.peer == kAnyRank});
-      }
+  for (const auto& [channel, queue] : queues_) {
+    for (const Waiting& waiting : queue) {
+      WaitingOperation& operation = operations.emplace_back();
+      operation.text = display_name(waiting.meta, waiting.key);
+      operation.kind = waiting.meta.kind;
+      operation.submitted_ranks = {members_[static_cast<std::size_t>(waiting.rank)]};
+      operation.missing_ranks = counterparts(waiting);
+      operation.since = waiting.since;
+      operation.needs_one = waiting.meta.peer == kAnyRank;
     }
   }
 }

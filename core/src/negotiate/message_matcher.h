@@ -2,12 +2,12 @@
 #pragma once
 
 #include <chrono>
-#include <compare>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/src/negotiate/messages.h"
@@ -55,45 +55,33 @@ class MessageMatcher {
   void add_waiting(std::vector<WaitingOperation>& operations) const;
 
   /// Nothing waits for its counterpart.
-  bool idle() const noexcept { return sends_.empty() && receives_.empty(); }
+  bool idle() const noexcept { return queues_.empty(); }
 
  private:
-  /// Ordered so that all senders to one rank under one tag are neighbours.
-  struct Channel {
-    int receiver = 0;
-    std::int64_t tag = 0;
-    int sender = 0;  ///< or kAnyRank
-
-    auto operator<=>(const Channel&) const = default;
-  };
   struct Waiting {
     std::string key;
     int rank = 0;
     RequestMeta meta;
     TimePoint since;
-    std::uint64_t number = 0;  ///< of its announcement among all
   };
-  /// In the order of announcements; no queue is empty.
+  /// The rank that receives, and the tag.
+  using Channel = std::pair<int, std::int64_t>;
+  /// Sends and recvs without a counterpart, in the order of announcements; no queue is empty.
   using Queues = std::map<Channel, std::deque<Waiting>>;
 
-  Queues::iterator earliest_send(const Channel& channel);
-  Queues::iterator earliest_receive(const Channel& channel);
-  static Waiting take_first(Queues& queues, Queues::iterator queue);
+  void remove(Queues::iterator queue, std::deque<Waiting>::iterator waiting);
   void match(const Waiting& send, const Waiting& receive);
   std::string refusal(const Waiting& send, const Waiting& receive) const;
   void answer(const Waiting& waiting, int peer, const std::string& error);
   /// As ranks of the group.
   std::vector<int> counterparts(const Waiting& waiting) const;
-  bool expire_in(Queues& queues, int rank, const std::string& key, TimePoint now);
 
   std::string name_of(int rank) const;
 
   const std::vector<int> members_;
   const int size_;
   const ValidateRequest validate_;
-  Queues sends_;
-  Queues receives_;
-  std::uint64_t announced_ = 0;
+  Queues queues_;
   std::vector<Response> responses_;
 };
 

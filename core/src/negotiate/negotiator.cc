@@ -104,9 +104,8 @@ void Negotiator::add_cached(const std::vector<std::int32_t>& ranks, const ReadyM
     if (is_stale(slot, message)) return;
     const std::string& name = cache_.at(slot).name;
     const bool contributes = !message.absent.test(bit);
-    const bool is_in_group = has_groups_ && unit_of_name_.contains(name);
-    const bool is_special = latecomers_.contains(name) || is_in_group || joined_count_ > 0;
-    if (!is_special && !pending_.contains(name)) {
+    const bool is_late = !latecomers_.empty() && latecomers_.contains(name);
+    if (!is_late && joined_count_ == 0 && !unit_of_name_.contains(name)) {
       return slots_.add(sender, slot, contributes, now);
     }
     for (const int rank : ranks) {
@@ -130,7 +129,6 @@ Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot, bool con
 }
 
 void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint now) {
-  if (part.meta.is_group() && !has_groups_) index_names();
   if (refuse_latecomer(rank, key, part.meta)) return;
   const std::vector<std::string> names = names_of(key, part.meta);
   for (const std::string& name : names) demote(name);
@@ -144,7 +142,7 @@ void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint
   mine.present = true;
   ++pending.count;
   if (is_complete(pending)) complete_.push_back(key);
-  if (has_groups_) refuse_conflicts(key, names);
+  refuse_conflicts(key, names);
 }
 
 Negotiator::Pending& Negotiator::pending_of(const std::string& key, TimePoint since) {
@@ -152,6 +150,7 @@ Negotiator::Pending& Negotiator::pending_of(const std::string& key, TimePoint si
   if (inserted) {
     found->second.parts.resize(index(size_));
     found->second.since = since;
+    if (unit_of_name_.emplace(key, key).second) found->second.names = {key};
   }
   return found->second;
 }
@@ -160,7 +159,6 @@ void Negotiator::demote(const std::string& key) {
   const auto slot = slots_.find(key);
   if (!slot || !slots_.is_awaited(*slot)) return;
   Pending& pending = pending_of(key, slots_.since(*slot));
-  if (has_groups_) unit_of_name_[key] = key;
   for_each_ready(*slot, [&](int rank, bool contributes) {
     Part& part = pending.parts[index(rank)];
     part = part_of_slot(rank, *slot, contributes);
@@ -229,8 +227,7 @@ void Negotiator::decide_pending(DecisionMessage& decision) {
     const std::string key = complete_[i];
     const auto found = pending_.find(key);
     if (found == pending_.end() || !is_complete(found->second)) continue;
-    Pending pending = std::move(found->second);
-    erase_pending(key);
+    Pending pending = take_pending(key);
     if (pending.count < size_) {
       decide_without_joined(key, std::move(pending), decision);
       continue;
@@ -360,15 +357,9 @@ WaitingOperation Negotiator::waiting_operation(const std::string& key, const Req
   operation.text = display_name(meta, key);
   operation.kind = meta.is_group() ? meta.members[0].kind : meta.kind;
   operation.since = since;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (is_ready(rank)) {
-      operation.submitted.push_back(rank);
-    } else if (!has_joined(rank)) {
-      operation.missing.push_back(rank);
-    }
-  }
-  operation.submitted = named(operation.submitted);
-  operation.missing = named(operation.missing);
+  operation.submitted_ranks = named_if(is_ready);
+  operation.missing_ranks =
+      named_if([&](int rank) { return !is_ready(rank) && !has_joined(rank); });
   return operation;
 }
 
@@ -384,11 +375,7 @@ std::optional<FailureMessage> Negotiator::departure() const {
 }
 
 std::vector<int> Negotiator::not_shut_down() const {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (!shutdown_[index(rank)]) ranks.push_back(rank);
-  }
-  return named(ranks);
+  return named_if([this](int rank) { return !shutdown_[index(rank)]; });
 }
 
 }  // namespace ronde

@@ -116,6 +116,7 @@ class Negotiator {
     std::vector<Part> parts;  ///< by rank
     int count = 0;
     TimePoint since;
+    std::vector<std::string> names;  ///< those that stand for it in unit_of_name_
   };
 
   std::size_t sender_of(const std::vector<std::int32_t>& ranks);
@@ -143,16 +144,14 @@ class Negotiator {
   /// By name: ranks to which its present use was refused.
   using Uses = std::map<std::string, std::set<int>>;
   static std::vector<std::string> names_of(const std::string& key, const RequestMeta& meta);
-  void index_names();
-  void erase_pending(const std::string& key);
+  Pending take_pending(const std::string& key);
   bool refuse_latecomer(int rank, const std::string& key, const RequestMeta& meta);
   void refuse_conflicts(const std::string& key, const std::vector<std::string>& names);
   void settle_refusal(const std::string& key, const Pending& pending, const std::string& text);
-  std::string late_text(int rank, const std::string& what, RefusalCause cause) const;
   void refuse_unit(const std::string& key, const std::string& text, Uses& refused);
   void refuse_part(int rank, const std::string& key, const std::string& text, Uses& refused);
   void push_refusal(int rank, const std::string& key, const std::string& text);
-  void settle(Uses refused, const std::string& text, RefusalCause cause);
+  void settle(Uses refused, const std::string& text);
   bool refuse_one_more(Uses& refused, const std::string& text);
 
   void decide_cached(DecisionMessage& decision);
@@ -180,6 +179,9 @@ class Negotiator {
                                      const std::function<bool(int)>& is_ready) const;
 
   std::vector<int> named(const std::vector<int>& ranks) const;
+  /// The ranks of the set for which `holds(rank)`, as named().
+  template <typename Holds>
+  std::vector<int> named_if(Holds holds) const;
   std::string listed(const std::map<std::string, std::vector<int>>& ranks_of) const;
 
   const std::vector<int> members_;  ///< by rank within the set
@@ -199,8 +201,7 @@ class Negotiator {
   std::unordered_map<std::string, Pending> pending_;
   std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
   std::vector<Response> refusals_;     ///< errors to send with the next decision
-  bool has_groups_ = false;            ///< there has been one
-  /// Since then: the pending operation that uses a name.
+  /// The pending operation that uses a name: its own key, or that of a group.
   std::unordered_map<std::string, std::string> unit_of_name_;
   LateRefusals latecomers_;
   MessageMatcher messages_;
@@ -218,5 +219,14 @@ class Negotiator {
   bool stopped_ = false;
   Counters counters_;
 };
+
+template <typename Holds>
+std::vector<int> Negotiator::named_if(Holds holds) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (holds(rank)) ranks.push_back(rank);
+  }
+  return named(ranks);
+}
 
 }  // namespace ronde

@@ -35,7 +35,7 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   response.error = disagreement(key, pending);
   if (!response.error.empty()) {
     counters_.refused.add();
-    if (has_groups_) settle_refusal(key, pending, response.error);
+    settle_refusal(key, pending, response.error);
     return response;
   }
   response.rows = rows_of(pending);

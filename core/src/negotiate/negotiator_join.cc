@@ -86,7 +86,7 @@ void Negotiator::decide_without_joined(const std::string& key, Pending pending,
     for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
       if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, error);
     }
-    if (has_groups_) settle_refusal(key, pending, error);
+    settle_refusal(key, pending, error);
     return;
   }
   response.key = key;
@@ -108,11 +108,8 @@ void Negotiator::end_join(DecisionMessage& decision) {
 }
 
 std::string Negotiator::joined_text(const std::string& what) const {
-  std::vector<int> joined;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (has_joined(rank)) joined.push_back(rank);
-  }
-  return what + ", but " + format_ranks(named(joined)) + (joined.size() == 1 ? " has" : " have") +
+  const std::vector<int> joined = named_if([this](int rank) { return has_joined(rank); });
+  return what + ", but " + format_ranks(joined) + (joined.size() == 1 ? " has" : " have") +
          " joined: only allreduces, reducescatters and barriers go on until all ranks have";
 }
 
@@ -123,11 +120,8 @@ std::optional<WaitingOperation> Negotiator::waiting_join() const {
   const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
   operation.text = "the other ranks" + set + " to join";
   operation.kind = Collective::Join;
-  for (int rank = 0; rank < size_; ++rank) {
-    (has_joined(rank) ? operation.submitted : operation.missing).push_back(rank);
-  }
-  operation.submitted = named(operation.submitted);
-  operation.missing = named(operation.missing);
+  operation.submitted_ranks = named_if([this](int rank) { return has_joined(rank); });
+  operation.missing_ranks = named_if([this](int rank) { return !has_joined(rank); });
   return operation;
 }
 

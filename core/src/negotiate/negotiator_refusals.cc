@@ -24,52 +24,27 @@ std::vector<std::string> Negotiator::names_of(const std::string& key, const Requ
   return names;
 }
 
-/// From now on there are groups, and names have to be compared across operations.
-void Negotiator::index_names() {
-  has_groups_ = true;
-  for (const auto& [key, pending] : pending_) unit_of_name_[key] = key;
-}
-
-void Negotiator::erase_pending(const std::string& key) {
-  pending_.erase(key);
-  if (has_groups_)
-    std::erase_if(unit_of_name_, [&](const auto& entry) { return entry.second == key; });
+Negotiator::Pending Negotiator::take_pending(const std::string& key) {
+  Pending taken = std::move(pending_.extract(key).mapped());
+  for (const std::string& name : taken.names) unit_of_name_.erase(name);
+  return taken;
 }
 
 bool Negotiator::refuse_latecomer(int rank, const std::string& key, const RequestMeta& meta) {
   if (latecomers_.empty()) return false;
   Uses refused;
-  std::optional<RefusalCause> cause;
+  LateRefusals::Text text;
   for (const std::string& name : names_of(key, meta)) {
-    if (const auto late = latecomers_.take(name, rank)) {
-      cause = late;
+    if (auto late = latecomers_.take(name, rank)) {
+      text = std::move(late);
     } else {
       refused[name].insert(rank);
     }
   }
-  if (!cause) return false;
-  const std::string text = late_text(rank, display_name(meta, key), *cause);
-  push_refusal(rank, key, text);
-  settle(std::move(refused), text, *cause);
+  if (!text) return false;
+  push_refusal(rank, key, *text);
+  settle(std::move(refused), *text);
   return true;
-}
-
-/// What the others were told is not kept.
-std::string Negotiator::late_text(int rank, const std::string& what, RefusalCause cause) const {
-  const std::string own = rank_name(members_[index(rank)]);
-  const std::string first = rank_name(members_[index(cause.rank)]);
-  if (cause.kind == RefusalCause::Kind::TimedOut && cause.rank == rank) {
-    return what + " was refused to other ranks, together with an operation that timed out on " +
-           own + "; raise that one's timeout or see what the others do instead";
-  }
-  if (cause.kind == RefusalCause::Kind::TimedOut) {
-    return what + " timed out on " + first + ": it had not been submitted by " + own +
-           "; raise its timeout or see what " + own + " does instead";
-  }
-  const bool in_groups = cause.kind == RefusalCause::Kind::GroupsDiffer;
-  return (in_groups ? "groups differ between ranks: " : "an operation differs between ranks: ") +
-         what + " was refused before " + own + " submitted it; the error of " + first +
-         " lists what each rank had submitted";
 }
 
 std::optional<FailureMessage> Negotiator::overflow() const {
@@ -94,20 +69,14 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   const Pending& pending = found->second;
   if (!pending.parts[index(rank)].present) return;
 
-  std::vector<int> missing;
-  for (int other = 0; other < size_; ++other) {
-    if (!pending.parts[index(other)].present && !has_joined(other)) missing.push_back(other);
-  }
-  const auto waited =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now - pending.since).count();
-  const std::string text = display_name(pending.parts[index(rank)].meta, key) +
-                           " timed out on rank " + std::to_string(members_[index(rank)]) +
-                           ": after " + std::to_string(waited) +
-                           " ms it had not been submitted by " + format_ranks(named(missing)) +
-                           "; raise its timeout or see what those ranks do instead";
+  const std::vector<int> missing = named_if(
+      [&](int other) { return !pending.parts[index(other)].present && !has_joined(other); });
+  const std::string text =
+      timeout_text(display_name(pending.parts[index(rank)].meta, key),
+                   rank_name(members_[index(rank)]), now - pending.since, "it", missing);
   Uses refused;
   refuse_unit(key, text, refused);
-  settle(std::move(refused), text, {RefusalCause::Kind::TimedOut, rank});
+  settle(std::move(refused), text);
 }
 
 /// Ranks that use one of these names at the same time in different operations will never agree.
@@ -115,6 +84,7 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
   std::string other;
   for (const std::string& name : names) {
     const auto [found, inserted] = unit_of_name_.emplace(name, key);
+    if (inserted) pending_.at(key).names.push_back(name);
     if (found->second != key) other = found->second;
   }
   if (other.empty()) return;
@@ -135,8 +105,7 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
   Uses refused;
   refuse_unit(other, text, refused);
   refuse_unit(key, text, refused);
-  const int told = *refused.at(key).begin();
-  settle(std::move(refused), text, {RefusalCause::Kind::GroupsDiffer, told});
+  settle(std::move(refused), text);
 }
 
 /// All ranks have submitted the operation and were refused it. Some may have used other names in
@@ -149,10 +118,7 @@ void Negotiator::settle_refusal(const std::string& key, const Pending& pending,
       refused[name].insert(rank);
     }
   }
-  const auto told = std::find_if(pending.parts.begin(), pending.parts.end(),
-                                 [](const Part& part) { return part.present; });
-  settle(std::move(refused), text,
-         {RefusalCause::Kind::Mismatch, static_cast<int>(told - pending.parts.begin())});
+  settle(std::move(refused), text);
 }
 
 void Negotiator::refuse_unit(const std::string& key, const std::string& text, Uses& refused) {
@@ -170,7 +136,7 @@ void Negotiator::refuse_part(int rank, const std::string& key, const std::string
   for (const std::string& name : names_of(key, part.meta)) refused[name].insert(rank);
   part = {};
   push_refusal(rank, key, text);
-  if (--pending.count == 0) erase_pending(key);
+  if (--pending.count == 0) take_pending(key);
 }
 
 void Negotiator::push_refusal(int rank, const std::string& key, const std::string& text) {
@@ -182,13 +148,14 @@ void Negotiator::push_refusal(int rank, const std::string& key, const std::strin
 }
 
 /// Note [Refusals in step].
-void Negotiator::settle(Uses refused, const std::string& text, RefusalCause cause) {
+void Negotiator::settle(Uses refused, const std::string& text) {
   while (refuse_one_more(refused, text)) {
   }
+  const auto shared = std::make_shared<const std::string>(text);
   for (const auto& [name, ranks] : refused) {
     for (int rank = 0; rank < size_; ++rank) {
       // Those that have joined will not come to it at all.
-      if (!ranks.contains(rank) && !has_joined(rank)) latecomers_.add(name, rank, cause);
+      if (!ranks.contains(rank) && !has_joined(rank)) latecomers_.add(name, rank, shared);
     }
   }
 }

@@ -29,12 +29,7 @@ std::string seconds_text(Milliseconds duration) {
 
 StalledOperation stalled_operation(const WaitingOperation& operation,
                                    StallInspector::TimePoint now) {
-  StalledOperation stalled;
-  stalled.name = operation.name;
-  stalled.text = operation.text;
-  stalled.kind = operation.kind;
-  stalled.submitted_ranks = operation.submitted;
-  stalled.missing_ranks = operation.missing;
+  StalledOperation stalled = operation;
   stalled.waiting = std::chrono::duration_cast<Milliseconds>(now - operation.since);
   return stalled;
 }
@@ -65,11 +60,11 @@ StallInspector::Finding StallInspector::inspect(const std::vector<WaitingOperati
     const Duration age = now - operation.since;
     if (abort_ && age >= *abort_ && !operation.may_last && !finding.fatal) {
       const StalledOperation stalled = stalled_operation(operation, now);
-      finding.fatal =
-          FailureMessage{operation.missing.at(0),
-                         stall_text({stalled}) + "; the limit is RONDE_STALL_ABORT_S=" +
-                             seconds_text(std::chrono::duration_cast<Milliseconds>(*abort_)) +
-                             ": see what " + format_ranks(operation.missing) + " did instead"};
+      finding.fatal = FailureMessage{
+          operation.missing_ranks.at(0),
+          stall_text({stalled}) + "; the limit is RONDE_STALL_ABORT_S=" +
+              seconds_text(std::chrono::duration_cast<Milliseconds>(*abort_)) + ": see what " +
+              format_ranks(operation.missing_ranks) + " did instead"};
     }
     if (may_report && age >= *warn_) finding.stalled.push_back(stalled_operation(operation, now));
   }
