@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -20,10 +21,8 @@ class RanksByText {
  public:
   void add(const std::string& text, int rank) {
     const auto same = [&](const auto& group) { return group.first == text; };
-    auto group = std::find_if(groups_.begin(), groups_.end(), same);
-    if (group == groups_.end()) {
-      group = groups_.insert(group, {text, {}});
-    }
+    auto group = std::ranges::find_if(groups_, same);
+    if (group == groups_.end()) group = groups_.insert(group, {text, {}});
     group->second.push_back(rank);
   }
 
@@ -42,28 +41,21 @@ class RanksByText {
   std::vector<std::pair<std::string, std::vector<int>>> groups_;
 };
 
-std::map<std::string, std::string> parse_fingerprint(std::string_view fingerprint) {
+std::map<std::string, std::string> parse_fingerprint(const std::string& fingerprint) {
   std::map<std::string, std::string> values;
-  while (!fingerprint.empty()) {
-    const std::size_t end = std::min(fingerprint.find('\n'), fingerprint.size());
-    const std::string_view line = fingerprint.substr(0, end);
-    const std::size_t equals = std::min(line.find('='), line.size());
-    values.emplace(line.substr(0, equals), line.substr(std::min(equals + 1, line.size())));
-    fingerprint.remove_prefix(std::min(end + 1, fingerprint.size()));
-  }
+  std::istringstream lines(fingerprint);
+  std::string name, value;
+  while (std::getline(lines, name, '=') && std::getline(lines, value)) values.emplace(name, value);
   return values;
 }
 
 std::string failures(const std::vector<std::string>& fingerprints) {
   RanksByText reasons;
-  bool any = false;
   for (std::size_t rank = 0; rank < fingerprints.size(); ++rank) {
-    if (fingerprints[rank].starts_with(kFailedMark)) {
-      any = true;
-      reasons.add(fingerprints[rank].substr(kFailedMark.size()), static_cast<int>(rank));
-    }
+    if (!fingerprints[rank].starts_with(kFailedMark)) continue;
+    reasons.add(fingerprints[rank].substr(kFailedMark.size()), static_cast<int>(rank));
   }
-  return any ? reasons.join("\n") : "";
+  return reasons.join("\n");
 }
 
 }  // namespace
@@ -71,9 +63,7 @@ std::string failures(const std::vector<std::string>& fingerprints) {
 std::string group_wide_fingerprint(const Config& config) {
   std::string text;
   for (const ConfigEntry& entry : config_table()) {
-    if (entry.scope == ConfigScope::GroupWide) {
-      text += entry.name + "=" + entry.get(config) + "\n";
-    }
+    if (entry.scope == ConfigScope::GroupWide) text += entry.name + "=" + entry.get(config) + "\n";
   }
   return text;
 }
@@ -87,16 +77,12 @@ std::string config_digest(const std::string& fingerprint) {
 }
 
 std::string config_difference(const std::vector<std::string>& fingerprints) {
-  if (std::string reasons = failures(fingerprints); !reasons.empty()) {
-    return reasons;
-  }
+  if (std::string reasons = failures(fingerprints); !reasons.empty()) return reasons;
   std::vector<std::map<std::string, std::string>> values;
   std::map<std::string, RanksByText> by_variable;
   for (const std::string& fingerprint : fingerprints) {
     values.push_back(parse_fingerprint(fingerprint));
-    for (const auto& [name, value] : values.back()) {
-      by_variable[name];
-    }
+    for (const auto& [name, value] : values.back()) by_variable[name];
   }
   std::string text;
   for (auto& [name, ranks] : by_variable) {
@@ -105,9 +91,7 @@ std::string config_difference(const std::vector<std::string>& fingerprints) {
       ranks.add(value != values[rank].end() ? value->second : "(unknown to its Ronde)",
                 static_cast<int>(rank));
     }
-    if (ranks.differs()) {
-      text += "\n  " + name + ": " + ranks.join(", ");
-    }
+    if (ranks.differs()) text += "\n  " + name + ": " + ranks.join(", ");
   }
   return text.empty() ? ""
                       : "the configuration differs between ranks; give every rank the same value "

@@ -36,9 +36,9 @@ constexpr std::array<TwinValue, 4> kTwinValues = {{{"HOROVOD_LOG_LEVEL", "fatal"
                                                    {"HOROVOD_CPU_OPERATIONS", "CCL", ""}}};
 
 const TwinValue* find_twin_value(std::string_view twin, std::string_view text) {
-  const auto* const found = std::find_if(
-      kTwinValues.begin(), kTwinValues.end(),
-      [&](const TwinValue& value) { return value.twin == twin && value.theirs == text; });
+  const auto* const found = std::ranges::find_if(kTwinValues, [&](const TwinValue& value) {
+    return value.twin == twin && value.theirs == text;
+  });
   return found != kTwinValues.end() ? found : nullptr;
 }
 
@@ -66,12 +66,12 @@ bool is_known(std::string_view name) {
     return entry.name == name || entry.horovod_twin == name;
   };
   const auto& table = config_table();
-  return std::any_of(table.begin(), table.end(), is_read) || name.starts_with(kTestPrefix) ||
-         std::find(kScriptNames.begin(), kScriptNames.end(), name) != kScriptNames.end();
+  return std::ranges::any_of(table, is_read) || name.starts_with(kTestPrefix) ||
+         std::ranges::find(kScriptNames, name) != kScriptNames.end();
 }
 
 std::vector<std::string> unknown_name_warnings(std::vector<std::string> names) {
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   std::vector<std::string> warnings;
   std::string of_horovod;
   for (const std::string& name : names) {

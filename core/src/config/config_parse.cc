@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <system_error>
 
 #include "ronde/config.h"
@@ -26,9 +27,7 @@ std::optional<Number> whole_number(std::string_view text) {
   Number value{};
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (text.empty() || error != std::errc() || stop != end) {
-    return std::nullopt;
-  }
+  if (text.empty() || error != std::errc() || stop != end) return std::nullopt;
   return value;
 }
 
@@ -37,55 +36,35 @@ struct ByteUnit {
   std::uint64_t bytes;
 };
 
-// Binary units from the largest, as format_bytes takes the first that divides.
-constexpr std::array<ByteUnit, 4> kBinaryUnits = {{{"TiB", std::uint64_t{1} << 40},
-                                                   {"GiB", std::uint64_t{1} << 30},
-                                                   {"MiB", std::uint64_t{1} << 20},
-                                                   {"KiB", std::uint64_t{1} << 10}}};
-constexpr std::array<ByteUnit, 6> kOtherUnits = {{{"", 1},
-                                                  {"B", 1},
-                                                  {"kB", 1'000},
-                                                  {"MB", 1'000'000},
-                                                  {"GB", 1'000'000'000},
-                                                  {"TB", 1'000'000'000'000}}};
+// The binary units come first and from the largest, as format_bytes takes the first that divides.
+constexpr std::size_t kBinaryUnits = 4;
+constexpr std::array<ByteUnit, 10> kUnits = {{{"TiB", std::uint64_t{1} << 40},
+                                              {"GiB", std::uint64_t{1} << 30},
+                                              {"MiB", std::uint64_t{1} << 20},
+                                              {"KiB", std::uint64_t{1} << 10},
+                                              {"", 1},
+                                              {"B", 1},
+                                              {"kB", 1'000},
+                                              {"MB", 1'000'000},
+                                              {"GB", 1'000'000'000},
+                                              {"TB", 1'000'000'000'000}}};
 
 std::optional<std::uint64_t> bytes_of_unit(std::string_view name) {
-  const auto named = [&](const ByteUnit& unit) { return unit.name == name; };
-  if (const auto* unit = std::find_if(kBinaryUnits.begin(), kBinaryUnits.end(), named);
-      unit != kBinaryUnits.end()) {
-    return unit->bytes;
-  }
-  const auto* unit = std::find_if(kOtherUnits.begin(), kOtherUnits.end(), named);
-  return unit != kOtherUnits.end() ? std::optional(unit->bytes) : std::nullopt;
+  const auto* const unit = std::ranges::find(kUnits, name, &ByteUnit::name);
+  return unit != kUnits.end() ? std::optional(unit->bytes) : std::nullopt;
 }
-
-constexpr std::size_t kMaxFractionDigits = 3;
 
 /// `whole`.`fraction` units in bytes; nullopt if that is no whole number of bytes or too large.
 /// In integers, as 64-bit sizes do not fit a double.
 std::optional<std::uint64_t> scaled_bytes(std::uint64_t whole, std::string_view fraction,
                                           std::uint64_t unit) {
-  std::uint64_t bytes = 0;
-  if (whole > std::numeric_limits<std::uint64_t>::max() / unit) {
-    return std::nullopt;
-  }
-  bytes = whole * unit;
-  if (fraction.empty()) {
-    return bytes;
-  }
-  const auto digits = whole_number<std::uint64_t>(fraction);
-  if (!digits || fraction.size() > kMaxFractionDigits) {
-    return std::nullopt;
-  }
-  std::uint64_t denominator = 1;
-  for (std::size_t i = 0; i < fraction.size(); ++i) {
-    denominator *= 10;
-  }
-  const std::uint64_t part = *digits * unit;
-  if (part % denominator != 0 ||
-      part / denominator > std::numeric_limits<std::uint64_t>::max() - bytes) {
-    return std::nullopt;
-  }
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::array<std::uint64_t, 4> kDenominators = {1, 10, 100, 1000};
+  if (whole > kMost / unit || fraction.size() >= kDenominators.size()) return std::nullopt;
+  const std::uint64_t bytes = whole * unit;
+  const std::uint64_t part = whole_number<std::uint64_t>(fraction).value_or(0) * unit;
+  const std::uint64_t denominator = kDenominators[fraction.size()];
+  if (part % denominator != 0 || part / denominator > kMost - bytes) return std::nullopt;
   return bytes + part / denominator;
 }
 
@@ -119,10 +98,9 @@ std::uint64_t parse_bytes(std::string_view text) {
 }
 
 std::string format_bytes(std::uint64_t bytes) {
-  for (const ByteUnit& unit : kBinaryUnits) {
-    if (bytes != 0 && bytes % unit.bytes == 0) {
-      return std::to_string(bytes / unit.bytes) + std::string(unit.name);
-    }
+  for (const ByteUnit& unit : std::span(kUnits).first(kBinaryUnits)) {
+    if (bytes == 0 || bytes % unit.bytes != 0) continue;
+    return std::to_string(bytes / unit.bytes) + std::string(unit.name);
   }
   return std::to_string(bytes);
 }
@@ -229,7 +207,7 @@ std::vector<std::vector<int>> parse_process_sets(std::string_view text) {
 
 std::string parse_choice(std::string_view text, std::string_view what,
                          std::initializer_list<std::string_view> words) {
-  if (std::find(words.begin(), words.end(), text) != words.end()) return std::string(text);
+  if (std::ranges::find(words, text) != words.end()) return std::string(text);
   std::string accepted = std::string(what) + ": write ";
   for (const std::string_view word : words) {
     accepted += (word == *words.begin() ? "" : " or ") + std::string(word);
@@ -249,8 +227,7 @@ std::string parse_backend_name(std::string_view text) {
 
 std::string parse_host_name(std::string_view text) {
   constexpr std::size_t kLongest = 255;  // as a host's name in POSIX
-  const bool is_word =
-      std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
+  const bool is_word = std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
   if (!is_word || text.size() > kLongest) {
     reject(text, "the name of a host: write up to " + std::to_string(kLongest) +
                      " letters, digits or signs without a space");
