@@ -1,58 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/collective.h"
 
+#include "core/src/base/enum_name.h"
+
 namespace ronde {
 
 std::string_view to_string(Collective kind) noexcept {
-  switch (kind) {
-    case Collective::Allreduce:
-      return "allreduce";
-    case Collective::Broadcast:
-      return "broadcast";
-    case Collective::Allgather:
-      return "allgather";
-    case Collective::Barrier:
-      return "barrier";
-    case Collective::Alltoall:
-      return "alltoall";
-    case Collective::Reducescatter:
-      return "reducescatter";
-    case Collective::Send:
-      return "send";
-    case Collective::Recv:
-      return "recv";
-    case Collective::Join:
-      return "join";
-  }
-  return "unknown collective";
+  constexpr std::array<std::string_view, kCollectiveCount> kNames = {
+      "allreduce",     "broadcast", "allgather", "barrier", "alltoall",
+      "reducescatter", "send",      "recv",      "join"};
+  return enum_name(kNames, kind, "unknown collective");
 }
 
 std::string_view to_string(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::Sum:
-      return "sum";
-    case ReduceOp::Average:
-      return "average";
-    case ReduceOp::Min:
-      return "min";
-    case ReduceOp::Max:
-      return "max";
-    case ReduceOp::Product:
-      return "product";
-    case ReduceOp::Adasum:
-      return "adasum";
-  }
-  return "unknown op";
+  constexpr std::array<std::string_view, kReduceOpCount> kNames = {"sum", "average", "min",
+                                                                   "max", "product", "adasum"};
+  return enum_name(kNames, op, "unknown op");
 }
 
 std::string_view to_string(DeviceKind kind) noexcept {
-  switch (kind) {
-    case DeviceKind::Cpu:
-      return "cpu";
-    case DeviceKind::Cuda:
-      return "cuda";
-  }
-  return "unknown device";
+  constexpr std::array<std::string_view, 2> kNames = {"cpu", "cuda"};
+  return enum_name(kNames, kind, "unknown device");
 }
 
 }  // namespace ronde

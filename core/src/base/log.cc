@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "core/src/base/enum_name.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -20,21 +21,9 @@ constexpr std::array<std::string_view, 6> kLevelNames = {"trace",   "debug", "in
                                                          "warning", "error", "off"};
 
 spdlog::level::level_enum native(LogLevel level) noexcept {
-  switch (level) {
-    case LogLevel::Trace:
-      return spdlog::level::trace;
-    case LogLevel::Debug:
-      return spdlog::level::debug;
-    case LogLevel::Info:
-      return spdlog::level::info;
-    case LogLevel::Warning:
-      return spdlog::level::warn;
-    case LogLevel::Error:
-      return spdlog::level::err;
-    case LogLevel::Off:
-      break;
-  }
-  return spdlog::level::off;
+  constexpr std::array kLevels = {spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
+                                  spdlog::level::warn,  spdlog::level::err,   spdlog::level::off};
+  return kLevels[static_cast<std::size_t>(level)];
 }
 
 std::string pattern_for(int rank) {
@@ -45,15 +34,14 @@ std::string pattern_for(int rank) {
 }  // namespace
 
 std::string_view to_string(LogLevel level) noexcept {
-  const auto index = static_cast<std::size_t>(level);
-  return index < kLevelNames.size() ? kLevelNames[index] : "unknown level";
+  return enum_name(kLevelNames, level, "unknown level");
 }
 
 LogLevel parse_log_level(std::string_view text) {
   const auto equal = [](char name, unsigned char letter) { return name == std::tolower(letter); };
   for (std::size_t i = 0; i < kLevelNames.size(); ++i) {
     const std::string_view name = kLevelNames[i];
-    if (std::equal(name.begin(), name.end(), text.begin(), text.end(), equal)) {
+    if (std::ranges::equal(name, text, equal)) {
       return static_cast<LogLevel>(i);
     }
   }
