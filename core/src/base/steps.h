@@ -11,7 +11,8 @@
 
 namespace ronde {
 
-class UntilEnded;
+template <typename Polled>
+class UntilPolled;
 
 /// An operation written down in the order in which things happen: a coroutine that stops wherever
 /// it has to wait (`co_await until(...)`, or for `co_await steps` of others), and goes on when it
@@ -71,7 +72,7 @@ class Steps {
 
   /// `co_await` waits until these have ended, and throws what they throw. A temporary lives for as
   /// long as that takes.
-  UntilEnded operator co_await() noexcept;
+  UntilPolled<Steps> operator co_await() noexcept;
 
  private:
   using Handle = std::coroutine_handle<promise_type>;
@@ -128,18 +129,20 @@ class Until : public Wait<Until<Condition>> {
   const Condition& condition_;
 };
 
-class UntilEnded : public Wait<UntilEnded> {
+/// Waits for what is polled and tells its progress.
+template <typename Polled>
+class UntilPolled : public Wait<UntilPolled<Polled>> {
  public:
-  explicit UntilEnded(Steps& steps) : steps_(steps) {}
-  bool holds() const { return steps_.poll(); }
-  std::uint64_t progress() const noexcept { return steps_.progress(); }
+  explicit UntilPolled(Polled& polled) : polled_(polled) {}
+  bool holds() const { return polled_.poll(); }
+  std::uint64_t progress() const noexcept { return polled_.progress(); }
 
  private:
-  Steps& steps_;
+  Polled& polled_;
 };
 
-inline UntilEnded Steps::operator co_await() noexcept {
-  return UntilEnded(*this);
+inline UntilPolled<Steps> Steps::operator co_await() noexcept {
+  return UntilPolled<Steps>(*this);
 }
 
 /// `co_await until([&] { return ...; })`: asked at each poll; what it throws is thrown there. A
@@ -149,19 +152,9 @@ Until<Condition> until(const Condition& condition) {
   return Until<Condition>(condition);
 }
 
-class UntilFinished : public Wait<UntilFinished> {
- public:
-  explicit UntilFinished(Operation& operation) : operation_(operation) {}
-  bool holds() const { return operation_.poll(); }
-  std::uint64_t progress() const noexcept { return operation_.progress(); }
-
- private:
-  Operation& operation_;
-};
-
 /// `co_await until_finished(operation)`: that of another backend.
-inline UntilFinished until_finished(Operation& operation) {
-  return UntilFinished(operation);
+inline UntilPolled<Operation> until_finished(Operation& operation) {
+  return UntilPolled<Operation>(operation);
 }
 
 /// The operation that such steps are.

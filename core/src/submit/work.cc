@@ -87,44 +87,11 @@ std::exception_ptr WorkState::error() {
   return error_;
 }
 
-void WorkState::set_received_splits(std::vector<std::int64_t> rows) {
-  const std::lock_guard lock(mutex_);
-  received_splits_ = std::move(rows);
-}
-
-void WorkState::set_source(int rank) {
-  const std::lock_guard lock(mutex_);
-  source_ = rank;
-}
-
 void WorkState::expect_success(const char* asked) {
   if (stage() == Stage::Pending) {
     throw UsageError(name() + ": " + asked + " was called while it is pending; wait() first");
   }
   if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
-}
-
-std::vector<std::int64_t> WorkState::received_splits() {
-  expect_success("received_splits()");
-  const std::lock_guard lock(mutex_);
-  return received_splits_;
-}
-
-void WorkState::set_last_rank(int rank) {
-  const std::lock_guard lock(mutex_);
-  last_rank_ = rank;
-}
-
-int WorkState::last_rank() {
-  expect_success("last_rank()");
-  const std::lock_guard lock(mutex_);
-  return last_rank_;
-}
-
-int WorkState::source() {
-  expect_success("source()");
-  const std::lock_guard lock(mutex_);
-  return source_;
 }
 
 void WorkState::help_until(Stage goal, WaitHelper::TimePoint deadline) {

@@ -68,11 +68,13 @@ class WorkState {
   /// Ends the operation: with success if `error` is null.
   void complete(std::exception_ptr error, bool contributed = true);
 
-  /// Before complete(): what received_splits() will give.
-  void set_received_splits(std::vector<std::int64_t> rows);
-  /// Before complete(): what source() will give, and last_rank().
-  void set_source(int rank);
-  void set_last_rank(int rank);
+  /// What these give later. The loop sets them before set_queued() and complete(), which publish
+  /// them.
+  /// @{
+  void set_received_splits(std::vector<std::int64_t> rows) { received_splits_ = std::move(rows); }
+  void set_source(int rank) { source_ = rank; }
+  void set_last_rank(int rank) { last_rank_ = rank; }
+  /// @}
 
   Stage stage() const noexcept { return stage_.load(std::memory_order_acquire); }
   bool done() const noexcept { return stage() == Stage::Done; }
@@ -80,9 +82,14 @@ class WorkState {
   bool ask() const noexcept;
   bool contributed() const;
   std::exception_ptr error();
-  std::vector<std::int64_t> received_splits();
-  int source();
-  int last_rank();
+  /// They throw unless the operation has succeeded.
+  /// @{
+  std::vector<std::int64_t> received_splits() {
+    return expect_success("received_splits()"), received_splits_;
+  }
+  int source() { return expect_success("source()"), source_; }
+  int last_rank() { return expect_success("last_rank()"), last_rank_; }
+  /// @}
   /// Waits until `deadline` (null: for ever); throws the error of a failed operation.
   bool wait_until(const std::chrono::steady_clock::time_point* deadline);
   /// As Work::wait_on().
@@ -121,6 +128,11 @@ class WorkState {
   /// What a name needs of it. Not changed after construction.
   std::optional<RequestMeta> operation_;
 
+  // Written before stage_ says so, constant from then on.
+  std::vector<std::int64_t> received_splits_;
+  int source_ = -1;
+  int last_rank_ = -1;
+
   std::atomic<std::size_t> bucket_{0};  ///< plus one
   /// Written under mutex_, after what it stands for.
   std::atomic<Stage> stage_{Stage::Pending};
@@ -133,9 +145,6 @@ class WorkState {
   bool error_read_ = false;
   std::shared_ptr<const DeviceEvent> event_;  ///< while it is queued, and after
   std::exception_ptr error_;
-  std::vector<std::int64_t> received_splits_;
-  int source_ = -1;
-  int last_rank_ = -1;
   std::vector<std::function<void()>> callbacks_;
 };
 
