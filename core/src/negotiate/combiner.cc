@@ -20,11 +20,8 @@ bool is_same(const Combiner::Item& a, const Combiner::Item& b) {
   return std::get<FullRequest>(a).meta == std::get<FullRequest>(b).meta;
 }
 
-bool contributes(const Combiner::Item& item) {
-  return std::visit([](const auto& form) { return form.contributes; }, item);
-}
-
-void append(ReadyMessage& message, Combiner::Item item) {
+void append(ReadyMessage& message, Combiner::Item item, bool contributes) {
+  std::visit([&](auto& form) { form.contributes = contributes; }, item);
   if (const auto* const keyed = std::get_if<KeyedSlot>(&item)) {
     message.keyed.push_back(*keyed);
   } else {
@@ -46,7 +43,7 @@ std::string Combiner::name_of(int rank) const {
 }
 
 std::size_t Combiner::position_of(int rank) const {
-  const auto found = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
+  const auto found = std::ranges::lower_bound(ranks_, rank);
   if (found == ranks_.end() || *found != rank) {
     throw Error(name_of(rank) + " announced operations to the leader of another host");
   }
@@ -94,18 +91,24 @@ void Combiner::add_cached(std::size_t position, const ReadyMessage& message, Tim
 }
 
 void Combiner::add_item(std::size_t position, const std::string& key, Item item, TimePoint now) {
-  const auto [found, inserted] = held_.try_emplace(key);
-  Held& held = found->second;
-  if (inserted) {
-    held.items.resize(ranks_.size());
-    held.since = now;
-  }
-  if (held.items[position]) {
+  const bool contributes = std::visit([](const auto& form) { return form.contributes; }, item);
+  auto found = held_.find(key);
+  if (found != held_.end() && found->second.present[position]) {
     throw Error(name_of(ranks_[position]) + " announced an operation twice");
   }
-  held.items[position] = std::move(item);
+  if (found != held_.end() && !is_same(found->second.item, item)) {
+    scatter_items(key);
+    found = held_.end();
+  }
+  if (found == held_.end()) {
+    const std::vector<bool> nobody(ranks_.size());
+    found = held_.emplace(key, Held{std::move(item), nobody, nobody, 0, now}).first;
+  }
+  Held& held = found->second;
+  held.present[position] = true;
+  held.contributes[position] = contributes;
   if (++held.count == ranks_.size()) {
-    combine_items(held);
+    combine_item(held);
     held_.erase(found);
     return;
   }
@@ -137,7 +140,11 @@ void Combiner::pass(const DecisionMessage& decision) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
     slots_.assign(slot, is_unnamed(response.key) ? "" : response.key, decision.number);
     scattered_slots_.reset(slot);
-    drop_items(slot);
+    // The ranks announce these anew.
+    std::erase_if(held_, [slot](const auto& entry) {
+      const auto* const keyed = std::get_if<KeyedSlot>(&entry.second.item);
+      return keyed != nullptr && keyed->slot == slot;
+    });
   }
 }
 
@@ -163,28 +170,13 @@ void Combiner::forget_marks(const DecisionMessage& decision) {
 /// What was refused to one rank has yet to be refused to the others of the host, without delay.
 void Combiner::count_refusal(const Response& response) {
   const auto key = scattered_keys_.find(response.key);
-  const auto rank = std::lower_bound(ranks_.begin(), ranks_.end(), response.only_rank);
+  const auto rank = std::ranges::lower_bound(ranks_, response.only_rank);
   if (key == scattered_keys_.end() || rank == ranks_.end() || *rank != response.only_rank) return;
   std::vector<std::uint64_t>& refused = key->second;
   refused.resize(ranks_.size());
   ++refused[static_cast<std::size_t>(rank - ranks_.begin())];
-  const bool in_step =
-      std::adjacent_find(refused.begin(), refused.end(), std::not_equal_to<>()) == refused.end();
+  const bool in_step = std::ranges::adjacent_find(refused, std::not_equal_to<>()) == refused.end();
   if (in_step) scattered_keys_.erase(key);
-}
-
-/// The ranks announce these anew.
-void Combiner::drop_items(std::uint32_t slot) {
-  for (auto entry = held_.begin(); entry != held_.end();) {
-    Held& held = entry->second;
-    for (std::optional<Item>& item : held.items) {
-      const auto* const keyed = item ? std::get_if<KeyedSlot>(&*item) : nullptr;
-      if (keyed == nullptr || keyed->slot != slot) continue;
-      item.reset();
-      --held.count;
-    }
-    entry = held.count == 0 ? held_.erase(entry) : std::next(entry);
-  }
 }
 
 std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
@@ -214,26 +206,10 @@ void Combiner::combine_bits() {
   counters_.combined.add(complete->slots.count());
 }
 
-void Combiner::combine_items(Held& held) {
-  Item all = *held.items[0];
-  const auto is_alike = [&](const std::optional<Item>& item) { return is_same(*item, all); };
-  if (!std::all_of(held.items.begin(), held.items.end(), is_alike)) {
-    send_each(held);
-    return;
-  }
-  const bool contributed =
-      std::any_of(held.items.begin(), held.items.end(),
-                  [](const std::optional<Item>& item) { return contributes(*item); });
-  std::visit([&](auto& form) { form.contributes = contributed; }, all);
-  append(for_all_, std::move(all));
+void Combiner::combine_item(const Held& held) {
+  const auto any = std::ranges::find(held.contributes, true);
+  append(for_all_, held.item, any != held.contributes.end());
   counters_.combined.add();
-}
-
-void Combiner::send_each(Held& held) {
-  for (std::size_t position = 0; position < held.items.size(); ++position) {
-    if (held.items[position]) append(for_one_[position], *std::move(held.items[position]));
-  }
-  counters_.scattered.add(held.count);
 }
 
 void Combiner::scatter_bits(const BitVector& bits) {
@@ -253,7 +229,12 @@ void Combiner::scatter_items(const std::string& key) {
   scattered_keys_.try_emplace(key);
   const auto found = held_.find(key);
   if (found == held_.end()) return;
-  send_each(found->second);
+  const Held& held = found->second;
+  for (std::size_t position = 0; position < ranks_.size(); ++position) {
+    if (!held.present[position]) continue;
+    append(for_one_[position], held.item, held.contributes[position]);
+  }
+  counters_.scattered.add(held.count);
   held_.erase(found);
 }
 

@@ -66,8 +66,10 @@ class Combiner {
   using Item = std::variant<KeyedSlot, FullRequest>;
 
  private:
+  /// What some ranks of the host have announced alike, by position of the rank.
   struct Held {
-    std::vector<std::optional<Item>> items;  ///< by position of the rank
+    Item item;
+    std::vector<bool> present, contributes;
     std::size_t count = 0;
     TimePoint since;
   };
@@ -78,11 +80,9 @@ class Combiner {
   void add_item(std::size_t position, const std::string& key, Item item, TimePoint now);
   void forget_marks(const DecisionMessage& decision);
   void count_refusal(const Response& response);
-  void drop_items(std::uint32_t slot);
 
   void combine_bits();
-  void combine_items(Held& held);
-  void send_each(Held& held);
+  void combine_item(const Held& held);
   void scatter_bits(const BitVector& bits);
   void scatter_items(const std::string& key);
   void scatter_name(const std::string& name);
