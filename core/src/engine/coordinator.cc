@@ -15,13 +15,14 @@
 
 namespace ronde {
 
-Coordinator::Coordinator(const Parts& parts)
-    : options_(parts.options),
-      log_(parts.log),
-      tree_(parts.tree),
-      queue_(parts.queue),
-      life_(parts.life),
-      counters_(parts.counters),
+Coordinator::Coordinator(const RuntimeOptions& options, const Logger& log, const ControlTree& tree,
+                         SubmissionQueue& queue, const EngineLife& life, EngineCounters& counters)
+    : options_(options),
+      log_(log),
+      tree_(tree),
+      queue_(queue),
+      life_(life),
+      counters_(counters),
       sets_(options_.config, tree_, log_, queue_),
       schedule_(sets_.global(), queue_, log_),
       operations_(sets_),
@@ -127,7 +128,7 @@ void Coordinator::handle_from_above(const Message& message, std::string_view byt
     if (set.announcer) apply(set, *decision);
   } else if (const auto* reply = std::get_if<ExchangeReply>(&message)) {
     const auto exists = [this](int rank) { return tree_.exists(rank); };
-    if (!std::all_of(reply->to.begin(), reply->to.end(), exists)) {
+    if (!std::ranges::all_of(reply->to, exists)) {
       const Error error("it answers a rank that does not exist");
       throw GroupFailure{{tree_.parent(), nonsense_of(tree_.parent(), error)}};
     }

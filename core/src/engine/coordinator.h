@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/src/engine/arbiter.h"
-#include "core/src/engine/driver.h"
 #include "core/src/engine/engine_stats.h"
 #include "core/src/engine/own_exchanges.h"
 #include "core/src/engine/running_operations.h"
@@ -33,28 +32,24 @@ namespace ronde {
 /// where the group cannot go on.
 ///
 /// Thread-safety: none; Driver says who runs it. What its parts say of other threads holds.
-class Coordinator final : public DrivenLoop {
+class Coordinator {
  public:
   using Clock = std::chrono::steady_clock;
+  using TimePoint = Clock::time_point;
 
-  /// What the loop works on; outlives it.
-  struct Parts {
-    const RuntimeOptions& options;
-    const Logger& log;
-    const ControlTree& tree;
-    SubmissionQueue& queue;
-    const EngineLife& life;
-    EngineCounters& counters;
-  };
-
-  explicit Coordinator(const Parts& parts);
+  /// What the loop works on outlives it.
+  Coordinator(const RuntimeOptions& options, const Logger& log, const ControlTree& tree,
+              SubmissionQueue& queue, const EngineLife& life, EngineCounters& counters);
 
   /// The ranks have met, and the backends are there. `has_board`: they share memory.
   void start(bool has_board, bool outnumbers_cores);
 
-  bool cycle() override;
-  void follow() override;
-  TimePoint next_event() const override;
+  /// One round. False: it was the last one.
+  bool cycle();
+  /// The part of it that needs no messages: follows a frozen schedule, and advances operations.
+  void follow();
+  /// When there is something to do though nobody wakes the loop; a past time if at once.
+  TimePoint next_event() const;
 
   SetEngines& sets() noexcept { return sets_; }
   const SetEngines& sets() const noexcept { return sets_; }

@@ -8,31 +8,13 @@
 #include <mutex>
 #include <thread>
 
-#include "core/src/engine/engine_stats.h"
-#include "core/src/engine/running_operations.h"
-#include "core/src/engine/submission_queue.h"
+#include "core/src/engine/coordinator.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/schedule/frozen_schedule.h"
 #include "core/src/submit/work_state.h"
 #include "ronde/plugin/board.h"
 
 namespace ronde {
-
-/// The loop as the Driver sees it.
-class DrivenLoop {
- public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
-  /// One round. False: it was the last one.
-  virtual bool cycle() = 0;
-  /// The part of it that needs no messages: follows a frozen schedule, and advances operations.
-  virtual void follow() = 0;
-  /// When there is something to do though nobody wakes the loop; a past time if at once.
-  virtual TimePoint next_event() const = 0;
-
- protected:
-  ~DrivenLoop() = default;
-};
 
 /// Runs the loop on the right thread, and lets it sleep.
 ///
@@ -47,11 +29,11 @@ class DrivenLoop {
 /// called from any thread.
 class Driver {
  public:
-  using TimePoint = DrivenLoop::TimePoint;
+  using TimePoint = std::chrono::steady_clock::time_point;
 
-  Driver(DrivenLoop& loop, const ControlTree& tree, SubmissionQueue& queue,
-         RunningOperations& operations, EngineCounters& counters)
-      : loop_(loop), tree_(tree), queue_(queue), operations_(operations), counters_(counters) {}
+  Driver(Coordinator& loop, const ControlTree& tree, SubmissionQueue& queue,
+         EngineCounters& counters)
+      : loop_(loop), tree_(tree), queue_(queue), counters_(counters) {}
 
   /// Before take(). `board`, `schedule`: null if there is none.
   void start(Board* board, FrozenSchedule* schedule, bool outnumbers_cores);
@@ -77,11 +59,11 @@ class Driver {
   void say_asleep() noexcept;
   std::uint64_t progress() const;
 
-  DrivenLoop& loop_;
+  Coordinator& loop_;
   const ControlTree& tree_;
   SubmissionQueue& queue_;
-  RunningOperations& operations_;
   EngineCounters& counters_;
+  RunningOperations& operations_ = loop_.operations();
 
   // Constant once start() has returned.
   Board* board_ = nullptr;

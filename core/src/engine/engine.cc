@@ -46,8 +46,8 @@ Engine::Engine(RuntimeOptions options)
                if (driver_.wants_wake()) tree_.transport().wake();
              }),
       backends_(options_, tree_, *log_),
-      coordinator_({options_, *log_, tree_, queue_, life_, counters_}),
-      driver_(coordinator_, tree_, queue_, coordinator_.operations(), counters_) {}
+      coordinator_(options_, *log_, tree_, queue_, life_, counters_),
+      driver_(coordinator_, tree_, queue_, counters_) {}
 
 void Engine::run() noexcept {
   if (try_start()) live();
@@ -101,7 +101,7 @@ void Engine::log_connections() const {
   if (tree_.size() == 1 || !log_->enabled(LogLevel::Debug)) return;
   std::vector<int> neighbours = tree_.children();
   if (tree_.parent() >= 0) neighbours.push_back(tree_.parent());
-  std::sort(neighbours.begin(), neighbours.end());
+  std::ranges::sort(neighbours);
   log_->debug("connected by " + transport_name_ + " with " + format_ranks(neighbours) + " of " +
               std::to_string(tree_.size()) +
               "; hosts: " + std::to_string(tree_.topology().hosts()));
