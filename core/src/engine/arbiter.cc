@@ -2,6 +2,7 @@
 #include "core/src/engine/arbiter.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -26,7 +27,7 @@ Arbiter::Arbiter(const Config& config, const ControlTree& tree, const SetEngines
 bool Arbiter::may_stop() const {
   const bool is_desk_clear = desk_.idle() && !desk_.makes_sets();
   return is_desk_clear && sets_.global().negotiator->all_shut_down() &&
-         std::all_of(sets_.all().begin(), sets_.all().end(), [](const auto& entry) {
+         std::ranges::all_of(sets_.all(), [](const auto& entry) {
            const SetEngine& set = *entry.second;
            const bool has_ended = set.negotiator->idle() && set.negotiator->all_shut_down();
            return set.is_global() || has_ended;
@@ -73,9 +74,16 @@ void Arbiter::note_thawed(bool by_wait, std::uint64_t rounds) {
   if (learner_) learner_->thawed(by_wait, rounds);
 }
 
+void Arbiter::note_changed(std::uint32_t set) {
+  const auto place = std::ranges::lower_bound(changed_sets_, set, std::greater<>());
+  if (place == changed_sets_.end() || *place != set) changed_sets_.insert(place, set);
+}
+
 std::optional<std::uint32_t> Arbiter::take_changed() {
   if (changed_sets_.empty()) return std::nullopt;
-  return changed_sets_.extract(changed_sets_.begin()).value();
+  const std::uint32_t set = changed_sets_.back();
+  changed_sets_.pop_back();
+  return set;
 }
 
 std::optional<FailureMessage> Arbiter::departure() const {
@@ -86,7 +94,7 @@ std::optional<FailureMessage> Arbiter::departure() const {
 
 bool Arbiter::note_finished(const std::vector<std::int32_t>& ranks) {
   for (const int rank : ranks) finished_.at(static_cast<std::size_t>(rank)) = true;
-  return std::find(finished_.begin(), finished_.end(), false) == finished_.end();
+  return std::ranges::find(finished_, false) == finished_.end();
 }
 
 std::vector<int> Arbiter::unfinished() const {
@@ -111,8 +119,8 @@ StallInspector::Finding Arbiter::inspect(const StopAgreement& stop, TimePoint no
 
 bool Arbiter::awaits_anything(const StopAgreement& stop) const {
   return stop.shutdown_since || !desk_.idle() ||
-         std::any_of(sets_.all().begin(), sets_.all().end(),
-                     [](const auto& entry) { return !entry.second->negotiator->idle(); });
+         std::ranges::any_of(sets_.all(),
+                             [](const auto& entry) { return !entry.second->negotiator->idle(); });
 }
 
 /// All that some rank waits for, oldest first.
@@ -120,10 +128,10 @@ std::vector<WaitingOperation> Arbiter::waiting(const StopAgreement& stop) const 
   std::vector<WaitingOperation> operations = desk_.waiting();
   for (const auto& [id, set] : sets_.all()) {
     std::vector<WaitingOperation> of_set = set->negotiator->waiting();
-    std::move(of_set.begin(), of_set.end(), std::back_inserter(operations));
+    std::ranges::move(of_set, std::back_inserter(operations));
   }
   if (auto shutdown = waiting_shutdown(stop)) operations.push_back(*std::move(shutdown));
-  std::sort(operations.begin(), operations.end(), is_older);
+  std::ranges::sort(operations, is_older);
   return operations;
 }
 

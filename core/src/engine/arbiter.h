@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "core/src/engine/set_engines.h"
@@ -39,7 +38,7 @@ class Arbiter {
 
   /// Something may be decided on in that set; each such set is taken once.
   /// @{
-  void note_changed(std::uint32_t set) { changed_sets_.insert(set); }
+  void note_changed(std::uint32_t set);
   std::optional<std::uint32_t> take_changed();
   /// @}
 
@@ -80,7 +79,7 @@ class Arbiter {
   StallInspector stalls_;
   TimePoint next_inspection_{};
   std::vector<bool> finished_;  ///< by rank
-  std::set<std::uint32_t> changed_sets_;
+  std::vector<std::uint32_t> changed_sets_;  ///< descending
 };
 
 }  // namespace ronde

@@ -26,7 +26,7 @@ std::string text_of(const ExchangeKey& key) {
 }
 
 bool contains(const std::vector<std::int32_t>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  return std::ranges::find(ranks, rank) != ranks.end();
 }
 
 /// What each rank brought, if not all brought the same.
@@ -126,7 +126,7 @@ bool ExchangeDesk::refuse_unfinished(const ExchangeRequest& request) {
 bool ExchangeDesk::waits_for(const ExchangeKey& one, const ExchangeKey& other) const {
   const std::map<int, std::string>& present = pending_.at(one).blobs;
   const std::map<int, std::string>& elsewhere = pending_.at(other).blobs;
-  return std::any_of(elsewhere.begin(), elsewhere.end(), [&](const auto& blob) {
+  return std::ranges::any_of(elsewhere, [&](const auto& blob) {
     return contains(one.ranks, blob.first) && !present.contains(blob.first);
   });
 }
@@ -195,8 +195,6 @@ void ExchangeDesk::conclude(const ExchangeKey& key, std::vector<std::string> blo
       break;
   }
   if (!reply.members.empty()) in_making_.insert(reply.set = ++sets_);
-  counters_.exchanges.add();
-  if (!reply.error.empty()) counters_.refused.add();
   replies_.push_back(std::move(reply));
 }
 
@@ -205,7 +203,6 @@ void ExchangeDesk::refuse(const ExchangeKey& key, std::vector<int> to, std::stri
   reply.key = key;
   reply.to = std::move(to);
   reply.error = std::move(text);
-  counters_.refused.add();
   replies_.push_back(std::move(reply));
 }
 
@@ -230,7 +227,7 @@ std::vector<WaitingOperation> ExchangeDesk::waiting(bool for_calls_only) const {
   for (const auto& [key, pending] : pending_) {
     if (!for_calls_only || is_call(key.kind)) operations.push_back(waiting_for(key, pending));
   }
-  std::sort(operations.begin(), operations.end(), is_older);
+  std::ranges::sort(operations, is_older);
   return operations;
 }
 

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "core/src/base/counter.h"
 #include "core/src/negotiate/messages.h"
 #include "core/src/negotiate/waiting_operation.h"
 
@@ -18,14 +17,10 @@ namespace ronde {
 /// Rank 0's side of exchanges: gathers what the ranks of each bring, and numbers new process sets.
 /// Pure bookkeeping: no I/O, no clock of its own.
 ///
-/// Thread-safety: none; owned by the coordinator thread of rank 0 (the counters: any thread).
+/// Thread-safety: none; owned by the coordinator thread of rank 0.
 class ExchangeDesk {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-
-  struct Counters {
-    Counter exchanges, refused;
-  };
 
   /// Of a group of so many ranks.
   explicit ExchangeDesk(int size) : size_(size) {}
@@ -43,8 +38,6 @@ class ExchangeDesk {
   bool idle() const noexcept { return pending_.empty() && replies_.empty(); }
   /// Ranks make a set, and not all have told how that went.
   bool makes_sets() const noexcept { return !in_making_.empty(); }
-
-  const Counters& counters() const noexcept { return counters_; }
 
  private:
   struct Pending {
@@ -69,7 +62,6 @@ class ExchangeDesk {
   /// Sets that a rank could not make, and why; until all ranks have said so.
   std::map<std::uint32_t, std::string> unfinished_;
   std::vector<ExchangeReply> replies_;
-  Counters counters_;
 };
 
 /// The program asks for it; the other kinds follow from that.
