@@ -42,20 +42,20 @@ std::vector<int> ranks_in(const std::string& text) {
 }
 
 int rank_within(const std::vector<int>& members, int rank) {
-  const auto found = std::find(members.begin(), members.end(), rank);
+  const auto found = std::ranges::find(members, rank);
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
 std::string set_error(const std::vector<int>& ranks, int size) {
   if (ranks.empty()) return "a process set needs at least one rank";
   std::vector<int> sorted = ranks;
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   if (sorted.front() < 0 || sorted.back() >= size) {
     const int wrong = sorted.front() < 0 ? sorted.front() : sorted.back();
     return "rank " + std::to_string(wrong) + " of the process set of ranks " + list_ranks(ranks) +
            " does not exist: there are ranks 0 to " + std::to_string(size - 1);
   }
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  const auto twice = std::ranges::adjacent_find(sorted);
   if (twice == sorted.end()) return {};
   return rank_name(*twice) + " comes twice in the process set of ranks " + list_ranks(ranks);
 }

@@ -13,9 +13,8 @@ namespace ronde {
 SymmetricHeap::SymmetricHeap(std::vector<std::span<std::byte>> parts, std::size_t local_rank,
                              std::shared_ptr<void> owner)
     : parts_(std::move(parts)), local_rank_(local_rank), owner_(std::move(owner)) {
-  const bool even = std::all_of(parts_.begin(), parts_.end(), [this](std::span<std::byte> part) {
-    return part.size() == parts_.front().size();
-  });
+  const bool even = std::ranges::all_of(
+      parts_, [this](std::span<std::byte> part) { return part.size() == parts_.front().size(); });
   if (local_rank_ >= parts_.size() || !even) {
     throw Error("a symmetric heap needs equal parts, and one of this rank");
   }

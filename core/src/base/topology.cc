@@ -24,7 +24,7 @@ std::vector<int> number_by_first_appearance(const std::vector<int>& hosts) {
 
 /// Number of ranks of each host.
 std::vector<int> ranks_per_host(const std::vector<int>& host_of) {
-  const int hosts = host_of.empty() ? 0 : *std::max_element(host_of.begin(), host_of.end()) + 1;
+  const int hosts = host_of.empty() ? 0 : *std::ranges::max_element(host_of) + 1;
   std::vector<int> ranks(static_cast<std::size_t>(hosts), 0);
   for (const int host : host_of) {
     ++ranks[static_cast<std::size_t>(host)];
@@ -40,7 +40,7 @@ int Topology::hosts() const noexcept {
 
 bool Topology::is_homogeneous() const {
   const std::vector<int> ranks = ranks_per_host(host_of);
-  return std::adjacent_find(ranks.begin(), ranks.end(), std::not_equal_to<>()) == ranks.end();
+  return std::ranges::adjacent_find(ranks, std::not_equal_to<>()) == ranks.end();
 }
 
 int Topology::parent_of(int other) const {
@@ -105,8 +105,7 @@ Topology make_topology(int rank, const std::vector<int>& host_of) {
   const auto has_this_local_rank = [&](int count) { return count > topology.local_rank; };
   topology.cross_rank =
       static_cast<int>(std::count_if(ranks.begin(), ranks.begin() + *own, has_this_local_rank));
-  topology.cross_size =
-      static_cast<int>(std::count_if(ranks.begin(), ranks.end(), has_this_local_rank));
+  topology.cross_size = static_cast<int>(std::ranges::count_if(ranks, has_this_local_rank));
   return topology;
 }
 

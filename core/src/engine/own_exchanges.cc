@@ -34,8 +34,8 @@ void OwnExchanges::hand_over(MadeSet made) {
 
 bool OwnExchanges::asks_for_sets() const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(asked_.begin(), asked_.end(),
-                     [](const auto& own) { return is_call(own->request.key.kind); });
+  return std::ranges::any_of(asked_,
+                             [](const auto& own) { return is_call(own->request.key.kind); });
 }
 
 std::vector<MadeSet> OwnExchanges::take_made() {
@@ -73,7 +73,7 @@ OwnExchanges::News OwnExchanges::take(const std::function<bool(std::uint32_t)>& 
 
 void OwnExchanges::finish(const ExchangeReply& reply, int rank, MadeSet removed) {
   const auto found = under_way_.find(reply.key);
-  const bool is_meant = std::find(reply.to.begin(), reply.to.end(), rank) != reply.to.end();
+  const bool is_meant = std::ranges::find(reply.to, rank) != reply.to.end();
   if (!is_meant || found == under_way_.end()) return;
   const std::shared_ptr<OwnExchange> own = std::move(found->second);
   under_way_.erase(found);

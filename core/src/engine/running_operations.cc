@@ -30,8 +30,7 @@ void RunningOperations::start(bool has_board, bool outnumbers_cores) {
 }
 
 bool RunningOperations::busy() const {
-  return std::any_of(sets_.running().begin(), sets_.running().end(),
-                     [](const SetEngine* set) { return set->busy(); });
+  return std::ranges::any_of(sets_.running(), [](const SetEngine* set) { return set->busy(); });
 }
 
 std::uint64_t RunningOperations::progress() const {
@@ -41,12 +40,13 @@ std::uint64_t RunningOperations::progress() const {
 }
 
 bool RunningOperations::may_sleep() const {
-  return has_board_ && std::all_of(sets_.running().begin(), sets_.running().end(),
-                                   [](const SetEngine* set) { return set->executor->may_sleep(); });
+  return has_board_ && std::ranges::all_of(sets_.running(), [](const SetEngine* set) {
+           return set->executor->may_sleep();
+         });
 }
 
 bool RunningOperations::may_pause() const {
-  return std::all_of(sets_.running().begin(), sets_.running().end(), [this](const SetEngine* set) {
+  return std::ranges::all_of(sets_.running(), [this](const SetEngine* set) {
     const bool is_rung = has_board_ && set->executor->may_sleep();
     return !set->busy() || is_rung || set->executor->may_pause();
   });

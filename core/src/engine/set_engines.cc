@@ -107,7 +107,7 @@ void SetEngines::make_negotiation(SetEngine& set) const {
       const int within = rank_within(set.info.ranks, rank);
       if (within >= 0) here.push_back(within);
     }
-    std::sort(here.begin(), here.end());
+    std::ranges::sort(here);
     set.combiner =
         std::make_unique<Combiner>(std::move(here), combining_patience(), set.info.ranks);
   }

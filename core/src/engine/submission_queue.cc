@@ -202,7 +202,7 @@ void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> 
   std::vector<Submission> later;
   later.swap(waiting_);
   bytes_ = 0;
-  std::move(later.begin(), later.end(), std::back_inserter(pending));
+  std::ranges::move(later, std::back_inserter(pending));
   std::vector<std::shared_ptr<WorkState>> works;
   for (Submission& submission : pending) {
     if (submission.meta.set != kGlobalSet.id) {
@@ -283,7 +283,7 @@ std::vector<std::string> SubmissionQueue::close_set(std::uint32_t set) {
   }
   lane->second.is_open = false;
   for (const auto& [key, kind] : lane->second.in_flight) names.push_back(display_name(kind, key));
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 

@@ -31,8 +31,8 @@ std::vector<std::string> Bootstrap::exchange(std::string_view blob) {
 
 std::string Bootstrap::first_word(const std::string& word, int& speaker) {
   const BootstrapMessage first = confer(word, [](std::vector<std::string> words) {
-    const auto said = std::find_if(words.begin(), words.end(),
-                                   [](const std::string& text) { return !text.empty(); });
+    const auto said =
+        std::ranges::find_if(words, [](const std::string& text) { return !text.empty(); });
     if (said == words.end()) return BootstrapMessage{};
     return BootstrapMessage{static_cast<int>(said - words.begin()), {std::move(*said)}};
   });
@@ -150,8 +150,7 @@ std::string Bootstrap::configuration_difference(const std::string& fingerprint, 
   };
   const std::vector<std::string> speakers = confer(config_digest(fingerprint), first_of_each).blobs;
   if (speakers.size() == 1 && is_sound) return {};
-  const bool speaks =
-      std::find(speakers.begin(), speakers.end(), std::to_string(tree_.rank())) != speakers.end();
+  const bool speaks = std::ranges::find(speakers, std::to_string(tree_.rank())) != speakers.end();
   const auto verdict = [&digests](std::vector<std::string> texts) {
     std::map<std::string, std::string> text_of;
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {

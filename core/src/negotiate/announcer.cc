@@ -203,7 +203,7 @@ void Announcer::put_back(Submission submission) {
 void Announcer::apply_response(const Response& response, AppliedDecision& applied) {
   if (response.only_rank >= 0 && response.only_rank != cache_.rank()) return;
   const auto& joined = response.joined;
-  if (std::find(joined.begin(), joined.end(), cache_.rank()) != joined.end()) {
+  if (std::ranges::find(joined, cache_.rank()) != joined.end()) {
     add_agreed(applied.agreed, stand_in(response.key, response.meta), response.rows,
                response.contributed, response.average_over);
     return;
@@ -272,7 +272,7 @@ std::vector<std::string> Announcer::pending_names() const {
   for (const auto& [key, pending] : pending_) {
     names.push_back(display_name(pending.submission.meta, key));
   }
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -282,8 +282,8 @@ std::vector<Submission> Announcer::drain() {
   for (auto& [key, pending] : pending_) drained.push_back(std::move(pending.submission));
   pending_.clear();
   unannounced_.clear();
-  std::sort(drained.begin(), drained.end(),
-            [](const Submission& a, const Submission& b) { return a.number < b.number; });
+  std::ranges::sort(drained,
+                    [](const Submission& a, const Submission& b) { return a.number < b.number; });
   return drained;
 }
 

@@ -31,7 +31,7 @@ void MessageMatcher::add(int rank, const std::string& key, const RequestMeta& me
     const int wanted = (sends ? other : mine).meta.peer;
     return other.meta.kind != meta.kind && (wanted == kAnyRank || wanted == send.rank);
   };
-  const auto other = std::find_if(queue->second.begin(), queue->second.end(), fits);
+  const auto other = std::ranges::find_if(queue->second, fits);
   if (other == queue->second.end()) return queue->second.push_back(mine);
   sends ? match(mine, *other) : match(*other, mine);
   remove(queue, other);
@@ -74,7 +74,7 @@ void MessageMatcher::answer(const Waiting& waiting, int peer, const std::string&
 void MessageMatcher::expire(int rank, const std::string& key, TimePoint now) {
   const auto is_meant = [&](const Waiting& one) { return one.rank == rank && one.key == key; };
   for (auto queue = queues_.begin(); queue != queues_.end(); ++queue) {
-    const auto expired = std::find_if(queue->second.begin(), queue->second.end(), is_meant);
+    const auto expired = std::ranges::find_if(queue->second, is_meant);
     if (expired == queue->second.end()) continue;
     const bool sends = expired->meta.kind == Collective::Send;
     answer(*expired, expired->meta.peer,
@@ -102,7 +102,7 @@ std::vector<int> MessageMatcher::counterparts(const Waiting& waiting) const {
     if (is_meant && other != waiting.rank)
       others.push_back(members_[static_cast<std::size_t>(other)]);
   }
-  std::sort(others.begin(), others.end());
+  std::ranges::sort(others);
   return others;
 }
 

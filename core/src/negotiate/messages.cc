@@ -227,7 +227,7 @@ bool DecisionMessage::voids_announcements() const {
     return response.error.empty() && response.slot >= 0;
   };
   return last_joined >= 0 || !schedule.buckets.empty() ||
-         std::any_of(responses.begin(), responses.end(), assigns_slot);
+         std::ranges::any_of(responses, assigns_slot);
 }
 
 std::string encode(const Message& message) {

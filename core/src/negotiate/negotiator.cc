@@ -34,7 +34,7 @@ Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
 std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
   std::vector<int> names;
   for (const int rank : ranks) names.push_back(members_[index(rank)]);
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -86,7 +86,7 @@ std::size_t Negotiator::sender_of(const std::vector<std::int32_t>& ranks) {
   if (ranks.size() == 1) return index(ranks.front());
   const auto [found, is_new] = sender_of_.try_emplace(ranks);
   if (is_new) {
-    if (std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end()) {
+    if (std::ranges::adjacent_find(ranks, std::greater_equal<>()) != ranks.end()) {
       throw Error("the ranks of a host are not in order, or one comes twice");
     }
     found->second = slots_.add_sender(ranks.size());
@@ -185,7 +185,7 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   decide_cached(decision);
   decide_pending(decision);
   counters_.refused.add(refusals_.size());
-  std::move(refusals_.begin(), refusals_.end(), std::back_inserter(decision.responses));
+  std::ranges::move(refusals_, std::back_inserter(decision.responses));
   refusals_.clear();
   decide_messages(decision);
   end_join(decision);
@@ -246,8 +246,7 @@ void Negotiator::decide_pending(DecisionMessage& decision) {
 }
 
 bool Negotiator::contributed(const Pending& pending) {
-  return std::any_of(pending.parts.begin(), pending.parts.end(),
-                     [](const Part& part) { return part.contributes; });
+  return std::ranges::any_of(pending.parts, [](const Part& part) { return part.contributes; });
 }
 
 void Negotiator::decide_messages(DecisionMessage& decision) {
@@ -267,7 +266,7 @@ std::optional<std::uint32_t> Negotiator::slot_for_all(const Pending& pending) co
     return part.slot >= 0 &&
            slots_.assigned(static_cast<std::uint32_t>(part.slot)) == part.slot_assigned;
   };
-  if (!std::all_of(pending.parts.begin(), pending.parts.end(), is_current)) return std::nullopt;
+  if (!std::ranges::all_of(pending.parts, is_current)) return std::nullopt;
   for (const Part& candidate : pending.parts) {
     const auto slot = static_cast<std::uint32_t>(candidate.slot);
     bool fits = true;
@@ -319,11 +318,10 @@ void Negotiator::evict(std::uint32_t slot) {
 
 bool Negotiator::is_referenced(std::uint32_t slot) const {
   if (slots_.is_awaited(slot)) return true;
-  return std::any_of(pending_.begin(), pending_.end(), [slot](const auto& entry) {
+  return std::ranges::any_of(pending_, [slot](const auto& entry) {
     const auto& parts = entry.second.parts;
-    return std::any_of(parts.begin(), parts.end(), [slot](const Part& part) {
-      return part.slot == static_cast<std::int64_t>(slot);
-    });
+    return std::ranges::any_of(
+        parts, [slot](const Part& part) { return part.slot == static_cast<std::int64_t>(slot); });
   });
 }
 
@@ -339,13 +337,12 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
   });
   for (const auto& [key, pending] : pending_) {
     const auto& parts = pending.parts;
-    const auto present =
-        std::find_if(parts.begin(), parts.end(), [](const Part& part) { return part.present; });
+    const auto present = std::ranges::find_if(parts, [](const Part& part) { return part.present; });
     operations.push_back(waiting_operation(key, present->meta, pending.since,
                                            [&](int rank) { return parts[index(rank)].present; }));
   }
   messages_.add_waiting(operations);
-  std::sort(operations.begin(), operations.end(), is_older);
+  std::ranges::sort(operations, is_older);
   return operations;
 }
 

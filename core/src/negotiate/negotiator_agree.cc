@@ -13,10 +13,10 @@ namespace {
 /// Whether what `other` asks for can be one operation with what `first` asks for.
 bool compatible(const RequestMeta& first, const RequestMeta& other) {
   if (first.is_group() || other.is_group()) {
-    return std::equal(first.members.begin(), first.members.end(), other.members.begin(),
-                      other.members.end(), [](const RequestMeta& a, const RequestMeta& b) {
-                        return a.name == b.name && compatible(a, b);
-                      });
+    return std::ranges::equal(first.members, other.members,
+                              [](const RequestMeta& a, const RequestMeta& b) {
+                                return a.name == b.name && compatible(a, b);
+                              });
   }
   const bool may_differ = has_own_rows(first.kind) && first.kind == other.kind;
   if (!may_differ || first.shape.empty() || other.shape.empty()) return first == other;
@@ -139,11 +139,11 @@ std::string Negotiator::error_of_all_rows(const Pending& pending) const {
 std::optional<std::size_t> Negotiator::only_different_member(const Pending& pending) {
   const std::vector<RequestMeta>& first = pending.parts[0].meta.members;
   const auto has_same_names = [&](const Part& part) {
-    return std::equal(first.begin(), first.end(), part.meta.members.begin(),
-                      part.meta.members.end(),
-                      [](const RequestMeta& a, const RequestMeta& b) { return a.name == b.name; });
+    return std::ranges::equal(
+        first, part.meta.members,
+        [](const RequestMeta& a, const RequestMeta& b) { return a.name == b.name; });
   };
-  if (!std::all_of(pending.parts.begin(), pending.parts.end(), has_same_names)) {
+  if (!std::ranges::all_of(pending.parts, has_same_names)) {
     return std::nullopt;
   }
   for (std::size_t i = 0; i < first.size(); ++i) {
@@ -156,8 +156,8 @@ std::optional<std::size_t> Negotiator::only_different_member(const Pending& pend
 
 std::string Negotiator::mismatch(const std::string& key, const Pending& pending) const {
   const RequestMeta& first = pending.parts[0].meta;
-  const bool match = std::all_of(pending.parts.begin(), pending.parts.end(),
-                                 [&](const Part& part) { return compatible(first, part.meta); });
+  const bool match = std::ranges::all_of(
+      pending.parts, [&](const Part& part) { return compatible(first, part.meta); });
   if (match) return {};
   if (const auto member = only_different_member(pending)) {
     return display_name(first, key) + ": " +

@@ -19,7 +19,7 @@ namespace {
 
 bool can_lack_ranks(const RequestMeta& meta) {
   if (!meta.is_group()) return may_lack_ranks(meta.kind);
-  return std::all_of(meta.members.begin(), meta.members.end(), can_lack_ranks);
+  return std::ranges::all_of(meta.members, can_lack_ranks);
 }
 
 void unshare(RequestMeta& meta) {
@@ -44,7 +44,7 @@ void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
   for (const auto& [key, pending] : pending_) {
     if (is_complete(pending)) complete.emplace_back(pending.since, key);
   }
-  std::sort(complete.begin(), complete.end());
+  std::ranges::sort(complete);
   for (auto& [since, key] : complete) complete_.push_back(std::move(key));
 }
 
@@ -69,7 +69,7 @@ bool Negotiator::is_complete(const Pending& pending) const {
 void Negotiator::decide_without_joined(const std::string& key, Pending pending,
                                        DecisionMessage& decision) {
   const auto is_present = [](const Part& part) { return part.present; };
-  const Part first = *std::find_if(pending.parts.begin(), pending.parts.end(), is_present);
+  const Part first = *std::ranges::find_if(pending.parts, is_present);
   Response response;
   for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
     Part& part = pending.parts[rank];

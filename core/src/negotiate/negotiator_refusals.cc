@@ -172,7 +172,7 @@ bool Negotiator::refuse_one_more(Uses& refused, const std::string& text) {
       const Part& part = found->second.parts[index(rank)];
       if (ranks.contains(rank) || !part.present) continue;
       const std::vector<std::string> names = names_of(key, part.meta);
-      if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+      if (std::ranges::find(names, name) == names.end()) continue;
       refuse_part(rank, key, text, refused);
       return true;
     }

@@ -17,7 +17,7 @@ std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& 
   for (const WaitingOperation& operation : waiting) {
     std::vector<int> gone;
     for (const int rank : operation.missing_ranks) {
-      if (!std::binary_search(not_shut_down.begin(), not_shut_down.end(), rank)) {
+      if (!std::ranges::binary_search(not_shut_down, rank)) {
         gone.push_back(rank);
       }
     }

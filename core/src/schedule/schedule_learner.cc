@@ -21,7 +21,7 @@ std::vector<std::uint32_t> signature(const std::vector<ScheduleLearner::Operatio
     const std::uint32_t word = operation.slot * 2 + (operation.contributed ? 1 : 0);
     (operation.is_named ? named : unnamed).push_back(word);
   }
-  std::sort(named.begin(), named.end());
+  std::ranges::sort(named);
   named.insert(named.end(), unnamed.begin(), unnamed.end());
   return named;
 }

@@ -25,7 +25,7 @@ std::string splits_error(const RequestMeta& meta, int size) {
     return std::to_string(splits.size()) + " splits were given for " + std::to_string(size) +
            " ranks; give one for each rank";
   }
-  if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
+  if (std::ranges::any_of(splits, [](std::int64_t split) { return split < 0; })) {
     return "splits " + to_string(splits) + " have a negative number";
   }
   if (total_rows(splits) != rows) {
