@@ -17,8 +17,8 @@ using TimePoint = MessageMatcher::TimePoint;
 
 const TimePoint kStart{std::chrono::hours(1)};
 
-std::string nothing_wrong(const RequestMeta&) {
-  return {};
+Problem nothing_wrong(const RequestMeta&) {
+  return std::nullopt;
 }
 
 RequestMeta message(Collective kind, int peer, std::int64_t tag, std::int64_t count = 2) {
@@ -158,7 +158,7 @@ TEST_CASE("ends that do not agree, or of which one cannot be done, fail both wit
        which + "is impossible:\n  rank 1: no such backend"}};
   for (const Row& row : rows) {
     MessageMatcher matcher(everybody(2), [](const RequestMeta& meta) {
-      return std::string(meta.dtype == DataType::F64 ? "no such backend" : "");
+      return meta.dtype == DataType::F64 ? Problem("no such backend") : std::nullopt;
     });
     RequestMeta receive = message(Collective::Recv, 0, 5);
     receive.shape = {2, 2};

@@ -17,7 +17,7 @@ inline constexpr Negotiator::TimePoint kStart{std::chrono::hours(1)};
 class PlainNegotiator : public Negotiator {
  public:
   explicit PlainNegotiator(int ranks, std::uint64_t capacity = 8)
-      : Negotiator(everybody(ranks), capacity, [](const RequestMeta&) { return ""; }),
+      : Negotiator(everybody(ranks), capacity, [](const RequestMeta&) { return std::nullopt; }),
         ranks_(ranks) {}
 
   void add_all(const ReadyMessage& message) {

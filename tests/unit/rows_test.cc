@@ -14,7 +14,7 @@ std::string error_of(const Rows& splits, std::int64_t rows, int size) {
   meta.kind = Collective::Alltoall;
   meta.shape = {rows, 2};
   meta.splits = splits;
-  return splits_error(meta, size);
+  return splits_error(meta, size).value_or("");
 }
 
 }  // namespace

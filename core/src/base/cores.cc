@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr int kNoQuota = std::numeric_limits<int>::max();
 
-/// Whether a list such as "cpu,cpuacct" has the controller of CPU time.
+/// A list such as "cpu,cpuacct" has the controller of CPU time.
 bool has_cpu(const std::string& list) {
   return ("," + list + ",").find(",cpu,") != std::string::npos;
 }
@@ -38,7 +38,7 @@ fs::path own_group(const fs::path& root, bool is_v2) {
   return {};
 }
 
-/// That of the group in this folder alone.
+/// The quota of the group in this folder alone.
 int quota_of(const fs::path& group) {
   long long quota = 0;
   long long period = 0;

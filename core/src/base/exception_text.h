@@ -6,7 +6,7 @@
 
 namespace ronde {
 
-/// What the exception being handled says, never empty. For use inside a catch-all handler only:
+/// The text of the exception being handled, never empty. For use inside a catch-all handler only:
 /// users' callbacks and backends may throw what does not derive from std::exception.
 inline std::string exception_text() {
   try {

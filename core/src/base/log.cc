@@ -9,7 +9,6 @@
 #include <array>
 #include <cctype>
 #include <string>
-#include <utility>
 
 #include "core/src/base/enum_name.h"
 #include "ronde/error.h"
@@ -51,37 +50,31 @@ LogLevel parse_log_level(std::string_view text) {
 
 // The logger is never put into spdlog's registry: that one is a process-wide static, destroyed at
 // an unknown time before the last Runtime may be.
-class Logger::Impl {
+class Logger::Impl : public spdlog::logger {
  public:
-  Impl(LogLevel threshold, int rank)
-      : logger("ronde", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
-    logger.set_level(native(threshold));
-    logger.flush_on(spdlog::level::trace);
-    set_rank(rank);
-  }
-
-  void set_rank(int rank) {
-    logger.set_formatter(std::make_unique<spdlog::pattern_formatter>(
-        pattern_for(rank), spdlog::pattern_time_type::local, "\n"));
-  }
-
-  spdlog::logger logger;
+  using spdlog::logger::logger;
 };
 
-Logger::Logger(LogLevel threshold, int rank) : impl_(std::make_unique<Impl>(threshold, rank)) {}
+Logger::Logger(LogLevel threshold, int rank)
+    : impl_(std::make_unique<Impl>("ronde", std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
+  impl_->set_level(native(threshold));
+  impl_->flush_on(spdlog::level::trace);
+  set_rank(rank);
+}
 
 Logger::~Logger() = default;
 
 void Logger::set_rank(int rank) noexcept {
   try {
-    impl_->set_rank(rank);
+    impl_->set_formatter(std::make_unique<spdlog::pattern_formatter>(
+        pattern_for(rank), spdlog::pattern_time_type::local, "\n"));
   } catch (...) {
     // Only memory can be short here; the old prefix stays.
   }
 }
 
 bool Logger::enabled(LogLevel level) const noexcept {
-  return level != LogLevel::Off && impl_->logger.should_log(native(level));
+  return level != LogLevel::Off && impl_->should_log(native(level));
 }
 
 void Logger::log(LogLevel level, std::string_view text) const noexcept {
@@ -89,7 +82,7 @@ void Logger::log(LogLevel level, std::string_view text) const noexcept {
     return;
   }
   try {
-    impl_->logger.log(native(level), spdlog::string_view_t(text.data(), text.size()));
+    impl_->log(native(level), spdlog::string_view_t(text.data(), text.size()));
   } catch (...) {
     // spdlog reports what derives from std::exception and passes on the rest, which a sink threw.
   }

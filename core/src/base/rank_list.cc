@@ -46,7 +46,7 @@ int rank_within(const std::vector<int>& members, int rank) {
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
-std::string set_error(const std::vector<int>& ranks, int size) {
+Problem set_error(const std::vector<int>& ranks, int size) {
   if (ranks.empty()) return "a process set needs at least one rank";
   std::vector<int> sorted = ranks;
   std::ranges::sort(sorted);
@@ -56,7 +56,7 @@ std::string set_error(const std::vector<int>& ranks, int size) {
            " does not exist: there are ranks 0 to " + std::to_string(size - 1);
   }
   const auto twice = std::ranges::adjacent_find(sorted);
-  if (twice == sorted.end()) return {};
+  if (twice == sorted.end()) return std::nullopt;
   return rank_name(*twice) + " comes twice in the process set of ranks " + list_ranks(ranks);
 }
 

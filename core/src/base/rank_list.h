@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/problem.h"
+
 namespace ronde {
 
 /// "rank 3", for texts.
@@ -22,7 +24,7 @@ std::vector<int> ranks_in(const std::string& text);
 /// The place of a rank of the group in `members`, or -1.
 int rank_within(const std::vector<int>& members, int rank);
 
-/// What is wrong with the ranks of a set in a group of `size`, or empty.
-std::string set_error(const std::vector<int>& ranks, int size);
+/// Checks the ranks of a set in a group of `size`.
+Problem set_error(const std::vector<int>& ranks, int size);
 
 }  // namespace ronde

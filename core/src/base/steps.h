@@ -14,9 +14,9 @@ namespace ronde {
 template <typename Polled>
 class UntilPolled;
 
-/// An operation written down in the order in which things happen: a coroutine that stops wherever
-/// it has to wait (`co_await until(...)`, or for `co_await steps` of others), and goes on when it
-/// is asked again. What it is given by reference has to outlive it.
+/// An operation that is written in the order in which things happen: a coroutine that stops
+/// wherever it has to wait (`co_await until(...)`, or `co_await steps` of others), and continues
+/// when it is polled. Its reference arguments have to outlive it.
 ///
 /// Thread-safety: one thread at a time.
 class Steps {
@@ -28,7 +28,8 @@ class Steps {
     void return_void() noexcept {}
     void unhandled_exception() noexcept { error = std::current_exception(); }
 
-    /// What it waits for; null: nothing. Asked through a function, as its type is not known here.
+    /// The condition that it waits for; null: none. Asked through a function, as its type is not
+    /// known here.
     const void* condition = nullptr;
     bool (*holds)(const void* condition) = nullptr;
     std::uint64_t (*progress_of)(const void* condition) = nullptr;
@@ -47,8 +48,8 @@ class Steps {
     if (handle_) handle_.destroy();
   }
 
-  /// Goes on as far as it can without blocking; true once it has ended. Throws what it throws, and
-  /// must not be asked again then.
+  /// Advances as far as it can without blocking; true once it has ended. Rethrows its error, and
+  /// must not be polled again then.
   bool poll() {
     promise_type& promise = handle_.promise();
     if (!handle_.done()) {
@@ -78,7 +79,7 @@ class Steps {
   using Handle = std::coroutine_handle<promise_type>;
   explicit Steps(Handle handle) : handle_(handle) {}
 
-  /// What the condition throws is thrown where the coroutine waits.
+  /// An exception of the condition is thrown where the coroutine waits.
   static bool holds(promise_type& promise) noexcept {
     try {
       return promise.holds(promise.condition);
@@ -91,8 +92,8 @@ class Steps {
   Handle handle_;
 };
 
-/// What all forms of `co_await` share: whether the wait is over `Derived::holds()` tells, and how
-/// far it has come `Derived::progress()`.
+/// The common part of all forms of `co_await`: `Derived::holds()` says whether the wait is over,
+/// and `Derived::progress()` how far it has come.
 template <typename Derived>
 class Wait {
  public:

@@ -26,8 +26,8 @@ ProcessSet ProcessSetMaker::add(const std::vector<int>& ranks) {
 
 ProcessSet ProcessSetMaker::create(const std::vector<int>& ranks, const std::string& tag) {
   expect_callable("create_process_set()");
-  const std::string error = set_error(ranks, parts_.tree.size());
-  if (!error.empty()) throw UsageError("create_process_set(): " + error);
+  const Problem error = set_error(ranks, parts_.tree.size());
+  if (error) throw UsageError("create_process_set(): " + *error);
   if (rank_within(ranks, parts_.tree.rank()) < 0) {
     throw UsageError(
         "create_process_set(): " + rank_name(parts_.tree.rank()) + " is not among the ranks " +
@@ -61,7 +61,7 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
       }
       parts_.exchanges.hand_over({info, std::move(backends)});
     } catch (...) {
-      // What only keeps this set from being made is told to all that wait for it.
+      // A failure that only keeps this set from being made is reported to all that wait for it.
       if (parts_.life.failure()) throw;
       error = exception_text();
     }
@@ -117,7 +117,8 @@ void ProcessSetMaker::remove(ProcessSet set) {
       if (!failure) failure = std::current_exception();  // thrown once the others have been met
     }
   }
-  // What this rank gives back now, others may have mapped until they have closed theirs.
+  // Others may have mapped the memory that this rank gives back now, until they have closed their
+  // backends.
   if (backends.contains(DeviceKind::Cuda)) {
     meet({ExchangeKind::Blobs, set.id, "closed", info->ranks}, {});
   }

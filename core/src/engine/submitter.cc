@@ -21,8 +21,7 @@ Submitter::Submitter(const Topology& topology, const SetTable& sets, SubmissionQ
       engine_(std::move(engine)),
       log_(std::move(log)) {}
 
-/// This rank's place in the set of the request. Throws UsageError where that is none of its
-/// business.
+/// This rank's place in the set of the request. Throws UsageError if it has none.
 Submitter::Place Submitter::place_in(const Request& request) const {
   if (request.set == kGlobalSet) return {topology_.rank, topology_.size};
   const std::shared_ptr<const SetInfo> info = sets_.at(request.set);
@@ -32,12 +31,12 @@ Submitter::Place Submitter::place_in(const Request& request) const {
                          list_ranks(info->ranks),
                      UsageError::Kind::NotAMember);
   }
-  const std::string error = backend_error(*info, meta_of(request));
-  if (error.empty()) return {info->topology.rank, info->topology.size};
-  throw UsageError(shown(request) + ": " + error);
+  const Problem error = backend_error(*info, meta_of(request));
+  if (!error) return {info->topology.rank, info->topology.size};
+  throw UsageError(shown(request) + ": " + *error);
 }
 
-/// What this rank alone refuses says which one it is.
+/// Names this rank in an error that it alone throws.
 void Submitter::rethrow_as_of_this_rank(const UsageError& error) const {
   throw UsageError(rank_name(topology_.rank) + ": " + error.what(), error.kind());
 }
@@ -75,7 +74,7 @@ std::vector<Work> Submitter::submit_group(std::vector<Request> requests) try {
   rethrow_as_of_this_rank(error);
 }
 
-/// What has to run before the buffers of an operation of this name are touched.
+/// The work that has to run before the buffers of the operation are touched.
 std::shared_ptr<const DeviceEvent> Submitter::ready_point(const Request& request,
                                                           const RequestMeta& meta) const try {
   return device_streams_->mark(request.device.index, request.stream);
@@ -100,7 +99,7 @@ Submission Submitter::submission_of(Request request) const {
       request.timeout < std::chrono::steady_clock::time_point::max() - now) {
     submission.deadline = now + request.timeout;
   }
-  // Where there is no such backend, the ranks say so together.
+  // If there is no such backend, the ranks report that together.
   if (request.device.kind != DeviceKind::Cpu && !moves_no_data(request.kind) && device_streams_) {
     submission.ready = ready_point(request, submission.meta);
   }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Every exchange gathers one blob of each rank at rank 0, by way of the leaders of hosts, and
+// spreads what rank 0 concludes from them. A rank that sees a failure sends it to its neighbours,
+// so that all ranks name the same culprit.
 #include "core/src/group/bootstrap.h"
 
 #include <algorithm>
@@ -14,8 +17,8 @@
 namespace ronde {
 namespace {
 
-/// How much longer than the transport rank 0 waits in a start, and each rank than the one above it:
-/// whoever knows better whom to name speaks first, and all before the caller gives up.
+/// Rank 0 waits so much longer than the transport in a start, and each rank than the one above it:
+/// a rank that knows better whom to blame speaks first, and all before the caller gives up.
 constexpr std::chrono::milliseconds kStartStep{700};
 
 }  // namespace
@@ -85,7 +88,7 @@ Bootstrap::Clock::time_point Bootstrap::limit() const {
   return deadline_ + (1 + tree_.depth()) * kStartStep;
 }
 
-/// The others know their neighbours alone, and would blame this rank.
+/// Others know only their neighbours, and would blame this rank.
 void Bootstrap::spread(const GroupError& error) {
   const FailureMessage failure{error.failed_rank(), error.what()};
   if (!tree_.is_arbiter() && error.failed_rank() != tree_.parent()) tree_.send_up(failure);
@@ -134,10 +137,10 @@ std::pair<Incoming, BootstrapMessage> Bootstrap::receive(const std::set<int>& mi
   }
 }
 
-/// What differs between the ranks, or is wrong with some; or empty. All those texts together would
-/// fill the memory of rank 0 in a large job: it compares digests, asks one rank of each kind for
-/// its text where there are several, and answers with its verdict.
-std::string Bootstrap::configuration_difference(const std::string& fingerprint, bool is_sound) {
+/// Finds what differs between the ranks, or is wrong with some. The texts of all ranks would fill
+/// the memory of rank 0 in a large job: it compares digests, asks one rank of each kind for its
+/// text if there are several, and answers with its verdict.
+Problem Bootstrap::configuration_difference(const std::string& fingerprint, bool is_sound) {
   std::vector<std::string> digests;  // by rank, on rank 0
   const auto first_of_each = [&digests](std::vector<std::string> of_ranks) {
     digests = std::move(of_ranks);
@@ -149,7 +152,7 @@ std::string Bootstrap::configuration_difference(const std::string& fingerprint, 
     return firsts;
   };
   const std::vector<std::string> speakers = confer(config_digest(fingerprint), first_of_each).blobs;
-  if (speakers.size() == 1 && is_sound) return {};
+  if (speakers.size() == 1 && is_sound) return std::nullopt;
   const bool speaks = std::ranges::find(speakers, std::to_string(tree_.rank())) != speakers.end();
   const auto verdict = [&digests](std::vector<std::string> texts) {
     std::map<std::string, std::string> text_of;
@@ -160,20 +163,21 @@ std::string Bootstrap::configuration_difference(const std::string& fingerprint, 
     return BootstrapMessage{0, {config_difference(texts)}};
   };
   const BootstrapMessage answer = confer(speaks ? fingerprint : std::string(), verdict);
-  return answer.blobs.empty() ? std::string() : answer.blobs.front();
+  const bool differs = !answer.blobs.empty() && !answer.blobs.front().empty();
+  return differs ? Problem(answer.blobs.front()) : std::nullopt;
 }
 
 void Bootstrap::compare_configurations(const RuntimeOptions& options) {
   const Topology& topology = tree_.topology();
-  // A rank whose own configuration is nonsense meets the others all the same, to tell them.
+  // A rank whose own configuration is invalid still meets the others, to report that.
   std::string fingerprint = group_wide_fingerprint(options.config);
   bool is_sound = true;
   try {
     if (!options.config_error.empty()) throw UsageError(options.config_error);
     check_config(options.config);
     for (const std::vector<int>& ranks : static_process_sets(options.config)) {
-      const std::string error = set_error(ranks, topology.size);
-      if (!error.empty()) throw UsageError("RONDE_PROCESS_SETS: " + error);
+      const Problem error = set_error(ranks, topology.size);
+      if (error) throw UsageError("RONDE_PROCESS_SETS: " + *error);
     }
     static_cast<void>(affinity_core(options.config, topology.local_rank, topology.local_size));
     static_cast<void>(
@@ -186,8 +190,8 @@ void Bootstrap::compare_configurations(const RuntimeOptions& options) {
     fingerprint = failed_fingerprint(error.what());
     is_sound = false;
   }
-  const std::string difference = configuration_difference(fingerprint, is_sound);
-  if (!difference.empty()) refuse(difference);
+  const Problem difference = configuration_difference(fingerprint, is_sound);
+  if (difference) refuse(*difference);
 }
 
 void Bootstrap::refuse(const std::string& text) {

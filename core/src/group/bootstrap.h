@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/src/base/problem.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/negotiate/messages.h"
 #include "ronde/error.h"
@@ -16,9 +17,9 @@
 
 namespace ronde {
 
-/// Lets all ranks tell each other, through rank 0, what their start needs. Every rank makes the
-/// same calls in the same order; each blocks until all ranks have made it. They throw GroupError,
-/// with the same culprit on all ranks, where a rank is lost or does not come in time.
+/// Lets all ranks exchange, through rank 0, what their start needs. Every rank makes the same calls
+/// in the same order; each blocks until all ranks have made it. They throw GroupError, with the
+/// same culprit on all ranks, if a rank is lost or late.
 ///
 /// Thread-safety: none; used by the coordinator thread before the loop begins.
 class Bootstrap {
@@ -32,7 +33,7 @@ class Bootstrap {
   /// Returns the blobs of all ranks, by rank.
   std::vector<std::string> exchange(std::string_view blob);
 
-  /// Returns what the first rank says that says something, and which one that is; or empty.
+  /// Returns the first text that is not empty, in the order of ranks, and its rank; or empty.
   std::string first_word(const std::string& word, int& speaker);
 
   Clock::time_point deadline() const noexcept { return deadline_; }
@@ -42,7 +43,7 @@ class Bootstrap {
 
   /// Throws UsageError, as every rank does: none of them starts, and all know it.
   [[noreturn]] void refuse(const std::string& text);
-  /// That has happened.
+  /// refuse() was called.
   bool is_refused() const noexcept { return is_refused_; }
 
  private:
@@ -55,7 +56,7 @@ class Bootstrap {
   BootstrapMessage read(const Incoming& incoming) const;
   std::pair<Incoming, BootstrapMessage> receive(const std::set<int>& missing);
   void spread(const GroupError& error);
-  std::string configuration_difference(const std::string& fingerprint, bool is_sound);
+  Problem configuration_difference(const std::string& fingerprint, bool is_sound);
 
   const ControlTree& tree_;
   const Clock::time_point deadline_;

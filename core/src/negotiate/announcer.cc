@@ -104,8 +104,8 @@ void Announcer::note_contribution(std::uint32_t slot, bool contributes) {
 
 namespace {
 
-/// What a rank that has joined brings to an operation of the others: nothing, and memory for a
-/// result that nobody sees.
+/// The part of a rank that has joined in an operation of the others: it contributes nothing, and
+/// has memory for a result that nobody reads.
 Submission stand_in(const std::string& key, const RequestMeta& meta) {
   Submission submission;
   submission.key = key;
@@ -139,7 +139,7 @@ Submission stand_in(const std::string& key, const RequestMeta& meta) {
   return submission;
 }
 
-/// Where a rank has joined, its buffer at the place of a symmetric one must not be touched.
+/// A rank that has joined may use the place of the symmetric buffer: it must not be touched.
 void unshare(Submission& submission) {
   for (Submission& member : submission.members) unshare(member);
   submission.meta.symmetric_place = 0;
@@ -170,7 +170,7 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
 void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& applied) {
   const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed) {
     Submission submission = take(key);
-    // It may have been announced by another slot.
+    // The operation may have been announced by another slot.
     note_contribution(slot, submission.request.contributes);
     add_agreed(applied.agreed, std::move(submission), cache_.at(slot).rows, contributed);
   };
@@ -213,7 +213,7 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
     applied.refused.push_back({std::move(submission), response.error});
     return;
   }
-  // By now it is known who sends to any rank that takes it.
+  // Now the sender is known to a recv from any rank.
   if (is_point_to_point(submission.meta.kind)) submission.request.peer = response.meta.peer;
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
@@ -228,8 +228,8 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
 void Announcer::forget_slot(std::uint32_t slot) {
   for (auto& [key, pending] : pending_) {
     if (pending.slot != static_cast<std::int64_t>(slot)) continue;
-    // Rank 0 ignores what this rank said of the slot's former occupant: Note [Slots and decisions
-    // in flight] in negotiator.h.
+    // Rank 0 ignores announcements of the slot's former occupant: Note [Slots and decisions in
+    // flight] in negotiator.h.
     pending.slot = -1;
     pending.expiry_told = false;  // of this, too
     counters_.reannounced.add();
@@ -244,7 +244,7 @@ Submission Announcer::take(const std::string& key) {
   }
   Submission submission = std::move(found->second.submission);
   pending_.erase(found);
-  // One decision may both take an expired operation's slot away and refuse the operation.
+  // One decision may both reassign an expired operation's slot and refuse the operation.
   std::erase(unannounced_, key);
   return submission;
 }

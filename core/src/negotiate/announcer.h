@@ -23,7 +23,7 @@ struct Agreed {
   int average_over = 0;     ///< as AllreduceCall::average_over
 };
 
-/// Adds what was agreed on: the operation, or the members of the group one by one.
+/// Adds the agreed operation, or the members of the group one by one.
 void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
                 bool contributed, int average_over = 0);
 
@@ -36,18 +36,18 @@ struct Refused {
   std::string text;
 };
 
-/// A decision, as it concerns this rank.
+/// The part of a decision that concerns this rank.
 struct AppliedDecision {
   std::vector<Agreed> agreed;  ///< the same operations in the same order on every rank
   std::vector<Refused> refused;
   bool shutdown = false;
-  /// All ranks have joined, as has this one by its submission here.
+  /// All ranks have joined, this one by this submission.
   std::optional<Submission> join = {};
   std::uint64_t next_unnamed = 0;  ///< then: as in DecisionMessage
 };
 
-/// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and tells
-/// rank 0 of it, by slot where the response is cached.
+/// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and
+/// announces it to rank 0, by slot where the response is cached.
 ///
 /// Thread-safety: none; owned by the coordinator thread (the counters: any thread).
 class Announcer {
@@ -62,14 +62,14 @@ class Announcer {
 
   void add(Submission submission);
 
-  /// Everything that is new since the last call; nothing if there is none. `shutdown`: this rank
-  /// submits nothing more.
+  /// Announces everything that is new since the last call; nothing if there is none. `shutdown`:
+  /// this rank submits nothing more.
   std::optional<ReadyMessage> announce(TimePoint now, bool shutdown);
 
   /// Decisions must come in order, each once. Throws ronde::Error if one does not fit.
   AppliedDecision apply(const DecisionMessage& decision);
 
-  /// What the last agreement on a slot said, and whether this rank contributed.
+  /// The last agreement on a slot, and whether this rank contributed to it.
   const CachedResponse& response(std::uint32_t slot) const { return cache_.at(slot); }
   bool contributed(std::uint32_t slot) const { return !absent_.test(slot); }
 

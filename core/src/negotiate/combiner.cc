@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Announcements of the ranks of a host gather here, bits in a SlotTable and other items by key.
+// What all ranks have announced alike goes into one part for all of them; what differs, is old or
+// must not be overtaken goes into a part of each rank (it is scattered). take() sends both: Note
+// [Combining].
 #include "core/src/negotiate/combiner.h"
 
 #include <algorithm>
@@ -11,7 +15,7 @@
 namespace ronde {
 namespace {
 
-/// Whether rank 0 may take both for one, but for who contributes.
+/// Rank 0 may take both for one, except for who contributes.
 bool is_same(const Combiner::Item& a, const Combiner::Item& b) {
   if (a.index() != b.index()) return false;
   if (const auto* const keyed = std::get_if<KeyedSlot>(&a)) {
@@ -117,7 +121,7 @@ void Combiner::add_item(std::size_t position, const std::string& key, Item item,
   if (has_bits || scattered_keys_.contains(key)) scatter_name(key);
 }
 
-/// By bits as well as in full.
+/// Scatters the bits as well as the full requests.
 void Combiner::scatter_name(const std::string& name) {
   scatter_items(name);
   const auto slot = slots_.find(name);
@@ -128,7 +132,7 @@ void Combiner::scatter_name(const std::string& name) {
 }
 
 void Combiner::pass(const DecisionMessage& decision) {
-  // What is on its way means the slots as they were.
+  // Announcements until now mean the slots as they were.
   seal();
   passed_ = decision.number;
   if (decision.voids_announcements()) voided_at_ = decision.number;
@@ -167,7 +171,8 @@ void Combiner::forget_marks(const DecisionMessage& decision) {
   if (decision.last_joined >= 0) scattered_keys_.clear();
 }
 
-/// What was refused to one rank has yet to be refused to the others of the host, without delay.
+/// Rank 0 has yet to refuse to the other ranks of the host what it refused to one: they must reach
+/// it without delay.
 void Combiner::count_refusal(const Response& response) {
   const auto key = scattered_keys_.find(response.key);
   const auto rank = std::ranges::lower_bound(ranks_, response.only_rank);
@@ -184,7 +189,7 @@ std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
   if (!has_news_ && !is_due) return std::nullopt;
   has_news_ = false;
   combine_bits();
-  // The rest of what went by itself.
+  // The rest of operations that were scattered before.
   BitVector rest = slots_.awaited();
   rest &= scattered_slots_;
   scatter_bits(rest);
@@ -268,7 +273,7 @@ std::optional<Combiner::TimePoint> Combiner::next_deadline() const {
   return *oldest_ + patience_;
 }
 
-/// Puts what is to be told into parts that bear the number of the last decision that has passed.
+/// Puts what is due into parts that carry the number of the last decision that has passed.
 void Combiner::seal() {
   const auto put = [&](std::vector<std::int32_t> ranks, ReadyMessage& message) {
     if (message.empty()) return;

@@ -16,22 +16,22 @@
 
 namespace ronde {
 
-/// The side of a host's leader in negotiation: what all ranks of its host are ready for goes on to
-/// rank 0 once, in one message a cycle. Pure bookkeeping: no I/O, no clock of its own.
+/// The side of a host's leader in negotiation: it forwards to rank 0 once what all ranks of its
+/// host are ready for, in one message a cycle. Pure bookkeeping: no I/O, no clock of its own.
 ///
 /// Note [Combining]
-/// What only some ranks of the host have announced is held back, as it cannot be agreed on yet. It
-/// follows rank by rank (it is scattered) as soon as rank 0 may have to know who is missing: when
-/// it has been held for `patience` (stalls), with a timeout that passed or a shutdown, and when
-/// ranks of the host announce one name differently, or one of them has joined. Once a part of an
-/// operation went so, the rest of it does, until it is agreed. A rank's announcements may thus
-/// overtake each other, but none overtakes a timeout or a shutdown of its rank, nor one message
-/// another, as these are never held back; and that is all that rank 0 relies on.
+/// The leader holds back what only some ranks of the host have announced, as it cannot be agreed on
+/// yet. It sends that rank by rank (scatters it) as soon as rank 0 may have to know who is missing:
+/// after `patience` (for stalls), before a timeout that passed or a shutdown, and when ranks of the
+/// host announce one name differently or one has joined. Once a part of an operation was scattered,
+/// the rest is, too, until it is agreed. A rank's announcements may thus overtake each other, but
+/// none overtakes a timeout or a shutdown of its rank, and point-to-point messages keep their
+/// order. Rank 0 relies on nothing more.
 ///
-/// Slots mean here what they mean to the last decision that has passed, whose number the messages
-/// bear: what names a slot that was reassigned is dropped as rank 0 would drop it, and the rank
-/// announces it anew when it sees that decision (Note [Slots and decisions in flight]). The same
-/// goes for a shutdown and a join.
+/// Slots have their meaning after the last decision that has passed, whose number the messages
+/// carry. The leader drops announcements of slots that were reassigned, as rank 0 would, and the
+/// rank repeats them when it sees that decision (Note [Slots and decisions in flight]). The same
+/// holds for a shutdown and a join.
 ///
 /// Thread-safety: none; owned by the coordinator thread of the leader (the counters: any thread).
 class Combiner {
@@ -39,7 +39,7 @@ class Combiner {
   using TimePoint = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::steady_clock::duration;
 
-  /// Operations that went on for all ranks of the host at once, and rank by rank.
+  /// Operations that were sent for all ranks of the host at once, and rank by rank.
   struct Counters {
     Counter messages, combined, scattered;
   };
@@ -54,10 +54,10 @@ class Combiner {
   /// A decision is on its way to the ranks of this host.
   void pass(const DecisionMessage& decision);
 
-  /// What rank 0 is to be told now, if anything.
+  /// The message that is due to rank 0, if any.
   std::optional<HostReadyMessage> take(TimePoint now);
 
-  /// When take() has something though nothing is added before.
+  /// When take() is due though nothing is added before.
   std::optional<TimePoint> next_deadline() const;
 
   const Counters& counters() const noexcept { return counters_; }

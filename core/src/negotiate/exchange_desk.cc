@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// An exchange is complete once all ranks of its key have brought their parts; a reply then goes to
+// all of them. Sets with one tag that wait for each other's ranks are refused, and a rank that
+// could not make its part of a set ends the exchanges in which the others make theirs.
 #include "core/src/negotiate/exchange_desk.h"
 
 #include <algorithm>
@@ -29,7 +32,7 @@ bool contains(const std::vector<std::int32_t>& ranks, int rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
 }
 
-/// What each rank brought, if not all brought the same.
+/// Lists what each rank brought, if that differs.
 std::string difference(const ExchangeKey& key, const std::vector<std::string>& blobs) {
   std::map<std::string, std::vector<int>> ranks_of;
   for (std::size_t i = 0; i < blobs.size(); ++i) ranks_of[blobs[i]].push_back(key.ranks[i]);
@@ -41,7 +44,7 @@ std::string difference(const ExchangeKey& key, const std::vector<std::string>& b
   return text + "\nEvery rank must add the same sets in the same order";
 }
 
-/// Why the set is not made, or not removed, if a rank says so.
+/// Lists the ranks that object to making or removing the set, with their reasons.
 std::string objection(const ExchangeKey& key, const std::vector<std::string>& blobs) {
   std::string text;
   for (std::size_t i = 0; i < blobs.size(); ++i) {
@@ -72,11 +75,14 @@ void ExchangeDesk::add(const ExchangeRequest& request, TimePoint now) {
   if (!contains(key.ranks, request.rank)) {
     throw Error(rank_name(request.rank) + " asked for " + text_of(key) + ", where it has no part");
   }
-  if (refuse_latecomer(request) || refuse_unfinished(request)) return;
+  if (const LateRefusals::Text late = latecomers_.take(text_of(key), request.rank)) {
+    return refuse(key, {request.rank}, *late);
+  }
+  if (refuse_unfinished(request)) return;
   const auto [found, inserted] = pending_.try_emplace(key);
   Pending& pending = found->second;
   if (inserted) {
-    if (const std::string error = set_error(key.ranks, size_); !error.empty()) throw Error(error);
+    if (const Problem error = set_error(key.ranks, size_)) throw Error(*error);
     pending.since = now;
   }
   if (!pending.blobs.emplace(request.rank, request.blob).second) {
@@ -90,19 +96,7 @@ void ExchangeDesk::add(const ExchangeRequest& request, TimePoint now) {
   conclude(complete, std::move(blobs));
 }
 
-bool ExchangeDesk::refuse_latecomer(const ExchangeRequest& request) {
-  const auto late = latecomers_.find(request.key);
-  if (late == latecomers_.end()) return false;
-  const auto mine = late->second.find(request.rank);
-  if (mine == late->second.end()) return false;
-  refuse(request.key, {request.rank}, std::move(mine->second));
-  late->second.erase(mine);
-  if (late->second.empty()) latecomers_.erase(late);
-  return true;
-}
-
-/// A rank that cannot make its part of a set does not come to the exchanges in which the others
-/// make theirs.
+/// A rank that cannot make its part of a set takes no part in the exchanges of the others.
 bool ExchangeDesk::refuse_unfinished(const ExchangeRequest& request) {
   const ExchangeKey& key = request.key;
   if (key.kind == ExchangeKind::FinishSet && !request.blob.empty()) {
@@ -122,7 +116,7 @@ bool ExchangeDesk::refuse_unfinished(const ExchangeRequest& request) {
   return true;
 }
 
-/// Whether `one` waits for a rank that has asked for `other` instead.
+/// `one` waits for a rank that has asked for `other` instead.
 bool ExchangeDesk::waits_for(const ExchangeKey& one, const ExchangeKey& other) const {
   const std::map<int, std::string>& present = pending_.at(one).blobs;
   const std::map<int, std::string>& elsewhere = pending_.at(other).blobs;
@@ -131,7 +125,7 @@ bool ExchangeDesk::waits_for(const ExchangeKey& one, const ExchangeKey& other) c
   });
 }
 
-/// Two sets under one tag that wait for each other's ranks will do so for ever.
+/// Refuses sets under one tag that wait for each other's ranks: they would wait for ever.
 void ExchangeDesk::refuse_conflicts(const ExchangeKey& key) {
   if (key.kind != ExchangeKind::CreateSet) return;
   std::vector<ExchangeKey> conflicting;
@@ -152,6 +146,7 @@ void ExchangeDesk::refuse_conflicts(const ExchangeKey& key) {
   text +=
       "\nEvery rank of a set must name the same ranks in the same order; sets that are created "
       "at the same time need different tags";
+  const auto shared = std::make_shared<const std::string>(text);
   std::set<int> told;
   for (const ExchangeKey& each : conflicting) {
     for (const auto& [rank, blob] : pending_.at(each).blobs) told.insert(rank);
@@ -162,7 +157,7 @@ void ExchangeDesk::refuse_conflicts(const ExchangeKey& key) {
     std::vector<int> present;
     for (const std::int32_t rank : each.ranks) {
       if (pending.blobs.contains(rank)) present.push_back(rank);
-      if (!told.contains(rank)) latecomers_[each][rank] = text;
+      if (!told.contains(rank)) latecomers_.add(text_of(each), rank, shared);
     }
     refuse(each, std::move(present), text);
   }
@@ -184,7 +179,7 @@ void ExchangeDesk::conclude(const ExchangeKey& key, std::vector<std::string> blo
       reply.error = difference(key, blobs);
       if (!reply.error.empty()) break;
       reply.members = ranks_in(blobs.front());
-      reply.error = set_error(reply.members, size_);
+      reply.error = set_error(reply.members, size_).value_or("");
       if (!reply.error.empty()) reply.members.clear();
       break;
     case ExchangeKind::FinishSet:

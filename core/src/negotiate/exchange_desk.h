@@ -2,41 +2,41 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/src/negotiate/late_refusals.h"
 #include "core/src/negotiate/messages.h"
 #include "core/src/negotiate/waiting_operation.h"
 
 namespace ronde {
 
-/// Rank 0's side of exchanges: gathers what the ranks of each bring, and numbers new process sets.
-/// Pure bookkeeping: no I/O, no clock of its own.
+/// Rank 0's side of exchanges: gathers the parts of all ranks and numbers new process sets. Pure
+/// bookkeeping: no I/O, no clock of its own.
 ///
 /// Thread-safety: none; owned by the coordinator thread of rank 0.
 class ExchangeDesk {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// Of a group of so many ranks.
+  /// `size`: of the group.
   explicit ExchangeDesk(int size) : size_(size) {}
 
-  /// Takes in one rank's part. Throws ronde::Error on one that makes no sense.
+  /// Takes in one rank's part. Throws ronde::Error if it makes no sense.
   void add(const ExchangeRequest& request, TimePoint now);
 
-  /// What became complete since the last call, in that order.
+  /// The replies to exchanges that have ended since the last call, in that order.
   std::vector<ExchangeReply> take();
 
   /// Exchanges that wait for ranks, oldest first. `for_calls_only`: those that wait for a call of
-  /// the program; to what follows it a rank comes also after it has called shutdown.
+  /// the program; a rank takes part in the others even after it has called shutdown.
   std::vector<WaitingOperation> waiting(bool for_calls_only = false) const;
 
   bool idle() const noexcept { return pending_.empty() && replies_.empty(); }
-  /// Ranks make a set, and not all have told how that went.
+  /// A set is being made: not all ranks have reported how that ended.
   bool makes_sets() const noexcept { return !in_making_.empty(); }
 
  private:
@@ -45,7 +45,6 @@ class ExchangeDesk {
     TimePoint since;
   };
 
-  bool refuse_latecomer(const ExchangeRequest& request);
   bool refuse_unfinished(const ExchangeRequest& request);
   bool waits_for(const ExchangeKey& one, const ExchangeKey& other) const;
   void refuse_conflicts(const ExchangeKey& key);
@@ -57,14 +56,13 @@ class ExchangeDesk {
   std::uint32_t sets_ = 0;  ///< numbered so far
   std::set<std::uint32_t> in_making_;
   std::map<ExchangeKey, Pending> pending_;
-  /// Refused exchanges: who has yet to ask for them, and with which text they will be refused.
-  std::map<ExchangeKey, std::map<int, std::string>> latecomers_;
-  /// Sets that a rank could not make, and why; until all ranks have said so.
+  LateRefusals latecomers_;  ///< of exchanges, by text_of(key)
+  /// Sets that a rank could not make, and why; until all ranks have reported.
   std::map<std::uint32_t, std::string> unfinished_;
   std::vector<ExchangeReply> replies_;
 };
 
-/// The program asks for it; the other kinds follow from that.
+/// A call of the program starts it; exchanges of the other kinds follow from that.
 bool is_call(ExchangeKind kind);
 
 /// "the process set of ranks 0,2", "process set 3", for texts.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Sends and recvs wait in a queue for each receiver and tag, in the order of announcements. A new
+// one takes the first of the other kind that fits: Note [Matching of messages].
 #include "core/src/negotiate/message_matcher.h"
 
 #include <algorithm>
@@ -43,16 +45,16 @@ void MessageMatcher::remove(Queues::iterator queue, std::deque<Waiting>::iterato
 }
 
 void MessageMatcher::match(const Waiting& send, const Waiting& receive) {
-  const std::string error = refusal(send, receive);
+  const std::string error = refusal(send, receive).value_or("");
   answer(send, receive.rank, error);
   answer(receive, send.rank, error);
 }
 
-std::string MessageMatcher::refusal(const Waiting& send, const Waiting& receive) const {
+Problem MessageMatcher::refusal(const Waiting& send, const Waiting& receive) const {
   std::string impossible;
   for (const Waiting* const side : {&send, &receive}) {
-    const std::string error = validate_(side->meta);
-    if (!error.empty()) impossible += "\n  " + name_of(side->rank) + ": " + error;
+    const Problem error = validate_(side->meta);
+    if (error) impossible += "\n  " + name_of(side->rank) + ": " + *error;
   }
   if (impossible.empty()) {
     return message_mismatch(name_of(send.rank), send.meta, name_of(receive.rank), receive.meta);

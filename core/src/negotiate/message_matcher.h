@@ -15,8 +15,8 @@
 
 namespace ronde {
 
-/// What rank 0 is asked to check once the ranks agree: text of what is wrong with it, or empty.
-using ValidateRequest = std::function<std::string(const RequestMeta&)>;
+/// Checks an operation that all ranks agree on.
+using ValidateRequest = std::function<Problem(const RequestMeta&)>;
 
 /// Rank 0's side of messages: finds the recv of each send. Pure bookkeeping.
 ///
@@ -48,7 +48,7 @@ class MessageMatcher {
   /// Every message that waits for its counterpart fails.
   void refuse_all(const std::string& text);
 
-  /// What was matched or refused since the last call, in this order.
+  /// The messages that were matched or refused since the last call, in this order.
   std::vector<Response> take();
 
   /// Adds every message that waits for its counterpart.
@@ -71,9 +71,9 @@ class MessageMatcher {
 
   void remove(Queues::iterator queue, std::deque<Waiting>::iterator waiting);
   void match(const Waiting& send, const Waiting& receive);
-  std::string refusal(const Waiting& send, const Waiting& receive) const;
+  Problem refusal(const Waiting& send, const Waiting& receive) const;
   void answer(const Waiting& waiting, int peer, const std::string& error);
-  /// As ranks of the group.
+  /// The ranks that may be its counterpart, numbered in the group.
   std::vector<int> counterparts(const Waiting& waiting) const;
 
   std::string name_of(int rank) const;

@@ -14,8 +14,8 @@
 namespace ronde {
 namespace {
 
-// What every message consists of, in the order in which it is sent. Both
-// directions follow from this.
+// The fields of every message, in the order in which they are sent. Both directions follow from
+// this list.
 
 template <typename Item, typename Type>
 concept Is = std::is_same_v<std::remove_const_t<Item>, Type>;
@@ -167,8 +167,8 @@ class Reader {
     items.reserve(std::min<std::uint64_t>(count, bytes_.size() / sizeof(Item)));
     for (std::uint64_t i = 0; i < count; ++i) read(items.emplace_back());
   }
-  /// Those of a group. A member has none: nests as deep as the sender likes
-  /// would overflow the stack.
+  /// The members of a group. A member has none: nests as deep as the sender likes would overflow
+  /// the stack.
   /// @{
   void read(std::vector<RequestMeta>& members) { read_members(members); }
   void read(std::vector<RankRows>& members) { read_members(members); }

@@ -14,8 +14,8 @@
 
 namespace ronde {
 
-// The wire format of negotiation. docs/protocol.md tells the protocol; these are its words.
-// Integers are little-endian as the host's: ranks of one job run on one architecture.
+// The wire format of negotiation: the messages of docs/protocol.md. Integers are little-endian as
+// the host's: ranks of one job run on one architecture.
 
 /// A cached operation that a bit cannot stand for, as it has no name, or is a group: response in
 /// `slot`.
@@ -32,10 +32,11 @@ struct FullRequest {
   bool contributes = true;
 };
 
-/// Any rank to rank 0, or to the leader of its host: what became ready since the last one.
+/// From any rank to rank 0, or to the leader of its host: what became ready since its last message.
 struct ReadyMessage {
   std::uint32_t set = 0;  ///< the process set of all this
-  /// Number of the last decision this rank has applied: tells which occupant of a slot it means.
+  /// Number of the last decision that this rank has applied: it says which occupant of a slot is
+  /// meant.
   std::uint64_t decisions_seen = 0;
   BitVector cached;  ///< slots of named operations
   BitVector absent;  ///< those of them to which this rank contributes nothing
@@ -45,7 +46,7 @@ struct ReadyMessage {
   bool shutdown = false;             ///< this rank submits nothing more
   std::uint64_t unnamed_before = 0;  ///< if it has joined: operations without a name until then
   bool joined = false;  ///< it submits nothing more until all ranks have said so, after all this
-  /// It had waited for a result before it submitted the first of these.
+  /// The rank had waited for a result before it submitted the first of these.
   bool after_wait = false;
 
   bool empty() const {
@@ -54,7 +55,7 @@ struct ReadyMessage {
   }
 };
 
-/// The leader of a host to rank 0: what became ready on its host.
+/// From the leader of a host to rank 0: what became ready on its host.
 struct HostReadyMessage {
   struct Part {
     std::vector<std::int32_t> ranks;  ///< each of these (in the set) is ready for
@@ -84,13 +85,13 @@ struct ScheduledSlot {
   bool contributed = true;  ///< false: no rank contributes
 };
 
-/// What all ranks repeat from now on: Note [Frozen schedule].
+/// A plan that all ranks repeat from now on: Note [Frozen schedule].
 struct ScheduleMessage {
   std::vector<std::vector<ScheduledSlot>> buckets;  ///< empty: no schedule
   std::uint64_t patience_ms = 0;
 };
 
-/// Rank 0 to all: operations to execute, in this order: cached, unnamed, responses.
+/// From rank 0 to all: operations to execute, in this order: cached, unnamed, responses.
 struct DecisionMessage {
   std::uint32_t set = 0;     ///< meant for the ranks of this process set
   std::uint64_t number = 0;  ///< counts from 1 in each set, without gaps
@@ -107,8 +108,8 @@ struct DecisionMessage {
     return cached.empty() && keyed.empty() && responses.empty() && !shutdown && last_joined < 0;
   }
 
-  /// Some of what a rank announces before it has seen this is void, or may be: Note [Slots and
-  /// decisions in flight] in negotiator.h.
+  /// The decision voids announcements, or may void some, that a rank sends before it has seen it:
+  /// Note [Slots and decisions in flight] in negotiator.h.
   bool voids_announcements() const;
 };
 
@@ -116,19 +117,19 @@ struct DecisionMessage {
 struct FailureMessage {
   std::int32_t rank = -1;
   std::string text;
-  /// False: may only follow from the death of another rank that is about to be noticed.
+  /// False: the failure may only follow from the death of another rank that is about to be noticed.
   bool certain = true;
   /// No rank has died: operations that all have agreed on end first.
   bool in_order = false;
 };
 
-/// Rank 0 to all: operations that wait for long.
+/// From rank 0 to all: operations that have waited for long.
 struct StallMessage {
   std::vector<StalledOperation> operations;
 };
 
-/// To rank 0: after the last decision, nothing is in progress on these ranks any more. From rank 0,
-/// without ranks: on none.
+/// To rank 0: these ranks have finished everything after the last decision. From rank 0, without
+/// ranks: all have.
 struct FinishedMessage {
   std::vector<std::int32_t> ranks;
 };
@@ -139,7 +140,7 @@ struct BootstrapMessage {
   std::vector<std::string> blobs;
 };
 
-/// What ranks meet for while the engine runs: Note [Making a process set].
+/// The purposes of an exchange while the engine runs: Note [Making a process set].
 enum class ExchangeKind : std::uint8_t {
   Blobs,      ///< they want each other's blobs
   CreateSet,  ///< a new set of just these ranks
@@ -148,7 +149,7 @@ enum class ExchangeKind : std::uint8_t {
   RemoveSet,  ///< the set is used no more, if no blob says that it still is
 };
 
-/// What makes two requests parts of one exchange.
+/// Requests with equal keys are parts of one exchange.
 struct ExchangeKey {
   ExchangeKind kind = ExchangeKind::Blobs;
   std::uint32_t set = 0;  ///< what it is about, if there is one already
@@ -158,14 +159,14 @@ struct ExchangeKey {
   friend auto operator<=>(const ExchangeKey&, const ExchangeKey&) = default;
 };
 
-/// To rank 0: what `rank` brings to an exchange.
+/// To rank 0: the part of `rank` in an exchange.
 struct ExchangeRequest {
   ExchangeKey key;
   std::int32_t rank = 0;
   std::string blob;
 };
 
-/// Rank 0 to some or all of those that meet.
+/// From rank 0 to some or all ranks of an exchange.
 struct ExchangeReply {
   ExchangeKey key;
   std::vector<std::int32_t> to;       ///< who shall have it

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// An operation is pending until all ranks of the set have announced it. Announcements by slot are
+// counted down (SlotTable) as long as all ranks use the slot; the first that comes in full, or any
+// reason to look at single ranks, demotes them to a pending operation with a part of each rank. A
+// decision takes all that is complete: slots, pending operations, refusals, messages.
 #include "core/src/negotiate/negotiator.h"
 
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <tuple>
 
 #include "core/src/base/rank_list.h"
 #include "ronde/error.h"
@@ -12,7 +15,7 @@
 namespace ronde {
 namespace {
 
-/// That much has to be evicted without having been used again until the user is told.
+/// So many times the capacity has to be evicted unused before the user is warned.
 constexpr std::uint64_t kWastedCachesBeforeWarning = 2;
 
 }  // namespace
@@ -30,7 +33,7 @@ Negotiator::Negotiator(std::vector<int> members, std::uint64_t cache_capacity,
       joined_(members_.size(), false),
       shutdown_(members_.size(), false) {}
 
-/// What the ranks of the set are called in the group, ascending.
+/// The numbers of these ranks in the group, ascending.
 std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
   std::vector<int> names;
   for (const int rank : ranks) names.push_back(members_[index(rank)]);
@@ -38,7 +41,16 @@ std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
   return names;
 }
 
-/// A line for what each of some ranks has, for texts.
+/// The ranks for which `holds(rank)`, as named() gives them.
+std::vector<int> Negotiator::named_if(const std::function<bool(int)>& holds) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (holds(rank)) ranks.push_back(rank);
+  }
+  return named(ranks);
+}
+
+/// A line of text for each thing that some ranks have, with the ranks.
 std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ranks_of) const {
   std::string text;
   for (const auto& [what, ranks] : ranks_of) {
@@ -47,8 +59,7 @@ std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ra
   return text;
 }
 
-void Negotiator::add(const std::vector<std::int32_t>& ranks, const ReadyMessage& message,
-                     TimePoint now) {
+void Negotiator::add(const Ranks& ranks, const ReadyMessage& message, TimePoint now) {
   if (ranks.empty() || message.decisions_seen < frozen_at_) return;
   // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
   after_wait_ = after_wait_ || (ranks.front() == 0 && message.after_wait);
@@ -81,8 +92,8 @@ void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) 
   if (message.joined) add_join(rank, message.unnamed_before);
 }
 
-/// The ranks of a host come together again and again.
-std::size_t Negotiator::sender_of(const std::vector<std::int32_t>& ranks) {
+/// The number in slots_ of the rank, or of the ranks of a host, which always come together.
+std::size_t Negotiator::sender_of(const Ranks& ranks) {
   if (ranks.size() == 1) return index(ranks.front());
   const auto [found, is_new] = sender_of_.try_emplace(ranks);
   if (is_new) {
@@ -95,8 +106,7 @@ std::size_t Negotiator::sender_of(const std::vector<std::int32_t>& ranks) {
   return found->second;
 }
 
-void Negotiator::add_cached(const std::vector<std::int32_t>& ranks, const ReadyMessage& message,
-                            TimePoint now) {
+void Negotiator::add_cached(const Ranks& ranks, const ReadyMessage& message, TimePoint now) {
   if (message.cached.empty()) return;
   const std::size_t sender = sender_of(ranks);
   message.cached.for_each([&](std::size_t bit) {
@@ -170,8 +180,9 @@ void Negotiator::demote(const std::string& key) {
   if (pending.count == size_) complete_.push_back(key);
 }
 
-template <typename Visit>
-void Negotiator::for_each_ready(std::uint32_t slot, Visit visit) const {
+/// Calls `visit(rank, contributes)` for every rank that is ready for the slot.
+void Negotiator::for_each_ready(std::uint32_t slot,
+                                const std::function<void(int, bool)>& visit) const {
   slots_.for_each_ready(slot, [&](std::size_t sender, bool contributes) {
     if (sender < index(size_)) return visit(static_cast<int>(sender), contributes);
     for (const int rank : hosts_[sender - index(size_)]) visit(rank, contributes);
@@ -187,7 +198,12 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   counters_.refused.add(refusals_.size());
   std::ranges::move(refusals_, std::back_inserter(decision.responses));
   refusals_.clear();
-  decide_messages(decision);
+  for (Response& response : messages_.take()) {
+    const bool is_sent = response.error.empty() && response.meta.kind == Collective::Send;
+    if (is_sent) counters_.messages.add();
+    if (!response.error.empty()) counters_.refused.add();
+    decision.responses.push_back(std::move(response));
+  }
   end_join(decision);
   if (may_stop && all_shut_down() && idle()) decision.shutdown = stopped_ = true;
   if (decision.empty()) return std::nullopt;
@@ -249,19 +265,11 @@ bool Negotiator::contributed(const Pending& pending) {
   return std::ranges::any_of(pending.parts, [](const Part& part) { return part.contributes; });
 }
 
-void Negotiator::decide_messages(DecisionMessage& decision) {
-  for (Response& response : messages_.take()) {
-    const bool is_sent = response.error.empty() && response.meta.kind == Collective::Send;
-    if (is_sent) counters_.messages.add();
-    if (!response.error.empty()) counters_.refused.add();
-    decision.responses.push_back(std::move(response));
-  }
-}
-
-/// Operations without a name that are alike on one rank need not be on another, so that ranks may
-/// name different slots for one of them: any that stands for what each of them asks will do.
+/// Operations without a name that are alike on one rank may differ on another, so that ranks may
+/// name different slots for one of them: any slot that fits what each of them asks will do.
 std::optional<std::uint32_t> Negotiator::slot_for_all(const Pending& pending) const {
-  // If not, reassigned since, also by this very decision: agree on the expanded requests instead.
+  // A slot that was reassigned since, also by this very decision, is void: the expanded requests
+  // are agreed on instead.
   const auto is_current = [&](const Part& part) {
     return part.slot >= 0 &&
            slots_.assigned(static_cast<std::uint32_t>(part.slot)) == part.slot_assigned;
@@ -293,7 +301,7 @@ std::int32_t Negotiator::choose_slot(const std::string& key) {
     const bool older = chosen == last_used_.size() || last_used_[slot] < last_used_[chosen];
     if (older && !is_referenced(static_cast<std::uint32_t>(slot))) chosen = slot;
   }
-  // What this very decision executes by slot must stay what it was.
+  // A slot that this very decision executes must stay what it was.
   if (chosen == last_used_.size() || last_used_[chosen] > decisions_) return -1;
   evict(static_cast<std::uint32_t>(chosen));
   return static_cast<std::int32_t>(chosen);
@@ -332,14 +340,16 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
     std::vector<bool> ready(members_.size());
     for_each_ready(slot, [&](int rank, bool) { ready[index(rank)] = true; });
     const CachedResponse& cached = cache_.at(slot);
-    operations.push_back(waiting_operation(cached.name, cached.meta, slots_.since(slot),
-                                           [&](int rank) { return ready[index(rank)]; }));
+    operations.push_back(
+        waiting_operation(cached.name, cached.meta, [&](int rank) { return ready[index(rank)]; }));
+    operations.back().since = slots_.since(slot);
   });
   for (const auto& [key, pending] : pending_) {
     const auto& parts = pending.parts;
-    const auto present = std::ranges::find_if(parts, [](const Part& part) { return part.present; });
-    operations.push_back(waiting_operation(key, present->meta, pending.since,
+    const auto present = std::ranges::find(parts, true, &Part::present);
+    operations.push_back(waiting_operation(key, present->meta,
                                            [&](int rank) { return parts[index(rank)].present; }));
+    operations.back().since = pending.since;
   }
   messages_.add_waiting(operations);
   std::ranges::sort(operations, is_older);
@@ -347,13 +357,11 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
 }
 
 WaitingOperation Negotiator::waiting_operation(const std::string& key, const RequestMeta& meta,
-                                               TimePoint since,
                                                const std::function<bool(int)>& is_ready) const {
   WaitingOperation operation;
   operation.name = is_unnamed(key) ? std::string() : key;
   operation.text = display_name(meta, key);
   operation.kind = meta.is_group() ? meta.members[0].kind : meta.kind;
-  operation.since = since;
   operation.submitted_ranks = named_if(is_ready);
   operation.missing_ranks =
       named_if([&](int rank) { return !is_ready(rank) && !has_joined(rank); });

@@ -9,7 +9,6 @@
 #include <set>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -23,26 +22,26 @@
 
 namespace ronde {
 
-/// Rank 0's side of negotiation in one process set: takes what every rank of it is ready for and
-/// decides what all execute. Ranks are those within the set, but for texts and WaitingOperation.
-/// Pure bookkeeping: no I/O, no clock of its own.
+/// Rank 0's side of negotiation in one process set: gathers what its ranks are ready for and
+/// decides what all of them execute. Ranks are numbered within the set, except in texts and
+/// WaitingOperation. Pure bookkeeping: no I/O, no clock of its own.
 ///
 /// Note [Slots and decisions in flight]
-/// Slots are reused, and a rank may name a slot while a decision that gives it to another operation
-/// is on its way. So every ready message tells the last decision its rank has applied; a slot that
-/// was reassigned after that is ignored here, and the rank, when it applies the reassignment,
-/// announces the operation again in full (Announcer::forget_slot). A slot that any rank is known to
-/// be waiting on is never reassigned.
+/// Slots are reused, and a rank may name a slot while a decision that reassigns it is on its way.
+/// So every ready message carries the number of the last decision that its rank has applied. Rank 0
+/// ignores slots that were reassigned later, and the rank announces the operation again in full
+/// when it applies the reassignment (Announcer::forget_slot). A slot that a rank is known to wait
+/// on is never reassigned.
 ///
-/// What a rank tells last, that it has joined or calls shutdown, must not overtake an operation
-/// that is yet to be announced again. So it counts only if its rank had applied every decision that
-/// assigned slots (DecisionMessage::voids_announcements); if not, the rank tells it again when it
-/// does. Once too often does no harm: what was told before a join ended is not of the next one.
+/// A join or a shutdown must not overtake an operation that its rank has yet to announce again. So
+/// it counts only if the rank had applied every decision that assigned slots
+/// (DecisionMessage::voids_announcements); if not, the rank repeats it, which does no harm.
 ///
 /// Thread-safety: none; owned by the coordinator thread of rank 0.
 class Negotiator {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
+  using Ranks = std::vector<std::int32_t>;
 
   struct Counters {
     Counter decisions, agreed_by_slot, agreed_in_full, messages, refused, evictions;
@@ -56,48 +55,35 @@ class Negotiator {
              JoinAverage join_average = JoinAverage::Contributing, std::uint32_t set = 0);
 
   /// Takes in the message of a rank, or of ranks that are all ready for this. Throws ronde::Error
-  /// on one that makes no sense.
-  void add(const std::vector<std::int32_t>& ranks, const ReadyMessage& message, TimePoint now);
-  void add(int rank, const ReadyMessage& message, TimePoint now) {
-    add(std::vector<std::int32_t>{rank}, message, now);
-  }
+  /// if it makes no sense.
+  void add(const Ranks& ranks, const ReadyMessage& message, TimePoint now);
+  void add(int rank, const ReadyMessage& message, TimePoint now) { add(Ranks{rank}, message, now); }
 
-  /// What has been agreed since the last call, if anything. `may_stop`: it may be the last decision
-  /// of all.
+  /// What was agreed since the last call. `may_stop`: it may be the last decision of all.
   std::optional<DecisionMessage> decide(bool may_stop = true);
 
-  /// Rank 0 had waited for a result before it submitted some of what the last decision, or one soon
-  /// after it, agreed on.
+  /// True once if rank 0 had waited for a result before it submitted a part of recent decisions.
   bool take_after_wait() noexcept { return std::exchange(after_wait_, false); }
-
-  /// What to tell the user of this set, once: the cache has evicted twice what it holds without
-  /// any of it having been used again.
+  /// A warning for the user, once: the cache has evicted twice its capacity without any reuse.
   std::optional<std::string> take_warning() { return std::exchange(warning_, std::nullopt); }
 
   /// Nothing stands in the way of a frozen schedule.
   bool may_freeze() const;
-
-  /// The last decision freezes a schedule: what ranks have announced until they see it is void, and
-  /// those ranks know.
+  /// The last decision freezes a schedule, which voids what ranks announce before they see it.
   void freeze();
 
   /// Everything that some rank waits for, oldest first.
   std::vector<WaitingOperation> waiting() const;
-
-  /// Nothing waits: waiting() would be empty.
+  /// waiting() would be empty.
   bool idle() const;
-
   /// Set when an operation waits for a rank that has called shutdown and so will never come.
   std::optional<FailureMessage> departure() const;
-
-  /// Set when more has been refused that ranks have yet to come to than may be kept.
+  /// Set when more refusals wait for late ranks than may be kept.
   std::optional<FailureMessage> overflow() const;
-
   bool all_shut_down() const noexcept { return shutdown_count_ == size_; }
   bool any_shut_down() const noexcept { return shutdown_count_ > 0; }
   /// Ranks of the group that have not called shutdown, ascending.
   std::vector<int> not_shut_down() const;
-
   const Counters& counters() const noexcept { return counters_; }
 
  private:
@@ -119,9 +105,8 @@ class Negotiator {
     std::vector<std::string> names;  ///< those that stand for it in unit_of_name_
   };
 
-  std::size_t sender_of(const std::vector<std::int32_t>& ranks);
-  void add_cached(const std::vector<std::int32_t>& ranks, const ReadyMessage& message,
-                  TimePoint now);
+  std::size_t sender_of(const Ranks& ranks);
+  void add_cached(const Ranks& ranks, const ReadyMessage& message, TimePoint now);
   void add_rest(int rank, const ReadyMessage& message, TimePoint now);
   void add_part(int rank, const std::string& key, Part part, TimePoint now);
   void add_expired(int rank, const std::string& key, TimePoint now);
@@ -156,32 +141,24 @@ class Negotiator {
 
   void decide_cached(DecisionMessage& decision);
   void decide_pending(DecisionMessage& decision);
-  void decide_messages(DecisionMessage& decision);
   std::optional<std::uint32_t> slot_for_all(const Pending& pending) const;
   Response agree(const std::string& key, const Pending& pending);
-  std::string disagreement(const std::string& key, const Pending& pending) const;
+  Problem disagreement(const std::string& key, const Pending& pending) const;
   static bool contributed(const Pending& pending);
   static Pending member_of(const Pending& group, std::size_t member);
-  static std::string key_of_member(const RequestMeta& group, std::size_t member);
   static RankRows rows_of(const Pending& pending);
-  static std::optional<std::size_t> only_different_member(const Pending& pending);
-  std::string mismatch(const std::string& key, const Pending& pending) const;
-  std::string refusal(const std::string& key, const Pending& pending) const;
-  std::string error_of_all_rows(const Pending& pending) const;
+  Problem mismatch(const std::string& key, const Pending& pending) const;
+  Problem refusal(const std::string& key, const Pending& pending) const;
+  Problem error_of_all_rows(const Pending& pending) const;
   std::int32_t choose_slot(const std::string& key);
   void evict(std::uint32_t slot);
   bool is_referenced(std::uint32_t slot) const;
-  /// Calls `visit(rank, contributes)` for every rank that is ready for the slot.
-  template <typename Visit>
-  void for_each_ready(std::uint32_t slot, Visit visit) const;
+  void for_each_ready(std::uint32_t slot, const std::function<void(int, bool)>& visit) const;
   WaitingOperation waiting_operation(const std::string& key, const RequestMeta& meta,
-                                     TimePoint since,
                                      const std::function<bool(int)>& is_ready) const;
 
   std::vector<int> named(const std::vector<int>& ranks) const;
-  /// The ranks of the set for which `holds(rank)`, as named().
-  template <typename Holds>
-  std::vector<int> named_if(Holds holds) const;
+  std::vector<int> named_if(const std::function<bool(int)>& holds) const;
   std::string listed(const std::map<std::string, std::vector<int>>& ranks_of) const;
 
   const std::vector<int> members_;  ///< by rank within the set
@@ -192,11 +169,10 @@ class Negotiator {
   std::uint64_t decisions_ = 0;
   ResponseCache cache_{0};
   SlotTable slots_;
-  std::vector<std::uint64_t> last_used_;  ///< by slot
-  /// Ranks that announce slots together, those of a host: what their sender is in slots_.
-  std::map<std::vector<std::int32_t>, std::size_t> sender_of_;
-  std::vector<std::vector<std::int32_t>> hosts_;  ///< the same, by sender - size_
-  std::uint64_t wasted_ = 0;  ///< slots that were evicted without having been used
+  std::vector<std::uint64_t> last_used_;    ///< by slot
+  std::map<Ranks, std::size_t> sender_of_;  ///< in slots_, of the ranks of a host
+  std::vector<Ranks> hosts_;                ///< the same, by sender - size_
+  std::uint64_t wasted_ = 0;                ///< slots that were evicted without having been used
   std::optional<std::string> warning_;
   std::unordered_map<std::string, Pending> pending_;
   std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
@@ -219,14 +195,5 @@ class Negotiator {
   bool stopped_ = false;
   Counters counters_;
 };
-
-template <typename Holds>
-std::vector<int> Negotiator::named_if(Holds holds) const {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (holds(rank)) ranks.push_back(rank);
-  }
-  return named(ranks);
-}
 
 }  // namespace ronde

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether what all ranks have submitted can be one operation, and what it is then.
+// Decides whether the requests of all ranks can be one operation, and what is agreed then. The
+// requests must be equal, except for the first dimension of allgathers and alltoalls. A group is
+// compared member by member, so that an error names the member that differs. An agreed operation
+// gets a slot of the response cache: from then on a bit announces it.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -10,7 +13,7 @@
 namespace ronde {
 namespace {
 
-/// Whether what `other` asks for can be one operation with what `first` asks for.
+/// The two requests can be one operation.
 bool compatible(const RequestMeta& first, const RequestMeta& other) {
   if (first.is_group() || other.is_group()) {
     return std::ranges::equal(first.members, other.members,
@@ -26,14 +29,21 @@ bool compatible(const RequestMeta& first, const RequestMeta& other) {
   return first == same_rows;
 }
 
+/// The key that texts show after the group's: the member's name, or its number among those without
+/// one.
+std::string key_of_member(const RequestMeta& group, std::size_t member) {
+  const std::string& name = group.members.at(member).name;
+  return name.empty() ? unnamed_key(number_without_name(group, member)) : name;
+}
+
 }  // namespace
 
 Response Negotiator::agree(const std::string& key, const Pending& pending) {
   Response response;
   response.key = key;
   response.meta = pending.parts[0].meta;
-  response.error = disagreement(key, pending);
-  if (!response.error.empty()) {
+  if (Problem error = disagreement(key, pending)) {
+    response.error = *std::move(error);
     counters_.refused.add();
     settle_refusal(key, pending, response.error);
     return response;
@@ -63,13 +73,6 @@ Negotiator::Pending Negotiator::member_of(const Pending& group, std::size_t memb
   return pending;
 }
 
-/// For texts, in which the group is named before: the member's name, or its number among those
-/// without one.
-std::string Negotiator::key_of_member(const RequestMeta& group, std::size_t member) {
-  const std::string& name = group.members.at(member).name;
-  return name.empty() ? unnamed_key(number_without_name(group, member)) : name;
-}
-
 RankRows Negotiator::rows_of(const Pending& pending) {
   RankRows rows;
   const RequestMeta& first = pending.parts[0].meta;
@@ -87,26 +90,26 @@ RankRows Negotiator::rows_of(const Pending& pending) {
   return rows;
 }
 
-std::string Negotiator::disagreement(const std::string& key, const Pending& pending) const {
-  const std::string text = mismatch(key, pending);
-  return text.empty() ? refusal(key, pending) : text;
+Problem Negotiator::disagreement(const std::string& key, const Pending& pending) const {
+  Problem text = mismatch(key, pending);
+  return text ? text : refusal(key, pending);
 }
 
-/// What is impossible though all ranks agree, with the ranks that it is about.
-std::string Negotiator::refusal(const std::string& key, const Pending& pending) const {
+/// The ranks agree, but this cannot be done; the text names the ranks that it is about.
+Problem Negotiator::refusal(const std::string& key, const Pending& pending) const {
   const RequestMeta& first = pending.parts[0].meta;
   const std::string name = display_name(first, key);
   for (std::size_t i = 0; i < first.members.size(); ++i) {
-    const std::string error = refusal(key_of_member(first, i), member_of(pending, i));
-    if (!error.empty()) return name + ": " + error;
+    const Problem error = refusal(key_of_member(first, i), member_of(pending, i));
+    if (error) return name + ": " + *error;
   }
-  if (first.is_group()) return {};
-  const std::string error_of_first = validate_(first);
+  if (first.is_group()) return std::nullopt;
+  const std::string error_of_first = validate_(first).value_or("");
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {
     const RequestMeta& meta = pending.parts[index(rank)].meta;
     if (pending.parts[index(rank)].stands_in) continue;
-    ranks_of[meta == first ? error_of_first : validate_(meta)].push_back(rank);
+    ranks_of[meta == first ? error_of_first : validate_(meta).value_or("")].push_back(rank);
   }
   const bool alike = ranks_of.size() == 1;
   if (alike && !ranks_of.begin()->first.empty()) return name + ": " + ranks_of.begin()->first;
@@ -114,54 +117,41 @@ std::string Negotiator::refusal(const std::string& key, const Pending& pending) 
   if (!ranks_of.empty()) {
     return name + " is impossible:" + listed(ranks_of);
   }
-  const std::string error = error_of_all_rows(pending);
-  return error.empty() ? error : name + ": " + error;
+  Problem error = error_of_all_rows(pending);
+  if (error) error->insert(0, name + ": ");
+  return error;
 }
 
-/// What is wrong with the rows that all ranks bring together, or empty.
-std::string Negotiator::error_of_all_rows(const Pending& pending) const {
+/// Checks the rows that all ranks bring together.
+Problem Negotiator::error_of_all_rows(const Pending& pending) const {
   const RequestMeta& first = pending.parts[0].meta;
-  if (!has_own_rows(first.kind)) return {};
+  if (!has_own_rows(first.kind)) return std::nullopt;
   std::vector<std::int64_t> together = first.shape;
   together[0] = total_rows(rows_of(pending).first_dims);
   const bool overflows = together[0] == std::numeric_limits<std::int64_t>::max();
-  const std::string error =
+  const Problem error =
       overflows ? "too many, 2^63 - 1 or more" : shape_error(together, first.dtype);
-  if (error.empty()) return {};
+  if (!error) return std::nullopt;
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {
     ranks_of[to_string(pending.parts[index(rank)].meta.shape)].push_back(rank);
   }
-  return "the rows of all ranks together: " + error + listed(ranks_of);
+  return "the rows of all ranks together: " + *error + listed(ranks_of);
 }
 
-/// Where groups that have the same names differ.
-std::optional<std::size_t> Negotiator::only_different_member(const Pending& pending) {
-  const std::vector<RequestMeta>& first = pending.parts[0].meta.members;
-  const auto has_same_names = [&](const Part& part) {
-    return std::ranges::equal(
-        first, part.meta.members,
-        [](const RequestMeta& a, const RequestMeta& b) { return a.name == b.name; });
-  };
-  if (!std::ranges::all_of(pending.parts, has_same_names)) {
-    return std::nullopt;
-  }
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    for (const Part& part : pending.parts) {
-      if (!compatible(first[i], part.meta.members[i])) return i;
-    }
-  }
-  return std::nullopt;
-}
-
-std::string Negotiator::mismatch(const std::string& key, const Pending& pending) const {
+Problem Negotiator::mismatch(const std::string& key, const Pending& pending) const {
   const RequestMeta& first = pending.parts[0].meta;
-  const bool match = std::ranges::all_of(
-      pending.parts, [&](const Part& part) { return compatible(first, part.meta); });
-  if (match) return {};
-  if (const auto member = only_different_member(pending)) {
-    return display_name(first, key) + ": " +
-           mismatch(key_of_member(first, *member), member_of(pending, *member));
+  const auto fits = [&](const Part& part) { return compatible(first, part.meta); };
+  if (std::ranges::all_of(pending.parts, fits)) return std::nullopt;
+  const auto has_same_names = [&](const Part& part) {
+    return std::ranges::equal(first.members, part.meta.members, {}, &RequestMeta::name,
+                              &RequestMeta::name);
+  };
+  if (first.is_group() && std::ranges::all_of(pending.parts, has_same_names)) {
+    for (std::size_t i = 0; i < first.members.size(); ++i) {
+      const Problem text = mismatch(key_of_member(first, i), member_of(pending, i));
+      if (text) return display_name(first, key) + ": " + *text;
+    }
   }
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {

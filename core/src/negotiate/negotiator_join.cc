@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that have no more data: the others go on without them.
+// Lets the other ranks go on without those that have no more data.
 #include <algorithm>
 #include <utility>
 
@@ -8,11 +8,11 @@
 #include "ronde/error.h"
 
 // Note [Joining]
-// A rank that has joined submits nothing until all ranks of its set have. What can go on without
-// its data does (may_lack_ranks): it takes part with the neutral element, of which rank 0 tells it
-// all it has to know. The rest is refused. Bits of the cache would say nothing to it, so while
-// anybody has joined operations are agreed on in full, and not cached; symmetric buffers are
-// reduced like others, as the place of one is in use at the rank that has joined.
+// A rank that has joined submits nothing until all ranks of its set have joined. Operations that
+// can lack its data (may_lack_ranks) run: the rank takes part with the neutral element, and rank 0
+// sends it the whole description. All others are refused. Bits of the cache would mean nothing to
+// it, so while any rank has joined, operations are agreed on in full and not cached. Symmetric
+// buffers are reduced like others, as their place may be in use on that rank.
 
 namespace ronde {
 namespace {
@@ -79,14 +79,14 @@ void Negotiator::decide_without_joined(const std::string& key, Pending pending,
     part.contributes = false;
     response.joined.push_back(static_cast<std::int32_t>(rank));
   }
-  std::string error = can_lack_ranks(first.meta)
-                          ? disagreement(key, pending)
-                          : joined_text(display_name(first.meta, key) + " needs every rank");
-  if (!error.empty()) {
+  const Problem error = can_lack_ranks(first.meta)
+                            ? disagreement(key, pending)
+                            : joined_text(display_name(first.meta, key) + " needs every rank");
+  if (error) {
     for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
-      if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, error);
+      if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, *error);
     }
-    settle_refusal(key, pending, error);
+    settle_refusal(key, pending, *error);
     return;
   }
   response.key = key;
@@ -113,7 +113,8 @@ std::string Negotiator::joined_text(const std::string& what) const {
          " joined: only allreduces, reducescatters and barriers go on until all ranks have";
 }
 
-/// A rank that has joined may wait for long, which is no stall; but not for ranks that have left.
+/// The join as an operation: it may wait for long, which is no stall, but not for ranks that have
+/// left.
 std::optional<WaitingOperation> Negotiator::waiting_join() const {
   if (joined_count_ == 0) return std::nullopt;
   WaitingOperation operation;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cannot be agreed on: timeouts, groups that differ, and who is still to hear of it.
+// Refuses what cannot be agreed on (timeouts, groups that differ), to all ranks in step.
 #include <algorithm>
 #include <utility>
 
@@ -8,10 +8,10 @@
 #include "ronde/error.h"
 
 // Note [Refusals in step]
-// The n-th use of a name on one rank meets the n-th on the others. So where a use is refused to
-// some ranks, it has to be to all: to those whose use is pending in another operation (a group that
-// has the name, too), which is refused with it, and so on with the names of that one; and to those
-// that have yet to come (LateRefusals), when they do.
+// The n-th use of a name on one rank meets the n-th on the others. So a use that is refused to some
+// ranks must be refused to all: to those whose use is pending in another operation, such as a group
+// with the name (which is refused as a whole, and so on with its other names), and to those that
+// have yet to announce it (LateRefusals).
 
 namespace ronde {
 
@@ -79,7 +79,8 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   settle(std::move(refused), text);
 }
 
-/// Ranks that use one of these names at the same time in different operations will never agree.
+/// Refuses both operations where ranks use one of these names in different ones: they would never
+/// agree.
 void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std::string>& names) {
   std::string other;
   for (const std::string& name : names) {
@@ -108,8 +109,8 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
   settle(std::move(refused), text);
 }
 
-/// All ranks have submitted the operation and were refused it. Some may have used other names in
-/// it.
+/// All ranks have submitted the operation, and all were refused it. Some may have used other names
+/// in it.
 void Negotiator::settle_refusal(const std::string& key, const Pending& pending,
                                 const std::string& text) {
   Uses refused;
@@ -154,13 +155,13 @@ void Negotiator::settle(Uses refused, const std::string& text) {
   const auto shared = std::make_shared<const std::string>(text);
   for (const auto& [name, ranks] : refused) {
     for (int rank = 0; rank < size_; ++rank) {
-      // Those that have joined will not come to it at all.
+      // Ranks that have joined will never announce it.
       if (!ranks.contains(rank) && !has_joined(rank)) latecomers_.add(name, rank, shared);
     }
   }
 }
 
-/// A pending operation that has a name whose use was refused to others.
+/// Refuses one pending part that uses a name refused to others; false if there is none.
 bool Negotiator::refuse_one_more(Uses& refused, const std::string& text) {
   for (const auto& [name, ranks] : refused) {
     demote(name);

@@ -12,18 +12,18 @@
 
 namespace ronde {
 
-/// What was agreed for an operation, so that the next time a slot number says it all.
+/// The agreement on an operation, so that a slot number describes its next use.
 struct CachedResponse {
   std::string name;  ///< empty for operations without a name
   RequestMeta meta;  ///< where ranks may differ it is that of rank 0
   RankRows rows;     ///< in what they may differ
 
-  /// What `rank` had asked for.
+  /// The request of `rank`.
   RequestMeta request_of(int rank) const;
 };
 
 /// Agreed responses by slot. Rank 0 alone chooses slots (class Negotiator) and every rank stores
-/// what it is told in the order of decisions, so the contents are equal everywhere.
+/// its responses in the order of decisions, so the contents are equal everywhere.
 ///
 /// Thread-safety: none; owned by the coordinator thread.
 class ResponseCache {
@@ -31,14 +31,14 @@ class ResponseCache {
   /// `rank`: whose requests find() is asked about.
   explicit ResponseCache(int rank) : rank_(rank) {}
 
-  /// The slot whose response is what `meta` of this rank would get; `name` empty: any operation
+  /// The slot with the response that `meta` of this rank would get; `name` empty: any operation
   /// without a name that is alike.
   std::optional<std::uint32_t> find(const std::string& name, const RequestMeta& meta) const;
 
   /// Replaces whatever the slot held.
   void put(std::uint32_t slot, CachedResponse response);
 
-  /// Throws ronde::Error if nothing is there: the ranks would not agree on the cache.
+  /// Throws ronde::Error if the slot is empty: the ranks' caches would differ.
   const CachedResponse& at(std::uint32_t slot) const;
 
   int rank() const noexcept { return rank_; }

@@ -13,9 +13,9 @@
 
 namespace ronde {
 
-/// Cached operations on their way to an agreement, at rank 0 and at the leader of a host: the name
-/// that each slot stands for, the senders that are ready for it, and when all of them are. Each
-/// slot counts down the ranks that are missing, so that nobody has to compare the ranks' bits.
+/// Announcements of cached operations, at rank 0 and at the leader of a host: the name of each
+/// slot, the senders that are ready for it, and when all of them are. Each slot counts down the
+/// missing ranks, so that the ranks' bits need not be compared.
 ///
 /// Note [Slots and decisions in flight] in negotiator.h says when an announcement of a slot counts.
 ///
@@ -32,15 +32,15 @@ class SlotTable {
 
   /// How many slots there are.
   std::size_t size() const noexcept { return slots_.size(); }
-  /// The slot stands for this operation since the decision `number`; an empty name: for one without
-  /// a name. Nobody is ready for it any more.
+  /// From the decision `number` on, the slot stands for this operation; an empty name: for one
+  /// without a name. Nobody is ready for it any more.
   void assign(std::uint32_t slot, const std::string& name, std::uint64_t number);
   /// The number of the decision that assigned it; 0: none has.
   std::uint64_t assigned(std::uint32_t slot) const noexcept {
     return slot < slots_.size() ? slots_[slot].assigned : 0;
   }
   std::optional<std::uint32_t> find(const std::string& name) const;
-  /// Empty where it stands for nothing, or for an operation without a name.
+  /// Empty if the slot stands for nothing, or for an operation without a name.
   std::string name_of(std::uint32_t slot) const {
     return slot < slots_.size() ? slots_[slot].name : std::string();
   }
@@ -54,7 +54,7 @@ class SlotTable {
   /// When the first of them came.
   TimePoint since(std::size_t slot) const { return slots_.at(slot).since; }
 
-  /// Calls `visit(sender, contributes)` for everybody who is ready for the slot.
+  /// Calls `visit(sender, contributes)` for each sender that is ready for the slot.
   template <typename Visit>
   void for_each_ready(std::uint32_t slot, Visit visit) const {
     for (std::size_t sender = 0; sender < ready_.size(); ++sender) {
@@ -70,7 +70,7 @@ class SlotTable {
   struct Complete {
     BitVector slots, skipped;
   };
-  /// Takes them out, as nobody is ready for them any more; nothing if there are none.
+  /// Takes them out: nobody is ready for them any more. Nothing if there are none.
   std::optional<Complete> take_complete();
 
  private:

@@ -29,7 +29,7 @@ class StallInspector {
   /// Ages in seconds; 0: never. Reports repeat each `warn_s`.
   StallInspector(double warn_s, double abort_s);
 
-  /// How often inspect() should be called while operations wait; nullopt: never.
+  /// How often to call inspect() while operations wait; nullopt: never.
   std::optional<Duration> period() const;
 
   Finding inspect(const std::vector<WaitingOperation>& waiting, TimePoint now);

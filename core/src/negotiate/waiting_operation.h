@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/src/negotiate/messages.h"
-#include "core/src/submit/request_meta.h"
 
 namespace ronde {
 
@@ -19,11 +18,11 @@ struct WaitingOperation : StalledOperation {
   bool may_last = false;   ///< it is reported, but never fatal
 };
 
-/// By when they began to wait.
+/// Orders operations by when they began to wait.
 bool is_older(const WaitingOperation& a, const WaitingOperation& b);
 
-/// The failure that an operation waits for ranks which have called shutdown and so will never come.
-/// `not_shut_down`: the others, ascending.
+/// The failure of a group in which an operation waits for ranks that have called shutdown and so
+/// will never come. `not_shut_down`: the others, ascending.
 std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& waiting,
                                            const std::vector<int>& not_shut_down);
 

@@ -5,8 +5,8 @@
 
 namespace ronde {
 
-/// While one lives, the calling thread runs the engine's loop, or a callback: what the program's
-/// callbacks do there comes at no certain place among what its threads do.
+/// While one exists, the calling thread runs the engine's loop or a callback: calls there have no
+/// certain place in the order of the program's calls.
 class EngineScope {
  public:
   EngineScope() noexcept : outer_(std::exchange(is_inside_, true)) {}

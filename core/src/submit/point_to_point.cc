@@ -5,7 +5,7 @@
 
 namespace ronde {
 
-std::string message_error(const Request& request, int rank, int size) {
+Problem message_error(const Request& request, int rank, int size) {
   const bool sends = request.kind == Collective::Send;
   if (!request.name.empty()) return "messages have no name; ranks and tag tell which is which";
   if (request.tag < 0) return "tag " + std::to_string(request.tag) + " is negative";
@@ -16,18 +16,18 @@ std::string message_error(const Request& request, int rank, int size) {
   }
   if (request.peer == rank) return "peer " + std::to_string(rank) + " is this rank itself";
   if (from_any && size == 1) return "there is no other rank";
-  if (std::string error = shape_error(request.shape, request.dtype); !error.empty()) return error;
-  if (element_count(request.shape) == 0) return {};
+  if (Problem error = shape_error(request.shape, request.dtype)) return error;
+  if (element_count(request.shape) == 0) return std::nullopt;
   if (sends && request.input == nullptr) return "input is null";
   if (!sends && request.output == nullptr) return "output is null";
-  return {};
+  return std::nullopt;
 }
 
-std::string message_mismatch(const std::string& sender, const RequestMeta& send,
-                             const std::string& receiver, const RequestMeta& recv) {
+Problem message_mismatch(const std::string& sender, const RequestMeta& send,
+                         const std::string& receiver, const RequestMeta& recv) {
   const bool match = send.dtype == recv.dtype && send.device == recv.device &&
                      element_count(send.shape) == element_count(recv.shape);
-  if (match) return {};
+  if (match) return std::nullopt;
   return "the message from " + sender + " to " + receiver + " (tag " + std::to_string(send.tag) +
          ") differs between them:\n  " + sender + ": " + to_string(send) + "\n  " + receiver +
          ": " + to_string(recv) +

@@ -70,7 +70,7 @@ std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept {
   return count;
 }
 
-std::string shape_error(const std::vector<std::int64_t>& shape, DataType dtype) {
+Problem shape_error(const std::vector<std::int64_t>& shape, DataType dtype) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
   std::uint64_t bytes = size_of(dtype);
   bool empty = false;
@@ -78,14 +78,14 @@ std::string shape_error(const std::vector<std::int64_t>& shape, DataType dtype) 
     if (dimension < 0) return "shape " + to_string(shape) + " has a negative dimension";
     empty = empty || dimension == 0;
   }
-  if (empty) return {};
+  if (empty) return std::nullopt;
   for (const std::int64_t dimension : shape) {
     if (static_cast<std::uint64_t>(dimension) > kMostBytes / bytes) {
       return "shape " + to_string(shape) + " has more than 2^62 bytes";
     }
     bytes *= static_cast<std::uint64_t>(dimension);
   }
-  return {};
+  return std::nullopt;
 }
 
 std::string to_string(const std::vector<std::int64_t>& shape) {

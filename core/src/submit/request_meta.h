@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/problem.h"
 #include "ronde/collective.h"
 #include "ronde/dtype.h"
 #include "ronde/request.h"
@@ -24,13 +25,13 @@ struct RequestMeta {
   double postscale = 1.0;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> splits;  ///< alltoall, as given
-  /// Where a symmetric buffer begins in the symmetric heap, plus one; 0: the buffer is an own one.
+  /// The place of a symmetric buffer in the symmetric heap, plus one; 0: not symmetric.
   std::uint64_t symmetric_place = 0;
   std::optional<DataType> wire_dtype = {};  ///< none where it would be `dtype`
   std::int32_t peer = 0;                    ///< send and recv, as is the tag
   std::int64_t tag = 0;
   std::string name;  ///< of a group's member only
-  /// Of a group: what is in it, in the order in which it is run. The rest is as for a barrier.
+  /// The members of a group, in the order in which they run. The rest is as for a barrier.
   std::vector<RequestMeta> members;
 
   bool is_group() const noexcept { return !members.empty(); }
@@ -47,12 +48,12 @@ constexpr bool is_reduction(Collective kind) noexcept {
   return kind == Collective::Allreduce || kind == Collective::Reducescatter;
 }
 
-/// Says only that a rank is there, or is no more.
+/// Only reports that a rank is there, or has joined.
 constexpr bool moves_no_data(Collective kind) noexcept {
   return kind == Collective::Barrier || kind == Collective::Join;
 }
 
-/// Goes on without the ranks that have joined.
+/// Runs without the ranks that have joined.
 constexpr bool may_lack_ranks(Collective kind) noexcept {
   return is_reduction(kind) || kind == Collective::Barrier;
 }
@@ -73,8 +74,8 @@ std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
 /// Elements of a row, that is of all dimensions but the first; a scalar is one row of one.
 std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept;
 
-/// What is wrong with a shape (a negative dimension, more than 2^62 bytes), or empty.
-std::string shape_error(const std::vector<std::int64_t>& shape, DataType dtype);
+/// Checks a shape for negative dimensions and more than 2^62 bytes.
+Problem shape_error(const std::vector<std::int64_t>& shape, DataType dtype);
 
 /// "[2, 3]"
 std::string to_string(const std::vector<std::int64_t>& shape);
@@ -85,19 +86,19 @@ std::string to_string(const RequestMeta& meta);
 
 // Note [Keys]
 // Ranks match operations by key. The key of a named operation is its name. An operation without a
-// name is matched by the order of calls: its key is a NUL byte, which no user text starts with,
-// followed by its number.
+// name is matched by the order of calls: its key is a NUL byte, which starts no user text, and its
+// number.
 //
-// Messages are matched by ranks and tag, not by key. Theirs is a byte 1, which no user text starts
-// with either, followed by a number that means something to its own rank alone. A join's is a
-// byte 2. A group is matched as a whole, by the first name in it or the order of calls; a member of
-// it without a name has a key for its own rank alone: a NUL byte, the group's key, another NUL
-// byte, and its number among those without a name.
+// Point-to-point messages are matched by ranks and tag. Their key is a byte 1, which starts no user
+// text either, and a number that is known to its own rank alone. A join's key is a byte 2. A group
+// is matched as a whole, by the first name in it or the order of calls; a member without a name has
+// a key for its own rank alone: a NUL byte, the group's key, another NUL byte, and its number among
+// those without a name.
 
 std::string unnamed_key(std::uint64_t sequence);
 bool is_unnamed(const std::string& key) noexcept;
 
-/// Of the `number`-th member without a name in the group with this key.
+/// The key of the `number`-th member without a name in the group with this key.
 std::string member_key(const std::string& group, std::size_t number);
 
 /// The number of `member` among those of a group that have no name.
@@ -114,8 +115,8 @@ bool is_join(const std::string& key) noexcept;
 /// "allreduce without a name".
 std::string display_name(Collective kind, const std::string& key);
 
-/// The same with the process set, "allreduce 'x' in process set 1"; and of messages "send to rank 2
-/// (tag 5)" or "recv from any rank (tag 5)", ranks being those within the set.
+/// The same with the process set, "allreduce 'x' in process set 1", or the counterpart within the
+/// set, "send to rank 2 (tag 5)" or "recv from any rank (tag 5)".
 std::string display_name(const RequestMeta& meta, const std::string& key);
 
 /// "a, b, c and 157 more", for texts.

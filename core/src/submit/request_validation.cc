@@ -14,7 +14,7 @@ bool is_reserved(const std::string& name) {
   return is_unnamed(name) || is_message(name) || is_join(name);
 }
 
-/// Whether there certainly is something to write on `rank`: what others bring is not known yet.
+/// There certainly is something to write on `rank`: what others bring is not known yet.
 bool has_result(const Request& request, int rank) {
   if (request.kind == Collective::Alltoall) return false;
   const bool scatters = request.kind == Collective::Reducescatter && !request.shape.empty();
@@ -22,9 +22,9 @@ bool has_result(const Request& request, int rank) {
   return element_count(request.shape) > 0;
 }
 
-/// Why it cannot have its wire_dtype, or empty.
-std::string wire_error(const Request& request) {
-  if (!request.wire_dtype || *request.wire_dtype == request.dtype) return {};
+/// Checks its wire_dtype.
+Problem wire_error(const Request& request) {
+  if (!request.wire_dtype || *request.wire_dtype == request.dtype) return std::nullopt;
   const bool is_full = request.dtype == DataType::F32 || request.dtype == DataType::F64;
   if (request.kind != Collective::Allreduce || !is_full || !is_half(*request.wire_dtype)) {
     return std::string(to_string(request.dtype)) + " cannot travel as " +
@@ -32,14 +32,14 @@ std::string wire_error(const Request& request) {
            ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out, or "
            "convert the buffer";
   }
-  return request.symmetric ? "a symmetric allreduce cannot have a wire_dtype, as nothing travels: "
-                             "leave one of the two out"
-                           : std::string();
+  if (!request.symmetric) return std::nullopt;
+  return "a symmetric allreduce cannot have a wire_dtype, as nothing travels: leave one of the two "
+         "out";
 }
 
-/// Why it cannot be an Adasum, or empty.
-std::string adasum_error(const Request& request) {
-  if (!is_reduction(request.kind) || request.op != ReduceOp::Adasum) return {};
+/// Checks that it can be an Adasum, if it is to be one.
+Problem adasum_error(const Request& request) {
+  if (!is_reduction(request.kind) || request.op != ReduceOp::Adasum) return std::nullopt;
   if (request.kind != Collective::Allreduce) {
     return "adasum is for allreduces, as it combines whole tensors: use allreduce, and keep a part";
   }
@@ -55,7 +55,8 @@ std::string adasum_error(const Request& request) {
     return "adasum of a symmetric buffer: each rank needs all of it, so leave symmetric out";
   }
   // A rank that adds nothing brings zeros, and zero times infinity is NaN.
-  return std::isinf(request.prescale) ? "adasum needs a finite prescale" : std::string();
+  if (!std::isinf(request.prescale)) return std::nullopt;
+  return "adasum needs a finite prescale";
 }
 
 }  // namespace
@@ -74,8 +75,8 @@ void check_request(const Request& request, int rank, int size) {
                         request.dtype <= DataType::Bool && request.op <= ReduceOp::Adasum &&
                         request.device.kind <= DeviceKind::Cuda;
   if (!is_known) refuse("kind, dtype, op or device is none that there is");
-  if (const std::string error = wire_error(request); !error.empty()) refuse(error);
-  if (const std::string error = adasum_error(request); !error.empty()) refuse(error);
+  if (const Problem error = wire_error(request)) refuse(*error);
+  if (const Problem error = adasum_error(request)) refuse(*error);
   if (std::isnan(request.prescale) || std::isnan(request.postscale)) refuse("a scale is NaN");
   if (!request.contributes && !is_reduction(request.kind)) {
     refuse("only a reduction can go without this rank's contribution");
@@ -88,11 +89,10 @@ void check_request(const Request& request, int rank, int size) {
   }
   if (moves_no_data(request.kind)) return;
   if (is_point_to_point(request.kind)) {
-    const std::string error = message_error(request, rank, size);
-    if (!error.empty()) refuse(error);
+    if (const Problem error = message_error(request, rank, size)) refuse(*error);
     return;
   }
-  if (!shape_error(request.shape, request.dtype).empty()) return;  // every rank is told of it
+  if (shape_error(request.shape, request.dtype)) return;  // every rank is told of it
   const bool needs_input = request.kind != Collective::Broadcast && request.contributes;
   if (needs_input && request.input == nullptr && element_count(request.shape) > 0) {
     refuse("input is null");
@@ -137,11 +137,11 @@ void check_group(const std::vector<Request>& requests) {
   }
 }
 
-std::string agreed_error(const SetInfo& set, const RequestMeta& meta) {
+Problem agreed_error(const SetInfo& set, const RequestMeta& meta) {
   const int size = set.topology.size;
   const bool is_global = set.id == kGlobalSet.id;
-  if (moves_no_data(meta.kind)) return {};
-  if (const std::string error = shape_error(meta.shape, meta.dtype); !error.empty()) return error;
+  if (moves_no_data(meta.kind)) return std::nullopt;
+  if (Problem error = shape_error(meta.shape, meta.dtype)) return error;
   if (meta.kind == Collective::Broadcast && (meta.root < 0 || meta.root >= size)) {
     return "root " + std::to_string(meta.root) + " is out of range: there are ranks 0 to " +
            std::to_string(size - 1) +
@@ -153,13 +153,13 @@ std::string agreed_error(const SetInfo& set, const RequestMeta& meta) {
            " along; give it the shape [1]";
   }
   if (meta.kind == Collective::Alltoall) {
-    if (const std::string error = splits_error(meta, size); !error.empty()) return error;
+    if (Problem error = splits_error(meta, size)) return error;
   }
   if (is_reduction(meta.kind) && meta.dtype == DataType::Bool && meta.op == ReduceOp::Average) {
     return "bools have no average; convert them first, or use sum (or), product (and)";
   }
-  // Of other sets each member looks at that by itself, as rank 0 need not be one.
-  return is_global ? backend_error(set, meta) : std::string();
+  // Members of other sets check that themselves, as rank 0 need not be one.
+  return is_global ? backend_error(set, meta) : std::nullopt;
 }
 
 }  // namespace ronde

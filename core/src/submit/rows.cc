@@ -13,11 +13,11 @@ std::vector<std::int64_t> scattered_rows(std::int64_t rows, int size) {
   return {counts.begin(), counts.end()};
 }
 
-std::string splits_error(const RequestMeta& meta, int size) {
+Problem splits_error(const RequestMeta& meta, int size) {
   const std::int64_t rows = meta.shape.at(0);
   const std::vector<std::int64_t>& splits = meta.splits;
   if (splits.empty()) {
-    if (rows % size == 0) return {};
+    if (rows % size == 0) return std::nullopt;
     return "the first dimension of " + to_string(meta.shape) + " cannot be divided evenly among " +
            std::to_string(size) + " ranks; give splits";
   }
@@ -32,7 +32,7 @@ std::string splits_error(const RequestMeta& meta, int size) {
     return "splits " + to_string(splits) + " do not add up to the first dimension of " +
            to_string(meta.shape);
   }
-  return {};
+  return std::nullopt;
 }
 
 std::int64_t RankRows::sent(std::size_t from, std::size_t to) const {

@@ -9,16 +9,15 @@
 
 namespace ronde {
 
-// How the first dimension of a tensor is divided among ranks.
+// The first dimension of a tensor, divided among ranks.
 
 /// Rows of every rank after a reducescatter: as even as can be, the first ranks have one more.
 std::vector<std::int64_t> scattered_rows(std::int64_t rows, int size);
 
-/// What is wrong with the splits of an alltoall among `size` ranks, or empty. Assumes a checked
-/// shape (see shape_error).
-std::string splits_error(const RequestMeta& meta, int size);
+/// Checks the splits of an alltoall among `size` ranks. Assumes a checked shape (see shape_error).
+Problem splits_error(const RequestMeta& meta, int size);
 
-/// What every rank brought along its first dimension, where that may differ between ranks.
+/// The first dimensions of all ranks, where they may differ.
 struct RankRows {
   std::vector<std::int64_t> first_dims;  ///< by rank; of allgather and alltoall
   std::vector<std::vector<std::int64_t>> splits =

@@ -10,7 +10,7 @@
 namespace ronde {
 namespace {
 
-/// Whether a backend can, or Ronde with what it can (Note [Adasum]).
+/// The backend can, or Ronde with what it can (Note [Adasum]).
 bool can_do(const Capabilities& capabilities, const RequestMeta& meta) {
   if (!capabilities.supports(meta.dtype)) return false;
   if (!is_reduction(meta.kind)) return true;
@@ -38,8 +38,8 @@ SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_a
   return info;
 }
 
-std::string backend_error(const SetInfo& set, const RequestMeta& meta) {
-  if (moves_no_data(meta.kind)) return {};
+Problem backend_error(const SetInfo& set, const RequestMeta& meta) {
+  if (moves_no_data(meta.kind)) return std::nullopt;
   const auto found = set.backends.find(meta.device);
   if (found == set.backends.end()) {
     const std::string why = set.device_problem.empty() ? "" : " (" + set.device_problem + ")";
@@ -47,8 +47,8 @@ std::string backend_error(const SetInfo& set, const RequestMeta& meta) {
            "; copy them to the CPU first";
   }
   const auto& [name, capabilities] = found->second;
-  return can_do(capabilities, meta) ? std::string()
-                                    : "backend " + name + " cannot do " + to_string(meta);
+  if (can_do(capabilities, meta)) return std::nullopt;
+  return "backend " + name + " cannot do " + to_string(meta);
 }
 
 void SetTable::insert(std::shared_ptr<const SetInfo> info) {

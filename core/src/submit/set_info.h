@@ -37,8 +37,8 @@ struct SetInfo {
 SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_all,
                       const Topology& group);
 
-/// Why the backends of this rank cannot do it, or empty.
-std::string backend_error(const SetInfo& set, const RequestMeta& meta);
+/// The reason why the backends of this rank cannot do it.
+Problem backend_error(const SetInfo& set, const RequestMeta& meta);
 
 /// The process sets that this rank can name. The global one is always there.
 ///

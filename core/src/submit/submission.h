@@ -13,21 +13,21 @@
 
 namespace ronde {
 
-/// One operation of this rank on its way through the engine, or a group of them.
+/// One operation of this rank, or a group of them, as it passes through the engine.
 struct Submission {
   Request request;
   std::string key;  ///< Note [Keys]
   RequestMeta meta;
   std::shared_ptr<WorkState> work;
   std::uint64_t number = 0;  ///< counts the operations of this rank
-  /// On a device: when the buffers are ready there.
+  /// On a device: the event after which the buffers are ready.
   std::shared_ptr<const DeviceEvent> ready = {};
   bool is_released = false;  ///< its name is free again: a device works on it
   bool after_wait = false;   ///< somebody had waited for a result since the one before
   std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout
   std::uint64_t unnamed_before = 0;  ///< of a join: operations without a name that came before it
-  /// Of a group: in the order of RequestMeta::members. Its own request has the name and whether
-  /// this rank contributes to any of them; it has no work.
+  /// The operations of a group, in the order of RequestMeta::members. The group's own request has
+  /// the name and whether this rank contributes to any of them; it has no work.
   std::vector<Submission> members = {};
 
   bool is_group() const noexcept { return !members.empty(); }

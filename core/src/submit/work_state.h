@@ -35,15 +35,14 @@ class WaitHelper {
 
   virtual ~WaitHelper() = default;
 
-  /// `work` is waited for until `deadline`: the engine does not gather any longer, and may use this
-  /// thread to get on. Returns when the work has come to `goal`, or when there is nothing to do but
-  /// block.
+  /// `work` is waited for until `deadline`: the engine stops gathering, and may use this thread for
+  /// its work. Returns when the work has come to `goal`, or when the thread can only block.
   virtual void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept = 0;
 
-  /// Somebody wants to know when `work` is done, without waiting: it is not put off any longer.
+  /// Somebody asks whether `work` is done, without waiting: it is not put off any longer.
   virtual void rouse(const WorkState& work) noexcept = 0;
 
-  /// Somebody asked for a result that was there: what is submitted from now on may depend on it.
+  /// Somebody asked for a result that was there: later submissions may depend on it.
   virtual void note_wait() noexcept = 0;
 };
 
@@ -55,14 +54,14 @@ class WorkState {
  public:
   /// `name` is for texts. `log` takes an error that nobody read.
   WorkState(std::string name, std::weak_ptr<WaitHelper> engine, std::shared_ptr<Logger> log);
-  /// Of an operation: its name is put together only where a text needs it.
+  /// An operation, whose name is put together only where a text needs it.
   WorkState(const RequestMeta& meta, std::string key, std::weak_ptr<WaitHelper> engine,
             std::shared_ptr<Logger> log);
   ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
 
-  /// The device will come to `event` once it has the result: who can wait on a stream may go on.
+  /// The device will reach `event` once it has the result: a wait on a stream may return.
   void set_queued(std::shared_ptr<const DeviceEvent> event);
 
   /// Ends the operation: with success if `error` is null.
@@ -78,7 +77,7 @@ class WorkState {
 
   Stage stage() const noexcept { return stage_.load(std::memory_order_acquire); }
   bool done() const noexcept { return stage() == Stage::Done; }
-  /// The same from outside: who asks again and again wants it done.
+  /// The same for a caller: one that asks again and again wants it done.
   bool ask() const noexcept;
   bool contributed() const;
   std::exception_ptr error();
@@ -114,7 +113,7 @@ class WorkState {
   }
 
  private:
-  /// Gets on with the engine's work, as far as this thread can.
+  /// Does the engine's work, as far as this thread can.
   void help_until(Stage goal, WaitHelper::TimePoint deadline);
   /// Throws unless the operation has succeeded; `asked` is what somebody called.
   void expect_success(const char* asked);
