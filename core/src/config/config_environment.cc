@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 8> kScriptNames = {
     "RONDE_MPIEXEC", "RONDE_PYTHON", "RONDE_RANKS",     "RONDE_VENV"};
 constexpr std::string_view kTestPrefix = "RONDE_TEST_";
 
-/// How a value of a Horovod variable is written for Ronde. Most are taken as they are.
+/// The spelling of a Horovod variable's value for Ronde. Most are taken as they are.
 struct TwinValue {
   std::string_view twin;
   std::string_view theirs;

@@ -19,8 +19,8 @@
 
 namespace ronde {
 
-/// Decides for rank 0 over all process sets, and finds the ranks that others wait for too long. It
-/// sends nothing itself.
+/// Rank 0's decisions over all process sets; finds the ranks that others wait for too long. Sends
+/// nothing itself.
 ///
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
 class Arbiter {
@@ -44,7 +44,8 @@ class Arbiter {
 
   /// Nothing but the global set stands in the way of the last decision.
   bool may_stop() const;
-  /// What the ranks of `set` agree on now, if anything. `may_stop`: it may be the last decision.
+  /// Decides what the ranks of `set` agree on now, if anything. `may_stop`: it may be the last
+  /// decision.
   std::optional<DecisionMessage> decide(SetEngine& set, bool may_stop);
   /// Set when an exchange waits for a rank that has called shutdown and so will never come.
   std::optional<FailureMessage> departure() const;
@@ -54,9 +55,9 @@ class Arbiter {
   /// These ranks have finished; true if all have.
   bool note_finished(const std::vector<std::int32_t>& ranks);
 
-  /// When inspect() may find something, if it ever does.
+  /// The time when inspect() may find something, if it ever does.
   std::optional<TimePoint> next_inspection(const StopAgreement& stop) const;
-  /// Operations that some ranks wait for and others do not submit.
+  /// Finds operations that some ranks wait for and others do not submit.
   StallInspector::Finding inspect(const StopAgreement& stop, TimePoint now);
   /// Some rank has called shutdown().
   bool shutdown_has_begun() const;
@@ -78,7 +79,7 @@ class Arbiter {
   ExchangeDesk desk_;
   StallInspector stalls_;
   TimePoint next_inspection_{};
-  std::vector<bool> finished_;  ///< by rank
+  std::vector<bool> finished_;               ///< by rank
   std::vector<std::uint32_t> changed_sets_;  ///< descending
 };
 

@@ -9,11 +9,11 @@
 namespace ronde {
 namespace {
 
-/// What a rank tells of a backend that it could not make: one of these, and the text.
+/// A rank reports a backend that it could not make by one of these and the text.
 constexpr char kUsage = 'u';
 constexpr char kFailure = 'f';
 
-/// Of the exception that is being handled.
+/// Reports the exception that is being handled.
 std::string told_of_backend() {
   try {
     throw;
@@ -44,7 +44,7 @@ void BackendMaker::make_host_backend(SetEngine& global, Bootstrap& bootstrap) {
   heap_ = global.backends[DeviceKind::Cpu]->symmetric_heap();
 }
 
-/// Why not all ranks can have it, or empty. All of them ask.
+/// The reason why not all ranks can have it, or empty. All of them ask.
 std::string BackendMaker::problem_of(const BackendRegistry::value_type& candidate,
                                      Bootstrap& bootstrap) const {
   const auto& [name, factory] = candidate;
@@ -57,7 +57,8 @@ std::string BackendMaker::problem_of(const BackendRegistry::value_type& candidat
   return problem.empty() ? problem : name + ": " + rank_name(hindered) + ": " + problem;
 }
 
-/// Those that all ranks can have; refuses the start where the one that was asked for is not.
+/// Finds the backends that all ranks can have; refuses the start if the requested one is not among
+/// them.
 void BackendMaker::look_for_device_backends(Bootstrap& bootstrap) {
   for (const auto& candidate : options_.device_backends) {
     const std::string problem = problem_of(candidate, bootstrap);
@@ -80,7 +81,7 @@ void BackendMaker::make_device_backend(SetEngine& global, Bootstrap& bootstrap) 
   device_streams_ = global.backends[DeviceKind::Cuda]->device_streams();
 }
 
-/// Every rank tells how it went, or the others would wait for it.
+/// Every rank reports the outcome, or the others would wait for it.
 void BackendMaker::make_on_all(DeviceKind device, Backends& made, BackendContext& context,
                                Bootstrap& bootstrap) {
   std::string error;
@@ -181,8 +182,8 @@ BackendContext BackendMaker::context_of_all(const SetInfo& info, Bootstrap& boot
   return context;
 }
 
-/// Process sets find the same in the way as all ranks did, who remember it, whichever of them
-/// spoke.
+/// Process sets meet the same obstacles as all ranks did: every rank remembers a warning, whichever
+/// of them logged it.
 bool BackendMaker::is_new_warning(const std::string& text) {
   const std::lock_guard lock(mutex_);
   return warnings_.insert(text).second;

@@ -27,7 +27,7 @@ namespace ronde {
 /// hanging_start() by any thread; the rest by any thread once make_for_all() has returned.
 class BackendMaker {
  public:
-  /// Makes the ranks of a process set meet, as BackendContext::exchange.
+  /// Exchanges blobs among the ranks of a process set, as BackendContext::exchange.
   using Exchange = decltype(BackendContext::exchange);
 
   BackendMaker(const RuntimeOptions& options, const ControlTree& tree, const Logger& log)
@@ -41,11 +41,10 @@ class BackendMaker {
   /// `exchange` the call.
   Backends make_for_set(const SetInfo& info, const Exchange& exchange);
 
-  /// Why a set has no backend for devices, if there is anything to tell: not every set needs one.
+  /// The reason why a set has no backend for devices, if there is one: not every set needs one.
   std::string device_problem_of(const SetInfo& set) const;
 
-  /// What this rank is in by itself that keeps its start from ending; nothing if it waits for
-  /// others.
+  /// The step of its own in which this rank's start hangs; nothing if it waits for others.
   std::optional<GroupError> hanging_start() const;
 
   /// The backend of all ranks for buffers of `device`, or empty.

@@ -8,13 +8,13 @@
 namespace ronde {
 namespace {
 
-/// How long what is queued on devices may take to end once the group is dead.
+/// Time limit for work that is queued on devices once the group is dead.
 constexpr std::chrono::seconds kDeviceBound{2};
-/// How long one of them is waited for before the next one is looked at.
+/// How long one of them is waited for before the next one is checked.
 constexpr std::chrono::milliseconds kDeviceTurn{10};
 
-/// A device that hangs may still write there at any time: what owns the memory, which callbacks may
-/// as well, is kept for as long as the process lives.
+/// A device that hangs may still write there at any time: the owner of the memory, to which
+/// callbacks may belong, is kept until the process ends.
 void abandon_buffers(std::vector<Submission>& submissions) {
   static std::mutex mutex;
   static auto* const kKept = new std::vector<Request>();
@@ -24,15 +24,15 @@ void abandon_buffers(std::vector<Submission>& submissions) {
   }
 }
 
-/// What a set of the dead group has begun on a device.
+/// The work that a set of the dead group has begun on a device.
 struct DeviceWork {
   std::shared_ptr<DeviceStreams> streams;
   std::vector<Submission>* submissions;
 };
 
-/// Waits for the devices: half of the time for what they come to by themselves, as ranks that are
-/// well may still do their part, and then without their waits for others, of all sets at once, as
-/// work of one may be queued behind that of another.
+/// Waits for the devices of all sets at once, as work of one may be queued behind that of another.
+/// In the first half of the time they end by themselves, as healthy ranks may still do their part;
+/// then their waits for other ranks are cancelled.
 void bring_to_rest(std::vector<DeviceWork> works) {
   const auto begin = std::chrono::steady_clock::now();
   const auto waited = [&] { return std::chrono::steady_clock::now() - begin; };
@@ -55,7 +55,7 @@ void bring_to_rest(std::vector<DeviceWork> works) {
 
 }  // namespace
 
-/// The name is free for the program's next step; what owns the buffers has to stay.
+/// The name is free for the program's next step; the owner of the buffers has to stay.
 void note_queued(SubmissionQueue& queue, Submission& submission,
                  std::shared_ptr<const DeviceEvent> event) {
   if (!submission.work) return;  // of a rank that has joined
@@ -69,7 +69,7 @@ void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr
   for (Submission& member : submission.members) complete(queue, member, error, contributed);
   if (submission.is_group()) return;
   if (!submission.work) return;  // of a rank that has joined
-  // The name is free, and what owns the buffers let go, before anybody can see the end.
+  // The name is free, and the owner of the buffers released, before anybody can see the end.
   if (!submission.is_released) queue.release(submission.meta.set, submission.key);
   submission.request = {};
   submission.work->complete(std::move(error), contributed);

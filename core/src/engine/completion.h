@@ -17,12 +17,12 @@ namespace ronde {
 
 /// Note [Buffers after a group error]
 /// A library may write into the memory of an operation that it will never complete. So backends
-/// only ever see memory that Ronde owns and abandons on failure (PackingBackend), or must
-/// themselves make sure of it (Backend::abort); a user's buffers are free once the Work is done,
-/// with or without an error. Symmetric buffers are not: a peer that has yet to hear of the failure
-/// may be writing its last chunk there, into memory that stays mapped.
+/// only see memory that Ronde owns and abandons on failure (PackingBackend), or must prevent it
+/// themselves (Backend::abort); a user's buffers are free once the Work is done, with or without an
+/// error. Symmetric buffers are not: a peer that has yet to learn of the failure may write its last
+/// chunk there, into memory that stays mapped.
 
-/// The operation, or each one of the group, is over: with success if `error` is null.
+/// Ends the operation, or each one of the group: with success if `error` is null.
 void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr error,
               bool contributed);
 

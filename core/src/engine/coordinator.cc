@@ -61,7 +61,7 @@ Coordinator::TimePoint Coordinator::next_event() const {
   const bool stopping = life_.shuts_down() && !sets_.global().announcer->announced_shutdown();
   const bool ending = life_.leaves() || life_.aborts();
   const bool has_news = exchanges_.has_news() || (schedule != nullptr && schedule->has_news());
-  // The last operation may have ended in a look before a sleep.
+  // The last operation may have ended in the look before a sleep.
   const auto next_look = operations_.next_look(now);
   const bool concludes = stop_.has_to_conclude(next_look.has_value());
   if (stopping || ending || has_news || concludes || stop_.all_finished) return now;
@@ -236,7 +236,7 @@ void Coordinator::take_submissions() {
     for (Submission& submission : queue_.drain()) {
       member_engine_of(submission.meta.set).announcer->add(std::move(submission));
     }
-    // What one of them has thawed comes before a join that is among them.
+    // A thaw by one of them comes before a join that is among them.
     follow_schedule();
   }
   for (SetEngine* set : sets_.running()) announce(*set, now, shutdown);
@@ -246,7 +246,7 @@ void Coordinator::follow_schedule() {
   schedule_.follow(arbiter_ ? &*arbiter_ : nullptr);
 }
 
-/// A set of which this rank has submitted an operation, and so has made it before.
+/// This rank has submitted an operation of the set, and so has made it before.
 SetEngine& Coordinator::member_engine_of(std::uint32_t set) {
   SetEngine& engine = sets_.at(set);
   if (!engine.executor) sets_.install(exchanges_.take_made());
@@ -292,8 +292,8 @@ void Coordinator::decide() {
     tree_.send_to(tree_.topology().children_towards(reply.to), encode(reply));
     handle_reply(reply);
   }
-  // The last decision of all may have waited for an exchange. What one set decides on may make
-  // another's ranks announce something.
+  // The last decision of all may have waited for an exchange. The decision of one set may make
+  // ranks of another announce something.
   arbiter_->note_changed(kGlobalSet.id);
   while (const auto changed = arbiter_->take_changed()) {
     if (sets_.contains(*changed)) decide(sets_.at(*changed));
@@ -304,7 +304,7 @@ void Coordinator::decide() {
 
 void Coordinator::decide(SetEngine& set) {
   const bool may_stop = set.is_global() && arbiter_->may_stop();
-  // What applying a decision announces anew may complete another one.
+  // Applying a decision may announce operations again, which may complete another decision.
   while (const std::optional<DecisionMessage> decision = arbiter_->decide(set, may_stop)) {
     if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
     if (set.announcer) apply(set, *decision);
@@ -419,7 +419,7 @@ void Coordinator::inspect_arbiter(TimePoint now) {
     log_.warning(rank_name(tree_.parent()) + " has said nothing for " +
                  std::to_string(stalled.waiting.count() / 1000) +
                  " s: see whether its process is stopped or hangs" + pending_text());
-    // The children hear of it as of a stall, and so do not say the same of this rank.
+    // The children receive it as a stall, and so do not report the same of this rank.
     tell_stalled({stalled});
   }
   const auto deadline = watch_.answer_deadline(awaited);

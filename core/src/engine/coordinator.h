@@ -37,18 +37,19 @@ class Coordinator {
   using Clock = std::chrono::steady_clock;
   using TimePoint = Clock::time_point;
 
-  /// What the loop works on outlives it.
+  /// The references outlive it.
   Coordinator(const RuntimeOptions& options, const Logger& log, const ControlTree& tree,
               SubmissionQueue& queue, const EngineLife& life, EngineCounters& counters);
 
-  /// The ranks have met, and the backends are there. `has_board`: they share memory.
+  /// The ranks have met and the backends are made. `has_board`: the ranks share memory.
   void start(bool has_board, bool outnumbers_cores);
 
   /// One round. False: it was the last one.
   bool cycle();
-  /// The part of it that needs no messages: follows a frozen schedule, and advances operations.
+  /// The part of a round that needs no messages: follows a frozen schedule, and advances
+  /// operations.
   void follow();
-  /// When there is something to do though nobody wakes the loop; a past time if at once.
+  /// The time of the next thing to do if nobody wakes the loop; a past time if at once.
   TimePoint next_event() const;
 
   SetEngines& sets() noexcept { return sets_; }
@@ -57,13 +58,13 @@ class Coordinator {
   const ScheduleRunner& schedule() const noexcept { return schedule_; }
   RunningOperations& operations() noexcept { return operations_; }
   OwnExchanges& exchanges() noexcept { return exchanges_; }
-  /// Why the loop has ended though no rank has failed, if it has not ended by shutdown.
+  /// The reason why the loop has ended though no rank has failed; nothing after a shutdown.
   const std::optional<FailureMessage>& departure() const noexcept { return stop_.departure; }
 
   FailureResolver resolver() const { return {tree_, log_, pending_text()}; }
-  /// What the others are told once this rank leaves.
+  /// The message to the others once this rank leaves.
   FailureMessage departure_of_this_rank() const;
-  /// The group is dead: ends with `error` all that this rank waits for.
+  /// Ends everything that this rank waits for with `error`, as the group is dead.
   void fail(const std::exception_ptr& error);
 
  private:

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The loop's own thread runs cycles and sleeps between them. A caller that waits takes the loop
+// over while that thread sleeps, runs cycles as long as something happens, and wakes the thread if
+// it leaves something to do: Note [Who runs the loop].
 #include "core/src/engine/driver.h"
 
 #include <algorithm>
@@ -8,7 +11,7 @@
 namespace ronde {
 namespace {
 
-/// How often a caller that waits looks for messages while a schedule is frozen.
+/// A caller that waits looks for messages in one of so many rounds while a schedule is frozen.
 constexpr unsigned kRoundsWithoutMessages = 16;
 
 /// Gives a lock up for a scope.
@@ -46,7 +49,7 @@ void Driver::run(std::unique_lock<std::mutex>& engine) {
 }
 
 void Driver::sleep(std::unique_lock<std::mutex>& engine) {
-  // First said, then looked: whoever adds something afterwards wakes this thread.
+  // Published before the last look: whoever adds something afterwards wakes this thread.
   asleep_.store(true);
   say_asleep();
   operations_.look_again();
@@ -95,7 +98,7 @@ void Driver::drive(const WorkState& work, Stage goal, TimePoint deadline) {
   say_awake();
   try {
     look_on(work, goal, deadline);
-    // As in sleep(): first said, then looked.
+    // Published before the last look, as in sleep().
     say_asleep();
     operations_.look_again();
   } catch (...) {

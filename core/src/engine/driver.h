@@ -19,11 +19,11 @@ namespace ronde {
 /// Runs the loop on the right thread, and lets it sleep.
 ///
 /// Note [Who runs the loop]
-/// A thread of its own, which sleeps while there is nothing to do. To pass an operation to it and
-/// to be woken by it costs more than a small operation itself, so a caller that waits takes the
-/// loop over (help()) for as long as it gets on, and leaves the thread asleep. engine_ is held by
-/// whoever runs the loop; the thread gives it up while it sleeps. A failure that a caller meets is
-/// kept for the thread, which is woken to end the group.
+/// The loop has a thread of its own, which sleeps while there is nothing to do. Passing an
+/// operation to it and being woken by it costs more than a small operation itself, so a caller that
+/// waits runs the loop itself (help()) as long as operations make progress, and leaves the thread
+/// asleep. Whoever runs the loop holds engine_; the thread releases it while it sleeps. A failure
+/// that a caller meets is kept for the thread, which is woken to end the group.
 ///
 /// Thread-safety: start(), take() and run() are for the loop's own thread; the other members may be
 /// called from any thread.
@@ -37,9 +37,9 @@ class Driver {
 
   /// Before take(). `board`, `schedule`: null if there is none.
   void start(Board* board, FrozenSchedule* schedule, bool outnumbers_cores);
-  /// The engine, for its thread to hold until the end.
+  /// Locks the engine for its thread, until the end.
   [[nodiscard]] std::unique_lock<std::mutex> take() { return std::unique_lock(engine_); }
-  /// Runs the loop to its end; throws what it throws, here or on a caller's thread.
+  /// Runs the loop to its end; rethrows its failure, also one on a caller's thread.
   void run(std::unique_lock<std::mutex>& engine);
 
   /// WaitHelper::help().
@@ -47,7 +47,7 @@ class Driver {
 
   /// The loop's thread has to be woken to see anything new.
   bool wants_wake() const noexcept { return asleep_.load(); }
-  /// It does sleep.
+  /// It is asleep.
   bool asleep() const noexcept { return waits_.load(); }
   bool is_this_thread() const noexcept { return driver_.load() == std::this_thread::get_id(); }
 

@@ -18,7 +18,7 @@
 namespace ronde {
 namespace {
 
-/// How long last messages may take to leave.
+/// Time limit for the last messages to be sent.
 constexpr std::chrono::seconds kFlushTime{2};
 
 /// Pins this thread to the core that RONDE_THREAD_AFFINITY gives to this rank, if any.
@@ -58,7 +58,7 @@ bool Engine::try_start() noexcept {
   try {
     start();
   } catch (...) {
-    // Told before the transport closes, as that may wait for the others.
+    // Reported before the transport closes, as that may wait for the others.
     life_.note_started(std::current_exception());
     end_anyhow(bootstrap_ && bootstrap_->is_refused());
     return false;
@@ -154,7 +154,7 @@ void Engine::request_leave(const std::string& why) {
   if (life_.has_started()) queue_.wake();
 }
 
-/// Should the callback return all the same, the loop finds a group that it has left.
+/// If the callback returns all the same, the loop finds a group that it has left.
 void Engine::leave_from_within(const std::string& why) noexcept {
   if (std::exchange(has_left_, true) || !tree_.is_open()) return;
   request_leave(why);
@@ -206,7 +206,7 @@ void Engine::stop() {
       for (auto& [device, backend] : set->backends) backend->close();
     }
   } catch (...) {
-    // The others are ending as well: nobody is to be asked.
+    // The others are ending as well: nobody can be asked.
     throw GroupFailure{
         {tree_.rank(), rank_name(tree_.rank()) + " cannot close its backend: " + exception_text()},
         true};

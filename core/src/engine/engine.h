@@ -36,7 +36,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// How long closing the connections may take once all ranks have agreed to stop.
+  /// Time limit for closing the connections once all ranks have agreed to stop.
   static constexpr std::chrono::seconds kClosingTime{30};
 
   explicit Engine(RuntimeOptions options);
@@ -44,17 +44,16 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Lives this rank's life: meets the others, loops, stops.
+  /// Runs this rank from start to end: meets the others, loops, stops.
   void run() noexcept;
 
   // Any thread, from here on.
 
-  /// Its waits are for any thread.
+  /// Any thread may wait on it.
   EngineLife& life() noexcept { return life_; }
-  /// What this rank is in by itself that keeps its start from ending; nothing if it waits for
-  /// others.
+  /// The step of its own in which this rank's start hangs; nothing if it waits for others.
   std::optional<GroupError> hanging_start() const { return backends_.hanging_start(); }
-  /// Why the group died; null if it has not.
+  /// The error of a dead group; null while it lives.
   std::exception_ptr failure() const { return life_.failure(); }
 
   void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept override {
@@ -63,7 +62,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void rouse(const WorkState& work) noexcept override;
   void note_wait() noexcept override { queue_.note_wait(); }
   bool asleep() const noexcept { return driver_.asleep(); }
-  /// A callback of an operation calls: the engine would wait for itself.
+  /// The caller is a callback of an operation: the engine would wait for itself.
   bool is_loop_of_this_thread() const noexcept { return driver_.is_this_thread(); }
 
   void request_shutdown();

@@ -9,7 +9,7 @@
 
 namespace ronde {
 
-/// What the engine of a rank counts outside its process sets.
+/// Counters of the engine of a rank outside its process sets.
 struct EngineCounters {
   Counter cycles, sleeps, driven_by_callers, messages, decisions, ready_messages, stall_reports;
   Counter sets_made, sets_removed;

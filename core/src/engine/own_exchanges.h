@@ -29,15 +29,15 @@ struct OwnExchange {
   MadeSet removed;  ///< what is left of a set that is no more
 };
 
-/// Carries the exchanges that threads of this rank ask for, and the sets that these threads have
-/// made, to the loop, and the replies of rank 0 back to the threads.
+/// Carries exchanges and new sets from threads of this rank to the loop, and the replies of rank 0
+/// back to the threads.
 ///
 /// Thread-safety: as marked.
 class OwnExchanges {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What the loop takes at once.
+  /// Everything that the loop takes at once.
   struct News {
     std::vector<MadeSet> made;              ///< to be installed first
     std::vector<ExchangeRequest> requests;  ///< for rank 0
@@ -48,7 +48,7 @@ class OwnExchanges {
   // Any thread.
 
   /// Asks for `own`, whose work completes when the exchange is over. Throws once the loop has
-  /// ended, and for a call of the program what the queue's close() gave.
+  /// ended, and for a call of the program the reason of the queue's close().
   void ask(std::shared_ptr<OwnExchange> own);
   /// Gives a set to the loop, which installs it. Aborts its backends and throws once the loop has
   /// ended.
@@ -58,9 +58,9 @@ class OwnExchanges {
 
   // Where the loop runs.
 
-  /// Calls of the program are yet to be taken: a shutdown comes after them.
+  /// Calls of the program are waiting: a shutdown comes after them.
   bool asks_for_sets() const;
-  /// Takes all, but the removal of a set that is `busy(id)`, maybe with operations of others if
+  /// Takes all, except the removal of a set that is `busy(id)`, maybe with operations of others if
   /// this rank has joined.
   News take(const std::function<bool(std::uint32_t)>& busy);
   std::vector<MadeSet> take_made();

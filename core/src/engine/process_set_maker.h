@@ -24,20 +24,18 @@ namespace ronde {
 ///
 /// Note [Making a process set]
 /// The thread that asks for a set makes it, so that the loop goes on meanwhile. It meets the other
-/// ranks by exchanges through rank 0: first all that ask agree on the ranks, and rank 0 gives the
-/// set a number (every rank between rank 0 and a member learns of it, to pass messages on); then
-/// the members make its backends, with as many exchanges as these need; at last all that asked tell
-/// whether that went well. Only then operations of the set are taken. A set is removed by one
-/// exchange, in which every rank tells what it still has in flight there. What has begun is
-/// finished also where another thread calls shutdown meanwhile: rank 0 waits for it
-/// (ExchangeDesk::makes_sets), and a rank that has called shutdown is on its way there all the
-/// same.
+/// ranks by exchanges through rank 0. First all callers agree on the ranks, and rank 0 numbers the
+/// set (every rank between rank 0 and a member learns of it, to forward messages). Then the members
+/// make its backends, with as many exchanges as these need. At last all callers report the outcome;
+/// only then operations of the set are accepted. One exchange removes a set: every rank reports
+/// what it still has in flight there. A set that is being made is finished even if another thread
+/// calls shutdown meanwhile: rank 0 waits for it (ExchangeDesk::makes_sets).
 ///
 /// Thread-safety: every member may be called from any thread, but not where the loop runs, which
 /// add(), create() and remove() wait for.
 class ProcessSetMaker {
  public:
-  /// What it is made of; outlives it.
+  /// The parts of the engine that it uses; they outlive it.
   struct Parts {
     const ControlTree& tree;
     SetTable& table;

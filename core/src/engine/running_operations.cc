@@ -10,16 +10,16 @@
 namespace ronde {
 namespace {
 
-/// How long a thread that waits looks on without anything happening before it sleeps.
+/// How long a thread that waits sees nothing happen before it sleeps.
 constexpr std::chrono::microseconds kPatience{50};
-/// The same where a peer may need this core to get on.
+/// The same where a peer may need this core.
 constexpr std::chrono::microseconds kPatienceWhereCoresAreFew{5};
-/// How often the time limits of an operation are looked at while its peers let this rank sleep.
+/// How often the time limits of an operation are checked while its peers let this rank sleep.
 constexpr std::chrono::milliseconds kLongestSleepInOperation{100};
-/// The same where nobody would wake it: short against the time that a message needs, once one has
-/// taken longer than patience().
+/// The same where nobody would wake it: short against the time of a message, once one has taken
+/// longer than patience().
 constexpr std::chrono::microseconds kPause{50};
-/// How long operations are polled before messages are looked at again.
+/// How long operations are polled before messages are checked again.
 constexpr std::chrono::microseconds kPollSlice{20};
 
 }  // namespace
@@ -67,7 +67,7 @@ void RunningOperations::advance() {
     hot_until_ = Clock::now() + patience_;
   } else if (busy()) {
     // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
-    // this one to get on.
+    // this one.
     std::this_thread::yield();
   }
 }

@@ -25,16 +25,16 @@ class RunningOperations {
   bool busy() const;
   /// Changes whenever one of them got on.
   std::uint64_t progress() const;
-  /// How long nothing may happen before a thread that looks on goes to sleep.
+  /// How long a thread that helps may see nothing happen before it sleeps.
   Clock::duration patience() const noexcept { return patience_; }
 
   /// Polls until a slice of time passes without an operation's end, or all have ended.
   void advance();
-  /// Before a sleep, and after that was said: polls operations that may sleep once more; they are
-  /// hot again if they got on.
+  /// Polls operations that may sleep once more, after this rank has announced its sleep; they are
+  /// hot again if they made progress.
   void look_again();
-  /// When to poll next: at once while they are hot, or while nothing tells when to; nullopt if
-  /// there are none.
+  /// The time of the next poll: now while they are hot, or while nothing wakes this rank; nullopt
+  /// if there are none.
   std::optional<Clock::time_point> next_look(Clock::time_point now) const;
 
   /// Throws GroupFailure for one that takes longer than its timeout, or than `limit`. `rank`: this

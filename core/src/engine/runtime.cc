@@ -13,10 +13,10 @@ namespace {
 
 using Clock = Engine::Clock;
 
-/// How much longer than its own limits the coordinator may take before its thread is given up:
-/// it then hangs in a library (MPI_Finalize with a rank that died in it).
+/// How much longer than its own limits the coordinator may take before its thread is given up: it
+/// then hangs in a library (MPI_Finalize after a rank died in it).
 constexpr std::chrono::seconds kSlack{10};
-/// The same for the start, whose own limits name the missing rank and so should pass first.
+/// The same for the start, whose own limits name the missing rank and should pass first.
 constexpr std::chrono::seconds kStartSlack{3};
 
 [[noreturn]] void fail_start(const std::function<std::optional<GroupError>()>& hanging_transport,
@@ -118,8 +118,8 @@ Runtime::Runtime(RuntimeOptions options) {
     throw;
   }
   if (!started) {
-    // MPI_Init itself waits for every rank, and cannot be called off. Should it return after all,
-    // the thread that is left in it leaves the group.
+    // MPI_Init waits for every rank and cannot be cancelled. If it returns after all, the thread in
+    // it leaves the group.
     impl->engine().request_leave();
     impl->join(Clock::now());
     fail_start(hanging_start, impl->engine());

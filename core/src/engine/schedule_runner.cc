@@ -70,7 +70,7 @@ void ScheduleRunner::freeze(const ScheduleMessage& message) {
                ", buckets: " + std::to_string(plan.buckets.size()) +
                ", patience: " + std::to_string(message.patience_ms) + " ms");
   }
-  // What ranks had announced of the next round goes with the schedule: rank 0 forgets it, too.
+  // Announcements of the next round end with the negotiation: rank 0 forgets them, too.
   queue_.freeze(std::move(plan), announcer.drain());
 }
 

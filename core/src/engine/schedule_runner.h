@@ -15,7 +15,7 @@
 
 namespace ronde {
 
-/// How the loop enters, follows and leaves a frozen schedule of the global set: Note [Frozen
+/// Lets the loop enter, follow and leave a frozen schedule of the global set: Note [Frozen
 /// schedule].
 ///
 /// Thread-safety: none; owned by whoever runs the loop. schedule() is constant once start() has
@@ -32,8 +32,8 @@ class ScheduleRunner {
 
   /// Rank 0 has decided on it. Throws Error where there can be none.
   void freeze(const ScheduleMessage& message);
-  /// Executes what all ranks have submitted of it, and takes back what is left once it has been
-  /// given up. `arbiter`: null on other ranks than rank 0.
+  /// Executes what all ranks have submitted of it, and takes back the rest after a thaw. `arbiter`:
+  /// null on other ranks than rank 0.
   void follow(Arbiter* arbiter);
 
  private:

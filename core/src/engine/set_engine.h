@@ -13,15 +13,15 @@
 
 namespace ronde {
 
-/// The backends that a thread has made for a set. They refer to its description (BackendContext),
-/// which lives as long as they do.
+/// The backends that a thread has made for a set, with its description, to which they refer
+/// (BackendContext).
 struct MadeSet {
   std::shared_ptr<const SetInfo> info;
   Backends backends;
 };
 
-/// One process set in the engine of one rank. Sets negotiate and execute by themselves, so that
-/// none waits for another: what a set is waiting for never holds up those that share ranks with it.
+/// One process set in the engine of one rank. Sets negotiate and execute independently, so that a
+/// set that waits never holds up those that share ranks with it.
 ///
 /// Thread-safety: none; owned by whoever runs the loop.
 struct SetEngine {

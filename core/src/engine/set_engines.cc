@@ -15,8 +15,8 @@
 namespace ronde {
 namespace {
 
-/// How long a leader holds back what some ranks of its host have not come to. Longer than ranks
-/// usually lie apart in a step, so that rank 0 gets one message of a host.
+/// How long a leader holds back operations that only some ranks of its host have announced: longer
+/// than ranks usually lie apart in a step, so that rank 0 gets one message of a host.
 constexpr std::chrono::milliseconds kMostCombiningPatience{100};
 
 }  // namespace
@@ -90,7 +90,7 @@ void SetEngines::add_stats(bool has_devices, Stats& stats) const {
   for (const auto& [id, set] : sets_) add_set_stats(*set, has_devices, stats);
 }
 
-/// What the ranks between rank 0 and the members need, too.
+/// Makes the parts of ranks between rank 0 and the members, too.
 void SetEngines::make_negotiation(SetEngine& set) const {
   set.children = tree_.topology().children_towards(set.info.ranks);
   if (set.info.is_member()) set.announcer = std::make_unique<Announcer>(set.info.topology.rank);
@@ -126,7 +126,7 @@ void SetEngines::make_executor(SetEngine& set) {
   running_.push_back(&set);
 }
 
-/// Short against the limits on stalls, as rank 0 is to know whom it waits for.
+/// Short against the limits on stalls, as rank 0 must know whom it waits for.
 std::chrono::steady_clock::duration SetEngines::combining_patience() const {
   const auto period = StallInspector(config_.stall_warn_s, config_.stall_abort_s).period();
   return period ? std::min<std::chrono::steady_clock::duration>(*period / 2, kMostCombiningPatience)

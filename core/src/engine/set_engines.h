@@ -18,9 +18,8 @@
 
 namespace ronde {
 
-/// The process sets that the engine of this rank negotiates and executes in: those of which it is a
-/// member, those to whose members it passes messages on, and on rank 0 all. The global set is
-/// always there.
+/// The process sets in which the engine of this rank negotiates and executes: those of which it is
+/// a member, those whose messages it forwards, and on rank 0 all. The global set is always there.
 ///
 /// Thread-safety: none; owned by whoever runs the loop, but for add_stats(), which any thread may
 /// call.
@@ -34,7 +33,7 @@ class SetEngines {
 
   SetEngine& global() const noexcept { return global_; }
   const ById& all() const noexcept { return sets_; }
-  /// Those with an executor, the global one first.
+  /// The sets with an executor, the global one first.
   const std::vector<SetEngine*>& running() const noexcept { return running_; }
   bool contains(std::uint32_t id) const { return sets_.contains(id); }
   /// Throws Error if this rank does not know the set.
@@ -44,15 +43,15 @@ class SetEngines {
   void start_global();
   /// Rank 0 has given a set its number: announcements of its members pass from now on.
   void learn(const ExchangeReply& reply);
-  /// Operations of the sets that threads have made can be taken from now on.
+  /// Installs the sets that threads have made: their operations can be taken from now on.
   void install(std::vector<MadeSet> made);
-  /// Returns what was installed for it. Nothing may be in flight there.
+  /// Removes the set and returns what was installed for it. Nothing may be in flight there.
   MadeSet forget(std::uint32_t id);
-  /// The end: no set runs any more. Returns the backends of devices, which are built on those of
-  /// the CPU, but do not use them any more.
+  /// Ends all sets. Returns the backends of devices, which were built on those of the CPU but do
+  /// not use them any more.
   std::vector<std::unique_ptr<Backend>> stop();
 
-  /// What all of them did so far. `has_devices`: the group has a backend for devices.
+  /// Adds the counters of all sets. `has_devices`: the group has a backend for devices.
   void add_stats(bool has_devices, Stats& stats) const;
 
  private:

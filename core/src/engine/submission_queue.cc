@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <span>
 
 #include "core/src/kernels/elementwise.h"
 #include "core/src/submit/engine_scope.h"
@@ -14,7 +13,7 @@ namespace ronde {
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                                  std::function<void()> wake)
     : gather_time_(gather_time), gather_bytes_(gather_bytes), wake_(std::move(wake)) {
-  global_lane_ = &lanes_[kGlobalSet.id];
+  lanes_[kGlobalSet.id] = {};
 }
 
 namespace {
@@ -26,7 +25,8 @@ std::uint64_t bytes_of(const Submission& submission) {
   return submission.is_group() ? bytes : element_count(meta.shape) * size_of(meta.dtype);
 }
 
-/// The same order on every rank: by name, and those without one as they were called.
+/// Sorts the members in the same order on every rank: by name, and those without one by their
+/// calls.
 void sort_members(Submission& group) {
   const auto comes_first = [](const Submission& a, const Submission& b) {
     if (is_unnamed(a.key) || is_unnamed(b.key)) return !is_unnamed(a.key) && is_unnamed(b.key);
@@ -47,13 +47,12 @@ void SubmissionQueue::push(Submission submission) {
   if (closed_) std::rethrow_exception(closed_);
   reserve(submission);
   counters_.submitted_bytes.add(bytes_of(submission));
-  const bool after_wait = waited_.exchange(false, std::memory_order_relaxed);
-  submission.after_wait = after_wait;
+  submission.after_wait = waited_.exchange(false, std::memory_order_relaxed);
   for (Submission& member : submission.members) enter(member);
   if (!submission.is_group()) enter(submission);
   const bool quietly = submission.request.caller_waits;
   using Intake = FrozenSchedule::Intake;
-  // A schedule is of the global set; other sets go their own way beside it.
+  // The schedule belongs to the global set; other sets bypass it.
   const bool asks_schedule = schedule_ != nullptr && submission.meta.set == kGlobalSet.id;
   const Intake intake = asks_schedule ? schedule_->accept(submission) : Intake::Deviates;
   bool has_news = intake == Intake::Committed || intake == Intake::Watched;
@@ -70,7 +69,7 @@ void SubmissionQueue::enter(Submission& submission) {
   counters_.submitted.add();
   submission.number = submitted_++;
   if (!submission.request.symmetric || submission.request.contributes) return;
-  // Not before the name is known to be free, and before peers may reduce this buffer.
+  // The name is known to be free, and no peer can have reduced this buffer yet.
   const RequestMeta& meta = submission.meta;
   fill_neutral(submission.request.output, element_count(meta.shape), meta.dtype, meta.op, false);
 }
@@ -90,7 +89,7 @@ struct LivingThread {
   ~LivingThread() { this_thread_ends = true; }
 };
 
-/// Whether the calling thread is `owner`, as which it is put down if there is none any more.
+/// The calling thread is `owner`; it becomes the owner if there is none any more.
 bool is_this_thread(std::weak_ptr<const void>& owner) {
   if (this_thread_ends) return owner.expired();
   thread_local const LivingThread thread;
@@ -135,9 +134,9 @@ void SubmissionQueue::reserve(Submission& submission) {
   sort_members(submission);
 }
 
-/// A group takes one number, if it has no name at all, however many are in it: where groups differ
-/// between ranks, the numbers of what follows do not. Its members without a name are told apart
-/// here alone.
+/// A group without any name takes one number, however many operations are in it: where groups
+/// differ between ranks, the numbers of what follows do not. Members without a name are told apart
+/// on this rank alone.
 void SubmissionQueue::take_keys(Lane& lane, Submission& group) {
   std::string base;
   for (const Submission& member : group.members) {
@@ -163,7 +162,6 @@ void SubmissionQueue::take_keys(Lane& lane, Submission& group) {
 }
 
 SubmissionQueue::Lane* SubmissionQueue::lane_of(std::uint32_t set) {
-  if (set == kGlobalSet.id) return global_lane_;
   const auto found = lanes_.find(set);
   return found == lanes_.end() ? nullptr : &found->second;
 }
@@ -215,7 +213,7 @@ void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> 
       urgent_ = true;  // it has been announced before
     }
   }
-  // Who waited before there was a schedule could not tell it so.
+  // A thread that waited before there was a schedule could not notify it.
   for (const std::shared_ptr<WorkState>& work : works) {
     if (work->is_awaited()) schedule_->wait_for(*work);
   }
@@ -276,13 +274,13 @@ void SubmissionQueue::open_set(std::uint32_t set) {
 std::vector<std::string> SubmissionQueue::close_set(std::uint32_t set) {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> names;
-  const auto lane = lanes_.find(set);
-  if (lane == lanes_.end() || !lane->second.is_open) {
+  Lane* const lane = lane_of(set);
+  if (lane == nullptr || !lane->is_open) {
     throw UsageError("process set " + std::to_string(set) +
                      " is being removed by another thread of this rank");
   }
-  lane->second.is_open = false;
-  for (const auto& [key, kind] : lane->second.in_flight) names.push_back(display_name(kind, key));
+  lane->is_open = false;
+  for (const auto& [key, kind] : lane->in_flight) names.push_back(display_name(kind, key));
   std::ranges::sort(names);
   return names;
 }

@@ -20,14 +20,14 @@
 namespace ronde {
 
 /// Note [Who calls without a name]
-/// Operations without a name are matched by their order of calls, which all ranks must have alike.
-/// Threads of a rank have no order among them, so in each set the first one that submits such an
-/// operation is the only one that may, until it ends. A callback may never: whether it runs on
-/// Ronde's thread or on the one that waits, and after which call, differs between ranks.
+/// Operations without a name are matched by their order of calls, which must be the same on all
+/// ranks. Threads of a rank have no order among them, so in each set the first thread that submits
+/// such an operation is the only one that may, until it ends. A callback may never: its thread and
+/// its place among the calls differ between ranks.
 ///
-/// Carries submissions from any thread to the coordinator, and decides when it has gathered enough
-/// of them: the gather time has passed since the first, the bytes fill a fusion buffer, or somebody
-/// waits for a result.
+/// Carries submissions from any thread to the coordinator, and decides when enough are gathered:
+/// the gather time has passed since the first, the bytes fill a fusion buffer, or somebody waits
+/// for a result.
 ///
 /// Thread-safety: every member may be called from any thread.
 class SubmissionQueue {
@@ -43,49 +43,49 @@ class SubmissionQueue {
                   std::function<void()> wake);
 
   /// Adds an operation; fills in its key, which reserves the name within its process set until
-  /// release(). Throws UsageError on a name in flight or a set that is not open, or what close()
-  /// gave. Wakes the coordinator where that has to look at it now, unless the caller waits.
+  /// release(). Throws UsageError on a name in flight or a set that is not open, and the reason of
+  /// close(). Wakes the coordinator if it must look now, unless the caller waits.
   void push(Submission submission);
 
   /// The next operation may depend on the result of an earlier one.
   void note_wait() noexcept { waited_.store(true, std::memory_order_relaxed); }
 
-  /// From now on `schedule` is asked first; null: no longer. It outlives the queue's use of it.
+  /// Asks `schedule` first from now on; null: no longer. It outlives the queue's use of it.
   void use(FrozenSchedule* schedule);
 
-  /// Freezes the schedule in use: `pending` and what is here goes to it, as far as it fits.
+  /// Freezes the schedule in use and moves `pending` and the queue to it, as far as they fit.
   void freeze(FrozenSchedule::Plan plan, std::vector<Submission> pending);
 
-  /// Somebody waits: what was submitted until now is due at once. Wakes nobody.
+  /// Makes everything in the queue due at once, as somebody waits. Wakes nobody.
   void flush() noexcept;
 
-  /// When the coordinator must come for what is here: a past time if at once, nullopt if empty.
+  /// The time when the queue is due: a past time if at once, nullopt if it is empty.
   std::optional<Clock::time_point> due() const;
 
   /// Takes all, in the order of push().
   std::vector<Submission> drain();
 
-  /// The operation is decided and over: its name may be used again in the set.
+  /// The operation has ended: its name may be used again in the set.
   void release(std::uint32_t set, const std::string& key);
 
-  /// Operations without a name count on from here: ranks that had joined have missed some.
+  /// Continues the numbers of operations without a name here: ranks that had joined have missed
+  /// some.
   void continue_numbers(std::uint32_t set, std::uint64_t next);
 
-  /// How often a join of the set was submitted.
+  /// The number of joins that were submitted in the set.
   std::uint64_t joins(std::uint32_t set) const;
 
-  /// Operations of the set may be submitted from now on; those of the global one may from the
-  /// beginning.
+  /// Opens the set for operations; the global one is open from the beginning.
   void open_set(std::uint32_t set);
 
-  /// They no longer may. Returns what is in flight, for texts. Throws UsageError if they could not
-  /// before.
+  /// Closes the set for operations. Returns what is in flight, for texts. Throws UsageError if it
+  /// was closed before.
   std::vector<std::string> close_set(std::uint32_t set);
 
-  /// There is no such set any more.
+  /// Removes the set.
   void forget_set(std::uint32_t set);
 
-  /// Throws what close() gave.
+  /// Throws the reason of close().
   void expect_open() const;
 
   /// Every later push() throws `reason`. The first reason stays.
@@ -94,7 +94,7 @@ class SubmissionQueue {
   /// Makes the coordinator look, whatever is here.
   void wake() noexcept;
 
-  /// The coordinator ends: once this returns, nobody calls its wake function any more.
+  /// Never calls the wake function again once this returns.
   void detach();
 
   const Counters& counters() const noexcept { return counters_; }
@@ -138,7 +138,6 @@ class SubmissionQueue {
   std::uint64_t submitted_ = 0;
   FrozenSchedule* schedule_ = nullptr;
   std::unordered_map<std::uint32_t, Lane> lanes_;  ///< by process set
-  Lane* global_lane_ = nullptr;                    ///< in lanes_
   std::exception_ptr closed_;
 };
 

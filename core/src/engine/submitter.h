@@ -17,8 +17,8 @@
 
 namespace ronde {
 
-/// Takes the program's requests: checks what this rank alone can check before others hear of them,
-/// and puts them into the queue. Its errors say which rank this is.
+/// Takes the program's requests: checks what this rank alone can check before others learn of them,
+/// and puts them into the queue. Its errors name this rank.
 ///
 /// Thread-safety: every member may be called from any thread.
 class Submitter {

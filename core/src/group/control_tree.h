@@ -17,18 +17,18 @@ namespace ronde {
 /// This rank's place in the tree of Topology, and its connections to its neighbours there.
 ///
 /// Note [Over the tree]
-/// Ranks speak with rank 0, the arbiter, over the tree. A message from above is meant for all:
-/// every rank sends it on to its children before it obeys. The leader of a host sends on what comes
-/// from below; its Combiner merges the announcements first. A failure is not sent on but settled
-/// (FailureResolver), and a rank that has settled it tells its children: so they hear of it also
-/// where rank 0 is the one that is gone.
+/// Ranks communicate with rank 0, the arbiter, over the tree. A message from above is meant for
+/// all: every rank forwards it to its children before it obeys. The leader of a host forwards its
+/// children's messages; its Combiner merges the announcements first. A failure is not forwarded but
+/// resolved (FailureResolver), and a rank that has resolved it informs its children: so they learn
+/// of it even if rank 0 is lost.
 ///
 /// Thread-safety: none, but what Transport says of itself; topology() and what follows from it are
 /// constant once open() has returned.
 class ControlTree {
  public:
   void open(std::unique_ptr<Transport> transport);
-  /// Returns what open() was given, to be closed: this rank says and hears nothing any more.
+  /// Returns the transport, to be closed: this rank sends and receives nothing any more.
   std::unique_ptr<Transport> release() noexcept { return std::move(transport_); }
   bool is_open() const noexcept { return transport_ != nullptr; }
 
@@ -39,7 +39,7 @@ class ControlTree {
   int parent() const noexcept { return parent_; }  ///< -1 of rank 0
   const std::vector<int>& children() const noexcept { return children_; }
   bool is_arbiter() const noexcept { return topology_.rank == 0; }
-  /// How many ranks nearer to rank 0 have a message of it first: 0, 1 or 2.
+  /// The number of ranks that a message of rank 0 passes on its way here: 0, 1 or 2.
   int depth() const noexcept { return is_arbiter() ? 0 : parent_ == 0 ? 1 : 2; }
 
   void send_up(const Message& message) const { send_up(encode(message)); }
@@ -60,7 +60,7 @@ class ControlTree {
   std::vector<int> children_;
 };
 
-/// What the others are told where a message of `peer` cannot be understood.
+/// The error text for a message of `peer` that cannot be understood.
 std::string nonsense_of(int peer, const Error& error);
 
 }  // namespace ronde

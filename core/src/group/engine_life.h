@@ -12,8 +12,7 @@
 
 namespace ronde {
 
-/// How far the life of one rank's engine has come (its start, its loop, its end), and how the
-/// program wants it to end.
+/// The stages of one rank's engine (start, loop, end), and how the program wants it to end.
 ///
 /// Thread-safety: every member may be called from any thread.
 class EngineLife {
@@ -35,7 +34,7 @@ class EngineLife {
   void wait_loop_ended(Clock::duration limit);
 
   bool has_started() const;
-  /// Why the group died; null if it has not.
+  /// The error of a dead group; null while it lives.
   std::exception_ptr failure() const;
 
   void shut_down() noexcept { shuts_down_.store(true); }
@@ -47,7 +46,8 @@ class EngineLife {
   bool leaves() const noexcept { return leaves_.load(); }
   bool aborts() const noexcept { return aborts_.load(); }
 
-  /// What the others are told of `rank`, this one, once it leaves. `pending`: what it waits for.
+  /// The message to the others once `rank`, this one, leaves. `pending`: the text of what it waits
+  /// for.
   FailureMessage departure_of(int rank, const std::string& pending) const;
   /// The same once it aborts.
   FailureMessage abortion_of(int rank) const;

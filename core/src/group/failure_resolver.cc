@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A rank that sees a failure asks rank 0, and takes its answer for the verdict. Rank 0 waits for a
+// moment where the failure may only follow from a death, as the death itself is about to show. Each
+// rank passes the verdict to its children.
 #include "core/src/group/failure_resolver.h"
 
 #include <chrono>
@@ -11,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A failed backend is often the first sign of a dead peer: how long rank 0 waits for the death
-/// itself to show before it blames whoever reported.
+/// A failed backend is often the first sign of a dead peer: rank 0 waits so long for the death
+/// itself to show before it blames the rank that reported.
 constexpr std::chrono::milliseconds kGrace{300};
 /// How long a rank waits for rank 0's verdict.
 constexpr std::chrono::seconds kVerdictTime{3};
@@ -65,7 +68,7 @@ FailureMessage FailureResolver::settle_as_arbiter(FailureMessage seen) {
   return seen;
 }
 
-/// The leader of a host goes on to pass on what it hears: the cause may be below it.
+/// The leader of a host keeps forwarding failures: the cause may be below it.
 FailureMessage FailureResolver::ask_for_verdict(const FailureMessage& seen) {
   tree_.send_up(seen);
   const auto deadline = Clock::now() + kVerdictTime;

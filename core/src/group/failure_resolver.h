@@ -10,16 +10,16 @@
 
 namespace ronde {
 
-/// The group is dead, for this reason. Thrown by the loop alone, to leave it.
+/// The reason why the group is dead. Thrown by the loop alone, to leave it.
 struct GroupFailure {
   FailureMessage failure;
-  /// Rank 0 has spoken, or cannot be asked: the way to it is cut off.
+  /// It is the verdict of rank 0, or rank 0 cannot be asked: the way to it is cut off.
   bool is_verdict = false;
 };
 
 /// Finds out which rank is to blame, so that all ranks name the same one: rank 0 decides, and the
-/// others ask it. Whoever sees the failure of an operation first often sees what follows from the
-/// death of another rank.
+/// others ask it. The first rank to see a failed operation often sees the consequence of another
+/// rank's death.
 ///
 /// Thread-safety: none; used by the coordinator thread, and by a callback that leaves the group.
 class FailureResolver {
@@ -28,11 +28,11 @@ class FailureResolver {
   FailureResolver(const ControlTree& tree, const Logger& log, std::string pending)
       : tree_(tree), log_(log), pending_(std::move(pending)) {}
 
-  /// Returns what all ranks are told; the children of this one have been told by then. `leaves`:
-  /// this rank waits for no answer.
+  /// Returns the verdict for all ranks, which the children of this one have by then. `leaves`: this
+  /// rank waits for no answer.
   FailureMessage settle(const GroupFailure& seen, bool leaves) noexcept;
 
-  /// What to tell of a neighbour that is gone.
+  /// The failure of a neighbour that is lost.
   FailureMessage loss_of(const Incoming& incoming) const;
 
  private:

@@ -16,11 +16,11 @@ namespace ronde {
 /// How far the ranks have agreed to stop, as this rank knows it.
 ///
 /// Note [Two agreements to stop]
-/// The last decision says that nothing more will be submitted, but operations may still be in
-/// progress, and a rank that dies now would leave the others in them. So every rank tells when it
-/// has finished, and only when all have does anybody close; a peer that is lost before has died.
-/// The same happens where a rank has shut down that others still wait for: rank 0 decides nothing
-/// more, what was agreed before is finished, and then the group fails.
+/// The last decision means that no rank submits anything more, but operations may still be in
+/// progress, and a rank that dies now would leave the others in them. So every rank reports when it
+/// has finished, and closes only when all have; a peer that is lost before has died. The same
+/// happens if others still wait for a rank that has shut down: rank 0 decides nothing more, agreed
+/// operations finish, and then the group fails.
 ///
 /// Thread-safety: none; owned by whoever runs the loop.
 struct StopAgreement {
@@ -36,8 +36,8 @@ struct StopAgreement {
   bool has_to_conclude(bool busy) const noexcept { return agreed && !told_finished && !busy; }
 };
 
-/// When the shutdown must be over: none unless the user has set a limit. A rank waits longer than
-/// its parent, as whoever is nearer to rank 0 knows better whom to name.
+/// The time limit of the shutdown, if the user has set one. A rank waits longer than its parent, as
+/// a rank nearer to rank 0 knows better whom to blame.
 std::optional<std::chrono::steady_clock::time_point> shutdown_deadline(const Config& config,
                                                                        const ControlTree& tree,
                                                                        const StopAgreement& stop);
@@ -60,12 +60,13 @@ class ArbiterWatch {
   /// Something has come from above.
   void note_heard(TimePoint now) noexcept { heard_ = now; }
 
-  /// When to warn of its silence: rank 0 would have told of a stall by then.
+  /// The time to warn of its silence: rank 0 would have reported a stall by then.
   std::optional<TimePoint> silence_deadline(const Awaited& awaited) const;
-  /// By when rank 0 must have decided what this rank waits for, or have failed the group for it.
+  /// The time by which rank 0 must have decided what this rank waits for, or have failed the group
+  /// for it.
   std::optional<TimePoint> answer_deadline(const Awaited& awaited) const;
 
-  /// The silence as a stall, which is being warned of.
+  /// The silence as a stall, of which a warning is logged now.
   StalledOperation warn(const Awaited& awaited, TimePoint now);
 
  private:

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// Each word packs generation, step and how many ranks have raised it; every change is one
+// compare-and-swap: Note [Arrival words].
 #include "core/src/schedule/arrival_words.h"
-
-#include <string>
 
 #include "ronde/error.h"
 
 namespace ronde {
 namespace {
 
-/// What a word says: generation (32 bits), step (24), ranks that have raised it (8).
+/// The content of a word: generation (32 bits), step (24), ranks that have raised it (8).
 struct Arrival {
   std::uint32_t generation = 0;
   std::uint32_t step = 0;

@@ -9,7 +9,7 @@
 
 namespace ronde {
 
-/// How ranks agree to start the buckets of a frozen schedule: one word a bucket in shared memory.
+/// Lets ranks agree to start the buckets of a frozen schedule: one word a bucket in shared memory.
 ///
 /// Note [Arrival words]
 /// A word holds a generation (the decision that froze the schedule), a step, and how many ranks
@@ -22,7 +22,7 @@ namespace ronde {
 /// Thread-safety: every member may be called from any thread.
 class ArrivalWords {
  public:
-  /// As many as a word can count.
+  /// The most ranks that a word can count.
   static constexpr int kMostRanks = 254;
 
   ArrivalWords(Board& board, int ranks);
@@ -42,7 +42,7 @@ class ArrivalWords {
   /// the first one's `reason` is kept.
   void close(std::uint32_t generation, std::size_t buckets, std::uint8_t reason);
 
-  /// Why a rank closed the generation; nothing as long as not all its words are closed.
+  /// The reason for which the generation was closed; nothing until all its words are.
   std::optional<std::uint8_t> closed(std::uint32_t generation) const;
 
  private:

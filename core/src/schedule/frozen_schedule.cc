@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Submissions fill the places of the plan; a full bucket raises its arrival word, and the loop
+// takes buckets that all ranks have raised, in the order of the plan. Any deviation closes the
+// words (a thaw), and what is not committed by then goes back to negotiation: Note [Frozen
+// schedule].
 #include "core/src/schedule/frozen_schedule.h"
 
 #include <algorithm>
@@ -62,8 +66,8 @@ FrozenSchedule::Intake FrozenSchedule::accept(Submission& submission) {
   return rings || thawing_ || next_is_due() ? Intake::Committed : Intake::Taken;
 }
 
-/// The loop of this rank rings: a system call for each peer that sleeps is too much for the thread
-/// that submits, and for the locks that it holds. False if nobody has to be woken.
+/// Leaves waking to the loop of this rank: a system call for each sleeping peer is too much for the
+/// thread that submits, and for the locks that it holds. False if nobody has to be woken.
 bool FrozenSchedule::note_change(Board::Whom whom) {
   if (!board_.has_sleepers(whom)) return false;
   if (ring_due_ != Board::Whom::All) ring_due_ = whom;
@@ -151,7 +155,7 @@ void FrozenSchedule::thaw_locked(Thaw reason, std::string cause) {
   if (thawing_) return;
   thawing_ = true;
   cause_ = std::move(cause);
-  // Also after a peer's: it may be in the middle of it.
+  // A peer that has thawed may be in the middle of closing them.
   words_.close(generation_, buckets_.size(), static_cast<std::uint8_t>(reason));
   if (reason == Thaw::Wait) counters_.thaws_by_wait.add();
   if (reason == Thaw::Submission) counters_.thaws_by_submission.add();

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,28 +18,28 @@
 
 namespace ronde {
 
-/// The steady state of one rank: a plan that all ranks keep while their programs repeat the same
+/// The steady state of one rank: all ranks keep to a plan while their programs repeat the same
 /// operations, so that no messages are needed.
 ///
 /// Note [Frozen schedule]
-/// Rank 0 has seen the same operations several times and has told all ranks to keep their order and
-/// their buckets. From then on a submission is ticked off here, on the thread that submits it. The
+/// Rank 0 has seen the same operations several times and has sent all ranks their order and their
+/// buckets. From then on each submission is ticked off here, on the thread that submits it. The
 /// last one of a bucket raises the bucket's arrival word (Note [Arrival words]); the last rank to
-/// do so commits the bucket, and its loop wakes the others. Every rank runs committed buckets in
+/// raise it commits the bucket, and its loop wakes the others. Every rank runs committed buckets in
 /// the order of the plan, round after round.
 ///
 /// Whatever does not fit thaws the schedule: another operation or another shape, shutdown, a wait
-/// for what can only run after something that this rank has not submitted, a time limit. The rank
+/// for something that can only run after what this rank has not submitted, a time limit. The rank
 /// closes the words; every rank then runs what was committed by that time, in the order of the
-/// plan, and hands the rest over to negotiation. As an operation is negotiated only when all ranks
-/// that take part have submitted it (of a message two), and a rank submits nothing before it has
-/// seen the thaw, the order stays the same everywhere.
+/// plan, and returns the rest to negotiation. An operation is negotiated only once all ranks that
+/// take part have submitted it (of a point-to-point message two), and a rank submits nothing before
+/// it has seen the thaw, so the order stays the same everywhere.
 ///
 /// Note [Lazy buckets]
-/// A bucket of lazy operations may be committed long before this rank looks at it: peers that wait
-/// do the work for it, as the buffers are symmetric. Here it is run only once somebody waits, asks,
-/// or has submitted something behind it that is not lazy; nobody is woken before, so that the cores
-/// go on computing.
+/// A bucket of lazy operations may be committed long before this rank looks at it: waiting peers do
+/// the work for it, as the buffers are symmetric. This rank runs it only once somebody waits, asks,
+/// or has submitted something later that is not lazy; nobody is woken before, so that the cores go
+/// on computing.
 ///
 /// Thread-safety: every member may be called from any thread.
 class FrozenSchedule {
@@ -83,7 +82,7 @@ class FrozenSchedule {
   /// Takes the submission over if it belongs to the plan.
   Intake accept(Submission& submission);
 
-  /// Somebody wants `work` done: lazy buckets are run like others up to its own. False: they are
+  /// Somebody wants `work` done: lazy buckets up to its own are run like others. False: they are
   /// already.
   bool rouse(const WorkState& work);
   bool is_roused() const;
@@ -98,19 +97,19 @@ class FrozenSchedule {
   /// Thaws for what has waited too long.
   void inspect(Clock::time_point now);
 
-  /// When inspect() has to be called. While frozen there always is a time, as submissions are taken
-  /// without a word.
+  /// When inspect() is due. While frozen there always is such a time, as submissions are taken
+  /// silently.
   std::optional<Clock::time_point> due() const;
 
   /// Something is to be taken, or the end of a thaw.
   bool has_news() const;
 
-  /// The next bucket that all ranks run. Wakes the peers that sleep, if something was changed for
-  /// them since the last call.
+  /// The next bucket that all ranks run. Wakes sleeping peers if something has changed for them
+  /// since the last call.
   std::optional<std::vector<Agreed>> take();
 
-  /// What a thaw leaves: buckets to run, in this order, and submissions to negotiate. Nothing while
-  /// the schedule is kept, or there is none.
+  /// The rest after a thaw: buckets to run, in this order, and submissions to negotiate. Nothing
+  /// while the schedule is kept, or there is none.
   struct Remains {
     std::vector<std::vector<Agreed>> buckets;
     std::vector<Submission> submissions;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A step ends where an operation repeats. Steps with equal signatures in a row make a plan: the
+// order of the last one, cut where the program had waited for a result, and fused. After a plan
+// that did not last, more equal steps are needed for the next one.
 #include "core/src/schedule/schedule_learner.h"
 
 #include <algorithm>
@@ -12,8 +15,8 @@ constexpr std::uint64_t kMostNeeded = 1000;
 /// How long a bucket may stay incomplete: this many of the longest step seen, and a second.
 constexpr int kPatienceSteps = 4;
 
-/// What makes two steps alike: slots, and whether anybody contributed; sorted, but for those
-/// without a name, which are matched by their order.
+/// Equal for equal steps: slots, and whether any rank contributed; sorted, except for those without
+/// a name, which are matched by their order.
 std::vector<std::uint32_t> signature(const std::vector<ScheduleLearner::Operation>& operations) {
   std::vector<std::uint32_t> named;
   std::vector<std::uint32_t> unnamed;

@@ -13,12 +13,12 @@
 
 namespace ronde {
 
-/// Watches what the ranks agree on and finds out that they repeat themselves: rank 0's side of
-/// Note [Frozen schedule].
+/// Watches decisions and finds out that the ranks repeat themselves: rank 0's side of Note [Frozen
+/// schedule]. Note [Frozen schedule].
 ///
-/// A step ends where an operation comes again. After so many steps of the same operations the plan
-/// is the last step's order, fused: but what was submitted after a wait stays apart from what came
-/// before it, as the program may need the one's result for the other.
+/// A step ends where an operation comes again. After enough equal steps the plan is the last step's
+/// order, fused; operations that were submitted after a wait stay apart from those before it, as
+/// the program may need the result of one for the other.
 ///
 /// Thread-safety: none; owned by whoever runs the loop on rank 0.
 class ScheduleLearner {
@@ -36,12 +36,12 @@ class ScheduleLearner {
     PlanItem plan;
   };
 
-  /// One decision's operations in the order in which they run; `after_wait`: some rank had waited
-  /// for something before it submitted the first of them. The plan, if it is time.
+  /// Takes the operations of one decision in the order in which they run; `after_wait`: a rank had
+  /// waited for a result before it submitted the first of them. Returns the plan if it is time.
   std::optional<ScheduleMessage> observe(const std::vector<Operation>& operations, bool after_wait,
                                          TimePoint now);
 
-  /// Something was agreed on that no plan can hold.
+  /// The ranks agreed on something that no plan can hold.
   void forget();
 
   /// A plan was given up after so many rounds.
