@@ -8,20 +8,14 @@
 namespace ronde {
 
 std::string format_ranks(const std::vector<int>& ranks) {
-  if (ranks.empty()) {
-    return "no rank";
-  }
+  if (ranks.empty()) return "no rank";
   std::string text;
   for (std::size_t first = 0; first < ranks.size();) {
     std::size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
-      ++last;
-    }
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
     text += text.empty() ? "" : ",";
     text += std::to_string(ranks[first]);
-    if (last > first) {
-      text += (last == first + 1 ? "," : "-") + std::to_string(ranks[last]);
-    }
+    if (last > first) text += (last == first + 1 ? "," : "-") + std::to_string(ranks[last]);
     first = last + 1;
   }
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;

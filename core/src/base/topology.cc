@@ -26,9 +26,7 @@ std::vector<int> number_by_first_appearance(const std::vector<int>& hosts) {
 std::vector<int> ranks_per_host(const std::vector<int>& host_of) {
   const int hosts = host_of.empty() ? 0 : *std::ranges::max_element(host_of) + 1;
   std::vector<int> ranks(static_cast<std::size_t>(hosts), 0);
-  for (const int host : host_of) {
-    ++ranks[static_cast<std::size_t>(host)];
-  }
+  for (const int host : host_of) ++ranks[static_cast<std::size_t>(host)];
   return ranks;
 }
 

@@ -277,9 +277,7 @@ std::string format_process_sets(const std::vector<std::vector<int>>& sets) {
 
 std::optional<int> affinity_core(const Config& config, int local_rank, int local_size) {
   const std::vector<int> cores = parse_core_list(config.thread_affinity);
-  if (cores.empty()) {
-    return std::nullopt;
-  }
+  if (cores.empty()) return std::nullopt;
   if (cores.size() < static_cast<std::size_t>(local_size)) {
     throw UsageError("RONDE_THREAD_AFFINITY: \"" + config.thread_affinity + "\" lists " +
                      std::to_string(cores.size()) + " cores for the " + std::to_string(local_size) +

@@ -47,10 +47,8 @@ std::string nearest_name(std::string_view unknown) {
   std::string nearest;
   const auto consider = [&](const std::string& candidate, const std::string& name) {
     const std::size_t distance = edit_distance(unknown, candidate);
-    if (distance < least) {
-      least = distance;
-      nearest = name;
-    }
+    if (distance < least) nearest = name;
+    least = std::min(least, distance);
   };
   for (const ConfigEntry& entry : config_table()) {
     consider(entry.name, entry.name);
@@ -120,9 +118,7 @@ std::string load_entry(LoadedConfig& loaded, const ConfigEntry& entry,
   }
   if (!entry.horovod_twin.empty()) {
     const auto text = lookup(entry.horovod_twin);
-    if (text && set_from_twin(loaded, entry, *text)) {
-      return entry.horovod_twin;
-    }
+    if (text && set_from_twin(loaded, entry, *text)) return entry.horovod_twin;
   }
   return "default";
 }

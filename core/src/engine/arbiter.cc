@@ -18,8 +18,8 @@ Arbiter::Arbiter(const Config& config, const ControlTree& tree, const SetEngines
       sets_(sets),
       log_(log),
       desk_(tree.size()),
-      stalls_(config.stall_warn_s, config.stall_abort_s),
-      finished_(static_cast<std::size_t>(tree.size()), false) {
+      stalls_(config.stall_warn_s, config.stall_abort_s) {
+  for (int rank = 0; rank < tree.size(); ++rank) unfinished_.insert(unfinished_.end(), rank);
   if (schedule == nullptr) return;
   learner_.emplace(config.freeze_after_steps, config.fusion_bytes, schedule->most_buckets());
 }
@@ -93,16 +93,8 @@ std::optional<FailureMessage> Arbiter::departure() const {
 }
 
 bool Arbiter::note_finished(const std::vector<std::int32_t>& ranks) {
-  for (const int rank : ranks) finished_.at(static_cast<std::size_t>(rank)) = true;
-  return std::ranges::find(finished_, false) == finished_.end();
-}
-
-std::vector<int> Arbiter::unfinished() const {
-  std::vector<int> ranks;
-  for (std::size_t rank = 0; rank < finished_.size(); ++rank) {
-    if (!finished_[rank]) ranks.push_back(static_cast<int>(rank));
-  }
-  return ranks;
+  for (const int rank : ranks) unfinished_.erase(rank);
+  return unfinished_.empty();
 }
 
 std::optional<Arbiter::TimePoint> Arbiter::next_inspection(const StopAgreement& stop) const {
@@ -136,7 +128,8 @@ std::vector<WaitingOperation> Arbiter::waiting(const StopAgreement& stop) const 
 }
 
 std::vector<int> Arbiter::missing_in_shutdown(const StopAgreement& stop) const {
-  return stop.agreed ? unfinished() : sets_.global().negotiator->not_shut_down();
+  if (!stop.agreed) return sets_.global().negotiator->not_shut_down();
+  return {unfinished_.begin(), unfinished_.end()};
 }
 
 /// Ranks that have called shutdown() wait for the others.

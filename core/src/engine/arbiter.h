@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "core/src/engine/set_engines.h"
@@ -66,7 +67,6 @@ class Arbiter {
 
  private:
   void learn(DecisionMessage& decision);
-  std::vector<int> unfinished() const;
   std::vector<int> missing_in_shutdown(const StopAgreement& stop) const;
   bool awaits_anything(const StopAgreement& stop) const;
   std::vector<WaitingOperation> waiting(const StopAgreement& stop) const;
@@ -79,7 +79,7 @@ class Arbiter {
   ExchangeDesk desk_;
   StallInspector stalls_;
   TimePoint next_inspection_{};
-  std::vector<bool> finished_;               ///< by rank
+  std::set<int> unfinished_;                 ///< ranks
   std::vector<std::uint32_t> changed_sets_;  ///< descending
 };
 

@@ -28,20 +28,22 @@ std::string told_of_backend() {
 
 void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& bootstrap) {
   board_ = board;
-  make_host_backend(global, bootstrap);
-  look_for_device_backends(bootstrap);
-  global.info.device_problem = device_problem_;
-  if (!device_backends_.empty()) make_device_backend(global, bootstrap);
-  for (const auto& [device, backend] : global.backends) {
-    global.info.backends[device] = {std::string(backend->name()), backend->capabilities()};
-  }
-}
-
-void BackendMaker::make_host_backend(SetEngine& global, Bootstrap& bootstrap) {
   BackendContext context = context_of_all(global.info, bootstrap);
   context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
   make_on_all(DeviceKind::Cpu, global.backends, context, bootstrap);
-  heap_ = global.backends[DeviceKind::Cpu]->symmetric_heap();
+  Backend& host = *global.backends.at(DeviceKind::Cpu);
+  heap_ = host.symmetric_heap();
+  look_for_device_backends(bootstrap);
+  global.info.device_problem = device_problem_;
+  if (!device_backends_.empty()) {
+    BackendContext of_devices = context_of_all(global.info, bootstrap);
+    of_devices.host = &host;
+    make_on_all(DeviceKind::Cuda, global.backends, of_devices, bootstrap);
+    device_streams_ = global.backends.at(DeviceKind::Cuda)->device_streams();
+  }
+  for (const auto& [device, backend] : global.backends) {
+    global.info.backends[device] = {std::string(backend->name()), backend->capabilities()};
+  }
 }
 
 /// The reason why not all ranks can have it, or empty. All of them ask.
@@ -72,13 +74,6 @@ void BackendMaker::look_for_device_backends(Bootstrap& bootstrap) {
     log_.debug("not available, backend of GPU buffers " + problem);
     device_problem_ += (device_problem_.empty() ? "" : "; ") + problem;
   }
-}
-
-void BackendMaker::make_device_backend(SetEngine& global, Bootstrap& bootstrap) {
-  BackendContext context = context_of_all(global.info, bootstrap);
-  context.host = global.backends.at(DeviceKind::Cpu).get();
-  make_on_all(DeviceKind::Cuda, global.backends, context, bootstrap);
-  device_streams_ = global.backends[DeviceKind::Cuda]->device_streams();
 }
 
 /// Every rank reports the outcome, or the others would wait for it.

@@ -55,8 +55,6 @@ class BackendMaker {
   const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept { return heap_; }
 
  private:
-  void make_host_backend(SetEngine& global, Bootstrap& bootstrap);
-  void make_device_backend(SetEngine& global, Bootstrap& bootstrap);
   void look_for_device_backends(Bootstrap& bootstrap);
   std::string problem_of(const BackendRegistry::value_type& candidate, Bootstrap& bootstrap) const;
   void make_on_all(DeviceKind device, Backends& made, BackendContext& context,

@@ -63,12 +63,8 @@ void Driver::sleep(std::unique_lock<std::mutex>& engine) {
     waits_.store(false);
   }
   driver_.store(std::this_thread::get_id());
-  say_awake();
-  asleep_.store(false);
-}
-
-void Driver::say_awake() noexcept {
   if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);
+  asleep_.store(false);
 }
 
 void Driver::say_asleep() noexcept {
@@ -95,7 +91,7 @@ void Driver::drive(const WorkState& work, Stage goal, TimePoint deadline) {
   const EngineScope scope;
   counters_.driven_by_callers.add();
   driver_.store(std::this_thread::get_id());
-  say_awake();
+  if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);
   try {
     look_on(work, goal, deadline);
     // Published before the last look, as in sleep().

@@ -55,7 +55,6 @@ class Driver {
   void sleep(std::unique_lock<std::mutex>& engine);
   void drive(const WorkState& work, Stage goal, TimePoint deadline);
   void look_on(const WorkState& work, Stage goal, TimePoint deadline);
-  void say_awake() noexcept;
   void say_asleep() noexcept;
   std::uint64_t progress() const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/engine/schedule_runner.h"
 
+#include <array>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -16,17 +17,11 @@ namespace {
 constexpr double kThawsBeforeWarning = 2.0;
 
 std::string reason_text(FrozenSchedule::Thaw reason) {
-  switch (reason) {
-    case FrozenSchedule::Thaw::Submission:
-      return "an operation was submitted that is not in it";
-    case FrozenSchedule::Thaw::Wait:
-      return "a wait for what comes after an operation that was not submitted";
-    case FrozenSchedule::Thaw::TimeLimit:
-      return "a bucket stayed incomplete for too long";
-    case FrozenSchedule::Thaw::Shutdown:
-      break;
-  }
-  return "shutdown() was called";
+  constexpr std::array<const char*, 4> kTexts = {
+      "an operation was submitted that is not in it",
+      "a wait for what comes after an operation that was not submitted",
+      "a bucket stayed incomplete for too long", "shutdown() was called"};
+  return kTexts.at(static_cast<std::size_t>(reason));
 }
 
 }  // namespace

@@ -84,10 +84,6 @@ BootstrapMessage Bootstrap::hand_in(std::string_view blob) {
   }
 }
 
-Bootstrap::Clock::time_point Bootstrap::limit() const {
-  return deadline_ + (1 + tree_.depth()) * kStartStep;
-}
-
 /// Others know only their neighbours, and would blame this rank.
 void Bootstrap::spread(const GroupError& error) {
   const FailureMessage failure{error.failed_rank(), error.what()};
@@ -118,7 +114,7 @@ BootstrapMessage Bootstrap::read(const Incoming& incoming) const {
 
 /// `missing`: whom this rank waits for.
 std::pair<Incoming, BootstrapMessage> Bootstrap::receive(const std::set<int>& missing) {
-  const Clock::time_point until = limit();
+  const Clock::time_point until = deadline_ + (1 + tree_.depth()) * kStartStep;
   for (;;) {
     Incoming incoming = tree_.transport().receive(until);
     if (incoming.kind == Incoming::Kind::PeerLost) {

@@ -52,7 +52,6 @@ class Bootstrap {
   BootstrapMessage confer(std::string_view blob, const Conclude& conclude);
   BootstrapMessage gather(std::string_view blob, const Conclude& conclude);
   BootstrapMessage hand_in(std::string_view blob);
-  Clock::time_point limit() const;
   BootstrapMessage read(const Incoming& incoming) const;
   std::pair<Incoming, BootstrapMessage> receive(const std::set<int>& missing);
   void spread(const GroupError& error);

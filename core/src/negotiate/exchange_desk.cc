@@ -5,6 +5,7 @@
 #include "core/src/negotiate/exchange_desk.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/src/base/rank_list.h"
@@ -14,18 +15,9 @@ namespace ronde {
 namespace {
 
 std::string text_of(const ExchangeKey& key) {
-  switch (key.kind) {
-    case ExchangeKind::Blobs:
-    case ExchangeKind::FinishSet:
-      return "making " + subject_of(key);
-    case ExchangeKind::CreateSet:
-      return "creating " + subject_of(key);
-    case ExchangeKind::AddSet:
-      return "adding " + subject_of(key);
-    case ExchangeKind::RemoveSet:
-      return "removing " + subject_of(key);
-  }
-  return {};
+  constexpr std::array<const char*, 5> kVerbs = {"making ", "creating ", "adding ", "making ",
+                                                 "removing "};
+  return kVerbs.at(static_cast<std::size_t>(key.kind)) + subject_of(key);
 }
 
 bool contains(const std::vector<std::int32_t>& ranks, int rank) {

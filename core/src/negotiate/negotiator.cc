@@ -152,7 +152,7 @@ void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint
   mine.present = true;
   ++pending.count;
   if (is_complete(pending)) complete_.push_back(key);
-  refuse_conflicts(key, names);
+  if (names.size() > 1 || pending.names.empty()) refuse_conflicts(key, names);
 }
 
 Negotiator::Pending& Negotiator::pending_of(const std::string& key, TimePoint since) {

@@ -260,25 +260,24 @@ std::optional<FrozenSchedule::Remains> FrozenSchedule::finish_thaw() {
     const std::size_t bucket = (next_ + i) % buckets_.size();
     if (committed(bucket)) remains.buckets.push_back(empty(buckets_[bucket]));
   }
-  for (Bucket& bucket : buckets_) {
-    for (Entry& entry : bucket.entries) {
-      if (entry.submission) remains.submissions.push_back(std::move(*entry.submission));
-    }
-  }
-  reset();
+  remains.submissions = take_submissions();
   return remains;
 }
 
 std::vector<Submission> FrozenSchedule::drain() {
   const std::lock_guard lock(mutex_);
-  std::vector<Submission> drained;
+  return take_submissions();
+}
+
+std::vector<Submission> FrozenSchedule::take_submissions() {
+  std::vector<Submission> taken;
   for (Bucket& bucket : buckets_) {
     for (Entry& entry : bucket.entries) {
-      if (entry.submission) drained.push_back(std::move(*entry.submission));
+      if (entry.submission) taken.push_back(std::move(*entry.submission));
     }
   }
   reset();
-  return drained;
+  return taken;
 }
 
 bool FrozenSchedule::is_frozen() const {

@@ -153,6 +153,7 @@ class FrozenSchedule {
   bool next_is_due() const;
   bool rouse_locked(const WorkState& work);
   std::vector<Agreed> empty(Bucket& bucket);
+  std::vector<Submission> take_submissions();
   void reset();
 
   Board& board_;

@@ -124,15 +124,17 @@ std::uint64_t symmetric_place(const Request& request, const SymmetricHeap* heap)
 void check_group(const std::vector<Request>& requests) {
   if (requests.empty()) throw UsageError("a group needs at least one operation");
   for (const Request& request : requests) {
-    const std::string what = shown(request);
+    const auto refuse = [&](const std::string& what) {
+      throw UsageError(shown(request) + ": " + what);
+    };
     if (moves_no_data(request.kind) || is_point_to_point(request.kind)) {
-      throw UsageError(what + ": only collectives that move data can be in a group");
+      refuse("only collectives that move data can be in a group");
     }
     if (request.set != requests[0].set) {
-      throw UsageError(what + ": all operations of a group must be in one process set");
+      refuse("all operations of a group must be in one process set");
     }
     if (request.device.kind != requests[0].device.kind) {
-      throw UsageError(what + ": all operations of a group must be on one kind of device");
+      refuse("all operations of a group must be on one kind of device");
     }
   }
 }
