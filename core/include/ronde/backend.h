@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What a backend is written with, in one header.
+// Everything that a backend is written with, in one header.
 #include "ronde/plugin/backend.h"
 #include "ronde/plugin/calls.h"
 #include "ronde/plugin/factory.h"

@@ -8,7 +8,7 @@
 
 namespace ronde {
 
-/// What the ranks do together. The values travel between ranks: never renumber them.
+/// The operations of ranks. The values travel between ranks: never renumber them.
 enum class Collective : std::uint8_t {
   Allreduce = 0,
   Broadcast = 1,
@@ -21,7 +21,7 @@ enum class Collective : std::uint8_t {
   Join = 8,
 };
 
-/// How many values Collective has.
+/// The number of values of Collective.
 inline constexpr std::size_t kCollectiveCount = 9;
 
 /// A message between two ranks, in which the others take no part.
@@ -29,8 +29,8 @@ constexpr bool is_point_to_point(Collective kind) noexcept {
   return kind == Collective::Send || kind == Collective::Recv;
 }
 
-/// How a reduction combines elements. Integer sums and products wrap; on bool, Sum is "or",
-/// Product is "and" and Average is refused; Min and Max propagate NaN. Adasum, of floating-point
+/// Combines elements in a reduction. Integer sums and products wrap; on bool, Sum is "or", Product
+/// is "and" and Average is refused; Min and Max propagate NaN. Adasum, for floating-point
 /// allreduces only, combines whole tensors (core/src/execute/adasum.h). The values travel between
 /// ranks and through the C API: never renumber them.
 enum class ReduceOp : std::uint8_t {
@@ -42,19 +42,19 @@ enum class ReduceOp : std::uint8_t {
   Adasum = 5,
 };
 
-/// How many values ReduceOp has.
+/// The number of values of ReduceOp.
 inline constexpr std::size_t kReduceOpCount = 6;
 
-/// Those of which an element of the result depends on the same element of the inputs alone.
+/// The operations that work on each element alone.
 inline constexpr std::array<ReduceOp, 5> kElementwiseOps = {
     ReduceOp::Sum, ReduceOp::Average, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product};
 
-/// Whether it is one of kElementwiseOps.
+/// It is one of kElementwiseOps.
 constexpr bool is_elementwise(ReduceOp op) noexcept {
   return op != ReduceOp::Adasum;
 }
 
-/// Where a buffer lives. The values travel between ranks: never renumber them.
+/// The place of a buffer. The values travel between ranks: never renumber them.
 enum class DeviceKind : std::uint8_t { Cpu = 0, Cuda = 1 };
 
 /// A device of this process: its kind and, for GPUs, the ordinal.
@@ -62,7 +62,7 @@ struct Device {
   DeviceKind kind = DeviceKind::Cpu;
   int index = 0;
 
-  /// The same kind and ordinal.
+  /// Equal kind and ordinal.
   friend bool operator==(const Device&, const Device&) = default;
 };
 

@@ -46,7 +46,7 @@ struct Config {
   /// @}
 };
 
-/// Whether all ranks must hold the same value (compared in init) or each may have its own.
+/// All ranks must hold the same value (compared in init), or each may have its own.
 enum class ConfigScope { GroupWide, PerRank };
 
 /// One variable.
@@ -55,7 +55,7 @@ struct ConfigEntry {
   std::string horovod_twin = {};  ///< "HOROVOD_FUSION_THRESHOLD", or empty
   std::string unit = {};          ///< "bytes", "ms", "s", "threads", or empty
   std::string text;               ///< one or two sentences for the manual
-  /// Whether ranks may differ in it.
+  /// Says whether ranks may differ in it.
   ConfigScope scope = ConfigScope::GroupWide;
   /// Parses strictly; throws UsageError quoting the bad text.
   std::function<void(Config&, std::string_view)> set = {};
@@ -70,7 +70,7 @@ const std::vector<ConfigEntry>& config_table();
 /// it; a program that fills in a Config itself should too.
 void check_config(const Config& config);
 
-/// Where a value came from.
+/// The origin of a value.
 struct ConfigSource {
   std::string name;    ///< "RONDE_FUSION_BYTES"
   std::string value;   ///< as ConfigEntry::get gives it

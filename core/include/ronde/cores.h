@@ -10,7 +10,7 @@ namespace ronde {
 /// Cores that processes of one host can use.
 struct Cores {
   std::string mask;  ///< one bit each, eight to a byte, as in an affinity mask
-  /// How many of them the processes' quota of CPU time keeps busy.
+  /// The number of cores that the processes' quota of CPU time keeps busy.
   int quota = std::numeric_limits<int>::max();
 
   /// At least 1.
@@ -19,7 +19,7 @@ struct Cores {
   void add(const Cores& other);
 };
 
-/// Those of the calling thread: its affinity mask, and the quota of its control groups. Throws
+/// The cores of the calling thread: its affinity mask, and the quota of its control groups. Throws
 /// ronde::Error if the kernel does not give the mask.
 Cores usable_cores();
 

@@ -8,7 +8,7 @@
 
 namespace ronde {
 
-// How memory and elements are divided among ranks.
+// Division of memory and elements among ranks.
 
 /// The memory `bytes` behind `base`.
 /// @{
@@ -32,7 +32,7 @@ class EvenParts {
   constexpr EvenParts(std::size_t total, std::size_t ranks)
       : even_(total / ranks), rest_(total % ranks) {}
 
-  /// Where the part of a rank begins, and how much it is.
+  /// The beginning and the size of a rank's part.
   /// @{
   constexpr std::size_t offset(std::size_t rank) const {
     return rank * even_ + std::min(rank, rest_);
@@ -67,9 +67,9 @@ class Parts {
     for (const std::size_t count : counts) offsets_.push_back(offsets_.back() + count * unit);
   }
 
-  /// How many parts there are.
+  /// The number of parts.
   std::size_t size() const noexcept { return offsets_.size() - 1; }
-  /// Where the part of a rank begins, how much it is, what all parts are, and the largest of them.
+  /// The beginning and the size of a rank's part, the size of all parts, and that of the largest.
   /// @{
   std::size_t offset(std::size_t rank) const { return offsets_[rank]; }
   std::size_t count(std::size_t rank) const { return offsets_[rank + 1] - offsets_[rank]; }

@@ -23,7 +23,7 @@ enum class DataType : std::uint8_t {
   Bool = 9,  ///< one byte, zero is false
 };
 
-/// How many values DataType has, and all of them.
+/// The number of values of DataType, and all of them.
 /// @{
 inline constexpr std::size_t kDataTypeCount = 10;
 

@@ -16,7 +16,7 @@ class Error : public std::runtime_error {
 /// operation, a duplicate name. The job can go on.
 class UsageError : public Error {
  public:
-  /// Mistakes that programs tell apart.
+  /// Mistakes that programs distinguish.
   enum class Kind {
     Other,              ///< any that is not below
     DuplicateName,      ///< the name of an operation that is still in flight

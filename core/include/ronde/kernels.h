@@ -22,7 +22,7 @@ struct Scaling {
   bool is_identity() const noexcept { return factor == 1.0 && divisor == 1.0; }
 };
 
-/// What remains to be done to an element that was reduced over `ranks` ranks.
+/// The scaling that remains for an element that was reduced over `ranks` ranks.
 inline Scaling final_scaling(DataType dtype, ReduceOp op, double postscale, int ranks) noexcept {
   Scaling scaling{postscale, 1.0};
   if (op != ReduceOp::Average) return scaling;
@@ -35,11 +35,11 @@ inline Scaling final_scaling(DataType dtype, ReduceOp op, double postscale, int 
   return scaling;
 }
 
-/// How memory is written: Streaming bypasses the caches, which pays where nobody on this core reads
-/// the lines soon, and where another core read them last.
+/// Kinds of stores: Streaming bypasses the caches, which pays where nobody on this core reads the
+/// lines soon, and where another core read them last.
 enum class Store : std::uint8_t { Regular, Streaming };
 
-/// What Kernels::reduce does to each element. Every input is scaled by `prescale`, then combined
+/// The work of Kernels::reduce on each element. Every input is scaled by `prescale`, then combined
 /// with the others in rank order, then scaled by `final`. Half types are computed in f32 and
 /// rounded once, at the end; integers are scaled in double precision, truncated toward zero and
 /// clamped to their range; bools become 0 or 1 and are never scaled. Any NaN of the result is the
@@ -51,7 +51,7 @@ struct Reduction {
   Scaling final = {};
 };
 
-/// What Kernels::widen and Kernels::narrow do to each element: take it from the one type to the
+/// The work of Kernels::widen and Kernels::narrow on each element: conversion from one type to the
 /// other, scaled in the precision of `full`.
 struct Conversion {
   DataType half = DataType::F16;  ///< or BF16
@@ -66,7 +66,7 @@ struct Products {
   double second = 0.0;  ///< of the second with itself
 };
 
-/// By what the elements of two vectors are multiplied before they are added.
+/// Coefficients of a linear combination of two vectors.
 struct Blend {
   double first = 1.0;
   double second = 1.0;
@@ -84,7 +84,7 @@ struct Kernels {
   void (*reduce)(void* output, std::span<const void* const> inputs, std::size_t count,
                  const Reduction& reduction, Store store);
 
-  /// memcpy that stores as told. No overlap.
+  /// memcpy with this kind of store. No overlap.
   void (*copy)(void* output, const void* input, std::size_t bytes, Store store);
 
   /// `output[i]` = `input[i]` scaled, `count` elements: from the half type to the full one, and
@@ -97,7 +97,7 @@ struct Kernels {
                  Store store);
   /// @}
 
-  /// Of `count` elements of F32 or F64, computed in f64 in one order, whatever the instruction set.
+  /// Products of `count` elements of F32 or F64, in f64, in one order for all instruction sets.
   Products (*products)(const void* first, const void* second, std::size_t count, DataType dtype);
 
   /// `output[i]` = first[i] * factors.first + second[i] * factors.second, of F32 or F64, computed

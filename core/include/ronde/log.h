@@ -7,7 +7,7 @@
 
 namespace ronde {
 
-/// How much is written. `Off` is a threshold only, never the level of a message.
+/// The amount that is written. `Off` is a threshold only, never the level of a message.
 enum class LogLevel : std::uint8_t { Trace, Debug, Info, Warning, Error, Off };
 
 /// "trace", "debug", "info", "warning", "error", "off": what RONDE_LOG_LEVEL takes.
@@ -28,10 +28,10 @@ class Logger {
   explicit Logger(LogLevel threshold, int rank = -1);
   ~Logger();
 
-  /// For the prefix of the lines that follow.
+  /// Sets the rank in the prefix of later lines.
   void set_rank(int rank) noexcept;
 
-  /// Whether a message of `level` would be written: ask before building a costly text.
+  /// A message of `level` would be written: ask before building a costly text.
   bool enabled(LogLevel level) const noexcept;
 
   /// Writes `text` as one line, if its level is enabled.

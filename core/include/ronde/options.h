@@ -17,28 +17,28 @@ namespace ronde {
 /// Options of the collectives, made for designated initialisers:
 /// `allreduce(t, {.name = "loss", .op = ReduceOp::Sum})`.
 
-/// Of an allreduce: `op` is applied to prescale * element of all ranks, the result is multiplied
-/// by `postscale`.
+/// Options of an allreduce: `op` is applied to prescale * element of all ranks, and the result is
+/// multiplied by `postscale`.
 struct AllreduceOptions {
-  /// By which ranks match their calls, and what errors and reports of stalls say. Empty: calls are
-  /// matched by their order within the process set (see Request::name).
+  /// The name by which ranks match their calls, and which errors and reports of stalls show. Empty:
+  /// calls are matched by their order within the process set (see Request::name).
   std::string name = {};
   /// An average of integers is computed in double precision and truncated toward zero.
   ReduceOp op = ReduceOp::Average;
-  /// Of integers: computed in double precision and truncated toward zero.
+  /// Integers are scaled in double precision and truncated toward zero.
   /// @{
   double prescale = 1.0;
   double postscale = 1.0;
   /// @}
   /// The ranks that take part, all by default; this one is among them.
   ProcessSet process_set = {};
-  /// How long the other ranks may take to come, zero for ever (see Request::timeout).
+  /// The time that other ranks may take to submit their part, zero for ever (see Request::timeout).
   std::chrono::nanoseconds timeout{0};
   /// F16 or BF16: f32 and f64 travel as that (see Request::wire_dtype).
   std::optional<DataType> wire_dtype = {};
 };
 
-/// Of a broadcast from rank `root` of the process set.
+/// Options of a broadcast from rank `root` of the process set.
 struct BroadcastOptions {
   std::string name = {};  ///< as in AllreduceOptions
   /// A number within the process set.
@@ -50,7 +50,7 @@ struct BroadcastOptions {
   /// @}
 };
 
-/// Of an allgather.
+/// Options of an allgather.
 struct AllgatherOptions {
   /// As in AllreduceOptions.
   /// @{
@@ -60,7 +60,7 @@ struct AllgatherOptions {
   /// @}
 };
 
-/// Of a reducescatter; scales as in AllreduceOptions.
+/// Options of a reducescatter; scales as in AllreduceOptions.
 struct ReducescatterOptions {
   /// As in AllreduceOptions.
   /// @{
@@ -73,7 +73,7 @@ struct ReducescatterOptions {
   /// @}
 };
 
-/// Of an alltoall.
+/// Options of an alltoall.
 struct AlltoallOptions {
   /// As in AllreduceOptions.
   /// @{
@@ -83,7 +83,7 @@ struct AlltoallOptions {
   /// @}
 };
 
-/// A message has no name: `peer`, the other rank within the process set, and `tag` tell it apart.
+/// Options of a send. `peer`, the other rank within the process set, and `tag` identify a message.
 struct SendOptions {
   /// Not this rank.
   int peer = 0;
@@ -96,7 +96,7 @@ struct SendOptions {
   /// @}
 };
 
-/// By default from any rank.
+/// Options of a recv, by default from any rank.
 struct RecvOptions {
   /// Not this rank; kAnyRank: whoever sends with this tag.
   int peer = kAnyRank;
@@ -109,12 +109,12 @@ struct RecvOptions {
   /// @}
 };
 
-/// Of a join.
+/// Options of a join.
 struct JoinOptions {
   ProcessSet process_set = {};  ///< as in AllreduceOptions
 };
 
-/// Of a barrier.
+/// Options of a barrier.
 struct BarrierOptions {
   /// As in AllreduceOptions.
   /// @{

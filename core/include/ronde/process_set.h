@@ -10,7 +10,7 @@ namespace ronde {
 struct ProcessSet {
   std::uint32_t id = 0;
 
-  /// The same number.
+  /// Equal numbers.
   friend bool operator==(const ProcessSet&, const ProcessSet&) = default;
 };
 

@@ -26,18 +26,18 @@ inline constexpr int kAnyRank = -1;
 /// caller's and untouched until the work is done (even if it fails: see Note [Buffers after a group
 /// error] in core/src/engine/completion.h).
 ///
-/// Of messages it is the sender and the receiver alone that submit a request, without a name. They
-/// are matched as in MPI: a send takes the earliest recv that its receiver has submitted for it
-/// (for the sender or for kAnyRank, with the same tag), a recv the earliest such send that rank 0
-/// knows of; so messages of one tag from one rank to another do not overtake each other. Both must
-/// agree on `dtype`, on the device kind and on how many elements there are; shapes may differ.
+/// Only the sender and the receiver of a message submit a request for it, without a name. They are
+/// matched as in MPI: a send takes the earliest recv that its receiver has submitted for it (for
+/// the sender or for kAnyRank, with the same tag), a recv the earliest such send that rank 0 knows
+/// of; so messages of one tag from one rank to another keep their order. Both must agree on
+/// `dtype`, on the device kind and on the number of elements; shapes may differ.
 struct Request {
   Collective kind = Collective::Allreduce;  ///< Send and Recv: a message
   /// Empty: matched by the order of calls within the process set. That is the order of one thread:
   /// until the first that leaves the name out has ended, others must give one, callbacks always.
   std::string name;
   DataType dtype = DataType::F32;  ///< of input and output
-  /// In elements, outermost first. Empty is a scalar (one element).
+  /// The dimensions, outermost first. Empty is a scalar (one element).
   std::vector<std::int64_t> shape;
   /// Alltoall: rows of the first dimension that go to each rank, in rank order; their sum is that
   /// dimension. Empty: equally many to each.
@@ -79,9 +79,9 @@ struct Request {
   /// request is submitted.
   void* stream = nullptr;
   ProcessSet set = kGlobalSet;  ///< the ranks that take part, this one among them
-  /// How long the other ranks may take to submit their part, zero for ever. Expiry before the
-  /// operation began fails it alone (of a send or recv on this rank only, as it had no
-  /// counterpart), afterwards it fails the group.
+  /// The time that the other ranks may take to submit their part, zero for ever. Expiry before the
+  /// operation began fails it alone (a send or recv on this rank only, as it had no counterpart),
+  /// afterwards it fails the group.
   std::chrono::nanoseconds timeout{0};
   /// False, in a reduction: this rank has nothing to add and `input` (if any) counts as the neutral
   /// element, but it takes part. If no rank contributes, the work completes untouched and says so.
@@ -94,9 +94,9 @@ struct Request {
   /// is filled with the neutral element by submit(), which therefore refuses it for anything but a
   /// sum or an average. It has no wire_dtype, as nothing travels.
   bool symmetric = false;
-  /// Of a symmetric allreduce that a program repeats: this rank needs its cores for something else
+  /// A symmetric allreduce that a program repeats: this rank needs its cores for something else
   /// until somebody here waits for the result, or asks for it. Nobody is woken to run it before;
-  /// ranks that do wait reduce for this one meanwhile.
+  /// ranks that wait reduce for this one meanwhile.
   bool lazy = false;
   /// Allgather, alltoall, reducescatter: called once with the shape of the result, on Ronde's
   /// thread or one that waits for an operation; returns its memory. What it throws fails the work

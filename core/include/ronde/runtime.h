@@ -42,18 +42,18 @@ struct StalledOperation {
 /// that period passes. Must not block nor throw.
 using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 
-/// What a Runtime is made of.
+/// The parts of a Runtime.
 struct RuntimeOptions {
-  /// As load_config() has read it, or filled in by the program: then check_config() it.
+  /// From load_config(), or filled in by the program: then check_config() it.
   Config config;
   /// Why this rank cannot start (nonsense in its environment), if it cannot. It still meets the
   /// others, so that every rank throws UsageError with this text instead of waiting for it.
   std::string config_error;
   /// Makes the control plane; called on the coordinator thread.
   std::function<std::unique_ptr<Transport>()> make_transport;
-  /// What make_transport() is in that may never return, for the error of a start that takes too
-  /// long; nothing if that is not known. Called by the thread that waits for the start, while it
-  /// runs. May be empty.
+  /// The step in which make_transport() may hang, for the error of a start that takes too long;
+  /// nothing if it is not known. Called by the thread that waits for the start, while it runs. May
+  /// be empty.
   std::function<std::optional<GroupError>()> hanging_start;
   /// Makes the memory that ranks of one host share; may be empty.
   MakeBoard make_board;
@@ -79,30 +79,30 @@ class Runtime {
   /// UsageError (on every rank) if their configurations differ, GroupError if a rank is missing.
   explicit Runtime(RuntimeOptions options);
 
-  /// Without a shutdown() before it, tells the others that this rank left; never blocks on them.
+  /// Without a shutdown() before it, reports that this rank left; never blocks on the others.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// Where this rank and the others are.
+  /// The topology of this rank and the others.
   const Topology& topology() const noexcept;
-  /// What it was made with.
+  /// The configuration that it was made with.
   const Config& config() const noexcept;
   /// Transport::name of its control plane.
   std::string transport_name() const;
   /// The backend that serves buffers of `device`, or empty.
   std::string backend_name(DeviceKind device) const;
 
-  // Process sets. Those that make or remove one block until all its ranks have come, also where the
-  // ranks are blocked in operations of other threads; not to be called from a callback. What goes
-  // wrong with one of them is a UsageError on all ranks that take part, and the job goes on.
+  // Process sets. The calls that make or remove one block until all its ranks have called, also if
+  // the ranks are blocked in operations of other threads; not to be called from a callback. A
+  // failure of one of them is a UsageError on all ranks that take part, and the job goes on.
 
   /// A set of these ranks, in this order: the first has rank 0 in it. Every rank of the group calls
   /// it, with the same ranks and in the same order as others of these calls.
   ProcessSet add_process_set(const std::vector<int>& ranks);
 
   /// The same, called by the members alone. Calls for the same ranks match in their order; `tag`
-  /// tells apart those that may overtake each other. Ranks that create several must not wait for
+  /// distinguishes calls that may overtake each other. Ranks that create several must not wait for
   /// each other in a circle.
   ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag = {});
 
@@ -110,13 +110,13 @@ class Runtime {
   /// of it in flight.
   void remove_process_set(ProcessSet set);
 
-  /// Those that this rank made, with that of all ranks, in the order in which they were made.
+  /// The sets that this rank made, with that of all ranks, in the order in which they were made.
   std::vector<ProcessSet> process_sets() const;
   /// The ranks of a set in its order. Throws UsageError if there is none.
   std::vector<int> ranks_of(ProcessSet set) const;
   /// This rank's number in a set; nothing if it is no member.
   std::optional<int> rank_in(ProcessSet set) const;
-  /// How often this rank has joined in a set (Collective::Join).
+  /// The number of joins of this rank in a set (Collective::Join).
   std::uint64_t joins(ProcessSet set) const;
 
   /// Starts an operation and returns at once. Throws UsageError for what this rank alone can see to
@@ -143,11 +143,11 @@ class Runtime {
   /// if the group dies in it; does nothing if it was dead before.
   void shutdown();
 
-  /// What the destructor does without a shutdown() before it, while others may still use this
-  /// object: tells the other ranks that this one left, and `why` if that is not empty, never blocks
-  /// on them, and ends the waits of threads here with a GroupError; does nothing once the group has
-  /// ended. Also while another thread is in shutdown(). Called in a callback it leaves the waits as
-  /// they are. True if the group did not end by agreement.
+  /// Leaves the group as the destructor does without a shutdown() before it, while others may still
+  /// use this object: reports to the other ranks that this one left, and `why` if that is not
+  /// empty, never blocks on them, and ends the waits of threads here with a GroupError; does
+  /// nothing once the group has ended. Also while another thread is in shutdown(). Called in a
+  /// callback it leaves the waits as they are. True if the group did not end by agreement.
   bool leave(const std::string& why = {}) noexcept;
 
   /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
@@ -156,14 +156,14 @@ class Runtime {
   /// The GroupError that every operation throws since the group has failed; null if it has not.
   std::exception_ptr failure() const;
 
-  /// What this rank did so far, by parts (docs/tuning.md).
+  /// The counters of this rank so far, by parts (docs/tuning.md).
   Stats stats() const;
   /// A part of stats() that a library above the engine counts. `part` may be called by any thread
   /// and at any time, also after this object is gone; it must not throw.
   void add_stats(std::function<StatsGroup()> part);
 
-  /// Where buffers of symmetric allreduces lie (Request::symmetric); null if the backend has none.
-  /// It may outlive this object.
+  /// The memory of symmetric allreduces (Request::symmetric); null if the backend has none. It may
+  /// outlive this object.
   std::shared_ptr<SymmetricHeap> symmetric_heap() const;
 
  private:

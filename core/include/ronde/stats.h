@@ -15,8 +15,8 @@ struct StatsGroup {
   std::vector<std::pair<std::string, std::uint64_t>> counters;
 };
 
-/// What ronde::stats() writes first: raised where a part or a counter is renamed, removed or comes
-/// to mean something else, and not where one is added.
+/// The version that ronde::stats() writes first: raised if a part or a counter is renamed, removed
+/// or changes its meaning, and not if one is added.
 inline constexpr std::uint64_t kStatsLayoutVersion = 1;
 
 /// All parts, in the order in which they are shown.

@@ -29,7 +29,7 @@ class SymmetricHeap {
 
   /// Bytes of each part.
   std::size_t bytes() const noexcept { return parts_.front().size(); }
-  /// How many parts there are.
+  /// The number of parts.
   std::size_t ranks() const noexcept { return parts_.size(); }
 
   /// The lowest offset, from `begin` on, at which so many bytes are free in this rank's part.
@@ -38,17 +38,17 @@ class SymmetricHeap {
   bool reserve(std::size_t offset, std::size_t bytes);
   /// Gives back what was reserved at `offset`.
   void release(std::size_t offset);
-  /// How many bytes of this rank's part are taken.
+  /// The bytes of this rank's part that are taken.
   std::size_t reserved_bytes() const;
 
-  /// What lies at `offset` in the part of a rank, as mapped here.
+  /// The memory at `offset` in the part of a rank, as mapped here.
   std::byte* at(std::size_t local_rank, std::size_t offset) const noexcept {
     return parts_[local_rank].data() + offset;
   }
-  /// What lies at `offset` in this rank's part.
+  /// The memory at `offset` in this rank's part.
   std::byte* own(std::size_t offset) const noexcept { return at(local_rank_, offset); }
 
-  /// Where [address, address + bytes) begins in this rank's part, if it lies there.
+  /// The offset of [address, address + bytes) in this rank's part, if it lies there.
   std::optional<std::size_t> offset_of(const void* address, std::size_t bytes) const noexcept;
 
  private:

@@ -5,12 +5,13 @@
 
 namespace ronde {
 
-/// Where this rank stands among all ranks and among those of its host. Ranks of a host are
-/// numbered (`local_rank`) in the order of their global ranks; `cross_rank` is the position of
-/// this host among those hosts that have a rank with this local rank.
+/// The place of this rank in the group and on its host. A host's ranks are numbered (`local_rank`)
+/// in the order of their global ranks; `cross_rank` is the position of this host among those that
+/// have a rank with this local rank.
 ///
-/// The control plane is a tree: each host has a leader, the lowest of its ranks; leaders speak with
-/// rank 0, which is one of them, and the other ranks with the leader of their host.
+/// The control plane is a tree: each host has a leader, the lowest of its ranks; leaders
+/// communicate with rank 0, which is one of them, and the other ranks with the leader of their
+/// host.
 struct Topology {
   int rank = 0;
   int size = 1;
@@ -25,7 +26,7 @@ struct Topology {
   /// The leader of every host.
   std::vector<int> leaders = {0};
 
-  /// How many hosts there are.
+  /// The number of hosts.
   int hosts() const noexcept;
   /// Every host has the same number of ranks.
   bool is_homogeneous() const;
@@ -36,7 +37,7 @@ struct Topology {
   int parent() const { return parent_of(rank); }
   /// The ranks below this one, ascending.
   std::vector<int> children() const;
-  /// Those of them that are among `ranks`, or lead to some.
+  /// The children that are among `ranks`, or lead to some.
   std::vector<int> children_towards(const std::vector<int>& ranks) const;
   /// The ranks of this rank's host, ascending.
   std::vector<int> host_ranks() const;

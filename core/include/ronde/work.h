@@ -29,12 +29,12 @@ class Work {
   /// GroupError if the operation failed, each time.
   void wait() const;
 
-  /// Of an operation on a device: blocks until its result is queued there, which is before it is in
-  /// memory, and has what is queued on `stream` (of the same device; a cudaStream_t) from now on
-  /// run after it. What fails on the device later fails the group. On the CPU it is wait().
+  /// On a device: blocks until the result is queued there, which is before it is in memory, and
+  /// orders work that is queued on `stream` (of the same device; a cudaStream_t) from now on after
+  /// it. A later failure on the device fails the group. On the CPU it is wait().
   void wait_on(void* stream) const;
 
-  /// As wait(), for at most `duration`. False: not done yet, and nothing is harmed.
+  /// Waits as wait(), for at most `duration`. False: not done yet, and nothing is harmed.
   bool wait_for(std::chrono::nanoseconds duration) const;
 
   /// The error of a finished operation; null while pending and after success.

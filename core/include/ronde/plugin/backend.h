@@ -37,7 +37,7 @@ class Operation {
   virtual std::uint64_t progress() const { return 0; }
 };
 
-/// What a backend can do, asked before anything is started.
+/// The abilities of a backend, asked before anything is started.
 struct Capabilities {
   std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
   /// Indexed by ReduceOp. Adasum needs no bit: Ronde does it with alltoall and allgather, and gives
@@ -57,15 +57,15 @@ struct Capabilities {
   /// Packed backends: half types are widened to f32 before a reduction sees them. Broadcast,
   /// allgather, alltoall, send and recv always move plain bytes there (dtype U8).
   bool widen_halves = true;
-  /// The backend calls BackendContext::ring_peers before its poll() returns if a peer's may get on
-  /// because of it, so that Ronde may sleep between two polls. False: it is polled until finished.
+  /// The backend calls BackendContext::ring_peers before its poll() returns if a peer may make
+  /// progress by it, so that Ronde may sleep between two polls. False: it is polled until done.
   bool rings_peers = false;
-  /// One that does not, but whose operations tell their progress(): while they tell none, Ronde
-  /// pauses between two polls, for a fraction of what a slow network takes, and leaves the core to
-  /// those who compute.
+  /// The backend does not, but its operations report their progress(): while they report none,
+  /// Ronde pauses between two polls, for a fraction of the time of a slow network, and leaves the
+  /// core to the program.
   bool tells_progress = false;
 
-  /// Whether it can have this as the dtype, op or wire_dtype of a call.
+  /// It can have this as the dtype, op or wire_dtype of a call.
   /// @{
   bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
   bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(op)); }
@@ -95,9 +95,9 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  /// For texts, stats, RONDE_CPU_BACKEND and RONDE_GPU_BACKEND.
+  /// The name for texts, stats, RONDE_CPU_BACKEND and RONDE_GPU_BACKEND.
   virtual std::string_view name() const noexcept = 0;
-  /// The same whenever it is asked, and on every rank.
+  /// Equal at any time, and on every rank.
   virtual Capabilities capabilities() const = 0;
 
   /// Starts an operation, and does not wait for a peer. What the call points to lives until the
@@ -116,16 +116,16 @@ class Backend {
   /// Memory in which the ranks of this host reach each other's buffers; null if there is none.
   virtual std::shared_ptr<SymmetricHeap> symmetric_heap() const { return nullptr; }
 
-  /// Of a backend for a device: how its work is ordered with the program's. Null on the CPU.
+  /// The order of its work on a device with the program's. Null on the CPU.
   virtual std::shared_ptr<DeviceStreams> device_streams() const { return nullptr; }
 
   /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
   /// that a peer or a library may still write to has to outlive this object.
   virtual void abort() noexcept = 0;
 
-  /// Lets go of what belongs to other ranks, such as mappings of their memory, before they give it
-  /// back, which no rank does until all have let go. All that this rank has begun is over, nothing
-  /// will be, and close() follows; others may still be at work. Must not wait for them.
+  /// Releases what belongs to other ranks, such as mappings of their memory, before they give it
+  /// back, for which they wait. Everything that this rank has begun is over, nothing more begins,
+  /// and close() follows; others may still be at work. Must not wait for them.
   virtual void let_go() {}
 
   /// Ends a healthy backend; every rank calls it. Nothing is in progress. That of a process set is
@@ -133,7 +133,7 @@ class Backend {
   /// not wait for the others.
   virtual void close() = 0;
 
-  /// What it did so far. Any thread may call it.
+  /// The counters so far. Any thread may call it.
   virtual StatsGroup stats() const = 0;
 };
 

@@ -31,24 +31,24 @@ class Board {
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
-  /// The same memory on all ranks; zero at first.
+  /// Memory that all ranks share; zero at first.
   virtual std::span<Word> words() noexcept = 0;
 
-  /// How a rank sleeps.
+  /// The way in which a rank sleeps.
   enum class Sleep : std::uint8_t {
     None,     ///< it is awake
     Waiting,  ///< somebody waits there, or an operation is in progress: every change matters
     Idle,     ///< what the others can do without it does not matter
   };
 
-  /// Whether ring() of a peer has to wake this rank. To be said before looking once more at what
-  /// one is about to sleep for: the call is a full fence.
+  /// Announces whether ring() of a peer has to wake this rank. Called before the last look at the
+  /// condition of a sleep: the call is a full fence.
   virtual void set_asleep(Sleep sleep) noexcept = 0;
 
   /// Which of the ranks that sleep ring() wakes: all of them, or those with Sleep::Waiting.
   enum class Whom { All, Waiting };
 
-  /// Whether ring() would wake anybody. Called after the change has been stored; a full fence.
+  /// ring() would wake somebody. Called after the change has been stored; a full fence.
   virtual bool has_sleepers(Whom whom) noexcept = 0;
 
   /// Wakes every other rank that said it sleeps, or those alone that wait. Called after the change
@@ -56,13 +56,13 @@ class Board {
   virtual void ring(Whom whom) noexcept = 0;
 
  protected:
-  /// Whether ring(whom) has to wake a rank that sleeps so.
+  /// ring(whom) has to wake a rank that sleeps so.
   static constexpr bool is_meant(Sleep sleep, Whom whom) noexcept {
     return sleep == Sleep::Waiting || (sleep == Sleep::Idle && whom == Whom::All);
   }
 };
 
-/// What making a board may use.
+/// The means to make a board.
 struct BoardContext {
   const Topology* topology = nullptr;  ///< outlives the call; not null
   /// As BackendContext::exchange.

@@ -26,7 +26,7 @@ struct Segment {
 /// own serves.
 inline constexpr int kNoDevice = -1;
 
-/// Where the buffers of a call are. On a device, nothing of them is touched before `after`, and the
+/// The place of the buffers of a call. On a device, none of them is touched before `after`, and the
 /// operation has ended once all is queued there (Operation::event).
 struct Placement {
   Device device = {};       ///< of all buffers
@@ -46,13 +46,13 @@ struct AllreduceCall {
   /// rank (Backend::symmetric_heap), with the neutral element where a rank adds nothing. Whoever
   /// has entered may reduce for all: the others have written their inputs.
   bool symmetric = false;
-  /// What an average divides by, where that is not the number of ranks; 0: it is.
+  /// The divisor of an average, if it is not the number of ranks; 0: it is.
   int average_over = 0;
   /// One of Capabilities::wire_dtypes, which then travels and is reduced in place of `dtype`, f32
   /// or f64 (see Request::wire_dtype). Not in a symmetric call.
   std::optional<DataType> wire_dtype = {};
 
-  /// What an average divides by, among `ranks` ranks.
+  /// The divisor of an average among `ranks` ranks.
   int divisor(std::size_t ranks) const noexcept {
     return average_over > 0 ? average_over : static_cast<int>(ranks);
   }
@@ -68,9 +68,9 @@ struct BroadcastCall {
   Placement place = {};
 };
 
-/// Concatenates the ranks' inputs in rank order. `counts[r]` elements come from rank r; `output`
-/// holds their sum. In this and the next two calls a null output on some rank says that this one
-/// has no memory for its result: it takes part, so that the others get theirs, and keeps nothing.
+/// Concatenates the ranks' inputs in rank order. `counts[r]` elements are those of rank r; `output`
+/// holds their sum. In this and the next two calls a null output means that this rank has no memory
+/// for its result: it takes part, so that the others get theirs, and keeps nothing.
 struct AllgatherCall {
   const void* input = nullptr;
   void* output = nullptr;

@@ -9,7 +9,7 @@
 
 namespace ronde {
 
-/// What asks for the best one.
+/// The name that asks for the best one.
 inline constexpr const char* kAnyBackend = "auto";
 
 /// The backend called `wanted`, or for "auto" the one of the highest priority, among those that
@@ -18,13 +18,13 @@ const BackendRegistry::value_type& choose_backend(const BackendRegistry& backend
                                                   DeviceKind device, const std::string& wanted,
                                                   const Topology& topology);
 
-/// The same for a process set of ranks with this topology, among those that serve sets; the highest
-/// one also where `wanted` does not.
+/// The same for a process set of ranks with this topology, among those that serve sets; falls back
+/// to the highest priority if `wanted` does not.
 const BackendRegistry::value_type& choose_set_backend(const BackendRegistry& backends,
                                                       DeviceKind device, const std::string& wanted,
                                                       const Topology& topology);
 
-/// Of what those chose: "mpi (priority 10), shm (priority 20), hierarchical (does not suit)".
+/// The candidates: "mpi (priority 10), shm (priority 20), hierarchical (does not suit)".
 std::string candidates_text(const BackendRegistry& backends, DeviceKind device,
                             const Topology& topology, bool of_set);
 

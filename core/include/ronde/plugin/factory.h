@@ -15,10 +15,10 @@
 
 namespace ronde {
 
-/// What a factory may use.
+/// The means that a factory may use.
 struct BackendContext {
-  /// Of the ranks that the backend connects, numbered as in their process set. Outlives the
-  /// backend.
+  /// The topology of the ranks that the backend connects, numbered as in their process set.
+  /// Outlives the backend.
   const Topology* topology = nullptr;
   /// The process set; 0: all ranks of the group.
   std::uint32_t set = 0;
@@ -28,7 +28,7 @@ struct BackendContext {
   /// Throws on all of them: GroupError if a rank is lost or late; for a process set UsageError if a
   /// rank could not make its part.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
-  /// By when it has to be made.
+  /// The time limit for making it.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   /// Wakes the ranks of this host that sleep in an operation, waiting for memory that they share
   /// with this one. To be called after the change has been stored; cheap where nobody sleeps.
@@ -37,9 +37,9 @@ struct BackendContext {
   /// Puts around a backend what Ronde does for it, such as packing if it wants that
   /// (Capabilities::wants_packed), for one that is built on another.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> pack;
-  /// Where a backend for a device is made: that of the same ranks for the CPU, which takes whole
+  /// For a backend of a device: the backend of the same ranks for the CPU, which takes whole
   /// segment lists. Used within operations only, one at a time, and never while this one is made or
-  /// destroyed. Null where one for the CPU is made.
+  /// destroyed. Null for a backend of the CPU.
   Backend* host = nullptr;
   /// Tells the user of something that works, but not as well as it could.
   std::function<void(const std::string& text)> warn;
@@ -47,22 +47,22 @@ struct BackendContext {
   std::uint64_t symmetric_heap_bytes = 0;
 };
 
-/// How a backend is made. `create` runs on all ranks at the same time: for all ranks of the group
-/// on Ronde's thread, for a process set on the one that asks for the set.
+/// The way to make a backend. `create` runs on all ranks at the same time: for all ranks of the
+/// group on Ronde's thread, for a process set on the thread that asks for the set.
 struct BackendFactory {
   DeviceKind device = DeviceKind::Cpu;  ///< as in the Capabilities of what it makes
   /// `auto` takes the highest one that `suits`.
   int priority = 0;
   /// Must answer the same on every rank. Empty: always.
   std::function<bool(const Topology&)> suits;
-  /// For devices: why this rank cannot have it, such as a library that is not there, and what to
-  /// do; an empty text if it can. It is used where all ranks can. Empty: always.
+  /// For devices: the reason why this rank cannot have it, such as a missing library, and what to
+  /// do; an empty text if it can. The backend is used if all ranks can have it. Empty: always.
   std::function<std::string()> problem;
   /// It can also be made for a process set, beside the one for all ranks and those of other sets,
   /// while these are at work.
   bool serves_sets = false;
-  /// What it throws is told to all and ends their init alike, with this rank named, as a UsageError
-  /// if it is one. A GroupError goes on as it is: to be thrown on every rank or on none.
+  /// An exception is reported to all ranks and ends their init alike, with this rank named, as a
+  /// UsageError if it is one. A GroupError is passed on: throw it on every rank or on none.
   std::function<std::unique_ptr<Backend>(BackendContext&)> create;
 };
 

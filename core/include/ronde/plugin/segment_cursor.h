@@ -32,8 +32,8 @@ class SegmentCursor {
     }
   }
 
-  /// How many of the next elements lie in at most `pieces` pieces: at most `elements`, and all that
-  /// are left if there are not as many. Ranks whose lists have equal counts get equal answers.
+  /// The number of next elements that lie in at most `pieces` pieces: at most `elements`, or all
+  /// that are left. Ranks whose lists have equal counts get equal answers.
   std::size_t reach(std::size_t elements, std::size_t pieces) const noexcept {
     std::size_t reached = 0;
     std::size_t offset = offset_;

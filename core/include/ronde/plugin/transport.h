@@ -11,9 +11,9 @@
 
 namespace ronde {
 
-/// What Transport::poll returns.
+/// The result of Transport::poll.
 struct Incoming {
-  /// What has come.
+  /// The kind of event.
   enum class Kind {
     Nothing,   ///< nothing has come
     Message,   ///< `bytes` from `peer`
@@ -26,17 +26,16 @@ struct Incoming {
 
 /// The control plane of one rank: small messages to and from its neighbours, and their deaths.
 ///
-/// The neighbours of a rank are its parent and its children in the tree of Topology. Of two
-/// messages between the same pair the first sent is the first received; a PeerLost comes after
-/// every message that the peer had sent. A rank learns of the loss of its neighbours, and of no
-/// other: who passes on what is the engine's business.
+/// The neighbours of a rank are its parent and its children in the tree of Topology. Messages
+/// between two ranks keep their order; a PeerLost comes after every message that the peer had sent.
+/// A rank learns of the loss of its neighbours only: forwarding is the engine's business.
 ///
 /// Thread-safety: send(), poll() and close() are called by one thread at a time, not always the
 /// same. wait() is called by one thread, also while another one is in those. Any thread may call
 /// wake() and stats().
 class Transport {
  public:
-  /// Of all deadlines.
+  /// The clock of all deadlines.
   using Clock = std::chrono::steady_clock;
 
   virtual ~Transport() = default;
@@ -44,17 +43,17 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  /// For texts and `ronde info`: "mpi", "key-value".
+  /// The name for texts and `ronde info`: "mpi", "key-value".
   virtual std::string_view name() const noexcept = 0;
 
-  /// Where this rank and the others are.
+  /// The topology of this rank and the others.
   virtual const Topology& topology() const noexcept = 0;
 
-  /// By when all ranks give their start up, if they have agreed on that while they met.
+  /// The time at which all ranks give up their start, if they have agreed on one.
   virtual Clock::time_point start_deadline() const noexcept { return Clock::time_point::max(); }
 
-  /// Queues `message` for `peer`, a neighbour, and returns at once. A lost peer swallows it: poll()
-  /// tells.
+  /// Queues `message` for `peer`, a neighbour, and returns at once. Messages to a lost peer vanish:
+  /// poll() reports the loss.
   virtual void send(int peer, std::string_view message) = 0;
 
   /// The next message or loss, if there is one; never blocks.
@@ -78,7 +77,7 @@ class Transport {
   /// otherwise nothing that waits for a peer may be called.
   virtual void close(bool graceful, Clock::time_point deadline) = 0;
 
-  /// What it did so far. Any thread may call it.
+  /// The counters so far. Any thread may call it.
   virtual StatsGroup stats() const = 0;
 };
 
