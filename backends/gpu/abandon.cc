@@ -18,7 +18,7 @@ std::atomic<Kept*> all{nullptr};
 
 void keep_reachable(void* memory) noexcept {
   auto* const node = new (std::nothrow) Kept{memory, all.load()};
-  if (node == nullptr) return;  // kept all the same, only not to be found
+  if (node == nullptr) return;  // it is kept, but not reachable
   while (!all.compare_exchange_weak(node->next, node)) {
   }
 }

@@ -5,11 +5,11 @@
 
 namespace ronde::gpu {
 
-/// Remembers a pointer for as long as the process lives.
+/// Keeps a pointer until the process ends.
 void keep_reachable(void* memory) noexcept;
 
-/// Gives something up without destroying it: a device that hangs may still write there, and freeing
-/// its memory would wait for it. It stays reachable, so that leak checkers can tell it from a leak.
+/// Gives an object up without destroying it: a hanging device may still write to its memory, and
+/// freeing that would wait for the device. It stays reachable, so it is no leak.
 template <typename Type>
 void abandon(std::unique_ptr<Type> owner) noexcept {
   keep_reachable(owner.release());

@@ -9,7 +9,7 @@
 
 namespace ronde::gpu {
 
-/// A part of a segment, and where it lies in a buffer, in elements.
+/// A part of a segment, and its position in a buffer, in elements.
 struct Piece {
   const Segment* segment = nullptr;
   std::size_t offset = 0;    ///< within the segment
@@ -17,18 +17,18 @@ struct Piece {
   std::size_t position = 0;  ///< in the buffer
 };
 
-/// Lays a list of segments into a buffer, chunk after chunk. Pieces begin where wide accesses may;
-/// what lies between them is nobody's. The layout follows from the counts alone, so that it is the
-/// same on every rank.
+/// Lays a list of segments into a buffer, chunk after chunk. Pieces are aligned for wide accesses,
+/// and gaps between them are unused. The layout depends on the counts alone: it is equal on all
+/// ranks.
 class ChunkLayout {
  public:
-  /// `capacity`: elements of the buffer, at least one. `alignment`: of positions, in elements.
+  /// `capacity`: elements of the buffer, at least one. `alignment`: that of positions, in elements.
   ChunkLayout(std::span<const Segment> segments, std::size_t capacity, std::size_t alignment);
 
-  /// Lays the next chunk; false if there is none left.
+  /// Lays the next chunk; false if none is left.
   bool next();
 
-  /// Of the chunk, in the order of their positions.
+  /// The chunk's pieces, in the order of their positions.
   std::span<const Piece> pieces() const noexcept { return pieces_; }
   /// Elements of the buffer up to the end of the last piece.
   std::size_t extent() const noexcept { return extent_; }

@@ -8,13 +8,13 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/src/base/steps.h"
 #include "ronde/plugin/backend.h"
 
 namespace ronde::gpu {
 
-/// Gives each rank a few bytes of every other one, over the backend for the CPU: by this a backend
-/// for a device tells what its peers need to know. All ranks make the same exchanges in the same
-/// order.
+/// Shares a few bytes of each rank with all ranks by the CPU's backend, for what peers of a
+/// device's backend need to know. All ranks make the same exchanges in the same order.
 ///
 /// Thread-safety: as Backend. One exchange at a time.
 class HostExchange {
@@ -28,19 +28,24 @@ class HostExchange {
     static_assert(std::is_trivially_copyable_v<Value>);
     start(std::as_bytes(std::span(&own, 1)));
   }
-  /// As many bytes on every rank.
+  /// Exchanges them: ends once the values of all ranks are here.
+  template <typename Value>
+  Steps share(Value own) {
+    start(own);
+    co_await until([this] { return poll(); });
+  }
+  /// The size is equal on all ranks.
   void start(std::span<const std::byte> own);
 
   std::size_t size() const noexcept { return size_; }
 
-  /// Whether the values of all ranks are here.
+  /// Whether the values of all ranks have arrived.
   bool poll();
 
-  /// Gives up an exchange in progress, as its group is dead; to be called while the other backend
-  /// is there.
+  /// Gives up an exchange in progress after a failure; the CPU's backend must still exist.
   void cancel() noexcept { operation_.reset(); }
 
-  /// What a rank gave.
+  /// The value of a rank.
   template <typename Value>
   Value of(std::size_t rank) const {
     Value value;

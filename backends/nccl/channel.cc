@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/nccl/channel.h"
 
-#include <string>
 #include <utility>
 
 namespace ronde::nccl {

@@ -9,11 +9,11 @@
 namespace ronde::nccl {
 namespace {
 
-/// Of an abort that nobody gave a bound.
+/// The bound of an abort in the destructor.
 constexpr std::chrono::seconds kLastBound{2};
 
-/// So long an abort waits for a call that is about to return: what does not blocks in NCCL, which
-/// an abort ends, but must not find freed memory.
+/// How long an abort waits for a call that is about to return, and must not find freed memory. A
+/// call that takes longer blocks in NCCL, which an abort ends.
 constexpr std::chrono::milliseconds kGrace{10};
 
 }  // namespace
@@ -31,7 +31,7 @@ BlockingCommunicator::BlockingCommunicator(std::shared_ptr<const NcclApi> api, i
     : api_(std::move(api)), size_(size), state_(std::make_shared<State>()) {}
 
 BlockingCommunicator::~BlockingCommunicator() {
-  if (was_abort_begun_) return;  // whoever began it has waited
+  if (was_abort_begun_) return;  // its caller has waited for it
   begin_abort();
   static_cast<void>(has_aborted(Clock::now() + kLastBound));
 }
@@ -129,13 +129,13 @@ void BlockingCommunicator::begin_abort() noexcept {
         std::unique_lock lock(state->mutex);
         state->left.wait_for(lock, kGrace, [&] { return state->uses == 0; });
       }
-      // Of one that has failed, the abort's own result says nothing more.
+      // The result of aborting a failed communicator is of no use.
       static_cast<void>(api->abort(state->handle));
       done.set_value();
     }).detach();
     aborting_ = std::move(returned);
   } catch (const std::exception&) {
-    // No thread, or no memory for one: the communicator stays as it is, and has_aborted() says so.
+    // Without a thread the communicator stays as it is, and has_aborted() returns false.
   }
 }
 

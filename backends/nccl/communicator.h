@@ -10,32 +10,30 @@
 
 namespace ronde::nccl {
 
-/// A communicator of NCCL's whose calls block until the other ranks make theirs. One thread makes
-/// them (IssuingThread), and another one ends a call that does not return: by abort.
+/// A communicator of NCCL whose calls block until the other ranks make theirs. One thread makes the
+/// calls (IssuingThread); another one ends a call that does not return, by abort.
 ///
 /// Thread-safety: connect(), Use and close(): one thread. The rest: full.
 class BlockingCommunicator {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Of `size` ranks.
+  /// `size`: the number of ranks.
   BlockingCommunicator(std::shared_ptr<const NcclApi> api, int size);
-  /// Aborts it unless it was closed.
+  /// Aborts it unless it is closed.
   ~BlockingCommunicator();
-  BlockingCommunicator(const BlockingCommunicator&) = delete;
-  BlockingCommunicator& operator=(const BlockingCommunicator&) = delete;
 
   const NcclApi& api() const noexcept { return *api_; }
   const std::shared_ptr<const NcclApi>& shared_api() const noexcept { return api_; }
 
-  /// Blocks until all ranks have come, of which this is `rank`; `id` is the same on all. The
-  /// context of the rank's GPU is current. Nothing ends this call: where the communicator is
-  /// aborted meanwhile, its own thread aborts it once the call returns. Throws NcclError, or Error
-  /// if it was aborted.
+  /// Blocks until all ranks have called it, of which this is `rank`; `id` is equal on all. The
+  /// context of the rank's GPU must be current. Nothing ends this call: if the communicator is
+  /// aborted meanwhile, this call aborts it before it returns. Throws NcclError, or Error if it was
+  /// aborted.
   void connect(const UniqueId& id, int rank);
 
-  /// While it lives, calls may be made, and an abort waits a moment for their end. Throws Error
-  /// once the communicator was aborted.
+  /// Allows calls while it lives; an abort waits a moment for their end. Throws Error if the
+  /// communicator is not open.
   class Use {
    public:
     Use(const BlockingCommunicator& communicator, const std::string& doing);
@@ -54,21 +52,21 @@ class BlockingCommunicator {
             Given... given) const {
     check(function.symbol(), function(given...), doing);
   }
-  /// Takes the result of one: the same.
+  /// Checks the result of a call that was made. Throws likewise.
   void check(const char* symbol, Result result, const std::string& doing) const;
 
-  /// Throws NcclError if anything that was issued has failed since, Error once it was aborted.
+  /// Throws NcclError if issued work has failed, Error if the communicator was aborted.
   void watch(const std::string& doing) const;
 
-  /// Ends a healthy one, once all ranks do. Throws NcclError, or Error if it was aborted.
+  /// Closes it once all ranks do. Throws NcclError, or Error if it was aborted.
   void close();
 
-  /// Ends what is in progress, whatever it waits for. NCCL's abort may itself hang where the GPU
-  /// does, so a thread of its own calls it, and is left to itself, with all that it needs, if that
-  /// does not return. What was aborted or closed already is left alone.
+  /// Ends calls and work in progress, unless the communicator was aborted or closed before. NCCL's
+  /// abort may hang if the GPU does, so a thread of its own calls it, which is left alone, with all
+  /// that it uses, if the call does not return.
   void begin_abort() noexcept;
-  /// Whether what begin_abort() began has returned, for which it waits until the deadline. False
-  /// also where no thread could be started.
+  /// Waits until `deadline` for the abort; returns whether it has returned. Without a thread for
+  /// it: false.
   bool has_aborted(Clock::time_point deadline) noexcept;
 
  private:
@@ -78,8 +76,8 @@ class BlockingCommunicator {
 
   const std::shared_ptr<const NcclApi> api_;
   const int size_;
-  const std::shared_ptr<State> state_;  ///< also of the thread that aborts
-  std::future<void> aborting_;          ///< of who aborts: one thread
+  const std::shared_ptr<State> state_;  ///< shared with the thread that aborts
+  std::future<void> aborting_;          ///< used by one thread, which aborts
   bool was_abort_begun_ = false;
 };
 

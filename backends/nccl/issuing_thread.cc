@@ -38,7 +38,8 @@ struct IssuingThread::State {
     }
   }
 
-  /// What the task owns, and its exception, are the waiting thread's once it has run.
+  /// The task's captures are destroyed, and its exception is stored, before the poller sees the
+  /// end.
   static void run(Entry& entry) {
     std::exception_ptr error;
     try {
@@ -86,7 +87,7 @@ std::shared_ptr<Task> IssuingThread::submit(Kind kind, std::function<void()> run
 }
 
 void IssuingThread::stop() noexcept {
-  std::deque<State::Entry> dropped;  // what it owns is given back outside of the lock
+  std::deque<State::Entry> dropped;  // destroyed without the lock
   const std::lock_guard lock(state_->mutex);
   state_->stops = true;
   dropped.swap(state_->queue);

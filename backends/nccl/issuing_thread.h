@@ -11,12 +11,12 @@
 
 namespace ronde::nccl {
 
-/// A task of an IssuingThread, for the one who waits for it.
+/// A task of an IssuingThread.
 ///
-/// Thread-safety: one thread waits, another one runs it.
+/// Thread-safety: one thread polls, another one runs the task.
 class Task {
  public:
-  /// True once it has run. Throws what it has thrown.
+  /// Whether it has run. Throws what it has thrown.
   bool poll();
 
  private:
@@ -25,30 +25,26 @@ class Task {
   std::exception_ptr error_;  ///< written before has_run_
 };
 
-/// A thread for calls that block until other ranks make theirs. It runs its tasks one after the
-/// other, and sleeps while there are none.
-///
-/// A call may never return. Its thread is then left to itself, so a task owns all that it uses.
+/// A thread that runs tasks one after the other, for calls that block until other ranks make
+/// theirs. A call may never return; its thread is then detached, so a task owns all that it uses.
 ///
 /// Thread-safety: full.
 class IssuingThread {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What a task does, for those who give it up. Connecting uses no memory of the program's.
+  /// What a task does: connecting uses no memory of the program's.
   enum class Kind : std::uint8_t { Connect, Work };
 
   IssuingThread();
-  /// Joins the thread, or leaves it to itself if a task is running.
+  /// Joins the thread, or detaches it if a task is running.
   ~IssuingThread();
-  IssuingThread(const IssuingThread&) = delete;
-  IssuingThread& operator=(const IssuingThread&) = delete;
 
   std::shared_ptr<Task> submit(Kind kind, std::function<void()> run);
 
-  /// Drops the tasks that have not begun. Those submitted from now on are dropped, too.
+  /// Drops the tasks that have not begun, and those submitted from now on.
   void stop() noexcept;
-  /// After stop(): whether no task of Kind::Work runs any more. Waits for that until the deadline.
+  /// After stop(): waits until no task of Kind::Work runs, or the deadline; returns whether so.
   bool has_stopped(Clock::time_point deadline) const noexcept;
 
  private:

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Connecting: the ranks exchange GPUs and versions, so that a shared GPU or a mix is found before
+// NCCL is called; rank 0 of a lane makes NCCL's id, and each rank's thread connects with it, which
+// blocks until all have come. After a failure all communicators are aborted within one bound of
+// time.
 #include "backends/nccl/links.h"
 
 #include <algorithm>
@@ -13,15 +17,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Bytes of the fusion buffer: shares of all ranks, of wide accesses, in two halves.
+/// Bytes of the fusion buffer: two halves with an aligned share of each rank.
 std::size_t buffer_bytes(std::uint64_t wanted, std::size_t ranks) {
-  constexpr std::uint64_t kDefault = std::uint64_t{64} << 20;  // fusion is off: chunks remain
+  constexpr std::uint64_t kDefault = std::uint64_t{64} << 20;  // without fusion
   const std::size_t least = 2 * 16 * ranks;
   const auto bytes = static_cast<std::size_t>(wanted > 0 ? wanted : kDefault);
   return std::max(bytes / 16 * 16, least);
 }
 
-/// A value from the lower rank to the higher one, or back, by the backend of the host.
+/// Sends or receives a value by the CPU's backend.
 template <typename Value>
 std::unique_ptr<Operation> host_message(Backend& host, int peer, bool sends, Value& value) {
   constexpr DataType kBytes = DataType::U8;
@@ -35,20 +39,19 @@ std::string name_of(const Candidate& candidate) {
   return "rank " + std::to_string(candidate.rank);
 }
 
-/// As NCCL sees it, by host and PCI id. Hosts may bear names that make two of one machine: the UUID
-/// tells.
+/// NCCL compares hosts and PCI ids. The UUID finds a shared GPU also if a machine counts as two
+/// hosts.
 bool share(const Candidate& a, const Candidate& b) {
-  const bool has_same_place = a.host == b.host && a.identity.pci_id == b.identity.pci_id;
-  return has_same_place || a.identity.uuid == b.identity.uuid;
+  return a.uuid == b.uuid || (a.host == b.host && a.pci_id == b.pci_id);
 }
 
 }  // namespace
 
-Identity identity_of(const cuda::Gpu& gpu, int nccl_version) {
-  Identity identity{.nccl_version = nccl_version};
-  cuda::set_text(identity.pci_id, gpu.pci_id);
-  cuda::set_text(identity.uuid, gpu.uuid);
-  return identity;
+Candidate candidate_of(int rank, int host, const cuda::Gpu& gpu, int nccl_version) {
+  Candidate candidate{.rank = rank, .host = host, .nccl_version = nccl_version};
+  cuda::set_text(candidate.pci_id, gpu.pci_id);
+  cuda::set_text(candidate.uuid, gpu.uuid);
+  return candidate;
 }
 
 std::string shared_gpu(const std::vector<Candidate>& candidates) {
@@ -56,8 +59,8 @@ std::string shared_gpu(const std::vector<Candidate>& candidates) {
     const auto other = std::find_if(one + 1, candidates.end(),
                                     [&](const Candidate& each) { return share(*one, each); });
     if (other == candidates.end()) continue;
-    return name_of(*one) + " and " + name_of(*other) + " are both on " + one->identity.uuid.data() +
-           " (" + one->identity.pci_id.data() + ")";
+    return name_of(*one) + " and " + name_of(*other) + " are both on " + one->uuid.data() + " (" +
+           one->pci_id.data() + ")";
   }
   return {};
 }
@@ -65,9 +68,9 @@ std::string shared_gpu(const std::vector<Candidate>& candidates) {
 std::string mixed_versions(const std::vector<Candidate>& candidates) {
   const Candidate& first = candidates.front();
   for (const Candidate& other : candidates) {
-    if (other.identity.nccl_version == first.identity.nccl_version) continue;
-    return name_of(first) + " has NCCL " + version_text(first.identity.nccl_version) + ", " +
-           name_of(other) + " has " + version_text(other.identity.nccl_version) +
+    if (other.nccl_version == first.nccl_version) continue;
+    return name_of(first) + " has NCCL " + version_text(first.nccl_version) + ", " +
+           name_of(other) + " has " + version_text(other.nccl_version) +
            ": they do not connect. Give all ranks the same one";
   }
   return {};
@@ -81,7 +84,7 @@ class Links::Streams final : public DeviceStreams {
     const std::lock_guard lock(mutex_);
     more_ = std::move(more);
   }
-  /// One that has not stopped in time, and may still queue work.
+  /// Adds a thread that has not stopped in time, and may still queue work.
   void add(std::shared_ptr<IssuingThread> late) {
     const std::lock_guard lock(mutex_);
     late_.push_back(std::move(late));
@@ -124,7 +127,7 @@ Links::Links(const Libraries& libraries, const NcclOptions& options, const Backe
                          .rank = static_cast<std::size_t>(context.topology->rank),
                          .streams = std::make_shared<cuda::CudaStreams>(libraries.driver)}),
       streams_(std::make_shared<Streams>(shared_->streams)) {
-  context_.exchange = nullptr;  // of those who make backends, while they do
+  context_.exchange = nullptr;  // valid only while backends are made
 }
 
 Links::~Links() {
@@ -133,7 +136,7 @@ Links::~Links() {
   if (streams_->settle(bound) == Rest::Reached && !hangs_) return;
   for (auto& lane : lanes()) {
     if (!lane->bench) continue;
-    lane->channel.thread.reset();  // which is left to itself, and not kept
+    lane->thread.reset();  // detaches it
     gpu::abandon(std::make_unique<std::shared_ptr<Lane>>(std::move(lane)));
   }
 }
@@ -142,9 +145,11 @@ std::shared_ptr<DeviceStreams> Links::device_streams() const {
   return streams_;
 }
 
-Candidate Links::candidate(std::size_t rank, const Identity& identity) const {
-  const int called = rank < context_.ranks.size() ? context_.ranks[rank] : static_cast<int>(rank);
-  return {called, context_.topology->host_of.at(rank), identity};
+Candidate Links::own_candidate(int device) const {
+  const std::size_t rank = shared_->rank;
+  const int called = rank < context_.ranks.size() ? context_.ranks[rank] : own_rank();
+  return candidate_of(called, context_.topology->host_of.at(rank),
+                      shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
 }
 
 bool Links::can_connect(const std::vector<Candidate>& candidates) {
@@ -191,7 +196,7 @@ bool Links::connect(int peer, int device) {
   if (connection.is_done) return true;
   if (!connection.has_begun) {
     connection.has_begun = true;
-    // A rank that has joined does not know of a tensor.
+    // A rank that has joined has no tensor.
     if (device == kNoDevice) device = shared_->streams->own_device(context_.topology->local_rank);
     connection.connecting = peer == kAllRanks ? connect_all(device, connection)
                                               : connect_pair(peer, device, connection);
@@ -201,26 +206,18 @@ bool Links::connect(int peer, int device) {
   return connection.is_done = true;
 }
 
-/// One lane after the other: NCCL connects each over what the ones before have found out.
+/// Connects one lane after the other: NCCL reuses what it has found for the ones before.
 Steps Links::connect_all(int device, Connection& all) {
-  const Identity own =
-      identity_of(shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
   gpu::HostExchange exchange(*context_.host, static_cast<int>(shared_->size));
-  exchange.start(own);
-  co_await until([&] { return exchange.poll(); });
-  std::vector<Candidate> candidates;
-  for (std::size_t rank = 0; rank < shared_->size; ++rank) {
-    candidates.push_back(candidate(rank, exchange.of<Identity>(rank)));
-  }
-  if (!can_connect(candidates)) {
+  co_await exchange.share(own_candidate(device));
+  if (!can_connect(exchange.all<Candidate>())) {
     all.by_fallback = true;
     co_return;
   }
   const auto thread = std::make_shared<IssuingThread>();
   const std::size_t count = std::max<std::size_t>(options().streams, 1);
   while (all.lanes.size() < count) {
-    exchange.start(own_rank() == 0 ? new_id(device) : UniqueId{});
-    co_await until([&] { return exchange.poll(); });
+    co_await exchange.share(own_rank() == 0 ? new_id(device) : UniqueId{});
     const std::shared_ptr<Lane> lane = all.lanes.emplace_back(make_lane(device, thread));
     Steps connecting = connect_lane(lane, exchange.of<UniqueId>(0), own_rank(), shared_->size);
     co_await connecting;
@@ -229,25 +226,24 @@ Steps Links::connect_all(int device, Connection& all) {
 
 std::shared_ptr<Lane> Links::make_lane(int device,
                                        const std::shared_ptr<IssuingThread>& thread) const {
-  auto lane = std::make_shared<Lane>();
-  lane->bench =
+  const auto bench =
       std::make_shared<cuda::Workbench>(*shared_->streams, device, options().kernel_image,
                                         buffer_bytes(options().fusion_bytes, shared_->size));
-  lane->channel = {thread, std::shared_ptr<cuda::Stream>(lane->bench, &lane->bench->stream()),
-                   std::make_shared<BlockingCommunicator>(shared_->libraries.nccl,
-                                                          static_cast<int>(shared_->size))};
-  return lane;
+  return std::make_shared<Lane>(bench, thread,
+                                std::shared_ptr<cuda::Stream>(bench, &bench->stream()),
+                                std::make_shared<BlockingCommunicator>(
+                                    shared_->libraries.nccl, static_cast<int>(shared_->size)));
 }
 
 Steps Links::connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int rank, std::size_t ranks) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(options().init_timeout_s));
   ++counts().communicators;
-  const auto task = lane->channel.thread->submit(
+  const auto task = lane->thread->submit(
       IssuingThread::Kind::Connect, [lane, id, rank, registers = options().registration_cache] {
-        const cuda::Current current(lane->channel.stream->context());
-        const BlockingCommunicator& communicator = *lane->channel.communicator;
-        lane->channel.communicator->connect(id, rank);
+        const cuda::Current current(lane->stream->context());
+        BlockingCommunicator& communicator = *lane->communicator;
+        communicator.connect(id, rank);
         if (!lane->bench || !registers) return;
         lane->fusion_memory = std::make_unique<FusionMemory>(communicator, lane->bench->context(),
                                                              lane->bench->fusion_bytes());
@@ -262,18 +258,15 @@ Steps Links::connect_lane(std::shared_ptr<Lane> lane, UniqueId id, int rank, std
   });
 }
 
-/// The lower rank speaks first, and is the first of the two in NCCL.
+/// The lower rank sends first, and is rank 0 of the two in NCCL.
 Steps Links::connect_pair(int peer, int device, Connection& pair) {
   const bool is_first = own_rank() < peer;
-  Identity own =
-      identity_of(shared_->streams->context(device)->gpu(), shared_->libraries.nccl_version);
-  Identity others{};
+  Candidate here = own_candidate(device);
+  Candidate there{};
   for (const bool sends : {is_first, !is_first}) {
-    const auto message = host_message(*context_.host, peer, sends, sends ? own : others);
+    const auto message = host_message(*context_.host, peer, sends, sends ? here : there);
     co_await until_finished(*message);
   }
-  const Candidate here = candidate(shared_->rank, own);
-  const Candidate there = candidate(static_cast<std::size_t>(peer), others);
   if (!can_connect(is_first ? std::vector{here, there} : std::vector{there, here})) {
     pair.by_fallback = true;
     co_return;
@@ -281,9 +274,9 @@ Steps Links::connect_pair(int peer, int device, Connection& pair) {
   UniqueId id = is_first ? new_id(device) : UniqueId{};
   const auto message = host_message(*context_.host, peer, is_first, id);
   co_await until_finished(*message);
-  const auto lane = pair.lanes.emplace_back(std::make_shared<Lane>());
-  lane->channel = {std::make_shared<IssuingThread>(), shared_->streams->make_stream(device),
-                   std::make_shared<BlockingCommunicator>(shared_->libraries.nccl, 2)};
+  const auto lane = pair.lanes.emplace_back(std::make_shared<Lane>(
+      nullptr, std::make_shared<IssuingThread>(), shared_->streams->make_stream(device),
+      std::make_shared<BlockingCommunicator>(shared_->libraries.nccl, 2)));
   Steps connecting = connect_lane(lane, id, is_first ? 0 : 1, 2);
   co_await connecting;
 }
@@ -305,23 +298,23 @@ std::vector<std::shared_ptr<Lane>> Links::lanes() const {
   return all;
 }
 
-/// What waits for the host's backend, which may be gone before this is.
+/// Cancels waits for the host's backend, which may be destroyed before this.
 void Links::end_connecting() noexcept {
   for (auto& [peer, connection] : connections_) connection.connecting = {};
 }
 
-/// Within the bound of an abort, once. A thread that does not come back is left to itself, as is an
-/// abort that does not return. DeviceStreams::settle() tells what they leave in streams.
+/// Aborts all lanes within the bound of an abort; a second call does not wait again. Threads and
+/// aborts that do not return are left alone; DeviceStreams::settle() reports their work.
 void Links::end_lanes() noexcept {
   const auto deadline = hangs_ ? Clock::now() : Clock::now() + options().abort_bound;
   const auto all = lanes();
-  for (const auto& lane : all) lane->channel.thread->stop();
-  for (const auto& lane : all) lane->channel.communicator->begin_abort();
+  for (const auto& lane : all) lane->thread->stop();
+  for (const auto& lane : all) lane->communicator->begin_abort();
   for (const auto& lane : all) {
-    if (!lane->channel.communicator->has_aborted(deadline)) hangs_ = true;
-    if (lane->channel.thread->has_stopped(deadline)) continue;
+    if (!lane->communicator->has_aborted(deadline)) hangs_ = true;
+    if (lane->thread->has_stopped(deadline)) continue;
     hangs_ = true;
-    streams_->add(lane->channel.thread);
+    streams_->add(lane->thread);
   }
 }
 
@@ -335,14 +328,15 @@ void Links::let_go() {
   if (fallback_) fallback_->let_go();
 }
 
-/// All at once, as pairs may wait for each other.
+/// Closes all lanes at the same time, as pairs may wait for each other.
 void Links::close() {
   end_connecting();
   std::vector<std::shared_ptr<Task>> tasks;
   for (const auto& lane : lanes()) {
-    tasks.push_back(lane->channel.thread->submit(IssuingThread::Kind::Work, [lane] {
-      if (lane->fusion_memory) lane->fusion_memory->leave(*lane->channel.communicator);
-      lane->channel.close();
+    tasks.push_back(lane->thread->submit(IssuingThread::Kind::Work, [lane] {
+      if (lane->fusion_memory) lane->fusion_memory->leave(*lane->communicator);
+      const cuda::Current current(lane->stream->context());
+      lane->communicator->close();
     }));
   }
   const auto deadline = Clock::now() + options().close_bound;

@@ -4,19 +4,17 @@
 #include <string>
 
 #include "backends/cuda/gpu_backends.h"
-#include "backends/nccl/movements.h"
-#include "backends/nccl/reductions.h"
+#include "backends/nccl/operation.h"
 #include "core/src/base/steps.h"
 
 namespace ronde {
 namespace nccl {
 namespace {
 
-/// Begins once the ranks are connected. By NCCL it is queued by the thread of its channel.
-template <typename Own>
+/// Connects the ranks, and then has the thread of a lane queue the work, or the fallback run it.
 class LinkedOperation final : public SteppedOperation {
  public:
-  /// `method`: the fallback's. `peer`: of a message.
+  /// `method`: that of the fallback. `peer`: the other rank of a message.
   template <typename Call, typename Method>
   LinkedOperation(Links& links, const Call& call, Method method, int peer = Links::kAllRanks) {
     begin(run(links, call, method, peer));
@@ -32,15 +30,15 @@ class LinkedOperation final : public SteppedOperation {
       set_event(operation->event());
       co_return;
     }
-    const auto work = std::make_shared<Own>(links, call);
+    const std::shared_ptr<Work> work = make_work(links, call);
     const auto task =
-        work->channel().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); });
+        work->lane().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); });
     co_await until([&] { return task->poll(); });
     set_event(work->event());
   }
 };
 
-/// Moves and reduces what is on GPUs by NCCL, or by the fallback where ranks share a GPU.
+/// Moves and reduces data on GPUs by NCCL, or by the fallback if ranks share a GPU.
 ///
 /// Thread-safety: as Backend.
 class NcclBackend final : public Backend {
@@ -52,19 +50,19 @@ class NcclBackend final : public Backend {
   Capabilities capabilities() const override { return cuda::gpu_capabilities(); }
 
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
-    return collective<Allreduce>(call, &Backend::allreduce);
+    return collective(call, &Backend::allreduce);
   }
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
-    return collective<Broadcast>(call, &Backend::broadcast);
+    return collective(call, &Backend::broadcast);
   }
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    return collective<Allgather>(call, &Backend::allgather);
+    return collective(call, &Backend::allgather);
   }
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return collective<Alltoall>(call, &Backend::alltoall);
+    return collective(call, &Backend::alltoall);
   }
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    return collective<Reducescatter>(call, &Backend::reducescatter);
+    return collective(call, &Backend::reducescatter);
   }
   std::unique_ptr<Operation> send(const SendCall& call) override {
     return message(call, &Backend::send);
@@ -80,21 +78,21 @@ class NcclBackend final : public Backend {
   StatsGroup stats() const override { return links_.stats(); }
 
  private:
-  template <typename Own, typename Call, typename Method>
+  template <typename Call, typename Method>
   std::unique_ptr<Operation> collective(const Call& call, Method method) {
     ++links_.counts().collectives;
-    return std::make_unique<LinkedOperation<Own>>(links_, call, method);
+    return std::make_unique<LinkedOperation>(links_, call, method);
   }
   template <typename Call, typename Method>
   std::unique_ptr<Operation> message(const Call& call, Method method) {
     ++links_.counts().messages;
-    return std::make_unique<LinkedOperation<Message>>(links_, call, method, call.peer);
+    return std::make_unique<LinkedOperation>(links_, call, method, call.peer);
   }
 
   Links links_;
 };
 
-/// Throws Error where this process cannot use them.
+/// Throws Error if this process cannot use them.
 Libraries load_libraries(const NcclOptions& options) {
   const cuda::LoadedDriver driver = cuda::load_driver(options.driver_symbols);
   const std::string no_gpu = cuda::why_no_gpu(driver, options.kernel_image);

@@ -18,8 +18,8 @@ std::string failure_text(const NcclApi& api, const char* symbol, Result result,
 
 NcclError::NcclError(const NcclApi& api, const char* symbol, Result result,
                      Communicator communicator, const std::string& doing)
-    : Error("NCCL failed while " + doing + ": " + failure_text(api, symbol, result, communicator)),
-      result_(result) {}
+    : Error("NCCL failed while " + doing + ": " + failure_text(api, symbol, result, communicator)) {
+}
 
 std::string version_text(int version) {
   const int major = version < 10000 ? version / 1000 : version / 10000;
@@ -29,7 +29,7 @@ std::string version_text(int version) {
 
 LoadedNccl load_nccl(const vendor::SymbolLookup& lookup, const std::string& library) {
   LoadedNccl nccl;
-  // Asked before the rest: of one that is too old, its age says more than what it lacks.
+  // The version comes first: it explains more than the functions that an old library lacks.
   struct : vendor::ApiTable {
     vendor::Entry<Result, int*> get_version{*this, "ncclGetVersion"};
   } version_api;

@@ -15,8 +15,8 @@ namespace ronde::nccl {
 
 constexpr const char* kLibrary = "libnccl.so.2";
 
-// The declarations of nccl.h that Ronde needs. tests/cuda/declarations_test.cc compares them with
-// those of the NCCL that is installed.
+// Declarations of nccl.h. tests/cuda/declarations_test.cc compares them with those of the installed
+// NCCL.
 
 using Result = int;  ///< ncclResult_t
 constexpr Result kSuccess = 0;
@@ -54,8 +54,7 @@ struct UniqueId {
 
 constexpr int kUndefined = INT_MIN;  ///< NCCL_CONFIG_UNDEF_INT
 
-/// ncclConfig_t as NCCL 2.19 has it. Newer ones have more behind it, and give what is beyond `size`
-/// its default.
+/// ncclConfig_t of NCCL 2.19. Newer ones have more fields, which have defaults beyond `size`.
 struct CommunicatorConfig {
   std::size_t size = sizeof(CommunicatorConfig);
   unsigned magic = 0xcafebeef;
@@ -68,10 +67,10 @@ struct CommunicatorConfig {
   int split_share = kUndefined;
 };
 
-/// Every function of NCCL that Ronde calls.
+/// The functions of NCCL that Ronde calls.
 ///
-/// Thread-safety: of NCCL: one communicator is used by one thread at a time, but for its
-/// abort() and async_error().
+/// Thread-safety: NCCL's: one thread at a time uses a communicator; any may call abort() and
+/// async_error().
 struct NcclApi : vendor::ApiTable {
   template <typename... Arguments>
   using Call = vendor::Entry<Result, Arguments...>;
@@ -110,45 +109,37 @@ struct NcclApi : vendor::ApiTable {
   Call<void*> free{*this, "ncclMemFree"};
   Call<Communicator, void*, std::size_t, void**> register_memory{*this, "ncclCommRegister"};
   Call<Communicator, void*> deregister_memory{*this, "ncclCommDeregister"};
-  /// Of NCCL 2.27 and newer.
-  /// @{
+  // NCCL 2.27 and newer:
   Call<Communicator, void*, std::size_t, Window*, int> register_window{
       *this, "ncclCommWindowRegister", vendor::Need::Optional};
   Call<Communicator, Window> deregister_window{*this, "ncclCommWindowDeregister",
                                                vendor::Need::Optional};
   bool has_windows() const noexcept { return register_window && deregister_window; }
-  /// @}
 };
 
-/// A call of NCCL's that failed.
+/// A failed call of NCCL.
 class NcclError : public Error {
  public:
-  /// `doing`: what Ronde was about. `communicator`: whose last error is quoted; may be null.
+  /// `doing`: as in cuda::DriverError. `communicator`: its last error is quoted; may be null.
   NcclError(const NcclApi& api, const char* symbol, Result result, Communicator communicator,
             const std::string& doing);
-
-  /// ncclResult_t
-  Result result() const noexcept { return result_; }
-
- private:
-  Result result_;
 };
 
-/// The oldest that is used, as ncclGetVersion() counts.
+/// The oldest supported version, as of ncclGetVersion().
 constexpr int kOldest = 21900;
 
-/// "2.28.9" of 22809, and "2.8.4" of 2804: it was counted otherwise up to 2.8.
+/// "2.28.9" of 22809, and "2.8.4" of 2804: versions up to 2.8 have four digits.
 std::string version_text(int version);
 
-/// What of NCCL this process has.
+/// The NCCL of this process.
 struct LoadedNccl {
-  std::shared_ptr<const NcclApi> api;  ///< null: there is none that could be used
-  bool was_found = false;              ///< also one that cannot be used
-  int version = 0;                     ///< as ncclGetVersion() counts; 0: it did not say
-  std::string problem;                 ///< why there is none, and what to do; else empty
+  std::shared_ptr<const NcclApi> api;  ///< null: it cannot be used
+  bool was_found = false;
+  int version = 0;      ///< as of ncclGetVersion(), or 0
+  std::string problem;  ///< why it cannot be used, and what to do; else empty
 };
 
-/// Finds it, and asks its version. `library`: its path, or a name that the loader finds.
+/// Loads it and asks for its version. `library`: its path, or a name that the loader finds.
 LoadedNccl load_nccl(const vendor::SymbolLookup& lookup, const std::string& library = kLibrary);
 
 }  // namespace ronde::nccl

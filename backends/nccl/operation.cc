@@ -29,10 +29,10 @@ class WatchedEvent final : public DeviceEvent {
 }  // namespace
 
 void Work::run() {
-  for (const auto& event : after_) event->order(channel().stream->handle());
+  for (const auto& event : after_) event->order(lane_->stream->handle());
   issue();
-  event_ = std::make_shared<WatchedEvent>(shared_->streams->mark(*channel().stream),
-                                          channel().communicator, doing_);
+  event_ = std::make_shared<WatchedEvent>(shared_->streams->mark(*lane_->stream),
+                                          lane_->communicator, doing_);
 }
 
 }  // namespace ronde::nccl

@@ -3,12 +3,10 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/addresses.h"
 #include "backends/cuda/moves.h"
 #include "backends/gpu/chunk_layout.h"
 #include "backends/nccl/links.h"
@@ -19,9 +17,9 @@ using cuda::Moves;
 using cuda::moves_in;
 using cuda::moves_out;
 
-/// What an operation queues on a channel's stream, all of it at once, on the channel's thread. That
-/// thread may outlive the operation and its backend, so this owns all but the tensors, for which
-/// see DeviceStreams::settle().
+/// Queues an operation on a lane's stream, in one go, on the lane's thread. That thread may outlive
+/// the operation and its backend, so this owns all but the tensors, for which see
+/// DeviceStreams::settle().
 ///
 /// Thread-safety: one thread at a time.
 class Work {
@@ -30,15 +28,15 @@ class Work {
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
-  /// Queues it, after all that the buffers wait for. Blocks as NCCL does.
+  /// Queues it behind the events that its tensors depend on. Blocks as NCCL does.
   void run();
-  const Channel& channel() const noexcept { return lane_->channel; }
-  /// After run(): the end of it. While that has not passed, NCCL is asked whether something has
-  /// gone wrong: its kernels do not end then.
+  const Lane& lane() const noexcept { return *lane_; }
+  /// The end of the operation, after run(). Until it has passed, it asks NCCL for errors, after
+  /// which NCCL's kernels do not end.
   const std::shared_ptr<const DeviceEvent>& event() const noexcept { return event_; }
 
  protected:
-  /// `doing`: for texts, as in "reducing 3 tensors". `peer`: of a message.
+  /// `doing`: for texts, as in "reducing 3 tensors". `peer`: the other rank of a message.
   Work(Links& links, const Placement& place, std::string doing, int peer = Links::kAllRanks)
       : shared_(links.shared()),
         lane_(links.next_lane(peer)),
@@ -51,32 +49,27 @@ class Work {
   Counts& counts() const noexcept { return shared_->counts; }
   std::size_t size() const noexcept { return shared_->size; }
   std::size_t rank() const noexcept { return shared_->rank; }
-  const NcclApi& api() const noexcept { return channel().communicator->api(); }
+  const NcclApi& api() const noexcept { return lane_->communicator->api(); }
   const std::string& doing() const noexcept { return doing_; }
 
-  /// As those of Channel.
-  /// @{
+  /// As those of Lane.
   template <typename... Arguments, typename... Given>
   void call(const vendor::Entry<Result, Arguments...>& function, Given... given) const {
-    channel().call(doing_, function, given...);
+    lane_->call(doing_, function, given...);
   }
   template <typename Calls>
   void call_together(const Calls& calls) const {
-    channel().call_together(doing_, calls);
+    lane_->call_together(doing_, calls);
   }
-  /// @}
 
-  /// Of collectives.
-  /// @{
+  // For collectives:
   cuda::Workbench& bench() const noexcept { return *lane_->bench; }
   std::size_t fusion_bytes() const noexcept { return bench().fusion_bytes(); }
   std::byte* fusion() const { return lane_->fusion(); }
-  /// As much memory that NCCL does not know, for a rank that lacks memory where the others use
-  /// their tensors: NCCL chooses its kernel by whether a rank's own buffers are registered, and all
-  /// ranks have to run the same one.
+  /// Memory of the same size that is not registered, for a rank without a tensor: NCCL chooses its
+  /// kernel by whether a rank's buffers are registered, and all ranks must run the same one.
   std::byte* unregistered() const { return reinterpret_cast<std::byte*>(bench().fusion()); }
   void move(const Moves& moves, const cuda::KernelSet::How& how) const { bench().move(moves, how); }
-  /// @}
 
  private:
   const std::shared_ptr<Shared> shared_;
@@ -90,5 +83,14 @@ class Work {
 inline std::string elements_text(std::size_t count, DataType dtype) {
   return std::to_string(count) + " elements of " + std::string(to_string(dtype));
 }
+
+// The work of a Backend's calls (reductions.cc, movements.cc), once the ranks are connected.
+std::shared_ptr<Work> make_work(Links& links, const AllreduceCall& call);
+std::shared_ptr<Work> make_work(Links& links, const ReducescatterCall& call);
+std::shared_ptr<Work> make_work(Links& links, const BroadcastCall& call);
+std::shared_ptr<Work> make_work(Links& links, const AllgatherCall& call);
+std::shared_ptr<Work> make_work(Links& links, const AlltoallCall& call);
+std::shared_ptr<Work> make_work(Links& links, const SendCall& call);
+std::shared_ptr<Work> make_work(Links& links, const RecvCall& call);
 
 }  // namespace ronde::nccl

@@ -22,7 +22,7 @@ constexpr std::pair<DataType, DataTypeNumber> kTypes[] = {
     {DataType::I64, kInt64},   {DataType::F16, kFloat16}, {DataType::BF16, kBfloat16},
     {DataType::F32, kFloat32}, {DataType::F64, kFloat64}};
 
-/// Nothing where NCCL has none.
+/// Empty if NCCL lacks the type.
 std::optional<DataTypeNumber> number_of(DataType dtype) {
   const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
                                          [&](const auto& each) { return each.first == dtype; });
@@ -49,31 +49,27 @@ bool is_reduced_by_nccl(DataType dtype, ReduceOp op, bool exact) {
   return !exact && (is_sum(op) || (op == ReduceOp::Product && !is_half(dtype)));
 }
 
-/// A factor as an element of the type, in as many bytes as that has.
+/// A factor as an element of some type.
 struct Factor {
   std::array<std::byte, 8> bytes{};
   bool is_usable = false;  ///< Note [Who scales]
 };
 
-/// `value`: of the bits. `least`: the smallest positive normal number of the type.
-template <typename Bits>
-Factor factor_of(Bits bits, double value, double least) {
-  Factor factor{.is_usable = value >= least && std::isfinite(value)};
-  std::memcpy(factor.bytes.data(), &bits, sizeof bits);
-  return factor;
-}
-
 Factor factor_in(DataType dtype, double value) {
   const auto single = static_cast<float>(value);
-  if (dtype == DataType::F64) return factor_of(value, value, DBL_MIN);
-  if (dtype == DataType::F32) return factor_of(single, double{single}, FLT_MIN);
+  // `stored`: the value of the bits. `least`: the smallest positive normal number of the type.
+  const auto factor_of = [](auto bits, double stored, double wanted, double least) {
+    Factor factor{.is_usable = stored >= least && std::isfinite(stored) && stored == wanted};
+    std::memcpy(factor.bytes.data(), &bits, sizeof bits);
+    return factor;
+  };
+  if (dtype == DataType::F64) return factor_of(value, value, value, DBL_MIN);
+  if (dtype == DataType::F32) return factor_of(single, single, single, FLT_MIN);
   std::uint16_t bits = 0;
   float rounded = 0.0F;
   best_kernels().narrow(&bits, &single, 1, {.half = dtype}, Store::Regular);
   best_kernels().widen(&rounded, &bits, 1, {.half = dtype}, Store::Regular);
-  Factor factor = factor_of(bits, double{rounded}, dtype == DataType::F16 ? 0x1p-14 : FLT_MIN);
-  factor.is_usable = factor.is_usable && rounded == single;
-  return factor;
+  return factor_of(bits, rounded, single, dtype == DataType::F16 ? 0x1p-14 : FLT_MIN);
 }
 
 /// Note [Who scales].
@@ -104,34 +100,34 @@ ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool 
   return plan;
 }
 
-Operator::Operator(const Channel& channel, const ReductionPlan& plan, bool is_single,
-                   const std::string& doing)
-    : channel_(channel),
-      doing_(doing),
-      type_(number_of(plan.travel.dtype).value()),
-      number_(number_of(plan.travel.op)),
-      scales_(is_single && plan.nccl_factor != 1.0),
-      is_plain_(is_single && plan.travel.from == plan.travel.dtype &&
-                plan.travel.final.is_identity() && (plan.pack.is_identity() || scales_)) {
-  if (!scales_) return;
-  number_ = kAverage;
+Operator::Operator(const Lane& the_lane, const ReductionPlan& plan, bool is_single,
+                   const std::string& what)
+    : lane(the_lane),
+      doing(what),
+      type(number_of(plan.travel.dtype).value()),
+      number(number_of(plan.travel.op)),
+      scales(is_single && plan.nccl_factor != 1.0),
+      is_plain(is_single && plan.travel.from == plan.travel.dtype &&
+               plan.travel.final.is_identity() && (plan.pack.is_identity() || scales)) {
+  if (!scales) return;
+  number = kAverage;
   if (plan.is_nccl_average) return;
   Factor factor = factor_in(plan.travel.dtype, plan.nccl_factor);
-  const BlockingCommunicator& communicator = *channel_.communicator;
-  const BlockingCommunicator::Use use(communicator, doing_);
-  communicator.call(doing_, communicator.api().make_scaled_sum, &number_, factor.bytes.data(),
-                    type_, kHostScalar, use.handle());
-  is_own_ = true;
+  const BlockingCommunicator& communicator = *lane.communicator;
+  const BlockingCommunicator::Use use(communicator, doing);
+  communicator.call(doing, communicator.api().make_scaled_sum, &number, factor.bytes.data(), type,
+                    kHostScalar, use.handle());
+  is_own = true;
 }
 
-/// It is not in use any more: what is called with it has returned.
+/// Calls that use it have returned.
 Operator::~Operator() {
-  if (!is_own_) return;
+  if (!is_own) return;
   try {
-    const BlockingCommunicator::Use use(*channel_.communicator, doing_);
-    static_cast<void>(channel_.communicator->api().destroy_reduction(number_, use.handle()));
+    const BlockingCommunicator::Use use(*lane.communicator, doing);
+    static_cast<void>(lane.communicator->api().destroy_reduction(number, use.handle()));
   } catch (const Error&) {
-    // It has ended with its communicator.
+    // Its communicator has ended.
   }
 }
 

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/nccl/reductions.h"
-
+// Allreduce and reducescatter, chunk by chunk. NCCL reduces a chunk that is a piece of a single
+// tensor where it is; other chunks are packed into the fusion buffer and unpacked from it. What
+// NCCL does not reduce as Ronde does (Note [What NCCL reduces]) travels by NCCL and is reduced by
+// Ronde's kernels: each rank gets its share of the chunk from every rank, reduces the shares in
+// rank order, and an allreduce gathers the results. A rank that adds or keeps nothing packs all the
+// same: NCCL sees equal counts on all ranks.
 #include <algorithm>
 #include <numeric>
 
+#include "backends/nccl/operation.h"
+#include "backends/nccl/reduction_plan.h"
 #include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::nccl {
@@ -11,177 +17,225 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;
 
-/// What it asks for of the elements.
-AllreduceCall as_allreduce(const ReducescatterCall& call) {
-  return {.segments = {},
-          .dtype = call.dtype,
-          .op = call.op,
-          .prescale = call.prescale,
-          .postscale = call.postscale,
-          .place = call.place,
-          .average_over = call.average_over};
-}
+/// What both have in common: chunks of a buffer that are packed, combined and unpacked.
+class ReductionWork : public Work {
+ protected:
+  /// `call`: without its segments.
+  ReductionWork(Links& links, const AllreduceCall& call, std::string doing)
+      : Work(links, call.place, std::move(doing)),
+        plan_(plan_reduction(call, size(), options().exact)) {}
+
+  /// A chunk in the fusion buffer: a share of the elements for each rank. The result is as far into
+  /// the buffer on every rank, as windows of NCCL's ask for.
+  struct Shares {
+    std::byte* packed = nullptr;    ///< this rank's elements, share after share
+    std::byte* received = nullptr;  ///< the ranks' elements of this rank's share, then the result
+    std::size_t elements = 0;       ///< of a share, those behind the last one included
+    std::size_t bytes = 0;          ///< of a share
+  };
+  Shares lay_out(std::byte* buffer, std::size_t elements) const noexcept {
+    const std::size_t bytes = elements * width();
+    return {buffer, buffer + size() * bytes, elements, bytes};
+  }
+  /// Elements of a share where the ranks combine `elements`: shares begin where wide accesses may.
+  std::size_t share_of(std::size_t elements) const noexcept {
+    const std::size_t unit = plan_.travel.alignment();
+    const std::size_t share = (elements + size() - 1) / size();
+    return (share + unit - 1) / unit * unit;
+  }
+  /// The largest share that there is room for.
+  std::size_t most_of_share() const noexcept {
+    return fusion_bytes() / (2 * size() * kAlignment) * plan_.travel.alignment();
+  }
+
+  /// Queues the exchange of the shares, and the combining of this rank's.
+  void combine(const Shares& shares) const {
+    bench().stream().copy(cuda::address_of(shares.received + rank() * shares.bytes),
+                          cuda::address_of(shares.packed + rank() * shares.bytes), shares.bytes,
+                          doing());
+    call_together([&] {
+      for (std::size_t i = 1; i < size(); ++i) {
+        // Each begins with another one.
+        const std::size_t to = (rank() + i) % size();
+        const std::size_t from = (rank() + size() - i) % size();
+        call(api().send, shares.packed + to * shares.bytes, shares.bytes, kUint8,
+             static_cast<int>(to));
+        call(api().recv, shares.received + from * shares.bytes, shares.bytes, kUint8,
+             static_cast<int>(from));
+      }
+    });
+    const cuda::DevicePointer received = cuda::address_of(shares.received);
+    bench().kernels().reduce(bench().stream(), received, {received, shares.bytes, size()},
+                             shares.elements, plan_.travel.reduction());
+  }
+
+  const ReductionPlan& plan() const noexcept { return plan_; }
+  /// Bytes of an element in the tensors, and on its way between the ranks.
+  /// @{
+  std::size_t tensor_width() const noexcept { return size_of(plan_.travel.from); }
+  std::size_t width() const noexcept { return plan_.travel.width(); }
+  /// @}
+
+  /// Queues the way into the buffer.
+  void pack(const Moves& moves, bool is_scaled_by_nccl = false) const {
+    move(moves, {.from = plan_.travel.from,
+                 .to = plan_.travel.dtype,
+                 .scaling = is_scaled_by_nccl ? Scaling{} : plan_.pack,
+                 .op = plan_.travel.op});
+  }
+  /// And the one out of it. The ranks' own combining leaves it scaled, with the one NaN that there
+  /// is.
+  void unpack(const Moves& moves) const {
+    move(moves, {.from = plan_.travel.dtype,
+                 .to = plan_.travel.from,
+                 .scaling = plan_.by_nccl ? plan_.travel.final : Scaling{},
+                 .canonical = plan_.by_nccl});
+  }
+
+ private:
+  const ReductionPlan plan_;
+};
+
+class Allreduce final : public ReductionWork {
+ public:
+  Allreduce(Links& links, const AllreduceCall& call)
+      : ReductionWork(links, call,
+                      "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
+                          elements_text(total_elements(call.segments), call.dtype)),
+        segments_(call.segments.begin(), call.segments.end()),
+        layout_(segments_, plan().by_nccl ? fusion_bytes() / width() : most_of_share() * size(),
+                plan().travel.alignment()) {}
+
+ private:
+  void issue() override {
+    while (layout_.next()) {
+      counts().bytes += layout_.extent() * width();
+      if (plan().by_nccl) {
+        reduce_by_nccl();
+      } else {
+        combine_chunk();
+      }
+    }
+  }
+
+  void reduce_by_nccl() const {
+    const Operator op(lane(), plan(), layout_.pieces().size() == 1, doing());
+    const gpu::Piece& first = layout_.pieces().front();
+    const Segment& segment = *first.segment;
+    if (op.is_plain && segment.input != nullptr && segment.output != nullptr) {
+      ++counts().direct_chunks;
+      return call(api().all_reduce, cuda::at(segment.input, first.offset, width()),
+                  cuda::at(segment.output, first.offset, width()), first.count, op.type, op.number);
+    }
+    ++counts().packed_chunks;
+    std::byte* const buffer = op.is_plain ? unregistered() : fusion();
+    pack(into(buffer), op.scales);
+    call(api().all_reduce, buffer, buffer, layout_.extent(), op.type, op.number);
+    unpack(out_of(buffer));
+  }
+
+  void combine_chunk() const {
+    ++counts().chunks_in_order;
+    const Shares shares = lay_out(fusion(), share_of(layout_.extent()));
+    pack(into(shares.packed));
+    combine(shares);
+    call(api().all_gather, shares.received, shares.packed, shares.elements * width(), kUint8);
+    unpack(out_of(shares.packed));
+  }
+
+  Moves into(std::byte* buffer) const {
+    return moves_in(layout_.pieces(), cuda::address_of(buffer), tensor_width(), width());
+  }
+  Moves out_of(const std::byte* buffer) const {
+    return moves_out(layout_.pieces(), cuda::address_of(buffer), tensor_width(), width());
+  }
+
+  const std::vector<Segment> segments_;
+  gpu::ChunkLayout layout_;
+};
+
+/// A chunk holds a piece of every rank's part, the same number of elements of each: parts that are
+/// shorter leave some unused.
+class Reducescatter final : public ReductionWork {
+ public:
+  Reducescatter(Links& links, const ReducescatterCall& call)
+      : ReductionWork(links,
+                      {.segments = {},
+                       .dtype = call.dtype,
+                       .op = call.op,
+                       .prescale = call.prescale,
+                       .postscale = call.postscale,
+                       .place = call.place,
+                       .average_over = call.average_over},
+                      "reducing and scattering " +
+                          elements_text(std::accumulate(call.counts.begin(), call.counts.end(),
+                                                        std::size_t{0}),
+                                        call.dtype)),
+        input_(call.input),
+        output_(call.output),
+        counts_(call.counts.begin(), call.counts.end()) {}
+
+ private:
+  void issue() override {
+    // What NCCL reduces needs a place for the result behind the shares.
+    const std::size_t most =
+        plan().by_nccl ? fusion_bytes() / ((size() + 1) * width()) : most_of_share();
+    const auto [shortest, longest] = std::minmax_element(counts_.begin(), counts_.end());
+    for (std::size_t done = 0; done < *longest; done += most) {
+      const std::size_t share = std::min(most, *longest - done);
+      counts().bytes += share * size() * width();
+      if (plan().by_nccl) {
+        reduce_by_nccl({counts_, done, share}, *shortest == *longest && *longest <= most);
+      } else {
+        combine_chunk({counts_, done, share_of(share * size())});
+      }
+    }
+  }
+
+  /// `is_single`: all is in one chunk, where equal parts lie as in the tensor. Ranks without memory
+  /// for it see it alike.
+  void reduce_by_nccl(const cuda::RankParts& parts, bool is_single) const {
+    const Operator op(lane(), plan(), is_single, doing());
+    if (op.is_plain && input_ != nullptr && output_ != nullptr) {
+      ++counts().direct_chunks;
+      return call(api().reduce_scatter, input_, output_, parts.each, op.type, op.number);
+    }
+    ++counts().packed_chunks;
+    const Shares shares = lay_out(op.is_plain ? unregistered() : fusion(), parts.each);
+    pack(into(shares, parts), op.scales);
+    call(api().reduce_scatter, shares.packed, shares.received, parts.each, op.type, op.number);
+    keep_part(shares, parts);
+  }
+
+  void combine_chunk(const cuda::RankParts& parts) const {
+    ++counts().chunks_in_order;
+    const Shares shares = lay_out(fusion(), parts.each);
+    pack(into(shares, parts));
+    combine(shares);
+    keep_part(shares, parts);
+  }
+
+  Moves into(const Shares& shares, const cuda::RankParts& parts) const {
+    return parts.moves_in(input_, tensor_width(), cuda::address_of(shares.packed), width());
+  }
+
+  void keep_part(const Shares& shares, const cuda::RankParts& parts) const {
+    if (output_ == nullptr) return;
+    unpack({{shares.received, cuda::at(output_, parts.done, tensor_width()), parts.piece(rank())}});
+  }
+
+  const void* const input_;
+  void* const output_;
+  const std::vector<std::size_t> counts_;
+};
 
 }  // namespace
 
-ReductionWork::Shares ReductionWork::lay_out(std::byte* buffer,
-                                             std::size_t elements) const noexcept {
-  const std::size_t bytes = elements * width();
-  return {buffer, buffer + size() * bytes, elements, bytes};
+std::shared_ptr<Work> make_work(Links& links, const AllreduceCall& call) {
+  return std::make_shared<Allreduce>(links, call);
 }
-
-std::size_t ReductionWork::share_of(std::size_t elements) const noexcept {
-  const std::size_t unit = plan_.travel.alignment();
-  const std::size_t share = (elements + size() - 1) / size();
-  return (share + unit - 1) / unit * unit;
-}
-
-std::size_t ReductionWork::most_of_share() const noexcept {
-  return fusion_bytes() / (2 * size() * kAlignment) * plan_.travel.alignment();
-}
-
-void ReductionWork::combine(const Shares& shares) const {
-  bench().stream().copy(cuda::address_of(shares.received + rank() * shares.bytes),
-                        cuda::address_of(shares.packed + rank() * shares.bytes), shares.bytes,
-                        doing());
-  call_together([&] {
-    for (std::size_t i = 1; i < size(); ++i) {
-      // Each begins with another one.
-      const std::size_t to = (rank() + i) % size();
-      const std::size_t from = (rank() + size() - i) % size();
-      call(api().send, shares.packed + to * shares.bytes, shares.bytes, kUint8,
-           static_cast<int>(to));
-      call(api().recv, shares.received + from * shares.bytes, shares.bytes, kUint8,
-           static_cast<int>(from));
-    }
-  });
-  const cuda::DevicePointer received = cuda::address_of(shares.received);
-  bench().kernels().reduce(bench().stream(), received, {received, shares.bytes, size()},
-                           shares.elements, plan_.travel.reduction());
-}
-
-void ReductionWork::pack(const Moves& moves, bool is_scaled_by_nccl) const {
-  move(moves, {.from = plan_.travel.from,
-               .to = plan_.travel.dtype,
-               .scaling = is_scaled_by_nccl ? Scaling{} : plan_.pack,
-               .op = plan_.travel.op});
-}
-
-/// The ranks' own combining leaves it scaled, with the one NaN that there is.
-void ReductionWork::unpack(const Moves& moves) const {
-  move(moves, {.from = plan_.travel.dtype,
-               .to = plan_.travel.from,
-               .scaling = plan_.by_nccl ? plan_.travel.final : Scaling{},
-               .canonical = plan_.by_nccl});
-}
-
-Allreduce::Allreduce(Links& links, const AllreduceCall& call)
-    : ReductionWork(links, call,
-                    "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
-                        elements_text(total_elements(call.segments), call.dtype)),
-      segments_(call.segments.begin(), call.segments.end()),
-      layout_(segments_, plan().by_nccl ? fusion_bytes() / width() : most_of_share() * size(),
-              plan().travel.alignment()) {}
-
-void Allreduce::issue() {
-  while (layout_.next()) {
-    counts().bytes += layout_.extent() * width();
-    if (plan().by_nccl) {
-      reduce_by_nccl();
-    } else {
-      combine_chunk();
-    }
-  }
-}
-
-Moves Allreduce::into(std::byte* buffer) const {
-  return moves_in(layout_.pieces(), cuda::address_of(buffer), tensor_width(), width());
-}
-
-Moves Allreduce::out_of(const std::byte* buffer) const {
-  return moves_out(layout_.pieces(), cuda::address_of(buffer), tensor_width(), width());
-}
-
-void Allreduce::reduce_by_nccl() const {
-  const Operator op(channel(), plan(), layout_.pieces().size() == 1, doing());
-  const gpu::Piece& first = layout_.pieces().front();
-  const Segment& segment = *first.segment;
-  if (op.is_plain() && segment.input != nullptr && segment.output != nullptr) {
-    ++counts().direct_chunks;
-    return call(api().all_reduce, cuda::at(segment.input, first.offset, width()),
-                cuda::at(segment.output, first.offset, width()), first.count, op.type(),
-                op.number());
-  }
-  ++counts().packed_chunks;
-  std::byte* const buffer = op.is_plain() ? unregistered() : fusion();
-  pack(into(buffer), op.scales());
-  call(api().all_reduce, buffer, buffer, layout_.extent(), op.type(), op.number());
-  unpack(out_of(buffer));
-}
-
-void Allreduce::combine_chunk() const {
-  ++counts().chunks_in_order;
-  const Shares shares = lay_out(fusion(), share_of(layout_.extent()));
-  pack(into(shares.packed));
-  combine(shares);
-  call(api().all_gather, shares.received, shares.packed, shares.elements * width(), kUint8);
-  unpack(out_of(shares.packed));
-}
-
-Reducescatter::Reducescatter(Links& links, const ReducescatterCall& call)
-    : ReductionWork(
-          links, as_allreduce(call),
-          "reducing and scattering " +
-              elements_text(std::accumulate(call.counts.begin(), call.counts.end(), std::size_t{0}),
-                            call.dtype)),
-      input_(call.input),
-      output_(call.output),
-      counts_(call.counts.begin(), call.counts.end()) {}
-
-void Reducescatter::issue() {
-  // What NCCL reduces needs a place for the result behind the shares.
-  const std::size_t most =
-      plan().by_nccl ? fusion_bytes() / ((size() + 1) * width()) : most_of_share();
-  const auto [shortest, longest] = std::minmax_element(counts_.begin(), counts_.end());
-  for (std::size_t done = 0; done < *longest; done += most) {
-    const std::size_t share = std::min(most, *longest - done);
-    counts().bytes += share * size() * width();
-    if (plan().by_nccl) {
-      reduce_by_nccl({counts_, done, share}, *shortest == *longest && *longest <= most);
-    } else {
-      combine_chunk({counts_, done, share_of(share * size())});
-    }
-  }
-}
-
-void Reducescatter::reduce_by_nccl(const cuda::RankParts& parts, bool is_single) const {
-  const Operator op(channel(), plan(), is_single, doing());
-  if (op.is_plain() && input_ != nullptr && output_ != nullptr) {
-    ++counts().direct_chunks;
-    return call(api().reduce_scatter, input_, output_, parts.each, op.type(), op.number());
-  }
-  ++counts().packed_chunks;
-  const Shares shares = lay_out(op.is_plain() ? unregistered() : fusion(), parts.each);
-  pack(into(shares, parts), op.scales());
-  call(api().reduce_scatter, shares.packed, shares.received, parts.each, op.type(), op.number());
-  keep_part(shares, parts);
-}
-
-void Reducescatter::combine_chunk(const cuda::RankParts& parts) const {
-  ++counts().chunks_in_order;
-  const Shares shares = lay_out(fusion(), parts.each);
-  pack(into(shares, parts));
-  combine(shares);
-  keep_part(shares, parts);
-}
-
-Moves Reducescatter::into(const Shares& shares, const cuda::RankParts& parts) const {
-  return parts.moves_in(input_, tensor_width(), cuda::address_of(shares.packed), width());
-}
-
-void Reducescatter::keep_part(const Shares& shares, const cuda::RankParts& parts) const {
-  if (output_ == nullptr) return;
-  unpack({{shares.received, cuda::at(output_, parts.done, tensor_width()), parts.piece(rank())}});
+std::shared_ptr<Work> make_work(Links& links, const ReducescatterCall& call) {
+  return std::make_shared<Reducescatter>(links, call);
 }
 
 }  // namespace ronde::nccl

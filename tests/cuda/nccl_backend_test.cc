@@ -2,7 +2,6 @@
 // When the nccl backend is there, how its ranks connect, and in which order with the program's
 // streams it works.
 #include <catch2/catch.hpp>
-#include <memory>
 
 #include "backends/nccl/links.h"
 #include "gpu_exercise.h"
@@ -204,12 +203,12 @@ TEST_CASE("nccl messages before the first collective find a shared GPU pair by p
 
 TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mixed versions") {
   using nccl::Candidate;
-  using nccl::identity_of;
+  using nccl::candidate_of;
   const cuda::Gpu one{.name = "", .uuid = "GPU-one", .pci_id = "0000:1b:00.0"};
   const cuda::Gpu two{.name = "", .uuid = "GPU-two", .pci_id = "0000:1b:00.0"};
   const auto ranks = [&](int host, const cuda::Gpu& gpu, int version) {
-    return std::vector<Candidate>{{4, 0, identity_of(one, 22809)},
-                                  {7, host, identity_of(gpu, version)}};
+    return std::vector<Candidate>{candidate_of(4, 0, one, 22809),
+                                  candidate_of(7, host, gpu, version)};
   };
   CHECK(nccl::shared_gpu(ranks(1, two, 22809)).empty());
   CHECK(nccl::shared_gpu(ranks(0, two, 22809)) ==
