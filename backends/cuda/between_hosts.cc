@@ -11,14 +11,13 @@
 namespace ronde::cuda {
 namespace {
 
-/// Of parts, in bytes: whole lines of the cache.
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kAlignment = 64;  ///< of parts, in bytes: cache lines
 
 }  // namespace
 
 Reduction split_over_hosts(Travel& travel, const AllreduceCall& call, int divisor,
                            std::size_t largest_host) {
-  // Rounded to the half type once, when it is complete, but for what is to save bytes.
+  // Without a wire type, a sum is rounded to its half type once, at the end.
   if (is_half(travel.dtype) && !call.wire_dtype) travel = in_steps(travel);
   const Scaling final = final_scaling(travel.dtype, call.op, call.postscale, divisor);
   const hierarchical::FinalSteps steps =
@@ -59,12 +58,12 @@ Steps BetweenHosts::reduce(DevicePointer share, std::size_t count, std::size_t l
   co_await settling;
 }
 
-BetweenHosts::Part BetweenHosts::part_of(std::size_t owner, std::size_t count,
-                                         std::size_t alignment) const noexcept {
+std::size_t BetweenHosts::part_of(std::size_t owner, std::size_t count,
+                                  std::size_t alignment) const noexcept {
   const std::size_t even = (count + owners_.size() - 1) / owners_.size();
   const std::size_t each = (even + alignment - 1) / alignment * alignment;
   const std::size_t begin = std::min(owner * each, count);
-  return {begin, std::min(begin + each, count) - begin};
+  return std::min(begin + each, count) - begin;
 }
 
 /// Note [Shares between hosts].
@@ -72,30 +71,30 @@ Steps BetweenHosts::combine(HostPipe::Piece piece, Reduction over_hosts) {
   const std::size_t width = size_of(over_hosts.dtype);
   const std::size_t count = piece.bytes / width;
   const std::size_t alignment = kAlignment / width;
-  const Part own = part_of(own_, count, alignment);
+  const std::size_t own = part_of(own_, count, alignment);
   for (std::size_t i = 0; i < owners_.size(); ++i) {
-    parts_[owners_[i].rank] = part_of(i, count, alignment).count;
-    own_parts_[owners_[i].rank] = own.count;
+    parts_[owners_[i].rank] = part_of(i, count, alignment);
+    own_parts_[owners_[i].rank] = own;
   }
-  incoming_.resize(owners_.size() * own.count * width);
-  results_.resize(owners_.size() * own.count * width);
+  incoming_.resize(owners_.size() * own * width);
+  results_.resize(owners_.size() * own * width);
   AlltoallCall call{.input = piece.memory,
                     .output = incoming_.data(),
                     .send_counts = parts_,
                     .receive_counts = own_parts_,
-                    .largest_count = part_of(0, piece.longest / width, alignment).count,
+                    .largest_count = part_of(0, piece.longest / width, alignment),
                     .dtype = over_hosts.dtype};
   const std::unique_ptr<Operation> sending = host_.alltoall(call);
   co_await until_finished(*sending);
   for (std::size_t i = 0; i < owners_.size(); ++i) {
-    inputs_[owners_[i].host] = incoming_.data() + i * own.count * width;
+    inputs_[owners_[i].host] = incoming_.data() + i * own * width;
   }
-  if (own.count > 0) {
-    best_kernels().reduce(results_.data(), inputs_, own.count, over_hosts, Store::Regular);
+  if (own > 0) {
+    best_kernels().reduce(results_.data(), inputs_, own, over_hosts, Store::Regular);
   }
-  // What is sent lies one after the other, and every owner is sent the same.
-  for (std::size_t i = 1; own.count > 0 && i < owners_.size(); ++i) {
-    std::memcpy(results_.data() + i * own.count * width, results_.data(), own.count * width);
+  // An alltoall needs a copy of the result for each owner.
+  for (std::size_t i = 1; own > 0 && i < owners_.size(); ++i) {
+    std::memcpy(results_.data() + i * own * width, results_.data(), own * width);
   }
   call.input = results_.data();
   call.output = piece.memory;

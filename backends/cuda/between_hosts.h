@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include "backends/cuda/host_pipe.h"
@@ -13,25 +12,25 @@
 
 namespace ronde::cuda {
 
-/// Of a reduction over several hosts: `travel` becomes what is done within each, and what is done
-/// between them is returned. The results have the bits that the hierarchical backend of the CPU
-/// gives. `divisor`: of an average, over all ranks. `largest_host`: its ranks.
+/// Splits a reduction over several hosts: `travel` becomes that within a host, and the one between
+/// hosts is returned. Results have the bits of the CPU's hierarchical backend. `divisor`: that of
+/// an average over all ranks. `largest_host`: the number of its ranks.
 Reduction split_over_hosts(Travel& travel, const AllreduceCall& call, int divisor,
                            std::size_t largest_host);
 
-/// Whether hosts have as many ranks each, and more than one: only then the ranks of a host divide
-/// the elements among themselves, each share with an owner on every host.
+/// Whether all of several hosts have the same number of ranks, two or more: only then a share of
+/// the elements has an owner on every host.
 bool has_two_levels(const Topology& topology);
 
-/// The hosts' sums of a share become the sum of all hosts, by the owners of the share, one on each
-/// host: through host memory, and by the backend of the CPU.
+/// Sums the hosts' sums of a share: its owners, one on each host, exchange it through host memory
+/// by the CPU's backend.
 ///
 /// Note [Shares between hosts]
-/// A share is taken through the host in pieces. Of each its owners send each other the parts that
-/// they are to finish, reduce theirs in the order of hosts, and send each other the results; both
-/// times by an alltoall of all ranks, in which a rank has nothing for any but its fellow owners. So
-/// no communicators are made for it, a share crosses to another host once in either direction, and
-/// all have the same bits, as one rank has finished each element.
+/// A share goes through the host in pieces. The owners divide each piece: they send each other the
+/// parts, each reduces its own part in the order of hosts, and they send each other the results.
+/// Both exchanges are an alltoall of all ranks, in which a rank sends only to its fellow owners. So
+/// no communicators are made, a share crosses between two hosts once in each direction, and all
+/// ranks have the same bits, as one rank reduces each element.
 ///
 /// Thread-safety: one thread at a time, one reduction at a time.
 class BetweenHosts {
@@ -39,31 +38,26 @@ class BetweenHosts {
   /// `pipe`, `host`: outlive it. `topology`: has_two_levels().
   BetweenHosts(HostPipe& pipe, Backend& host, const Topology& topology);
 
-  /// `count` elements at `share`, on the GPU, are the sum of this host; they become that of all
-  /// once what is queued on the workbench's stream has run. `longest`: elements of the largest
-  /// share, the same on all ranks, which all call this alike.
+  /// Replaces `count` elements on the GPU, this host's sum, by the sum of all hosts, once the
+  /// workbench's stream has run. All ranks call it alike. `longest`: elements of the largest share.
   Steps reduce(DevicePointer share, std::size_t count, std::size_t longest, Reduction over_hosts);
 
  private:
-  /// The owners of this rank's share, in the order of ranks.
   struct Owner {
     std::size_t rank = 0;
     std::size_t host = 0;
   };
-  struct Part {
-    std::size_t begin = 0;
-    std::size_t count = 0;
-  };
 
   Steps combine(HostPipe::Piece piece, Reduction over_hosts);
-  Part part_of(std::size_t owner, std::size_t count, std::size_t alignment) const noexcept;
+  /// How many of a share's `count` elements an owner finishes.
+  std::size_t part_of(std::size_t owner, std::size_t count, std::size_t alignment) const noexcept;
 
   HostPipe& pipe_;
   Backend& host_;
-  std::vector<Owner> owners_;
-  std::size_t own_ = 0;                 ///< of the owners
-  std::vector<std::size_t> parts_;      ///< elements by rank: what is sent to or comes from it
-  std::vector<std::size_t> own_parts_;  ///< by rank: this rank's part, from or to its owners
+  std::vector<Owner> owners_;           ///< of this rank's share, in rank order
+  std::size_t own_ = 0;                 ///< index of this rank among them
+  std::vector<std::size_t> parts_;      ///< by rank: elements of its part
+  std::vector<std::size_t> own_parts_;  ///< by rank: elements of this rank's part, for its owners
   std::vector<std::byte> incoming_;
   std::vector<std::byte> results_;
   std::vector<const void*> inputs_;  ///< by host

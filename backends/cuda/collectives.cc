@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Each collective loops over chunks: pack the input into a half of the fusion buffer, exchange, and
+// unpack or reduce the parts for this rank. A two-shot reduces shares after one exchange, and makes
+// all ranks read them after a second one. Ranks read from the next rank on, and from themselves
+// last.
 #include "backends/cuda/collectives.h"
 
 #include <algorithm>
-
-#include "backends/cuda/addresses.h"
 
 namespace ronde::cuda {
 namespace {
@@ -34,7 +36,7 @@ gpu::ChunkLayout Collectives::layout_of(const AllreduceCall& call, const Travel&
 void Collectives::pack(const gpu::ChunkLayout& layout, const Travel& travel) {
   bench_.move(moves_in(layout.pieces(), packed(), size_of(travel.from), travel.width()),
               way_in(travel));
-  counters_.packed_bytes.fetch_add(layout.extent() * travel.width(), std::memory_order_relaxed);
+  counters_.packed_bytes += layout.extent() * travel.width();
 }
 
 void Collectives::unpack(void* output, const RankParts& parts, const Travel& travel) {

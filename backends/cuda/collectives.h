@@ -15,20 +15,19 @@
 
 namespace ronde::cuda {
 
-/// What the operations of a CudaBackend have done.
+/// Counts what the operations of a CudaBackend do.
 struct CudaCounters {
   std::atomic<std::uint64_t> ipc_operations{0}, staged_operations{0}, mpi_operations{0},
       one_shots{0}, two_shots{0}, across_hosts{0}, direct{0}, flag_handovers{0},
       kernel_handovers{0}, fusion_mappings{0}, packed_bytes{0}, staged_bytes{0};
 };
 
-/// The collectives of ranks that move data from GPU to GPU. All work in chunks through the fusion
-/// buffer: each rank packs what it brings into a half of it, an exchange makes it reach the others,
-/// and each rank unpacks or reduces what it needs. How an exchange is done is for derived classes.
+/// Collectives that move data from GPU to GPU, in chunks through the fusion buffer: each rank packs
+/// its input into a half of the buffer, an exchange (of a derived class) makes it available to the
+/// peers, and each rank unpacks or reduces what it needs.
 ///
-/// In a reduction each rank gets its share of the elements from every other one, combines them in
-/// the order of ranks, for equal bits, and gives the result to all (an allreduce, a *two-shot*) or
-/// keeps it.
+/// In a reduction each rank gets its share of the elements from every peer, reduces them in rank
+/// order, for equal bits, and shares the result with all (an allreduce, a *two-shot*) or keeps it.
 ///
 /// Thread-safety: one thread at a time, one operation at a time.
 class Collectives {
@@ -37,20 +36,18 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  /// Each ends once all is queued on the stream of the workbench.
-  /// @{
+  /// Each of these ends once all work is queued on the workbench's stream.
   virtual Steps allreduce(AllreduceCall call) = 0;
   Steps allgather(AllgatherCall call);
   Steps alltoall(AlltoallCall call);
   Steps reducescatter(ReducescatterCall call);
-  /// @}
 
  protected:
-  /// Bytes at which parts begin, so that all is read and written in the widest steps.
+  /// Alignment of parts in bytes, for the widest accesses.
   static constexpr std::size_t kPartAlignment = 16;
 
-  /// The first two outlive it. `half_bytes`: of a half of the fusion buffer, which has room for
-  /// kPartAlignment bytes of each of `ranks`.
+  /// The first two outlive it. `half_bytes`: the size of a half of the fusion buffer, which has
+  /// room for kPartAlignment bytes of each of `ranks`.
   Collectives(Workbench& bench, CudaCounters& counters, std::size_t ranks, std::size_t own,
               std::size_t half_bytes);
 
@@ -58,34 +55,32 @@ class Collectives {
     Scatter,  ///< each rank has packed a part for every rank, at the position of that one
     Gather,   ///< each rank has packed one part for all, at its own position
   };
-  /// What all ranks have packed at packed() reaches those it is for: the part at position r lies
-  /// `to.each` elements of `width` bytes times r behind packed(). `to`: the elements for each rank;
-  /// `from`: those from each. Afterwards `parts_` tells where the parts for this rank lie, until
-  /// the next chunk.
+  /// Makes packed parts available to their receivers, and sets `parts_` to the parts for this rank,
+  /// until the next chunk. The part at position r is `r * to.each` elements of `width` bytes behind
+  /// packed(). `to`: the elements for each rank; `from`: those from each.
   virtual Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) = 0;
-  /// What limits the reading of `parts_`.
+  /// What limits reads of `parts_`.
   virtual Traffic traffic() const { return Traffic::Local; }
   virtual void begin_operation() {}
   virtual Steps end_operation() { co_return; }
 
-  /// The next chunk is packed into the other half.
+  /// Has the next chunk packed into the other half.
   void begin_chunk() noexcept { half_ = 1 - half_; }
   std::size_t offset_of_half() const noexcept { return half_ * half_bytes_; }
   DevicePointer packed() const { return bench_.fusion() + offset_of_half(); }
-  /// The elements in a half where each rank has a part in it.
+  /// The elements of a part, if a half has one for each rank.
   std::size_t elements_of_part(std::size_t width) const noexcept;
   gpu::ChunkLayout layout_of(const AllreduceCall& call, const Travel& travel) const;
   void pack(const gpu::ChunkLayout& layout, const Travel& travel);
-  /// The elements that each rank reduces for all; those of a rank lie behind as many as the first
-  /// rank has for each rank before it.
+  /// The number of elements that each rank reduces; all shares but the last ones are equal.
   std::vector<std::size_t> shares_of(std::size_t extent, const Travel& travel) const;
-  /// The ranks in the order in which this one reads from them, itself last: if all began with the
-  /// same rank, its link would limit them.
+  /// The rank that this one reads from in turn `turn`, itself last: if all ranks began with the
+  /// same one, its link would be the bottleneck.
   std::size_t source(std::size_t turn) const noexcept { return (own_ + 1 + turn) % ranks_; }
-  /// Combines what lies at `parts_`.
+  /// Queues the reduction of `parts_`.
   virtual void reduce(DevicePointer target, std::size_t count, const Travel& travel);
-  /// An allreduce of a chunk that is packed. `between`, where there is any, is done to this rank's
-  /// share before the others get it; `longest`: elements of the largest share.
+  /// Reduces a packed chunk. `between`, if any, changes this rank's share before the peers get it;
+  /// `longest`: elements of the largest share.
   using Between = std::function<Steps(DevicePointer share, std::size_t count, std::size_t longest)>;
   Steps two_shot(const gpu::ChunkLayout& layout, const Travel& travel, const Between& between = {});
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,8 +10,7 @@
 #include "backends/vendor/around_calls.h"
 #include "ronde/backend.h"
 
-/// The backend of buffers on NVIDIA's GPUs that needs no NCCL, for those who put a Runtime
-/// together.
+/// The backend for buffers on NVIDIA's GPUs that needs no NCCL, for code that sets up a Runtime.
 namespace ronde {
 
 /// How the streams of ranks on one host wait for each other.
@@ -32,36 +30,34 @@ struct CudaOptions {
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
   std::vector<std::string> visible_devices;  ///< RONDE_VISIBLE_DEVICES
-  /// The largest allreduce that everybody reduces by itself. A two-shot moves half as many bytes
-  /// for two ranks and less for more, but needs a second handover. A multiple of 256.
+  /// The largest allreduce that each rank reduces by itself. A two-shot moves half as many bytes
+  /// or less, but needs a second handover. A multiple of 256.
   std::uint64_t one_shot_bytes = std::uint64_t{512} << 10;
-  /// The least that the driver lets other processes map: a tensor whose allocation does not begin
-  /// and end at multiples of it shares that with others, and is not mapped itself.
+  /// The driver maps whole blocks of this size into other processes: a tensor whose allocation does
+  /// not begin and end at multiples of it shares a block with others, and is not mapped.
   std::uint64_t ipc_block_bytes = std::uint64_t{2} << 20;
-  /// Of what is staged, the pieces that are on their way at the same time: copying one takes long
-  /// against starting a copy. A multiple of 16.
+  /// Staged data is copied in pieces of this size: copying one takes far longer than starting the
+  /// copy. A multiple of 16.
   std::uint64_t staged_piece_bytes = std::uint64_t{2} << 20;
-  /// How long the first look into the other ranks' memory may take, which copies a few bytes,
-  /// before CUDA IPC is given up.
+  /// Timeout of the trial of CUDA IPC, which copies a few bytes, and of that of MPI.
   std::chrono::milliseconds ipc_patience{10'000};
-  /// Makes a backend whose messages may be in memory of GPUs, and says where a rank cannot have it;
-  /// of a process set only where it serves those. It is used for what CUDA IPC does not move, once
-  /// a trial of as much `ipc_patience` has proven it. Empty on all ranks: everything else is
-  /// staged.
+  /// Makes a backend that sends and receives memory of GPUs, for what CUDA IPC does not move; it is
+  /// used once a trial has succeeded. Process sets use it only if it serves them. Empty on all
+  /// ranks: everything else is staged.
   BackendFactory gpu_aware_mpi = {};
-  /// Of all calls of that MPI, which may go on with messages in memory of GPUs in any of them, and
-  /// then needs the GPU's context. Empty: its calls need nothing.
+  /// Surrounds all calls of that MPI with the GPU's context: any of them may progress messages in
+  /// memory of GPUs. Empty: its calls need no context.
   vendor::SurroundCalls surround_mpi_calls = {};
 
-  /// Where the driver's functions are found; tests bring their own.
+  /// Finds the driver's functions; tests bring their own.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();
-  /// The kernels, for cuModuleLoadData; null: those that Ronde was built with.
+  /// The kernels, for cuModuleLoadData; null: those of this build.
   const void* kernel_image = nullptr;
 };
 
-/// Makes the backend: between the ranks of one host by CUDA IPC where that works, else by an MPI
-/// that takes addresses of GPUs, else staged through page-locked host memory for the backend of the
-/// CPU. Its name is "mpi", as the design calls what is not NCCL.
+/// Makes the backend. It moves data by CUDA IPC between ranks of one host where that works, else by
+/// an MPI that takes addresses of GPUs, else through page-locked host memory and the CPU's backend.
+/// Its name is "mpi".
 BackendFactory cuda_backend_factory(const CudaOptions& options);
 
 }  // namespace ronde

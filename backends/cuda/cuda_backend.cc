@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/cuda_backend.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -14,10 +13,9 @@ namespace ronde {
 namespace cuda {
 namespace {
 
-/// What a destructor gives work that is still queued.
+/// How long a destructor waits for queued work.
 constexpr std::chrono::seconds kLastBound{2};
-/// Below NCCL.
-constexpr int kPriority = 10;
+constexpr int kPriority = 10;  ///< below NCCL's
 
 std::vector<std::size_t> ranks_here(const Topology& topology) {
   const std::vector<int> ranks = topology.host_ranks();
@@ -26,19 +24,17 @@ std::vector<std::size_t> ranks_here(const Topology& topology) {
 
 }  // namespace
 
-/// Runs one operation, and finds the way before the first.
+/// Runs one operation; the first one runs the trials before.
 class CudaBackend::Run final : public SteppedOperation {
  public:
-  /// `choose`: the operation's steps, once the ways are known.
+  /// `choose` returns the operation's steps after the trials.
   Run(CudaBackend& owner, Placement place, Ways ways,
       std::function<Steps(Gpu& gpu, Collectives* between_gpus)> choose)
       : owner_(owner), place_(place), ways_(ways), choose_(std::move(choose)) {
     begin(run());
   }
-  /// Half-way only where the group is dead.
+  /// Cancels an exchange that is in progress where the group has failed.
   ~Run() override { owner_.exchange_.cancel(); }
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
 
  private:
   Steps run() {
@@ -101,61 +97,53 @@ CudaBackend::~CudaBackend() {
   streams_->end_waits();
   const bool is_over = streams_->settle(kLastBound) == Rest::Reached;
   streams_->end_waits_by({});
-  // A trial that nothing has released hangs for good.
+  // A trial that was not released never ends.
   const auto bound = is_dead_ ? kLastBound : std::chrono::seconds{0};
   const bool direct_hangs = direct_link_ && direct_link_->hangs();
   if (is_over && !direct_hangs && gpu_->peers.trial_ends(bound)) return;
   gpu::abandon(std::move(gpu_));
   gpu::abandon(std::move(cache_));
-  // With the memory of a trial that the GPU has not ended.
+  // The GPU may still write to the memory of its trial.
   if (!is_over) gpu::abandon(std::move(direct_link_));
 }
 
 CudaBackend::Gpu& CudaBackend::gpu(int device) {
   if (gpu_) return *gpu_;
-  // A rank that has joined does not know of a tensor.
+  // A rank that has joined has no tensor.
   if (device < 0) device = streams_->own_device(topology_.local_rank);
   gpu_ = std::make_unique<Gpu>(*this, device);
   return *gpu_;
 }
 
-/// Why the ranks need not even try, or an empty text; the same on all of them.
-std::string CudaBackend::why_never_ipc() const {
-  if (!options_.ipc) return "RONDE_CUDA_IPC=0";
-  if (topology_.hosts() > 1 && !has_two_levels(topology_)) {
-    return "the hosts have a single rank each, or different numbers of them";
-  }
-  if (static_cast<std::size_t>(topology_.local_size) > kernels::kMostInputs) {
-    return "there are more than " + std::to_string(kernels::kMostInputs) + " ranks on a host";
-  }
-  return {};
+/// Whether the ranks try CUDA IPC; equal on all of them.
+bool CudaBackend::may_use_ipc() const {
+  return options_.ipc && (is_on_one_host() || has_two_levels(topology_)) &&
+         static_cast<std::size_t>(topology_.local_size) <= kernels::kMostInputs;
 }
 
-/// Finds out which ways there are; all ranks do.
+/// Tries CUDA IPC and MPI; all ranks take part.
 Steps CudaBackend::find_ways(int device) {
-  Problems problems;
+  std::string of_ipc, of_mpi;  // why they cannot be used
   has_ipc_ = false;
-  if (why_never_ipc().empty()) {
+  if (may_use_ipc()) {
     Steps connecting =
-        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, problems.of_ipc);
+        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, of_ipc);
     co_await connecting;
-    has_ipc_ = problems.of_ipc.empty();
+    has_ipc_ = of_ipc.empty();
   }
   if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
     Workbench& bench = gpu(device).bench;
-    co_await direct_link_->prove(bench, exchange_, options_.ipc_patience, problems.of_mpi);
-    if (problems.of_mpi.empty()) {
+    co_await direct_link_->prove(bench, exchange_, options_.ipc_patience, of_mpi);
+    if (of_mpi.empty()) {
       direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_);
     }
   }
-  tell(problems);
+  tell(of_ipc, of_mpi);
   has_ways_ = true;
 }
 
-/// In one line for what moves data, once all is known.
-void CudaBackend::tell(const Problems& problems) const {
-  const std::string& of_ipc = problems.of_ipc;
-  const std::string& of_mpi = problems.of_mpi;
+/// Warns in one line that data is moved in another way, and why.
+void CudaBackend::tell(const std::string& of_ipc, const std::string& of_mpi) const {
   if (of_ipc.empty() && of_mpi.empty()) return;
   const std::string staged = "staged through host memory";
   const std::string by_mpi = "left to MPI, and " + staged + " where MPI does not serve it";
@@ -176,21 +164,19 @@ void CudaBackend::tell(const Problems& problems) const {
   warn_(text);
 }
 
-/// What moves an operation from GPU to GPU, and is counted; null: it is staged.
+/// Returns what moves an operation from GPU to GPU, and counts it; null: it is staged.
 Collectives* CudaBackend::choose(Ways ways) noexcept {
-  const bool by_ipc = has_ipc_ && ways.ipc;
-  const bool by_mpi = !by_ipc && direct_ && ways.mpi;
-  (by_ipc   ? counters_.ipc_operations
-   : by_mpi ? counters_.mpi_operations
-            : counters_.staged_operations)
-      .fetch_add(1, std::memory_order_relaxed);
-  if (by_ipc) return &gpu_->ipc;
+  if (has_ipc_ && ways.ipc) {
+    ++counters_.ipc_operations;
+    return &gpu_->ipc;
+  }
+  const bool by_mpi = direct_ && ways.mpi;
+  ++(by_mpi ? counters_.mpi_operations : counters_.staged_operations);
   return by_mpi ? direct_.get() : nullptr;
 }
 
-/// Across hosts CUDA IPC serves large sums alone: smaller ones are not worth several exchanges
-/// between hosts. Where sums must be exact it serves all, as the other ways may add in another
-/// order.
+/// Across hosts CUDA IPC serves only large sums: small ones are not worth several exchanges between
+/// hosts. Where sums must be exact it serves all: the other ways may add in another order.
 CudaBackend::Ways CudaBackend::ways_of_sum(const AllreduceCall& call) const {
   const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
   const bool crosses =
@@ -241,8 +227,7 @@ std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
                                [call](Gpu& gpu, Collectives*) { return gpu.staged.recv(call); });
 }
 
-/// What is queued runs on, and may be made not to wait for what a peer would have to do
-/// (CudaStreams::end_waits).
+/// Queued work continues; CudaStreams::end_waits() ends its waits for peers.
 void CudaBackend::abort() noexcept {
   if (direct_link_) direct_link_->abort();
   is_dead_ = true;
@@ -260,7 +245,7 @@ void CudaBackend::let_go() {
   gpu_->peers.forget();
 }
 
-/// Of a set that is removed nobody has let go before.
+/// A process set that is removed comes here without let_go().
 void CudaBackend::close() {
   let_go();
   if (direct_link_) direct_link_->close();

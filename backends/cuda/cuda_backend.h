@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,14 +27,13 @@
 
 namespace ronde::cuda {
 
-/// Buffers on GPUs, without NCCL. The first operation tells which GPU this rank's are on; only then
-/// anything is made there, and the ranks find out whether they reach each other by CUDA IPC.
+/// Buffers on GPUs, without NCCL. The first operation determines the rank's GPU; resources are made
+/// and CUDA IPC is tried only then.
 ///
 /// Thread-safety: as Backend. One operation at a time.
 class CudaBackend final : public Backend {
  public:
-  /// `context`: what is used of it outlives the backend. `direct_messages`:
-  /// make_direct_messages.
+  /// `context` outlives the backend. `direct_messages`: make_direct_messages().
   CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
               const BackendContext& context, std::unique_ptr<Backend> direct_messages);
   ~CudaBackend() override;
@@ -57,7 +54,7 @@ class CudaBackend final : public Backend {
   StatsGroup stats() const override;
 
  private:
-  /// What there is on the GPU.
+  /// The resources on the rank's GPU.
   struct Gpu {
     Gpu(CudaBackend& owner, int device);
 
@@ -70,24 +67,19 @@ class CudaBackend final : public Backend {
   };
   class Run;
 
-  /// What may serve an operation beside the host, which serves all. Messages are staged, also where
-  /// all else is not: the ranks find out what works in a collective of all of them. Broadcasts
-  /// across hosts are staged: they happen once, before training.
+  /// What may serve an operation; the host serves all. Messages are always staged, as the trials
+  /// are collectives of all ranks. Broadcasts across hosts are staged: they happen once, before
+  /// training.
   struct Ways {
     bool ipc = false;
     bool mpi = false;
   };
 
-  /// Why ways that were tried are none, as far as they are.
-  struct Problems {
-    std::string of_ipc, of_mpi;
-  };
-
-  /// `device`: an ordinal, or negative: any that this rank may use.
+  /// `device`: an ordinal; negative: any that this rank may use.
   Gpu& gpu(int device);
   Steps find_ways(int device);
-  void tell(const Problems& problems) const;
-  std::string why_never_ipc() const;
+  void tell(const std::string& of_ipc, const std::string& of_mpi) const;
+  bool may_use_ipc() const;
   Collectives* choose(Ways ways) noexcept;
   bool is_on_one_host() const { return topology_.hosts() == 1; }
   Ways ways() const { return {.ipc = is_on_one_host(), .mpi = true}; }
@@ -105,11 +97,11 @@ class CudaBackend final : public Backend {
   std::unique_ptr<RegistrationCache> cache_;
   CudaCounters counters_;
   gpu::HostExchange exchange_;
-  std::unique_ptr<DirectLink> direct_link_;  ///< null: there is no such MPI
+  std::unique_ptr<DirectLink> direct_link_;  ///< null: MPI does not take addresses of GPUs
   std::unique_ptr<Gpu> gpu_;
-  std::unique_ptr<DirectOperations> direct_;  ///< once it is proven
-  bool is_dead_ = false;                      ///< the group is
-  bool has_ways_ = false;                     ///< the ranks have found out which there are
+  std::unique_ptr<DirectOperations> direct_;  ///< once the trial has succeeded
+  bool is_dead_ = false;                      ///< the group has failed
+  bool has_ways_ = false;                     ///< the trials have ended
   bool has_ipc_ = false;
 };
 

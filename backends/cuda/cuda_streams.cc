@@ -10,8 +10,7 @@
 namespace ronde::cuda {
 namespace {
 
-/// What is queued on a stream that is being captured does not run then, but whenever its graph
-/// does.
+/// Work queued on a stream that is being captured runs only when its graph does.
 void refuse_captured(const DeviceContext& context, StreamHandle stream) {
   const DriverApi& api = context.api();
   const Current current(context);

@@ -15,8 +15,7 @@
 namespace ronde::cuda {
 
 /// The GPU that a rank's tensors are on, and the order between Ronde's streams and the program's.
-/// Which GPU that is shows with the first operation: until then nothing is made on any, so that a
-/// program which trains on the CPU pays nothing.
+/// The first operation determines the GPU; nothing is made on any GPU before.
 ///
 /// Thread-safety: full.
 class CudaStreams final : public DeviceStreams {
@@ -27,26 +26,26 @@ class CudaStreams final : public DeviceStreams {
   Rest settle(std::chrono::nanoseconds bound) noexcept override;
   void end_waits() noexcept override;
 
-  /// What end_waits() calls, and nothing else may be called from within; empty: nothing.
+  /// Sets the function that end_waits() calls, which must call nothing here; empty: none.
   void end_waits_by(std::function<void()> release);
 
-  /// How many GPUs are visible, at least 1. Throws DriverError.
+  /// The number of visible GPUs, at least 1. Throws DriverError.
   int device_count() const;
 
-  /// The ordinal of the rank's GPU: while no operation has told, that of its place on the host.
+  /// The ordinal of the rank's GPU; before the first operation, that of its place on the host.
   int own_device(int local_rank) const;
 
-  /// The context on this GPU, which is the rank's from now on. Throws UsageError if another one is,
-  /// DriverError if there is no room for a context.
+  /// The context on this GPU, which becomes the rank's. Throws UsageError if the rank has another
+  /// GPU, DriverError if there is no room for a context.
   std::shared_ptr<const DeviceContext> context(int device);
 
-  /// A stream of Ronde's own on the rank's GPU, which settle() looks at.
+  /// Makes a stream on the rank's GPU, which settle() waits for.
   std::shared_ptr<Stream> make_stream(int device);
 
-  /// An event that is done once all that `stream` has now is: for Operation::event().
+  /// Returns an event that is done once all work queued so far has run, for Operation::event().
   std::shared_ptr<const DeviceEvent> mark(Stream& stream);
 
-  /// How many handles and allocations of the rank's GPU could not be given back.
+  /// The number of handles and allocations that could not be given back.
   std::uint64_t lost() const;
 
  private:

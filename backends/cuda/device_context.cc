@@ -22,7 +22,7 @@ DeviceContext::~DeviceContext() {
 }
 
 void DeviceContext::count_lost(Result result) const noexcept {
-  if (result != kSuccess && result != kDeinitialized) lost_.fetch_add(1, std::memory_order_relaxed);
+  if (result != kSuccess && result != kDeinitialized) ++lost_;
 }
 
 Current::Current(const DeviceContext& context) : context_(context) {

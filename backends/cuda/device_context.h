@@ -10,36 +10,34 @@
 
 namespace ronde::cuda {
 
-/// The primary context of one GPU, which the CUDA runtime and so LibTorch use, too. Whatever is
+/// The primary context of one GPU, shared with the CUDA runtime and so with LibTorch. All that is
 /// made on the GPU holds it.
 ///
-/// Thread-safety: full; it is constant but for its counter.
+/// Thread-safety: full; only its counter changes.
 class DeviceContext {
  public:
-  /// `index`: of the GPU, among those that are visible. Throws DriverError if there is no such GPU,
-  /// or no room on it for a context.
+  /// `index`: the ordinal of a visible GPU. Throws DriverError if there is no such GPU, or no room
+  /// on it for a context.
   DeviceContext(std::shared_ptr<const DriverApi> api, int index);
   ~DeviceContext();
-  DeviceContext(const DeviceContext&) = delete;
-  DeviceContext& operator=(const DeviceContext&) = delete;
 
   const DriverApi& api() const noexcept { return *api_; }
   int index() const noexcept { return gpu_.index; }
-  /// Who the GPU is, for peers: ordinals mean nothing to them.
+  /// Identifies the GPU to peers, which have other ordinals.
   const Gpu& gpu() const noexcept { return gpu_; }
   int multiprocessors() const noexcept { return multiprocessors_; }
 
-  /// Calls a function of the driver's in this context; throws DriverError unless it succeeds.
+  /// Calls a function of the driver in this context; throws DriverError unless it succeeds.
   template <typename... Arguments, typename... Given>
   void call(const std::string& doing, vendor::Entry<Result, Arguments...> DriverApi::*function,
             Given... given) const;
 
-  /// Gives something back in a destructor: calls `function` in this context. Where that fails there
-  /// is nobody to throw at, and the memory or handle is lost, which is counted. Once the process
-  /// ends the driver refuses everything; that does not count.
+  /// Gives memory or a handle back in a destructor: calls `function` in this context. A failure,
+  /// which cannot be thrown, is counted as a loss, but not at the end of the process, when the
+  /// driver refuses all calls.
   template <typename... Arguments, typename... Given>
   void release(const vendor::Entry<Result, Arguments...>& function, Given... given) const noexcept;
-  /// How many were lost.
+  /// The number of losses.
   std::uint64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
 
  private:
@@ -54,9 +52,8 @@ class DeviceContext {
   mutable std::atomic<std::uint64_t> lost_{0};
 };
 
-/// While it lives, the context is that of the calling thread; then the one before. Most calls of
-/// the driver need it. They do not disturb the capture of a CUDA graph by another thread, for which
-/// the driver else takes any call that it might depend on.
+/// Makes the context current on the calling thread while it lives, as most driver calls need, and
+/// in a mode in which they do not disturb the capture of a CUDA graph by another thread.
 class Current {
  public:
   explicit Current(const DeviceContext& context);
@@ -66,7 +63,7 @@ class Current {
 
  private:
   const DeviceContext& context_;
-  int mode_ = kCaptureRelaxed;  ///< then that of the thread before
+  int mode_ = kCaptureRelaxed;  ///< after the constructor, the thread's previous mode
 };
 
 template <typename... Arguments, typename... Given>

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "backends/vendor/api_table.h"
 
@@ -13,8 +12,8 @@ namespace ronde::cuda {
 
 constexpr const char* kDriverLibrary = "libcuda.so.1";
 
-// The declarations of the CUDA Driver API (cuda.h) that Ronde needs, so that it is built, and its
-// logic tested, without a toolkit. tests/cuda/declarations_test.cc compares them with a toolkit's.
+// Declarations of the CUDA Driver API (cuda.h), with which Ronde is built and tested without a
+// toolkit. tests/cuda/declarations_test.cc compares them with a toolkit's.
 
 using Result = int;  ///< CUresult
 using DeviceHandle = int;
@@ -24,7 +23,7 @@ struct Uuid {
   std::array<unsigned char, 16> bytes;
 };
 
-/// What can be asked of the GPUs without a context on one.
+/// Functions that need no context on a GPU.
 struct DeviceQueryApi : vendor::ApiTable {
   vendor::Entry<Result, unsigned> init{*this, "cuInit"};
   vendor::Entry<Result, int*> driver_version{*this, "cuDriverGetVersion"};
@@ -38,9 +37,9 @@ struct DeviceQueryApi : vendor::ApiTable {
   vendor::Entry<Result, char*, int, DeviceHandle> device_pci_id{*this, "cuDeviceGetPCIBusId"};
 };
 
-/// One GPU as the driver describes it.
+/// The driver's description of a GPU.
 struct Gpu {
-  int index = 0;  ///< among those that CUDA_VISIBLE_DEVICES leaves, in its order
+  int index = 0;  ///< ordinal among those that CUDA_VISIBLE_DEVICES leaves
   std::string name;
   std::uint64_t memory_bytes = 0;
   std::string uuid;    ///< "GPU-xxxxxxxx-...", as nvidia-smi writes it
@@ -53,7 +52,7 @@ std::string error_text(const DeviceQueryApi& api, const char* symbol, Result res
 /// "13.0" of 13000
 std::string version_text(int version);
 
-/// The GPU of that index. Returns the first call that fails with its error, or empty.
+/// Describes the GPU of that index. Returns the first failed call with its error, or empty.
 [[nodiscard]] std::string describe_gpu(const DeviceQueryApi& api, int index, Gpu& gpu);
 
 }  // namespace ronde::cuda

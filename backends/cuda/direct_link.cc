@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// How ranks find out whether MPI takes addresses of GPUs: each sends a large message to the next
+// rank and small ones to all, and checks what arrives. If messages do not arrive in time, MPI is
+// aborted, and keeps their memory until the process ends.
 #include "backends/cuda/direct_link.h"
 
 #include <algorithm>
@@ -7,7 +10,6 @@
 #include <optional>
 #include <utility>
 
-#include "backends/cuda/addresses.h"
 #include "backends/cuda/verdict.h"
 #include "backends/gpu/abandon.h"
 #include "ronde/error.h"
@@ -17,11 +19,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of the trial's messages: MPI libraries send large ones in another way than small ones.
+// Bytes of the trial's messages: MPI libraries send large ones by another protocol.
 constexpr std::size_t kLarge = std::size_t{1} << 20;
 constexpr std::size_t kSmall = 64;
 
-/// What a rank sends in the trial.
+/// The value of the bytes that a rank sends in the trial.
 unsigned char content_of(std::size_t rank) {
   return static_cast<unsigned char>(rank % 255 + 1);
 }
@@ -40,9 +42,9 @@ std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory, std
   return factory.create(context);
 }
 
-/// What the trial works with, apart from operations: where it does not end, it is abandoned.
+/// The resources of the trial, apart from those of operations; abandoned if it does not end.
 struct DirectLink::Trial {
-  /// Queues the writing of what the others will look for.
+  /// Queues the writing of what is sent.
   Trial(Workbench& bench, std::size_t ranks, std::size_t own)
       : memory(bench.context(), 2 * kLarge + ranks * kSmall),
         seen(bench.pinned().take(kLarge + ranks * kSmall)),
@@ -54,18 +56,12 @@ struct DirectLink::Trial {
   }
 
   DevicePointer sent() const noexcept { return memory.address(); }
-  /// From the rank before, and behind it the small ones of all.
+  /// The large message of the previous rank, followed by the small ones of all ranks.
   DevicePointer received() const noexcept { return memory.address() + kLarge; }
 
   DeviceMemory memory;
   PinnedBlock seen;
   Event queued;
-};
-
-/// What each rank says after the trial.
-struct DirectLink::Outcome {
-  Verdict verdict;     ///< none where messages have merely not arrived: another rank knows why
-  bool hangs = false;  ///< MPI may still use memory, or has failed: it must not be asked again
 };
 
 DirectLink::DirectLink(std::unique_ptr<Backend> messages, vendor::SurroundCalls surround,
@@ -82,43 +78,49 @@ DirectLink::~DirectLink() {
 
 Steps DirectLink::prove(Workbench& bench, gpu::HostExchange& exchange,
                         std::chrono::milliseconds patience, std::string& problem) {
-  std::string failure = problem_of([&] {
+  problem = problem_of([&] {
     trial_ = std::make_unique<Trial>(bench, size(), own_);
     surround_calls(bench.context());
   });
   const auto is_queue_done = [this] { return trial_->queued.is_done(); };
-  if (failure.empty()) co_await until(is_queue_done);
-  // No message is sent, and no deadline runs, before every rank is ready for its own: a rank may
-  // have taken long to load the kernels.
-  exchange.start(Verdict(failure));
-  co_await until([&exchange] { return exchange.poll(); });
-  problem = first_problem(exchange.all<Verdict>(), ranks_);
+  if (problem.empty()) co_await until(is_queue_done);
+  // No rank sends before all are ready, as one may take long to load the kernels: the deadline is
+  // for messages alone.
+  co_await agree(exchange, ranks_, problem);
   if (!problem.empty()) {
     end_surroundings();
     co_return drop_trial();
   }
   const Clock::time_point deadline = Clock::now() + patience;
   for (const bool is_large : {true, false}) {
-    if (!failure.empty() || hangs()) break;
-    failure = problem_of([&] { begin_trial(is_large); });
+    if (!problem.empty() || hangs()) break;
+    problem = problem_of([&] { begin_trial(is_large); });
     co_await until([&] {
-      if (failure.empty()) failure = problem_of([this] { have_ended(); });
-      return !failure.empty() || !hangs() || Clock::now() >= deadline;
+      if (problem.empty()) problem = problem_of([this] { have_ended(); });
+      return !problem.empty() || !hangs() || Clock::now() >= deadline;
     });
   }
-  if (failure.empty() && !hangs()) {
+  if (problem.empty() && !hangs()) {
     bench.stream().copy(trial_->seen.address(), trial_->received(), kLarge + size() * kSmall,
                         "copying from the GPU");
     bench.stream().record(trial_->queued);
     co_await until(is_queue_done);
-    failure = problem_of([this] { check_trial(); });
+    problem = problem_of([this] { check_trial(); });
   }
-  exchange.start(Outcome{Verdict(failure), hangs()});
-  co_await until([&exchange] { return exchange.poll(); });
-  problem = end_trial(exchange.all<Outcome>());
+  // Where messages have merely not arrived, another rank may know why.
+  co_await agree(exchange, ranks_, problem);
+  co_await exchange.share(hangs());
+  const std::vector<bool> all_hang = exchange.all<bool>();
+  if (std::find(all_hang.begin(), all_hang.end(), true) != all_hang.end()) {
+    if (problem.empty()) problem = "messages of the trial do not arrive";
+    abort();
+  }
+  if (!problem.empty()) end_surroundings();
+  drop_trial();
+  pending_.clear();  // what MPI has of them stays with MPI
 }
 
-/// A large message to the next rank, or a small one to every other one.
+/// Begins a large message to the next rank, or a small one to each other rank.
 void DirectLink::begin_trial(bool is_large) {
   for (std::size_t i = 1; i < (is_large ? 2 : size()); ++i) {
     const std::size_t from = (own_ + size() - i) % size();
@@ -143,24 +145,6 @@ void DirectLink::check_trial() const {
   }
 }
 
-/// Why MPI cannot be used, or an empty text. What it may still use lives on.
-std::string DirectLink::end_trial(const std::vector<Outcome>& outcomes) {
-  std::vector<Verdict> verdicts;
-  bool one_hangs = false;
-  for (const Outcome& outcome : outcomes) {
-    verdicts.push_back(outcome.verdict);
-    one_hangs = one_hangs || outcome.hangs;
-  }
-  std::string problem = first_problem(verdicts, ranks_);
-  if (problem.empty() && one_hangs) problem = "messages of the trial do not arrive";
-  if (one_hangs) abort();
-  if (!problem.empty()) end_surroundings();
-  drop_trial();
-  // What MPI has of them stays with MPI.
-  pending_.clear();
-  return problem;
-}
-
 void DirectLink::drop_trial() noexcept {
   if (hangs()) {
     gpu::abandon(std::move(trial_));
@@ -176,7 +160,7 @@ void DirectLink::surround_calls(std::shared_ptr<const DeviceContext> context) {
     try {
       current.emplace(*context);
     } catch (const DriverError& error) {
-      // As the process ends, the driver goes before MPI does: no message gets on then.
+      // At the end of the process the driver ends before MPI: no message is in flight then.
       if (error.result() != kDeinitialized) throw;
     }
     call();
@@ -196,7 +180,7 @@ void DirectLink::send(std::size_t to, DevicePointer from, std::size_t bytes) {
                                       .count = bytes,
                                       .dtype = DataType::U8,
                                       .peer = static_cast<int>(to)}));
-  sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  sent_bytes_ += bytes;
 }
 
 void DirectLink::receive(std::size_t from, DevicePointer to, std::size_t bytes) {

@@ -19,83 +19,70 @@
 
 namespace ronde::cuda {
 
-/// The backend for a DirectLink, where all ranks can have it; null where one cannot, the factory is
-/// empty, or there are more than `most_ranks`. All ranks call it with factories of the same kind.
+/// Makes the backend for a DirectLink if all ranks can have it; else, without a factory, or with
+/// more than `most_ranks`, returns null. Either all ranks have a factory, or none.
 std::unique_ptr<Backend> make_direct_messages(const BackendFactory& factory, std::size_t most_ranks,
                                               BackendContext& context);
 
 /// Messages between memory of GPUs, by an MPI that takes their addresses.
 ///
 /// Note [Messages alone]
-/// Of such an MPI nothing but sends and receives is asked. Its collectives do not suit: Open MPI
-/// takes addresses of GPUs in no non-blocking one, and would reduce by the CPU what the CPU cannot
-/// read; and reductions by operators of Ronde's own do so in any MPI. Ronde's kernels reduce
-/// instead, in the order of ranks, to the same bits as by CUDA IPC. Two ranks send each other what
-/// belongs to collectives and to messages in one order, that of the operations, so that one tag
-/// serves for all.
+/// Only sends and receives of such an MPI are used. Open MPI's non-blocking collectives take no
+/// addresses of GPUs, and reductions with Ronde's own operators would run on the CPU, which cannot
+/// read that memory. Ronde's kernels reduce in rank order, to the same bits as by CUDA IPC. Two
+/// ranks exchange all messages in the order of operations, so one tag is enough.
 ///
 /// Note [Memory of direct messages]
-/// Only Ronde's own memory is sent and received, never the program's: MPI cannot be told to stop,
-/// and may still write when the group is dead and the program has its tensors back. Ronde's is kept
-/// then (hangs()). It is also the same memory in each operation, which an MPI has to register but
-/// once.
+/// Only Ronde's own memory is sent and received, never the program's: MPI requests cannot be
+/// cancelled, and MPI may still write after the group has failed and the program has its tensors
+/// back. Ronde keeps its memory then (hangs()). MPI registers it only once.
 ///
 /// Note [Context of MPI's calls]
-/// MPI goes on with a message in whatever call it is in, also one that is about memory of the host,
-/// and then may call the driver, which needs the GPU's context. So from the trial on every call of
-/// MPI in this process has it (CudaOptions::surround_mpi_calls), until no message can be on its
-/// way: where some were given up, for as long as the process lives.
+/// MPI may progress a message in any call, also in one about host memory, and may then call the
+/// driver, which needs the GPU's context. So every MPI call of this process has that context
+/// (CudaOptions::surround_mpi_calls) from the trial until no message is in flight; if messages were
+/// abandoned, until the process ends.
 ///
-/// Thread-safety: one thread at a time; stats() from any.
+/// Thread-safety: one thread at a time; sent_bytes(): any.
 class DirectLink {
  public:
-  /// `ranks`: what they are called in texts, in their order; this is the one at `own`.
-  /// `surround`: CudaOptions::surround_mpi_calls.
+  /// `ranks`: their names in texts; this is the one at `own`. `surround`:
+  /// CudaOptions::surround_mpi_calls.
   DirectLink(std::unique_ptr<Backend> messages, vendor::SurroundCalls surround,
              std::vector<int> ranks, int own);
   ~DirectLink();
-  DirectLink(const DirectLink&) = delete;
-  DirectLink& operator=(const DirectLink&) = delete;
 
-  /// All ranks try it out; messages have `patience` to arrive. Throws Error where the GPU itself
-  /// fails. Leaves in `problem` why it
-  /// cannot be used, the same on every rank; an empty text if it can.
+  /// All ranks try it; messages have `patience` to arrive. Leaves in `problem` why it cannot be
+  /// used, equal on all ranks; empty if it can. Throws Error if the GPU itself fails.
   Steps prove(Workbench& bench, gpu::HostExchange& exchange, std::chrono::milliseconds patience,
               std::string& problem);
 
   std::size_t size() const noexcept { return ranks_.size(); }
   std::size_t own() const noexcept { return own_; }
 
-  /// Begin messages of the GPU's memory, which is not empty, and on which no work is queued. Once
-  /// it is proven.
-  /// @{
+  /// Begin a message, after the trial. No queued work uses its memory, which is not empty.
   void send(std::size_t to, DevicePointer from, std::size_t bytes);
   void receive(std::size_t from, DevicePointer to, std::size_t bytes);
-  /// @}
-  /// Whether all that were begun have ended. Throws Error if one failed.
+  /// Whether all messages have ended. Throws Error if one failed.
   bool have_ended();
 
-  /// Messages were begun and have not ended: MPI may use their memory.
+  /// Whether messages have not ended: MPI may use their memory.
   bool hangs() const noexcept { return !pending_.empty(); }
 
-  /// It was given up: MPI is not asked again, nor finalised.
+  /// Whether it was aborted: MPI is neither called again nor finalised.
   bool is_over() const noexcept { return is_over_; }
 
   /// As those of Backend.
-  /// @{
   void abort() noexcept;
   void close();
-  /// @}
 
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
 
  private:
   struct Trial;
-  struct Outcome;
 
   void begin_trial(bool is_large);
   void check_trial() const;
-  std::string end_trial(const std::vector<Outcome>& outcomes);
   void drop_trial() noexcept;
   void surround_calls(std::shared_ptr<const DeviceContext> context);
   void end_surroundings() noexcept;
@@ -107,7 +94,7 @@ class DirectLink {
   std::unique_ptr<vendor::Surrounded> surrounded_;  ///< Note [Context of MPI's calls]
   std::unique_ptr<Trial> trial_;
   std::deque<std::unique_ptr<Operation>> pending_;
-  bool is_over_ = false;  ///< aborted
+  bool is_over_ = false;
   std::atomic<std::uint64_t> sent_bytes_{0};
 };
 

@@ -22,7 +22,7 @@ Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankParts from, 
   arrived_ = {arrivals, stride, ranks_};
   co_await bench_.reach();
   for (std::size_t i = 1; i < ranks_; ++i) {
-    // Each begins with another one.
+    // Each rank begins with another peer.
     const std::size_t sender = (own_ + ranks_ - i) % ranks_;
     const std::size_t receiver = (own_ + i) % ranks_;
     if (const std::size_t bytes = from.piece(sender) * width; bytes > 0) {
@@ -38,7 +38,7 @@ Steps DirectOperations::exchange(Pattern pattern, RankParts to, RankParts from, 
   }
 }
 
-/// The inputs lie at equal distances once this rank's own one is among those that have arrived.
+/// This rank's part is copied among those that have arrived, so that all are at equal distances.
 void DirectOperations::reduce(DevicePointer target, std::size_t count, const Travel& travel) {
   if (count == 0) return;
   bench_.stream().copy(arrived_.first + own_ * arrived_.bytes, parts_[own_], count * travel.width(),

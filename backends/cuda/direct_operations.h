@@ -9,17 +9,17 @@
 
 namespace ronde::cuda {
 
-/// The collectives of ranks whose MPI takes addresses of GPUs: Note [Messages alone]. Parts for
-/// this rank arrive in the half that is not packed, or at their own positions where all gather. No
-/// thread waits: MPI is called once the GPU is through with what it will touch.
+/// Collectives by an MPI that takes addresses of GPUs: Note [Messages alone]. Parts for this rank
+/// arrive in the half that is not packed; in a gathering at their own positions. No thread blocks:
+/// MPI is called once the GPU has finished with the memory.
 ///
 /// Thread-safety: as Collectives.
 class DirectOperations final : public Collectives {
  public:
-  /// All outlive it; `link` is proven.
+  /// All outlive it; the trial of `link` has succeeded.
   DirectOperations(Workbench& bench, DirectLink& link, CudaCounters& counters);
 
-  /// For as many a half of the fusion buffer has room.
+  /// The number of ranks for whose parts half of the fusion buffer has room.
   static std::size_t most_ranks(const CudaOptions& options) noexcept;
 
   Steps allreduce(AllreduceCall call) override;
@@ -29,7 +29,7 @@ class DirectOperations final : public Collectives {
   void reduce(DevicePointer target, std::size_t count, const Travel& travel) override;
 
   DirectLink& link_;
-  KernelSet::Strided arrived_;  ///< in the exchange before, this rank's own part left out
+  KernelSet::Strided arrived_;  ///< the parts of the last exchange, without this rank's own
 };
 
 }  // namespace ronde::cuda

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/driver_api.h"
 
-#include <utility>
-
 namespace ronde::cuda {
 
 DriverError::DriverError(const DriverApi& api, const char* symbol, Result result,

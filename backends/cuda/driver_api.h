@@ -12,7 +12,7 @@
 
 namespace ronde::cuda {
 
-// As in device_query.h: declarations of cuda.h, with its values.
+// Declarations of cuda.h, as in device_query.h.
 
 using DevicePointer = unsigned long long;  ///< CUdeviceptr
 struct ContextTag;
@@ -30,9 +30,9 @@ struct IpcMemHandle {
   std::array<char, 64> reserved;
 };
 
-/// CUstreamBatchMemOpParams: a 32-bit word that a stream writes, or waits for. Without flags what
-/// was queued before a write is visible to all before the word is, and a wait ends when the word
-/// minus the value is not negative, as a number of 32 bits.
+/// CUstreamBatchMemOpParams: a 32-bit word that a stream writes or waits for. Without flags, writes
+/// queued before are visible to all before the word is, and a wait ends when the word minus the
+/// value, as a signed 32-bit number, is not negative.
 struct StreamMemoryOperation {
   unsigned operation = 0;
   DevicePointer address = 0;
@@ -45,7 +45,7 @@ struct StreamMemoryOperation {
 constexpr unsigned kWaitForWord = 1;
 constexpr unsigned kWriteWord = 2;
 
-/// CUresult, those that are told apart.
+/// CUresult, the values that Ronde distinguishes.
 constexpr Result kOutOfMemory = 2;
 constexpr Result kDeinitialized = 4;
 constexpr Result kNotReady = 600;
@@ -75,12 +75,11 @@ constexpr int kAttributeComputeCapabilityMinor = 76;
 constexpr int kPointerBufferId = 7;
 constexpr int kPointerIsLegacyIpcCapable = 10;
 
-/// Every function of the CUDA driver that Ronde calls. The driver, and not the runtime: its
-/// functions keep their names and their meaning from one version to the next, the library comes
-/// with the kernel module, and there is one of it in a process, whatever runtimes there are. Ronde
-/// shares the primary context of a device with them, and so with LibTorch.
+/// The functions of the CUDA driver that Ronde calls. Ronde uses the driver and not the runtime:
+/// its functions keep their meaning between versions, the library comes with the kernel module, and
+/// a process has one of it, whatever runtimes it has. They share a device's primary context.
 ///
-/// Thread-safety: of the driver, whose functions any thread may call.
+/// Thread-safety: full, as the driver's.
 struct DriverApi : DeviceQueryApi {
   template <typename... Arguments>
   using Call = vendor::Entry<Result, Arguments...>;
@@ -104,7 +103,7 @@ struct DriverApi : DeviceQueryApi {
   Call<DevicePointer*, std::size_t*, DevicePointer> address_range{*this, "cuMemGetAddressRange_v2"};
   Call<void*, int, DevicePointer> pointer_attribute{*this, "cuPointerGetAttribute"};
 
-  /// Between any two kinds of memory, by their addresses.
+  /// Copies between any two kinds of memory, which it distinguishes by address.
   Call<DevicePointer, DevicePointer, std::size_t, StreamHandle> copy{*this, "cuMemcpyAsync"};
   Call<DevicePointer, unsigned char, std::size_t, StreamHandle> fill{*this, "cuMemsetD8Async"};
 
@@ -136,10 +135,10 @@ struct DriverApi : DeviceQueryApi {
       launch{*this, "cuLaunchKernel"};
 };
 
-/// A call of the driver's that failed.
+/// A failed call of the driver.
 class DriverError : public Error {
  public:
-  /// `doing`: what Ronde was about, as in "opening the fusion buffer of rank 3".
+  /// `doing`: for example "opening the fusion buffer of rank 3".
   DriverError(const DriverApi& api, const char* symbol, Result result, const std::string& doing);
 
   /// CUresult
@@ -157,19 +156,39 @@ void check(const DriverApi& api, const std::string& doing,
   if (result != kSuccess) throw DriverError(api, function.symbol(), result, doing);
 }
 
-/// The oldest driver that is used: that of CUDA 12.0.
+/// The oldest supported driver: that of CUDA 12.0.
 constexpr int kOldestDriver = 12000;
 
-/// What of the driver this process has.
+/// The driver of this process.
 struct LoadedDriver {
-  std::shared_ptr<const DriverApi> api;  ///< null: there is none that could be used
+  std::shared_ptr<const DriverApi> api;  ///< null: it cannot be used
   int version = 0;                       ///< 13000 is CUDA 13.0
-  std::string problem;                   ///< why there is none, and what to do; else empty
+  std::string problem;                   ///< why not, and what to do; else empty
 };
 
-/// Finds it and asks for its version. Initialises nothing, so that the process may still fork.
+/// Loads it without initialising it, so that the process may still fork.
 LoadedDriver find_driver(const vendor::SymbolLookup& lookup);
-/// Finds, asks and initialises it.
+/// Loads and initialises it.
 LoadedDriver load_driver(const vendor::SymbolLookup& lookup);
+
+// GPU addresses as numbers, and as pointers that the host must not dereference.
+
+inline const void* pointer_to(DevicePointer address) noexcept {
+  return reinterpret_cast<const void*>(address);
+}
+inline void* writable(DevicePointer address) noexcept {
+  return reinterpret_cast<void*>(address);
+}
+inline DevicePointer address_of(const void* pointer) noexcept {
+  return reinterpret_cast<DevicePointer>(pointer);
+}
+
+/// The address of an element of `width` bytes.
+inline const std::byte* at(const void* base, std::size_t element, std::size_t width) noexcept {
+  return static_cast<const std::byte*>(base) + element * width;
+}
+inline std::byte* at(void* base, std::size_t element, std::size_t width) noexcept {
+  return static_cast<std::byte*>(base) + element * width;
+}
 
 }  // namespace ronde::cuda

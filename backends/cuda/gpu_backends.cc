@@ -8,10 +8,11 @@
 namespace ronde::cuda {
 namespace {
 
-constexpr int kMajor = 1000;          ///< of versions of CUDA
-constexpr int kLeastCapability = 80;  ///< of which there are kernels
+constexpr int kMajor = 1000;          ///< the weight of the major version in CUDA's versions
+constexpr int kLeastCapability = 80;  ///< the kernels are compiled for it and newer ones
 
-/// Of those that are visible, as the rank's own is not known yet. What cannot be asked is good.
+/// The best of the visible GPUs: the rank's own is not known yet. A GPU that cannot be asked
+/// passes.
 int best_capability(const DriverApi& api, int count) {
   int best = 0;
   for (int index = 0; index < count; ++index) {

@@ -7,8 +7,7 @@
 namespace ronde::cuda {
 namespace {
 
-/// Pieces that are on their way at the same time: one down, one on the host, one up.
-constexpr std::size_t kSlots = 3;
+constexpr std::size_t kSlots = 3;  ///< pieces at a time: one down, one on the host, one up
 
 }  // namespace
 
@@ -25,21 +24,6 @@ void HostPipe::fetch(Slot& slot, const Passage& passage, const Piece& piece) {
   bench_.stream().record(slot.down);
 }
 
-void HostPipe::put_back(Slot& slot, const Passage& passage, const Piece& piece) {
-  if (!passage.is_copied_up || piece.bytes == 0) return;
-  up_->copy(passage.memory + piece.begin, slot.memory.address(), piece.bytes, "copying to the GPU");
-  up_->record(slot.up);
-  slot.is_going_up = true;
-  passed_.fetch_add(piece.bytes, std::memory_order_relaxed);
-}
-
-/// What is queued on the workbench's stream from now on runs after what was copied up.
-void HostPipe::join_streams() {
-  const Event over = bench_.events().take();
-  up_->record(over);
-  bench_.stream().wait_for(over);
-}
-
 Steps HostPipe::pass(Passage passage) {
   const std::size_t each = std::min(piece_bytes_, passage.longest);
   const std::size_t count = each > 0 ? (passage.longest + each - 1) / each : 0;
@@ -53,7 +37,7 @@ Steps HostPipe::pass(Passage passage) {
   for (std::size_t slot = 0; slot < std::min(kSlots, count); ++slot) {
     slots_.push_back({bench_.pinned().take(each), bench_.events().take(), bench_.events().take()});
   }
-  // All that is copied up lands where something was copied down, or may be written.
+  // Copies to the GPU wait until its memory may be written.
   const Event ready = bench_.events().take();
   bench_.stream().record(ready);
   up_->wait_for(ready);
@@ -65,11 +49,21 @@ Steps HostPipe::pass(Passage passage) {
     co_await until([&slot] { return slot.down.is_done(); });
     Steps working = passage.work(piece_of(number));
     co_await working;
-    put_back(slot, passage, piece_of(number));
+    if (const Piece piece = piece_of(number); passage.is_copied_up && piece.bytes > 0) {
+      up_->copy(passage.memory + piece.begin, slot.memory.address(), piece.bytes,
+                "copying to the GPU");
+      up_->record(slot.up);
+      slot.is_going_up = true;
+      passed_ += piece.bytes;
+    }
     const std::size_t next = number + slots_.size();
     if (next < count) fetch(slot, passage, piece_of(next));
   }
-  if (passage.is_copied_up) join_streams();
+  if (!passage.is_copied_up) co_return;
+  // Work queued on the workbench's stream from now on runs after the copies to the GPU.
+  const Event over = bench_.events().take();
+  up_->record(over);
+  bench_.stream().wait_for(over);
 }
 
 Steps HostPipe::settle() {

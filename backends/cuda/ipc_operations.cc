@@ -2,22 +2,17 @@
 #include "backends/cuda/ipc_operations.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
-#include "backends/cuda/addresses.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {
 namespace {
 
-/// The parts of the fusion buffer, which chunks use in turn.
-constexpr std::size_t kHalves = 2;
-/// Of a chunk where fusion is off.
-constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
-constexpr std::size_t kAlignment = 256;  // bytes
-/// Room for an element of each rank.
-constexpr std::size_t kLeastChunk = 4096;
+constexpr std::size_t kHalves = 2;  ///< of the fusion buffer, which chunks use in turn
+constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;  ///< where fusion is off
+constexpr std::size_t kAlignment = 256;                         ///< bytes
+constexpr std::size_t kLeastChunk = 4096;  ///< bytes: room for an element of each rank
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
@@ -50,23 +45,21 @@ std::size_t IpcOperations::buffer_bytes(const CudaOptions& options) noexcept {
 }
 
 void IpcOperations::begin_operation() {
-  counters_.fusion_mappings.fetch_add(peers_.hold(), std::memory_order_relaxed);
+  counters_.fusion_mappings += peers_.hold();
 }
 
-/// To be followed by an exchange, and a wait.
+/// Records a meeting; an exchange and a wait must follow.
 void IpcOperations::record() {
   peers_.record();
   if (ranks_ == 1) return;
   const bool by_flags = peers_.handover() == IpcHandover::Flags;
-  (by_flags ? counters_.flag_handovers : counters_.kernel_handovers)
-      .fetch_add(1, std::memory_order_relaxed);
+  ++(by_flags ? counters_.flag_handovers : counters_.kernel_handovers);
 }
 
-/// What is queued from now on runs after all that the ranks have queued so far.
+/// Work queued from now on runs after all work that the ranks have queued so far.
 Steps IpcOperations::meet() {
   record();
-  exchange_.start(++meetings_);
-  co_await until([this] { return exchange_.poll(); });
+  co_await exchange_.share(++meetings_);
   for (std::size_t rank = 0; rank < exchange_.size(); ++rank) {
     if (exchange_.of<std::uint64_t>(rank) == meetings_) continue;
     throw Error("ranks came to different handovers between GPUs: the order of operations differs");
@@ -84,7 +77,7 @@ void IpcOperations::let_go_of_read() {
   while (!in_use_.empty() && in_use_.front().read.is_done()) in_use_.pop_front();
 }
 
-/// Where nothing is kept, mappings are closed once nobody reads them.
+/// Without the cache, mappings are closed once this rank no longer reads them.
 Steps IpcOperations::end_operation() {
   let_go_of_read();
   if (keeps_) co_return;
@@ -93,7 +86,7 @@ Steps IpcOperations::end_operation() {
   peers_.let();
 }
 
-/// As the parts for this rank lie in the buffers of the others, a meeting is all it takes.
+/// A meeting is enough: the parts for this rank are read from the peers' buffers.
 Steps IpcOperations::exchange(Pattern pattern, RankParts to, RankParts, std::size_t width) {
   co_await meet();
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
@@ -102,17 +95,16 @@ Steps IpcOperations::exchange(Pattern pattern, RankParts to, RankParts, std::siz
 }
 
 void IpcOperations::reduce_all(const gpu::ChunkLayout& layout, const Travel& travel) {
-  counters_.one_shots.fetch_add(1, std::memory_order_relaxed);
+  ++counters_.one_shots;
   for (std::size_t rank = 0; rank < ranks_; ++rank) parts_[rank] = base(rank);
   const gpu::Piece& first = layout.pieces().front();
   const bool is_alone = layout.pieces().size() == 1 && travel.from == travel.dtype;
   void* const output = first.segment->output;
-  // At another address only bytes can be moved.
   const bool is_aligned = address_of(output) % travel.width() == 0;
   if (is_alone && output != nullptr && is_aligned) {
     return reduce(address_of(at(output, first.offset, travel.width())), layout.extent(), travel);
   }
-  // Memory behind the halves, at which no other rank looks.
+  // Memory behind the halves, which no peer reads.
   const DevicePointer result = bench_.fusion() + kHalves * half_bytes_;
   reduce(result, layout.extent(), travel);
   bench_.move(moves_out(layout.pieces(), result, size_of(travel.from), travel.width()),
@@ -136,7 +128,7 @@ Steps IpcOperations::allreduce(AllreduceCall call) {
   Between between;
   if (over_hosts) {
     between = [this, &over_hosts](DevicePointer share, std::size_t count, std::size_t longest) {
-      counters_.across_hosts.fetch_add(1, std::memory_order_relaxed);
+      ++counters_.across_hosts;
       return between_->reduce(share, count, longest, *over_hosts);
     };
   }
@@ -148,11 +140,11 @@ Steps IpcOperations::allreduce(AllreduceCall call) {
       co_await meet();
       reduce_all(layout, travel);
     } else {
-      counters_.two_shots.fetch_add(1, std::memory_order_relaxed);
+      ++counters_.two_shots;
       co_await two_shot(layout, travel, between);
     }
   }
-  // The next operation may be one that uses the fusion buffer otherwise.
+  // The next operation may use the fusion buffer alone: Note [Halves].
   if (over_hosts) co_await meet();
   co_await end_operation();
 }
@@ -174,7 +166,7 @@ Steps IpcOperations::broadcast(BroadcastCall call) {
   co_await end_operation();
 }
 
-/// The tensor, as the other ranks can map it; of no bytes: they cannot.
+/// Exports the tensor; of 0 bytes if peers cannot map it.
 ExportedMemory IpcOperations::offer_of(const Segment& segment, std::size_t bytes) const {
   if (segment.input == nullptr || segment.input != segment.output) return {};
   const std::size_t width = bytes / std::max<std::size_t>(segment.count, 1);
@@ -185,14 +177,21 @@ ExportedMemory IpcOperations::offer_of(const Segment& segment, std::size_t bytes
     const bool is_whole = exported->base % block_bytes_ == 0 && exported->size % block_bytes_ == 0;
     return is_whole ? *exported : ExportedMemory{};
   } catch (const DriverError&) {
-    return {};  // memory of a kind that has no handle: it is packed
+    return {};  // memory without a handle is packed
   }
 }
 
-/// Leaves at `parts_` where each rank's tensor is here. Why it does not work, or an empty text.
-std::string IpcOperations::try_to_map(const std::vector<ExportedMemory>& tensors) {
+/// Maps the peers' tensors if all ranks can, at `parts_`. If `was_done`, work queued from now on
+/// runs once all ranks' tensors are ready to be read.
+Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool& was_done) {
+  co_await exchange_.share(offer_of(segment, bytes));
+  const auto tensors = exchange_.all<ExportedMemory>();
+  for (const ExportedMemory& tensor : tensors) {
+    if (tensor.bytes == 0) co_return;
+  }
+  let_go_of_read();  // so that there is room
   mapped_.assign(tensors.size(), nullptr);
-  return problem_of([&] {
+  std::string problem = problem_of([&] {
     for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
       parts_[rank] = tensors[rank].base + tensors[rank].offset;
       if (rank == own_) continue;
@@ -200,23 +199,8 @@ std::string IpcOperations::try_to_map(const std::vector<ExportedMemory>& tensors
       parts_[rank] = mapped_[rank]->address_of(tensors[rank]);
     }
   });
-}
-
-/// Whether every rank can export its tensor, and map those of the others. Then what is queued from
-/// now on runs after all ranks' tensors are ready to be read.
-Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool& was_done) {
-  exchange_.start(offer_of(segment, bytes));
-  co_await until([this] { return exchange_.poll(); });
-  const auto tensors = exchange_.all<ExportedMemory>();
-  for (const ExportedMemory& tensor : tensors) {
-    if (tensor.bytes == 0) co_return;
-  }
-  let_go_of_read();  // so that there is room
-  std::string problem = try_to_map(tensors);
   record();
-  exchange_.start(Verdict(problem));
-  co_await until([this] { return exchange_.poll(); });
-  problem = first_problem(exchange_.all<Verdict>(), peers_.names());
+  co_await agree(exchange_, peers_.names(), problem);
   peers_.wait_for_all();
   was_done = problem.empty();
   if (was_done) co_return;
@@ -228,13 +212,13 @@ Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool
       problem);
 }
 
-/// The tensor itself in place of the fusion buffer: it is neither packed nor unpacked. As the
-/// program may write to it afterwards, the others have read it before this rank's work is over.
+/// Reduces tensors in place, without the fusion buffer. It ends with a meeting, as the program may
+/// write to its tensor afterwards, which peers must have read by then.
 Steps IpcOperations::allreduce_directly(const Segment& segment, const Travel& travel,
                                         bool& was_done) {
   co_await map_tensors(segment, segment.count * travel.width(), was_done);
   if (!was_done) co_return;
-  counters_.direct.fetch_add(1, std::memory_order_relaxed);
+  ++counters_.direct;
   const std::vector<DevicePointer> tensors = parts_;
   const std::vector<std::size_t> shares = shares_of(segment.count, travel);
   const std::size_t stride = shares.front() * travel.width();

@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,39 +19,37 @@
 
 namespace ronde::cuda {
 
-/// The operations of ranks that reach each other's fusion buffers (IpcPeers): a rank packs what it
-/// brings into a half of its buffer, meets the others, and reads from theirs what it needs.
+/// Collectives by CUDA IPC (IpcPeers): each rank packs its input into a half of its fusion buffer,
+/// meets its peers, and reads what it needs from their buffers.
 ///
-/// An allreduce is a one-shot where it is small (everybody reduces everything, after one meeting)
-/// and a two-shot where it is large (everybody reduces a share, and then reads those of the others:
-/// each byte crosses as rarely as possible). Where there are several hosts, it is a two-shot within
-/// each, between whose halves the shares are combined with those of the other hosts; nothing else
-/// is done across hosts.
+/// A small allreduce is a one-shot: each rank reduces all elements after one meeting. A large one
+/// is a two-shot: each rank reduces a share, and then reads the peers' shares, so that each byte
+/// crosses links as rarely as possible. With several hosts, a two-shot runs within each host, and
+/// its shares are combined over the hosts between its two halves; nothing else runs across hosts.
 ///
 /// Note [Halves]
-/// A rank packs into a half again in the next chunk but one, when the others have to be done with
-/// reading it. Chunk k + 2 needs no synchronisation of its own for that: it is packed behind this
-/// rank's wait for the meeting of chunk k + 1, which each rank records in the one stream that has
-/// read chunk k before. So every chunk begins with a meeting, once it is packed, also where this
-/// rank brings nothing. What writes to memory that others read and is not of the next chunk but one
-/// needs a meeting before it: the program, to tensors that were mapped, and operations that use the
-/// fusion buffer without it being shared, which there are across hosts.
+/// A rank packs into the same half again in the next chunk but one, when its peers must have read
+/// it. Chunk k + 2 needs no synchronisation of its own: it is packed behind this rank's wait for
+/// the meeting of chunk k + 1, which each peer records in the stream that has read chunk k before.
+/// So every chunk begins with a meeting, also if this rank has no input. Other writes to memory
+/// that peers read need a meeting before them: those of the program to mapped tensors, and those of
+/// operations that use the fusion buffer alone, which exist across hosts.
 ///
 /// Thread-safety: as Collectives.
 class IpcOperations final : public Collectives {
  public:
-  /// Everything outlives it. `between`: null where all ranks are on one host.
+  /// Everything outlives it. `between`: null if all ranks are on one host.
   IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
                 gpu::HostExchange& exchange, BetweenHosts* between, CudaCounters& counters,
                 const CudaOptions& options, std::function<void(const std::string&)> warn);
 
-  /// Of the fusion buffer.
+  /// The size of the fusion buffer.
   static std::size_t buffer_bytes(const CudaOptions& options) noexcept;
 
   Steps allreduce(AllreduceCall call) override;
   Steps broadcast(BroadcastCall call);
 
-  /// Closes the tensors that it has mapped; nothing that is queued uses them.
+  /// Closes mapped tensors; no queued work uses them.
   void forget() noexcept;
 
  private:
@@ -69,12 +66,11 @@ class IpcOperations final : public Collectives {
   Steps meet();
   void let_go_of_read();
 
-  /// Where a rank has packed the chunk.
+  /// The address of a rank's packed chunk.
   DevicePointer base(std::size_t rank) const { return peers_.fusion(rank) + offset_of_half(); }
   void reduce_all(const gpu::ChunkLayout& layout, const Travel& travel);
 
   ExportedMemory offer_of(const Segment& segment, std::size_t bytes) const;
-  std::string try_to_map(const std::vector<ExportedMemory>& tensors);
   Steps map_tensors(const Segment& segment, std::size_t bytes, bool& was_done);
   Steps allreduce_directly(const Segment& segment, const Travel& travel, bool& was_done);
 
@@ -87,7 +83,7 @@ class IpcOperations final : public Collectives {
   const std::function<void(const std::string&)> warn_;
   std::uint64_t direct_bytes_;
   const std::size_t one_shot_bytes_;
-  std::uint64_t meetings_ = 0;  ///< counts them, equally on every rank
+  std::uint64_t meetings_ = 0;  ///< equal on all ranks
   std::vector<std::shared_ptr<MappedMemory>> mapped_;
   std::deque<InUse> in_use_;  ///< mappings that queued work reads
 };

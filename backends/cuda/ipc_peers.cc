@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// How ranks find out whether CUDA IPC works: each exports its fusion buffer and writes a pattern
+// behind it; they exchange handles, map each other's buffers, synchronise once as operations will,
+// and compare the patterns that they read. After each step all agree to go on, or to stage instead.
 #include "backends/cuda/ipc_peers.h"
 
 #include <algorithm>
@@ -12,11 +15,11 @@
 namespace ronde::cuda {
 namespace {
 
-/// What the others look at when they try out whether they reach a rank's memory.
+/// Bytes that peers read in the trial.
 constexpr std::size_t kLook = 16;
 static_assert(kLook <= kSightBytes);
 
-/// What a rank writes for the others to see.
+/// The value that a rank writes for its peers.
 unsigned char sight_of(std::size_t rank) {
   return static_cast<unsigned char>(rank + 1);
 }
@@ -50,21 +53,17 @@ Steps IpcPeers::connect(gpu::HostExchange& exchange, const VisibleDevices& visib
   end_trial();
 }
 
-/// Whether ranks see in each other's memory what was written before a synchronisation. No
-/// rank goes on where one could not.
+/// Each rank writes a pattern, maps its peers' memory, synchronises with them, and reads their
+/// patterns. After each step the ranks agree whether all go on.
 Steps IpcPeers::try_out(gpu::HostExchange& exchange, const VisibleDevices& visible,
                         std::chrono::milliseconds patience, std::string& problem) {
   Greeting greeting;
   problem = problem_of([&] { greet(greeting); });
   co_await finish_trial(patience, problem);
-  greeting.verdict = Verdict(problem);
-  exchange.start(greeting);
-  co_await until([&exchange] { return exchange.poll(); });
-  std::vector<Verdict> verdicts;
-  for (const Greeting& each : exchange.all<Greeting>()) verdicts.push_back(each.verdict);
-  problem = first_problem(verdicts, ranks_);
+  co_await agree(exchange, problem);
   if (!problem.empty()) co_return;
 
+  co_await exchange.share(greeting);
   problem = problem_of([&] {
     std::vector<Greeting> greetings;
     for (const std::size_t rank : here_) greetings.push_back(exchange.of<Greeting>(rank));
@@ -80,19 +79,17 @@ Steps IpcPeers::try_out(gpu::HostExchange& exchange, const VisibleDevices& visib
   co_await agree(exchange, problem);
 }
 
-/// Tells the others why this rank cannot go on; leaves in `problem` that of the first that cannot.
+/// As cuda::agree(); names the handover that failed.
 Steps IpcPeers::agree(gpu::HostExchange& exchange, std::string& problem) {
   if (!problem.empty() && handover_ == IpcHandover::Kernels) {
     problem = "by kernels (RONDE_CUDA_IPC_HANDOVER=flags may work): " + problem;
   } else if (!problem.empty() && handover_ == IpcHandover::Flags) {
     problem = "by flags: " + problem;
   }
-  exchange.start(Verdict(problem));
-  co_await until([&exchange] { return exchange.poll(); });
-  problem = first_problem(exchange.all<Verdict>(), ranks_);
+  co_await cuda::agree(exchange, ranks_, problem);
 }
 
-/// Exports what the others need, and writes what they will look for; nobody has recorded anything.
+/// Exports what peers need, and queues the writing of what they will read.
 void IpcPeers::greet(Greeting& greeting) {
   const std::shared_ptr<const DeviceContext>& context = bench_.context();
   set_text(greeting.uuid, context->gpu().uuid);
@@ -116,7 +113,7 @@ void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices
     if (rank == own_) continue;
     memories_[rank] = greetings[rank].fusion;
     const std::string uuid = greetings[rank].uuid.data();
-    if (uuid == own_uuid) continue;  // what the rank itself uses needs no permission
+    if (uuid == own_uuid) continue;  // a rank's own GPU needs no permission
     traffic_ = Traffic::Link;
     if (visible.allows(uuid)) continue;
     throw Error("RONDE_VISIBLE_DEVICES does not name the GPU of rank " +
@@ -125,7 +122,7 @@ void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices
   hold();
 }
 
-/// Chooses how the ranks of this host wait for each other, as each of them does, and records.
+/// Chooses how the ranks of this host wait for each other, equally on all of them, and records.
 void IpcPeers::choose(const std::vector<Greeting>& greetings) {
   std::set<std::string> gpus;
   for (const Greeting& greeting : greetings) gpus.insert(greeting.uuid.data());
@@ -141,13 +138,13 @@ void IpcPeers::choose(const std::vector<Greeting>& greetings) {
         bench_.kernels(), bench_.pinned().take(sizeof(std::uint32_t)),
         [this](std::size_t rank) { return place_of_sight(rank) + kSightBytes; }, size(), own_);
   }
-  // What was queued for the trial before has run.
+  // The work of the trial's first part has run.
   trial_ = std::make_unique<Trial>(bench_.context());
   trial_->mappings = mappings_;
   signals_->record(trial_->stream);
 }
 
-/// Queues copies of what the others have written.
+/// Queues copies of the peers' patterns.
 void IpcPeers::look_at_peers() {
   trial_->sight = bench_.pinned().take(size() * kLook);
   std::memset(trial_->sight.data(), 0, trial_->sight.bytes());
@@ -169,7 +166,7 @@ void IpcPeers::check_sight() const {
   }
 }
 
-/// Waits until the trial's stream has run all, unless there is a problem.
+/// Waits until the trial's stream is idle, unless there is a problem.
 Steps IpcPeers::finish_trial(std::chrono::milliseconds patience, std::string& problem) {
   bool is_over = false;
   const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -184,7 +181,7 @@ void IpcPeers::end_trial() noexcept {
   try {
     if (trial_ && trial_->stream.is_idle()) trial_.reset();
   } catch (const Error&) {
-    // The GPU has failed: what it still does is not known.
+    // The GPU has failed and may still run the trial.
   }
 }
 

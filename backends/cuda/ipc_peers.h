@@ -19,97 +19,87 @@
 
 namespace ronde::cuda {
 
-/// Bytes behind the fusion buffer: what ranks try out whether they reach each other by, and the
-/// flags that kernels look at.
+/// Bytes behind the fusion buffer: a pattern for the trial, and the flags of kernels.
 constexpr std::size_t kSightBytes = 256;
 constexpr std::size_t kBytesBehind = kSightBytes + kFlagBytes;
 
-/// Ranks of one host that reach each other's fusion buffers by CUDA IPC, and are ordered by
-/// PeerSignals.
+/// Maps the fusion buffers of one host's ranks into each other by CUDA IPC, and orders their
+/// streams by PeerSignals.
 ///
 /// Note [Who closes first]
-/// What a rank has exported it destroys with this object: others may have work queued that uses it
-/// until they have closed their side, which they do before (forget()). Where a group has died
-/// nobody waits for that: what others then still read or write is taken to live on with their
-/// mappings, which CUDA does not promise.
+/// A rank destroys exported memory with this object, after its peers have closed their mappings
+/// (forget()). Where a group has failed nobody waits for that: Ronde relies on memory living as
+/// long as its mappings, which CUDA does not promise.
 ///
 /// Thread-safety: one thread at a time.
 class IpcPeers {
  public:
-  /// Those at `here` among `ranks`, who are all that meet, and as what they are known in texts. Of
-  /// `here`, this is the rank at `own`. `bench` outlives it. `are_all`: no other ranks of the
-  /// group are on the hosts, whose GPUs kernels that wait might keep busy.
+  /// `ranks`: all ranks' names in texts. `here`: the indices of this host's ranks among them, of
+  /// which this is the one at `own`. `bench` outlives it. `are_all`: the set has all ranks of the
+  /// group, so waiting kernels cannot keep the GPU of another rank busy.
   IpcPeers(Workbench& bench, IpcHandover handover, bool are_all, std::vector<int> ranks,
            std::vector<std::size_t> here, std::size_t own);
-  /// Nothing that is queued may use it; where a trial hangs, it is to be abandoned.
+  /// No queued work may use it; if a trial hangs, it must be abandoned.
   ~IpcPeers() = default;
-  IpcPeers(const IpcPeers&) = delete;
-  IpcPeers& operator=(const IpcPeers&) = delete;
 
-  /// All ranks, also those of other hosts, meet; those of a host open what they need of each other,
-  /// and try it out, with no step of it for longer than `patience`. `problem`: why it cannot be
-  /// used, the same on every rank; empty if it can.
+  /// All ranks of all hosts take part: ranks of a host map each other's memory and try it, each
+  /// step within `patience`. `problem`: why CUDA IPC cannot be used, equal on all ranks; empty if
+  /// it can.
   Steps connect(gpu::HostExchange& exchange, const VisibleDevices& visible,
                 std::chrono::milliseconds patience, std::string& problem);
 
-  /// The ranks of this host, as which they are numbered here.
-  /// @{
+  /// Ranks of this host, numbered from 0: how many, this one, and the name of one in texts.
   std::size_t size() const noexcept { return here_.size(); }
   std::size_t own() const noexcept { return own_; }
   int name_of(std::size_t rank) const noexcept { return ranks_[here_[rank]]; }
-  /// @}
-  /// What all ranks are called in texts.
+  /// All ranks' names in texts.
   const std::vector<int>& names() const noexcept { return ranks_; }
 
-  /// Maps the fusion buffers that are not mapped, and returns how many: after connect() and
-  /// hold() all are, until let(), which closes them, once nothing that is queued uses them.
+  /// hold() maps the fusion buffers that are not mapped, and returns their number; let() closes
+  /// them once no queued work uses them. After connect() they are mapped.
   std::size_t hold();
   void let() noexcept;
 
-  /// What limits the reading of other ranks' memory.
+  /// What limits reads of other ranks' memory.
   Traffic traffic() const noexcept { return traffic_; }
 
-  /// The fusion buffer of a rank, while it is mapped.
+  /// A rank's fusion buffer, while it is mapped.
   DevicePointer fusion(std::size_t rank) const noexcept { return addresses_[rank]; }
 
-  /// Closes all that was opened; nothing that is queued uses it, but for a trial that hangs.
+  /// Closes all mappings; no queued work uses them, except that of a trial that hangs.
   void forget() noexcept;
-  /// The group is dead: ends this GPU's waits for others.
+  /// Ends this GPU's waits for peers after the group has failed.
   void release() noexcept {
     if (signals_) signals_->release();
   }
-  /// Ends those of a trial alone, behind which is nothing of the program's.
+  /// The same, if only a trial can be waiting: no work of the program's is queued behind it.
   void release_trial() noexcept {
     if (trial_) release();
   }
-  /// Whether no trial uses memory any more, also one that failed. Waits for that, for no longer
-  /// than `bound`.
+  /// Waits up to `bound` until no trial uses memory, not even a failed one; returns whether so.
   bool trial_ends(std::chrono::nanoseconds bound) noexcept;
 
-  /// How the ranks wait for each other; Auto while they have not found out.
+  /// How the ranks wait for each other; Auto until connect() has chosen.
   IpcHandover handover() const noexcept { return handover_; }
 
-  /// The two parts of a synchronisation (PeerSignals), on the stream of the workbench. All ranks
-  /// are to have called the first one before any calls the second one.
-  /// @{
+  /// The two parts of a synchronisation (PeerSignals), on the workbench's stream. All ranks must
+  /// have called the first one before any rank calls the second one.
   void record() {
     if (signals_) signals_->record(bench_.stream());
   }
   void wait_for_all() {
     if (signals_) signals_->wait_for_all(bench_.stream());
   }
-  /// @}
 
  private:
-  /// What a rank tells the others when they meet.
+  /// What each rank shares with the others.
   struct Greeting {
-    Verdict verdict;              ///< why it cannot go on
     std::array<char, 48> uuid{};  ///< of its GPU
     ExportedMemory fusion;
     shm::MemoryOffer flags;  ///< from the first rank of a host
   };
-  /// Work that may never end, as it depends on others for the first time: it has a stream of its
-  /// own, touches no memory that operations use, and what it uses lives on with it.
+  /// Work that may never end, as it depends on peers for the first time: it has its own stream,
+  /// touches no memory of operations, and owns what it uses.
   struct Trial {
     explicit Trial(const std::shared_ptr<const DeviceContext>& context) : stream(context) {}
     Stream stream;

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/addresses.h"
-#include "backends/cuda/kernels/flags.h"
 #include "backends/cuda/kernels/kernel_list.h"
 #include "ronde/error.h"
 
@@ -17,15 +15,12 @@ namespace {
 
 constexpr const char* kSignal = "ronde_signal";
 constexpr const char* kAwait = "ronde_await";
-/// Each thread has 64 bytes or more from other GPUs on the way, 32 blocks have 1 MiB: more than a
-/// link's bandwidth times its latency (NVLink 4: 450 GB/s, about 2 us). They take a quarter of the
-/// multiprocessors of an H100. In a reduction that is not made at once each thread has 16 bytes on
-/// the way.
-/// @{
+/// Each thread has 64 bytes or more in flight from other GPUs, 32 blocks have 1 MiB: more than a
+/// link's bandwidth times its latency (NVLink 4: 450 GB/s, about 2 us). They take a quarter of an
+/// H100's multiprocessors. In other reductions each thread has 16 bytes in flight.
 constexpr std::uint64_t kLinkBlocks = 32;
 constexpr std::uint64_t kLinkBlocksOfOthers = 4 * kLinkBlocks;
-/// @}
-/// As many as can be resident at the same time.
+/// As many as are resident at the same time.
 constexpr std::uint64_t kBlocksOfMultiprocessor = 2048 / kernels::kThreads;
 
 std::string copy_name(DataType from, DataType to) {
@@ -49,7 +44,7 @@ kernels::Operation operation_of(ReduceOp op) {
   throw Error("no kernel reduces with " + std::string(to_string(op)));
 }
 
-/// Whether the kernel has all loads on the way before its first sum.
+/// Whether the kernel issues all loads before its first addition.
 bool is_made_at_once(const Reduction& reduction, std::size_t inputs) {
   const bool is_sum = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Average;
   const bool has_factor = reduction.prescale != 1.0 || reduction.final.factor != 1.0;
@@ -70,7 +65,7 @@ void require_aligned(DevicePointer address, DataType dtype) {
               std::to_string(size_of(dtype)) + " bytes: let it begin at one");
 }
 
-/// Whether elements keep their bits on the way.
+/// Whether the moves copy bits.
 bool keeps_bits(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
   const bool normalises = how.from == DataType::Bool || (how.canonical && is_floating(how.from));
   return how.from == how.to && how.scaling.is_identity() && !normalises &&
@@ -129,13 +124,6 @@ KernelSet::~KernelSet() {
   context_->release(context_->api().module_unload, module_);
 }
 
-bool KernelSet::can_copy(DataType from, DataType to) noexcept {
-  const auto is_full = [](DataType dtype) {
-    return dtype == DataType::F32 || dtype == DataType::F64;
-  };
-  return from == to || (is_half(from) && is_full(to)) || (is_full(from) && is_half(to));
-}
-
 void KernelSet::move(const Stream& stream, std::span<const Move> moves, const How& how) {
   const bool only_bits = keeps_bits(moves, how);
   if (only_bits && !are_aligned(moves, how)) {
@@ -150,8 +138,7 @@ void KernelSet::move(const Stream& stream, std::span<const Move> moves, const Ho
   table.scale = {how.scaling.factor, how.scaling.divisor};
   table.neutral_of = operation_of(how.op);
   const auto launch_table = [&] {
-    std::array<void*, 1> arguments = {&table};
-    launch(stream, name, blocks_for(table.tiles, how.traffic, kLinkBlocks), arguments);
+    launch(stream, name, blocks_for(table.tiles, how.traffic, kLinkBlocks), &table);
   };
   for (const Move& each : moves) {
     if (each.count == 0) continue;
@@ -209,19 +196,17 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output, kernels::Redu
   how.operation = operation_of(reduction.op);
   how.prescale = {reduction.prescale, 1.0};
   how.final_scale = {reduction.final.factor, reduction.final.divisor};
-  std::array<void*, 1> arguments = {&how};
   launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
          blocks_for(kernels::tiles_of(count, size_of(reduction.dtype)), traffic,
                     how.at_once > 0 ? kLinkBlocks : kLinkBlocksOfOthers),
-         arguments);
+         &how);
 }
 
 void KernelSet::signal(const Stream& stream, std::span<const DevicePointer> flags,
                        std::uint32_t value) {
   if (flags.empty()) return;
   kernels::FlagArguments how = flag_arguments(flags, value);
-  std::array<void*, 1> arguments = {&how};
-  launch(stream, kSignal, 1, arguments);
+  launch(stream, kSignal, 1, &how);
 }
 
 void KernelSet::await(const Stream& stream, std::span<const DevicePointer> flags,
@@ -230,8 +215,7 @@ void KernelSet::await(const Stream& stream, std::span<const DevicePointer> flags
   kernels::FlagArguments how = flag_arguments(flags, value);
   how.released = reinterpret_cast<const std::uint32_t*>(released);
   how.limit_ns = std::chrono::nanoseconds(kAwaitLimit).count();
-  std::array<void*, 1> arguments = {&how};
-  launch(stream, kAwait, 1, arguments);
+  launch(stream, kAwait, 1, &how);
 }
 
 void KernelSet::load(const char* name) {
@@ -251,9 +235,9 @@ unsigned KernelSet::blocks_for(std::uint64_t tiles, Traffic traffic,
 }
 
 void KernelSet::launch(const Stream& stream, const std::string& name, unsigned blocks,
-                       std::span<void*> arguments) {
+                       void* arguments) {
   context_->call("launching " + name, &DriverApi::launch, functions_.at(name), blocks, 1U, 1U,
-                 kernels::kThreads, 1U, 1U, 0U, stream.handle(), arguments.data(),
+                 kernels::kThreads, 1U, 1U, 0U, stream.handle(), &arguments,
                  static_cast<void**>(nullptr));
 }
 

@@ -16,34 +16,30 @@
 
 namespace ronde::cuda {
 
-/// So long a kernel waits for another rank: far longer than a group takes to find out that it is
-/// dead, which ends the wait (PeerSignals::release).
+/// The timeout of a kernel that waits for a peer: far longer than a group takes to detect a
+/// failure, which ends the wait (PeerSignals::release).
 constexpr std::chrono::minutes kAwaitLimit{60};
 
-/// What limits a launch, and so how many blocks it gets.
+/// What limits a kernel's speed, and so its number of blocks.
 enum class Traffic : std::uint8_t {
-  Local,  ///< the memory of this GPU alone, or none that is slower: all multiprocessors work
-  Link,   ///< the link to other GPUs, which few blocks saturate: the others stay free
+  Local,  ///< this GPU's memory: all multiprocessors work
+  Link,  ///< the link to other GPUs, which few blocks saturate: the other multiprocessors stay free
 };
 
-/// Ronde's kernels on one GPU. All are loaded at once: loading one later might wait for what is
-/// queued, and that for other ranks.
+/// Ronde's kernels on one GPU. All are loaded at once: loading one later might wait for queued
+/// work, which waits for peers.
 ///
 /// Thread-safety: full.
 class KernelSet {
  public:
-  /// `image`: that of kernel_image(). Throws Error if there is none, DriverError if it has no code
-  /// for this GPU.
+  /// `image`: kernel_image(). Throws Error if it is null, DriverError if it has no code for the
+  /// GPU.
   KernelSet(std::shared_ptr<const DeviceContext> context, const void* image);
   ~KernelSet();
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
   const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
-
-  /// Whether there is a copying kernel between the two types: equal ones, or a half type and F32 or
-  /// F64.
-  static bool can_copy(DataType from, DataType to) noexcept;
 
   struct Move {
     const void* source = nullptr;  ///< null: the neutral element of `op` is written
@@ -52,40 +48,36 @@ class KernelSet {
   };
   struct How {
     DataType from = DataType::F32;
-    DataType to = DataType::F32;  ///< can_copy
+    DataType to = DataType::F32;  ///< equal, or a half type and F32 or F64 in either order
     Scaling scaling = {};
     ReduceOp op = ReduceOp::Sum;
-    /// Any NaN becomes the one quiet NaN, where it would be copied as it is otherwise.
+    /// Replaces any NaN by the one quiet NaN, also where bits would be copied.
     bool canonical = false;
     Traffic traffic = Traffic::Local;
   };
-  /// Packs and unpacks: queues copies with conversion and scale on the way, kMostSegments by each
-  /// launch, within the GPU's own memory or what it maps. Where only bits are moved, addresses need
-  /// no alignment; elsewhere, and in reduce(), one that is not a multiple of the element's bytes
-  /// throws Error.
+  /// Packs and unpacks: queues copies with conversion and scaling, kMostSegments by each launch,
+  /// within the GPU's own or mapped memory. Addresses need no alignment where only bits are moved;
+  /// elsewhere, and in reduce(), one that is not aligned to its element throws Error.
   void move(const Stream& stream, std::span<const Move> moves, const How& how);
 
-  /// Inputs of a reduction at equal distances, of any number.
+  /// Any number of inputs at equal distances.
   struct Strided {
     DevicePointer first = 0;
     std::size_t bytes = 0;  ///< from each to the next
     std::size_t count = 0;
   };
-  /// Queues the reduction of inputs (one or more; kMostInputs at most if each has an address of its
-  /// own) in their order. As Kernels::reduce in core, to the bit. The output may be an input.
-  /// @{
+  /// Queues the reduction of one or more inputs in their order, with the bits of Kernels::reduce()
+  /// in core. The output may be an input. A span has kMostInputs at most.
   void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
               std::size_t count, const Reduction& reduction, Traffic traffic = Traffic::Local);
   void reduce(const Stream& stream, DevicePointer output, const Strided& inputs, std::size_t count,
               const Reduction& reduction);
-  /// @}
 
-  /// Queues what writes `value` to flags (kMostInputs at most), also of other GPUs, once all that
-  /// is queued now has run, and shows.
+  /// Writes `value` to flags (kMostInputs at most), also of other GPUs, once all work queued so far
+  /// has run and its writes are visible.
   void signal(const Stream& stream, std::span<const DevicePointer> flags, std::uint32_t value);
-  /// Queues what waits until each of these flags has come to `value`, and occupies a part of the
-  /// GPU meanwhile; or until `released`, a word of host memory, is not 0. After kAwaitLimit it
-  /// gives up, and with it the whole context fails.
+  /// Queues a kernel that waits until each flag has reached `value`, or the word `released` of host
+  /// memory is not 0. It occupies a part of the GPU. After kAwaitLimit it traps: the context fails.
   void await(const Stream& stream, std::span<const DevicePointer> flags, std::uint32_t value,
              DevicePointer released);
 
@@ -94,12 +86,11 @@ class KernelSet {
   void reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
               std::size_t count, const Reduction& reduction, Traffic traffic);
   unsigned blocks_for(std::uint64_t tiles, Traffic traffic, std::uint64_t link_blocks) const;
-  void launch(const Stream& stream, const std::string& name, unsigned blocks,
-              std::span<void*> arguments);
+  void launch(const Stream& stream, const std::string& name, unsigned blocks, void* arguments);
 
   const std::shared_ptr<const DeviceContext> context_;
   ModuleHandle module_ = nullptr;
-  std::map<std::string, FunctionHandle> functions_;  ///< all that there are
+  std::map<std::string, FunctionHandle> functions_;  ///< by name
 };
 
 }  // namespace ronde::cuda

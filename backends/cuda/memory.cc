@@ -39,8 +39,6 @@ struct PinnedPool::Shared {
   ~Shared() {
     for (const Block& block : unused) unpin(block.memory);
   }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
 
   void unpin(std::byte* block) const noexcept { context->release(context->api().host_free, block); }
 

@@ -4,23 +4,22 @@
 #include <cstddef>
 #include <memory>
 
-#include "backends/cuda/addresses.h"
 #include "backends/cuda/device_context.h"
 
 namespace ronde::cuda {
 
-/// The driver takes memory from the GPU in blocks of so many bytes, and puts several smaller
-/// allocations into one. What other processes map is whole blocks.
+/// The driver allocates blocks of this size, which several smaller allocations share. Other
+/// processes map whole blocks.
 constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 
-/// Memory of a GPU, made by the driver itself: other processes can map it (the framework's may be
-/// of a kind that they cannot).
+/// Memory of a GPU, allocated by the driver, so that other processes can map it (which is not so
+/// for all of the framework's).
 ///
-/// Thread-safety: as a pointer. Work on it has to be over before it is destroyed.
+/// Thread-safety: as a pointer. Its work must have run before it is destroyed.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  /// `bytes`: not 0. Throws DriverError, with result() kOutOfMemory where there is too little.
+  /// `bytes`: not 0. Throws DriverError, of result() kOutOfMemory if there is too little.
   DeviceMemory(std::shared_ptr<const DeviceContext> context, std::size_t bytes);
 
   DevicePointer address() const noexcept { return address_of(memory_.get()); }
@@ -35,19 +34,15 @@ class DeviceMemory {
   std::unique_ptr<void, Free> memory_;
 };
 
-/// Page-locked host memory of a PinnedPool, to which it goes back.
-///
-/// Thread-safety: as a pointer.
 class PinnedBlock;
 
-/// Page-locked host memory, through which copies between host and GPU run beside other work.
-/// Pinning takes about a millisecond a MiB, so blocks are kept: in sizes of powers of two, up to a
-/// limit of what is kept unused.
+/// Page-locked host memory, for asynchronous copies between host and GPU. Pinning takes about 1 ms
+/// per MiB, so unused blocks, whose sizes are powers of two, are kept up to a limit.
 ///
 /// Thread-safety: full. Its blocks may outlive it.
 class PinnedPool {
  public:
-  /// `keep_bytes`: the most that is kept while nobody uses it.
+  /// `keep_bytes`: the limit of unused memory.
   PinnedPool(std::shared_ptr<const DeviceContext> context, std::size_t keep_bytes);
 
   /// A block of at least `bytes`, which are at least 1. Throws DriverError.
@@ -59,14 +54,17 @@ class PinnedPool {
   const std::shared_ptr<Shared> shared_;
 };
 
+/// Memory of a PinnedPool, to which its destructor gives it back.
+///
+/// Thread-safety: as a pointer.
 class PinnedBlock {
  public:
   PinnedBlock() = default;
 
   std::byte* data() const noexcept { return memory_.get(); }
-  /// At least those that were asked for.
+  /// At least the bytes that were asked for.
   std::size_t bytes() const noexcept { return memory_.get_deleter().bytes; }
-  /// For copies: the driver tells the two kinds of memory apart by their addresses.
+  /// For copies: the driver distinguishes kinds of memory by address.
   DevicePointer address() const noexcept { return address_of(memory_.get()); }
 
  private:

@@ -8,24 +8,23 @@
 #include <span>
 #include <vector>
 
-#include "backends/cuda/addresses.h"
 #include "backends/cuda/kernel_set.h"
 #include "backends/cuda/travel.h"
 #include "backends/gpu/chunk_layout.h"
 
-// What is moved between tensors and a buffer, in which elements lie as they travel.
+// Moves of elements between tensors and a buffer.
 namespace ronde::cuda {
 
 using Moves = std::vector<KernelSet::Move>;
 
-/// How elements are moved into the buffer.
+/// Converts and scales elements on their way into the buffer.
 inline KernelSet::How way_in(const Travel& travel) {
   return {.from = travel.from,
           .to = travel.dtype,
           .scaling = {travel.pack_scale, 1.0},
           .op = travel.op};
 }
-/// And how out of it.
+/// Converts elements on their way out of the buffer.
 inline KernelSet::How way_out(const Travel& travel, Traffic traffic = Traffic::Local) {
   return {.from = travel.dtype, .to = travel.from, .traffic = traffic};
 }
@@ -37,10 +36,9 @@ struct Range {
   std::size_t count() const noexcept { return end - begin; }
 };
 
-/// The ways of a chunk's pieces into a buffer, and those in `range` out of it: elements have
-/// `tensor_width` bytes in the tensors, and `width` there. Where there is no input neutral elements
-/// come from nowhere, and where there is no output nothing is taken out.
-/// @{
+/// moves_in() moves a chunk's pieces into a buffer, moves_out() moves those in `range` out of it.
+/// Elements have `tensor_width` bytes in tensors, and `width` in the buffer. A piece without input
+/// becomes neutral elements; one without output is not moved out.
 inline Moves moves_in(std::span<const gpu::Piece> pieces, DevicePointer buffer,
                       std::size_t tensor_width, std::size_t width) {
   Moves moves;
@@ -67,11 +65,9 @@ inline Moves moves_out(std::span<const gpu::Piece> pieces, DevicePointer buffer,
   }
   return moves;
 }
-/// @}
 
-/// Parts of all ranks that lie one after the other in a tensor, and go through a buffer in chunks:
-/// there they are `each` elements apart, and a chunk begins behind the first `done` elements of
-/// each part.
+/// The parts of all ranks, adjacent in a tensor, that pass through a buffer in chunks: there they
+/// are `each` elements apart, and a chunk begins behind the first `done` elements of each part.
 struct RankParts {
   std::span<const std::size_t> counts;  ///< elements by rank
   std::size_t done = 0;
@@ -82,8 +78,9 @@ struct RankParts {
     return counts[rank] > done ? std::min(counts[rank] - done, each) : 0;
   }
 
-  /// Calls `visit(rank, element)` for those that have some: the first one of the chunk, in the
-  /// tensor. Begins with the rank `first`, and goes on from the last rank to rank 0.
+  /// Calls `visit(rank, element)` for each non-empty part, with the index of the chunk's first
+  /// element in the tensor; begins with the rank `first`, and continues from the last rank with
+  /// rank 0.
   template <typename Visit>
   void for_each(Visit visit, std::size_t first = 0) const {
     std::size_t before = std::accumulate(
@@ -96,8 +93,8 @@ struct RankParts {
     }
   }
 
-  /// From a tensor, whose elements have `tensor_width` bytes, into the buffer, where they have
-  /// `width`. A null input stands for neutral elements.
+  /// Moves from a tensor, of elements of `tensor_width` bytes, into the buffer, of `width`. A null
+  /// input stands for neutral elements.
   Moves moves_in(const void* input, std::size_t tensor_width, DevicePointer buffer,
                  std::size_t width) const {
     Moves moves;
@@ -108,7 +105,7 @@ struct RankParts {
     return moves;
   }
 
-  /// Each rank's part from `source_of(rank)` to its place in the output; the rank `first` first.
+  /// Moves each rank's part from `source_of(rank)` to its place in the output; `first` comes first.
   template <typename SourceOf>
   Moves moves_out(SourceOf source_of, void* output, std::size_t width,
                   std::size_t first = 0) const {

@@ -7,14 +7,14 @@ namespace ronde::cuda {
 
 constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 
-// The declarations of nvml.h that Ronde needs, as for the driver.
+// Declarations of nvml.h, as for the driver.
 
 using NvmlResult = int;  ///< nvmlReturn_t
 constexpr NvmlResult kNvmlSuccess = 0;
 struct NvmlDeviceTag;
 using NvmlDevice = NvmlDeviceTag*;
 
-/// What NVML knows of the GPUs of a machine, also of those that CUDA_VISIBLE_DEVICES hides.
+/// NVML describes all GPUs of a machine, also those that CUDA_VISIBLE_DEVICES hides.
 struct NvmlApi : vendor::ApiTable {
   vendor::Entry<NvmlResult> init{*this, "nvmlInit_v2"};
   vendor::Entry<NvmlResult> shutdown{*this, "nvmlShutdown"};

@@ -7,10 +7,12 @@
 namespace ronde::cuda {
 namespace {
 
-/// Further than anybody comes until all are released, and not so far that it seems to be behind.
+/// Bytes of a flag. A rank's flags lie in the order of the ranks that write them.
+constexpr std::size_t kFlag = sizeof(std::uint32_t);
+/// Further ahead than any rank gets, but not so far that it counts as behind.
 constexpr std::uint32_t kFarAhead = std::uint32_t{1} << 30;
 
-/// To a word that GPUs look at.
+/// Stores to a word that GPUs poll.
 void store(std::byte* word, std::uint32_t value) noexcept {
   std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word)).store(value, std::memory_order_release);
 }
@@ -40,7 +42,7 @@ void PeerSignals::record(Stream& stream) {
   ++recorded_;
   std::vector<DevicePointer> at_others;
   for (std::size_t rank = 0; rank < size_; ++rank) {
-    if (rank != own_) at_others.push_back(flags_(rank) + offset_of(own_));
+    if (rank != own_) at_others.push_back(flags_(rank) + own_ * kFlag);
   }
   if (kernels_ != nullptr) {
     kernels_->signal(stream, at_others, recorded_);
@@ -52,7 +54,7 @@ void PeerSignals::record(Stream& stream) {
 void PeerSignals::wait_for_all(Stream& stream) {
   std::vector<DevicePointer> of_others;
   for (std::size_t rank = 0; rank < size_; ++rank) {
-    if (rank != own_) of_others.push_back(flags_(own_) + offset_of(rank));
+    if (rank != own_) of_others.push_back(flags_(own_) + rank * kFlag);
   }
   if (kernels_ != nullptr) {
     kernels_->await(stream, of_others, recorded_, released_.address());
@@ -66,7 +68,7 @@ void PeerSignals::release() noexcept {
   is_released_ = true;
   std::byte* const own = memory_.bytes().data() + own_ * kFlagBytes;
   for (std::size_t rank = 0; rank < size_; ++rank) {
-    store(own + offset_of(rank), recorded_ + kFarAhead);
+    store(own + rank * kFlag, recorded_ + kFarAhead);
   }
 }
 

@@ -6,8 +6,7 @@
 
 namespace ronde::cuda {
 
-/// Looks again and again whether `is_over()`, for no longer than until `deadline`, and returns
-/// whether it is. For what tells nobody, as a GPU that is to come to rest.
+/// Polls `is_over()` until it is true or the deadline has passed; returns whether it is true.
 template <typename IsOver>
 bool poll_until(std::chrono::steady_clock::time_point deadline, const IsOver& is_over) {
   constexpr std::chrono::microseconds kPause{100};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// A lookup walks the owner's entries that overlap the allocation: an equal one is a hit, and others
+// are of freed memory and dropped. A miss opens a mapping, and closes the least recently used ones.
 #include "backends/cuda/registration_cache.h"
 
-#include <algorithm>
 #include <chrono>
 
 namespace ronde::cuda {
@@ -18,8 +19,8 @@ std::uint64_t end_of(const ExportedMemory& memory) {
   return memory.base + memory.size;
 }
 
-/// Memory that was freed and allocated again at its address has another id. The handle may tell,
-/// too: ids repeat where a process ends and another has its place.
+/// Memory that was freed and allocated again at its address has another id. Handles are compared as
+/// well: the ids of a process that takes the place of another may repeat.
 bool is_same_allocation(const ExportedMemory& one, const ExportedMemory& other) {
   return one.base == other.base && one.size == other.size && one.buffer_id == other.buffer_id &&
          one.handle.reserved == other.handle.reserved;
@@ -65,7 +66,7 @@ void RegistrationCache::clear() {
   for (auto entry = entries_.begin(); entry != entries_.end();) entry = close(entry);
 }
 
-/// Of one that is in use only the cache's hold ends.
+/// Drops the entry; a mapping in use stays open.
 RegistrationCache::Entries::iterator RegistrationCache::close(Entries::iterator entry) {
   bytes_ -= entry->second.memory.size;
   const Clock::time_point begin = Clock::now();

@@ -13,29 +13,25 @@
 
 namespace ronde::cuda {
 
-/// Mappings of other ranks' memory that are kept for the next time. Beyond a limit of bytes the
-/// least recently used are closed, but never one in use. An allocation that overlaps others of its
-/// owner says that these have been freed: they are dropped.
+/// Keeps mappings of peers' memory. Beyond a limit of bytes the least recently used ones are
+/// closed, but none in use. An allocation that overlaps others of its owner shows that these were
+/// freed: they are dropped.
 ///
-/// Thread-safety: full; one opens or closes at a time. Its mappings may outlive it.
+/// Thread-safety: full; one thread opens or closes at a time. Its mappings may outlive it.
 class RegistrationCache {
  public:
-  /// `limit_bytes`: of what is kept, but for what is in use. Not `enabled`: nothing is kept, and
-  /// each call opens (RONDE_REGISTRATION_CACHE=0).
+  /// `limit_bytes`: the limit of kept mappings, those in use excepted. Not `enabled`: each call
+  /// opens a mapping, and none is kept (RONDE_REGISTRATION_CACHE=0).
   RegistrationCache(bool enabled, std::size_t limit_bytes);
-  RegistrationCache(const RegistrationCache&) = delete;
-  RegistrationCache& operator=(const RegistrationCache&) = delete;
 
-  /// The allocation of rank `owner` that `memory` is in, opened unless it is kept. It stays open
-  /// while the pointer lives. Throws DriverError, and keeps nothing then.
+  /// Maps the allocation of rank `owner` that has `memory`, unless a mapping is kept. It stays open
+  /// while the pointer lives. Throws DriverError, and then keeps nothing.
   std::shared_ptr<MappedMemory> map(const std::shared_ptr<const DeviceContext>& context,
                                     const ExportedMemory& memory, int owner);
 
-  /// Forgets everything.
   void clear();
 
-  /// Hits, misses, evictions for room and for overlap, entries, bytes, and the time that opening
-  /// and closing took.
+  /// Hits, misses, evictions for room and for overlap, entries, bytes, and times to open and close.
   StatsGroup stats() const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace ronde::cuda {
 
-/// What a peer needs to know of memory of a GPU to map it: plain bytes, for the control plane.
+/// What a peer needs to map memory of a GPU: plain bytes, for the control plane.
 struct ExportedMemory {
   IpcMemHandle handle{};  ///< of the whole allocation
   std::uint64_t buffer_id = 0;
@@ -20,17 +20,16 @@ struct ExportedMemory {
   std::uint64_t bytes = 0;   ///< of the memory
 };
 
-/// Makes memory of this process known to peers; empty if it is of a kind that IPC cannot export
-/// (expandable segments, cudaMallocAsync), and has to be copied into memory that it can. Throws
-/// DriverError.
+/// Exports memory to peers; empty if IPC cannot export it (expandable segments, cudaMallocAsync),
+/// and it has to be copied into memory that it can. Throws DriverError.
 std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
                                             std::size_t bytes);
 
-/// A peer's memory at an address of this process. The driver counts how often a context has opened
-/// a handle, and unmaps the memory when it is closed for the last time.
+/// A peer's memory, mapped into this process. The driver counts how often a context has opened a
+/// handle, and unmaps the memory at the last close.
 class MappedMemory {
  public:
-  /// Maps the allocation that `memory` is in, of rank `owner`, whose GPU need not be visible here.
+  /// Maps the allocation of rank `owner` that has `memory`; its GPU need not be visible here.
   /// Throws DriverError.
   MappedMemory(std::shared_ptr<const DeviceContext> context, const ExportedMemory& memory,
                int owner);
@@ -38,7 +37,7 @@ class MappedMemory {
   MappedMemory(const MappedMemory&) = delete;
   MappedMemory& operator=(const MappedMemory&) = delete;
 
-  /// Where `memory` is, which is of the same allocation.
+  /// The address of `memory`, which is of the same allocation.
   DevicePointer address_of(const ExportedMemory& memory) const noexcept {
     return base_ + memory.offset;
   }
@@ -48,7 +47,7 @@ class MappedMemory {
   DevicePointer base_ = 0;
 };
 
-/// Host memory that is page-locked meanwhile.
+/// Page-locks host memory while it lives.
 class PinnedRange {
  public:
   /// Throws DriverError, also if some of it is page-locked already.
@@ -57,7 +56,7 @@ class PinnedRange {
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
 
-  /// Where the GPU finds it.
+  /// The address for the GPU.
   DevicePointer address() const noexcept { return address_; }
 
  private:

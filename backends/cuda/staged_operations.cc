@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/staged_operations.h"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
-
-#include "backends/cuda/addresses.h"
 
 namespace ronde::cuda {
 namespace {
@@ -102,7 +99,7 @@ Steps StagedOperations::pass_whole(Call call, std::size_t input_bytes, std::size
   }
   const std::unique_ptr<Operation> operation = (host_.*start)(on_host);
   co_await until_finished(*operation);
-  counters_.staged_bytes.fetch_add(input_bytes + output_bytes, std::memory_order_relaxed);
+  counters_.staged_bytes += input_bytes + output_bytes;
   whole_input_ = {};
   if constexpr (requires { call.output; }) {
     if (whole_output_.data() == nullptr) co_return;

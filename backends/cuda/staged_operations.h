@@ -13,10 +13,9 @@
 
 namespace ronde::cuda {
 
-/// Operations of ranks that do not reach each other's GPUs: what lies on them is copied into
-/// page-locked host memory, moved by the backend for the CPU, and copied back.
-///
-/// Lists of segments go through in pieces (HostPipe). Everything else is copied as a whole.
+/// Operations of ranks that do not reach each other's GPUs: data is copied into page-locked host
+/// memory, moved by the CPU's backend, and copied back. Lists of segments are copied in pieces
+/// (HostPipe), everything else as a whole.
 ///
 /// Thread-safety: one thread at a time, one operation at a time.
 class StagedOperations {
@@ -25,8 +24,7 @@ class StagedOperations {
   StagedOperations(Workbench& bench, HostPipe& pipe, Backend& host, CudaCounters& counters,
                    int rank);
 
-  /// Each ends once all is queued on the stream of the workbench.
-  /// @{
+  /// Each of these ends once all work is queued on the workbench's stream.
   Steps allreduce(AllreduceCall call, std::size_t ranks);
   Steps broadcast(BroadcastCall call);
   Steps allgather(AllgatherCall call);
@@ -34,20 +32,20 @@ class StagedOperations {
   Steps reducescatter(ReducescatterCall call);
   Steps send(SendCall call);
   Steps recv(RecvCall call);
-  /// @}
 
  private:
-  /// How the elements of segments go through the host.
+  /// How the elements of segments pass through the host.
   struct Passage {
     Travel travel = {};
     bool reads = true;            ///< the inputs are sent
-    bool skips_in_place = false;  ///< nothing is written where output and input are the same
-    /// What the host does with a piece of it, in place.
+    bool skips_in_place = false;  ///< outputs that are inputs are not written
+    /// The host's operation on a piece, in place.
     std::function<std::unique_ptr<Operation>(std::span<const Segment> piece)> launch = {};
   };
   Steps pass(std::span<const Segment> segments, Passage passage);
 
-  /// Input down, the same call on the host, output up; a null one is not copied.
+  /// Copies the input down, makes the same call on the host, and copies the output up; null ones
+  /// are not copied.
   template <typename Call>
   Steps pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
                    std::unique_ptr<Operation> (Backend::*start)(const Call& call));
@@ -57,8 +55,7 @@ class StagedOperations {
   Backend& host_;
   CudaCounters& counters_;
   const int rank_;
-  // Of the operation in progress: where that ends half-way, the GPU may still copy from and to
-  // them, so they live as long as the rest.
+  // Those of the operation in progress: if it is given up, the GPU may still access them.
   PinnedBlock whole_input_;
   PinnedBlock whole_output_;
 };

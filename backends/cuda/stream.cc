@@ -27,8 +27,6 @@ struct EventPool::Shared {
   ~Shared() {
     for (const EventHandle event : free) context->release(context->api().event_destroy, event);
   }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
 
   const std::shared_ptr<const DeviceContext> context;
   std::mutex mutex;

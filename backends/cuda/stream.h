@@ -11,13 +11,9 @@
 
 namespace ronde::cuda {
 
-/// An event of a pool, to which it goes back. Recorded and waited for as often as one likes.
-///
-/// Thread-safety: one thread at a time.
 class Event;
 
-/// Events that are made once and used again: making one takes longer than recording it. They carry
-/// no times.
+/// Events that are used again, as making one takes longer than recording it. They carry no times.
 ///
 /// Thread-safety: full. Its events may outlive it.
 class EventPool {
@@ -33,12 +29,15 @@ class EventPool {
   const std::shared_ptr<Shared> shared_;
 };
 
+/// An event of a pool, to which its destructor gives it back.
+///
+/// Thread-safety: one thread at a time.
 class Event {
  public:
   Event() = default;
 
   EventHandle handle() const noexcept { return handle_.get(); }
-  /// Whether the stream has come to the last recording. Throws DriverError if what is before it
+  /// Whether the stream has reached the last recording. Throws DriverError if work before it
   /// failed.
   bool is_done() const;
 
@@ -51,15 +50,15 @@ class Event {
   std::unique_ptr<EventTag, GiveBack> handle_;
 };
 
-/// A stream of Ronde's own, beside those of the framework: it is ordered with them by events alone,
-/// and never by waiting for the device.
+/// A stream of Ronde's own. Only events order it with the framework's streams, never a wait for the
+/// device.
 ///
 /// Thread-safety: one thread at a time.
 class Stream {
  public:
-  /// With the highest priority that the GPU knows: what travels is waited for.
+  /// Makes a stream of the GPU's highest priority, as communication is waited for.
   explicit Stream(std::shared_ptr<const DeviceContext> context);
-  /// Work that is still queued runs on; its memory has to live as long.
+  /// Queued work still runs; its memory must live as long.
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -67,22 +66,22 @@ class Stream {
   StreamHandle handle() const noexcept { return handle_; }
   const DeviceContext& context() const noexcept { return *context_; }
 
-  /// What is queued from now on runs after the event's last recording.
+  /// Work queued from now on runs after the event's last recording.
   void wait_for(const Event& event);
-  /// The event is done once all that is queued now has run.
+  /// The event is done once all work queued so far has run.
   void record(const Event& event);
 
-  /// Writes to each of these words of 32 bits once all that is queued now has run, and shows.
+  /// Writes to 32-bit words once all work queued so far has run and its writes are visible.
   void write(std::span<const DevicePointer> words, std::uint32_t value);
-  /// What is queued from now on runs once each of these words has come to the value, or beyond it:
-  /// words count, and may go past the largest number.
+  /// Work queued from now on runs once each word has reached the value or passed it, modulo 2^32.
   void wait_for(std::span<const DevicePointer> words, std::uint32_t value);
 
-  /// Between any two kinds of memory. Host memory has to be pinned, or the call waits for the copy.
+  /// Copies between any two kinds of memory. The call waits for the copy if host memory is not
+  /// pinned.
   void copy(DevicePointer to, DevicePointer from, std::size_t bytes, const std::string& doing);
   void fill(DevicePointer to, unsigned char value, std::size_t bytes, const std::string& doing);
 
-  /// Whether all that was queued has run.
+  /// Whether all queued work has run.
   bool is_idle() const;
 
  private:

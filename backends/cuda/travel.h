@@ -10,38 +10,37 @@
 
 namespace ronde::cuda {
 
-/// As what elements lie in the fusion buffers, and what is done to them on the way in, between the
-/// ranks, and nowhere else: so that the result has the bits of the other backends.
+/// The type of elements in the fusion buffers, and how they are scaled on their way in and as they
+/// are reduced, so that results have the bits of the other backends.
 struct Travel {
   DataType from = DataType::F32;   ///< in the tensors
   DataType dtype = DataType::F32;  ///< in the fusion buffers
   ReduceOp op = ReduceOp::Sum;     ///< never Average, which is in `final`
-  double pack_scale = 1.0;         ///< by what elements are scaled on their way in
-  double reduce_scale = 1.0;       ///< by what they are scaled as they are combined
+  double pack_scale = 1.0;         ///< factor of elements on their way in
+  double reduce_scale = 1.0;       ///< factor of elements as they are reduced
   Scaling final = {};
 
   std::size_t width() const noexcept { return size_of(dtype); }
-  /// Of positions, in elements, so that all is read and written in the widest steps.
+  /// The alignment of positions, in elements, for the widest accesses.
   std::size_t alignment() const noexcept { return 16 / width(); }
-  /// Elements lie in the tensors as they travel.
+  /// Whether tensors have the elements of the fusion buffers.
   bool is_plain() const noexcept { return from == dtype && pack_scale == 1.0; }
   Reduction reduction() const noexcept {
     return {.dtype = dtype, .op = op, .prescale = reduce_scale, .final = final};
   }
 };
 
-/// Whether the neutral element, which a rank that adds nothing sends, survives the scale: a zero
-/// does, unless it becomes a negative one or no number.
+/// Whether scaling keeps the neutral element, which a rank without input sends: it keeps a zero,
+/// unless that becomes negative or NaN.
 inline bool keeps_neutral(ReduceOp op, double prescale) noexcept {
   if (prescale == 1.0) return true;
   const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;
   return is_sum && !std::signbit(prescale) && std::isfinite(static_cast<float>(prescale));
 }
 
-/// Of a reduction with these values. A rank that adds nothing to a tensor brings neutral elements,
-/// and those must not be scaled: so they are scaled as they are combined only where that does
-/// nothing to a zero, and on the way in elsewhere, where halves are widened for it, as scaling them
-/// would round them.
+/// Plans a reduction. Neutral elements of ranks without input must not be scaled: so elements are
+/// scaled as they are reduced only if scaling keeps the neutral element, and otherwise on the way
+/// in, where halves are widened first, as scaling would round them.
 inline Travel travel_of(DataType dtype, ReduceOp op, double prescale, double postscale, int divisor,
                         std::optional<DataType> wire_dtype) {
   Travel travel{.from = dtype, .dtype = wire_dtype.value_or(dtype)};
@@ -56,8 +55,8 @@ inline Travel travel_of(DataType dtype, ReduceOp op, double prescale, double pos
   return travel;
 }
 
-/// The same for elements that are combined in several steps, between which nothing may be scaled,
-/// or rounded to a half type: it is done once, before and after all of them.
+/// The same for a reduction in several steps: elements are scaled and rounded to a half type only
+/// before the first and after the last step.
 inline Travel in_steps(Travel travel) {
   travel.pack_scale *= travel.reduce_scale;  // one of the two is 1
   travel.reduce_scale = 1.0;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "backends/gpu/host_exchange.h"
+#include "core/src/base/steps.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {
@@ -19,14 +21,6 @@ void set_text(std::array<char, kSize>& to, const std::string& text) {
   std::memcpy(to.data(), text.data(), std::min(text.size(), kSize - 1));
 }
 
-/// What each rank says after a step that all of them try: why it cannot go on, or nothing.
-struct Verdict {
-  Verdict() = default;
-  explicit Verdict(const std::string& text) { set_text(problem, text); }
-
-  std::array<char, 256> problem{};
-};
-
 /// What goes wrong in `step`, or an empty text.
 inline std::string problem_of(const std::function<void()>& step) {
   try {
@@ -37,14 +31,19 @@ inline std::string problem_of(const std::function<void()>& step) {
   }
 }
 
-/// Of the first rank that has one, the same wherever it is asked; `ranks`: what they are called.
-inline std::string first_problem(const std::vector<Verdict>& verdicts,
-                                 const std::vector<int>& ranks) {
-  for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
-    const std::string problem = verdicts[rank].problem.data();
-    if (!problem.empty()) return "rank " + std::to_string(ranks[rank]) + ": " + problem;
+/// Ends a step that all ranks try: each shares why it cannot go on, or an empty text, and `problem`
+/// becomes that of the first rank that has one, equal on all ranks. `names`: those of the ranks in
+/// texts.
+inline Steps agree(gpu::HostExchange& exchange, const std::vector<int>& names,
+                   std::string& problem) {
+  std::array<char, 256> own{};
+  set_text(own, problem);
+  co_await exchange.share(own);
+  problem.clear();
+  for (std::size_t rank = 0; rank < exchange.size() && problem.empty(); ++rank) {
+    const auto text = exchange.of<std::array<char, 256>>(rank);
+    if (text[0] != 0) problem = "rank " + std::to_string(names[rank]) + ": " + text.data();
   }
-  return {};
 }
 
 }  // namespace ronde::cuda

@@ -25,14 +25,13 @@ bool is_uuid(const std::string& entry) {
                    ". Write UUIDs instead of ordinals (`nvidia-smi -L`)");
 }
 
-/// A GPU of the machine: one that NVML counts and does not show has a problem instead of a UUID.
+/// A GPU of the machine; one that NVML counts but does not show has a problem instead of a UUID.
 struct Place {
   std::string uuid;
   std::string problem;
 };
 
-/// The GPUs in the order of their PCI addresses, which NVML knows between its beginning and its
-/// end; throws Error.
+/// Asks NVML for the GPUs in the order of PCI addresses; throws Error.
 std::vector<Place> ask(const NvmlApi& api) {
   const auto problem_of = [&](const auto& function, auto... arguments) -> std::string {
     const NvmlResult result = function(arguments...);
@@ -44,7 +43,7 @@ std::vector<Place> ask(const NvmlApi& api) {
     if (!problem.empty()) throw Error(problem);
   };
   expect(api.init);
-  // It counts how often it has begun. There is nothing to do where its end fails.
+  // NVML counts calls of init. Nothing can be done if its shutdown fails.
   const auto end = [](const NvmlApi* begun) { static_cast<void>(begun->shutdown()); };
   const std::unique_ptr<const NvmlApi, decltype(end)> session(&api, end);
   unsigned count = 0;

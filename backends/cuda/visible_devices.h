@@ -8,16 +8,16 @@
 
 namespace ronde::cuda {
 
-/// The GPUs whose memory a rank may map (RONDE_VISIBLE_DEVICES): a policy of Ronde's own, beside
-/// CUDA_VISIBLE_DEVICES, which says what the framework may compute on. A GPU is told by its UUID,
-/// which its owner knows, so that it may well be hidden from this process.
+/// The GPUs whose memory a rank may map (RONDE_VISIBLE_DEVICES), beside CUDA_VISIBLE_DEVICES, which
+/// selects those that the framework computes on. GPUs are identified by UUIDs, which their owners
+/// know, so they may be hidden from this process.
 class VisibleDevices {
  public:
-  /// All of them.
+  /// Allows all GPUs.
   VisibleDevices() = default;
-  /// `entries`: UUIDs ("GPU-..."), beginnings of some, and ordinals in the order of PCI addresses,
-  /// of all GPUs of the machine: NVML knows the UUIDs of those. Throws UsageError if an ordinal is
-  /// of no GPU, or NVML is not there to ask.
+  /// `entries`: UUIDs ("GPU-..."), beginnings of UUIDs, and ordinals of the machine's GPUs in the
+  /// order of PCI addresses, whose UUIDs NVML knows. Throws UsageError if there is no such GPU, or
+  /// no NVML.
   VisibleDevices(const std::vector<std::string>& entries, const vendor::SymbolLookup& symbols);
 
   bool allows(const std::string& uuid) const;

@@ -6,8 +6,7 @@
 namespace ronde::cuda {
 namespace {
 
-/// Of page-locked memory that nobody uses at the moment.
-constexpr std::size_t kKeepPinned = std::size_t{64} << 20;
+constexpr std::size_t kKeepPinned = std::size_t{64} << 20;  ///< bytes of unused page-locked memory
 
 }  // namespace
 
@@ -21,12 +20,10 @@ Workbench::Workbench(CudaStreams& streams, int device, const void* image, std::s
       pinned_(context_, keeps_pinned ? kKeepPinned : 0),
       stream_(streams.make_stream(device)) {}
 
-Workbench::~Workbench() = default;
-
 DevicePointer Workbench::fusion() {
   if (fusion_.bytes() > 0) return fusion_.address();
   try {
-    // Others map it, and nothing else of this process may be in its blocks.
+    // Peers map whole blocks, which must contain nothing else of this process.
     const std::size_t bytes = fusion_bytes_ + bytes_behind_;
     fusion_ = DeviceMemory(context_, (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
   } catch (const DriverError& error) {

@@ -14,21 +14,19 @@
 
 namespace ronde::cuda {
 
-/// What a backend works with on the rank's GPU: a stream of its own, the kernels, pools, and the
-/// fusion buffer, which is made once and stays.
+/// The resources of a backend on the rank's GPU: a stream, the kernels, pools and the fusion
+/// buffer.
 ///
 /// Thread-safety: one thread at a time.
 class Workbench {
  public:
-  /// `image`: as in KernelSet. `fusion_bytes`: of the fusion buffer, a multiple of 16.
-  /// `bytes_behind`: of memory behind it that operations leave alone. `keeps_pinned`: page-locked
-  /// memory that nobody uses at the moment is kept, as freeing it might wait for the GPU.
+  /// `image`: as in KernelSet. `fusion_bytes`: the fusion buffer's size, a multiple of 16.
+  /// `bytes_behind`: more memory behind it, which operations do not use. `keeps_pinned`: unused
+  /// page-locked memory is kept, as freeing it might wait for the GPU.
   Workbench(CudaStreams& streams, int device, const void* image, std::size_t fusion_bytes,
             std::size_t bytes_behind = 0, bool keeps_pinned = true);
-  /// Queued work has to be over (CudaStreams::settle); where it never is, it is to be abandoned.
-  ~Workbench();
-  Workbench(const Workbench&) = delete;
-  Workbench& operator=(const Workbench&) = delete;
+  /// Queued work must have ended (CudaStreams::settle); if it never ends, abandon the workbench.
+  ~Workbench() = default;
 
   const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
   KernelSet& kernels() noexcept { return kernels_; }
@@ -36,18 +34,18 @@ class Workbench {
   EventPool& events() noexcept { return events_; }
   PinnedPool& pinned() noexcept { return pinned_; }
 
-  /// The fusion buffer; made by the first call. Throws Error where the GPU has too little memory.
+  /// The fusion buffer; the first call makes it. Throws Error if the GPU has too little memory.
   DevicePointer fusion();
-  /// What operations use of it.
+  /// Its size, without the bytes behind it.
   std::size_t fusion_bytes() const noexcept { return fusion_bytes_; }
 
   /// Queues moves on the stream (KernelSet::move).
   void move(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
     kernels_.move(*stream_, moves, how);
   }
-  /// What is queued on the stream from now on runs after all of these.
+  /// Work queued on the stream from now on runs after these events.
   void run_after(DeviceEvents events);
-  /// Ends once all that is queued on the stream has run.
+  /// Ends once all work queued on the stream so far has run.
   Steps reach();
 
  private:

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace ronde::vendor {
@@ -14,18 +12,18 @@ namespace ronde::vendor {
 using SymbolLookup =
     std::function<void*(const char* library, const char* symbol, std::string& error)>;
 
-/// In place of a library's name: what is linked already.
+/// The name of the library for functions that are linked already.
 constexpr const char* kThisProcess = nullptr;
 
 /// dlopen and dlsym. Libraries stay loaded.
 SymbolLookup dynamic_symbols();
 
-/// Whether a library that lacks a function is of use all the same.
+/// Whether a library without a function can be used.
 enum class Need { Required, Optional };
 
-/// The functions of a vendor's C library that Ronde calls, found at run time, so that one binary
-/// runs with the library and without, and tests bring their own. A table derives from this, and has
-/// an Entry for each function.
+/// The functions of a vendor's C library that Ronde calls, found at run time: one binary runs with
+/// and without the library, and tests bring their own. Tables derive from this class, and have an
+/// Entry for each function.
 ///
 /// Thread-safety: none while it is loaded; constant afterwards.
 class ApiTable {
@@ -33,8 +31,8 @@ class ApiTable {
   ApiTable(const ApiTable&) = delete;
   ApiTable& operator=(const ApiTable&) = delete;
 
-  /// Looks all functions up. Returns the loader's words if the library is not there, or the names
-  /// of all required functions that it lacks; empty: the table can be used.
+  /// Looks all functions up. Returns the loader's error if there is no library, or the names of all
+  /// required functions that it lacks; empty: the table can be used.
   [[nodiscard]] std::string load(const SymbolLookup& lookup, const char* library);
 
  protected:
@@ -53,7 +51,7 @@ class ApiTable {
   std::vector<Slot> slots_;
 };
 
-/// One function of a table. Calls it like one: a table that was loaded has all required ones.
+/// One function of a table, which is called like a function once the table is loaded.
 template <typename Result, typename... Arguments>
 class Entry {
  public:

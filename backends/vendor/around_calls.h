@@ -6,7 +6,7 @@
 
 namespace ronde::vendor {
 
-/// Makes a call of a library's, once, with what it needs on this thread around it.
+/// Makes a call of a library once, with what it needs on this thread.
 using AroundCall = std::function<void(const std::function<void()>& call)>;
 
 /// While it lives, the calls of a library are surrounded.
@@ -18,8 +18,8 @@ class Surrounded {
   Surrounded& operator=(const Surrounded&) = delete;
 };
 
-/// Has `around` make all calls of a library from now on, of any thread, until what it returns is
-/// destroyed, which waits for calls that are being made. What `around` throws the call throws.
+/// Has `around` make all calls of a library, on any thread, until the returned object is destroyed,
+/// which waits for calls in progress. A call throws what `around` throws.
 using SurroundCalls = std::function<std::unique_ptr<Surrounded>(AroundCall around)>;
 
 }  // namespace ronde::vendor

@@ -5,9 +5,8 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "backends/cuda/kernels/flags.h"
+#include "backends/cuda/kernels/segments.h"
 #include "gpu_ranks.h"
 #include "tests/support/requests.h"
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "backends/cuda/kernels/flags.h"
 #include "backends/cuda/kernels/kernel_list.h"
 #include "backends/cuda/kernels/segments.h"
 

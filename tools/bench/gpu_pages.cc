@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/gpu_pages.h"
 
-#include "backends/cuda/addresses.h"
 #include "backends/cuda/driver_api.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/stream.h"

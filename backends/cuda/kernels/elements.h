@@ -6,9 +6,8 @@
 #include <limits>
 #include <type_traits>
 
-// What happens to single elements in a kernel: to the bit what core/src/kernels does to them on the
-// CPU, so that a result does not depend on where it was reduced. Compiled for both, so that it is
-// tested against those without a GPU.
+// Arithmetic of single elements in kernels, with the bits of core/src/kernels on the CPU: a result
+// does not depend on where it was reduced. It is compiled for both, and tested without a GPU.
 
 #ifdef __CUDACC__
 #define RONDE_EVERYWHERE __host__ __device__ inline
@@ -28,19 +27,23 @@ RONDE_EVERYWHERE To bits_as(From from) {
   return to;
 }
 
-/// As ReduceOp, of which an average is a sum here.
+/// As ReduceOp; an average is a sum here.
 enum class Operation : std::uint32_t { Sum = 0, Min = 1, Max = 2, Product = 3 };
 
 // Element types: what memory holds (Storage), and what is computed with (Wide).
 
-template <typename Number>
+/// Numbers as they are; not `kIsScaled`: bits that are only moved.
+template <typename Number, bool kIsScaled = true>
 struct Plain {
   using Storage = Number;
   using Wide = Number;
-  static constexpr bool kScales = true;
+  static constexpr bool kScales = kIsScaled;
   RONDE_EVERYWHERE static Wide widen(Storage value) { return value; }
   RONDE_EVERYWHERE static Storage narrow(Wide value) { return value; }
 };
+
+template <typename Bits>
+using Raw = Plain<Bits, false>;
 
 /// The upper half of an f32.
 struct Bfloat16 {
@@ -50,7 +53,7 @@ struct Bfloat16 {
   RONDE_EVERYWHERE static Wide widen(Storage value) {
     return bits_as<float>(static_cast<std::uint32_t>(value) << 16);
   }
-  /// To nearest even. `value` may be the one quiet NaN, but no other.
+  /// Rounds to nearest even. `value` may be the one quiet NaN, but no other.
   RONDE_EVERYWHERE static Storage narrow(Wide value) {
     const auto bits = bits_as<std::uint32_t>(value);
     return static_cast<Storage>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
@@ -88,22 +91,8 @@ struct Float16 {
 };
 
 /// One byte, zero is false.
-struct Boolean {
-  using Storage = std::uint8_t;
-  using Wide = std::uint8_t;
-  static constexpr bool kScales = false;
+struct Boolean : Plain<std::uint8_t, false> {
   RONDE_EVERYWHERE static Wide widen(Storage value) { return value != 0 ? 1 : 0; }
-  RONDE_EVERYWHERE static Storage narrow(Wide value) { return value; }
-};
-
-/// Of which only the bits matter.
-template <typename Bits>
-struct Raw {
-  using Storage = Bits;
-  using Wide = Bits;
-  static constexpr bool kScales = false;
-  RONDE_EVERYWHERE static Wide widen(Storage value) { return value; }
-  RONDE_EVERYWHERE static Storage narrow(Wide value) { return value; }
 };
 
 /// Any NaN becomes the one quiet NaN.
@@ -118,10 +107,9 @@ RONDE_EVERYWHERE Wide canonical(Wide value) {
   }
 }
 
-/// To f32, to the neighbour with the odd last bit where it is inexact: what is then rounded to a
-/// half type is what one rounding would have made (Boldo and Melquiond, "Emulation of a FMA and
-/// correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57(4),
-/// 2008).
+/// Rounds to f32; inexact values to the neighbour with an odd last bit, so that rounding the result
+/// to a half type equals a single rounding (Boldo and Melquiond, "Emulation of a FMA and correctly
+/// rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57(4), 2008).
 RONDE_EVERYWHERE float rounded_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);
@@ -132,7 +120,7 @@ RONDE_EVERYWHERE float rounded_to_odd(double value) {
   return bits_as<float>(is_above ? bits - 1 : bits + 1);
 }
 
-/// From what is computed with to what another element is computed with.
+/// Converts between the Wide types of two elements.
 template <typename To, typename From>
 RONDE_EVERYWHERE typename To::Wide converted(From value) {
   if constexpr (std::is_same_v<From, double> && std::is_same_v<typename To::Wide, float>) {
@@ -220,7 +208,7 @@ RONDE_EVERYWHERE Wide product(Wide a, Wide b) {
   }
 }
 
-/// Of bools, "or" is the larger and "and" the smaller.
+/// The "or" of bools is the larger, the "and" the smaller.
 template <typename Element>
 RONDE_EVERYWHERE typename Element::Wide combined(typename Element::Wide a, typename Element::Wide b,
                                                  Operation operation) {
@@ -237,7 +225,7 @@ RONDE_EVERYWHERE typename Element::Wide combined(typename Element::Wide a, typen
   return Element::kScales ? sum(a, b) : larger(a, b);
 }
 
-/// What leaves the other operand unchanged.
+/// The operand that leaves the other one unchanged.
 template <typename Element>
 RONDE_EVERYWHERE typename Element::Wide neutral(Operation operation) {
   using Wide = typename Element::Wide;

@@ -3,11 +3,11 @@
 
 #include "elements.h"
 
-// Every kernel that there is: kernels.cu makes them of this, and so do tests without a GPU.
+// The list of all kernels, from which kernels.cu and tests without a GPU make them.
 
 // clang-format off
 
-/// macro(name, From, To). Those that move leave bits as they are, of elements of so many bytes.
+/// macro(name, From, To). ronde_move_N copies the bits of elements of N bytes.
 #define RONDE_COPY_KERNELS(macro)                                   \
   macro(ronde_move_1, Raw<std::uint8_t>, Raw<std::uint8_t>)         \
   macro(ronde_move_2, Raw<std::uint16_t>, Raw<std::uint16_t>)       \

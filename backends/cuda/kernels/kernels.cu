@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels, one for each pair of types or type, which kernel_list.h names.
+// The kernels of kernel_list.h, and those that signal and await flags.
 #include <cuda/atomic>
 
-#include "flags.h"
 #include "kernel_list.h"
 #include "segments.h"
 
@@ -26,28 +25,27 @@ RONDE_COPY_KERNELS(RONDE_COPY)
   }
 RONDE_REDUCE_KERNELS(RONDE_REDUCE)
 
-// A flag, as other GPUs and the host see it.
+// A flag, visible to other GPUs and the host.
 using Flag = cuda::atomic_ref<std::uint32_t, cuda::thread_scope_system>;
 
-// Between two looks at what takes longer to look at than flags: host memory, the clock.
+// The number of polls of a flag between two reads of host memory and the clock, which take longer.
 constexpr std::uint32_t kLooksAtFlags = 256;
 
-// The clock of all of the GPU; it may be set back.
+// The clock of the GPU, which may be set back.
 __device__ inline std::int64_t nanoseconds() {
   std::int64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
 
-// One block, of which each thread has a flag. What the stream ran before happened before the
-// release.
+// One block, with a flag for each thread. The stream's earlier work happens before the release.
 extern "C" __global__ void __launch_bounds__(kThreads)
     ronde_signal(const __grid_constant__ FlagArguments how) {
   if (threadIdx.x >= how.count) return;
   Flag(*how.flags[threadIdx.x]).store(how.value, cuda::memory_order_release);
 }
 
-// Likewise; what the stream runs next happens after the acquisition.
+// Likewise; the stream's later work happens after the acquisition.
 extern "C" __global__ void __launch_bounds__(kThreads)
     ronde_await(const __grid_constant__ FlagArguments how) {
   if (threadIdx.x >= how.count) return;

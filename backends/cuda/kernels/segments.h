@@ -6,16 +6,19 @@
 
 #include "elements.h"
 
-// What the threads of a grid do, as functions of their numbers: the kernels call them on a GPU,
-// and tests on the CPU.
+// What each thread of a grid does, as functions of its number: kernels call them on a GPU, tests on
+// the CPU. Blocks divide tiles of bytes among them. A thread takes 16 bytes of each tile in one
+// access, and has several accesses in flight; unaligned memory and the last elements are accessed
+// one by one. Copies convert and scale elements of up to kMostSegments segments; reductions combine
+// the inputs of all ranks in rank order.
 
 namespace ronde::cuda::kernels {
 
 constexpr unsigned kThreads = 512;
-/// What blocks divide among them is whole tiles, of so many bytes of the wider type: one access of
-/// 16 bytes by each thread, so that small messages are spread over many blocks.
+/// Bytes of a tile, in the wider type: one access of 16 bytes by each thread, so that small
+/// messages are spread over many blocks.
 constexpr std::uint64_t kTileBytes = 16 * kThreads;
-/// Most inputs of a reduction that are not at equal distances, and most flags: ranks of a host.
+/// The most inputs of a reduction that are not at equal distances, and the most flags.
 constexpr unsigned kMostInputs = 64;
 
 /// A thread of a grid of any size.
@@ -30,23 +33,23 @@ struct Range {
   std::uint64_t end;
 };
 
-/// Tiles of a block. They are neighbours, so that the blocks, which run at the same time, are
-/// spread over the memory of all ranks.
+/// The tiles of a block, which are neighbours, so that concurrent blocks are spread over the memory
+/// of all ranks.
 RONDE_EVERYWHERE Range tiles_of_block(std::uint64_t tiles, const Place& place) {
   return {tiles * place.block / place.blocks, tiles * (place.block + 1) / place.blocks};
 }
 
-/// A piece of a tensor on its way into the fusion buffer, or out of it.
+/// A piece of a tensor that is copied into the fusion buffer, or out of it.
 struct SegmentCopy {
-  const void* source;  ///< null: there is nothing, and the neutral element is written
+  const void* source;  ///< null: the neutral element is written
   void* target;
   std::uint32_t count;       ///< of elements, not 0
   std::uint32_t first_tile;  ///< of this segment, among the tiles of all
 };
 
-/// Segments of a launch: what fits into the 4 KiB of parameters that every driver takes.
+/// Segments of a launch: they fit into the 4 KiB of parameters that every driver takes.
 constexpr unsigned kMostSegments = 169;
-/// Elements of a segment; a multiple of a chunk, as longer ones are split.
+/// The most elements of a segment; a multiple of a chunk, as longer segments are split.
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 31;
 
 struct CopyArguments {
@@ -63,7 +66,7 @@ RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count, std::size_t width) 
   return (count * width + kTileBytes - 1) / kTileBytes;
 }
 
-/// Which segment a tile belongs to.
+/// The segment of a tile.
 RONDE_EVERYWHERE std::uint32_t segment_of(const CopyArguments& how, std::uint64_t tile) {
   std::uint32_t first = 0;
   for (std::uint32_t count = how.count; count > 1;) {
@@ -81,8 +84,8 @@ struct alignas(sizeof(Storage) * kCount < 16 ? sizeof(Storage) * kCount : 16) Ch
   Storage values[kCount];
 };
 
-/// By one access. Of several stores of chunks nvcc 13 makes stores of elements for the first,
-/// unless they are written like this.
+/// Stores by one access. Without inline assembly, nvcc 13 splits the first of several stores of
+/// chunks into stores of elements.
 template <typename Stored>
 RONDE_EVERYWHERE void store(void* to, const Stored& stored) {
 #ifdef __CUDACC__
@@ -129,8 +132,8 @@ RONDE_EVERYWHERE typename To::Storage convert(typename From::Storage value, Scal
   }
 }
 
-/// `kChunks` chunks, each kThreads chunks behind the one before. All are on the way before the
-/// first is stored: a compiler cannot know that stores do not change what is loaded next.
+/// Copies `kChunks` chunks, kThreads chunks apart. All are loaded before the first is stored: the
+/// compiler cannot know that stores do not change what is loaded next.
 template <typename From, typename To, unsigned kChunks>
 RONDE_EVERYWHERE void copy_chunks(const typename From::Storage* source,
                                   typename To::Storage* target, Scale scale) {
@@ -152,7 +155,7 @@ RONDE_EVERYWHERE void copy_chunks(const typename From::Storage* source,
   }
 }
 
-/// A thread's part of the elements of a segment from `begin`, where a tile begins, to `end`.
+/// Copies a thread's part of a segment's elements from `begin`, where a tile begins, to `end`.
 template <typename From, typename To>
 RONDE_EVERYWHERE void copy_elements(const CopyArguments& how, const SegmentCopy& segment,
                                     std::uint64_t begin, std::uint64_t end, unsigned thread) {
@@ -196,7 +199,7 @@ RONDE_EVERYWHERE void copy_segments(const CopyArguments& how, const Place& place
   }
 }
 
-/// Inputs of all ranks, in their order, and where the result goes; it may be an input.
+/// The inputs of all ranks, in rank order, and the output, which may be an input.
 struct ReductionArguments {
   const void* inputs[kMostInputs];  ///< with a stride, only the first
   std::uint64_t stride;             ///< bytes from one input to the next; 0: each has a pointer
@@ -232,7 +235,7 @@ RONDE_EVERYWHERE void store_results(const ReductionArguments& how, std::uint64_t
   store(static_cast<Storage*>(how.output) + at, stored);
 }
 
-/// Elements `at` to `at + kCount`, whatever there is to do.
+/// Reduces elements `at` to `at + kCount` in the general case.
 template <typename Element, unsigned kCount>
 RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t at) {
   typename Element::Wide results[kCount] = {};
@@ -246,10 +249,9 @@ RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t 
   store_results<Element, kCount>(how, at, results, how.final_scale);
 }
 
-/// Sums of `kChunks` chunks, each kThreads chunks behind the one before, in rank order, of
-/// floating-point numbers with factors but without a division. All loads
-/// are on the way before the first sum, and nothing is decided in between: the code of all that
-/// could be done, 16 times over, would be larger than the instruction cache.
+/// Sums `kChunks` chunks, kThreads chunks apart, in rank order, without a division, and with
+/// factors only for floating types. All loads are issued before the first addition, without
+/// branches in between: the general code, unrolled 16 times, would exceed the instruction cache.
 template <typename Element, unsigned kInputs, unsigned kChunks>
 RONDE_EVERYWHERE void sum_chunks(const ReductionArguments& how, std::uint64_t at) {
   using Wide = typename Element::Wide;
@@ -279,7 +281,7 @@ RONDE_EVERYWHERE void sum_chunks(const ReductionArguments& how, std::uint64_t at
   }
 }
 
-/// A thread's part of so many chunks from the element `begin` on, with eight loads at once.
+/// Sums a thread's part of `chunks` chunks from the element `begin` on, with eight loads in flight.
 template <typename Element, unsigned kInputs>
 RONDE_EVERYWHERE void sum_inputs(const ReductionArguments& how, std::uint64_t begin,
                                  std::uint64_t chunks, unsigned thread) {
@@ -323,6 +325,20 @@ RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place
   for (std::uint64_t i = begin + chunks * kCount + place.thread; i < end; i += kThreads) {
     reduce_chunk<Element, 1>(how, i);
   }
+}
+
+/// Flags by which kernels on different GPUs are ordered: words that a kernel writes or waits for.
+struct FlagArguments {
+  std::uint32_t* flags[kMostInputs];
+  std::uint32_t count;
+  std::uint32_t value;
+  const std::uint32_t* released;  ///< not 0: ends a wait
+  std::int64_t limit_ns;          ///< the timeout of a wait
+};
+
+/// Flags count modulo 2^32: their order is known while they are less than 2^31 apart.
+RONDE_EVERYWHERE bool has_reached(std::uint32_t flag, std::uint32_t value) {
+  return flag - value < (std::uint32_t{1} << 31);
 }
 
 }  // namespace ronde::cuda::kernels
