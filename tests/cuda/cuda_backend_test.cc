@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend of GPUs without NCCL on fake GPUs: its results have the bits of the CPU's, whichever
-// way data takes and in whatever order the streams run; which ways those are, and what becomes of
-// mappings.
+// way data takes; which ways those are, and what becomes of mappings.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -62,12 +61,10 @@ const std::vector<Way> kWays = {
     {.name = "ipc by flags", .handover = IpcHandover::Flags},
     {.name = "ipc by kernels", .handover = IpcHandover::Kernels}};
 
-/// `disorder`: of the fake's options.
-void on_every_way(const Layout& layout, unsigned disorder, const Body& body) {
+void on_every_way(const Layout& layout, const Body& body) {
   const Way way = GENERATE(from_range(kWays));
-  INFO(way.name << ", " << layout.ranks << " ranks, " << layout.devices << " GPUs, disorder "
-                << disorder);
-  FakeMachine machine({.devices = layout.devices, .disorder = disorder});
+  INFO(way.name << ", " << layout.ranks << " ranks, " << layout.devices << " GPUs");
+  FakeMachine machine({.devices = layout.devices});
   run_gpu_ranks(machine, layout.ranks, layout.devices, cuda_options_of(machine, way),
                 [&](Runtime& runtime, ProgramGpu& gpu) {
                   body(runtime, gpu);
@@ -77,43 +74,13 @@ void on_every_way(const Layout& layout, unsigned disorder, const Body& body) {
                 });
 }
 
-/// Without a wait between them, each on the result of the one before.
-void exercise_chains(Runtime& runtime, ProgramGpu& gpu) {
-  constexpr int kLinks = 4;
-  const int size = runtime.topology().size;
-  std::vector<GpuSum> sums;
-  for (const std::size_t count : {10, 3000, 40'000}) sums.emplace_back(runtime, gpu, count);
-  for (int step = 0; step < kLinks; ++step) {
-    std::vector<Work> works;
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      Request request = sums[i].request("sum " + std::to_string(i));
-      if (step > 0) request.op = ReduceOp::Average;
-      works.push_back(runtime.submit(std::move(request)));
-    }
-    for (const Work& work : works) work.wait_on(gpu.stream.handle());
-  }
-  for (const GpuSum& sum : sums) {
-    sum.check_values(static_cast<float>(size * (size + 1) / 2), "a chain of sums");
-  }
-}
-
 [[maybe_unused]] const bool kRegistered = [] {
   for (const auto& [what, body] : kExercises) {
     add_case("cuda: " + what + " have the bits of shared memory, with ipc and without", "",
              [body = body] {
                const Layout layouts[] = {{3, 2}, {2, 1}, {1, 1}};
-               on_every_way(layouts[GENERATE(range(0, plain_or_sanitized(3, 1)))], 0, body);
+               on_every_way(layouts[GENERATE(range(0, plain_or_sanitized(3, 1)))], body);
              });
-  }
-  const std::pair<std::string, Body> in_disorder[] = {{"reductions", exercise_sizes},
-                                                      {"exchanges", exercise_exchanges},
-                                                      {"chains without a wait", exercise_chains}};
-  for (const auto& [what, body] : in_disorder) {
-    add_case("cuda: " + what + " are right in any order that events leave", "", [body = body] {
-      const Layout layouts[] = {{3, 1}, {2, 2}, {3, 2}, {2, 1}};
-      const int which = GENERATE(range(0, plain_or_sanitized(4, 2)));
-      on_every_way(layouts[which], static_cast<unsigned>(which + 1), body);
-    });
   }
   return true;
 }();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPUs whose data goes through an MPI that takes their addresses: results, and what becomes of an
 // MPI that says so and cannot.
-#include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -126,15 +125,6 @@ TEST_CASE(
         check(is_made, "without the driver");
         fail_contexts(cuda::kSuccess, 0);
       });
-}
-
-TEST_CASE("cuda direct: GPUs that work late and in any order give the same") {
-  const Exercise body = GENERATE(exercise_sizes, exercise_exchanges);
-  const int seed = GENERATE(range(1, plain_or_sanitized(5, 2)));
-  INFO("seed " << seed);
-  FakeMachine machine({.devices = 2, .disorder = static_cast<unsigned>(seed)});
-  DirectMessages messages(3);
-  run_gpu_ranks(machine, 3, 2, direct_options(machine, messages), after_first_sum(body));
 }
 
 TEST_CASE("cuda direct: ranks on several hosts need not ask for CUDA IPC to go through MPI") {

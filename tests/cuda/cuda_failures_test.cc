@@ -2,7 +2,6 @@
 // GPUs where something fails: the way falls back, with one line, or the group ends with a
 // GroupError; and everything is given back. If a rank leaves or dies, the memory of the others is
 // not touched afterwards.
-#include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations written as coroutines, and how segments are laid into a buffer.
 #include <catch2/catch.hpp>
-#include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 

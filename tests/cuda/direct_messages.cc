@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "direct_messages.h"
 
-#include <utility>
-#include <vector>
-
 #include "fake_cuda_state.h"
 #include "ronde/error.h"
 

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "backends/cuda/memory.h"

@@ -7,10 +7,7 @@
 #include <deque>
 #include <limits>
 #include <memory>
-#include <new>
 #include <random>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/support/ranks.h"

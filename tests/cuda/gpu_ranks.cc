@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <deque>
-#include <utility>
 
 #include "backends/shm/shm.h"
 

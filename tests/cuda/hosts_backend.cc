@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backends/hierarchical/hierarchical_allreduce.h"
+#include "tests/support/wrapped_backend.h"
 
 namespace ronde::test {
 namespace {
@@ -14,12 +15,11 @@ using hierarchical::Hierarchy;
 constexpr std::size_t kSlots = 4;
 constexpr std::size_t kSlotBytes = 4096;
 
-class HostsBackend final : public Backend {
+class HostsBackend final : public WrappedBackend {
  public:
   HostsBackend(std::shared_ptr<Hierarchy> hierarchy, std::unique_ptr<Backend> others)
-      : hierarchy_(std::move(hierarchy)), others_(std::move(others)) {}
+      : WrappedBackend("hosts", std::move(others)), hierarchy_(std::move(hierarchy)) {}
 
-  std::string_view name() const noexcept override { return "hosts"; }
   Capabilities capabilities() const override {
     Capabilities capabilities;
     capabilities.dtypes.set();
@@ -33,27 +33,11 @@ class HostsBackend final : public Backend {
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
     return std::make_unique<HierarchicalAllreduce>(hierarchy_, call);
   }
-  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
-    return others_->broadcast(call);
-  }
-  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    return others_->allgather(call);
-  }
-  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return others_->alltoall(call);
-  }
-  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    return others_->reducescatter(call);
-  }
-  std::unique_ptr<Operation> send(const SendCall& call) override { return others_->send(call); }
-  std::unique_ptr<Operation> recv(const RecvCall& call) override { return others_->recv(call); }
-  void abort() noexcept override { others_->abort(); }
-  void close() override { others_->close(); }
-  StatsGroup stats() const override { return others_->stats(); }
 
  private:
+  std::unique_ptr<Operation> wrap(Start start, void*) override { return start(); }
+
   const std::shared_ptr<Hierarchy> hierarchy_;
-  const std::unique_ptr<Backend> others_;
 };
 
 }  // namespace

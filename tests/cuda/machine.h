@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "backends/cuda/kernel_set.h"

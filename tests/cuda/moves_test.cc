@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How kernels are launched, over a driver that is a fake: launches, their tables, and what fails.
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>

@@ -3,10 +3,8 @@
 // wherever the design says so.
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gpu_exercise.h"
 #include "nccl_ranks.h"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "direct_messages.h"
 #include "gpu_ranks.h"
 #include "tests/support/case_table.h"
 
@@ -126,26 +127,32 @@ void chain_sums(Runtime& runtime, ProgramGpu& gpu) {
   for (const GpuSum& sum : sums) sum.check_values(kRanks * (kRanks + 1) / 2, "a chain of sums");
 }
 
-void run(const Way& way) {
+void run(const Way& way, bool by_mpi) {
   const auto [first, end] = seeds();
   for (unsigned seed = first; seed < end; ++seed) {
     INFO("RONDE_TEST_SEED=" << seed << " repeats this order as far as threads allow");
     FakeMachine machine({.devices = kDevices, .disorder = seed});
-    run_gpu_ranks(machine, kRanks, kDevices, cuda_options_of(machine, way),
-                  [](Runtime& runtime, ProgramGpu& gpu) {
-                    exchange(runtime, gpu);
-                    chain_sums(runtime, gpu);
-                  });
+    DirectMessages messages(kRanks);
+    CudaOptions options = cuda_options_of(machine, way);
+    if (by_mpi) options.gpu_aware_mpi = messages.factory();
+    run_gpu_ranks(machine, kRanks, kDevices, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+      exchange(runtime, gpu);
+      chain_sums(runtime, gpu);
+      check((cuda_counter(runtime, "mpi_operations") > 0) == by_mpi, "by MPI, or not");
+    });
   }
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
   for (const Way& way :
        {kIpc, kDirect, kStaged, Way{.name = "ipc by kernels", .handover = IpcHandover::Kernels},
-        Way{.name = "ipc, mapped each time", .cache = false, .direct_bytes = 1}}) {
+        Way{.name = "ipc, mapped each time", .cache = false, .direct_bytes = 1},
+        Way{.name = "staged, nothing kept", .ipc = false, .cache = false}}) {
     add_case("cuda ordering: collectives in many orders of the streams, " + std::string(way.name),
-             "", [way] { run(way); });
+             "", [way] { run(way, false); });
   }
+  add_case("cuda ordering: collectives in many orders of the streams, by MPI", "",
+           [] { run(kStaged, true); });
   return true;
 }();
 

@@ -3,7 +3,6 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
-#include <cstring>
 #include <string>
 
 #include "backends/cuda/nvml_api.h"
