@@ -24,11 +24,11 @@ using Catch::Contains;
 using namespace ronde::tool;
 
 TEST_CASE("a backend alone gives up what takes too long, and says what it was") {
-  const auto raw = make_raw(std::chrono::milliseconds(50));
-  CHECK_THROWS_WITH(raw->wait_until([] { return false; }, "what never comes"),
+  RawSubject raw(std::chrono::milliseconds(50));
+  CHECK_THROWS_WITH(raw.wait_until([] { return false; }, "what never comes"),
                     Contains("rank 0") && Contains("what never comes"));
-  raw->wait_until([] { return true; }, "nothing");
-  raw->close();
+  raw.wait_until([] { return true; }, "nothing");
+  raw.close();
 }
 
 TEST_CASE("a percentile is the nearest sample that the share does not exceed") {

@@ -11,10 +11,8 @@
 #include <vector>
 
 #include "backends/compose.h"
-#include "backends/gpu/host_exchange.h"
 #include "ronde/error.h"
 #include "ronde/plugin/choice.h"
-#include "tools/bench/peers.h"
 
 namespace ronde::tool {
 namespace {
@@ -32,188 +30,152 @@ std::size_t elements_of(const Request& request) {
   return count;
 }
 
-/// Thread-safety: one thread.
-class RawBackend final : public RawSubject {
- public:
-  explicit RawBackend(std::chrono::milliseconds patience)
-      : config_(load_config_from_environment().config), patience_(patience) {
-    BuiltIn built_in = compose_built_in(config_);
-    transport_ = built_in.make_transport();
-    peers_ = make_peers(topology().local_size > topology().local_cores);
-    try {
-      make_backend(built_in.backends);
-    } catch (const UsageError&) {  // which all ranks throw
-      transport_->close(true, deadline(kClosingSeconds));
-      throw;
-    }
-  }
+Clock::time_point deadline(double seconds) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
 
-  ~RawBackend() override {
-    if (backend_ == nullptr) return;
-    for (const auto& device : devices_) device->abort();
-    devices_.clear();
-    backend_->abort();
-    backend_.reset();
-    transport_->close(false, Clock::now());
-  }
+}  // namespace
 
-  const Topology& topology() const override { return transport_->topology(); }
-  std::string backend() const override { return std::string(backend_->name()); }
-  void settle() override {}
-
-  Backend& host() override { return *backend_; }
-
-  Backend& add(const BackendFactory& factory) override {
-    BackendContext context = this->context();
-    context.host = backend_.get();
-    devices_.push_back(create_backend(factory, context, config_.fusion_bytes));
-    return *devices_.back();
-  }
-
-  void wait_until(const std::function<bool()>& condition, std::string_view what) override {
-    const Clock::time_point limit = Clock::now() + patience_;
-    for (int polls = 1; !condition(); ++polls) {
-      if (polls % kPollsPerLook != 0) continue;
-      look_after_peers();
-      if (Clock::now() >= limit) give_up(what);
-    }
-  }
-
-  void finish(Operation& operation, std::string_view what) override {
-    wait_until([&] { return operation.poll(); }, what);
-    const std::shared_ptr<const DeviceEvent> event = operation.event();
-    if (event) wait_until([&] { return event->passed(); }, what);
-  }
-
-  void run(Request request) override {
-    const std::string_view what = to_string(request.kind);
-    finish(*start(request), what);
-  }
-
-  void let_go() override {
-    if (has_let_go_ || devices_.empty()) return;
-    has_let_go_ = true;
-    for (const auto& device : devices_) device->let_go();
-    if (topology().size == 1) return;
-    gpu::HostExchange exchange(*backend_, topology().size);
-    exchange.start(topology().rank);
-    wait_until([&] { return exchange.poll(); }, "the ranks to let go of each other's memory");
-  }
-
-  void close() override {
-    let_go();
-    for (const auto& device : devices_) device->close();
-    devices_.clear();
-    backend_->close();
-    backend_.reset();
-    transport_->close(true, deadline(kClosingSeconds));
-  }
-
- private:
-  static Clock::time_point deadline(double seconds) {
-    return Clock::now() +
-           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  }
-
-  void make_backend(const BackendRegistry& backends) {
+RawSubject::RawSubject(std::chrono::milliseconds patience)
+    : config_(load_config_from_environment().config), patience_(patience) {
+  BuiltIn built_in = compose_built_in(config_);
+  transport_ = built_in.make_transport();
+  peers_ = make_peers(topology().local_size > topology().local_cores);
+  try {
     const auto& [name, factory] =
-        choose_backend(backends, DeviceKind::Cpu, config_.cpu_backend, topology());
+        choose_backend(built_in.backends, DeviceKind::Cpu, config_.cpu_backend, topology());
     BackendContext context = this->context();
     backend_ = create_backend(factory, context, config_.fusion_bytes);
+  } catch (const UsageError&) {  // which all ranks throw
+    transport_->close(true, deadline(kClosingSeconds));
+    throw;
   }
+}
 
-  BackendContext context() {
-    BackendContext context;
-    context.topology = &transport_->topology();
-    context.ranks.resize(static_cast<std::size_t>(topology().size));
-    std::iota(context.ranks.begin(), context.ranks.end(), 0);
-    context.exchange = [this](std::string_view blob) { return peers_->all_of(std::string(blob)); };
-    context.deadline = deadline(config_.init_timeout_s);
-    context.ring_peers = [] {};  // nobody sleeps: all poll
-    context.warn = [this](const std::string& text) {
-      if (topology().rank == 0) std::cerr << "ronde bench: " << text << '\n';
-    };
-    return context;
-  }
+RawSubject::~RawSubject() {
+  if (backend_ == nullptr) return;
+  for (const auto& device : devices_) device->abort();
+  devices_.clear();
+  backend_->abort();
+  backend_.reset();
+  transport_->close(false, Clock::now());
+}
 
-  /// Parts are equal, as sizes are rounded up so.
-  std::unique_ptr<Operation> start(const Request& request) {
-    const std::size_t count = elements_of(request);
-    const auto ranks = static_cast<std::size_t>(topology().size);
-    segment_ = {request.input, request.output, count};
-    switch (request.kind) {
-      case Collective::Allreduce:
-        return backend_->allreduce({.segments = {&segment_, 1},
-                                    .dtype = request.dtype,
-                                    .op = request.op,
-                                    .prescale = request.prescale,
-                                    .postscale = request.postscale,
-                                    .wire_dtype = request.wire_dtype});
-      case Collective::Broadcast:
-        return backend_->broadcast(
-            {.segments = {&segment_, 1}, .dtype = request.dtype, .root = request.root});
-      case Collective::Allgather:
-        counts_.assign(ranks, count);
-        return backend_->allgather({.input = request.input,
-                                    .output = request.output,
-                                    .counts = counts_,
-                                    .dtype = request.dtype});
-      case Collective::Reducescatter:
-        counts_.assign(ranks, count / ranks);
-        return backend_->reducescatter({.input = request.input,
-                                        .output = request.output,
-                                        .counts = counts_,
-                                        .dtype = request.dtype,
-                                        .op = request.op,
-                                        .prescale = request.prescale,
-                                        .postscale = request.postscale});
-      case Collective::Alltoall:
-        counts_.assign(ranks, count / ranks);
-        return backend_->alltoall({.input = request.input,
-                                   .output = request.output,
-                                   .send_counts = counts_,
-                                   .receive_counts = counts_,
-                                   .largest_count = count / ranks,
-                                   .dtype = request.dtype});
-      default:
-        break;
-    }
-    throw UsageError("--raw: " + std::string(to_string(request.kind)) +
-                     " is done by the coordinator alone; leave --raw out");
-  }
+BackendContext RawSubject::context() {
+  BackendContext context;
+  context.topology = &transport_->topology();
+  context.ranks.resize(static_cast<std::size_t>(topology().size));
+  std::iota(context.ranks.begin(), context.ranks.end(), 0);
+  context.exchange = [this](std::string_view blob) { return peers_->all_of(std::string(blob)); };
+  context.deadline = deadline(config_.init_timeout_s);
+  context.ring_peers = [] {};  // nobody sleeps: all poll
+  context.warn = [this](const std::string& text) {
+    if (topology().rank == 0) std::cerr << "ronde bench: " << text << '\n';
+  };
+  return context;
+}
 
-  /// Gives way, where ranks outnumber cores, and throws if a peer is gone.
-  void look_after_peers() {
-    std::this_thread::yield();
-    const Incoming incoming = transport_->receive(Clock::time_point::min());
-    if (incoming.kind == Incoming::Kind::PeerLost) {
-      throw GroupError(incoming.peer,
-                       "rank " + std::to_string(incoming.peer) + " was lost: " + incoming.bytes);
-    }
-  }
+Backend& RawSubject::add(const BackendFactory& factory) {
+  BackendContext context = this->context();
+  context.host = backend_.get();
+  devices_.push_back(create_backend(factory, context, config_.fusion_bytes));
+  return *devices_.back();
+}
 
-  [[noreturn]] void give_up(std::string_view what) const {
+void RawSubject::wait_until(const std::function<bool()>& condition, std::string_view what) {
+  const Clock::time_point limit = Clock::now() + patience_;
+  for (int polls = 1; !condition(); ++polls) {
+    if (polls % kPollsPerLook != 0) continue;
+    look_after_peers();
+    if (Clock::now() < limit) continue;
     throw Error("rank " + std::to_string(topology().rank) + " waited " +
                 std::to_string(patience_.count() / 1000) + " s for " + std::string(what) +
                 "; another rank may have failed, or its GPU hangs");
   }
+}
 
-  const Config config_;
-  const std::chrono::milliseconds patience_;
-  std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Peers> peers_;
-  std::unique_ptr<Backend> backend_;
-  std::vector<std::unique_ptr<Backend>> devices_;
-  bool has_let_go_ = false;
-  // Arguments of the operation in progress.
-  Segment segment_;
-  std::vector<std::size_t> counts_;
-};
+/// Yields, for ranks that outnumber cores, and throws if a peer is gone.
+void RawSubject::look_after_peers() {
+  std::this_thread::yield();
+  const Incoming incoming = transport_->receive(Clock::time_point::min());
+  if (incoming.kind == Incoming::Kind::PeerLost) {
+    throw GroupError(incoming.peer,
+                     "rank " + std::to_string(incoming.peer) + " was lost: " + incoming.bytes);
+  }
+}
 
-}  // namespace
+void RawSubject::finish(Operation& operation, std::string_view what) {
+  wait_until([&] { return operation.poll(); }, what);
+  const std::shared_ptr<const DeviceEvent> event = operation.event();
+  if (event) wait_until([&] { return event->passed(); }, what);
+}
 
-std::unique_ptr<RawSubject> make_raw(std::chrono::milliseconds patience) {
-  return std::make_unique<RawBackend>(patience);
+void RawSubject::run(Request request) {
+  const std::string_view what = to_string(request.kind);
+  finish(*start(request), what);
+}
+
+void RawSubject::let_go() {
+  if (has_let_go_ || devices_.empty()) return;
+  has_let_go_ = true;
+  for (const auto& device : devices_) device->let_go();
+  peers_->barrier();
+}
+
+void RawSubject::close() {
+  let_go();
+  for (const auto& device : devices_) device->close();
+  devices_.clear();
+  backend_->close();
+  backend_.reset();
+  transport_->close(true, deadline(kClosingSeconds));
+}
+
+/// Parts are equal, as sizes are rounded up so.
+std::unique_ptr<Operation> RawSubject::start(const Request& request) {
+  const std::size_t count = elements_of(request);
+  const auto ranks = static_cast<std::size_t>(topology().size);
+  segment_ = {request.input, request.output, count};
+  switch (request.kind) {
+    case Collective::Allreduce:
+      return backend_->allreduce({.segments = {&segment_, 1},
+                                  .dtype = request.dtype,
+                                  .op = request.op,
+                                  .prescale = request.prescale,
+                                  .postscale = request.postscale,
+                                  .wire_dtype = request.wire_dtype});
+    case Collective::Broadcast:
+      return backend_->broadcast(
+          {.segments = {&segment_, 1}, .dtype = request.dtype, .root = request.root});
+    case Collective::Allgather:
+      counts_.assign(ranks, count);
+      return backend_->allgather({.input = request.input,
+                                  .output = request.output,
+                                  .counts = counts_,
+                                  .dtype = request.dtype});
+    case Collective::Reducescatter:
+      counts_.assign(ranks, count / ranks);
+      return backend_->reducescatter({.input = request.input,
+                                      .output = request.output,
+                                      .counts = counts_,
+                                      .dtype = request.dtype,
+                                      .op = request.op,
+                                      .prescale = request.prescale,
+                                      .postscale = request.postscale});
+    case Collective::Alltoall:
+      counts_.assign(ranks, count / ranks);
+      return backend_->alltoall({.input = request.input,
+                                 .output = request.output,
+                                 .send_counts = counts_,
+                                 .receive_counts = counts_,
+                                 .largest_count = count / ranks,
+                                 .dtype = request.dtype});
+    default:
+      break;
+  }
+  throw UsageError("--raw: " + std::string(to_string(request.kind)) +
+                   " is done by the coordinator alone; leave --raw out");
 }
 
 }  // namespace ronde::tool

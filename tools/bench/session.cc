@@ -64,7 +64,7 @@ Session::Session(const BenchOptions& options, GpuAccess access)
     : options_(options), access_(std::move(access)) {
   set_environment(options_);
   if (options_.raw) {
-    auto raw = make_raw();
+    auto raw = std::make_unique<RawSubject>();
     raw_ = raw.get();
     subject_ = std::move(raw);
   } else {
