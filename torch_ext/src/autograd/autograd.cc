@@ -2,7 +2,9 @@
 #include "torch_ext/src/autograd/autograd.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,54 +17,149 @@
 #include "torch_ext/src/autograd/recorded.h"
 #include "torch_ext/src/common/tensor_request.h"
 
+// Note [Gradients of groups]
+//
+// A collective on one tensor and one on a group have the same formulas. Backward submits a group as
+// a group again, of the gradients of all its results of floating point, also where a rank's tensor
+// requires no grad or its loss uses some of the results only: the others count as zeros. So the
+// ranks submit the same group whatever each of them does with the results, and it stays all or
+// none.
 namespace ronde::detail {
 namespace {
 
-using Forward = std::function<at::Tensor(const at::Tensor& input)>;
-using Backward = std::function<at::Tensor(const std::string& name, const at::Tensor& gradient,
-                                          const Tensors& saved)>;
+using Run = std::function<Tensors(const Tensors& tensors)>;
+using Backward = decltype(Recorded::backward);
 
-/// Of one tensor.
-at::Tensor record_one(const at::Tensor& tensor, Recorded recorded, Forward forward,
-                      Backward backward) {
-  recorded.forward = [one = std::move(forward)](const Tensors& inputs) {
-    return Tensors{one(inputs.at(0))};
-  };
-  recorded.backward = [one = std::move(backward)](const std::string& name, const Tensors& gradients,
-                                                  const Tensors& saved) {
-    return Tensors{one(name, gradients.at(0), saved)};
-  };
-  return record({tensor}, std::move(recorded)).at(0);
+// The waiting forms; autograd records them where gradients are to have gradients.
+
+Tensors allreduce_all(Form form, const Tensors& tensors, const AllreduceOptions& options) {
+  if (form == Form::Group) return grouped_allreduce(tensors, options);
+  return {allreduce(tensors.at(0), options)};
 }
 
-at::Tensor gradient_of_extreme(const AllreduceOptions& options, const std::string& name,
-                               const at::Tensor& gradient, const Tensors& saved) {
-  const at::Tensor mine = is_extreme(saved[0], saved[1], gradient.scalar_type());
-  const at::Tensor count = allreduce(mine, sum_like(options, name + " (ties)"));
-  return allreduce(gradient, sum_like(options, name)) * mine / count;
+Tensors allgather_all(Form form, const Tensors& tensors, const AllgatherOptions& options) {
+  if (form == Form::Group) return grouped_allgather(tensors, options);
+  return {allgather(tensors.at(0), options)};
 }
 
-at::Tensor gradient_of_product(const AllreduceOptions& options, const std::string& name,
-                               const at::Tensor& gradient, const Tensors& saved) {
-  const at::Tensor factors =
-      allgather(saved[0].unsqueeze(0), like<AllgatherOptions>(options, name + " (factors)"));
-  return allreduce(gradient, sum_like(options, name)) *
-         product_of_others(factors, options.process_set);
+Tensors reducescatter_all(Form form, const Tensors& tensors, const ReducescatterOptions& options) {
+  if (form == Form::Group) return grouped_reducescatter(tensors, options);
+  return {reducescatter(tensors.at(0), options)};
 }
 
-Backward gradient_of_linear(const AllreduceOptions& options) {
-  return [options](const std::string& name, const at::Tensor& gradient, const Tensors&) {
-    return allreduce(gradient, with_name(options, name));
+Tensors alltoall_all(Form form, const Tensors& tensors, const Splits& splits,
+                     const AlltoallOptions& options) {
+  if (is_recorded(tensors)) return recorded_alltoall(form, tensors, splits, options);
+  Splits received;
+  return alltoall_to(form, received, tensors, splits, options);
+}
+
+/// Where the tensors that can have gradients are.
+std::vector<std::size_t> differentiable(const Tensors& tensors) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined() && tensors[i].is_floating_point()) places.push_back(i);
+  }
+  return places;
+}
+
+template <typename T>
+std::vector<T> at_places(const std::vector<T>& all, const std::vector<std::size_t>& places) {
+  std::vector<T> some;
+  for (const std::size_t place : places) some.push_back(all.at(place));
+  return some;
+}
+
+Tensors with(Tensors all, const std::vector<std::size_t>& places, const Tensors& some) {
+  for (std::size_t i = 0; i < places.size(); ++i) all.at(places[i]) = some.at(i);
+  return all;
+}
+
+/// The results of `run` for all tensors; autograd records those of floating point.
+Tensors record_all(const Tensors& tensors, Recorded recorded, const Run& run) {
+  const std::vector<std::size_t> places = differentiable(tensors);
+  Tensors results;
+  recorded.forward = [&](const Tensors& inputs) {
+    results = run(with(tensors, places, inputs));
+    return at_places(results, places);
+  };
+  const Tensors of_graph = record(at_places(tensors, places), std::move(recorded));
+  return with(std::move(results), places, of_graph);
+}
+
+/// Equal elements share the gradient evenly.
+Tensors gradients_of_extremes(const AllreduceOptions& options, const std::string& name,
+                              const Tensors& gradients, const Tensors& saved) {
+  const std::size_t count = gradients.size();
+  Tensors ties_and_gradients;
+  for (std::size_t i = 0; i < count; ++i) {
+    ties_and_gradients.push_back(
+        saved[i].detach().eq(saved[count + i].detach()).to(gradients[i].scalar_type()));
+  }
+  ties_and_gradients.insert(ties_and_gradients.end(), gradients.begin(), gradients.end());
+  const Tensors sums = grouped_allreduce(ties_and_gradients, sum_like(options, name));
+  Tensors results;
+  for (std::size_t i = 0; i < count; ++i) {
+    results.push_back(sums[count + i] * ties_and_gradients[i] / sums[i].detach());
+  }
+  return results;
+}
+
+/// Multiplies by the product of the other ranks' elements, from those of all: the result divided by
+/// the own one would fail at 0.
+Tensors gradients_of_products(Form form, const AllreduceOptions& options, const std::string& name,
+                              const Tensors& gradients, const Tensors& saved) {
+  Tensors own;
+  for (std::size_t i = 0; i < gradients.size(); ++i) own.push_back(saved[i].unsqueeze(0));
+  const Tensors factors =
+      allgather_all(form, own, like<AllgatherOptions>(options, name + " (factors)"));
+  Tensors results = allreduce_all(form, gradients, sum_like(options, name));
+  const std::int64_t rank = rank_in(options.process_set).value();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor& all = factors[i];
+    const at::Tensor others =
+        at::cat({all.narrow(0, 0, rank), all.narrow(0, rank + 1, all.size(0) - rank - 1)});
+    results[i] = results[i] * others.prod(0);
+  }
+  return results;
+}
+
+Backward gradient_of_allreduce(Form form, const AllreduceOptions& options) {
+  return [form, options](const std::string& name, const Tensors& gradients, const Tensors& saved) {
+    if (is_linear(options.op)) return allreduce_all(form, gradients, with_name(options, name));
+    if (options.op != ReduceOp::Product) {
+      return gradients_of_extremes(options, name, gradients, saved);
+    }
+    return gradients_of_products(form, options, name, gradients, saved);
   };
 }
 
-Backward gradient_of_broadcast(const BroadcastOptions& options) {
-  return [options](const std::string& name, const at::Tensor& gradient, const Tensors&) {
-    const at::Tensor sum = allreduce(gradient, sum_like(options, name));
-    if (rank_in(options.process_set) == options.root) return sum;
-    // Zero, but of the graph: where this gradient has one itself, all ranks take part in that.
-    return sum.masked_fill(at::full({}, true, sum.options().dtype(at::kBool)), 0);
-  };
+/// An allreduce of each tensor, into new ones.
+Tensors record_allreduces(Form form, const std::string& function, const Tensors& tensors,
+                          const AllreduceOptions& options) {
+  Recorded recorded = record_of(function, options);
+  recorded.saves = !is_linear(options.op);
+  recorded.backward = gradient_of_allreduce(form, options);
+  return record_all(tensors, std::move(recorded),
+                    [&](const Tensors& all) { return allreduce_all(form, all, options); });
+}
+
+std::string named(Form form, const std::string& function) {
+  return (form == Form::Group ? "grouped_" : "") + function;
+}
+
+/// What a linear reducescatter has multiplied each element by.
+double factor_of(const ReducescatterOptions& options) {
+  const bool averages = options.op == ReduceOp::Average;
+  const double ranks = averages ? double(ranks_of(options.process_set).size()) : 1;
+  return options.prescale * options.postscale / ranks;
+}
+
+/// Without a record, as under NoGradGuard.
+void overwrite(const at::Tensor& tensor, const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  const c10::InferenceMode inference(tensor.is_inference());
+  tensor.detach().copy_(values);
 }
 
 }  // namespace
@@ -71,36 +168,28 @@ bool is_recorded(const at::Tensor& tensor) {
   return tensor.defined() && at::GradMode::is_enabled() && tensor.requires_grad();
 }
 
+bool is_recorded(const Tensors& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return is_recorded(tensor); });
+}
+
 bool is_recorded_in_place(const at::Tensor& tensor) {
   if (!is_recorded(tensor) || tensor.is_leaf()) return false;
   return !tensor.is_view() || !tensor._base().is_leaf();
 }
 
-void refuse_recorded(const std::string& function, const std::string& name,
+void refuse_recorded(const std::string& what, const std::string& waiting,
                      const at::Tensor& tensor) {
   if (!is_recorded_in_place(tensor)) return;
-  throw UsageError(caller(function + "_async_", name) + " (" + describe(tensor) +
+  throw UsageError(what + " (" + describe(tensor) +
                    "): autograd computed this tensor and would not know that it changes. Call " +
-                   function + "_(), which waits, or pass tensor.detach()");
+                   waiting + "(), which waits, or pass tensor.detach()");
 }
 
-at::Tensor recorded_allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
-  check_has_gradient(caller("allreduce", options.name), options);
-  Recorded recorded = record_of("allreduce", options);
-  Backward backward = gradient_of_linear(options);
-  if (!is_linear(options.op)) {
-    recorded.saves = true;
-    const auto formula =
-        options.op == ReduceOp::Product ? gradient_of_product : gradient_of_extreme;
-    backward = [options, formula](const std::string& name, const at::Tensor& gradient,
-                                  const Tensors& saved) {
-      return formula(options, name, gradient, saved);
-    };
-  }
-  return record_one(
-      tensor, std::move(recorded),
-      [options](const at::Tensor& input) { return allreduce(input, options); },
-      std::move(backward));
+Tensors recorded_allreduce(Form form, const Tensors& tensors, const AllreduceOptions& options) {
+  const std::string function = named(form, "allreduce");
+  check_has_gradient(caller(function, options.name), options);
+  return record_allreduces(form, function, tensors, options);
 }
 
 at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
@@ -108,76 +197,124 @@ at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions&
   check_in_place(caller("allreduce_", options.name), tensor);
   Recorded recorded = record_of("allreduce_", options);
   recorded.in_place = true;
-  return record_one(
-      tensor, std::move(recorded),
-      [options](const at::Tensor& input) { return allreduce_(input, options); },
-      gradient_of_linear(options));
+  recorded.forward = [&options](const Tensors& inputs) {
+    return Tensors{allreduce_(inputs.at(0), options)};
+  };
+  recorded.backward = gradient_of_allreduce(Form::One, options);
+  return record({tensor}, std::move(recorded)).at(0);
 }
 
-at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& options) {
-  return record_one(
-      tensor, record_of("broadcast", options),
-      [options](const at::Tensor& input) { return broadcast(input, options); },
-      gradient_of_broadcast(options));
+// LibTorch has no record of several views that one operation changes: its own copy_ is recorded,
+// once all results are there.
+Tensors recorded_grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options) {
+  check_has_gradient_in_place(caller("grouped_allreduce_", options.name), options);
+  Tensors inputs;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string what = caller("grouped_allreduce_", options.name, i);
+    check_writable(what, tensors[i]);
+    const bool is_of_graph = is_recorded_in_place(tensors[i]);
+    if (is_of_graph) check_in_place(what, tensors[i]);
+    inputs.push_back(is_of_graph ? tensors[i] : tensors[i].detach());
+  }
+  const Tensors results = record_allreduces(Form::Group, "grouped_allreduce_", inputs, options);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (is_recorded_in_place(tensors[i])) {
+      tensors[i].copy_(results[i]);
+    } else {
+      overwrite(tensors[i], results[i]);
+    }
+  }
+  return tensors;
 }
 
-at::Tensor recorded_broadcast_(const at::Tensor& tensor, const BroadcastOptions& options) {
-  check_in_place(caller("broadcast_", options.name), tensor);
-  Recorded recorded = record_of("broadcast_", options);
-  recorded.in_place = true;
-  return record_one(
-      tensor, std::move(recorded),
-      [options](const at::Tensor& input) { return broadcast_(input, options); },
-      gradient_of_broadcast(options));
+at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& options,
+                              bool in_place) {
+  const char* const function = in_place ? "broadcast_" : "broadcast";
+  if (in_place) check_in_place(caller(function, options.name), tensor);
+  Recorded recorded = record_of(function, options);
+  recorded.in_place = in_place;
+  recorded.forward = [&](const Tensors& inputs) {
+    return Tensors{(in_place ? broadcast_ : broadcast)(inputs.at(0), options)};
+  };
+  recorded.backward = [options](const std::string& name, const Tensors& gradients, const Tensors&) {
+    const at::Tensor sum = allreduce(gradients.at(0), sum_like(options, name));
+    if (rank_in(options.process_set) == options.root) return Tensors{sum};
+    // Zero, but of the graph: where this gradient has one itself, all ranks take part in that.
+    return Tensors{sum.masked_fill(at::full({}, true, sum.options().dtype(at::kBool)), 0)};
+  };
+  return record({tensor}, std::move(recorded)).at(0);
 }
 
-at::Tensor recorded_allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
-  check_tensor(caller("allgather", options.name), tensor);
-  // Each rank's rows of the gradient go to that rank, which adds them up. How many rows the others
-  // have is asked for here, so that forward, which may have no backward, need not.
-  const auto backward = [options, shape = tensor.sizes().vec()](
-                            const std::string& name, const at::Tensor& gradient, const Tensors&) {
-    const std::int64_t own = shape.empty() ? 1 : shape[0];
+// Each rank's rows of the gradient go to that rank, which adds them up. Backward asks how many rows
+// the others have, so that forward, which may have no backward, need not.
+Tensors recorded_allgather(Form form, const Tensors& tensors, const AllgatherOptions& options) {
+  const std::string function = named(form, "allgather");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    check_tensor(
+        form == Form::Group ? caller(function, options.name, i) : caller(function, options.name),
+        tensors[i]);
+  }
+  Splits shapes;
+  for (const std::size_t place : differentiable(tensors)) {
+    shapes.push_back(tensors[place].sizes().vec());
+  }
+  Recorded recorded = record_of(function, options);
+  recorded.backward = [form, options, shapes](const std::string& name, const Tensors& gradients,
+                                              const Tensors&) {
+    const auto count = static_cast<std::int64_t>(shapes.size());
+    std::vector<std::int64_t> own;
+    for (const auto& shape : shapes) own.push_back(shape.empty() ? 1 : shape[0]);
     const at::Tensor rows =
-        allgather(at::full({1}, own, at::kLong), like<AllgatherOptions>(options, name + " (rows)"));
-    const at::Tensor parts =
-        alltoall(gradient, at::IntArrayRef(rows.const_data_ptr<std::int64_t>(), rows.numel()),
-                 like<AlltoallOptions>(options, name));
-    std::vector<std::int64_t> by_rank = shape;
-    by_rank.insert(by_rank.begin(), rows.numel());
-    return parts.reshape(by_rank).sum(0);
+        allgather(at::tensor(own, at::kLong), like<AllgatherOptions>(options, name + " (rows)"))
+            .view({-1, count})
+            .t()
+            .contiguous();
+    const std::int64_t ranks = rows.size(1);
+    Splits splits;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto* const first = rows.const_data_ptr<std::int64_t>() + i * ranks;
+      splits.emplace_back(first, first + ranks);
+    }
+    Tensors parts = alltoall_all(form, gradients, splits, like<AlltoallOptions>(options, name));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      std::vector<std::int64_t> by_rank = shapes[i];
+      by_rank.insert(by_rank.begin(), ranks);
+      parts[i] = parts[i].reshape(by_rank).sum(0);
+    }
+    return parts;
   };
-  return record_one(
-      tensor, record_of("allgather", options),
-      [options](const at::Tensor& input) { return allgather(input, options); }, backward);
+  return record_all(tensors, std::move(recorded),
+                    [&](const Tensors& all) { return allgather_all(form, all, options); });
 }
 
-at::Tensor recorded_reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
-  check_has_gradient(caller("reducescatter", options.name), options);
-  const auto backward = [options](const std::string& name, const at::Tensor& gradient,
-                                  const Tensors&) {
-    const at::Tensor rows = allgather(gradient, like<AllgatherOptions>(options, name));
+Tensors recorded_reducescatter(Form form, const Tensors& tensors,
+                               const ReducescatterOptions& options) {
+  const std::string function = named(form, "reducescatter");
+  check_has_gradient(caller(function, options.name), options);
+  Recorded recorded = record_of(function, options);
+  recorded.backward = [form, options](const std::string& name, const Tensors& gradients,
+                                      const Tensors&) {
+    Tensors rows = allgather_all(form, gradients, like<AllgatherOptions>(options, name));
     const double factor = factor_of(options);
-    return factor == 1 ? rows : rows * factor;
+    if (factor == 1) return rows;
+    for (at::Tensor& tensor : rows) tensor = tensor * factor;
+    return rows;
   };
-  return record_one(
-      tensor, record_of("reducescatter", options),
-      [options](const at::Tensor& input) { return reducescatter(input, options); }, backward);
+  return record_all(tensors, std::move(recorded),
+                    [&](const Tensors& all) { return reducescatter_all(form, all, options); });
 }
 
-at::Tensor recorded_alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
-                             const AlltoallOptions& options) {
-  const auto received = std::make_shared<std::vector<std::int64_t>>();
-  const auto backward = [options, received](const std::string& name, const at::Tensor& gradient,
-                                            const Tensors&) {
-    return alltoall(gradient, *received, with_name(options, name));
+Tensors recorded_alltoall(Form form, const Tensors& tensors, const Splits& splits,
+                          const AlltoallOptions& options) {
+  const auto received = std::make_shared<Splits>();
+  Recorded recorded = record_of(named(form, "alltoall"), options);
+  recorded.backward = [form, options, received, places = differentiable(tensors)](
+                          const std::string& name, const Tensors& gradients, const Tensors&) {
+    return alltoall_all(form, gradients, at_places(*received, places), with_name(options, name));
   };
-  return record_one(
-      tensor, record_of("alltoall", options),
-      [options, received, sent = splits.vec()](const at::Tensor& input) {
-        return alltoall_to(*received, input, sent, options);
-      },
-      backward);
+  return record_all(tensors, std::move(recorded), [&](const Tensors& all) {
+    return alltoall_to(form, *received, all, splits, options);
+  });
 }
 
 }  // namespace ronde::detail

@@ -3,47 +3,52 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ronde/options.h"
 
-// The collectives whose results have a gradient: what the forms that wait do for a tensor that
+// The collectives whose results have a gradient: the waiting forms call these for tensors that
 // autograd records.
 namespace ronde::detail {
 
-/// Whether autograd records what is done with `tensor` here and now.
+using Tensors = std::vector<at::Tensor>;
+using Splits = std::vector<std::vector<std::int64_t>>;
+
+/// How tensors are submitted: one by itself, or several as a group.
+enum class Form { One, Group };
+
+/// Whether autograd records operations on `tensor` here and now.
 bool is_recorded(const at::Tensor& tensor);
 
-/// Whether it records what is done with a group: with one of the tensors.
-bool is_recorded(const std::vector<at::Tensor>& tensors);
+/// Whether it records operations on a group: on one of its tensors.
+bool is_recorded(const Tensors& tensors);
 
 /// The same for changing it in place. A leaf, or a view of one, is changed without a record, as
 /// under NoGradGuard: so are parameters given their first values.
 bool is_recorded_in_place(const at::Tensor& tensor);
 
-/// Throws UsageError for a tensor that autograd has computed and would have to be told of: nothing
-/// records what changes after the call has returned. `function`: "allreduce", whose waiting form
-/// is named.
-void refuse_recorded(const std::string& function, const std::string& name,
-                     const at::Tensor& tensor);
+/// Throws UsageError, its text beginning with `what`, for a tensor that autograd has computed:
+/// nothing records a change after the call has returned. `waiting` is the form that waits.
+void refuse_recorded(const std::string& what, const std::string& waiting, const at::Tensor& tensor);
 
 // Each throws what the plain form throws, and UsageError for an operation that has no gradient.
-// Their operations in backward are named after that of forward.
-at::Tensor recorded_allreduce(const at::Tensor& tensor, const AllreduceOptions& options);
+// The collectives of backward are named after that of forward. Form::One has one tensor.
+Tensors recorded_allreduce(Form form, const Tensors& tensors, const AllreduceOptions& options);
+Tensors recorded_allgather(Form form, const Tensors& tensors, const AllgatherOptions& options);
+Tensors recorded_reducescatter(Form form, const Tensors& tensors,
+                               const ReducescatterOptions& options);
+Tensors recorded_alltoall(Form form, const Tensors& tensors, const Splits& splits,
+                          const AlltoallOptions& options);
 at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options);
-at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& options);
-at::Tensor recorded_broadcast_(const at::Tensor& tensor, const BroadcastOptions& options);
-at::Tensor recorded_allgather(const at::Tensor& tensor, const AllgatherOptions& options);
-at::Tensor recorded_reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options);
-at::Tensor recorded_alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
-                             const AlltoallOptions& options);
-std::vector<at::Tensor> recorded_grouped_allreduce(const std::vector<at::Tensor>& tensors,
-                                                   const AllreduceOptions& options);
-std::vector<at::Tensor> recorded_grouped_allreduce_(const std::vector<at::Tensor>& tensors,
-                                                    const AllreduceOptions& options);
-std::vector<at::Tensor> recorded_grouped_allgather(const std::vector<at::Tensor>& tensors,
-                                                   const AllgatherOptions& options);
-std::vector<at::Tensor> recorded_grouped_reducescatter(const std::vector<at::Tensor>& tensors,
-                                                       const ReducescatterOptions& options);
+Tensors recorded_grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options);
+at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& options,
+                              bool in_place);
+
+/// alltoall without autograd, with the splits of each tensor. `received` becomes the rows that came
+/// from each rank.
+Tensors alltoall_to(Form form, Splits& received, const Tensors& tensors, const Splits& splits,
+                    const AlltoallOptions& options);
 
 }  // namespace ronde::detail

@@ -4,16 +4,30 @@
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cstdint>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "ronde/error.h"
-#include "ronde/ronde.h"
-#include "torch_ext/src/autograd/gradient_names.h"
 
 namespace ronde::detail {
 namespace {
 
 using torch::autograd::AutogradContext;
+
+/// The uses of each operation since the last restart, by set and operation. A set's number is no
+/// part of a name, as each rank may have numbered it in its own way.
+struct Uses {
+  std::mutex mutex;
+  std::map<std::pair<std::uint32_t, std::string>, std::uint64_t> counts;  ///< guarded by mutex
+};
+
+Uses& uses() {
+  // Never destroyed: a graph may outlive main.
+  static auto* const all = new Uses();
+  return *all;
+}
 
 /// What the graph keeps.
 struct Node : torch::CustomClassHolder {
@@ -31,7 +45,7 @@ class CollectiveFunction : public torch::autograd::Function<CollectiveFunction> 
     const auto run = std::exchange(recorded.forward, nullptr);
     Tensors results = run(inputs.vec());
     // Not before: what this rank alone refuses must not count, as it does not for the others.
-    node->name = gradient_names().next(recorded.set, recorded.operation);
+    node->name = next_gradient_name(recorded.set, recorded.operation);
     if (recorded.in_place) context->mark_dirty(results);
     if (recorded.saves) {
       Tensors saved = inputs.vec();
@@ -46,7 +60,7 @@ class CollectiveFunction : public torch::autograd::Function<CollectiveFunction> 
   static Tensors backward(AutogradContext* context, const Tensors& gradients) {
     const auto holder = context->saved_data["node"].toCapsule();
     const auto& node = static_cast<const Node&>(*holder);
-    gradient_names().restart(node.recorded.set, node.recorded.operation);
+    restart_gradient_names(node.recorded.set, node.recorded.operation);
     Tensors of_inputs =
         node.recorded.backward(node.name, gradients, context->get_saved_variables());
     of_inputs.emplace_back();  // of the node
@@ -99,20 +113,16 @@ void check_in_place(const std::string& caller, const at::Tensor& tensor) {
   }
 }
 
-at::Tensor is_extreme(const at::Tensor& input, const at::Tensor& result, at::ScalarType dtype) {
-  return input.detach().eq(result.detach()).to(dtype);
+std::string next_gradient_name(ProcessSet set, const std::string& operation) {
+  const std::lock_guard lock(uses().mutex);
+  const std::uint64_t use = ++uses().counts[{set.id, operation}];
+  const std::string name = "gradient of " + operation;
+  return use == 1 ? name : name + ", use " + std::to_string(use);
 }
 
-at::Tensor product_of_others(const at::Tensor& factors, ProcessSet set) {
-  const std::int64_t own = rank_in(set).value();
-  return at::cat({factors.narrow(0, 0, own), factors.narrow(0, own + 1, factors.size(0) - own - 1)})
-      .prod(0);
-}
-
-double factor_of(const ReducescatterOptions& options) {
-  const bool averages = options.op == ReduceOp::Average;
-  const double ranks = averages ? double(ranks_of(options.process_set).size()) : 1;
-  return options.prescale * options.postscale / ranks;
+void restart_gradient_names(ProcessSet set, const std::string& operation) {
+  const std::lock_guard lock(uses().mutex);
+  uses().counts.erase({set.id, operation});
 }
 
 }  // namespace ronde::detail

@@ -5,11 +5,11 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "ronde/options.h"
+#include "torch_ext/src/autograd/autograd.h"
 
-// What single collectives and groups share of being recorded by autograd.
+// How autograd records a collective.
 //
 // Note [Gradients of collectives]
 //
@@ -17,8 +17,6 @@
 // ranks' losses. So what backward does is the transpose of what forward did, over all ranks, and
 // again a collective, in which every rank takes part.
 namespace ronde::detail {
-
-using Tensors = std::vector<at::Tensor>;
 
 /// A collective, or a group of them, with what backward does for it.
 struct Recorded {
@@ -40,9 +38,9 @@ Tensors record(const Tensors& inputs, Recorded recorded);
 
 /// A record of `function` with these options, without what it does.
 template <typename Options>
-Recorded record_of(const char* function, const Options& options) {
+Recorded record_of(const std::string& function, const Options& options) {
   Recorded recorded;
-  recorded.operation = std::string(function) + " '" + options.name + "'";
+  recorded.operation = function + " '" + options.name + "'";
   recorded.set = options.process_set;
   return recorded;
 }
@@ -82,12 +80,19 @@ void check_has_gradient(const std::string& caller, const ReducescatterOptions& o
 /// As LibTorch checks that `tensor` may be changed in place, but before anything is sent.
 void check_in_place(const std::string& caller, const at::Tensor& tensor);
 
-/// Of the elements of all ranks that are the least or greatest: they share the gradient evenly.
-at::Tensor is_extreme(const at::Tensor& input, const at::Tensor& result, at::ScalarType dtype);
-/// The product of the other ranks' elements, from those of all: the result divided by the own one
-/// would fail at 0.
-at::Tensor product_of_others(const at::Tensor& factors, ProcessSet set);
-/// What a linear reducescatter has multiplied each element by.
-double factor_of(const ReducescatterOptions& options);
+// Note [Names in backward]
+//
+// Ranks match operations by name. The collectives that backward runs for a collective are named
+// after it, with its number among the recorded uses of the same operation since backward last
+// reached one. So several uses in one graph have names of their own, and each step has those of the
+// step before, which hit the response cache. The numbers follow from what the program does, not
+// from when a graph is freed, and so are the same on ranks that do the same. An operation without a
+// name counts as one of the name "" here: its gradient must not be matched by order, as backward
+// may run on another thread.
+
+/// The name in backward for a recorded use of `operation` ("allreduce 'x'") in `set`. Thread-safe.
+std::string next_gradient_name(ProcessSet set, const std::string& operation);
+/// Tells that backward has reached a use of it. Thread-safe.
+void restart_gradient_names(ProcessSet set, const std::string& operation);
 
 }  // namespace ronde::detail

@@ -1,122 +1,258 @@
 // SPDX-License-Identifier: Apache-2.0
+// Each collective has one function that prepares the request of a tensor. The async forms start it,
+// by itself or in a group; the waiting forms call the async form, or have autograd record it.
 #include "ronde/torch/collectives.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ronde/ronde.h"
 #include "torch_ext/src/autograd/autograd.h"
 #include "torch_ext/src/common/tensor_request.h"
 
 namespace ronde {
-namespace detail {
 namespace {
+
+using detail::CallerWaits;
+using detail::Form;
+using detail::Prepared;
+using detail::Tensors;
+
+// `what` begins the texts of errors.
+
+Prepared prepare_allreduce(const std::string& what, const at::Tensor& tensor,
+                           const AllreduceOptions& options) {
+  detail::check_tensor(what, tensor);
+  return detail::prepare_out_of_place(detail::request_for(Collective::Allreduce, tensor, options),
+                                      tensor, true);
+}
+
+Prepared prepare_allreduce_(const std::string& what, const at::Tensor& tensor,
+                            const AllreduceOptions& options) {
+  detail::check_writable(what, tensor);
+  return detail::prepare_in_place(detail::request_for(Collective::Allreduce, tensor, options),
+                                  tensor, true);
+}
+
+Prepared prepare_allgather(const std::string& what, const at::Tensor& tensor,
+                           const AllgatherOptions& options) {
+  detail::check_tensor(what, tensor);
+  const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
+  return detail::prepare_allocating(detail::request_for(Collective::Allgather, rows, options),
+                                    rows);
+}
+
+Prepared prepare_reducescatter(const std::string& what, const at::Tensor& tensor,
+                               const ReducescatterOptions& options) {
+  detail::check_tensor(what, tensor);
+  return detail::prepare_allocating(detail::request_for(Collective::Reducescatter, tensor, options),
+                                    tensor);
+}
+
+Prepared prepare_alltoall(const std::string& what, const at::Tensor& tensor,
+                          std::vector<std::int64_t> splits, const AlltoallOptions& options) {
+  detail::check_tensor(what, tensor);
+  Request request = detail::request_for(Collective::Alltoall, tensor, options);
+  request.splits = std::move(splits);
+  return detail::prepare_allocating(std::move(request), tensor);
+}
 
 bool is_root(const BroadcastOptions& options) {
   return rank_in(options.process_set) == options.root;
 }
 
-}  // namespace
-
-at::Tensor alltoall_to(std::vector<std::int64_t>& received, const at::Tensor& tensor,
-                       at::IntArrayRef splits, const AlltoallOptions& options) {
-  const CallerWaits waits;
-  const TensorWork work = alltoall_async(tensor, splits, options);
-  at::Tensor result = work.wait();
-  received = work.received_splits();
-  return result;
+/// Submits what `prepare(what, tensor, options)` makes of each tensor as one group.
+template <typename Options, typename Prepare>
+GroupWork start_group(const char* function, const Tensors& tensors, const Options& options,
+                      const Prepare& prepare) {
+  std::vector<Request> requests;
+  std::vector<std::shared_ptr<detail::TensorOperation>> operations;
+  Options own = options;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!options.name.empty()) own.name = options.name + "." + std::to_string(i);
+    Prepared prepared = prepare(detail::caller(function, options.name, i), tensors[i], own);
+    requests.push_back(std::move(prepared.request));
+    operations.push_back(std::move(prepared.operation));
+  }
+  std::vector<Work> works = submit_group(std::move(requests));
+  std::vector<TensorWork> group;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    group.emplace_back(std::move(works[i]), std::move(operations[i]));
+  }
+  return GroupWork(std::move(group));
 }
 
-}  // namespace detail
+}  // namespace
 
 TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
-  detail::check_tensor(detail::caller("allreduce", options.name), tensor);
-  return detail::start(detail::prepare_out_of_place(
-      detail::request_for(Collective::Allreduce, tensor, options), tensor, true));
+  return detail::start(
+      prepare_allreduce(detail::caller("allreduce", options.name), tensor, options));
 }
 
 TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  detail::refuse_recorded("allreduce", options.name, tensor);
-  detail::check_writable(detail::caller("allreduce_", options.name), tensor);
-  return detail::start_in_place(detail::request_for(Collective::Allreduce, tensor, options), tensor,
-                                true);
+  detail::refuse_recorded(detail::caller("allreduce_async_", options.name), "allreduce_", tensor);
+  TensorWork work = detail::start(
+      prepare_allreduce_(detail::caller("allreduce_", options.name), tensor, options));
+  detail::note_written(tensor);
+  return work;
 }
 
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
-  if (detail::is_recorded(tensor)) return detail::recorded_allreduce(tensor, options);
-  const detail::CallerWaits waits;
+  if (detail::is_recorded(tensor)) {
+    return detail::recorded_allreduce(Form::One, {tensor}, options).front();
+  }
+  const CallerWaits waits;
   return allreduce_async(tensor, options).wait();
 }
 
 at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
   if (detail::is_recorded_in_place(tensor)) return detail::recorded_allreduce_(tensor, options);
-  const detail::CallerWaits waits;
+  const CallerWaits waits;
   return allreduce_async_(tensor, options).wait();
 }
 
 TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& options) {
   detail::check_tensor(detail::caller("broadcast", options.name), tensor);
-  return detail::start(
-      detail::prepare_out_of_place(detail::request_for(Collective::Broadcast, tensor, options),
-                                   tensor, detail::is_root(options)));
+  return detail::start(detail::prepare_out_of_place(
+      detail::request_for(Collective::Broadcast, tensor, options), tensor, is_root(options)));
 }
 
 TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& options) {
-  detail::refuse_recorded("broadcast", options.name, tensor);
+  detail::refuse_recorded(detail::caller("broadcast_async_", options.name), "broadcast_", tensor);
   detail::check_writable(detail::caller("broadcast_", options.name), tensor);
   return detail::start_in_place(detail::request_for(Collective::Broadcast, tensor, options), tensor,
-                                detail::is_root(options));
+                                is_root(options));
 }
 
 at::Tensor broadcast(const at::Tensor& tensor, const BroadcastOptions& options) {
-  if (detail::is_recorded(tensor)) return detail::recorded_broadcast(tensor, options);
-  const detail::CallerWaits waits;
+  if (detail::is_recorded(tensor)) return detail::recorded_broadcast(tensor, options, false);
+  const CallerWaits waits;
   return broadcast_async(tensor, options).wait();
 }
 
 at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options) {
-  if (detail::is_recorded_in_place(tensor)) return detail::recorded_broadcast_(tensor, options);
-  const detail::CallerWaits waits;
+  if (detail::is_recorded_in_place(tensor)) {
+    return detail::recorded_broadcast(tensor, options, true);
+  }
+  const CallerWaits waits;
   return broadcast_async_(tensor, options).wait();
 }
 
 TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options) {
-  detail::check_tensor(detail::caller("allgather", options.name), tensor);
-  const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
-  Request request = detail::request_for(Collective::Allgather, rows, options);
-  return detail::start(detail::prepare_allocating(std::move(request), rows));
+  return detail::start(
+      prepare_allgather(detail::caller("allgather", options.name), tensor, options));
 }
 
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
-  if (detail::is_recorded(tensor)) return detail::recorded_allgather(tensor, options);
-  const detail::CallerWaits waits;
+  if (detail::is_recorded(tensor)) {
+    return detail::recorded_allgather(Form::One, {tensor}, options).front();
+  }
+  const CallerWaits waits;
   return allgather_async(tensor, options).wait();
 }
 
 TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options) {
-  detail::check_tensor(detail::caller("reducescatter", options.name), tensor);
-  Request request = detail::request_for(Collective::Reducescatter, tensor, options);
-  return detail::start(detail::prepare_allocating(std::move(request), tensor));
+  return detail::start(
+      prepare_reducescatter(detail::caller("reducescatter", options.name), tensor, options));
 }
 
 at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
-  if (detail::is_recorded(tensor)) return detail::recorded_reducescatter(tensor, options);
-  const detail::CallerWaits waits;
+  if (detail::is_recorded(tensor)) {
+    return detail::recorded_reducescatter(Form::One, {tensor}, options).front();
+  }
+  const CallerWaits waits;
   return reducescatter_async(tensor, options).wait();
 }
 
 TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits,
                           const AlltoallOptions& options) {
-  detail::check_tensor(detail::caller("alltoall", options.name), tensor);
-  Request request = detail::request_for(Collective::Alltoall, tensor, options);
-  request.splits = splits.vec();
-  return detail::start(detail::prepare_allocating(std::move(request), tensor));
+  return detail::start(
+      prepare_alltoall(detail::caller("alltoall", options.name), tensor, splits.vec(), options));
 }
 
 at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
                     const AlltoallOptions& options) {
-  if (detail::is_recorded(tensor)) return detail::recorded_alltoall(tensor, splits, options);
-  const detail::CallerWaits waits;
+  if (detail::is_recorded(tensor)) {
+    return detail::recorded_alltoall(Form::One, {tensor}, {splits.vec()}, options).front();
+  }
+  const CallerWaits waits;
   return alltoall_async(tensor, splits, options).wait();
+}
+
+GroupWork grouped_allreduce_async(const Tensors& tensors, const AllreduceOptions& options) {
+  return start_group("grouped_allreduce", tensors, options, prepare_allreduce);
+}
+
+GroupWork grouped_allreduce_async_(const Tensors& tensors, const AllreduceOptions& options) {
+  GroupWork work = start_group(
+      "grouped_allreduce_", tensors, options,
+      [](const std::string& what, const at::Tensor& tensor, const AllreduceOptions& own) {
+        detail::refuse_recorded(what, "grouped_allreduce_", tensor);
+        return prepare_allreduce_(what, tensor, own);
+      });
+  for (const at::Tensor& tensor : tensors) detail::note_written(tensor);
+  return work;
+}
+
+Tensors grouped_allreduce(const Tensors& tensors, const AllreduceOptions& options) {
+  if (detail::is_recorded(tensors)) {
+    return detail::recorded_allreduce(Form::Group, tensors, options);
+  }
+  const CallerWaits waits;
+  return grouped_allreduce_async(tensors, options).wait();
+}
+
+Tensors grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options) {
+  if (std::any_of(tensors.begin(), tensors.end(), detail::is_recorded_in_place)) {
+    return detail::recorded_grouped_allreduce_(tensors, options);
+  }
+  const CallerWaits waits;
+  return grouped_allreduce_async_(tensors, options).wait();
+}
+
+GroupWork grouped_allgather_async(const Tensors& tensors, const AllgatherOptions& options) {
+  return start_group("grouped_allgather", tensors, options, prepare_allgather);
+}
+
+Tensors grouped_allgather(const Tensors& tensors, const AllgatherOptions& options) {
+  if (detail::is_recorded(tensors)) {
+    return detail::recorded_allgather(Form::Group, tensors, options);
+  }
+  const CallerWaits waits;
+  return grouped_allgather_async(tensors, options).wait();
+}
+
+GroupWork grouped_reducescatter_async(const Tensors& tensors, const ReducescatterOptions& options) {
+  return start_group("grouped_reducescatter", tensors, options, prepare_reducescatter);
+}
+
+Tensors grouped_reducescatter(const Tensors& tensors, const ReducescatterOptions& options) {
+  if (detail::is_recorded(tensors)) {
+    return detail::recorded_reducescatter(Form::Group, tensors, options);
+  }
+  const CallerWaits waits;
+  return grouped_reducescatter_async(tensors, options).wait();
+}
+
+Tensors detail::alltoall_to(Form form, Splits& received, const Tensors& tensors,
+                            const Splits& splits, const AlltoallOptions& options) {
+  const CallerWaits waits;
+  std::size_t next = 0;
+  const auto prepare = [&](const std::string& what, const at::Tensor& tensor,
+                           const AlltoallOptions& own) {
+    return prepare_alltoall(what, tensor, splits.at(next++), own);
+  };
+  const GroupWork group = form == Form::Group
+                              ? start_group("grouped_alltoall", tensors, options, prepare)
+                              : GroupWork({alltoall_async(tensors.at(0), splits.at(0), options)});
+  Tensors results = group.wait();
+  received.clear();
+  for (const TensorWork& work : group.works()) received.push_back(work.received_splits());
+  return results;
 }
 
 }  // namespace ronde

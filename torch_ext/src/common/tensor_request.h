@@ -121,14 +121,4 @@ TensorWork start(Prepared prepared);
 std::vector<TensorWork> start_together(std::vector<Prepared> prepared);
 TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads);
 
-/// alltoall without autograd; `received`: the rows that came from each rank.
-at::Tensor alltoall_to(std::vector<std::int64_t>& received, const at::Tensor& tensor,
-                       at::IntArrayRef splits, const AlltoallOptions& options);
-
-/// The same of a group, with the splits of each tensor.
-std::vector<at::Tensor> grouped_alltoall_to(std::vector<std::vector<std::int64_t>>& received,
-                                            const std::vector<at::Tensor>& tensors,
-                                            const std::vector<std::vector<std::int64_t>>& splits,
-                                            const AlltoallOptions& options);
-
 }  // namespace ronde::detail

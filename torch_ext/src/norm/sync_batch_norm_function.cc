@@ -13,7 +13,7 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/collectives.h"
-#include "torch_ext/src/autograd/gradient_names.h"
+#include "torch_ext/src/autograd/recorded.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/norm/batch_moments.h"
 #include "torch_ext/src/norm/sync_batch_norm.h"
@@ -29,8 +29,6 @@
 // what autograd records is told in forward. Where no rank's input has a gradient, there is none.
 namespace ronde::detail {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
 
 /// What autograd records of a use on one rank.
 enum class Records { Nothing, Parameters, Input };
@@ -382,7 +380,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     Tensors results = forward_of(*node);
     // Counted alike on all ranks: where one exchanges in backward, all do.
     if (node->exchanges) {
-      node->name = gradient_names().next(node->call.set, node->call.operation);
+      node->name = next_gradient_name(node->call.set, node->call.operation);
     }
     node->call.uses.clear();
     context->save_for_backward(tensors.slice(0, node->saved).vec());
@@ -393,7 +391,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
   static Tensors backward(Context* context, const Tensors& of_results) {
     const auto holder = context->saved_data["node"].toCapsule();
     const auto& node = static_cast<const NormNode&>(*holder);
-    if (node.exchanges) gradient_names().restart(node.call.set, node.call.operation);
+    if (node.exchanges) restart_gradient_names(node.call.set, node.call.operation);
     const Tensors saved = context->get_saved_variables();
     std::size_t places = saved.size();
     for (const Kept& kept : node.kept) places += kept.bias.has_value();
