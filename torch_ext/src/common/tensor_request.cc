@@ -66,14 +66,14 @@ at::Tensor empty_result(at::IntArrayRef sizes, const at::Tensor& like) {
   return at::empty(sizes, at::TensorOptions().dtype(like.scalar_type()).device(like.device()));
 }
 
-// What a request's memory lives in until Ronde is through with it.
+// Keeps a request's memory until Ronde no longer accesses it.
 struct Memory {
   at::Tensor input;
   at::Tensor output;
   std::shared_ptr<TensorOperation> operation;
 };
 
-/// What the engine calls on threads of its own runs as if this one did.
+/// Callbacks on the engine's threads run in the stream of this one.
 void use_stream(Request& request, const std::optional<c10::Stream>& stream) {
   if (!stream) return;
   request.stream = native_stream(stream);
@@ -226,6 +226,13 @@ TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads)
   TensorWork work = start(prepare_in_place(std::move(request), tensor, reads));
   note_written(tensor);
   return work;
+}
+
+TensorWork start_max(const std::string& name, const at::Tensor& values, ProcessSet set,
+                     std::chrono::nanoseconds timeout) {
+  const AllreduceOptions options{
+      .name = name, .op = ReduceOp::Max, .process_set = set, .timeout = timeout};
+  return start_in_place(request_for(Collective::Allreduce, values, options), values, true);
 }
 
 std::string rank_prefix() {

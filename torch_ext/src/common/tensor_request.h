@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,7 +20,7 @@
 
 namespace ronde::detail {
 
-/// What the handle shares with the operation.
+/// State that the handle shares with the operation.
 struct TensorOperation {
   /// Written before the work is done, or queued on a GPU; read after it.
   at::Tensor result;
@@ -54,8 +55,8 @@ std::string caller(std::string_view function, const std::string& name, std::size
 std::optional<DataType> data_type_of(at::ScalarType type) noexcept;
 Device native_device(const at::Tensor& tensor);
 
-/// What a tensor that was checked and the options decide of a request: each struct of options has
-/// some of the fields.
+/// Makes a request from a checked tensor and options: each struct of options has some of the
+/// fields.
 template <typename Options>
 Request request_for(Collective kind, const at::Tensor& tensor, const Options& options) {
   Request request;
@@ -120,5 +121,8 @@ TensorWork start(Prepared prepared);
 /// itself, as a group is of one kind of device.
 std::vector<TensorWork> start_together(std::vector<Prepared> prepared);
 TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads);
+/// Starts an allreduce that leaves the greatest of all ranks' elements in `values`, by place.
+TensorWork start_max(const std::string& name, const at::Tensor& values, ProcessSet set,
+                     std::chrono::nanoseconds timeout);
 
 }  // namespace ronde::detail

@@ -20,12 +20,7 @@ TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
   number[1] = mine.scale;
   number[2] = -mine.scale;
   number[3] = mine.failed ? 1.0 : 0.0;
-  return start_in_place(request_for(Collective::Allreduce, values,
-                                    AllreduceOptions{.name = mine.operation_name,
-                                                     .op = ReduceOp::Max,
-                                                     .process_set = set,
-                                                     .timeout = timeout}),
-                        values, true);
+  return start_max(mine.operation_name, values, set, timeout);
 }
 
 bool finish_scaler_agreement(const TensorWork& work, double scale) {

@@ -9,7 +9,7 @@
 
 namespace ronde::detail {
 
-/// What a rank tells the others of its GradScaler in a step.
+/// The state of a rank's GradScaler in a step, for the others.
 struct ScalerStatement {
   std::string operation_name;
   /// A gradient is not finite.

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/torch/metrics.h"
 
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <limits>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "ronde/error.h"
+#include "ronde/ronde.h"
 #include "ronde/torch/collectives.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/common/tensor_request.h"
-#include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde {
 namespace {
@@ -21,6 +23,25 @@ const char* const kFunction = "MetricAverage";
 
 [[noreturn]] void refuse_metric(const std::string& text) {
   throw UsageError(detail::rank_prefix() + detail::subject_of(kFunction, {}) + ": " + text);
+}
+
+/// The names that each rank has added (a line each), in rank order; a rank without any abstains.
+std::vector<detail::Statement> gather_names(const std::string& subject, std::string mine,
+                                            const MetricAverageOptions& options) {
+  const auto size = static_cast<std::int64_t>(mine.size()) + 1;  // a rank's names end with a NUL
+  const at::Tensor bytes = allgather(
+      at::from_blob(mine.data(), {size}, at::kByte).clone(),
+      {.name = subject + "/names", .process_set = options.process_set, .timeout = options.timeout});
+  std::istringstream texts(std::string(static_cast<const char*>(bytes.const_data_ptr()),
+                                       static_cast<std::size_t>(bytes.numel())));
+  std::vector<detail::Statement> all;
+  for (std::string text; std::getline(texts, text, '\0');) {
+    detail::Statement& statement = all.emplace_back();
+    statement.abstains = text.empty();
+    std::istringstream lines(text);
+    for (std::string name; std::getline(lines, name);) statement.lines.push_back(name);
+  }
+  return all;
 }
 
 }  // namespace
@@ -32,8 +53,8 @@ void MetricAverage::add(const std::string& name, double value, double weight) {
     refuse_metric("the weight of \"" + name + "\" is " + std::to_string(weight) +
                   ". Give the number of samples, at least 0");
   }
-  if (name.find('\n') != std::string::npos) {
-    refuse_metric("the name \"" + name + "\" has a line break");
+  if (name.find_first_of(std::string("\n\0", 2)) != std::string::npos) {
+    refuse_metric("the name \"" + name + "\" has a line break or a NUL");
   }
   Sum& sum = sums_[name];
   if (weight == 0) return;
@@ -53,25 +74,18 @@ std::map<std::string, double> MetricAverage::average() const {
   const std::string subject = detail::subject_of(kFunction, options_.name);
   const ProcessSet set = options_.process_set;
   detail::check_member(subject, set);
-  detail::Statement mine{.lines = {}, .abstains = sums_.empty()};
   std::string names;
-  for (const auto& [name, sum] : sums_) {
-    mine.lines.push_back(name);
-    names += name + "\n";
-  }
-  const detail::Agreement agreement = detail::agree(
-      subject, mine, set,
-      {.advice = "Add the same metrics on every rank, or none", .timeout = options_.timeout});
-  if (agreement.speaker < 0) return {};
-  if (agreement.any_abstained) {
-    detail::broadcast_encoded(
-        subject + "/names", detail::codec_of_object(names),
-        {.root = agreement.speaker, .process_set = set, .timeout = options_.timeout});
-  }
+  for (const auto& [name, sum] : sums_) names += name + "\n";
+  const std::vector<detail::Statement> all = gather_names(subject, std::move(names), options_);
+  const std::string difference = detail::disagreement(
+      subject, all, ranks_of(set), "Add the same metrics on every rank, or none");
+  if (!difference.empty()) throw UsageError(difference);
 
   std::map<std::string, double> means;
-  std::istringstream lines(names);
-  for (std::string name; std::getline(lines, name);) means.emplace(name, 0);
+  for (const detail::Statement& each : all) {
+    for (const std::string& name : each.lines) means.emplace(name, 0);
+  }
+  if (means.empty()) return {};
   const at::Tensor sums = at::zeros({2, static_cast<std::int64_t>(means.size())}, at::kDouble);
   double* const weighted = sums.mutable_data_ptr<double>();
   double* const weights = weighted + means.size();

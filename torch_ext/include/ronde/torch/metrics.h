@@ -11,18 +11,18 @@
 
 namespace ronde {
 
-/// Who averages, and as what.
+/// Options of MetricAverage.
 struct MetricAverageOptions {
   /// Distinguishes several that are averaged at the same time, on different threads.
   std::string name = {};
-  /// Whose values are averaged, by default those of all ranks; this one is among them.
+  /// The ranks whose values are averaged, by default all; this one is among them.
   ProcessSet process_set = {};
-  /// How long the other ranks may take to come to average(), zero for ever.
+  /// How long the other ranks may take to call average(), zero for ever.
   std::chrono::nanoseconds timeout{0};
 };
 
-/// Means of named values over batches and ranks, weighted by what each batch counts: of a loss that
-/// is a batch's mean, and its number of samples, the mean over all samples of all ranks.
+/// Means of named values over batches and ranks, weighted: a loss that is a batch's mean, weighted
+/// by the batch's number of samples, gives the mean over all samples of all ranks.
 ///
 ///   ronde::MetricAverage metrics;
 ///   for (...) metrics.add("loss", loss.item<double>(), batch_size);
@@ -36,16 +36,16 @@ class MetricAverage {
 
   /// Adds one value with its weight (at least 0). A value of weight 0, as an empty batch's NaN,
   /// does not count; any other NaN makes its mean NaN. Throws UsageError if the weight is negative,
-  /// infinite or NaN, and for a name with a line break.
+  /// infinite or NaN, and for a name with a line break or a NUL.
   void add(const std::string& name, double value, double weight = 1);
   /// The same for a tensor of one element; waits for its device.
   void add(const std::string& name, const at::Tensor& value, double weight = 1);
 
   /// The means over all ranks, the same bits on each; NaN where all weights are 0. One allreduce
-  /// for all metrics. A rank that has added nothing since the last reset() takes part and counts
-  /// for nothing; if that is so on all, the result is empty. Collective. Throws UsageError on all
-  /// ranks if they have added other names (the first difference is named), or at once on a rank
-  /// outside the process set; GroupError.
+  /// for all metrics, after one allgather of their names. A rank that has added nothing since the
+  /// last reset() takes part and counts for nothing; if all have, the result is empty. Collective.
+  /// Throws UsageError on all ranks if they have added different names (it gives the first
+  /// difference), and at once on a rank outside the process set; GroupError.
   std::map<std::string, double> average() const;
 
   /// Forgets what was added.
