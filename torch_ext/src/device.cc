@@ -13,6 +13,7 @@
 #include "ronde/error.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
+#include "torch_ext/src/common/counters.h"
 #include "torch_ext/src/norm/sync_batch_norm.h"
 #include "torch_ext/src/placement/gradient_views.h"
 
@@ -102,8 +103,8 @@ bool computing_takes_all_cores() {
 bool install_thread_rule() {
   static const bool installed = [] {
     add_init_hook(apply_thread_rule);
-    add_init_hook(count_gradients);
-    add_init_hook(count_sync_batch_norm);
+    add_init_hook(CurrentCounters<GradientCounters>::restart);
+    add_init_hook(CurrentCounters<SyncBatchNormCounters>::restart);
     return true;
   }();
   return installed;

@@ -58,13 +58,6 @@ at::Tensor scaled(const at::Tensor& input, const at::Tensor& scale, const at::Te
                                            mean.to(options), ones, false, 0.0, 0.0));
 }
 
-/// [C] to [C, 1, 1] for [N, C, H, W].
-at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
-  std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim() - 1), 1);
-  shape[0] = values.numel();
-  return values.to(input.scalar_type()).view(shape);
-}
-
 at::Tensor gradient_on_cuda(const at::Tensor& gradient, const at::Tensor& input,
                             const at::Tensor& weight, const Normalization& how,
                             const at::Tensor& sums) {
@@ -103,6 +96,12 @@ void add_part(double count, double* mean, double* deviations, const Part& part, 
 
 bool is_half(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+at::Tensor spread(const at::Tensor& values, const at::Tensor& like) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim() - 1), 1);
+  shape[0] = values.numel();
+  return values.to(like.device(), like.scalar_type()).view(shape);
 }
 
 std::int64_t values_per_channel(const at::Tensor& input) {
@@ -184,7 +183,7 @@ at::Tensor gradient_of_input(const at::Tensor& gradient, const at::Tensor& input
   const at::Tensor scale = weight.defined() ? invstd * weight : invstd;
   const at::Tensor slopes = sums * scale / -how.count;
   at::Tensor result = scaled(batch, slopes[1] * invstd, slopes[0], how.mean);
-  return result.addcmul_(of_batch, per_channel(scale, input));
+  return result.addcmul_(of_batch, spread(scale, input));
 }
 
 }  // namespace ronde::detail

@@ -12,15 +12,18 @@
 // Shapes: inputs are [N, C, ...]; what is per channel is [C].
 namespace ronde::detail {
 
-/// Of the batches of all ranks together, per channel: double, on the CPU.
+/// Statistics of the batches of all ranks together, per channel: double, on the CPU.
 struct Moments {
   double count = 0;     ///< values per channel
   at::Tensor mean;      ///< 0, as `variance`, if there are no values
   at::Tensor variance;  ///< divided by `count`
 };
 
-/// Of f16 or bf16.
+/// Whether the dtype is f16 or bf16.
 bool is_half(const at::Tensor& tensor);
+
+/// [C] as [C, 1, 1] for [N, C, H, W], on its device and in its dtype.
+at::Tensor spread(const at::Tensor& values, const at::Tensor& like);
 
 /// Values per channel.
 std::int64_t values_per_channel(const at::Tensor& input);
@@ -29,7 +32,7 @@ std::int64_t values_per_channel(const at::Tensor& input);
 /// the means, and the sums of squared deviations from them.
 void write_moments(const at::Tensor& input, const at::Tensor& row);
 
-/// Of the ranks' rows ([ranks, 1 + 2 C]), in their order, so that all get the same bits.
+/// Combines the ranks' rows ([ranks, 1 + 2 C]) in their order, so that all get the same bits.
 ///
 /// T. F. Chan, G. H. Golub, R. J. LeVeque: Updating formulae and a pairwise algorithm for computing
 /// sample variances, Stanford STAN-CS-79-773 (1979), of two samples: no difference of large

@@ -13,6 +13,7 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/common/counters.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/norm/batch_moments.h"
 
@@ -51,26 +52,11 @@ std::string take_name(ProcessSet set, const std::string& wanted) {
   return names.take(set, wanted);
 }
 
-std::mutex& norm_counters_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
-std::shared_ptr<SyncBatchNormCounters>& current_norm_counters() {
-  static auto counters = std::make_shared<SyncBatchNormCounters>();
-  return counters;
-}
-
-std::shared_ptr<SyncBatchNormCounters> norm_counters() {
-  const std::lock_guard lock(norm_counters_mutex());
-  return current_norm_counters();
-}
-
 bool uses_batch_statistics(const SyncBatchNormState& layer) {
   return layer.training || !layer.track_running_stats;
 }
 
-/// What LibTorch's kernels would refuse, some of them once this rank's part is on its way.
+/// Refuses tensors that LibTorch's kernels would refuse after this rank has sent its part.
 void check_tensors(const std::string& subject, const SyncBatchNormUse& use) {
   const SyncBatchNormState& layer = use.layer;
   const std::pair<const char*, const at::Tensor&> all[] = {{"weight", layer.weight},
@@ -105,7 +91,7 @@ void check_use(const std::string& subject, const SyncBatchNormUse& use) {
   check_tensors(subject, use);
 }
 
-/// What LibTorch refuses of a rank that is alone.
+/// Refuses one value per channel on a rank that is alone, as LibTorch does.
 void check_values(const std::string& subject, const SyncBatchNormUse& use) {
   if (!uses_batch_statistics(use.layer) || values_per_channel(use.input) != 1) return;
   throw UsageError(subject +
@@ -114,7 +100,7 @@ void check_values(const std::string& subject, const SyncBatchNormUse& use) {
                    describe_shape(use.input.sizes()));
 }
 
-/// By LibTorch alone: from running statistics, or among the values of this rank.
+/// Runs LibTorch's own, from running statistics or over the values of this rank.
 at::Tensor run_alone(const SyncBatchNormUse& use) {
   const SyncBatchNormState& layer = use.layer;
   const bool by_batch = uses_batch_statistics(layer);
@@ -151,15 +137,8 @@ StatsGroup SyncBatchNormCounters::stats() const {
   return {"sync_batch_norm", {{"layers", layers}, {"exchanges", exchanges}, {"bytes", bytes}}};
 }
 
-void count_sync_batch_norm(Runtime& runtime) {
-  const auto fresh = std::make_shared<SyncBatchNormCounters>();
-  runtime.add_stats([fresh] { return fresh->stats(); });
-  const std::lock_guard lock(norm_counters_mutex());
-  current_norm_counters() = fresh;
-}
-
 void count_exchange(const at::Tensor& sent) {
-  const auto current = norm_counters();
+  const auto current = CurrentCounters<SyncBatchNormCounters>::get();
   current->exchanges.fetch_add(1);
   current->bytes.fetch_add(sent.nbytes());
 }
@@ -262,7 +241,8 @@ std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& lay
       call.operation = "sync_batch_norm/" + names;
       const std::vector<at::Tensor> synced = detail::run_sync_batch_norm(call);
       for (std::size_t i = 0; i < together.size(); ++i) results[together[i]] = synced[i];
-      detail::norm_counters()->layers.fetch_add(together.size());
+      detail::CurrentCounters<detail::SyncBatchNormCounters>::get()->layers.fetch_add(
+          together.size());
     } else {
       // All of them, before the first changes its running statistics.
       for (const std::size_t i : together) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "ronde/process_set.h"
-#include "ronde/runtime.h"
 #include "ronde/stats.h"
 #include "ronde/torch/sync_batch_norm.h"
 
@@ -24,9 +23,6 @@ struct SyncBatchNormCounters {
 
   StatsGroup stats() const;
 };
-
-/// Begins new ones, as a part of the stats of `runtime`.
-void count_sync_batch_norm(Runtime& runtime);
 
 /// Counts an exchange to which this rank gives `sent`.
 void count_exchange(const at::Tensor& sent);

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,7 +30,7 @@
 namespace ronde::detail {
 namespace {
 
-/// What autograd records of a use on one rank.
+/// Which tensors of a use autograd records on one rank.
 enum class Records { Nothing, Parameters, Input };
 
 bool needs_gradient(const at::Tensor& tensor) {
@@ -44,7 +44,7 @@ Records recorded(const SyncBatchNormUse& use) {
   return parameters ? Records::Parameters : Records::Nothing;
 }
 
-/// What must fit between the ranks, besides the values; travels as one number.
+/// Properties that must fit between the ranks; travels as one number.
 struct Tag {
   std::int64_t features = 0;
   Records records = Records::Nothing;
@@ -59,7 +59,7 @@ Tag decoded(double number) {
   return {whole / 4, static_cast<Records>(whole % 4)};
 }
 
-/// What one rank has for a use, in a row: a Tag, and what write_moments() writes.
+/// The width of a use in a rank's row: a Tag, and the output of write_moments().
 std::int64_t width(std::int64_t features) {
   return 2 + 2 * features;
 }
@@ -102,8 +102,8 @@ std::string text_of_row(const double* row, std::int64_t length) {
   return text + " features";
 }
 
-/// Of the ranks' rows, one after the other, each beginning with its length: throws, as
-/// check_records, on all ranks unless they are alike.
+/// Throws on all ranks, as check_records, unless the ranks' rows are alike; each begins with its
+/// length.
 void check_features(const SyncBatchNormCall& call, const at::Tensor& rows) {
   const double* const values = rows.const_data_ptr<double>();
   std::vector<std::string> texts;
@@ -116,7 +116,7 @@ void check_features(const SyncBatchNormCall& call, const at::Tensor& rows) {
   throw UsageError(call.subject + ": the ranks' layers differ:" + by_rank(call.set, texts));
 }
 
-/// What all ranks together have for one use.
+/// The statistics and tags of all ranks for one use.
 struct Agreed {
   Moments moments;
   std::vector<Tag> tags;
@@ -137,20 +137,21 @@ void update_running(const SyncBatchNormState& layer, const Moments& moments) {
                momentum);
 }
 
-/// What the graph keeps of one use. The places are those among the tensors that autograd is given.
+/// The graph's record of one use.
 struct Kept {
   Normalization how;
   std::int64_t features = 0;
   Records records = Records::Nothing;  ///< on this rank
-  std::optional<std::size_t> weight;
-  std::optional<std::size_t> bias;
+  bool has_weight = false;
 };
 
-/// What the graph keeps of a call.
+/// The graph's record of a call. Autograd is given the inputs, the weights and the biases of all
+/// uses, in this order, and an empty tensor for each that is missing. Backward reads the first two.
 struct NormNode : torch::CustomClassHolder {
+  std::size_t uses() const { return kept.size(); }
+
   SyncBatchNormCall call;  ///< only until forward is through, but for what is no tensor
   std::vector<Kept> kept;
-  std::size_t saved = 0;   ///< the inputs and the weights, which backward reads
   std::string name;        ///< in backward
   bool exchanges = false;  ///< in backward
   bool twice = false;      ///< can be differentiated twice
@@ -237,18 +238,10 @@ AllreduceOptions sum_of(const NormNode& node, const std::string& suffix = {}) {
 }
 
 at::Tensor weight_of(const NormNode& node, const Tensors& saved, std::size_t use) {
-  const auto place = node.kept[use].weight;
-  return place ? saved[*place] : at::Tensor();
+  return node.kept[use].has_weight ? saved[node.uses() + use] : at::Tensor();
 }
 
-/// The places of the gradients of weight and bias.
-void put_parameter_gradients(const Kept& kept, const at::Tensor& of_weight,
-                             const at::Tensor& of_bias, Tensors& gradients) {
-  if (kept.weight) gradients[*kept.weight] = of_weight;
-  if (kept.bias) gradients[*kept.bias] = of_bias;
-}
-
-/// Of inputs that have a gradient although nothing is exchanged: no rank has values.
+/// Adds the gradients of inputs that have one although nothing is exchanged: no rank has values.
 Tensors with_empty_gradients(Tensors gradients, const Tensors& saved, std::size_t uses) {
   for (std::size_t i = 0; i < uses; ++i) {
     if (saved[i].requires_grad()) gradients[i] = at::zeros_like(saved[i]);
@@ -257,21 +250,23 @@ Tensors with_empty_gradients(Tensors gradients, const Tensors& saved, std::size_
 }
 
 /// The gradients of what autograd was given, from those of the results.
-Tensors backward_of(const NormNode& node, const Tensors& of_results, const Tensors& saved,
-                    Tensors gradients) {
+Tensors backward_of(const NormNode& node, const Tensors& of_results, const Tensors& saved) {
+  const std::size_t uses = node.uses();
+  Tensors gradients(3 * uses);
   Tensors sums;
-  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+  for (std::size_t i = 0; i < uses; ++i) {
     sums.push_back(gradient_sums(of_results[i], saved[i], node.kept[i].how));
-    put_parameter_gradients(node.kept[i], sums[i][1], sums[i][0], gradients);
+    gradients[uses + i] = sums[i][1];
+    gradients[2 * uses + i] = sums[i][0];
   }
-  if (!node.exchanges) return with_empty_gradients(std::move(gradients), saved, node.kept.size());
+  if (!node.exchanges) return with_empty_gradients(std::move(gradients), saved, uses);
   Tensors parts;
   for (const at::Tensor& sum : sums) parts.push_back(sum.to(at::kCPU, at::kDouble));
   const at::Tensor mine = at::cat(parts, 1);
   count_exchange(mine);
   const at::Tensor all = allreduce(mine, sum_of(node));
   std::int64_t at = 0;
-  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+  for (std::size_t i = 0; i < uses; ++i) {
     const at::Tensor of_use = all.narrow(1, at, node.kept[i].features);
     if (saved[i].requires_grad()) {
       gradients[i] = gradient_of_input(of_results[i], saved[i], weight_of(node, saved, i),
@@ -285,13 +280,6 @@ Tensors backward_of(const NormNode& node, const Tensors& of_results, const Tenso
 /// [C] of [N, C, ...]
 at::Tensor sum_per_channel(const at::Tensor& tensor) {
   return tensor.transpose(0, 1).reshape({tensor.size(1), -1}).sum(1);
-}
-
-/// [C] as [C, 1, 1] for [N, C, H, W]
-at::Tensor spread(const at::Tensor& values, const at::Tensor& like) {
-  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim() - 1), 1);
-  shape[0] = values.numel();
-  return values.to(like.device(), like.scalar_type()).view(shape);
 }
 
 /// Sums over the ranks, of all uses in one collective that autograd records.
@@ -341,11 +329,13 @@ std::vector<Normalized> normalize_again(const NormNode& node, const Tensors& inp
   return all;
 }
 
-/// What backward_of does, of operations that autograd records: for gradients of gradients.
-Tensors recorded_backward_of(const NormNode& node, const Tensors& of_results, const Tensors& saved,
-                             Tensors gradients) {
+/// Does what backward_of() does by operations that autograd records: for gradients of gradients.
+Tensors recorded_backward_of(const NormNode& node, const Tensors& of_results,
+                             const Tensors& saved) {
+  const std::size_t uses = node.uses();
+  Tensors gradients(3 * uses);
   Tensors inputs;
-  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+  for (std::size_t i = 0; i < uses; ++i) {
     inputs.push_back(is_half(saved[i]) ? saved[i].to(at::kFloat) : saved[i]);
   }
   const std::vector<Normalized> normalized = normalize_again(node, inputs);
@@ -353,10 +343,11 @@ Tensors recorded_backward_of(const NormNode& node, const Tensors& of_results, co
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor of_bias = sum_per_channel(of_results[i].to(inputs[i].scalar_type()));
     const at::Tensor of_weight = sum_per_channel(of_results[i] * normalized[i].input);
-    put_parameter_gradients(node.kept[i], of_weight, of_bias, gradients);
+    gradients[uses + i] = of_weight;
+    gradients[2 * uses + i] = of_bias;
     parts.push_back(at::stack({of_bias, of_weight}));
   }
-  if (!node.exchanges) return with_empty_gradients(std::move(gradients), saved, node.kept.size());
+  if (!node.exchanges) return with_empty_gradients(std::move(gradients), saved, uses);
   const Tensors sums = sums_over_ranks(node, parts, "");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor weight = weight_of(node, saved, i);
@@ -383,7 +374,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
       node->name = next_gradient_name(node->call.set, node->call.operation);
     }
     node->call.uses.clear();
-    context->save_for_backward(tensors.slice(0, node->saved).vec());
+    context->save_for_backward(tensors.slice(0, 2 * node->uses()).vec());
     context->saved_data["node"] = c10::IValue::make_capsule(node);
     return results;
   }
@@ -392,9 +383,6 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     const auto holder = context->saved_data["node"].toCapsule();
     const auto& node = static_cast<const NormNode&>(*holder);
     if (node.exchanges) restart_gradient_names(node.call.set, node.call.operation);
-    const Tensors saved = context->get_saved_variables();
-    std::size_t places = saved.size();
-    for (const Kept& kept : node.kept) places += kept.bias.has_value();
     const bool again = at::GradMode::is_enabled();
     if (again && !node.twice) {
       throw UsageError(node.call.subject +
@@ -402,33 +390,25 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
                        "with a gradient on all ranks. Have the same requires_grad on all ranks");
     }
     const auto compute = again ? recorded_backward_of : backward_of;
-    Tensors gradients = compute(node, of_results, saved, Tensors(places));
+    Tensors gradients = compute(node, of_results, context->get_saved_variables());
     gradients.emplace_back();  // of the node
     return gradients;
   }
 };
 
-/// What autograd is given: inputs, weights, and biases. Notes where they are, and what it records
-/// of them: within a Function's forward that cannot be seen.
+/// Returns the inputs of the autograd function, and notes which of them autograd records: within
+/// its forward that cannot be seen.
 Tensors tensors_of(NormNode& node) {
-  Tensors tensors;
-  node.kept.resize(node.call.uses.size());
-  for (std::size_t i = 0; i < node.kept.size(); ++i) {
+  const std::size_t uses = node.call.uses.size();
+  Tensors tensors(3 * uses);
+  for (std::size_t i = 0; i < uses; ++i) {
     const SyncBatchNormUse& use = node.call.uses[i];
-    node.kept[i].features = use.layer.features;
-    node.kept[i].records = recorded(use);
-    tensors.push_back(use.input);
-  }
-  for (std::size_t i = 0; i < node.kept.size(); ++i) {
-    if (!node.call.uses[i].layer.weight.defined()) continue;
-    node.kept[i].weight = tensors.size();
-    tensors.push_back(node.call.uses[i].layer.weight);
-  }
-  node.saved = tensors.size();
-  for (std::size_t i = 0; i < node.kept.size(); ++i) {
-    if (!node.call.uses[i].layer.bias.defined()) continue;
-    node.kept[i].bias = tensors.size();
-    tensors.push_back(node.call.uses[i].layer.bias);
+    const at::Tensor missing = at::empty({0}, use.input.options().requires_grad(false));
+    const auto [weight, bias] = std::tie(use.layer.weight, use.layer.bias);
+    node.kept.push_back({{}, use.layer.features, recorded(use), weight.defined()});
+    tensors[i] = use.input;
+    tensors[uses + i] = weight.defined() ? weight : missing;
+    tensors[2 * uses + i] = bias.defined() ? bias : missing;
   }
   return tensors;
 }

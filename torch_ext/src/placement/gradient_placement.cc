@@ -128,7 +128,7 @@ std::shared_ptr<GradientPlace> GradientPlacement::State::find(const Node& runnin
   return nullptr;
 }
 
-/// What the node that runs on this thread allocates now.
+/// Describes the present allocation of the node that runs on this thread.
 GradientPlacement::State::Candidate GradientPlacement::State::candidate(std::size_t bytes) {
   const std::shared_ptr<Node> running = torch::autograd::get_current_node();
   if (!running || !is_plain_backward()) return {};

@@ -2,15 +2,16 @@
 #include "torch_ext/src/placement/gradient_views.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "ronde/log.h"
 #include "ronde/ronde.h"
+#include "torch_ext/src/common/counters.h"
 
 namespace ronde::detail {
 namespace {
@@ -20,26 +21,10 @@ constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kUnit - 1) / kUnit * kUnit;
 }
 
-/// As autograd lays gradients out.
+/// The strides that autograd gives gradients.
 std::vector<std::int64_t> strides_of_gradient(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
-  std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()));
-  std::int64_t stride = 1;
-  for (std::size_t i = strides.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(i)), 1);
-  }
-  return strides;
-}
-
-std::shared_ptr<GradientCounters>& current_counters() {
-  static auto counters = std::make_shared<GradientCounters>();
-  return counters;
-}
-
-std::mutex& counters_mutex() {
-  static std::mutex mutex;
-  return mutex;
+  return at::empty(parameter.sizes(), at::TensorOptions().device(at::kMeta)).strides().vec();
 }
 
 /// Where ranks have a symmetric heap, but no room in it for so many bytes.
@@ -55,18 +40,6 @@ void warn_if_full(std::size_t bytes) {
 }
 
 }  // namespace
-
-std::shared_ptr<GradientCounters> gradient_counters() {
-  const std::lock_guard lock(counters_mutex());
-  return current_counters();
-}
-
-void count_gradients(Runtime& runtime) {
-  const auto counters = std::make_shared<GradientCounters>();
-  runtime.add_stats([counters] { return counters->stats(); });
-  const std::lock_guard lock(counters_mutex());
-  current_counters() = counters;
-}
 
 StatsGroup GradientCounters::stats() const {
   return {"gradients",
@@ -135,7 +108,7 @@ std::vector<std::optional<GradientView>> make_gradient_views(
   std::vector<std::optional<GradientView>> views(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].numel() == 0) continue;
-    views[i].emplace(parameters[i], block, offsets[i], gradient_counters());
+    views[i].emplace(parameters[i], block, offsets[i], CurrentCounters<GradientCounters>::get());
   }
   return views;
 }

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "ronde/runtime.h"
+#include "ronde/process_set.h"
 #include "ronde/stats.h"
 #include "torch_ext/src/placement/gradient_placement.h"
 #include "torch_ext/src/placement/symmetric_block.h"
@@ -29,12 +29,6 @@ struct GradientCounters {
 
   StatsGroup stats() const;
 };
-
-/// Those of the group that this process is in. Any thread.
-std::shared_ptr<GradientCounters> gradient_counters();
-
-/// Begins new ones, as a part of the stats of `runtime`.
-void count_gradients(Runtime& runtime);
 
 /// The gradient of one parameter in the symmetric heap, with the parameter's strides.
 ///
@@ -52,9 +46,8 @@ class GradientView {
   /// Whether `gradient` is there.
   bool holds(const at::Tensor& gradient) const;
 
-  /// What backward left as `gradient` shall be there: copies it and makes the view the gradient, if
-  /// it is not. One with a graph of its own (create_graph) stays where it is. `had_gradient`: there
-  /// was one before.
+  /// Makes the view the gradient, by a copy unless backward wrote it there. A gradient with a graph
+  /// of its own (create_graph) stays where it is. `had_gradient`: there was one before.
   void adopt(at::Tensor& gradient, bool had_gradient);
 
   /// Something else lives there, so that nothing may be written. Passes by itself, in backward.

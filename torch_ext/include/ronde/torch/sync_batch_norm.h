@@ -21,9 +21,9 @@ namespace ronde {
 
 /// LibTorch's BatchNormOptions, and who takes part.
 struct SyncBatchNormOptions {
-  /// Of so many channels, the rest as the defaults.
+  /// Sets the number of channels, and the defaults.
   SyncBatchNormOptions(std::int64_t num_features);
-  /// As LibTorch's, over all ranks.
+  /// Copies LibTorch's options; all ranks take part.
   SyncBatchNormOptions(const torch::nn::BatchNormOptions& options);
 
   /// The size of the input's second dimension. As in LibTorch, this, affine and track_running_stats
@@ -31,7 +31,7 @@ struct SyncBatchNormOptions {
   TORCH_ARG(std::int64_t, num_features);
   /// Added to the variance before its root is taken.
   TORCH_ARG(double, eps) = 1e-5;
-  /// Nothing: the running statistics are averages over all batches so far.
+  /// Without a value the running statistics are averages over all batches so far.
   TORCH_ARG(std::optional<double>, momentum) = 0.1;
   /// Whether weight and bias are learnt, one of each a channel.
   TORCH_ARG(bool, affine) = true;
@@ -39,18 +39,18 @@ struct SyncBatchNormOptions {
   TORCH_ARG(bool, track_running_stats) = true;
 
   // These three count at construction alone.
-  /// For errors and stall reports. Empty: "layer<k>", the k-th one constructed for these ranks. One
-  /// that another layer has is made unique.
+  /// For errors and stall reports; made unique. Empty: "layer<k>", the k-th constructed for these
+  /// ranks.
   TORCH_ARG(std::string, name);
-  /// The ranks whose batches are one. Before ronde::init it can only be all.
+  /// The ranks whose batches count as one. Before ronde::init it can only be all.
   TORCH_ARG(ProcessSet, process_set);
-  /// How long the other ranks may take to come to the layer; 0: for ever.
+  /// How long the other ranks may take to reach the layer; 0: for ever.
   TORCH_ARG(std::chrono::nanoseconds, timeout){0};
 };
 
 namespace detail {
 
-/// What is needed of a layer, with its own tensors.
+/// A layer's options, mode and tensors.
 struct SyncBatchNormState {
   std::size_t dimensions = 0;  ///< 2 of SyncBatchNorm2d
   double eps = 0;
@@ -70,18 +70,18 @@ std::string describe_layer(std::size_t dimensions, const SyncBatchNormOptions& o
 
 }  // namespace detail
 
-/// What SyncBatchNorm1d, 2d and 3d have in common: a name that no other layer of this process has.
-/// A copy (clone()) gets one of its own, an assigned one keeps its own.
+/// Base of SyncBatchNorm1d, 2d and 3d, with a name that no other layer of this process has. A copy
+/// (clone()) gets one of its own, an assigned layer keeps its own.
 class SyncBatchNormLayer {
  public:
   /// Its operations are "sync_batch_norm/<name>" and "gradient of sync_batch_norm/<name>".
   const std::string& wire_name() const noexcept { return name_; }
-  /// The ranks whose batches are one.
+  /// As in SyncBatchNormOptions.
+  /// @{
   ProcessSet process_set() const noexcept { return set_; }
-  /// How long the other ranks may take; 0: for ever.
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
+  /// @}
 
-  /// What the computation needs of it.
   virtual detail::SyncBatchNormState state() const = 0;
 
  protected:
@@ -115,8 +115,8 @@ class SyncBatchNormRef {
   SyncBatchNormLayer* layer_;
 };
 
-/// Runs each layer on its input, with one exchange in forward and one in backward: for branches of
-/// which none needs another's result. Otherwise as one call each, with the same bits within a host
+/// Runs each layer on its input, with one exchange in forward and one in backward for all of them:
+/// for branches that do not depend on each other. The bits are those of one call each within a host
 /// (MPI's order of sums may differ). All have the same process set; the first one's timeout counts.
 std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& layers,
                                         const std::vector<at::Tensor>& inputs);
@@ -131,8 +131,8 @@ std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& lay
 /// has a gradient. The gradients of weight and bias are this rank's part of the sum.
 ///
 /// Errors: UsageError on this rank, before anything is sent, for an input that does not fit; on all
-/// ranks if they differ in features or in what autograd records, or if there is one value per
-/// channel only; GroupError if the group is dead. No buffer has changed then.
+/// ranks if they differ in features or in what autograd records, or have only one value per
+/// channel; GroupError if the group is dead. No buffer has changed then.
 template <std::size_t D, typename Derived>
 class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBatchNormOptions>,
                               public SyncBatchNormLayer {
@@ -222,7 +222,7 @@ class SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl>
 /// The holder of SyncBatchNorm3dImpl.
 TORCH_MODULE(SyncBatchNorm3d);
 
-/// What the layers get that convert_sync_batch_norm() makes.
+/// Options of the layers that convert_sync_batch_norm() makes.
 struct ConvertSyncBatchNormOptions {
   /// Prefix of the layers' names, which are their paths in the module.
   std::string name = {};
@@ -233,14 +233,13 @@ struct ConvertSyncBatchNormOptions {
   /// @}
 };
 
-/// Exchanges each torch::nn::BatchNorm1d, 2d and 3d inside a torch::nn::Sequential, anywhere in
-/// `module`, for ours, with the same parameters (an optimiser that has them keeps working),
-/// buffers, options and mode; returns how many. Not collective, but to be called on all ranks
-/// alike.
+/// Replaces each torch::nn::BatchNorm1d, 2d and 3d inside a torch::nn::Sequential, anywhere in
+/// `module`, by ours, with the same parameters (an optimizer that has them keeps working), buffers,
+/// options and mode; returns how many. Not collective, but to be called on all ranks alike.
 ///
-/// Elsewhere LibTorch's modules cannot be exchanged: their forward is not virtual, and the program
-/// holds them by type. If there is one, throws UsageError that names all of them by path, and
-/// nothing has changed.
+/// LibTorch's modules cannot be replaced elsewhere, as the program holds them by type and their
+/// forward is not virtual: then throws UsageError that names all of them by path, and changes
+/// nothing.
 std::size_t convert_sync_batch_norm(torch::nn::Module& module,
                                     const ConvertSyncBatchNormOptions& options = {});
 
