@@ -148,7 +148,7 @@ std::string named(Form form, const std::string& function) {
   return (form == Form::Group ? "grouped_" : "") + function;
 }
 
-/// What a linear reducescatter has multiplied each element by.
+/// The factor by which a linear reducescatter has multiplied each element.
 double factor_of(const ReducescatterOptions& options) {
   const bool averages = options.op == ReduceOp::Average;
   const double ranks = averages ? double(ranks_of(options.process_set).size()) : 1;
@@ -193,7 +193,7 @@ Tensors recorded_allreduce(Form form, const Tensors& tensors, const AllreduceOpt
 }
 
 at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  check_has_gradient_in_place(caller("allreduce_", options.name), options);
+  check_linear(caller("allreduce_", options.name), options.op, " in place");
   check_in_place(caller("allreduce_", options.name), tensor);
   Recorded recorded = record_of("allreduce_", options);
   recorded.in_place = true;
@@ -207,7 +207,7 @@ at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions&
 // LibTorch has no record of several views that one operation changes: its own copy_ is recorded,
 // once all results are there.
 Tensors recorded_grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options) {
-  check_has_gradient_in_place(caller("grouped_allreduce_", options.name), options);
+  check_linear(caller("grouped_allreduce_", options.name), options.op, " in place");
   Tensors inputs;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string what = caller("grouped_allreduce_", options.name, i);
@@ -290,7 +290,7 @@ Tensors recorded_allgather(Form form, const Tensors& tensors, const AllgatherOpt
 Tensors recorded_reducescatter(Form form, const Tensors& tensors,
                                const ReducescatterOptions& options) {
   const std::string function = named(form, "reducescatter");
-  check_has_gradient(caller(function, options.name), options);
+  check_linear(caller(function, options.name), options.op, "");
   Recorded recorded = record_of(function, options);
   recorded.backward = [form, options](const std::string& name, const Tensors& gradients,
                                       const Tensors&) {

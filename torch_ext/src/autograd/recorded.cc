@@ -29,7 +29,7 @@ Uses& uses() {
   return *all;
 }
 
-/// What the graph keeps.
+/// The graph's record of a collective.
 struct Node : torch::CustomClassHolder {
   explicit Node(Recorded what) : recorded(std::move(what)) {}
   Recorded recorded;
@@ -56,7 +56,7 @@ class CollectiveFunction : public torch::autograd::Function<CollectiveFunction> 
     return results;
   }
 
-  /// Of a result that backward did not reach the gradient is zeros: the ranks take part alike.
+  /// A result that backward did not reach has a gradient of zeros: the ranks take part alike.
   static Tensors backward(AutogradContext* context, const Tensors& gradients) {
     const auto holder = context->saved_data["node"].toCapsule();
     const auto& node = static_cast<const Node&>(*holder);
@@ -95,14 +95,8 @@ void check_has_gradient(const std::string& caller, const AllreduceOptions& optio
   if (options.prescale != 1 || options.postscale != 1) refuse(caller, "a scaled " + op);
 }
 
-void check_has_gradient_in_place(const std::string& caller, const AllreduceOptions& options) {
-  if (is_linear(options.op)) return;
-  refuse(caller, named(options.op) + " in place");
-}
-
-void check_has_gradient(const std::string& caller, const ReducescatterOptions& options) {
-  if (is_linear(options.op)) return;
-  refuse(caller, named(options.op));
+void check_linear(const std::string& caller, ReduceOp op, const std::string& how) {
+  if (!is_linear(op)) refuse(caller, named(op) + how);
 }
 
 void check_in_place(const std::string& caller, const at::Tensor& tensor) {

@@ -22,7 +22,7 @@ namespace ronde::detail {
 struct Recorded {
   std::string operation;  ///< "allreduce 'x'"
   ProcessSet set;
-  /// Of the inputs, as many results.
+  /// Returns as many results as there are inputs.
   std::function<Tensors(const Tensors& inputs)> forward;
   /// Returns the gradients of the inputs from those of the results, all defined. `name` is for its
   /// collectives; `saved`: the inputs and then the results, if `saves`. Runs with autograd on if
@@ -73,10 +73,10 @@ constexpr bool is_linear(ReduceOp op) noexcept {
   return op == ReduceOp::Sum || op == ReduceOp::Average;
 }
 
-/// Throw UsageError, their texts beginning with `caller`, unless the operation has a gradient.
+/// Throws UsageError, its text beginning with `caller`, unless the allreduce has a gradient.
 void check_has_gradient(const std::string& caller, const AllreduceOptions& options);
-void check_has_gradient_in_place(const std::string& caller, const AllreduceOptions& options);
-void check_has_gradient(const std::string& caller, const ReducescatterOptions& options);
+/// The same of an operation that has one for linear ops only; `how` is "" or " in place".
+void check_linear(const std::string& caller, ReduceOp op, const std::string& how);
 /// As LibTorch checks that `tensor` may be changed in place, but before anything is sent.
 void check_in_place(const std::string& caller, const at::Tensor& tensor);
 
