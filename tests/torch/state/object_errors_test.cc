@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "objects.h"
-#include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde_test::object_errors_test {
 namespace {
@@ -254,25 +253,6 @@ TEST_CASE("a rank without memory for an object makes all refuse it", "[n2][own]"
     check_refused([&] { ronde::gather_object(object, {.root = 1}); }, {"rank 1: "});
   }
   CHECK(object.size() == (ronde::rank() == 0 ? size : 1));
-  check_alive();
-}
-
-TEST_CASE("a rank without memory for its part of a scatter can tell the others", "[n2][own]") {
-  use_ronde();
-  constexpr std::size_t kSize = std::size_t{32} << 20;
-  ronde::detail::Parts parts;
-  if (ronde::rank() == 0) {
-    parts.bytes = "own" + std::string(kSize, 'x');
-    parts.sizes = {3, static_cast<std::int64_t>(kSize)};
-  }
-  std::string problem;
-  {
-    std::optional<LittleMemory> little;
-    if (ronde::rank() == 1) little.emplace(kSize / 4);
-    const std::string mine = ronde::detail::scatter_bytes("scatter", parts, {}, problem);
-    CHECK(mine == (ronde::rank() == 0 ? "own" : ""));
-  }
-  CHECK(problem.empty() == (ronde::rank() == 0));
   check_alive();
 }
 

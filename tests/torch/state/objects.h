@@ -64,7 +64,7 @@ inline bool same(const c10::IValue& a, const c10::IValue& b) {
 }
 
 template <typename T>
-requires(ronde::detail::kIsBytes<T>) bool same(const T& a, const T& b) {
+requires(ronde::detail::Bytes<T>) bool same(const T& a, const T& b) {
   return a == b;
 }
 

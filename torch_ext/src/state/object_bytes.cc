@@ -37,19 +37,6 @@ void load_from(torch::serialize::InputArchive& archive, const std::string& bytes
   archive.load_from(bytes.data(), bytes.size(), device);
 }
 
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
-
-Named tensors_in(const torch::nn::Module& module) {
-  Named all;
-  for (const auto& item : module.named_parameters()) {
-    all.emplace_back("parameter " + item.key(), item.value());
-  }
-  for (const auto& item : module.named_buffers()) {
-    all.emplace_back("buffer " + item.key(), item.value());
-  }
-  return all;
-}
-
 // Each element of memory once: an expanded tensor has it several times, and cannot be written.
 at::Tensor without_repeats(at::Tensor tensor) {
   for (std::int64_t dim = 0; tensor.layout() == at::kStrided && dim < tensor.dim(); ++dim) {
@@ -79,7 +66,7 @@ class ModuleBackup {
     }
   }
 
-  // What has another shape or dtype now, or empty. Brings all back to their devices.
+  // Names a tensor whose shape or dtype changed; empty if none. Moves all back to their devices.
   std::string misfit() const {
     for (std::size_t i = 0; i < former_.size(); ++i) {
       const auto& [name, tensor] = tensors_[i];
@@ -96,7 +83,7 @@ class ModuleBackup {
   }
 
  private:
-  Named tensors_;
+  NamedTensors tensors_;
   std::vector<at::Tensor> former_;  // their memory
   std::vector<at::Tensor> values_;
 };
@@ -156,7 +143,7 @@ void remove_header(std::string& bytes, const std::string& type) {
   bytes.erase(0, header + type.size() + 1);
 }
 
-// Those who tell a problem say whose it is. Empty would be a success.
+// The caller adds the rank. An empty text would mean success.
 std::string without_rank(std::string text) {
   const std::string prefix = rank_prefix();
   if (!prefix.empty() && text.starts_with(prefix)) text.erase(0, prefix.size());
@@ -164,6 +151,17 @@ std::string without_rank(std::string text) {
 }
 
 }  // namespace
+
+NamedTensors tensors_in(const torch::nn::Module& module) {
+  NamedTensors all;
+  for (const auto& item : module.named_parameters()) {
+    all.emplace_back("parameter " + item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers()) {
+    all.emplace_back("buffer " + item.key(), item.value());
+  }
+  return all;
+}
 
 std::string problem_of(const std::function<void()>& function) {
   try {
@@ -266,11 +264,6 @@ c10::IValue ivalue_from(const std::string& bytes) {
   return torch::pickle_load(std::vector<char>(bytes.begin(), bytes.end()));
 }
 
-std::string bytes_of(const torch::nn::Module* module) {
-  if (module == nullptr) throw UsageError("the module holder is empty");
-  return bytes_of_archive([&](auto& archive) { module->save(archive); });
-}
-
 ObjectCodec codec_of(torch::nn::Module* module) {
   ObjectCodec codec;
   if (module == nullptr) {
@@ -281,14 +274,19 @@ ObjectCodec codec_of(torch::nn::Module* module) {
   for (const auto& [name, tensor] : tensors_in(*module)) {
     codec.lines.push_back(name + ": " + describe(tensor));
   }
-  codec.encode = [module] { return bytes_of(module); };
+  codec.encode = [module] {
+    return bytes_of_archive([module](auto& archive) { module->save(archive); });
+  };
   codec.decode = [module](const std::string& bytes) { return load_module(*module, bytes); };
   return codec;
 }
 
-std::string save_object(const std::string& type, const std::function<std::string()>& encode) {
+std::string save_object(const ObjectCodec& codec) {
   std::string bytes;
-  const std::string problem = problem_of([&] { bytes = with_header(type, encode()); });
+  std::string problem = codec.problem;
+  if (problem.empty()) {
+    problem = problem_of([&] { bytes = with_header(codec.lines.front(), codec.encode()); });
+  }
   if (!problem.empty()) throw UsageError(rank_prefix() + "ronde::save_bytes: " + problem);
   return bytes;
 }

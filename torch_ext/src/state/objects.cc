@@ -192,19 +192,4 @@ void gather_object(const ListCodec& codec, const BroadcastOptions& options) {
   gather_encoded(subject_of("gather_object", options.name), codec, options);
 }
 
-std::string scatter_bytes(const std::string& subject, Parts parts, const BroadcastOptions& options,
-                          std::string& problem) {
-  const ProcessSet set = options.process_set;
-  if (rank_in(set) != options.root) parts = {};
-  parts.sizes.resize(ranks_of(set).size());
-  std::string own;
-  problem = lack_of_memory([&] {
-    const at::Tensor mine =
-        alltoall(as_tensor(std::move(parts.bytes)), parts.sizes,
-                 {.name = subject + "/bytes", .process_set = set, .timeout = options.timeout});
-    own = text_at(mine, 0, mine.numel());
-  });
-  return own;
-}
-
 }  // namespace ronde::detail

@@ -73,13 +73,13 @@ NamedState flat_state(const OptimizerParamState& state) {
   return all;
 }
 
-// What a tensor of the state and what it belongs to have in common.
+// The shape and type that a tensor of the state shares with its parameter.
 struct Form {
   std::vector<std::int64_t> sizes;
   at::ScalarType dtype;
 };
 
-// Of all parameters' gradients behind each other, as LBFGS has them.
+// The form of all parameters' gradients in one row, as LBFGS has them.
 Form flat_form(const std::vector<at::Tensor>& parameters) {
   Form form{{0}, parameters.front().scalar_type()};
   for (const at::Tensor& parameter : parameters) {
@@ -221,9 +221,7 @@ std::function<void(bool)> load_optimizer(Optimizer& optimizer, const std::string
   };
 }
 
-}  // namespace
-
-std::string bytes_of(const Optimizer& optimizer) {
+std::string save_optimizer(const Optimizer& optimizer) {
   drop_scratch(optimizer);
   check_fit(optimizer, Compare::Shapes);
   return bytes_of_archive([&](torch::serialize::OutputArchive& archive) {
@@ -233,6 +231,8 @@ std::string bytes_of(const Optimizer& optimizer) {
     archive.write(kTypesKey, c10::IValue(types_of_parameters(optimizer)));
   });
 }
+
+}  // namespace
 
 ObjectCodec codec_of(Optimizer& optimizer) {
   ObjectCodec codec{.lines = {type_text(typeid(optimizer))}};
@@ -244,7 +244,7 @@ ObjectCodec codec_of(Optimizer& optimizer) {
                             ": " + describe(parameters[i]));
     }
   }
-  codec.encode = [&optimizer] { return bytes_of(optimizer); };
+  codec.encode = [&optimizer] { return save_optimizer(optimizer); };
   codec.decode = [&optimizer](const std::string& bytes) {
     return load_optimizer(optimizer, bytes);
   };

@@ -70,8 +70,22 @@ void set_states(const std::vector<at::Tensor>& states) {
   }
 }
 
-// One part for each rank of the set.
-detail::Parts read_parts(torch::serialize::InputArchive& archive, std::size_t ranks) {
+using StatesByRank = std::vector<std::vector<at::Tensor>>;
+
+void write_states(torch::serialize::OutputArchive& archive, const StatesByRank& all) {
+  archive.write("ranks", c10::IValue(static_cast<std::int64_t>(all.size())));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    archive.write("rank" + std::to_string(rank), c10::IValue(all[rank]));
+  }
+}
+
+std::vector<at::Tensor> read_states(torch::serialize::InputArchive& archive, std::size_t rank) {
+  c10::IValue list;
+  archive.read("rank" + std::to_string(rank), list);
+  return list.toTensorVector();
+}
+
+StatesByRank read_states_of_all(torch::serialize::InputArchive& archive, std::size_t ranks) {
   torch::serialize::InputArchive own;
   c10::IValue count;
   if (!archive.try_read(kKey, own) || !own.try_read("ranks", count)) {
@@ -83,15 +97,9 @@ detail::Parts read_parts(torch::serialize::InputArchive& archive, std::size_t ra
                      " ranks, here are " + std::to_string(ranks) +
                      ". Go on with as many ranks, or seed anew with ronde::seed_all_ranks");
   }
-  detail::Parts parts;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    c10::IValue list;
-    own.read("rank" + std::to_string(rank), list);
-    const std::string part = detail::bytes_of(list.toTensorVector());
-    parts.bytes += part;
-    parts.sizes.push_back(static_cast<std::int64_t>(part.size()));
-  }
-  return parts;
+  StatesByRank all;
+  for (std::size_t rank = 0; rank < ranks; ++rank) all.push_back(read_states(own, rank));
+  return all;
 }
 
 }  // namespace
@@ -112,16 +120,13 @@ void save_random_state(torch::serialize::OutputArchive& archive, const Broadcast
   const std::string subject = detail::subject_of("save_random_state", options.name);
   const ProcessSet set = options.process_set;
   const std::vector<at::Tensor> mine = states();
-  std::vector<std::vector<at::Tensor>> all;
+  StatesByRank all;
   detail::gather_encoded(subject, detail::list_codec(mine, all), options);
   detail::Statement written;
   if (rank_in(set) == options.root) {
     written.problem = detail::problem_of([&] {
       torch::serialize::OutputArchive own(archive.compilation_unit());
-      own.write("ranks", c10::IValue(static_cast<std::int64_t>(all.size())));
-      for (std::size_t rank = 0; rank < all.size(); ++rank) {
-        own.write("rank" + std::to_string(rank), c10::IValue(all[rank]));
-      }
+      write_states(own, all);
       archive.write(kKey, own);
     });
   }
@@ -132,26 +137,21 @@ void load_random_state(torch::serialize::InputArchive& archive, const BroadcastO
   const std::string subject = detail::subject_of("load_random_state", options.name);
   const ProcessSet set = options.process_set;
   detail::check_member(subject, set);
-  detail::Statement found{.lines = {"root rank " + std::to_string(options.root)},
-                          .problem = detail::root_problem(options.root, set)};
-  detail::Parts parts;
-  std::vector<at::Tensor> former;
-  if (found.problem.empty()) {
-    found.problem = detail::problem_of([&] {
-      former = states();
-      if (rank_in(set) == options.root) parts = read_parts(archive, ranks_of(set).size());
-    });
-  }
-  detail::agree(subject, found, set, {.advice = "Give one root", .timeout = options.timeout});
-
-  detail::Statement loaded;
-  const std::string bytes =
-      detail::scatter_bytes(subject, std::move(parts), options, loaded.problem);
-  if (loaded.problem.empty()) {
-    loaded.problem = detail::problem_of([&] { set_states(detail::tensors_from(bytes, {})); });
-  }
+  const auto own = static_cast<std::size_t>(rank_in(set).value());
+  const std::vector<at::Tensor> former = states();
+  // A state is small: all ranks get those of all.
+  detail::ObjectCodec codec;
+  codec.encode = [&] {
+    const StatesByRank all = read_states_of_all(archive, ranks_of(set).size());
+    set_states(all[own]);
+    return detail::bytes_of_archive([&](auto& sent) { write_states(sent, all); });
+  };
+  codec.decode = [&](const std::string& bytes) {
+    detail::read_archive(bytes, [&](auto& received) { set_states(read_states(received, own)); });
+    return [](bool) {};
+  };
   try {
-    detail::agree(subject, loaded, set, {.timeout = options.timeout});
+    detail::broadcast_encoded(subject, codec, options);
   } catch (...) {
     set_states(former);
     throw;

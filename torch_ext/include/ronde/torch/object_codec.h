@@ -26,22 +26,13 @@ namespace ronde {
 
 namespace detail {
 
-template <typename T>
-inline constexpr bool kIsBytes = false;
-template <>
-inline constexpr bool kIsBytes<std::string> = true;
-template <>
-inline constexpr bool kIsBytes<std::vector<char>> = true;
-template <>
-inline constexpr bool kIsBytes<std::vector<signed char>> = true;
-template <>
-inline constexpr bool kIsBytes<std::vector<unsigned char>> = true;
-template <>
-inline constexpr bool kIsBytes<std::vector<std::byte>> = true;
+template <typename T, typename... Types>
+concept OneOf = (std::same_as<T, Types> || ...);
 
-inline const torch::nn::Module* module_in(const torch::nn::Module& module) {
-  return &module;
-}
+template <typename T>
+concept Bytes = OneOf<T, std::string, std::vector<char>, std::vector<signed char>,
+                      std::vector<unsigned char>, std::vector<std::byte>>;
+
 inline torch::nn::Module* module_in(torch::nn::Module& module) {
   return &module;
 }
@@ -63,7 +54,7 @@ concept ModuleObject = requires(T& object) {
 template <typename T>
 concept OptimizerObject = std::derived_from<T, torch::optim::Optimizer>;
 
-/// What LibTorch, or the program, has written operators for.
+/// A type for which LibTorch, or the program, has archive operators.
 template <typename T>
 concept ArchivedObject = requires(torch::serialize::OutputArchive& out,
                                   torch::serialize::InputArchive& in, T& object) {
@@ -71,10 +62,9 @@ concept ArchivedObject = requires(torch::serialize::OutputArchive& out,
   in >> object;
 };
 
-/// What can be made from bytes alone.
+/// A type that can be made from bytes alone.
 template <typename T>
-concept ValueObject = kIsBytes<T> || std::same_as<T, at::Tensor> ||
-    std::same_as<T, std::vector<at::Tensor>> || std::same_as<T, c10::IValue> ||
+concept ValueObject = Bytes<T> || OneOf<T, at::Tensor, std::vector<at::Tensor>, c10::IValue> ||
     (!ModuleObject<T> && !OptimizerObject<T> && ArchivedObject<T> && std::movable<T> &&
      std::default_initializable<T>);
 
@@ -83,7 +73,7 @@ concept Object = ModuleObject<T> || OptimizerObject<T> || ValueObject<T> || Arch
 
 /// An object on its way from one rank to others.
 struct ObjectCodec {
-  /// What is equal on all ranks: the object's type, and what it is made of.
+  /// Must be equal on all ranks: the object's type, and its parts.
   std::vector<std::string> lines = {};
   /// Why this rank's object can neither be sent nor replaced.
   std::string problem = {};
@@ -104,8 +94,6 @@ struct ListCodec {
 std::string type_text(const std::type_info& type);
 std::string bytes_of(const at::Tensor& tensor);
 std::string bytes_of(const std::vector<at::Tensor>& tensors);
-std::string bytes_of(const torch::nn::Module* module);
-std::string bytes_of(const torch::optim::Optimizer& optimizer);
 std::string bytes_of_ivalue(const c10::IValue& value);
 std::string bytes_of_archive(const std::function<void(torch::serialize::OutputArchive&)>& write);
 /// New tensors, on the device of `former` where it has one, else on the CPU.
@@ -122,15 +110,13 @@ ObjectCodec codec_of(torch::optim::Optimizer& optimizer);
 void broadcast_object(const ObjectCodec& codec, const BroadcastOptions& options);
 void allgather_object(const ListCodec& codec, const AllgatherOptions& options);
 void gather_object(const ListCodec& codec, const BroadcastOptions& options);
-std::string save_object(const std::string& type, const std::function<std::string()>& encode);
+std::string save_object(const ObjectCodec& codec);
 void load_object(const ObjectCodec& codec, std::string bytes);
 
 template <typename T>
 std::string bytes_of_object(const T& object) {
-  if constexpr (kIsBytes<T>) {
+  if constexpr (Bytes<T>) {
     return {reinterpret_cast<const char*>(object.data()), object.size()};
-  } else if constexpr (ModuleObject<T>) {
-    return bytes_of(static_cast<const torch::nn::Module*>(module_in(object)));
   } else if constexpr (std::same_as<T, c10::IValue>) {
     return bytes_of_ivalue(object);
   } else if constexpr (requires { bytes_of(object); }) {
@@ -144,7 +130,7 @@ template <ValueObject T>
 T value_from(std::string bytes, const T& former) {
   if constexpr (std::same_as<T, std::string>) {
     return bytes;
-  } else if constexpr (kIsBytes<T>) {
+  } else if constexpr (Bytes<T>) {
     const auto* data = reinterpret_cast<const typename T::value_type*>(bytes.data());
     return T(data, data + bytes.size());
   } else if constexpr (std::same_as<T, at::Tensor>) {
@@ -162,20 +148,7 @@ T value_from(std::string bytes, const T& former) {
 
 template <typename T>
 std::string type_text() {
-  return kIsBytes<T> ? "bytes" : type_text(typeid(T));
-}
-
-/// As codecs have it in their first line.
-template <typename T>
-std::string type_of_object(const T& object) {
-  if constexpr (ModuleObject<T>) {
-    const torch::nn::Module* const module = module_in(object);
-    return module == nullptr ? std::string() : type_text(typeid(*module));
-  } else if constexpr (OptimizerObject<T>) {
-    return type_text(typeid(object));
-  } else {
-    return type_text<T>();
-  }
+  return Bytes<T> ? "bytes" : type_text(typeid(T));
 }
 
 template <Object T>

@@ -13,33 +13,31 @@ namespace ronde {
 /// Options of gather_object: `root` is the rank that gets the objects.
 using GatherOptions = BroadcastOptions;
 
-// Objects: std::string and std::vector of char, signed or unsigned char or std::byte, which travel
-// as they are; at::Tensor (also undefined) and std::vector<at::Tensor>; c10::IValue, hence numbers,
-// texts, lists and dictionaries; modules and their holders; optimisers; and every type with
-// operator<< into a torch::serialize::OutputArchive and operator>> from an InputArchive. They may
-// be of other sizes on each rank, and in every call. Autograd's history does not travel.
+// Objects: std::string and std::vector of char, signed or unsigned char or std::byte; at::Tensor
+// (also undefined) and std::vector<at::Tensor>; c10::IValue, hence numbers, texts, lists and
+// dictionaries; modules and their holders; optimizers; and every type with operator<< into a
+// torch::serialize::OutputArchive and operator>> from an InputArchive. Sizes may differ between
+// ranks and calls. Autograd's history does not travel.
 //
-// All are collective over the process set: its ranks call them with objects of one type. Operations
-// are named "ronde::broadcast_object(<name>)" and so on, so that calls that run at the same time on
-// several threads need names of their own. The timeout is that of each of the few operations.
+// All are collective over the process set: its ranks call them with objects of one type. Calls at
+// the same time on several threads need different names. The timeout is that of each operation
+// within.
 //
-// Errors: UsageError on all ranks alike, that says what each had, if types or roots differ, or if
-// an object cannot be encoded or loaded on one of them; UsageError at once on a rank outside the
-// set. GroupError if the group is dead.
+// Errors: UsageError on all ranks, with what each had, if types or roots differ, or if an object
+// cannot be encoded or loaded on one of them; UsageError at once on a rank outside the set.
+// GroupError if the group is dead.
 
 /// Gives every rank the root's object.
 ///
-/// A value (whatever is neither a module nor an optimiser) is replaced by a new one, once every
-/// rank could load its own. Tensors arrive on the device of the tensor that they replace (of a
-/// list, on that of the first), else on the CPU; those in an IValue always on the CPU.
+/// A value (neither a module nor an optimizer) is replaced once every rank could load its own.
+/// Tensors arrive on the device of the tensor that they replace (of a list, on that of the first),
+/// else on the CPU; those in an IValue always on the CPU.
 ///
-/// A module or optimiser keeps its identity and its devices; types, names, shapes and dtypes are
-/// compared first. As LibTorch's load, this gives a module's parameters and buffers new memory;
+/// A module or optimizer keeps its identity and its devices; the ranks compare types, names, shapes
+/// and dtypes first. As LibTorch's load, this gives a module's parameters and buffers new memory;
 /// broadcast_parameters writes into theirs. If one rank cannot load, parameters, buffers and the
-/// state of optimisers are as before on all.
-///
-/// Not undone where another rank cannot load: what else a module's own load() changes, and the
-/// change of an object that has operators but no default constructor.
+/// state of optimizers are as before on all. Other changes by a module's own load(), and to an
+/// object with operators but no default constructor, are not undone.
 template <typename T>
 void broadcast_object(T& object, const BroadcastOptions& options = {}) {
   detail::check_object<T>();
@@ -49,7 +47,7 @@ void broadcast_object(T& object, const BroadcastOptions& options = {}) {
 }
 
 /// Gives every rank the objects of all ranks, in rank order. Tensors arrive on the CPU. Not for
-/// modules and optimisers: see save_bytes.
+/// modules and optimizers: see save_bytes.
 template <typename T>
 std::vector<T> allgather_object(const T& object, const AllgatherOptions& options = {}) {
   std::vector<T> all;
@@ -65,18 +63,18 @@ std::vector<T> gather_object(const T& object, const GatherOptions& options = {})
   return all;
 }
 
-/// The bytes that travel, torch::save into memory, behind the object's type and a checksum. Local.
-/// Throws UsageError with LibTorch's words.
+/// Returns the object's bytes behind its type and a checksum. Local. Throws UsageError with
+/// LibTorch's words.
 template <typename T>
 std::string save_bytes(const T& object) {
   detail::check_object<T>();
-  return detail::save_object(detail::type_of_object(object),
-                             [&] { return detail::bytes_of_object(object); });
+  // Encoding changes nothing.
+  return detail::save_object(detail::codec_of_object(const_cast<T&>(object)));
 }
 
-/// Changes `object` to what save_bytes got, as broadcast_object does on the other ranks. Local.
-/// Throws UsageError if they are of another type, do not fit, or have a byte lost or changed, and
-/// leaves the object as it was (but see there).
+/// Changes `object` to the one that save_bytes got, as broadcast_object does. Local. Throws
+/// UsageError if the bytes are of another type, do not fit, or are damaged, and leaves the object
+/// as it was (but see there).
 template <typename T>
 void load_bytes(T& object, std::string bytes) {
   detail::check_object<T>();

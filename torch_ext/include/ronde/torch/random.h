@@ -29,10 +29,10 @@ void seed_all_ranks(std::uint64_t seed, ProcessSet process_set = {});
 void save_random_state(torch::serialize::OutputArchive& archive,
                        const BroadcastOptions& options = {});
 
-/// Gives each rank's generators the state that they had, from the root's archive; those of the
-/// other ranks are not read. Collective. Throws UsageError on all ranks, and changes no generator,
-/// if the archive has no such state, or of another number of ranks or devices: there is no way to
-/// go on with the same numbers then, so seed anew. GroupError.
+/// Gives each rank's generators their saved state from the root's archive; archives of other ranks
+/// are not read. Collective. Throws UsageError on all ranks, and changes no generator, if the
+/// archive has no such state, or that of another number of ranks or devices: seed anew then.
+/// GroupError.
 void load_random_state(torch::serialize::InputArchive& archive,
                        const BroadcastOptions& options = {});
 
