@@ -6,6 +6,7 @@
 
 #include "ronde/error.h"
 #include "torch_ext/src/common/device_stream.h"
+#include "torch_ext/src/common/first_error.h"
 #include "torch_ext/src/common/tensor_request.h"
 
 namespace ronde {
@@ -44,15 +45,11 @@ namespace {
 template <typename Wait>
 std::vector<at::Tensor> results_of(const std::vector<TensorWork>& works, Wait wait) {
   std::vector<at::Tensor> results;
-  std::exception_ptr first_error;
+  detail::FirstError first_error;
   for (const TensorWork& work : works) {
-    try {
-      results.push_back(wait(work));
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
-    }
+    first_error.attempt([&] { results.push_back(wait(work)); });
   }
-  if (first_error) std::rethrow_exception(first_error);
+  first_error.rethrow();
   return results;
 }
 
@@ -67,7 +64,7 @@ std::vector<at::Tensor> GroupWork::wait_host() const {
 }
 
 bool GroupWork::wait_for(std::chrono::nanoseconds duration) const {
-  // Of an error wait_host() tells, once all are done.
+  // wait_host() throws an error, once all are done.
   const auto begin = std::chrono::steady_clock::now();
   for (const TensorWork& work : works_) {
     const auto passed = std::chrono::steady_clock::now() - begin;
@@ -83,12 +80,9 @@ bool GroupWork::wait_for(std::chrono::nanoseconds duration) const {
 
 std::exception_ptr GroupWork::error() const {
   if (!done()) return nullptr;
-  std::exception_ptr first_error;
-  for (const TensorWork& work : works_) {
-    const std::exception_ptr error = work.error();
-    if (!first_error) first_error = error;
-  }
-  return first_error;
+  detail::FirstError first_error;
+  for (const TensorWork& work : works_) first_error.note(work.error());
+  return first_error.get();
 }
 
 std::vector<at::Tensor> GroupWork::results() const {

@@ -13,7 +13,7 @@
 namespace ronde::detail {
 namespace {
 
-/// What a rank without a gradient takes part with.
+/// Stands in for the gradient of a rank that has none.
 at::Tensor zeros_for(const at::Tensor& parameter) {
   return at::zeros(parameter.sizes(), parameter.options().requires_grad(false));
 }
@@ -34,13 +34,13 @@ Prepared reduction(const at::Tensor& tensor, const AllreduceOptions& options, bo
   return prepared;
 }
 
+}  // namespace
+
 std::vector<Prepared> one(Prepared prepared) {
   std::vector<Prepared> list;
   list.push_back(std::move(prepared));
   return list;
 }
-
-}  // namespace
 
 std::string ParameterSubject::text(const std::string& text) const {
   return rank_prefix() + "ronde::DistributedOptimizer(\"" + scope + "\"): parameter \"" + name +

@@ -21,12 +21,15 @@ inline constexpr const char* kGradientReplaced =
 inline constexpr const char* kGradientWritten =
     "its gradient was written while it was being reduced. Call synchronize() first";
 
-/// Of which parameter texts speak.
+/// A list of one: what is prepared can be moved only.
+std::vector<Prepared> one(Prepared prepared);
+
+/// Names the parameter in texts.
 struct ParameterSubject {
   std::string scope;
   std::string name;
 
-  /// What an error about it says: `text`, and whose it is.
+  /// The text of an error about the parameter.
   std::string text(const std::string& text) const;
   [[noreturn]] void refuse(const std::string& text) const;
 };
@@ -42,11 +45,11 @@ class GradientExchange {
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
-  /// What this rank sends of the parameter's grad(). It is undefined where this rank adds nothing,
-  /// and takes part. `options`: name, op and scales.
+  /// Prepares this rank's part of the first round. grad() is undefined where this rank adds nothing
+  /// but takes part. `options`: name, op and scales.
   virtual std::vector<Prepared> begin(const AllreduceOptions& options) = 0;
 
-  /// What was sent has arrived. Returns what is sent next; after the last, grad() is the result, or
+  /// Takes the results of a round and prepares the next; after the last, grad() is the result, or
   /// still undefined if no rank added anything. `is_present`: whether one did, if that is known
   /// from elsewhere.
   virtual std::vector<Prepared> proceed(const std::vector<TensorWork>& works,

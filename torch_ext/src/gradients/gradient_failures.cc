@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GradientReducer does when a rank cannot do its part.
+// A GradientReducer's answer to a rank that cannot do its part.
 #include "torch_ext/src/gradients/gradient_failures.h"
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"
@@ -34,43 +33,28 @@ bool is_refusal_text(const std::string& text) {
   return text.find(std::to_string(kRefusalMark)) != std::string::npos;
 }
 
-RefusedExchange::RefusedExchange(std::exception_ptr failure, at::Tensor parameter)
-    : failure_(std::move(failure)), parameter_(std::move(parameter)) {}
-
-std::vector<Prepared> RefusedExchange::begin(const AllreduceOptions& options) {
-  std::vector<Prepared> prepared;
-  prepared.push_back(
-      prepare_refusal(options.name, parameter_.device(), options.process_set, options.timeout));
-  return prepared;
-}
-
-std::vector<Prepared> RefusedExchange::proceed(const std::vector<TensorWork>&,
-                                               std::optional<bool>) {
-  std::rethrow_exception(failure_);
-}
-
 /// Whether every rank came through the last round. What would follow is dropped if not.
-bool GradientReducer::can_all_go_on(std::exception_ptr& first_error) {
+bool GradientReducer::can_all_go_on(FirstError& first_error) {
   try {
-    const TensorWork failed = submit_flag("/failed", first_error != nullptr);
+    const TensorWork failed = submit_flag("/failed", static_cast<bool>(first_error));
     if (failed.wait().item<std::uint8_t>() == 0) return true;
     was_refused_ = true;
   } catch (...) {
-    if (!first_error) first_error = std::current_exception();
+    first_error.note(std::current_exception());
   }
   for (Slot& slot : slots_) {
     slot.next.clear();
-    slot.exchange = nullptr;
+    slot.in_flight = false;
   }
   return false;
 }
 
 /// Collective, once all ranks know that one has failed. A rank that has an error of its own keeps
 /// it, the others get the texts of those. `outcome`: what came of it.
-void GradientReducer::tell_failures(std::exception_ptr& first_error, const std::string& outcome,
+void GradientReducer::tell_failures(FirstError& first_error, const std::string& outcome,
                                     const std::string& advice) const {
   std::string mine;
-  if (first_error) mine = problem_of([&] { std::rethrow_exception(first_error); });
+  if (first_error) mine = problem_of([&] { first_error.rethrow(); });
   if (is_refusal_text(mine)) mine.clear();
   const std::vector<int> ranks = ranks_of(options_.process_set);
   const std::vector<std::string> texts =
@@ -83,8 +67,8 @@ void GradientReducer::tell_failures(std::exception_ptr& first_error, const std::
     if (!texts[i].empty()) text += "\n  rank " + std::to_string(ranks.at(i)) + ": " + texts[i];
   }
   if (text.empty()) return;
-  first_error = std::make_exception_ptr(UsageError("ronde::DistributedOptimizer(\"" + scope_ +
-                                                   "\"): " + outcome + text + "\n" + advice));
+  first_error.replace(std::make_exception_ptr(UsageError(
+      "ronde::DistributedOptimizer(\"" + scope_ + "\"): " + outcome + text + "\n" + advice)));
 }
 
 }  // namespace ronde::detail

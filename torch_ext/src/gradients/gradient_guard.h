@@ -12,11 +12,11 @@ namespace ronde::detail {
 /// Keeps the program away from a gradient while it is being reduced.
 ///
 /// Note [Gradients in flight]
-/// What the program writes then is lost, or makes the ranks' models differ. Version counters do not
+/// A write by the program is then lost, or makes the ranks' models differ. Version counters do not
 /// notice most of it: clip_grad_norm_() and the optimizers use Tensor::data(), which has a counter
 /// of its own. So a tensor of the same shape, whose memory LibTorch refuses to give out, stands in
 /// for the gradient, and such a call fails where it is made, on the gradient as it was. The counter
-/// tells of those who had kept a handle to the gradient itself.
+/// shows writes through an older handle to the gradient itself.
 ///
 /// Thread-safety: none, as GradientReducer.
 class GradientGuard {

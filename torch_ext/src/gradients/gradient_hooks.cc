@@ -15,37 +15,35 @@ using torch::autograd::FunctionPostHook;
 using torch::autograd::FunctionPreHook;
 using torch::autograd::variable_list;
 
-// A hook may outlive its reducer: removed or not, autograd may be running it.
-class BeforeAccumulation final : public FunctionPreHook {
- public:
-  BeforeAccumulation(std::weak_ptr<GradientReducer> reducer, std::size_t index)
-      : reducer_(std::move(reducer)), index_(index) {}
+/// Where a hook belongs. The hook may outlive the reducer: removed or not, autograd may be running
+/// it.
+struct Target {
+  std::weak_ptr<GradientReducer> reducer;
+  std::size_t index;
+};
+
+struct BeforeAccumulation final : FunctionPreHook {
+  explicit BeforeAccumulation(Target to) : target(std::move(to)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    if (const auto reducer = reducer_.lock()) reducer->before_accumulation(index_);
+    if (const auto reducer = target.reducer.lock()) reducer->before_accumulation(target.index);
     return gradients;
   }
 
- private:
-  std::weak_ptr<GradientReducer> reducer_;
-  std::size_t index_;
+  const Target target;
 };
 
-class AfterAccumulation final : public FunctionPostHook {
- public:
-  AfterAccumulation(std::weak_ptr<GradientReducer> reducer, std::size_t index)
-      : reducer_(std::move(reducer)), index_(index) {}
+struct AfterAccumulation final : FunctionPostHook {
+  explicit AfterAccumulation(Target to) : target(std::move(to)) {}
 
   variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
-    if (const auto reducer = reducer_.lock()) reducer->after_accumulation(index_, inputs.at(0));
+    if (const auto reducer = target.reducer.lock()) {
+      reducer->after_accumulation(target.index, inputs.at(0));
+    }
     return outputs;
   }
 
-  bool alive() const noexcept { return !reducer_.expired(); }
-
- private:
-  std::weak_ptr<GradientReducer> reducer_;
-  std::size_t index_;
+  const Target target;
 };
 
 }  // namespace
@@ -56,17 +54,17 @@ bool has_live_hook(const at::Tensor& parameter) {
   return std::any_of(accumulator->post_hooks().begin(), accumulator->post_hooks().end(),
                      [](const auto& hook) {
                        const auto* ours = dynamic_cast<const AfterAccumulation*>(hook.get());
-                       return ours != nullptr && ours->alive();
+                       return ours != nullptr && !ours->target.reducer.expired();
                      });
 }
 
 GradientHooks::GradientHooks(const at::Tensor& parameter,
                              const std::weak_ptr<GradientReducer>& reducer, std::size_t index)
     : accumulator_(torch::autograd::impl::grad_accumulator(parameter)) {
-  auto before = std::make_unique<BeforeAccumulation>(reducer, index);
+  auto before = std::make_unique<BeforeAccumulation>(Target{reducer, index});
   before_ = before.get();
   accumulator_->add_pre_hook(std::move(before));
-  after_ = accumulator_->add_post_hook(std::make_unique<AfterAccumulation>(reducer, index));
+  after_ = accumulator_->add_post_hook(std::make_unique<AfterAccumulation>(Target{reducer, index}));
 }
 
 bool GradientHooks::are_on(const at::Tensor& parameter) const {

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The way of a gradient: before_accumulation() checks that backward may write it;
+// after_accumulation() moves it to its view and, in the last pass of the step, submits it, or its
+// group if it was the last member; submit_rest() submits those that backward did not reach.
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
 #include <ATen/core/grad_mode.h>
@@ -73,8 +76,8 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
   const std::size_t first_group = groups_.size();
   const bool has_local = std::any_of(parameters.begin(), parameters.end(),
                                      [](const NamedParameter& named) { return named.is_local; });
-  std::exception_ptr error;
-  try {
+  FirstError error;
+  error.attempt([&] {
     for (NamedParameter& named : parameters) {
       add_slot(std::move(named), static_cast<int>(first_group));
     }
@@ -83,9 +86,7 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
       if (!slots_[i].is_local) slots_[i].dense = make_exchange(slots_[i]);
       if (slots_[i].parameter.requires_grad()) install_hooks(i);
     }
-  } catch (...) {
-    error = std::current_exception();
-  }
+  });
   try {
     const auto mine = error ? kFailed : has_local ? kSomeLocal : kNoneLocal;
     const auto all = submit_flag("/local", mine).wait().item<std::uint8_t>();
@@ -93,7 +94,7 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
       tell_failures(error, "no parameter is watched, as not all ranks could do their part:",
                     "Construct the optimiser, or add the parameters, on all ranks once they can");
     }
-    if (error) std::rethrow_exception(error);
+    error.rethrow();
     may_fail_alone_ = may_fail_alone_ || all == kSomeLocal;
   } catch (...) {
     forget(first, first_group);
@@ -187,7 +188,7 @@ void GradientReducer::look_after(std::size_t index) {
   if (slot.hooks && slot.hooks->are_on(slot.parameter)) return;
   remove_hooks(slot);  // torch::load() has given the parameter other memory, and autograd new nodes
   if (slot.parameter.requires_grad()) install_hooks(index);
-  // What the hook does with later gradients.
+  // The hook does the same with later gradients.
   at::Tensor& gradient = slot.parameter.mutable_grad();
   if (!gradient.defined()) return;
   const at::NoGradGuard no_grad;
@@ -240,7 +241,7 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
 }
 
 void GradientReducer::gradient_is_ready(Slot& slot) {
-  // What is not submitted here synchronize() submits.
+  // synchronize() submits the gradients that are not submitted here.
   if (slot.view && slot.view->is_occupied()) return;
   if (slot.group < 0) return submit(slot);
   Group& group = groups_[static_cast<std::size_t>(slot.group)];
@@ -251,11 +252,6 @@ void GradientReducer::gradient_is_ready(Slot& slot) {
         return member.ready && !(member.view && member.view->is_occupied());
       });
   if (all_ready) submit(group);
-}
-
-/// That of a slot that was begun.
-GradientExchange& GradientReducer::exchange_in_flight(Slot& slot) {
-  return slot.failure ? *slot.refusal : exchange_for(slot);
 }
 
 GradientExchange& GradientReducer::exchange_for(Slot& slot) {
@@ -278,32 +274,34 @@ GradientExchange& GradientReducer::exchange_for(Slot& slot) {
   return *slot.sparse;
 }
 
-std::vector<Prepared> GradientReducer::begin(Slot& slot) {
-  if (options_.find_nonfinite) look_for_nonfinite(slot);
-  AllreduceOptions options = reduction();
-  options.name = slot.operation_name;
-  return exchange_for(slot).begin(options);
-}
-
 /// Note [A rank that cannot do its part].
 std::vector<Prepared> GradientReducer::begin_or_refuse(Slot& slot) {
   slot.ready = true;
   const c10::OptionalStreamGuard guard(slot.stream);  // Note [Gradients on GPUs]
+  AllreduceOptions options = reduction();
+  options.name = slot.operation_name;
   try {
-    if (!slot.failure) return begin(slot);
+    if (!slot.failure) {
+      if (options_.find_nonfinite) look_for_nonfinite(slot);
+      slot.exchange = &exchange_for(slot);
+      return slot.exchange->begin(options);
+    }
   } catch (...) {
     slot.failure = std::current_exception();
   }
-  slot.refusal = std::make_unique<RefusedExchange>(slot.failure, slot.parameter);
-  AllreduceOptions options = reduction();
-  options.name = slot.operation_name;
-  return slot.refusal->begin(options);
+  return one(prepare_refusal(slot.operation_name, slot.parameter.device(), options.process_set,
+                             options.timeout));
+}
+
+/// The operations of the slot's first round have been started.
+void GradientReducer::set_in_flight(Slot& slot, std::vector<TensorWork> works) {
+  slot.works = std::move(works);
+  slot.in_flight = true;
+  slot.guard.hide(slot.subject, slot.parameter);
 }
 
 void GradientReducer::submit(Slot& slot) {
-  slot.works = start_together(begin_or_refuse(slot));
-  slot.exchange = &exchange_in_flight(slot);
-  slot.guard.hide(slot.subject, slot.parameter);
+  set_in_flight(slot, start_together(begin_or_refuse(slot)));
 }
 
 void GradientReducer::submit(Group& group) {
@@ -333,17 +331,15 @@ void GradientReducer::submit(Group& group) {
   auto next = works.begin();
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto end = next + static_cast<std::ptrdiff_t>(counts[i]);
-    in_flight[i]->works.assign(next, end);
-    in_flight[i]->exchange = &exchange_in_flight(*in_flight[i]);
-    in_flight[i]->guard.hide(in_flight[i]->subject, in_flight[i]->parameter);
+    set_in_flight(*in_flight[i], {next, end});
     next = end;
   }
 }
 
 /// The gradients that backward did not submit, in the same order on every rank. All of them, even
 /// if one fails: the other ranks wait for them.
-void GradientReducer::submit_rest(std::exception_ptr& first_error) {
-  const auto is_due = [](const Slot& slot) { return slot.exchange == nullptr && takes_part(slot); };
+void GradientReducer::submit_rest(FirstError& first_error) {
+  const auto is_due = [](const Slot& slot) { return !slot.in_flight && takes_part(slot); };
   for (Slot& slot : slots_) slot.stream.reset();  // backward is over
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     try {
@@ -354,19 +350,15 @@ void GradientReducer::submit_rest(std::exception_ptr& first_error) {
   }
   for (Slot& slot : slots_) {
     if (!is_due(slot) || slot.is_local) continue;
-    try {
+    first_error.attempt([&] {
       if (slot.group < 0) {
         submit(slot);
       } else {
         submit(groups_[static_cast<std::size_t>(slot.group)]);
       }
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
-    }
+    });
   }
-  for (const Slot& slot : slots_) {
-    if (slot.failure && !first_error) first_error = slot.failure;
-  }
+  for (const Slot& slot : slots_) first_error.note(slot.failure);
 }
 
 /// Note [Parameters that are frozen while they have gradients].
@@ -396,7 +388,7 @@ void GradientReducer::step_failed() noexcept {
 void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
   for (const Slot& slot : slots_) {
     // A group that this rank does not have all of may be in flight on others.
-    if (slot.exchange == nullptr && !(slot.ready && slot.group >= 0)) continue;
+    if (!slot.in_flight && !(slot.ready && slot.group >= 0)) continue;
     slot.subject.refuse(
         call +
         " while its gradient is being reduced. Call step() or "

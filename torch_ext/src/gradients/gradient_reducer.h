@@ -20,6 +20,7 @@
 #include "ronde/options.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/work.h"
+#include "torch_ext/src/common/first_error.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_guard.h"
 #include "torch_ext/src/gradients/gradient_hooks.h"
@@ -29,55 +30,50 @@
 
 namespace ronde::detail {
 
-/// Submits the gradient of each parameter it watches as soon as backward has accumulated it, and
-/// waits for them in synchronize().
+/// Submits the gradient of each watched parameter as soon as backward has accumulated it, and waits
+/// for all of them in synchronize().
 ///
-/// Thread-safety: none of its own. The hooks run on the threads of autograd while backward() blocks
-/// its caller: for tensors on the CPU that is the caller's, for those on GPUs there is one a
-/// device, and so what hooks do is guarded by hooks_mutex_.
+/// Thread-safety: none of its own. Hooks run on autograd's threads while backward() blocks its
+/// caller, one thread for each GPU: hooks_mutex_ guards what they do.
 ///
 /// Note [Gradients on GPUs]
-/// Nothing here waits for a GPU unless it says so. A gradient is ready in the stream in which
-/// backward has accumulated it, which is the current one in the hook: what is submitted there is
-/// ordered behind that. Members of a group are submitted in the hook of the last one, each in its
-/// own stream. What backward did not submit is submitted by synchronize() in the caller's stream,
-/// which autograd has ordered behind its own. Results are ordered before what the caller's stream
-/// is given after synchronize(). Presence flags, which the CPU has to read, travel on the CPU.
+/// Nothing here waits for a GPU unless it says so. A gradient is ready in the stream that is
+/// current in its hook; operations submitted there are ordered behind it. The hook of a group's
+/// last member submits all members, each in its own stream. synchronize() submits the rest in the
+/// caller's stream, which autograd has ordered behind its own; later work in that stream sees the
+/// results. Presence flags, which the CPU has to read, travel on the CPU.
 ///
 /// Note [Gradient views]
-/// A gradient that is reduced where it lies must lie where the peers can reach it. With views the
-/// hook after accumulation sees to it, whoever made or replaced the gradient: at best backward has
-/// written it there (Note [Placing gradients]) or added to what was there (zero_grad(false));
-/// otherwise it is copied, once, and the view becomes the gradient.
+/// A gradient that is reduced in place must lie where the peers can reach it. The hook after
+/// accumulation ensures this: at best backward has written it there (Note [Placing gradients]) or
+/// added to what was there (zero_grad(false)); otherwise the hook copies it once, and the view
+/// becomes the gradient.
 ///
 /// Note [Gradients that no rank has]
-/// One that this rank lacks is told from one that all ranks lack by what the engine says of its
-/// reduction (Work::contributed). Of a group it says that of the group as a whole: a vector of
-/// flags, one a member, is the group's last tensor.
+/// The engine says of each reduction whether any rank contributed (Work::contributed), which tells
+/// a gradient that only this rank lacks from one that all ranks lack. For a group it says so of the
+/// whole: the group's last tensor is therefore a vector of flags, one a member.
 ///
 /// Note [Parameters that are frozen while they have gradients]
-/// The inner optimiser steps what has a gradient, frozen or not, so such a gradient is reduced,
-/// too. Which rank has one depends on its batch; what required grad when the step began does not,
-/// as the ranks freeze alike: that takes part as long as the step lasts. With deltas a gradient
-/// stays the rank's own for as long as it is there: who keeps it (zero_grad(false)) takes part for
-/// longer.
+/// The inner optimizer steps every parameter that has a gradient, frozen or not, so such a gradient
+/// is reduced, too. Which rank has one depends on its batch; which parameters required grad when
+/// the step began does not: these take part throughout the step. With deltas a gradient stays the
+/// rank's own, so one that is kept (zero_grad(false)) keeps its parameter taking part.
 ///
 /// Note [A rank that cannot do its part]
-/// What is thrown on one rank (a compressor of the program's, a gradient that has no place in a
-/// reduction) must not leave the others waiting, nor this one a step behind them. So under the
-/// parameter's name that rank submits a refusal, which agrees with no reduction: the engine refuses
-/// it to all ranks with one text. Who reads of a refusal there knows that all ranks do, and they
-/// tell each other why. It is kept until step(): what backward threw would end it before the
-/// gradients behind, of this optimiser and of others, were there.
+/// An exception on one rank (of the program's compressor, say) must not leave the others waiting.
+/// That rank submits a refusal under the parameter's name, which agrees with no reduction, so the
+/// engine refuses the operation on all ranks with one text. A rank that sees a refusal knows that
+/// every rank sees it, and they exchange the reasons. The exception is kept until step(): thrown in
+/// backward, it would end that before the remaining gradients, of other optimizers too, are there.
 ///
-/// What fails later, or has no operation of its own, the engine cannot refuse: where ranks may fail
-/// so, each round ends with a flag (can_all_go_on). They may with a compression of the program's,
-/// with a sparse gradient, for whose rows of all ranks one of them may have no memory, and with
-/// local parameters. A dense gradient can only be replaced by the program: where all gradients are
-/// of that kind nobody asks.
+/// A later failure, or one without an operation of its own, cannot be refused by the engine: where
+/// ranks may fail so, each round ends with a flag (can_all_go_on). This holds with a compression of
+/// the program's, with sparse gradients, for whose rows a rank may lack memory, and with local
+/// parameters. Only the program can replace a dense gradient: where all are dense nobody asks.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
-  /// `inner`: whose parameters are watched, all of them.
+  /// All parameters of `inner` are to be watched.
   GradientReducer(std::string scope, DistributedOptimizerOptions options,
                   const torch::optim::Optimizer& inner);
   ~GradientReducer();
@@ -91,52 +87,45 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void watch(std::vector<NamedParameter> parameters);
   std::size_t parameter_count() const noexcept { return slots_.size(); }
 
-  /// Of no other reducer of this process, then or later.
+  /// Unique in this process.
   std::uint64_t id() const noexcept { return id_; }
   const std::string& scope() const noexcept { return scope_; }
   const DistributedOptimizerOptions& options() const noexcept { return options_; }
-  /// What the ranks compare.
   ReplicaCheck& replicas() noexcept { return replicas_; }
-  /// How gradients are combined, but for the name.
+  /// Op, scales, set and timeout of each reduction.
   AllreduceOptions reduction() const;
 
-  /// Throws UsageError if what is asked for is to wait for gradients that are not to be reduced.
+  /// Throws UsageError within skip_synchronize(), where gradients are not reduced.
   void expect_not_skipping() const;
 
   /// Submits what backward did not, and waits for everything. Throws UsageError also if the inner
-  /// optimiser got parameters that are not watched: there is nothing to step with then, as after a
-  /// failure.
+  /// optimizer got parameters that are not watched.
   void synchronize();
-  /// The same; whether some rank has a gradient of its own (a local one, or one that is not to be
-  /// reduced) that is not finite, which is asked along with the gradients, and so is whether all
-  /// have the same scale: UsageError if not. Of what was reduced all ranks see the same.
+  /// The same, and returns whether some rank has a gradient of its own (local, or not to be
+  /// reduced) that is not finite. Throws UsageError if the ranks' scales differ.
   bool synchronize_and_agree(double scale);
-  /// Which reduction the gradients come from, counted over all reducers; 0 before synchronize() and
-  /// after the step.
+  /// The number of the reduction that the gradients come from, counted over all reducers; 0 before
+  /// synchronize() and after the step.
   std::uint64_t reduction_number() const noexcept { return reduction_number_; }
   /// The reduced gradients were used: backward may run again.
   void stepped() noexcept;
   /// The step failed in part: zero_grad() is next.
   void step_failed() noexcept;
-  /// The gradients are to be dropped. Throws UsageError while reductions are in flight.
-  /// `clears`: they become undefined.
+  /// Drops the gradients, which become undefined if `clears`. Throws UsageError while reductions
+  /// are in flight.
   void restart(bool clears);
   /// Throws UsageError, saying that `call` came too early, while reductions are in flight.
   void expect_nothing_in_flight(const std::string& call) const;
-  /// Throws UsageError where the gradients of parameters that are added now would not be reduced
-  /// with the others of the step.
+  /// Throws UsageError if parameters that are added now would miss the reduction of this step.
   void expect_room_for_parameters() const;
   void set_backward_passes_per_step(int passes) { options_.backward_passes_per_step = passes; }
-  /// That of the steps to come.
+  /// Applies to later steps.
   void set_timeout(std::chrono::nanoseconds timeout) { options_.timeout = timeout; }
 
-  void enter_no_sync() noexcept { ++no_sync_depth_; }
-  void leave_no_sync() noexcept { --no_sync_depth_; }
-  void enter_skip() noexcept { ++skip_depth_; }
-  void leave_skip() noexcept { --skip_depth_; }
+  /// Enters (1) or leaves (-1) a skip_synchronize() or a no_sync().
+  void nest(bool skips, int by) noexcept { (skips ? skip_depth_ : no_sync_depth_) += by; }
 
-  /// Of the parameter that was watched as the `index`-th, from 0: whether it is reduced in this
-  /// step.
+  /// Whether the parameter that was watched as the `index`-th, from 0, is reduced in this step.
   bool takes_part(std::size_t index) const { return takes_part(slots_.at(index)); }
 
   // For the hooks.
@@ -166,14 +155,14 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     bool ready = false;                 // backward is through with it
     std::optional<c10::Stream> stream;  // in which it is, while backward runs; none on the CPU
     GradientGuard guard;                // Note [Gradients in flight]
-    // Of the reduction in flight.
-    GradientExchange* exchange = nullptr;  // null: there is none
+    // State of the reduction in flight.
+    bool in_flight = false;
+    GradientExchange* exchange = nullptr;  // which reduces it, unless `failure` is set
     std::optional<bool> sends_sparse;      // without a value: it was not begun
     std::vector<TensorWork> works;
-    std::vector<Prepared> next;                 // what follows them
-    std::exception_ptr failure;                 // why this rank cannot do its part
-    std::unique_ptr<GradientExchange> refusal;  // which stands for it then
-    std::string nonfinite;                      // what was found in it
+    std::vector<Prepared> next;  // what follows them
+    std::exception_ptr failure;  // why this rank cannot do its part
+    std::string nonfinite;       // what was found in it
   };
 
   struct Group {
@@ -195,19 +184,17 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   void gradient_is_ready(Slot& slot);
   GradientExchange& exchange_for(Slot& slot);
-  GradientExchange& exchange_in_flight(Slot& slot);
-  std::vector<Prepared> begin(Slot& slot);
+  void set_in_flight(Slot& slot, std::vector<TensorWork> works);
   std::vector<Prepared> begin_or_refuse(Slot& slot);
   void submit(Slot& slot);
   void submit(Group& group);
-  void submit_rest(std::exception_ptr& first_error);
+  void submit_rest(FirstError& first_error);
   void wait_for(Slot& slot);
   bool advance(Slot& slot);
-  void start_next(Slot& slot);
   std::optional<bool> is_present(const Slot& slot) const;
-  void finish_all(std::exception_ptr& first_error);
-  bool can_all_go_on(std::exception_ptr& first_error);
-  void tell_failures(std::exception_ptr& first_error, const std::string& outcome,
+  void finish_all(FirstError& first_error);
+  bool can_all_go_on(FirstError& first_error);
+  void tell_failures(FirstError& first_error, const std::string& outcome,
                      const std::string& advice) const;
   void end_step(bool failed);
   void scale_local() const;
@@ -218,7 +205,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void wait_for_all(std::optional<double> scale);
   TensorWork submit_flag(const std::string& name, std::uint8_t mine) const;
   bool are_own_finite(bool all) const;
-  void start_agreement(double scale, bool all, std::exception_ptr error);
+  void start_agreement(double scale, bool all, FirstError error);
   void look_for_nonfinite(Slot& slot) const;
   bool has_found_nonfinite();
   void tell_nonfinite(const TensorWork& found) const;

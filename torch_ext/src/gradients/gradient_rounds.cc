@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GradientReducer waits for what is in flight.
+// GradientReducer ends a step: it submits the gradients that backward did not, waits for all of
+// them round by round, and exchanges the reasons if a rank could not do its part. The comparison of
+// replicas, the search for non-finite gradients and the agreement of scalers run beside them.
 #include <ATen/core/grad_mode.h>
 
 #include <cstdint>
@@ -38,21 +40,15 @@ std::optional<bool> GradientReducer::is_present(const Slot& slot) const {
   return flags[static_cast<std::int64_t>(slot.place_in_group)].item<std::uint8_t>() != 0;
 }
 
-/// All that is in flight, also after a failure: a retry has the same names. Throws the first.
+/// Waits for all that is in flight, also after a failure: a retry has the same names.
 void GradientReducer::wait_for(Slot& slot) {
-  std::exception_ptr first_error;
-  const auto wait = [&first_error](const TensorWork& work) {
-    try {
-      work.wait();
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
-    }
-  };
+  FirstError first_error;
+  const auto wait = [&](const TensorWork& work) { first_error.attempt([&] { work.wait(); }); };
   for (const TensorWork& work : slot.works) wait(work);
   if (slot.group >= 0) wait(groups_[static_cast<std::size_t>(slot.group)].flags);
   const bool is_sparse = slot.sends_sparse.value_or(false) && !slot.failure;
   try {
-    if (first_error) std::rethrow_exception(first_error);
+    first_error.rethrow();
   } catch (const OutOfMemoryError&) {
     // The ranks agreed; the others have their rows.
     was_sparse_ = was_sparse_ || is_sparse;
@@ -66,36 +62,33 @@ void GradientReducer::wait_for(Slot& slot) {
   was_sparse_ = was_sparse_ || is_sparse;
 }
 
-/// Waits for what is in flight; true if it goes on.
+/// Waits for the round in flight, and prepares the next one. Returns whether there is one.
 bool GradientReducer::advance(Slot& slot) {
   const bool is_intact = slot.guard.restore(slot.parameter);
   wait_for(slot);
   const std::optional<bool> presence = is_present(slot);
   try {
     if (!is_intact) slot.subject.refuse(kGradientWritten);
+    if (slot.failure) std::rethrow_exception(slot.failure);  // every rank has refused
     slot.next = slot.exchange->proceed(slot.works, presence);
   } catch (...) {
     slot.failure = std::current_exception();
     throw;
   }
-  if (slot.next.empty()) slot.exchange = nullptr;
-  return !slot.next.empty();
+  slot.in_flight = !slot.next.empty();
+  return slot.in_flight;
 }
 
-void GradientReducer::start_next(Slot& slot) {
-  slot.works = start_together(std::exchange(slot.next, {}));
-}
-
-/// Round by round, so that those of one round travel together.
-void GradientReducer::finish_all(std::exception_ptr& first_error) {
+/// All gradients advance round by round, so that the operations of one round travel together.
+void GradientReducer::finish_all(FirstError& first_error) {
   const auto each_in_flight = [this, &first_error](const auto& part) {
     for (Slot& slot : slots_) {
-      if (slot.exchange == nullptr) continue;
+      if (!slot.in_flight) continue;
       try {
         part(slot);
       } catch (...) {
-        slot.exchange = nullptr;
-        if (!first_error) first_error = std::current_exception();
+        slot.in_flight = false;
+        first_error.note(std::current_exception());
       }
     }
   };
@@ -105,7 +98,7 @@ void GradientReducer::finish_all(std::exception_ptr& first_error) {
     goes_on = false;
     each_in_flight([&](Slot& slot) { goes_on = advance(slot) || goes_on; });
     if ((asks || was_sparse_) && !can_all_go_on(first_error)) return;
-    each_in_flight([this](Slot& slot) { start_next(slot); });
+    each_in_flight([](Slot& slot) { slot.works = start_together(std::exchange(slot.next, {})); });
   }
 }
 
@@ -116,7 +109,7 @@ void GradientReducer::expect_not_skipping() const {
                    "as they are. Leave it first, or call step()");
 }
 
-/// Of the optimiser that steps, and of those that are watched.
+/// Throws UsageError if the inner optimizer has other parameters than those that are watched.
 void GradientReducer::expect_same_parameters() const {
   const std::size_t count = count_parameters(inner_);
   if (count == slots_.size()) return;
@@ -150,14 +143,12 @@ bool GradientReducer::synchronize_and_agree(double scale) {
     wait_for_all(scale);
   } else {
     // Also where this rank alone has nothing to step with: the others ask.
-    std::exception_ptr error;
-    try {
+    FirstError error;
+    error.attempt([this] {
       expect_to_step_with();
       expect_same_parameters();
-    } catch (...) {
-      error = std::current_exception();
-      step_failed();
-    }
+    });
+    if (error) step_failed();
     start_agreement(scale, false, error);
   }
   return finish_scaler_agreement(std::exchange(agreement_, {}), scale);
@@ -165,18 +156,13 @@ bool GradientReducer::synchronize_and_agree(double scale) {
 
 /// Within skip_synchronize(), where every gradient is this rank's own.
 void GradientReducer::keep_own(std::optional<double> scale) {
-  std::exception_ptr error;
-  try {
+  FirstError error;
+  error.attempt([this] {
     expect_nothing_in_flight("step() was called within skip_synchronize()");
     expect_same_parameters();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  if (scale) {
-    start_agreement(*scale, true, error);
-  } else if (error) {
-    std::rethrow_exception(error);
-  }
+  });
+  if (scale) start_agreement(*scale, true, error);
+  error.rethrow();
   end_step(false);
 }
 
@@ -184,43 +170,36 @@ void GradientReducer::keep_own(std::optional<double> scale) {
 void GradientReducer::wait_for_all(std::optional<double> scale) {
   expect_to_step_with();
   if (skip_depth_ > 0) return keep_own(scale);
-  std::exception_ptr first_error;
-  const auto attempt = [&first_error](const auto& part) {
-    try {
-      part();
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
-    }
-  };
+  FirstError first_error;
   was_refused_ = was_sparse_ = false;
   submit_rest(first_error);
-  attempt([this] {
+  first_error.attempt([this] {
     replicas_.start("ronde::DistributedOptimizer(\"" + scope_ + "\")", options_.timeout);
   });
   // Whatever fails here, the other ranks wait for these, too: what cannot be told counts as found.
   TensorWork nonfinite;
   bool found = true;
   if (options_.find_nonfinite) {
-    attempt([&] { found = has_found_nonfinite(); });
-    attempt([&] { nonfinite = submit_flag("/nonfinite", found); });
+    first_error.attempt([&] { found = has_found_nonfinite(); });
+    first_error.attempt([&] { nonfinite = submit_flag("/nonfinite", found); });
   }
-  attempt([this] { scale_local(); });
-  attempt([this] { expect_same_parameters(); });
-  if (scale) attempt([&] { start_agreement(*scale, false, first_error); });
+  first_error.attempt([this] { scale_local(); });
+  first_error.attempt([this] { expect_same_parameters(); });
+  if (scale) first_error.attempt([&] { start_agreement(*scale, false, first_error); });
   finish_all(first_error);
   if (was_refused_) {
-    attempt([&] {
+    first_error.attempt([&] {
       tell_failures(first_error,
                     "gradients were not reduced, as not all ranks could do their part:",
                     "Call zero_grad() to go on without this step");
     });
   }
-  attempt([&] { tell_nonfinite(nonfinite); });
-  attempt([this] { agreement_.wait(); });
-  attempt([this] { replicas_.finish(); });
+  first_error.attempt([&] { tell_nonfinite(nonfinite); });
+  first_error.attempt([this] { agreement_.wait(); });
+  first_error.attempt([this] { replicas_.finish(); });
   if (first_error) agreement_ = {};
-  end_step(first_error != nullptr);
-  if (first_error) std::rethrow_exception(first_error);
+  end_step(static_cast<bool>(first_error));
+  first_error.rethrow();
 }
 
 void GradientReducer::end_step(bool failed) {
@@ -230,9 +209,8 @@ void GradientReducer::end_step(bool failed) {
     slot.works.clear();
     slot.next.clear();
     slot.failure = nullptr;
-    slot.refusal.reset();
     slot.nonfinite.clear();
-    // Of a step that failed nothing is known: the ranks may have had gradients of two kinds.
+    // After a failed step nothing is known: the ranks may have had gradients of two kinds.
     if (!failed && slot.sends_sparse) {
       slot.is_sparse = *slot.sends_sparse;
       if (slot.is_sparse) slot.sparse->settle();

@@ -42,13 +42,8 @@ void GradientReducer::look_for_nonfinite(Slot& slot) const {
 
 /// One byte: the greatest of all ranks'.
 TensorWork GradientReducer::submit_flag(const std::string& name, std::uint8_t mine) const {
-  const at::Tensor flag = at::full({1}, mine, at::kByte);
-  return start_in_place(request_for(Collective::Allreduce, flag,
-                                    AllreduceOptions{.name = scope_ + name,
-                                                     .op = ReduceOp::Max,
-                                                     .process_set = options_.process_set,
-                                                     .timeout = options_.timeout}),
-                        flag, true);
+  return start_max(scope_ + name, at::full({1}, mine, at::kByte), options_.process_set,
+                   options_.timeout);
 }
 
 /// `all`: nothing was reduced, and so every gradient is this rank's own, not local ones alone.
@@ -63,16 +58,13 @@ bool GradientReducer::are_own_finite(bool all) const {
   });
 }
 
-/// Of the gradients that are_own_finite() looks at. The other ranks wait for it, also where this
-/// one cannot tell, which counts as found, and where it has failed. `error`: why, which is thrown.
-void GradientReducer::start_agreement(double scale, bool all, std::exception_ptr error) {
-  const bool failed = error != nullptr;
+/// Starts the agreement on the gradients that are_own_finite() looks at. The other ranks wait for
+/// it, also where this one cannot tell, which counts as found, and where it has failed with
+/// `error`, which is thrown.
+void GradientReducer::start_agreement(double scale, bool all, FirstError error) {
+  const bool failed = static_cast<bool>(error);
   bool found = true;
-  try {
-    if (!failed) found = !are_own_finite(all);
-  } catch (...) {
-    error = std::current_exception();
-  }
+  if (!failed) error.attempt([&] { found = !are_own_finite(all); });
   agreement_ = start_scaler_agreement(
       {.operation_name = scope_ + "/scaler", .found = found, .scale = scale, .failed = failed},
       options_.process_set, options_.timeout);
@@ -82,7 +74,7 @@ void GradientReducer::start_agreement(double scale, bool all, std::exception_ptr
   } catch (const Error&) {
     // Why this rank cannot go on came first.
   }
-  std::rethrow_exception(error);
+  error.rethrow();
 }
 
 /// Here; those that travel were looked at when they were submitted.

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <set>
 #include <typeinfo>
 #include <unordered_map>
@@ -47,33 +48,28 @@ std::string text_of(bool value) {
   return value ? "true" : "false";
 }
 
-/// Where the options' lists find the parameters.
-class Lookup {
- public:
-  Lookup(std::vector<NamedParameter>& parameters, bool all) : all_(all) {
-    for (NamedParameter& named : parameters) {
-      known_.emplace(named.parameter.unsafeGetTensorImpl(), &named);
-    }
-  }
+/// Finds the parameter that an option lists. Null: it is unknown, which is an error where `all` are
+/// known.
+using Find = std::function<NamedParameter*(const at::Tensor& tensor, const std::string& option)>;
 
-  /// Null: it is not among them, which is an error where `all` are.
-  NamedParameter* find(const at::Tensor& tensor, const std::string& option) const {
-    const auto found = known_.find(tensor.unsafeGetTensorImpl());
-    if (found != known_.end()) return found->second;
-    if (!all_) return nullptr;
+Find find_in(std::vector<NamedParameter>& parameters, bool all) {
+  std::unordered_map<const c10::TensorImpl*, NamedParameter*> known;
+  for (NamedParameter& named : parameters) {
+    known.emplace(named.parameter.unsafeGetTensorImpl(), &named);
+  }
+  return [all, known](const at::Tensor& tensor, const std::string& option) -> NamedParameter* {
+    const auto found = known.find(tensor.unsafeGetTensorImpl());
+    if (found != known.end()) return found->second;
+    if (!all) return nullptr;
     throw UsageError(option + " has a tensor (" + describe(tensor) +
-                     ") that is no parameter of the optimiser");
-  }
+                     ") that is no parameter of the optimizer");
+  };
+}
 
- private:
-  const bool all_;
-  std::unordered_map<const c10::TensorImpl*, NamedParameter*> known_;
-};
-
-void mark_groups(const Lookup& lookup, const std::vector<std::vector<at::Tensor>>& lists) {
+void mark_groups(const Find& find, const std::vector<std::vector<at::Tensor>>& lists) {
   for (std::size_t group = 0; group < lists.size(); ++group) {
     for (const at::Tensor& tensor : lists[group]) {
-      NamedParameter* const named = lookup.find(tensor, "groups");
+      NamedParameter* const named = find(tensor, "groups");
       if (named == nullptr) continue;
       if (named->is_local || named->group >= 0) {
         throw UsageError(
@@ -208,17 +204,17 @@ void check_options(const torch::optim::Optimizer& inner,
 
 void apply_options(std::vector<NamedParameter>& parameters,
                    const DistributedOptimizerOptions& options, bool all) {
-  const Lookup lookup(parameters, all);
+  const Find find = find_in(parameters, all);
   for (const at::Tensor& tensor : options.local_parameters) {
-    if (auto* const named = lookup.find(tensor, "local_parameters")) named->is_local = true;
+    if (auto* const named = find(tensor, "local_parameters")) named->is_local = true;
   }
   for (const at::Tensor& tensor : options.sparse_parameters) {
-    if (auto* const named = lookup.find(tensor, "sparse_parameters")) {
+    if (auto* const named = find(tensor, "sparse_parameters")) {
       named->is_sparse = !options.sparse_as_dense;
     }
   }
   if (options.op == ReduceOp::Adasum) check_adasum_devices(parameters);
-  mark_groups(lookup, options.groups.lists());
+  mark_groups(find, options.groups.lists());
   if (options.groups.count() > 0) number_groups(parameters, options.groups.count());
 }
 

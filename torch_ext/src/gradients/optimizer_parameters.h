@@ -11,7 +11,7 @@
 
 #include "ronde/torch/distributed_optimizer.h"
 
-// What a DistributedOptimizer is constructed with.
+// Checks and matches the arguments of a DistributedOptimizer.
 namespace ronde::detail {
 
 struct NamedParameter {
@@ -41,7 +41,8 @@ void check_options(const torch::optim::Optimizer& inner,
 void apply_options(std::vector<NamedParameter>& parameters,
                    const DistributedOptimizerOptions& options, bool all);
 
-/// What must be equal on all ranks, a line each. Local parameters need not be.
+/// Describes options and parameters that must be equal on all ranks, a line each; local parameters
+/// need not be.
 std::vector<std::string> state_parameters(const torch::optim::Optimizer& inner,
                                           const std::vector<NamedParameter>& parameters,
                                           const DistributedOptimizerOptions& options);

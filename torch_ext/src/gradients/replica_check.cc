@@ -39,7 +39,7 @@ std::string describe_values(const std::string& name, const at::Tensor& tensor) {
   return text.str();
 }
 
-/// By way of LibTorch's own save, which knows their names.
+/// Uses LibTorch's own save, which knows the options' names.
 void append_options(std::vector<std::string>& lines, const std::string& owner,
                     const torch::optim::OptimizerOptions& options) {
   const std::string bytes = bytes_of_archive([&](auto& archive) { options.serialize(archive); });
@@ -90,7 +90,7 @@ std::vector<std::string> ReplicaCheck::describe_options() const {
         });
     if (shared == parameters_.end() || !group.has_options()) continue;
     const std::string owner = "the parameter group of \"" + shared->name + "\"";
-    // Those of the program's own class may have no serialize().
+    // A class of the program's may have no serialize().
     const std::string problem = problem_of([&] { append_options(lines, owner, group.options()); });
     if (!problem.empty()) lines.push_back("options of " + owner + ", which cannot be compared");
   }

@@ -71,7 +71,7 @@ at::ScalarType wide(at::ScalarType type) {
   return is_half_type(type) ? at::kFloat : type;
 }
 
-/// What this rank sends of a sparse tensor, its values yet to be rounded.
+/// This rank's part of a sparse tensor, its values yet to be rounded.
 at::Tensor scaled_own(const at::Tensor& tensor, double prescale) {
   const at::Tensor own = tensor.to(wide(tensor.scalar_type())).coalesce();
   if (prescale == 1.0) return own;
@@ -149,8 +149,7 @@ std::vector<Prepared> SparseExchange::begin(const AllreduceOptions& options) {
   indices_.reset();
   const at::Tensor own = sent_.defined() ? scaled_own(sent_, options.prescale) : at::Tensor();
   values_ = (own.defined() ? own.values() : no_values()).to(sent_type_);
-  std::vector<Prepared> prepared;
-  prepared.push_back(
+  std::vector<Prepared> prepared = one(
       gather(own.defined() ? at::cat({header(own._nnz()), own.indices().t().cpu()}) : header(-1),
              options.name));
   if (is_agreed_) prepared.push_back(gather(std::exchange(values_, {}), {}));
@@ -166,9 +165,7 @@ std::vector<Prepared> SparseExchange::proceed(const std::vector<TensorWork>& wor
   }
   if (!indices_.defined()) {
     indices_ = works.front().wait();
-    std::vector<Prepared> prepared;
-    prepared.push_back(gather(std::exchange(values_, {}), options_.name + "/values"));
-    return prepared;
+    return one(gather(std::exchange(values_, {}), options_.name + "/values"));
   }
   finish(std::exchange(indices_, {}), works.front().wait());
   return {};

@@ -139,7 +139,7 @@ GradScaler::Progress& GradScaler::unscaled(DistributedOptimizer& optimizer) {
   } catch (...) {
     error = std::current_exception();
   }
-  // What was reduced is equal among those that reduced it; others have other gradients.
+  // Reduced gradients are equal among the ranks that reduced them; others have other gradients.
   const std::optional<ProcessSet>& set = options_.process_set;
   if (set && !(*set == reducer.options().process_set)) {
     const TensorWork work = detail::start_scaler_agreement(
@@ -165,7 +165,7 @@ void GradScaler::unscale_(DistributedOptimizer& optimizer) {
   refuse_lbfgs(optimizer.inner());
   detail::GradientReducer& reducer = detail::reducer_of(optimizer);
   if (!options_.enabled) {
-    // Who calls this looks at gradients next, also at those that skip_synchronize() keeps.
+    // The caller looks at gradients next, also at those that skip_synchronize() keeps.
     reducer.synchronize();
     return;
   }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// Before the step the parameters are copied. After it each is replaced by its change, which is
+// reduced in the parameter's own memory, and the copy is added to the result.
 #include "torch_ext/src/optimizer/delta_exchange.h"
 
 #include <ATen/core/grad_mode.h>
 
 #include <cstddef>
-#include <exception>
 #include <utility>
 
 #include "ronde/error.h"
+#include "torch_ext/src/common/first_error.h"
 #include "torch_ext/src/gradients/gradient_failures.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
@@ -56,16 +58,10 @@ void DeltaExchange::refuse(Slot& slot, ProcessSet set, std::chrono::nanoseconds 
 
 void DeltaExchange::combine(const AllreduceOptions& options) {
   const at::NoGradGuard no_grad;
-  std::exception_ptr error;
+  FirstError error;
   // All of them, also after one has failed: the other ranks wait for them.
   const auto for_each_slot = [this, &error](const auto& part) {
-    for (Slot& slot : slots_) {
-      try {
-        part(slot);
-      } catch (...) {
-        if (!error) error = std::current_exception();
-      }
-    }
+    for (Slot& slot : slots_) error.attempt([&] { part(slot); });
   };
   for_each_slot([&](Slot& slot) {
     if (!slot.travels) return;
@@ -79,7 +75,7 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
   for_each_slot([this](Slot& slot) {
     if (slot.travels) wait_for(slot);
   });
-  for_each_slot([failed = error != nullptr](Slot& slot) {
+  for_each_slot([failed = static_cast<bool>(error)](Slot& slot) {
     const at::Tensor before = std::exchange(slot.before, {});
     at::Tensor values = slot.parameter.detach();
     if (failed && before.defined()) {
@@ -88,7 +84,7 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
       values.add_(before);
     }
   });
-  if (error) std::rethrow_exception(error);
+  error.rethrow();
 }
 
 /// Throws what the work does, in words of the optimiser where another rank has refused.
@@ -108,15 +104,9 @@ void DeltaExchange::cancel(const GradientReducer& reducer) noexcept {
   const at::NoGradGuard no_grad;
   const DistributedOptimizerOptions& options = reducer.options();
   choose(reducer);
-  // What is thrown here has come after the error of the step, which the caller throws.
-  const auto for_each_slot = [this](const auto& part) {
-    for (Slot& slot : slots_) {
-      try {
-        part(slot);
-      } catch (...) {
-        continue;
-      }
-    }
+  FirstError ignored;  // the caller throws the error of the step, which came first
+  const auto for_each_slot = [this, &ignored](const auto& part) {
+    for (Slot& slot : slots_) ignored.attempt([&] { part(slot); });
   };
   for_each_slot([](Slot& slot) {
     if (slot.before.defined()) slot.parameter.detach().copy_(slot.before);

@@ -26,7 +26,7 @@ class DeltaExchange {
   /// As the reducer does, in the same order. Of local parameters nothing travels.
   void watch(const std::vector<NamedParameter>& parameters);
   std::size_t size() const noexcept { return slots_.size(); }
-  /// What was watched behind the first `count` is not any more.
+  /// Stops watching the parameters behind the first `count`.
   void forget_behind(std::size_t count) { slots_.resize(count); }
 
   /// Before the step: notes where the parameters are, and which ones take part.

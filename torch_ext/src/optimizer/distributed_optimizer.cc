@@ -64,19 +64,6 @@ class DistributedOptimizer::Impl {
                               reducer_->parameter_count()));
   }
 
-  void set_backward_passes_per_step(int passes) {
-    reducer_->expect_nothing_in_flight("set_backward_passes_per_step() was called");
-    DistributedOptimizerOptions options = reducer_->options();
-    options.backward_passes_per_step = passes;
-    detail::check_options(inner_, options);
-    reducer_->set_backward_passes_per_step(passes);
-  }
-
-  void zero_grad(bool set_to_none) {
-    reducer_->restart(set_to_none);
-    inner_.zero_grad(set_to_none);
-  }
-
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) {
     if (!closure && evaluates_often_) {
       throw UsageError(detail::rank_prefix() + "ronde::DistributedOptimizer(\"" +
@@ -223,7 +210,8 @@ DistributedOptimizer& DistributedOptimizer::operator=(DistributedOptimizer&& oth
     default;
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
-  impl_->zero_grad(set_to_none);
+  impl_->reducer()->restart(set_to_none);
+  inner().zero_grad(set_to_none);
 }
 
 at::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
@@ -241,7 +229,12 @@ void DistributedOptimizer::add_parameters(
 }
 
 void DistributedOptimizer::set_backward_passes_per_step(int passes) {
-  impl_->set_backward_passes_per_step(passes);
+  detail::GradientReducer& reducer = *impl_->reducer();
+  reducer.expect_nothing_in_flight("set_backward_passes_per_step() was called");
+  DistributedOptimizerOptions options = reducer.options();
+  options.backward_passes_per_step = passes;
+  detail::check_options(inner(), options);
+  reducer.set_backward_passes_per_step(passes);
 }
 
 torch::optim::Optimizer& DistributedOptimizer::inner() noexcept {
@@ -253,18 +246,19 @@ detail::GradientReducer& detail::reducer_of(DistributedOptimizer& optimizer) noe
 }
 
 DistributedOptimizer::NoSync DistributedOptimizer::no_sync() {
-  return NoSync(impl_->reducer());
+  return {impl_->reducer(), false};
 }
 
-DistributedOptimizer::NoSync::NoSync(const std::shared_ptr<detail::GradientReducer>& reducer)
-    : reducer_(reducer) {
-  reducer->enter_no_sync();
+DistributedOptimizer::Guard::Guard(const std::shared_ptr<detail::GradientReducer>& reducer,
+                                   bool skips)
+    : reducer_(reducer), skips_(skips) {
+  reducer->nest(skips, 1);
 }
 
-DistributedOptimizer::NoSync::NoSync(NoSync&& other) noexcept = default;
+DistributedOptimizer::Guard::Guard(Guard&& other) noexcept = default;
 
-DistributedOptimizer::NoSync::~NoSync() {
-  if (const auto reducer = reducer_.lock()) reducer->leave_no_sync();
+DistributedOptimizer::Guard::~Guard() {
+  if (const auto reducer = reducer_.lock()) reducer->nest(skips_, -1);
 }
 
 DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
@@ -275,19 +269,7 @@ DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
                      "adasum_of_deltas gradients are not reduced, and ranks that did not combine "
                      "their steps would part. Clip between backward() and step()");
   }
-  return SkipSynchronize(impl_->reducer());
-}
-
-DistributedOptimizer::SkipSynchronize::SkipSynchronize(
-    const std::shared_ptr<detail::GradientReducer>& reducer)
-    : reducer_(reducer) {
-  reducer->enter_skip();
-}
-
-DistributedOptimizer::SkipSynchronize::SkipSynchronize(SkipSynchronize&& other) noexcept = default;
-
-DistributedOptimizer::SkipSynchronize::~SkipSynchronize() {
-  if (const auto reducer = reducer_.lock()) reducer->leave_skip();
+  return {impl_->reducer(), true};
 }
 
 }  // namespace ronde

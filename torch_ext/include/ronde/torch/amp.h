@@ -20,12 +20,12 @@
 /// GradScaler.
 namespace ronde {
 
-/// While one of these lives, this thread computes matrix products and convolutions in `dtype` on
-/// devices of that type, and keeps what needs it in f32: LibTorch's autocast. Put forward and the
-/// loss into it; backward follows by itself. They nest.
+/// Turns LibTorch's autocast on for this thread while it lives: matrix products and convolutions on
+/// devices of that type run in `dtype`, and operations that need it in f32. It encloses forward and
+/// the loss; backward follows by itself. They nest.
 class Autocast {
  public:
-  /// `enabled` false: within it, autocast is off.
+  /// `enabled` false turns autocast off.
   explicit Autocast(c10::DeviceType device, at::ScalarType dtype = at::kBFloat16,
                     bool enabled = true);
   ~Autocast();
@@ -42,38 +42,36 @@ class Autocast {
 struct GradScalerOptions {
   /// Between 1.2e-38 and 8.5e37, where f32 holds it and its inverse.
   double init_scale = 65536.0;
-  /// What the scale is multiplied by after `growth_interval` steps in a row without overflow; more
-  /// than 1.
+  /// Multiplies the scale after `growth_interval` steps in a row without overflow; more than 1.
   double growth_factor = 2.0;
-  /// What it is multiplied by after a step with one; between 0 and 1.
+  /// Multiplies it after a step with overflow; between 0 and 1.
   double backoff_factor = 0.5;
-  /// In steps; at least 1.
+  /// Steps; at least 1.
   int growth_interval = 2000;
-  /// False: the scale is 1, nothing is left out, and unscale_() only waits.
+  /// False: the scale is 1, no step is skipped, and unscale_() only waits.
   bool enabled = true;
-  /// The ranks that have the same scale and leave out the same steps: more than those that reduce
-  /// gradients together, where a model is split over ranks. They step as many optimisers in the
-  /// same order. Without a value: each optimiser's own ranks.
+  /// The ranks that have the same scale and skip the same steps: more than those that reduce
+  /// gradients together where a model is split over ranks. They step as many optimizers in the same
+  /// order. Without a value: each optimizer's own ranks.
   std::optional<ProcessSet> process_set = std::nullopt;
-  /// Of what it sends beside the gradients; equal on all ranks of the set, and of no other scaler
-  /// at work there.
+  /// Prefix of the names of its operations; equal on all ranks of the set, and unique there.
   std::string name = "grad_scaler";
 };
 
-/// Keeps gradients of half precision from vanishing: the loss is multiplied by a scale, gradients
-/// are divided by it before the step, and a step whose gradients overflowed is left out
-/// (Micikevicius et al., Mixed Precision Training, 2018). bf16 has the range of f32 and needs none.
+/// Keeps gradients of half precision from vanishing: multiplies the loss by a scale, divides the
+/// gradients by it before the step, and skips a step whose gradients overflowed (Micikevicius et
+/// al., Mixed Precision Training, 2018). bf16 has the range of f32 and needs none.
 ///
 ///     scaler.scale(loss).backward();
 ///     scaler.unscale_(optimizer);   // only to clip, or to look at gradients
 ///     scaler.step(optimizer);
 ///     scaler.update();
 ///
-/// All ranks leave out the same steps and have the same scale. What was reduced is equal on all of
-/// them, so that each sees the same overflow; whether a gradient overflowed that one rank keeps for
-/// itself (local_parameters) travels with the gradients, and so does the scale, to be compared.
+/// All ranks skip the same steps and have the same scale: reduced gradients are equal on all of
+/// them, and the overflow of gradients that a rank keeps for itself (local_parameters) travels with
+/// the scale, which the ranks compare.
 ///
-/// Several optimisers may share a scaler: step each, then update() once. unscale_() and step() are
+/// Several optimizers may share a scaler: step each, then update() once. unscale_() and step() are
 /// collective; make all calls on all ranks alike.
 ///
 /// Thread-safety: none; use it on the thread that calls step().
@@ -85,34 +83,34 @@ class GradScaler {
   /// The loss, or losses, times the scale.
   at::Tensor scale(const at::Tensor& outputs) const;
 
-  /// Waits for the gradients of the optimiser, divides them by the scale, and notes whether one is
-  /// not finite. Throws what DistributedOptimizer::synchronize() throws, and UsageError if it was
-  /// called before for the same gradients, or if the ranks' scales differ.
+  /// Waits for the gradients of the optimizer and divides them by the scale. Throws what
+  /// DistributedOptimizer::synchronize() throws, and UsageError if it was called before for the
+  /// same gradients, or if the ranks' scales differ.
   void unscale_(DistributedOptimizer& optimizer);
 
-  /// unscale_(), unless that was called; then steps, unless a gradient is not finite on some rank.
-  /// Whether it has stepped. Throws UsageError if it has been called since the last update(). If
-  /// it throws something else, call zero_grad() to go on with other gradients.
+  /// Calls unscale_() unless that was done, then steps unless a gradient is not finite on some
+  /// rank. Returns whether it stepped. Throws UsageError if called twice without update(). After
+  /// another exception call zero_grad() to go on with other gradients.
   bool step(DistributedOptimizer& optimizer);
 
   /// Adapts the scale to the steps since the last call, of which there must be one; or sets it.
   /// Throws UsageError where even the smallest scale leaves gradients that are not finite.
   void update(std::optional<double> new_scale = std::nullopt);
 
-  /// What the next losses are multiplied by.
+  /// The factor of the next losses.
   double get_scale() const noexcept { return options_.enabled ? scale_ : 1.0; }
 
-  /// Scale and steps since it changed. Equal on all ranks: one may save it for all.
+  /// Writes the scale and the steps since it changed. Equal on all ranks: one may save it for all.
   void save(torch::serialize::OutputArchive& archive) const;
   /// Throws UsageError for an archive without them.
   void load(torch::serialize::InputArchive& archive);
 
  private:
-  /// Of an optimiser since the last update().
+  /// The state of an optimizer since the last update().
   struct Progress {
     /// Whether its gradients are those that were unscaled.
     bool is_of(std::uint64_t number) const { return number != 0 && number == reduction_number; }
-    std::size_t index = 0;  ///< in the order of the optimisers
+    std::size_t index = 0;  ///< in the order of the optimizers
     std::uint64_t reduction_number = 0;
     bool found_nonfinite = false;
     bool stepped = false;
@@ -125,7 +123,7 @@ class GradScaler {
   double scale_;
   int steps_since_change_ = 0;
   bool found_nonfinite_ = false;                ///< since the last update()
-  std::map<std::uint64_t, Progress> progress_;  ///< by optimiser
+  std::map<std::uint64_t, Progress> progress_;  ///< by optimizer
 };
 
 }  // namespace ronde

@@ -13,47 +13,42 @@
 
 namespace ronde {
 
-/// A piece of what a compressed gradient is sent as.
+/// One tensor of those that a compressed gradient is sent as.
 struct CompressedPart {
-  /// Reduce: combined element by element with the other ranks', with the optimiser's op and scales,
-  /// in place. Its shape and dtype are equal on all ranks. Gather: the rows of all ranks, in rank
-  /// order; only the first dimension may differ between ranks. Nothing is scaled then.
+  /// Reduce: combined in place with the other ranks', with the optimizer's op and scales; shape and
+  /// dtype are equal on all ranks. Gather: the rows of all ranks, in rank order, unscaled; only the
+  /// first dimension may differ between ranks.
   enum class Combine { Reduce, Gather };
 
-  /// What is sent; a Reduce writes its result here.
-  at::Tensor tensor;
-  Combine combine = Combine::Reduce;  ///< how it meets the other ranks'
-  /// In which type the elements of a Reduce travel (F16 or BF16), converted where the backends pack
-  /// and unpack; without a value in their own.
+  at::Tensor tensor;                  ///< a Reduce writes its result here
+  Combine combine = Combine::Reduce;  ///< how it is combined with the other ranks'
+  /// The wire type of a Reduce (F16 or BF16), to which the backends convert; without a value the
+  /// tensor's own.
   std::optional<DataType> wire_dtype = std::nullopt;
 };
 
-/// How an optimiser combines gradients: op is applied to prescale * gradient of all ranks, the
-/// result is multiplied by postscale.
+/// How an optimizer combines gradients, and so each Reduce: op is applied to prescale * gradient of
+/// all ranks, the result is multiplied by postscale.
 struct GradientReduction {
-  /// What the backends do to each Reduce.
-  /// @{
-  ReduceOp op = ReduceOp::Average;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  /// @}
-  /// How many ranks there are.
-  int ranks = 1;
-  /// False: this rank has no gradient in this step, and nothing of what it returns is sent. What is
-  /// left over of earlier steps must be kept then, not counted as sent.
+  ReduceOp op = ReduceOp::Average;  ///< as in AllreduceOptions
+  double prescale = 1.0;            ///< before op
+  double postscale = 1.0;           ///< after op
+  int ranks = 1;  ///< how many ranks there are
+  /// False: this rank has no gradient in this step, and none of its parts is sent. A remainder of
+  /// earlier steps must be kept then, not counted as sent.
   bool contributes = true;
 };
 
-/// Compresses the gradient of one parameter, and keeps what it wants to remember of it from step to
-/// step (the error of the last compression, a low-rank factor, a mask).
+/// Compresses the gradient of one parameter, and keeps its state from step to step (the error of
+/// the last compression, a low-rank factor, a mask).
 ///
-/// All ranks do the same: as many rounds, and the same parts in each. A rank that has no gradient
-/// in a step takes part with zeros, of which nothing is added to a Reduce and no row to a Gather;
-/// GradientReduction::contributes tells it so. Gradients must come out equal, bit for bit, on all
-/// ranks, which follows if they are made of the results alone.
+/// All ranks do as many rounds, with the same parts in each. A rank without a gradient takes part
+/// with zeros (GradientReduction::contributes is false), which add nothing to a Reduce and no row
+/// to a Gather. Gradients must be equal, bit for bit, on all ranks, which follows if they are made
+/// of the results alone.
 ///
-/// What it throws on one rank fails the step on all of them, which ask each other after each round.
-/// So compress() may follow a compress() whose rounds were not all gone through.
+/// An exception on one rank fails the step on all of them: compress() may follow a compress() whose
+/// rounds were not completed.
 ///
 /// Thread-safety: none; called by the thread that runs backward, or the one that calls step().
 class CompressedGradient {
@@ -63,21 +58,20 @@ class CompressedGradient {
   CompressedGradient(const CompressedGradient&) = delete;
   CompressedGradient& operator=(const CompressedGradient&) = delete;
 
-  /// What is sent of `gradient`, this rank's own, strided and of the parameter's shape; at least
-  /// one part. A Reduce part may be the gradient itself.
+  /// Returns at least one part to send of this rank's `gradient`, which is strided and has the
+  /// parameter's shape. A Reduce part may be the gradient itself.
   virtual std::vector<CompressedPart> compress(const at::Tensor& gradient,
                                                const GradientReduction& reduction) = 0;
 
-  /// `results`: of the parts, in their order. Either writes the result into `gradient`, which may
-  /// be the tensor that was compressed, and returns nothing, or returns what is to be sent next and
-  /// is called again with its results.
+  /// Takes the results of the parts, in their order. Either writes the result into `gradient`,
+  /// which may be the tensor that was compressed, and returns nothing, or returns parts to send
+  /// next, with whose results it is called again.
   virtual std::vector<CompressedPart> decompress(const std::vector<at::Tensor>& results,
                                                  const at::Tensor& gradient) = 0;
 };
 
-/// How gradients are made smaller on their way (DistributedOptimizerOptions::compression): fewer
-/// bytes for an error of its own. Derive from it for another one. An object may serve several
-/// optimisers.
+/// Makes gradients smaller on the wire (DistributedOptimizerOptions::compression). Derive from it
+/// for another compression. An object may serve several optimizers.
 class Compression {
  public:
   virtual ~Compression() = default;
@@ -85,23 +79,23 @@ class Compression {
   Compression(const Compression&) = delete;
   Compression& operator=(const Compression&) = delete;
 
-  /// Gradients of f32 and f64 travel as IEEE half precision: 11 bits, 6e-8 to 65504; beyond that a
-  /// rank's own, or the result, is infinite, and so is the sum of one of several hosts unless it is
-  /// averaged. Rounded: each rank's, sums of several hosts, results.
+  /// Gradients of f32 and f64 travel as IEEE half precision: 11 bits, 6e-8 to 65504; a rank's
+  /// value, a host's sum or a result beyond that is infinite. Each rank's values, sums of several
+  /// hosts and results are rounded.
   static std::shared_ptr<Compression> fp16();
-  /// The same as bfloat16: 8 bits of precision, the magnitudes of f32.
+  /// The same in bfloat16: 8 bits of precision, the magnitudes of f32.
   static std::shared_ptr<Compression> bf16();
 
-  /// With all that must be equal on all ranks: "fp16", "top-k of 1 %". The ranks compare it.
+  /// Names it with all that must be equal on all ranks, which compare it: "fp16", "top-k of 1 %".
   virtual std::string description() const = 0;
 
-  /// The state for one parameter; called once for each, when an optimiser is constructed. Null: the
-  /// gradient travels as it is. Must decide alike on all ranks.
+  /// Returns the state for one parameter when an optimizer is constructed; null sends the gradient
+  /// as it is. Must decide alike on all ranks.
   virtual std::unique_ptr<CompressedGradient> make(const std::string& name,
                                                    const at::Tensor& parameter) = 0;
 
-  /// In which type the values of sparse gradients travel, which are not given to a
-  /// CompressedGradient; without a value in their own.
+  /// The wire type of the values of sparse gradients, which no CompressedGradient gets; without a
+  /// value their own.
   virtual std::optional<DataType> sparse_dtype() const { return std::nullopt; }
 };
 
