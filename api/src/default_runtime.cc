@@ -26,7 +26,7 @@ constexpr std::string_view kInitTwice =
     "ronde::init() was called twice: call it once, before everything else, and ask "
     "ronde::is_initialized() where you are not sure";
 
-/// What std::terminate() called before; written once.
+/// The former handler of std::terminate(); written once.
 std::terminate_handler next_terminate = nullptr;
 
 /// An exception that nobody catches ends the process; the other ranks hear of it before. It may

@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kFewestDimensions = 2;
 constexpr std::size_t kMostDimensions = 4;
 
-/// What every rank has to say, in rank order: a collective of all ranks.
+/// Gathers the words of every rank, in rank order: a collective of all ranks.
 std::vector<std::vector<std::int64_t>> tell_all(Runtime& runtime, const std::string& name,
                                                 std::vector<std::int64_t> words) {
   words.insert(words.begin(), static_cast<std::int64_t>(words.size()));
@@ -56,7 +56,7 @@ std::string times(const std::vector<Number>& sizes) {
   return text.empty() ? "nothing" : text;
 }
 
-/// What is wrong with `sizes` for so many ranks, or empty.
+/// Says why `sizes` do not fit that many ranks; empty if they do.
 std::string objection(const std::vector<int>& sizes, int ranks) {
   if (sizes.size() < kFewestDimensions || sizes.size() > kMostDimensions) {
     return "a grid has 2 to 4 dimensions, not " + std::to_string(sizes.size());

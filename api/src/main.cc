@@ -35,7 +35,7 @@ std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
   return failure;
 }
 
-/// What the current exception says, without the stack that LibTorch's errors have at their end.
+/// The text of the current exception, without the stack at the end of LibTorch's errors.
 std::string text_of_exception() {
   const std::string text = exception_text();
   return text.substr(0, text.find("\nException raised from "));

@@ -11,7 +11,7 @@
 
 namespace ronde {
 
-/// What init starts a Runtime with, and what it has to tell the user about it.
+/// The options of a Runtime that init starts, and warnings for the user.
 struct StartOptions {
   RuntimeOptions runtime;
   std::vector<std::string> warnings;

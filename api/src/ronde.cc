@@ -17,9 +17,6 @@ DefaultRuntime::Use use(std::string_view function) {
 
 }  // namespace
 
-void init() {
-  init(InitOptions());
-}
 void init(const InitOptions& options) {
   DefaultRuntime::instance().init(options);
 }
@@ -61,7 +58,7 @@ const Topology& topology() {
   return use("ronde::topology()")->topology();
 }
 
-// Who shuts down or leaves meanwhile ends the wait of these.
+// A thread that shuts down or leaves meanwhile ends the wait of these.
 ProcessSet add_process_set(const std::vector<int>& ranks) {
   return use("ronde::add_process_set()")->add_process_set(ranks);
 }
@@ -98,55 +95,52 @@ std::vector<Work> submit_group(std::vector<Request> requests) {
   return use("ronde::submit_group()")->submit_group(std::move(requests));
 }
 
-// Waits on the handle alone, so that the Runtime stays free to shut down meanwhile.
-void run(Request request) {
-  request.caller_waits = true;
-  const Work work = use("ronde::run()")->submit(std::move(request));
-  work.wait();
-}
-
 namespace {
 
-Work submit_barrier(const BarrierOptions& options, bool caller_waits) {
+Work start(std::string_view function, Request request, bool caller_waits) {
+  request.caller_waits = caller_waits;
+  return use(function)->submit(std::move(request));
+}
+
+Work start_barrier(const BarrierOptions& options, bool caller_waits) {
   Request request;
   request.kind = Collective::Barrier;
   request.name = options.name;
   request.set = options.process_set;
   request.timeout = options.timeout;
-  request.caller_waits = caller_waits;
-  return use("ronde::barrier()")->submit(std::move(request));
+  return start("ronde::barrier()", std::move(request), caller_waits);
 }
 
-}  // namespace
-
-Work barrier_async(const BarrierOptions& options) {
-  return submit_barrier(options, false);
-}
-
-void barrier(const BarrierOptions& options) {
-  submit_barrier(options, true).wait();
-}
-
-namespace {
-
-Work submit_join(const JoinOptions& options, bool caller_waits) {
+Work start_join(const JoinOptions& options, bool caller_waits) {
   Request request;
   request.kind = Collective::Join;
   request.set = options.process_set;
-  request.caller_waits = caller_waits;
-  return use("ronde::join()")->submit(std::move(request));
+  return start("ronde::join()", std::move(request), caller_waits);
 }
 
 }  // namespace
 
-Work join_async(const JoinOptions& options) {
-  return submit_join(options, false);
+// These wait on the handle alone, so that the Runtime stays free to shut down meanwhile.
+void run(Request request) {
+  start("ronde::run()", std::move(request), true).wait();
+}
+
+void barrier(const BarrierOptions& options) {
+  start_barrier(options, true).wait();
+}
+
+Work barrier_async(const BarrierOptions& options) {
+  return start_barrier(options, false);
 }
 
 int join(const JoinOptions& options) {
-  const Work work = submit_join(options, true);
+  const Work work = start_join(options, true);
   work.wait();
   return work.last_rank();
+}
+
+Work join_async(const JoinOptions& options) {
+  return start_join(options, false);
 }
 
 void abort(const std::string& text) {

@@ -14,7 +14,6 @@ struct LastError {
 };
 
 thread_local LastError last_error;
-thread_local int callback_depth = 0;
 
 int remember(int status, const char* function, const char* text) noexcept {
   try {
@@ -67,20 +66,8 @@ int report_exception(const char* function) noexcept {
   }
 }
 
-bool in_callback() noexcept {
-  return callback_depth > 0;
-}
-
-CallbackScope::CallbackScope() noexcept {
-  ++callback_depth;
-}
-
-CallbackScope::~CallbackScope() {
-  --callback_depth;
-}
-
 void expect_no_callback() {
-  if (!in_callback()) return;
+  if (!CallbackScope::is_open()) return;
   throw Failure(RONDE_E_USAGE,
                 "this blocks, which a callback must not do: have another thread call it");
 }

@@ -40,15 +40,18 @@ inline void expect(bool holds, const char* text) {
   if (!holds) throw Failure(RONDE_E_INVALID_ARGUMENT, text);
 }
 
-/// This thread is inside a callback of the program's, which must not block.
-bool in_callback() noexcept;
-
+/// While one lives, this thread is inside a callback of the program, which must not block.
 class CallbackScope {
  public:
-  CallbackScope() noexcept;
-  ~CallbackScope();
+  CallbackScope() noexcept { ++depth_; }
+  ~CallbackScope() { --depth_; }
   CallbackScope(const CallbackScope&) = delete;
   CallbackScope& operator=(const CallbackScope&) = delete;
+
+  static bool is_open() noexcept { return depth_ > 0; }
+
+ private:
+  static inline thread_local int depth_ = 0;
 };
 
 /// For functions that wait for other ranks: RONDE_E_USAGE inside a callback.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A thread's open group holds requests back until ronde_group_end() submits them in one call. A
+// registry knows the groups of all threads, so that ronde_shutdown() can drop them.
 #include "c_api/src/groups.h"
 
 #include <string>

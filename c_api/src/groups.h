@@ -14,7 +14,7 @@
 
 namespace ronde::c {
 
-/// What texts call an operation: "allreduce 'x'".
+/// The name of an operation in texts: "allreduce 'x'".
 std::string name_of(const Request& request) noexcept;
 
 /// Operations that wait for ronde_group_end().
@@ -64,7 +64,7 @@ class GroupOfCallback {
   std::shared_ptr<OpenGroup> of_thread_;
 };
 
-/// Of this thread. Throws if it has one open.
+/// Opens a group on this thread. Throws if it has one open.
 void begin_group(ProcessSet set);
 /// The group that this thread has open for `set`, or null.
 std::shared_ptr<OpenGroup> open_group(ProcessSet set);

@@ -26,7 +26,7 @@ std::vector<int> ranks_in(const ronde_rank_list& list) {
   return {list.ranks, list.ranks + list.count};
 }
 
-/// What the program's get() finds.
+/// Looks a key up by the program's get().
 std::optional<std::string> look_up(const ronde_init_options& options, const std::string& key) {
   constexpr std::size_t kMostlyEnough = 4096;
   constexpr std::size_t kLongest = std::size_t{1} << 26;
@@ -105,7 +105,7 @@ int ronde_feature_version(const char* feature) {
   int version = 0;
   guarded("ronde_feature_version", [&] {
     expect(feature != nullptr, "feature is NULL");
-    // Of this interface itself.
+    // Features of this interface itself.
     constexpr std::string_view kOwn[] = {"process_sets", "send_recv", "groups", "join"};
     const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), feature) != std::end(kOwn);
     version = is_own ? 1 : ronde::feature_version(feature);

@@ -6,7 +6,7 @@
 
 namespace ronde::c {
 
-// What no call can return.
+// Errors that no call can return.
 
 /// A warning: the operation `name` failed with `error`, and nobody asked.
 void log_unheard(std::string_view name, const std::exception_ptr& error) noexcept;

@@ -110,7 +110,7 @@ std::chrono::nanoseconds timeout_of(double seconds) {
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-/// Of buffers like `tensor`, which are still to be set.
+/// Makes a request for buffers like `tensor`, which are still to be set.
 Request request_of(Collective kind, const ronde_tensor& tensor,
                    const ronde_operation_options& options) {
   Request request;
@@ -152,7 +152,7 @@ void set_input(Request& request, const ronde_tensor& in) {
   request.input = in.data;
 }
 
-/// Of an operation whose result has the shape of the request.
+/// Sets the output of an operation whose result has the shape of the request.
 void set_output(Operation& operation, const ronde_tensor& out) {
   Request& request = operation.request;
   expect(out.data != nullptr || count_of(request.shape) == 0, "out->data is NULL");
@@ -162,7 +162,7 @@ void set_output(Operation& operation, const ronde_tensor& out) {
   operation.result->shape = request.shape;
 }
 
-/// Of one whose result is shaped by what the ranks bring.
+/// Sets the output of an operation whose shape depends on all ranks' inputs.
 void set_shaped_output(Operation& operation, const std::optional<ronde_tensor>& out) {
   Request& request = operation.request;
   if (!out && request.device.kind != DeviceKind::Cpu) {
@@ -261,6 +261,11 @@ int submit(const char* function, ronde_work* work, const Make& make) noexcept {
   });
 }
 
+int submit(const char* function, Collective kind, const ronde_tensor* in, const ronde_tensor* out,
+           const ronde_operation_options* options, ronde_work* work) noexcept {
+  return submit(function, work, [&] { return operation_of(kind, in, out, options); });
+}
+
 }  // namespace
 }  // namespace ronde::c
 
@@ -269,44 +274,37 @@ using ronde::Collective;
 
 int ronde_allreduce(const ronde_tensor* in, ronde_tensor* out,
                     const ronde_operation_options* options, ronde_work* work) {
-  return submit("ronde_allreduce", work,
-                [&] { return operation_of(Collective::Allreduce, in, out, options); });
+  return submit("ronde_allreduce", Collective::Allreduce, in, out, options, work);
 }
 
 int ronde_broadcast(const ronde_tensor* in, ronde_tensor* out,
                     const ronde_operation_options* options, ronde_work* work) {
-  return submit("ronde_broadcast", work,
-                [&] { return operation_of(Collective::Broadcast, in, out, options); });
+  return submit("ronde_broadcast", Collective::Broadcast, in, out, options, work);
 }
 
 int ronde_allgather(const ronde_tensor* in, ronde_tensor* out,
                     const ronde_operation_options* options, ronde_work* work) {
-  return submit("ronde_allgather", work,
-                [&] { return operation_of(Collective::Allgather, in, out, options); });
+  return submit("ronde_allgather", Collective::Allgather, in, out, options, work);
 }
 
 int ronde_alltoall(const ronde_tensor* in, ronde_tensor* out,
                    const ronde_operation_options* options, ronde_work* work) {
-  return submit("ronde_alltoall", work,
-                [&] { return operation_of(Collective::Alltoall, in, out, options); });
+  return submit("ronde_alltoall", Collective::Alltoall, in, out, options, work);
 }
 
 int ronde_reducescatter(const ronde_tensor* in, ronde_tensor* out,
                         const ronde_operation_options* options, ronde_work* work) {
-  return submit("ronde_reducescatter", work,
-                [&] { return operation_of(Collective::Reducescatter, in, out, options); });
+  return submit("ronde_reducescatter", Collective::Reducescatter, in, out, options, work);
 }
 
 int ronde_send(const ronde_tensor* in, ronde_tensor* out, const ronde_operation_options* options,
                ronde_work* work) {
-  return submit("ronde_send", work,
-                [&] { return operation_of(Collective::Send, in, out, options); });
+  return submit("ronde_send", Collective::Send, in, out, options, work);
 }
 
 int ronde_recv(const ronde_tensor* in, ronde_tensor* out, const ronde_operation_options* options,
                ronde_work* work) {
-  return submit("ronde_recv", work,
-                [&] { return operation_of(Collective::Recv, in, out, options); });
+  return submit("ronde_recv", Collective::Recv, in, out, options, work);
 }
 
 int ronde_barrier(const ronde_operation_options* given, ronde_work* work) {

@@ -75,7 +75,7 @@ void WorkRecord::rethrow_first_error() const {
 
 bool WorkRecord::wait(const std::optional<TimePoint>& deadline) const {
   expect_settled();
-  if (in_callback() && !all_done()) expect_no_callback();
+  if (CallbackScope::is_open() && !all_done()) expect_no_callback();
   for (const Work& work : works_) {
     try {
       if (!deadline) {
@@ -84,7 +84,7 @@ bool WorkRecord::wait(const std::optional<TimePoint>& deadline) const {
         return false;
       }
     } catch (...) {
-      // Of a group, the others are waited for as well.
+      // The other members of a group are waited for as well.
     }
   }
   rethrow_first_error();
@@ -93,7 +93,7 @@ bool WorkRecord::wait(const std::optional<TimePoint>& deadline) const {
 
 void WorkRecord::wait_on(void* stream) const {
   expect_settled();
-  if (in_callback() && !all_done()) expect_no_callback();
+  if (CallbackScope::is_open() && !all_done()) expect_no_callback();
   std::exception_ptr first = error_;
   error_read_ = error_read_ || error_ != nullptr;
   for (const Work& work : works_) {

@@ -20,7 +20,7 @@
 
 namespace ronde::c {
 
-/// What an operation leaves. Written while it runs, read once it is done.
+/// The result of an operation. Written while it runs, read once it is done.
 class Result {
  public:
   Result(DataType type, void* memory) : dtype(type), data(memory) {}
@@ -41,7 +41,7 @@ class Result {
   std::unique_ptr<void, Free> owned_;
 };
 
-/// What a handle of the C interface stands for: an operation, or a group of them. It is held back
+/// The object behind a handle of the C interface: an operation, or a group of them. It is held back
 /// first, while its group is open, and then settled, once and for all: started, or failed.
 ///
 /// Thread-safety: all members may be called from any thread.

@@ -19,7 +19,8 @@ namespace ronde::c {
 /// Thread-safety: all members may be called from any thread.
 class WorkTable {
  public:
-  /// That of the process. Never destroyed, as programs may free works while statics go.
+  /// The table of the process. Never destroyed, as programs may free works during static
+  /// destruction.
   static WorkTable& instance();
 
   ronde_work insert(std::shared_ptr<WorkRecord> record);

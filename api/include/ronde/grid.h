@@ -22,11 +22,11 @@ class Runtime;
 /// Thread-safety: const members may be called from any thread.
 class Grid {
  public:
-  /// Of the default Runtime. Throws UsageError on every rank if the ranks give different
+  /// Uses the default Runtime. Throws UsageError on every rank if the ranks give different
   /// dimensions, if these are not 2 to 4 positive numbers whose product is size(), or if a set
   /// cannot be made (then none is left); GroupError if the group is dead.
   explicit Grid(std::vector<int> dimensions, const std::string& tag = {});
-  /// Of the ranks of `runtime`, which must outlive remove().
+  /// Uses the ranks of `runtime`, which must outlive remove().
   Grid(Runtime& runtime, std::vector<int> dimensions, const std::string& tag = {});
 
   Grid(Grid&&) noexcept = default;

@@ -8,7 +8,7 @@
 
 namespace ronde {
 
-/// What a program may say to ronde::init(), made for designated initialisers. At most one of
+/// Options of ronde::init(), made for designated initialisers. At most one of
 /// `mpi_communicator`, `mpi_ranks` and `key_value` is given; without, all ranks of the MPI launcher
 /// make the group.
 struct InitOptions {

@@ -30,11 +30,8 @@ namespace ronde {
 /// Joins the group of ranks that the MPI launcher started; without a launcher, a group of one.
 /// Reads RONDE_* (docs/tuning.md). Throws UsageError on nonsense in a variable, configurations that
 /// differ between ranks, a foreign launcher, or if called twice; GroupError if a rank is missing.
-void init();
-
-/// The same, with what a program decides itself. Options must be equal on all ranks, but for what
-/// is said to be of one rank.
-void init(const InitOptions& options);
+/// Options must be equal on all ranks, except for those said to be of one rank.
+void init(const InitOptions& options = {});
 
 /// Leaves the group together with all other ranks. Does nothing if not initialised. See
 /// Runtime::shutdown for what it throws. Where Ronde initialised MPI it also finalises it, so that
@@ -62,8 +59,8 @@ int main(Program&& program, const InitOptions& options = {}) {
 /// Between init() and shutdown().
 bool is_initialized() noexcept;
 
-/// What this build of Ronde can do on this machine: "shm" (shared memory on one host), "mpi",
-/// "hierarchical" (shared memory and MPI together), "mpi_communicator" and "key_value" (see
+/// Whether this build of Ronde has a feature on this machine: "shm" (shared memory on one host),
+/// "mpi", "hierarchical" (shared memory and MPI together), "mpi_communicator" and "key_value" (see
 /// InitOptions), "streams" (Work::wait_on), "cuda" and "nccl" (buffers on GPUs: its kernels were
 /// built, and the driver, or the driver and NCCL, can be loaded and are new enough). False for
 /// everything else.
@@ -89,7 +86,7 @@ bool is_homogeneous();
 /// The reference is valid until shutdown().
 const Topology& topology();
 
-/// Of the default Runtime: see the function of this name of Runtime.
+/// See the functions of these names of Runtime; they use the default Runtime.
 /// @{
 ProcessSet add_process_set(const std::vector<int>& ranks);
 ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag = {});
@@ -119,7 +116,7 @@ Work barrier_async(const BarrierOptions& options = {});
 
 /// This rank has no more data: allreduces, reducescatters and barriers of the others go on without
 /// it, until all ranks of the set have joined. Returns the rank (within the set) that joined last.
-/// What averages divide by meanwhile is RONDE_JOIN_AVERAGE. Other operations are refused on every
+/// RONDE_JOIN_AVERAGE sets the divisor of averages meanwhile. Other operations are refused on every
 /// rank as long as any has joined.
 int join(const JoinOptions& options = {});
 /// The same without waiting: Work::last_rank() tells. Nothing can be submitted before it is done.
@@ -128,7 +125,7 @@ Work join_async(const JoinOptions& options = {});
 /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
 void abort(const std::string& text);
 
-/// What this rank did so far, as a JSON object: "layout_version" (kStatsLayoutVersion), then parts,
+/// Statistics of this rank, as a JSON object: "layout_version" (kStatsLayoutVersion), then parts,
 /// each an object of counters (docs/tuning.md).
 std::string stats();
 

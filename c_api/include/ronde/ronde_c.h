@@ -46,9 +46,6 @@
 extern "C" {
 #endif
 
-/* ---- Texts and features -----------------------------------------------------------------------
- */
-
 /** Why the last call on this thread that failed did so; "" if none has. Never NULL. Valid until the
  * next call on this thread that fails, or its end. */
 RONDE_C_API const char* ronde_last_error(void);
@@ -66,9 +63,6 @@ RONDE_C_API int ronde_has(const char* feature);
 /** 0 where ronde_has() is 0. Of "cuda" the version of the driver (12080 is CUDA 12.8), of "nccl"
  * that of NCCL (22304 is 2.23.4); of others 1, and more once they can do more. */
 RONDE_C_API int ronde_feature_version(const char* feature);
-
-/* ---- Start and end ----------------------------------------------------------------------------
- */
 
 /** Joins the group: blocks until all ranks are there, at most RONDE_INIT_TIMEOUT_S (120 unless it
  * is set), and 3 s more where MPI or a get() does not return. NULL: the defaults, which are the
@@ -92,9 +86,6 @@ RONDE_C_API int ronde_is_initialized(void);
 /** Fails the group on purpose: every rank gets a RONDE_E_GROUP with this rank and `text`. */
 RONDE_C_API int ronde_abort(const char* text);
 
-/* ---- Who is who -------------------------------------------------------------------------------
- */
-
 /** This rank within a process set; RONDE_E_NOT_A_MEMBER if it is not in it. */
 RONDE_C_API int ronde_rank(uint32_t set, int* rank);
 /** How many ranks a process set has. */
@@ -109,9 +100,6 @@ RONDE_C_API int ronde_cross_size(int* size);
 /** @} */
 /** 1 if every host has the same number of ranks, else 0. */
 RONDE_C_API int ronde_is_homogeneous(int* homogeneous);
-
-/* ---- Process sets -----------------------------------------------------------------------------
- */
 
 /** @name Process sets
  * A process set is some ranks, in an order, that run operations among themselves. Set 0 is all
@@ -140,9 +128,6 @@ RONDE_C_API int ronde_process_set_ranks(uint32_t set, int* ranks, int* count);
 /** 1 if this rank is in the set, else 0. */
 RONDE_C_API int ronde_process_set_included(uint32_t set, int* included);
 /** @} */
-
-/* ---- Operations -------------------------------------------------------------------------------
- */
 
 /** @name Operations
  * All that start an operation return at once and give a work, to be freed by ronde_work_free().
@@ -244,9 +229,6 @@ RONDE_C_API int ronde_group_end(ronde_work* work);
 RONDE_C_API int ronde_group_cancel(void);
 /** @} */
 
-/* ---- Works ------------------------------------------------------------------------------------
- */
-
 /** @name Works
  * The life of a work: from the call that gave it until ronde_work_free(), whatever becomes of the
  * operation and of the group of ranks. Several threads may wait for one, and another free it
@@ -261,7 +243,7 @@ RONDE_C_API int ronde_work_done(ronde_work work, int* done);
  * of ronde_work_on_done() must not wait for what is not done: RONDE_E_USAGE. */
 RONDE_C_API int ronde_work_wait(ronde_work work, double timeout_s);
 
-/** Of buffers on a GPU: blocks until the result is queued there, which is before it is in memory,
+/** For buffers on a GPU: blocks until the result is queued there, which is before it is in memory,
  * and has what is queued in `stream` (of the same GPU; a cudaStream_t, NULL is the default one)
  * from now on run after it. What fails on the GPU later fails the group. Of buffers on the CPU it
  * is ronde_work_wait(), for ever. */
@@ -270,19 +252,19 @@ RONDE_C_API int ronde_work_wait_stream(ronde_work work, void* stream);
 /** Has `fn` called once the work is done. */
 RONDE_C_API int ronde_work_on_done(ronde_work work, ronde_done_fn fn, void* context);
 
-/** Of a work that succeeded: where its result is, its shape (room for RONDE_MAX_DIMS numbers) and
+/** For a work that succeeded: where its result is, its shape (room for RONDE_MAX_DIMS numbers) and
  * type. Each pointer may be NULL. Where the work owns the result (`out` was NULL) the memory is
  * valid until ronde_work_free(); it is aligned to 64 bytes, and NULL where there are no elements.
  * Else it is the data of `out`. Not for barriers, sends, joins and groups:
  * RONDE_E_INVALID_ARGUMENT, as for the following three. */
 RONDE_C_API int ronde_work_output(ronde_work work, void** data, int* dims, int64_t* shape,
                                   int* dtype);
-/** Of an alltoall: the rows that came from each rank of the set; `splits` has room for one number
+/** For an alltoall: the rows that came from each rank of the set; `splits` has room for one number
  * for each of them. */
 RONDE_C_API int ronde_work_splits(ronde_work work, int64_t* splits);
-/** Of a recv: the rank that the message came from. */
+/** For a recv: the rank that the message came from. */
 RONDE_C_API int ronde_work_source(ronde_work work, int* rank);
-/** Of a join: the rank that came last. */
+/** For a join: the rank that joined last. */
 RONDE_C_API int ronde_work_last_rank(ronde_work work, int* rank);
 
 /** Ends the handle, not the operation: one that is not done goes on, and its buffers stay in use.
@@ -292,10 +274,7 @@ RONDE_C_API int ronde_work_last_rank(ronde_work work, int* rank);
 RONDE_C_API int ronde_work_free(ronde_work work);
 /** @} */
 
-/* ---- Looking in -------------------------------------------------------------------------------
- */
-
-/** What this rank did so far: a JSON object of "layout_version" and parts, each an object of
+/** Writes statistics of this rank: a JSON object of "layout_version" and parts, each an object of
  * counters, with a NUL at its end. RONDE_E_TOO_SMALL if that is longer than `size` bytes, and
  * nothing is written; 16384 mostly do. */
 RONDE_C_API int ronde_stats_json(char* buffer, size_t size);

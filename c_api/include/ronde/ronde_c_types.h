@@ -4,7 +4,7 @@
 
 /** @file
  * The numbers and structs of Ronde's C interface. A program includes <ronde/ronde_c.h>; one that
- * loads the library by dlopen() needs no more than this. */
+ * loads the library by dlopen() needs no more than this. No number ever changes its meaning. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,10 +13,7 @@
 extern "C" {
 #endif
 
-/* ---- Numbers. None of them ever changes its meaning. ------------------------------------------
- */
-
-/** What functions return. */
+/** Codes that functions return. */
 enum ronde_status {
   RONDE_OK = 0,
   /** An argument of this very call is wrong: NULL, a number out of range. Nothing was started. */
@@ -25,8 +22,8 @@ enum ronde_status {
   RONDE_E_INVALID_HANDLE = 2,
   /** Before ronde_init(), or after ronde_shutdown(). */
   RONDE_E_NOT_INITIALIZED = 3,
-  /** What was asked for makes no sense here and now, or does not fit what the other ranks ask for
-   * (the text then says what each of them sent). The group goes on. */
+  /** The call makes no sense in this state, or the ranks disagree (the text then says what each of
+   * them sent). The group goes on. */
   RONDE_E_USAGE = 4,
   /** The group of ranks is broken: the text names the rank that failed first. Every pending and
    * later operation says the same; end the process. */
@@ -89,9 +86,6 @@ enum {
   RONDE_MAX_DIMS = 8            /**< the most dimensions of a shape */
 };
 
-/* ---- Start ------------------------------------------------------------------------------------
- */
-
 /** `count` ranks. */
 typedef struct ronde_rank_list {
   const int* ranks;
@@ -109,7 +103,7 @@ typedef int (*ronde_put_fn)(void* context, const char* key, const char* value);
  * ronde_init(). */
 typedef int (*ronde_get_fn)(void* context, const char* key, char* value, size_t capacity,
                             size_t* length);
-/** What a ronde_get_fn returns for a key that is not there. */
+/** A ronde_get_fn returns it for a key that is not there. */
 enum { RONDE_KEY_ABSENT = 1 };
 
 /** Zero all of it (`= {0}`), set struct_size to sizeof(ronde_init_options), then what is wanted:
@@ -159,13 +153,10 @@ typedef struct ronde_init_options {
   ronde_get_fn get;
   /** @} */
   void* context; /**< passed to both */
-  /** What all keys begin with; NULL: "ronde". Each start needs another one, as the store still
-   * holds the addresses of the last. Equal on all ranks. */
+  /** Prefix of every key; NULL: "ronde". Must be unique per start, as the store still holds the
+   * addresses of the last one, and equal on all ranks. */
   const char* prefix;
 } ronde_init_options;
-
-/* ---- Operations -------------------------------------------------------------------------------
- */
 
 /** One operation that was started, or a group of them. Opaque: a number in the shape of a pointer,
  * which points to nothing. One that was freed is recognised, never followed. NULL is none. */
@@ -192,15 +183,15 @@ typedef struct ronde_tensor {
   int dims;             /**< 0 (a scalar) to RONDE_MAX_DIMS */
   int dtype;            /**< a ronde_dtype */
   int device;           /**< RONDE_CPU, or the ordinal of the GPU that `data` is on */
-  /** Of a GPU: the cudaStream_t in which the program's work on `data` is queued; NULL is the
+  /** On a GPU: the cudaStream_t in which the program's work on `data` is queued; NULL is the
    * default one. Nothing of it is touched before what is queued there at the call. NULL with
    * RONDE_CPU. */
   void* stream;
-  /** Of an output: how many elements `data` has room for. Its shape then does not matter. */
+  /** For an output: how many elements `data` has room for. Its shape then does not matter. */
   int64_t capacity;
 } ronde_tensor;
 
-/** What a ronde_tensor begins with. */
+/** Initial value of a ronde_tensor. */
 #define RONDE_TENSOR_INIT \
   { sizeof(ronde_tensor), NULL, NULL, 0, RONDE_NO_DTYPE, RONDE_CPU, NULL, RONDE_CAPACITY_OF_SHAPE }
 
@@ -237,7 +228,7 @@ typedef struct ronde_operation_options {
   double timeout_s;
 } ronde_operation_options;
 
-/** What ronde_operation_options begin with: the sum over all ranks, without factors, splits and
+/** Initial value of ronde_operation_options: the sum over all ranks, without factors, splits and
  * timeout; root 0, RONDE_ANY, tag 0. */
 #define RONDE_OPERATION_OPTIONS_INIT                                                             \
   {                                                                                              \
