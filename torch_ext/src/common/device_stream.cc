@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// By c10 alone: no library of CUDA is linked.
+// Uses c10 alone: no library of CUDA is linked.
 #include "torch_ext/src/common/device_stream.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

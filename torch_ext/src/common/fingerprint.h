@@ -19,8 +19,8 @@ inline std::uint64_t fingerprint(std::string_view text) noexcept {
   return hash;
 }
 
-/// Of an array: four chains of words, so as to be as fast as memory. Arrays of one size that differ
-/// in one word never have the same.
+/// Hashes an array in four chains of words, at the speed of memory. Arrays of one size that differ
+/// in one word never have the same hash.
 inline std::uint64_t fingerprint_of_words(const std::byte* data, std::size_t size) noexcept {
   const auto mix = [](std::uint64_t hash, std::uint64_t word) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;

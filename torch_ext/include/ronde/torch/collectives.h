@@ -15,27 +15,26 @@
 /// strides: elements are matched by index, so ranks may hold different memory formats. New results
 /// are contiguous.
 ///
-/// Autograd: the forms that wait are differentiable. The gradient of a rank's tensor is that of the
-/// sum of all ranks' losses; it is computed by a collective in backward, so that all ranks have to
-/// record the operation and run backward through it, or none. Of min and max, equal elements share
-/// the gradient evenly. UsageError if autograd records Adasum, which has none, or min, max or
-/// product of a reducescatter, or scaled, in place or with a wire_dtype. Other in-place forms are
-/// recorded, but for a leaf that requires grad, or a view of one: that is written as under
-/// NoGradGuard. The async forms are not: their new results never require grad, and in place they
-/// refuse what autograd has computed (UsageError). All in-place forms bump the tensor's version.
+/// Autograd (docs/autograd.md): the forms that wait are differentiable. The gradient of a rank's
+/// tensor is that of the sum of all ranks' losses; a collective in backward computes it, so all
+/// ranks record the operation and run backward through it, or none. With min and max, equal
+/// elements share the gradient evenly. UsageError if autograd records Adasum, or min, max or
+/// product of a reducescatter, scaled, in place or with a wire_dtype. A leaf that requires grad, or
+/// a view of one, is written in place as under NoGradGuard. The async forms are not recorded: their
+/// new results never require grad, and in place they refuse what autograd has computed
+/// (UsageError). All in-place forms bump the tensor's version.
 ///
 /// The async forms return at once. Until the work is done an input must not be written, and a
 /// tensor that is changed in place must not be touched.
 ///
-/// Errors: UsageError before anything is sent if this rank's tensor cannot be taken (undefined,
-/// meta, sparse, quantised, complex, memory that overlaps itself, a device without a backend); the
-/// text names the tensor and what to do. UsageError from the wait if the ranks disagree. GroupError
-/// if the group is dead. All may be called from any thread.
+/// Errors: UsageError before anything is sent if this rank's tensor is refused (undefined, meta,
+/// sparse, quantised, complex, overlapping itself, on a device without a backend). UsageError from
+/// the wait if the ranks disagree. GroupError if the group is dead. Thread-safe.
 namespace ronde {
 
 /// Combines the tensors of all ranks element by element; by default their average.
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
-/// In place; returns `tensor`. A tensor whose memory overlaps itself (expanded) is refused.
+/// Works in place; returns `tensor`.
 at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options = {});
 /// The same without waiting.
 /// @{
@@ -84,14 +83,14 @@ at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits = {},
 TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits = {},
                           const AlltoallOptions& options = {});
 
-/// Several tensors at once, all or none. They begin together once every rank has called with
-/// all of them, and where one is refused (shapes that differ) all are: no tensor is then changed.
-/// The names are the group's with ".0", ".1" and so on; without a name groups are matched by the
-/// order of calls. A list must not be empty; in place, its tensors must not overlap each other.
+/// Several tensors at once, all or none: they begin together once every rank has called with all of
+/// them, and if one is refused all are, and no tensor is changed. The names are the group's with
+/// ".0", ".1" and so on; groups without a name are matched by the order of calls. A list must not
+/// be empty; in place, its tensors must not overlap each other.
 ///
-/// Autograd: as of one tensor each, and the gradients are a group as well. If one tensor of a group
-/// is recorded, all of floating point are; results that a rank's loss does not use count as zeros
-/// in backward. What is recorded in place costs a copy.
+/// Autograd: the gradients are a group as well. If one tensor is recorded, all of floating point
+/// are; results that a rank's loss does not use count as zeros in backward. Recording in place
+/// costs a copy.
 ///
 /// The forms that end in `_` work in place; grouped_allreduce_ returns `tensors`.
 /// @{
@@ -115,10 +114,10 @@ GroupWork grouped_reducescatter_async(const std::vector<at::Tensor>& tensors,
                                       const ReducescatterOptions& options = {});
 /// @}
 
-// Messages from one rank to another, matched as in MPI: those of one tag between two ranks come in
-// the order in which they were sent. Both sides give as many elements of one dtype; shapes and
-// strides may differ. Values travel, gradients do not: autograd records neither side, and recv_
-// refuses a tensor that autograd has computed (UsageError).
+// Messages from one rank to another, matched as in MPI: those of one tag between two ranks arrive
+// in the order in which they were sent. Both sides give as many elements of one dtype; shapes and
+// strides may differ. Autograd records neither side, and recv_ refuses a tensor that autograd has
+// computed (UsageError).
 
 /// Returns once the tensor may be changed again, which is once the other rank has taken it.
 void send(const at::Tensor& tensor, const SendOptions& options);

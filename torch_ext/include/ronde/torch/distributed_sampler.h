@@ -13,24 +13,18 @@
 
 namespace ronde {
 
-/// What happens to the samples that are left when the dataset does not divide by the ranks: Pad
-/// starts again at the beginning of the permutation, Drop leaves them out.
+/// Treatment of the samples left over when the dataset does not divide by the ranks: Pad fills up
+/// from the beginning of the permutation, Drop leaves them out.
 enum class Remainder { Pad, Drop };
 
-/// How DistributedSampler deals. Equal on all ranks but for `rank`.
+/// How DistributedSampler deals. Equal on all ranks except for `rank`.
 struct DistributedSamplerOptions {
-  /// Of the permutations: with the epoch and the dataset's size it gives each.
-  std::uint64_t seed = 0;
-  /// False: in every epoch the order of the dataset.
-  bool shuffle = true;
+  std::uint64_t seed = 0;                ///< of the permutations
+  bool shuffle = true;                   ///< false: every epoch has the order of the dataset
   Remainder remainder = Remainder::Pad;  ///< when the dataset does not divide by the ranks
-  /// This rank, and how many there are; -1 takes them from `process_set`.
-  /// @{
-  int rank = -1;
-  int size = -1;
-  /// @}
-  /// The ranks that share the samples, by default all.
-  ProcessSet process_set = {};
+  int rank = -1;                         ///< this rank; -1 takes it from `process_set`
+  int size = -1;                         ///< the number of ranks; -1 takes it from `process_set`
+  ProcessSet process_set = {};           ///< the ranks that share the samples, by default all
 };
 
 /// Deals the samples of a dataset to the ranks, for LibTorch's DataLoader: position k of the
@@ -41,8 +35,8 @@ struct DistributedSamplerOptions {
 /// shuffle driven by std::mt19937_64. The first begin() of a loader is epoch 0, and each later one
 /// the next epoch.
 ///
-/// Copies share their state, so the object you keep and the DataLoader's copy are one: set_epoch
-/// reaches the loader. Thread-safety: none; use it on the thread that iterates.
+/// Copies share their state: set_epoch reaches the DataLoader's copy. Thread-safety: none; use it
+/// on the thread that iterates.
 class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std::size_t>> {
  public:
   /// Throws UsageError for an empty dataset, fewer samples than ranks with Remainder::Drop, a rank
@@ -58,13 +52,13 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
 
   /// Writes seed, epoch, position and dataset size.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// The same with the position that your loop has reached (samples of this epoch, counted over all
-  /// ranks): a loader with workers prefetches, so that position() is ahead of the loop.
+  /// The same with the position of your loop (samples of this epoch, over all ranks): a loader with
+  /// workers prefetches, so that position() is ahead of the loop.
   void save(torch::serialize::OutputArchive& archive, std::size_t position) const;
 
-  /// The next begin() goes on at the saved epoch and position, also with another number of ranks;
+  /// The next begin() starts at the saved epoch and position, also with another number of ranks, or
   /// at the next epoch if the saved one was finished. Throws UsageError if seed, shuffle or dataset
-  /// size are not those of this sampler.
+  /// size differ from this sampler's.
   void load(torch::serialize::InputArchive& archive) override;
 
   /// The next begin() starts `epoch` after its first `position` samples, counted over all ranks.

@@ -16,10 +16,10 @@
 namespace ronde {
 
 /// The linear scaling rule (section 2.1): "when the minibatch size is multiplied by k, multiply the
-/// learning rate by k". k is the number of ranks times `batches`: how many batches of the size that
-/// `learning_rate` was found for each rank contributes to a step (4 with backward_passes_per_step =
-/// 4). Meant for gradients that are averaged. Throws UsageError if `batches` is not a positive
-/// number, and on a rank outside the process set.
+/// learning rate by k". k is the number of ranks times `batches`, the number of batches of the
+/// original size that a rank contributes to a step (4 with backward_passes_per_step = 4). For
+/// averaged gradients. Throws UsageError unless `batches` is positive, and on a rank outside the
+/// set.
 double scaled_learning_rate(double learning_rate, double batches = 1, ProcessSet process_set = {});
 
 /// How long WarmupLR takes, and how far it raises rates.
@@ -57,17 +57,15 @@ class WarmupLR : public torch::optim::LRScheduler {
   /// Whether the rate has reached its full value.
   bool finished() const noexcept { return step_count_ >= options_.steps; }
 
-  /// For a run that goes on: sets the rates to what they were after so many calls, from those at
-  /// construction. `after` is stepped as often as it was, LibTorch's having no other way to resume.
-  /// Throws UsageError if this object has already stepped it.
+  /// Resumes a run: sets the rates to those after so many calls, from those at construction, and
+  /// steps `after` as often as it was. Throws UsageError if this object has already stepped it.
   void set_steps_taken(std::int64_t steps);
 
   /// Writes the steps taken and each group's lr at construction.
   void save(torch::serialize::OutputArchive& archive) const;
-  /// Goes on from there, whatever the rates are now: the optimiser may be loaded before or after
-  /// construction. `steps`, `scale` and `after` are those of this object, so that a run may go on
-  /// with another number of ranks. Throws UsageError if the archive was not written by save() or
-  /// for another number of parameter groups.
+  /// Resumes from there, whatever the rates are now. `steps`, `scale` and `after` stay those of
+  /// this object, so that a run may resume with another number of ranks. Throws UsageError for an
+  /// archive that save() did not write, or wrote for another number of parameter groups.
   void load(torch::serialize::InputArchive& archive);
 
  private:
